@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A virtual GPU: a deterministic model of a device's memory, streams and events, so that
+ * allocators and programs can be tested, and recorded runs replayed, without a GPU.
+ *
+ * It returns the codes the hardware returns. What the hardware silently lets pass although it is
+ * always a mistake (unmapping what is not mapped) passes here too and is recorded as a violation.
+ * Addresses it hands out cannot be dereferenced by the host.
+ *
+ * Work on a stream completes when the schedule says so. Time is virtual: every driver call moves
+ * the clock by what the same call costs on an H200.
+ *
+ * Threads: every call is safe from any thread.
+ */
+#ifndef DUCTILE_VIRTUAL_H
+#define DUCTILE_VIRTUAL_H
+
+#include "ductile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ductile_schedule {
+    DUCTILE_SCHEDULE_EAGER = 0,   /* work completes at once (unless it waits for something)   */
+    DUCTILE_SCHEDULE_LAGGING = 1, /* work completes `lag` advances after it was issued         */
+    DUCTILE_SCHEDULE_LAZY = 2,    /* work completes only when somebody waits for it            */
+    DUCTILE_SCHEDULE_RANDOM = 3   /* at each advance or query, a seeded choice of it completes */
+} ductile_schedule;
+
+typedef struct ductile_virtual_options {
+    size_t struct_size;      /* set by ductile_virtual_options_init                         */
+    uint64_t capacity_bytes; /* physical memory; 0: 139 GiB, an H200's                       */
+    uint64_t granule_bytes;  /* smallest mapping, a power of two; 0: 2 MiB                   */
+    uint64_t address_bytes;  /* addresses that can be reserved in all; 0: 125 TiB            */
+    ductile_schedule schedule;
+    uint64_t lag;       /* LAGGING: advances between issue and completion                        */
+    uint64_t seed;      /* RANDOM; also where reservations are placed when not 0                 */
+    uint64_t log_calls; /* how many of the latest driver calls to keep; 0: none             */
+} ductile_virtual_options;
+
+DUCTILE_API void ductile_virtual_options_init(ductile_virtual_options *options);
+
+/**
+ * Makes a virtual GPU.
+ *
+ * Arguments: options: NULL means all defaults.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT; ERR_OUT_OF_HOST_MEMORY. On error *out is NULL.
+ * Ownership: ductile_virtual_destroy, after every allocator on it is destroyed.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status
+ductile_virtual_create(ductile_virtual_gpu **out, const ductile_virtual_options *options);
+
+DUCTILE_API void ductile_virtual_destroy(ductile_virtual_gpu *gpu);
+
+/* ---- Streams and work ---------------------------------------------------------------------- */
+
+/** Makes a stream that waits for no other. Release with ductile_virtual_stream_destroy. */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_stream_create(ductile_virtual_gpu *gpu,
+                                                                         ductile_stream *out);
+
+/** Returns at once; work already issued still completes. */
+DUCTILE_API ductile_status ductile_virtual_stream_destroy(ductile_virtual_gpu *gpu,
+                                                          ductile_stream stream);
+
+typedef struct ductile_virtual_use {
+    ductile_addr address;
+    uint64_t size; /* bytes */
+    int writes;    /* 0: reads */
+} ductile_virtual_use;
+
+/**
+ * Issues a "kernel": work that reads and writes the given spans when it executes.
+ * A span that is then not mapped with the needed access poisons the device, as on hardware.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_launch(ductile_virtual_gpu *gpu,
+                                                                  ductile_stream stream,
+                                                                  const ductile_virtual_use *uses,
+                                                                  size_t n_uses);
+
+/** Makes later work of `stream` wait for all work issued to `on` so far. */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_stream_wait(ductile_virtual_gpu *gpu,
+                                                                       ductile_stream stream,
+                                                                       ductile_stream on);
+
+/** Waits for a stream: its work, and what that waits for, completes. */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_stream_sync(ductile_virtual_gpu *gpu,
+                                                                       ductile_stream stream);
+
+/** Lets `n` units of work time pass (the unit of `lag`). */
+DUCTILE_API void ductile_virtual_advance(ductile_virtual_gpu *gpu, uint64_t n);
+
+/** Changes the schedule for work issued from now on. */
+DUCTILE_API void ductile_virtual_set_schedule(ductile_virtual_gpu *gpu, ductile_schedule schedule,
+                                              uint64_t lag);
+
+/* ---- Faults -------------------------------------------------------------------------------- */
+
+typedef struct ductile_virtual_fault {
+    size_t struct_size;
+    const char *call; /* name of the driver call ("map", "phys_create", ...); NULL: any        */
+    uint64_t nth;     /* the nth such call from now fails, counted from 1                      */
+    int code;         /* the driver's code it returns                                          */
+    int persistent;   /* 1: every later one fails too                                          */
+    int effect;       /* 0: nothing is done; 1: done, then the error; 2 (multi-mapping unmap and
+                         set_access): the first mapping is done, then the error               */
+} ductile_virtual_fault;
+
+/** Plans one fault; it replaces the one before. NULL clears. ERR_INVALID_ARGUMENT: unknown call. */
+DUCTILE_API DUCTILE_CHECKED ductile_status
+ductile_virtual_inject(ductile_virtual_gpu *gpu, const ductile_virtual_fault *fault);
+
+/** How often the planned fault has fired. */
+DUCTILE_API uint64_t ductile_virtual_faults_fired(ductile_virtual_gpu *gpu);
+
+/** Physical bytes that "another process" holds; fails with ERR_OUT_OF_MEMORY beyond what is free.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status
+ductile_virtual_set_external_bytes(ductile_virtual_gpu *gpu, uint64_t bytes);
+
+/* ---- What it saw ---------------------------------------------------------------------------- */
+
+typedef struct ductile_virtual_state {
+    size_t struct_size;                   /* set by the caller */
+    uint64_t used_bytes, used_peak_bytes; /* physical memory, mapped or not      */
+    uint64_t handles;                     /* physical handles alive              */
+    uint64_t mappings;
+    uint64_t reservations, reserved_address_bytes;
+    uint64_t streams, events;
+    uint64_t allocations; /* of cuMemAlloc, alive */
+    uint64_t violations;  /* mistakes that the hardware lets pass, since creation */
+    uint64_t calls;       /* driver calls, all kinds */
+    uint64_t time_ns;     /* virtual time */
+    int poisoned;         /* 0, or the sticky code */
+} ductile_virtual_state;
+
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_get_state(ductile_virtual_gpu *gpu,
+                                                                     ductile_virtual_state *out);
+
+/** How often a driver call was made, by name; UINT64_MAX for an unknown name. */
+DUCTILE_API uint64_t ductile_virtual_count(ductile_virtual_gpu *gpu, const char *call);
+
+/** One sentence about the latest violation, into `buffer`; empty when there was none. */
+DUCTILE_API void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *buffer,
+                                                size_t size);
+
+/** Writes the kept driver calls, oldest first, one a line: "NUMBER NAME ADDRESS SIZE CODE". */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_write_log(ductile_virtual_gpu *gpu,
+                                                                     ductile_write_fn write,
+                                                                     void *user);
+
+/* ---- Contents ------------------------------------------------------------------------------- */
+
+/** Writes bytes, in stream order. ERR_DRIVER when the span is not mapped for writing. */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_upload(ductile_virtual_gpu *gpu,
+                                                                  ductile_addr to, const void *from,
+                                                                  uint64_t size,
+                                                                  ductile_stream stream);
+
+/** Fills bytes, in stream order. */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_fill(ductile_virtual_gpu *gpu,
+                                                                ductile_addr to, uint8_t value,
+                                                                uint64_t size,
+                                                                ductile_stream stream);
+
+/** Waits for the stream and reads bytes. */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_read_back(ductile_virtual_gpu *gpu,
+                                                                     void *to, ductile_addr from,
+                                                                     uint64_t size,
+                                                                     ductile_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
