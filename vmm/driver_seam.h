@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of the seam, shared by driver.c (object, guard, accounts), driver_calls.c (one wrapper
+ * per call) and driver_codes.c (what the driver's codes mean). Nobody else includes it. */
+#ifndef DUCTILE_VMM_DRIVER_SEAM_H
+#define DUCTILE_VMM_DRIVER_SEAM_H
+
+#include "vmm/driver.h"
+
+#include <stdatomic.h>
+
+/* One open device. Owned by whoever opened it. No lock: every field that changes is atomic. */
+struct dvmm_driver {
+    /* constant after opening */
+    const dvmm_driver_ops *ops;
+    void *ctx; /* the backend's; closed with the driver */
+    dvmm_caps caps;
+    unsigned birth; /* how often this process's line had forked when the driver was opened */
+
+    /* set once: the first code after which nothing may be called, 0 until then */
+    _Atomic int poison;
+
+    /* statistics, relaxed: each number is right, two of them need not be of one moment */
+    _Atomic uint64_t calls[DVMM_N_CALLS];
+    _Atomic uint64_t failures[DVMM_N_CALLS];
+    _Atomic uint64_t driver_time_ns;
+    _Atomic uint64_t host_time_ns;
+
+    /* trace is published last, so that who sees it sees the two others */
+    void *trace_user;
+    bool trace_all;
+    _Atomic(dvmm_trace_fn) trace;
+};
+
+/* One call under way, on the stack of its wrapper. */
+typedef struct seam_call {
+    dvmm_driver *driver;
+    dvmm_call call;
+    uint64_t address; /* operands, for the trace only */
+    uint64_t size;
+    uint64_t host_start;
+    uint64_t driver_start;
+    ductile_status refusal; /* valid when dvmm_begin_call returned false */
+} seam_call;
+
+/* False: the call must not be made, and c->refusal says why. */
+bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t address, uint64_t size);
+
+/* Accounts for the call that just returned `code`; its status. */
+ductile_status dvmm_end_call(seam_call *c, int code);
+
+/* The driver says that it, or the context, is gone for good. */
+bool dvmm_code_is_sticky(int code);
+
+#endif
