@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "segments/segment.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+#include <stdlib.h>
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64_t wish_bytes,
+                           uint64_t budget_bytes, dseg_segment **out) {
+    *out = NULL;
+    dseg_segment *seg = calloc(1, sizeof *seg);
+    if (seg == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = dvmm_range_reserve(store->driver, need_bytes, wish_bytes, budget_bytes,
+                                               store->granule_bytes, &seg->range);
+    if (status != DUCTILE_OK) {
+        goto free_segment;
+    }
+    seg->store = store;
+    seg->n_granules = (uint32_t)(seg->range.size / store->granule_bytes);
+    /* calloc of this size is lazily zeroed: untouched slots cost no memory */
+    seg->slots = calloc(seg->n_granules, sizeof *seg->slots);
+    if (seg->slots == NULL) {
+        status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+        goto free_range;
+    }
+    *out = seg;
+    return DUCTILE_OK;
+
+free_range:
+    (void)dvmm_range_free(store->driver, &seg->range);
+free_segment:
+    free(seg);
+    return status;
+}
+
+ductile_status dseg_destroy(dseg_segment *seg) {
+    DTI_ASSERT(seg->n_mapped == 0 && seg->n_retiring == 0);
+    ductile_status status = DUCTILE_ERR_DRIVER;
+    if (seg->n_quarantined == 0) {
+        status = dvmm_range_free(seg->store->driver, &seg->range);
+    }
+    free(seg->slots);
+    free(seg);
+    return status;
+}
+
+/* ---- Slots --------------------------------------------------------------------------------- */
+
+static uint32_t *count_of(dseg_segment *seg, uint32_t state) {
+    switch (state) {
+    case DSEG_MAPPED:
+        return &seg->n_mapped;
+    case DSEG_RETIRING:
+        return &seg->n_retiring;
+    case DSEG_QUARANTINED:
+        return &seg->n_quarantined;
+    default:
+        return NULL;
+    }
+}
+
+static void widen_span(dseg_segment *seg, uint32_t first, uint32_t end) {
+    if (seg->low == seg->high) {
+        seg->low = first;
+        seg->high = end;
+        return;
+    }
+    seg->low = (uint32_t)dti_min(seg->low, first);
+    seg->high = (uint32_t)dti_max(seg->high, end);
+}
+
+static void narrow_span(dseg_segment *seg) {
+    while (seg->high > seg->low && seg->slots[seg->high - 1].state == DSEG_EMPTY) {
+        seg->high--;
+    }
+    while (seg->low < seg->high && seg->slots[seg->low].state == DSEG_EMPTY) {
+        seg->low++;
+    }
+}
+
+static void set_states(dseg_segment *seg, uint32_t first, uint32_t n, dseg_state state) {
+    for (uint32_t g = first; g < first + n; g++) {
+        uint32_t *before = count_of(seg, seg->slots[g].state);
+        uint32_t *after = count_of(seg, state);
+        if (before != NULL) {
+            (*before)--;
+        }
+        if (after != NULL) {
+            (*after)++;
+        }
+        seg->slots[g].state = state;
+        if (state == DSEG_EMPTY) {
+            seg->slots[g].handle = NULL;
+        }
+    }
+    if (state == DSEG_EMPTY) {
+        narrow_span(seg);
+    } else {
+        widen_span(seg, first, first + n);
+    }
+}
+
+static void fill_slots(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
+    for (uint32_t i = 0; i < h->n_granules; i++) {
+        seg->slots[first + i].handle = h;
+        seg->slots[first + i].offset = i;
+    }
+    h->n_mappings++;
+    set_states(seg, first, h->n_granules, DSEG_MAPPED);
+}
+
+uint64_t dseg_span_bytes(const dseg_segment *seg) {
+    return (seg->high - seg->low) * seg->store->granule_bytes;
+}
+
+dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset) {
+    const dseg_slot *slot = &seg->slots[granule];
+    if (offset != NULL) {
+        *offset = slot->offset;
+    }
+    return slot->handle;
+}
+
+/* A span of whole handles begins and ends at handle borders. */
+static bool is_whole(const dseg_segment *seg, uint32_t first, uint32_t n) {
+    const dseg_slot *last = &seg->slots[first + n - 1];
+    return n != 0 && seg->slots[first].offset == 0 && last->offset == last->handle->n_granules - 1;
+}
+
+/* ---- Map ----------------------------------------------------------------------------------- */
+
+/* Unmaps one handle at `first`. On failure the spot is quarantined, and with it the handle's
+ * memory unless it serves at another address. */
+static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
+    dvmm_handle *h = seg->slots[first].handle;
+    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
+    ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
+    if (status == DUCTILE_OK) {
+        h->n_mappings--;
+        seg->n_unmaps++;
+        set_states(seg, first, h->n_granules, DSEG_EMPTY);
+    } else {
+        set_states(seg, first, h->n_granules, DSEG_QUARANTINED);
+    }
+    return status;
+}
+
+/* A map that failed may have been done all the same: ask, for mapping over it would fail later
+ * and unmapping what is not mapped is a mistake of its own. */
+static bool was_mapped_after_all(dseg_segment *seg, uint32_t first) {
+    dvmm_access access;
+    return dvmm_get_access(seg->store->driver, dseg_addr(seg, first), &access) == DUCTILE_OK;
+}
+
+static ductile_status map_one(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
+    ductile_status status = dvmm_map(seg->store->driver, dseg_addr(seg, first),
+                                     dvmm_handle_bytes(seg->store, h), h->phys);
+    if (status == DUCTILE_OK) {
+        seg->n_maps++;
+        fill_slots(seg, first, h);
+    } else if (was_mapped_after_all(seg, first)) {
+        fill_slots(seg, first, h);
+        (void)unmap_one(seg, first);
+    }
+    return status;
+}
+
+static void unmap_back_to(dseg_segment *seg, uint32_t first, uint32_t end) {
+    while (end > first) {
+        uint32_t start = end - 1 - seg->slots[end - 1].offset;
+        (void)unmap_one(seg, start);
+        end = start;
+    }
+}
+
+ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *handles,
+                        uint32_t n_handles, bool *quarantined) {
+    uint32_t quarantined_before = seg->n_quarantined;
+    uint32_t at = first;
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t i = 0; i < n_handles && status == DUCTILE_OK; i++) {
+        status = map_one(seg, at, handles[i]);
+        at += status == DUCTILE_OK ? handles[i]->n_granules : 0;
+    }
+    if (status == DUCTILE_OK) {
+        status = dvmm_set_access(seg->store->driver, dseg_addr(seg, first),
+                                 (at - first) * seg->store->granule_bytes, DVMM_ACCESS_RW);
+    }
+    if (status != DUCTILE_OK) {
+        unmap_back_to(seg, first, at);
+    }
+    *quarantined = seg->n_quarantined != quarantined_before;
+    return status;
+}
+
+/* ---- Retire, reclaim, unmap ---------------------------------------------------------------- */
+
+void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    DTI_ASSERT(is_whole(seg, first, n_granules));
+    set_states(seg, first, n_granules, DSEG_RETIRING);
+}
+
+void dseg_unretire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    set_states(seg, first, n_granules, DSEG_MAPPED);
+}
+
+typedef void (*after_unmap)(dseg_segment *seg, dvmm_handle *h, bool unmapped);
+
+static ductile_status unmap_each(dseg_segment *seg, uint32_t first, uint32_t n_granules,
+                                 after_unmap then) {
+    DTI_ASSERT(is_whole(seg, first, n_granules));
+    ductile_status result = DUCTILE_OK;
+    for (uint32_t g = first; g < first + n_granules;) {
+        dvmm_handle *h = seg->slots[g].handle;
+        uint32_t next = g + h->n_granules;
+        ductile_status status = unmap_one(seg, g);
+        then(seg, h, status == DUCTILE_OK);
+        result = result == DUCTILE_OK ? status : result;
+        g = next;
+    }
+    return result;
+}
+
+static void leave_alone(dseg_segment *seg, dvmm_handle *h, bool unmapped) {
+    (void)seg;
+    (void)h;
+    (void)unmapped;
+}
+
+static void put_into_cache(dseg_segment *seg, dvmm_handle *h, bool unmapped) {
+    if (unmapped) {
+        dvmm_store_put(seg->store, h);
+    } else {
+        dvmm_store_lose(seg->store, h);
+    }
+}
+
+ductile_status dseg_reclaim(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    return unmap_each(seg, first, n_granules, leave_alone);
+}
+
+ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    return unmap_each(seg, first, n_granules, put_into_cache);
+}
+
+ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    return unmap_each(seg, first, n_granules, leave_alone);
+}
+
+ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream) {
+    return dvmm_stream_sync(store->driver, stream);
+}

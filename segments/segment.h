@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An expandable segment: one virtual range and what backs each granule of it.
+ *
+ *     [mapped][mapped][empty ][mapped][retiring][empty .................. reserved]
+ *
+ *     EMPTY        no memory; may be mapped
+ *     MAPPED       backed by a handle whose current place this is
+ *     RETIRING     still maps a handle that already serves at another address; never handed out;
+ *                  unmapped once the host knows the work that used it complete
+ *     QUARANTINED  the driver failed to unmap it: never used, mapped or released again
+ *
+ * A handle covers whole runs of granules: its granules always change state together.
+ * Guarded by the allocator's slow lock. Nothing here knows of requests.
+ */
+#ifndef DUCTILE_SEGMENTS_SEGMENT_H
+#define DUCTILE_SEGMENTS_SEGMENT_H
+
+#include "vmm/handle.h"
+#include "vmm/range.h"
+
+typedef enum dseg_state {
+    DSEG_EMPTY = 0,
+    DSEG_MAPPED = 1,
+    DSEG_RETIRING = 2,
+    DSEG_QUARANTINED = 3
+} dseg_state;
+
+typedef struct dseg_slot {
+    dvmm_handle *handle; /* NULL when EMPTY; QUARANTINED: may dangle, never followed */
+    uint32_t offset;     /* which granule of the handle this is                      */
+    uint32_t state;      /* dseg_state                                               */
+} dseg_slot;
+
+typedef struct dseg_segment {
+    /* constant after creation */
+    dvmm_handle_store *store;
+    dvmm_range range;
+    uint32_t n_granules;
+    void *owner; /* the upper layer's view of this segment */
+    /* guarded by the slow lock */
+    dseg_slot *slots;
+    uint32_t n_mapped; /* granules by state */
+    uint32_t n_retiring;
+    uint32_t n_quarantined;
+    uint32_t low, high; /* all mapped, retiring and quarantined granules lie in [low, high) */
+    /* counters of driver work, ever growing */
+    uint64_t n_maps;
+    uint64_t n_unmaps;
+} dseg_segment;
+
+/* Reserves a range of at least need_bytes. ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY, ... */
+ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64_t wish_bytes,
+                           uint64_t budget_bytes, dseg_segment **out);
+
+/*
+ * Gives the range back and frees the segment. Pre: nothing mapped or retiring. With quarantined
+ * granules the range cannot be given back and is left to the process; the status says so.
+ */
+ductile_status dseg_destroy(dseg_segment *seg);
+
+static inline ductile_addr dseg_addr(const dseg_segment *seg, uint32_t granule) {
+    return seg->range.addr + granule * seg->store->granule_bytes;
+}
+
+static inline uint32_t dseg_granule(const dseg_segment *seg, ductile_addr addr) {
+    return (uint32_t)((addr - seg->range.addr) / seg->store->granule_bytes);
+}
+
+static inline bool dseg_contains(const dseg_segment *seg, ductile_addr addr) {
+    return addr - seg->range.addr < seg->range.size;
+}
+
+static inline bool dseg_is_untouched(const dseg_segment *seg) {
+    return seg->n_mapped == 0 && seg->n_retiring == 0 && seg->n_quarantined == 0;
+}
+
+/* Bytes from the lowest to the highest granule that maps something. */
+uint64_t dseg_span_bytes(const dseg_segment *seg);
+
+/* What backs a granule; *offset (may be NULL) is its place within the handle. */
+dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset);
+
+/*
+ * Maps handles one behind the other from granule `first` on and makes them accessible.
+ * All or nothing: on failure every granule is EMPTY as before, or QUARANTINED where the undo
+ * itself failed (then *quarantined is set), and the caller still owns every handle.
+ * Pre: the granules are EMPTY; the handles' sizes add up to the span.
+ */
+ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *handles,
+                        uint32_t n_handles, bool *quarantined);
+
+/* MAPPED -> RETIRING for whole handles: they have a second address from now on. No driver call. */
+void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
+
+/* RETIRING -> MAPPED, undoing dseg_retire. No driver call. */
+void dseg_unretire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
+
+/*
+ * RETIRING -> EMPTY for whole handles. Pre: the host knows all work on the span complete.
+ * A granule the driver will not unmap becomes QUARANTINED; the first such error is returned.
+ */
+ductile_status dseg_reclaim(dseg_segment *seg, uint32_t first, uint32_t n_granules);
+
+/*
+ * MAPPED -> EMPTY for whole handles, which go to the handle cache: the way of memory back to the
+ * driver. Pre: the caller has synchronised what used the span (dseg_sync or markers), and no other
+ * address of these handles is retiring. A handle the driver will not unmap is lost with its spot.
+ * Errors as dseg_reclaim.
+ */
+ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_granules);
+
+/* Undoes a dseg_map whose memory no work has used: MAPPED -> EMPTY, the caller owns the handles. */
+ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_granules);
+
+/* Waits on the host for the stream's work: what makes an unmap safe. */
+ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream);
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "segments/segment_set.h"
+
+#include "vmm/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_CAPACITY = 16 };
+
+void dseg_set_fini(dseg_set *set) {
+    free(set->items);
+    *set = (dseg_set){0};
+}
+
+ductile_status dseg_set_reserve(dseg_set *set) {
+    if (set->count < set->capacity) {
+        return DUCTILE_OK;
+    }
+    uint32_t capacity = set->capacity == 0 ? FIRST_CAPACITY : 2 * set->capacity;
+    dseg_segment **items = realloc(set->items, capacity * sizeof(dseg_segment *));
+    if (items == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    set->items = items;
+    set->capacity = capacity;
+    return DUCTILE_OK;
+}
+
+/* The number of segments that start at or below the address. */
+static uint32_t count_up_to(const dseg_set *set, ductile_addr addr) {
+    uint32_t low = 0;
+    uint32_t high = set->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (set->items[middle]->range.addr <= addr) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+void dseg_set_insert(dseg_set *set, dseg_segment *seg) {
+    DTI_ASSERT(set->count < set->capacity);
+    uint32_t at = count_up_to(set, seg->range.addr);
+    memmove(&set->items[at + 1], &set->items[at], (set->count - at) * sizeof(dseg_segment *));
+    set->items[at] = seg;
+    set->count++;
+}
+
+void dseg_set_remove(dseg_set *set, const dseg_segment *seg) {
+    uint32_t at = count_up_to(set, seg->range.addr) - 1;
+    DTI_ASSERT(set->items[at] == seg);
+    set->count--;
+    memmove(&set->items[at], &set->items[at + 1], (set->count - at) * sizeof(dseg_segment *));
+}
+
+dseg_segment *dseg_set_find(const dseg_set *set, ductile_addr addr) {
+    uint32_t n = count_up_to(set, addr);
+    if (n == 0 || !dseg_contains(set->items[n - 1], addr)) {
+        return NULL;
+    }
+    return set->items[n - 1];
+}

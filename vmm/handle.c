@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmm/handle.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+
+enum { HANDLES_PER_CHUNK = 1024 };
+
+typedef struct dvmm_handle_chunk {
+    struct dvmm_handle_chunk *next;
+    dvmm_handle nodes[HANDLES_PER_CHUNK];
+} dvmm_handle_chunk;
+
+void dvmm_store_init(dvmm_handle_store *store, dvmm_driver *driver, uint64_t granule_bytes,
+                     uint64_t limit_bytes, dvmm_phys_props props) {
+    *store = (dvmm_handle_store){.driver = driver,
+                                 .props = props,
+                                 .granule_bytes = granule_bytes,
+                                 .limit_bytes = limit_bytes};
+}
+
+void dvmm_store_fini(dvmm_handle_store *store) {
+    (void)dvmm_store_release_cached(store, 0);
+    while (store->chunks != NULL) {
+        dvmm_handle_chunk *chunk = store->chunks;
+        store->chunks = chunk->next;
+        free(chunk);
+    }
+    store->spare = NULL;
+}
+
+/* ---- Nodes --------------------------------------------------------------------------------- */
+
+static bool add_spare_nodes(dvmm_handle_store *store) {
+    dvmm_handle_chunk *chunk = calloc(1, sizeof *chunk);
+    if (chunk == NULL) {
+        return false;
+    }
+    chunk->next = store->chunks;
+    store->chunks = chunk;
+    store->host_bytes += sizeof *chunk;
+    for (int i = HANDLES_PER_CHUNK - 1; i >= 0; i--) {
+        chunk->nodes[i].next = store->spare;
+        store->spare = &chunk->nodes[i];
+    }
+    return true;
+}
+
+static dvmm_handle *take_node(dvmm_handle_store *store) {
+    if (store->spare == NULL && !add_spare_nodes(store)) {
+        return NULL;
+    }
+    dvmm_handle *node = store->spare;
+    store->spare = node->next;
+    return node;
+}
+
+static void give_node(dvmm_handle_store *store, dvmm_handle *node) {
+    *node = (dvmm_handle){.next = store->spare};
+    store->spare = node;
+}
+
+/* ---- Create and release -------------------------------------------------------------------- */
+
+ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, dvmm_handle **out) {
+    *out = NULL;
+    uint64_t bytes = n_granules * store->granule_bytes;
+    if (bytes > store->limit_bytes || store->held_bytes > store->limit_bytes - bytes) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    dvmm_handle *h = take_node(store);
+    if (h == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dvmm_phys phys = 0;
+    ductile_status status = dvmm_phys_create(store->driver, bytes, &store->props, &phys);
+    if (status != DUCTILE_OK) {
+        give_node(store, h);
+        return status;
+    }
+    *h = (dvmm_handle){.phys = phys, .n_granules = n_granules};
+    store->held_bytes += bytes;
+    store->n_handles++;
+    *out = h;
+    return DUCTILE_OK;
+}
+
+static ductile_status release(dvmm_handle_store *store, dvmm_handle *h) {
+    if (h->n_mappings != 0) {
+        dvmm_store_lose(store, h); /* stuck at a quarantined address: its memory cannot go back */
+        return DUCTILE_ERR_DRIVER;
+    }
+    uint64_t bytes = dvmm_handle_bytes(store, h);
+    ductile_status status = dvmm_phys_release(store->driver, h->phys);
+    if (status == DUCTILE_OK) {
+        store->held_bytes -= bytes;
+    } else {
+        store->lost_bytes += bytes; /* releasing twice is undefined: never tried again */
+    }
+    store->n_handles--;
+    give_node(store, h);
+    return status;
+}
+
+void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *h) {
+    store->lost_bytes += dvmm_handle_bytes(store, h);
+    store->n_handles--;
+    give_node(store, h);
+}
+
+/* ---- The cache ----------------------------------------------------------------------------- */
+
+static unsigned list_of(uint32_t n_granules) {
+    return 31u - (unsigned)__builtin_clz(n_granules);
+}
+
+void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *h) {
+    dvmm_handle **list = &store->cached[list_of(h->n_granules)];
+    h->next = *list;
+    *list = h;
+    store->cached_bytes += dvmm_handle_bytes(store, h);
+}
+
+static dvmm_handle *unlink_cached(dvmm_handle_store *store, dvmm_handle **link) {
+    dvmm_handle *h = *link;
+    *link = h->next;
+    h->next = NULL;
+    store->cached_bytes -= dvmm_handle_bytes(store, h);
+    return h;
+}
+
+dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules) {
+    for (unsigned i = list_of(max_granules) + 1; i-- > 0;) {
+        for (dvmm_handle **link = &store->cached[i]; *link != NULL; link = &(*link)->next) {
+            if ((*link)->n_granules <= max_granules) {
+                return unlink_cached(store, link);
+            }
+        }
+    }
+    return NULL;
+}
+
+static dvmm_handle *take_largest(dvmm_handle_store *store) {
+    return store->cached_bytes == 0 ? NULL : dvmm_store_take(store, UINT32_MAX);
+}
+
+ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep_held_bytes) {
+    ductile_status first = DUCTILE_OK;
+    while (store->held_bytes - store->lost_bytes > keep_held_bytes && store->cached_bytes != 0) {
+        ductile_status status = release(store, take_largest(store));
+        first = first == DUCTILE_OK ? status : first;
+    }
+    return first;
+}
+
+ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes) {
+    ductile_status first = DUCTILE_OK;
+    while (store->cached_bytes > keep_cached_bytes) {
+        ductile_status status = release(store, take_largest(store));
+        first = first == DUCTILE_OK ? status : first;
+    }
+    return first;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Physical handles and their store. A handle is one physical allocation, indivisible: it is
+ * mapped whole or not at all. It may be mapped at several addresses at once, of which all but one
+ * are retiring. The store owns every handle of one allocator, keeps those mapped nowhere (the
+ * handle cache) by size, and is the one place that creates and releases, so the limit holds.
+ *
+ *   held = mapped handles + cached + lost           held <= limit, checked before creating
+ *
+ * Guarded by the allocator's slow lock. Driver calls: create and release only.
+ */
+#ifndef DUCTILE_VMM_HANDLE_H
+#define DUCTILE_VMM_HANDLE_H
+
+#include "vmm/driver.h"
+
+enum { DVMM_HANDLE_SIZES = 48 }; /* cache lists, by the power of two of the granule count */
+
+typedef struct dvmm_handle {
+    dvmm_phys phys;
+    uint32_t n_granules;
+    uint32_t n_mappings;      /* addresses mapping it, retiring and quarantined ones included */
+    struct dvmm_handle *next; /* cached: its list; a spare node: the list of spare nodes      */
+} dvmm_handle;
+
+typedef struct dvmm_handle_store {
+    dvmm_driver *driver;    /* constant */
+    dvmm_phys_props props;  /* constant */
+    uint64_t granule_bytes; /* constant; bytes of one granule of ours */
+    uint64_t limit_bytes;   /* cap on held_bytes */
+    uint64_t held_bytes;
+    uint64_t cached_bytes;
+    uint64_t lost_bytes; /* physical memory the driver would not take back */
+    uint64_t n_handles;  /* cached or mapped */
+    uint64_t host_bytes; /* of handle nodes */
+    dvmm_handle *cached[DVMM_HANDLE_SIZES];
+    dvmm_handle *spare;
+    struct dvmm_handle_chunk *chunks;
+} dvmm_handle_store;
+
+void dvmm_store_init(dvmm_handle_store *store, dvmm_driver *driver, uint64_t granule_bytes,
+                     uint64_t limit_bytes, dvmm_phys_props props);
+
+/* Releases the cached handles and frees the nodes. Handles still mapped are forgotten. */
+void dvmm_store_fini(dvmm_handle_store *store);
+
+static inline uint64_t dvmm_handle_bytes(const dvmm_handle_store *store, const dvmm_handle *h) {
+    return h->n_granules * store->granule_bytes;
+}
+
+/* ERR_OUT_OF_MEMORY at the limit or when the device has none; ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, dvmm_handle **out);
+
+/* Takes the largest cached handle of at most `max_granules`; NULL when there is none. */
+dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules);
+
+/* Puts a handle that is mapped nowhere, but at quarantined addresses, into the cache. */
+void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *handle);
+
+/* Releases cached handles, largest first, until held_bytes <= keep or the cache is empty.
+ * A handle the driver refuses to take is counted as lost; the first error is returned. */
+ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep_held_bytes);
+
+/* Releases cached handles until cached_bytes <= keep. */
+ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes);
+
+/* Forgets a handle stuck at an address the driver would not unmap: never used or released again,
+ * charged to the limit for good. */
+void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *handle);
+
+#endif

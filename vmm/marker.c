@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmm/marker.h"
+
+#include <stdlib.h>
+
+void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver) {
+    *pool = (dvmm_marker_pool){.driver = driver};
+    dti_lock_init(&pool->lock, DTI_RANK_LEAF);
+}
+
+static dvmm_marker *pop_idle(dvmm_marker_pool *pool) {
+    dti_lock_take(&pool->lock);
+    dvmm_marker *m = pool->idle;
+    if (m != NULL) {
+        pool->idle = m->next;
+    }
+    dti_lock_open(&pool->lock);
+    return m;
+}
+
+static void push_idle(dvmm_marker_pool *pool, dvmm_marker *m) {
+    dti_lock_take(&pool->lock);
+    m->next = pool->idle;
+    pool->idle = m;
+    dti_lock_open(&pool->lock);
+}
+
+void dvmm_markers_fini(dvmm_marker_pool *pool) {
+    dvmm_marker *m;
+    while ((m = pop_idle(pool)) != NULL) {
+        (void)dvmm_event_destroy(pool->driver, m->event);
+        free(m);
+    }
+}
+
+static ductile_status new_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
+    dvmm_marker *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = dvmm_event_create(pool->driver, &m->event);
+    if (status != DUCTILE_OK) {
+        free(m);
+        return status;
+    }
+    dti_lock_take(&pool->lock);
+    pool->n_markers++;
+    dti_lock_open(&pool->lock);
+    *out = m;
+    return DUCTILE_OK;
+}
+
+static ductile_status take_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
+    *out = pop_idle(pool);
+    return *out != NULL ? DUCTILE_OK : new_marker(pool, out);
+}
+
+ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
+                                  dvmm_marker **out) {
+    *out = NULL;
+    dvmm_capture_status capture = DVMM_CAPTURE_BROKEN;
+    ductile_status status = dvmm_capture_status_of(pool->driver, stream, &capture);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    if (capture != DVMM_CAPTURE_NONE) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    dvmm_marker *m = NULL;
+    status = take_marker(pool, &m);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = dvmm_event_record(pool->driver, m->event, stream);
+    if (status != DUCTILE_OK) {
+        push_idle(pool, m);
+        return status;
+    }
+    atomic_store(&m->refs, 1);
+    atomic_store(&m->done, false);
+    atomic_fetch_add_explicit(&pool->n_records, 1, memory_order_relaxed);
+    *out = m;
+    return DUCTILE_OK;
+}
+
+ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *m) {
+    if (atomic_load_explicit(&m->done, memory_order_acquire)) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = dvmm_event_query(pool->driver, m->event);
+    if (status == DUCTILE_OK) {
+        atomic_store_explicit(&m->done, true, memory_order_release);
+    } else if (status == DUCTILE_ERR_CAPTURING) {
+        status = DUCTILE_ERR_NOT_READY; /* refused inside a capture: not known, never "done" */
+    }
+    return status;
+}
+
+ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *m) {
+    if (atomic_load_explicit(&m->done, memory_order_acquire)) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = dvmm_event_sync(pool->driver, m->event);
+    if (status == DUCTILE_OK) {
+        atomic_store_explicit(&m->done, true, memory_order_release);
+    }
+    return status;
+}
+
+void dvmm_marker_hold(dvmm_marker *m) {
+    atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+}
+
+void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *m) {
+    if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
+        push_idle(pool, m);
+    }
+}

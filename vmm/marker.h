@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Markers: proof of progress of a stream. A marker is an event recorded on it, counted by those
+ * who refer to it, and never recorded again while somebody does. Events of one device and context
+ * are pooled, because creating them under load is slow.
+ *
+ * Threads: safe. Every call may make a driver call; no hot lock may be held, except for
+ * dvmm_marker_hold, which makes none.
+ */
+#ifndef DUCTILE_VMM_MARKER_H
+#define DUCTILE_VMM_MARKER_H
+
+#include "vmm/base/lock.h"
+#include "vmm/driver.h"
+
+typedef struct dvmm_marker {
+    dvmm_event event;
+    _Atomic uint32_t refs;
+    _Atomic bool done;        /* known complete: no further query is made */
+    struct dvmm_marker *next; /* idle: the pool's list */
+} dvmm_marker;
+
+typedef struct dvmm_marker_pool {
+    dvmm_driver *driver; /* constant */
+    dti_lock lock;       /* guards the rest */
+    dvmm_marker *idle;
+    uint64_t n_markers;
+    _Atomic uint64_t n_records;
+} dvmm_marker_pool;
+
+void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver);
+
+/* Destroys idle events. Markers still referred to are the caller's mistake and leak. */
+void dvmm_markers_fini(dvmm_marker_pool *pool);
+
+/*
+ * Records a marker on the stream; the caller holds one reference.
+ * ERR_CAPTURING when the stream is being captured: the event would belong to the graph and never
+ * prove anything. On failure *out is NULL, which never means "done".
+ */
+ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream, dvmm_marker **out);
+
+/* DUCTILE_OK when the work before it has completed, ERR_NOT_READY when not or not known. */
+ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
+
+/* Waits on the host. */
+ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
+
+void dvmm_marker_hold(dvmm_marker *marker);
+void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Virtual address ranges. A process has about 125 TiB of addresses for all its devices, so what
+ * all allocators of the process reserve is counted in one place, and ranges shrink as the sum
+ * nears the budget. Running out is ERR_OUT_OF_ADDRESSES, never out of memory.
+ */
+#ifndef DUCTILE_VMM_RANGE_H
+#define DUCTILE_VMM_RANGE_H
+
+#include "vmm/driver.h"
+
+typedef struct dvmm_range {
+    ductile_addr addr;
+    uint64_t size; /* bytes; exactly one reservation of the driver */
+} dvmm_range;
+
+/*
+ * Reserves a range of at least `need` bytes, `wish` where the budget and the driver allow.
+ * All three are multiples of the granule. On failure *out is zero and nothing is reserved.
+ */
+ductile_status dvmm_range_reserve(dvmm_driver *d, uint64_t need, uint64_t wish, uint64_t budget,
+                                  uint64_t granule, dvmm_range *out);
+
+/* Gives the range back. Pre: nothing is mapped in it. On failure it stays reserved and counted. */
+ductile_status dvmm_range_free(dvmm_driver *d, dvmm_range *range);
+
+/* Bytes reserved by this process through ranges. */
+uint64_t dvmm_range_process_total(void);
+
+#endif
