@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Writes HEADER with the commit of SOURCE_DIR; leaves it alone when it says so already.
+set(commit unknown)
+find_package(Git QUIET)
+if(Git_FOUND AND EXISTS ${SOURCE_DIR}/.git)
+  execute_process(COMMAND ${GIT_EXECUTABLE} --no-optional-locks describe --always --dirty --abbrev=12 --exclude=*
+    WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE answer RESULT_VARIABLE status
+    ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(status EQUAL 0)
+    set(commit ${answer})
+  endif()
+endif()
+file(CONFIGURE OUTPUT ${HEADER} @ONLY CONTENT [[
+/* Written by the build. */
+#define DUCTILE_COMMIT "@commit@"
+]])

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# A user's program builds and runs with Ductile in each way it is offered: as a subdirectory,
+# through find_package, and through pkg-config, static and shared.
+file(REMOVE_RECURSE ${SCRATCH})
+set(program ${SCRATCH}/program)
+file(MAKE_DIRECTORY ${program})
+file(COPY ${ROOT}/tests/lint/consumer.c DESTINATION ${program})
+file(WRITE ${program}/CMakeLists.txt [[
+cmake_minimum_required(VERSION 3.23)
+project(consumer LANGUAGES C)
+if(DUCTILE_SOURCE)
+  add_subdirectory(${DUCTILE_SOURCE} ductile)
+else()
+  find_package(ductile 0.1 REQUIRED)
+endif()
+add_executable(consumer consumer.c)
+target_link_libraries(consumer PRIVATE ductile::ductile)
+]])
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(NOT status EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command}\n${text}")
+  endif()
+endfunction()
+
+function(build_and_run name)
+  run(${CMAKE_COMMAND} -S ${program} -B ${SCRATCH}/${name} -D CMAKE_C_COMPILER=${CC}
+    -D CMAKE_BUILD_TYPE=Debug ${ARGN})
+  run(${CMAKE_COMMAND} --build ${SCRATCH}/${name} -j 2)
+  run(${SCRATCH}/${name}/consumer)
+endfunction()
+
+build_and_run(subdirectory -D DUCTILE_SOURCE=${ROOT})
+
+find_program(PKG_CONFIG pkg-config)
+foreach(kind static shared)
+  set(prefix ${SCRATCH}/prefix-${kind})
+  set(is_shared OFF)
+  if(kind STREQUAL "shared")
+    set(is_shared ON)
+  endif()
+  run(${CMAKE_COMMAND} -S ${ROOT} -B ${SCRATCH}/library-${kind} -D CMAKE_C_COMPILER=${CC}
+    -D CMAKE_BUILD_TYPE=Debug -D CMAKE_INSTALL_PREFIX=${prefix} -D CMAKE_INSTALL_LIBDIR=lib
+    -D BUILD_SHARED_LIBS=${is_shared} -D DUCTILE_BUILD_TESTS=OFF -D DUCTILE_BUILD_BENCH=OFF)
+  run(${CMAKE_COMMAND} --build ${SCRATCH}/library-${kind} -j 2)
+  run(${CMAKE_COMMAND} --install ${SCRATCH}/library-${kind})
+  build_and_run(package-${kind} -D CMAKE_PREFIX_PATH=${prefix})
+
+  # Nobody gets at what is below the public headers.
+  file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/*)
+  if(NOT headers STREQUAL "ductile.h;ductile_virtual.h")
+    message(FATAL_ERROR "installed headers: ${headers}")
+  endif()
+
+  if(PKG_CONFIG)
+    set(ENV{PKG_CONFIG_PATH} ${prefix}/lib/pkgconfig)
+    execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ductile OUTPUT_VARIABLE flags
+      OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    separate_arguments(flags UNIX_COMMAND "${flags}")
+    run(${CC} ${program}/consumer.c -o ${SCRATCH}/by-pkg-config-${kind} ${flags}
+      -Wl,-rpath,${prefix}/lib)
+    run(${SCRATCH}/by-pkg-config-${kind})
+  endif()
+endforeach()

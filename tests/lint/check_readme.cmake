@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+# The C example of README.md compiles without a warning, and runs on a virtual GPU.
+file(READ ${ROOT}/README.md text)
+if(NOT text MATCHES "\n```c\n([^`]+)```")
+  message(FATAL_ERROR "README.md has no C example")
+endif()
+file(WRITE ${SCRATCH}/example.c "${CMAKE_MATCH_1}")
+
+cmake_path(GET LIBRARY PARENT_PATH library_dir)
+execute_process(COMMAND ${CC} -std=c11 -Wall -Wextra -Wpedantic -Werror
+  -I ${ROOT}/pool/include example.c -o example ${LIBRARY} -ldl -pthread -Wl,-rpath,${library_dir}
+  WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env DUCTILE_CONF=driver:virtual ./example
+  WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)

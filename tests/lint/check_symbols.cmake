@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the objects say, whatever the sources look like: the shared library exports ductile_* and
+# nothing else, no object refers to a layer above its own, and pool never calls the driver.
+
+function(symbols_of file options result)
+  execute_process(COMMAND ${NM} -P ${options} ${file} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX REPLACE "(^|\n)([^ \n]+)[^\n]*" "\\2;" names "${text}")
+  string(STRIP "${names}" names)
+  set(${result} ${names} PARENT_SCOPE)
+endfunction()
+
+function(forbid layer pattern)
+  file(STRINGS ${OBJECTS}/objects_${layer}.txt objects)
+  if(NOT objects)
+    message(FATAL_ERROR "${layer} has no objects")
+  endif()
+  foreach(object ${objects})
+    symbols_of(${object} -u names)
+    list(FILTER names INCLUDE REGEX "${pattern}")
+    foreach(name ${names})
+      message(SEND_ERROR "${object} refers to ${name}")
+    endforeach()
+  endforeach()
+endfunction()
+
+forbid(vmm "^(dseg|dpool)_")
+forbid(segments "^dpool_")
+
+# Every function of the seam that reaches the driver is dvmm_ and the name of a call.
+file(STRINGS ${ROOT}/vmm/driver.h lines REGEX "^ +X\\([a-z_]+\\)")
+string(REGEX MATCHALL "X\\([a-z_]+\\)" calls "${lines}")
+list(TRANSFORM calls REPLACE "X\\((.*)\\)" "\\1")
+list(LENGTH calls n_calls)
+if(n_calls LESS 20)
+  message(FATAL_ERROR "the list of driver calls was not found")
+endif()
+list(JOIN calls "|" calls)
+forbid(pool "^dvmm_(${calls}|capture_status_of)$")
+
+symbols_of(${SHARED_LIBRARY} "-D;--defined-only" exported)
+if(NOT "ductile_alloc" IN_LIST exported)
+  message(SEND_ERROR "the shared library does not export ductile_alloc")
+endif()
+list(FILTER exported EXCLUDE REGEX "^ductile_[a-z0-9_]+$")
+foreach(name ${exported})
+  message(SEND_ERROR "the shared library exports ${name}")
+endforeach()
+
+# And every public declaration is there to be linked.
+symbols_of(${SHARED_LIBRARY} "-D;--defined-only" exported)
+foreach(header ductile.h ductile_virtual.h)
+  file(READ ${ROOT}/pool/include/${header} text)
+  string(REGEX MATCHALL "DUCTILE_API[^;]*;" declarations "${text}")
+  foreach(declaration ${declarations})
+    string(REGEX MATCH "(ductile_[a-z0-9_]+)\\(" unused "${declaration}")
+    if(CMAKE_MATCH_1 AND NOT CMAKE_MATCH_1 IN_LIST exported)
+      message(SEND_ERROR "${header} declares ${CMAKE_MATCH_1}, which the library does not export")
+    endif()
+  endforeach()
+endforeach()

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# Habits of the tree: C files stay below 600 lines, every source says its licence, file names
+# are unique, scripts can be executed, and nothing names a path of somebody's machine.
+set(max_lines 600)
+
+file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
+  ${ROOT}/bench/*.[ch] ${ROOT}/tests/*.[ch])
+file(GLOB_RECURSE scripts ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
+  ${ROOT}/bench/*.cmake)
+file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.txt
+  ${ROOT}/pool/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt)
+file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md)
+set(programs ${ROOT}/bench/run ${ROOT}/tests/run ${ROOT}/.ci/run)
+set(root_files ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
+list(LENGTH sources n_sources)
+if(n_sources LESS 10)
+  message(FATAL_ERROR "the sources were not found")
+endif()
+
+set(names "")
+foreach(file ${sources})
+  file(READ ${file} text)
+  string(REGEX MATCHALL "\n" newlines "${text}")
+  list(LENGTH newlines n_lines)
+  if(n_lines GREATER max_lines)
+    message(SEND_ERROR "${file} has ${n_lines} lines; ${max_lines} are the most")
+  endif()
+  if(NOT text MATCHES "^/\\* SPDX-License-Identifier: Apache-2.0 \\*/\n")
+    message(SEND_ERROR "${file} does not begin with its SPDX line")
+  endif()
+  cmake_path(GET file FILENAME name)
+  if(name IN_LIST names)
+    message(SEND_ERROR "${file}: another file is called ${name}")
+  endif()
+  list(APPEND names ${name})
+endforeach()
+
+foreach(file ${scripts} ${lists} ${programs} ${ROOT}/CMakeLists.txt)
+  file(STRINGS ${file} first_lines LIMIT_COUNT 2)
+  if(NOT "# SPDX-License-Identifier: Apache-2.0" IN_LIST first_lines)
+    message(SEND_ERROR "${file} does not begin with its SPDX line")
+  endif()
+endforeach()
+foreach(file ${programs})
+  execute_process(COMMAND test -x ${file} RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(SEND_ERROR "${file} cannot be executed")
+  endif()
+endforeach()
+
+# The character classes keep this line from finding itself.
+set(machine_path "(^|[^A-Za-z0-9_.}>-])/([w]ork|[t]mp|[h]ome|[r]oot|[U]sers|[m]nt)/")
+foreach(file ${sources} ${scripts} ${lists} ${pages} ${programs} ${root_files})
+  file(STRINGS ${file} lines REGEX "${machine_path}")
+  foreach(line ${lines})
+    message(SEND_ERROR "${file} names a path of one machine: ${line}")
+  endforeach()
+endforeach()
