@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes HEADER with the commit of SOURCE_DIR; leaves it alone when it says so already.
+cmake_minimum_required(VERSION 3.23)
+
 set(commit unknown)
 find_package(Git QUIET)
 if(Git_FOUND AND EXISTS ${SOURCE_DIR}/.git)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A user's program builds and runs with Ductile in each way it is offered: as a subdirectory,
 # through find_package, and through pkg-config, static and shared.
+cmake_minimum_required(VERSION 3.23)
+
 file(REMOVE_RECURSE ${SCRATCH})
 set(program ${SCRATCH}/program)
 file(MAKE_DIRECTORY ${program})

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The whole tree is formatted by one pinned version: others disagree about details.
+cmake_minimum_required(VERSION 3.23)
+
 find_program(CLANG_FORMAT NAMES clang-format-14 clang-format)
 if(CLANG_FORMAT)
   execute_process(COMMAND ${CLANG_FORMAT} --version OUTPUT_VARIABLE version)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # No include climbs: bench -> pool -> segments -> vmm is the only way down. The public headers
 # are everybody's vocabulary, and are included as <ductile.h> and <ductile_virtual.h>.
+cmake_minimum_required(VERSION 3.23)
+
 set(above_vmm segments pool bench tests python)
 set(above_segments pool bench tests python)
 set(above_pool bench tests python)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The C example of README.md compiles without a warning, and runs on a virtual GPU.
+cmake_minimum_required(VERSION 3.23)
+
 file(READ ${ROOT}/README.md text)
 if(NOT text MATCHES "\n```c\n([^`]+)```")
   message(FATAL_ERROR "README.md has no C example")

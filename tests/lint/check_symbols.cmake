@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the objects say, whatever the sources look like: the shared library exports ductile_* and
 # nothing else, no object refers to a layer above its own, and pool never calls the driver.
+cmake_minimum_required(VERSION 3.23)
 
 function(symbols_of file options result)
   execute_process(COMMAND ${NM} -P ${options} ${file} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)

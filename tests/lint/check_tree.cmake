@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Habits of the tree: C files stay below 600 lines, every source says its licence, file names
 # are unique, scripts can be executed, and nothing names a path of somebody's machine.
+cmake_minimum_required(VERSION 3.23)
+
 set(max_lines 600)
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What bench/run, tests/run and .ci/run share: what a machine must have, and how to build.
+# They set `program` (their name in messages) and `root`, and source this.
+: "${root:?}" "${program:?}"
+
+log=${program//\//-}
+log=$root/build/${log#.}.log
+mkdir -p "$root/build"
+: >"$log"
+
+fail() {
+    printf '%s: %s\n' "$program" "$1" >&2
+    exit 1
+}
+
+progress() {
+    if [ -t 2 ]; then
+        printf '%s: %s\n' "$program" "$1" >&2
+    fi
+}
+
+# ---- What must be there ------------------------------------------------------------------------
+
+version_at_least() { # version_at_least WANTED FOUND
+    [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
+has_cmake() {
+    local line
+    line=$(cmake --version | head -n 1) && version_at_least 3.23 "${line##* }"
+}
+
+has_header() {
+    printf '#include <%s>\n' "$1" | cc -E -x c - -o /dev/null
+}
+
+has_criterion() {
+    pkg-config --exists 'criterion >= 2.4.1'
+}
+
+# The interpreter that has matplotlib: the one in PATH may be another than the system's.
+find_plot_python() {
+    local candidate
+    for candidate in python3 /usr/bin/python3; do
+        if "$candidate" -c 'import matplotlib' 2>>"$log"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# Prints "package reason" for each thing that a group needs and the machine lacks.
+# A reason names what is wanted where the package alone does not say it.
+list_missing() {
+    local group
+    want() { # want PACKAGE REASON CHECK...
+        "${@:3}" >/dev/null 2>&1 || printf '%s %s\n' "$1" "$2"
+    }
+    for group in "$@"; do
+        case $group in
+        build)
+            want gcc "a C compiler" command -v cc
+            want libc6-dev "the C library's headers" has_header stdio.h
+            want cmake "CMake 3.23 or newer" has_cmake
+            want ninja-build ninja command -v ninja
+            want zlib1g-dev "zlib's headers" has_header zlib.h
+            ;;
+        test)
+            want g++ "a C++ compiler" command -v c++
+            want pkg-config pkg-config command -v pkg-config
+            want libcriterion-dev "Criterion 2.4.1 or newer" has_criterion
+            ;;
+        picture)
+            want python3-matplotlib "Python 3 with matplotlib" find_plot_python
+            ;;
+        esac
+    done
+}
+
+# ---- Getting it --------------------------------------------------------------------------------
+
+find_root_rights() {
+    command -v apt-get >/dev/null || return 1
+    as_root=(env DEBIAN_FRONTEND=noninteractive)
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo -n true 2>>"$log" || return 1
+        as_root=(sudo -n "${as_root[@]}")
+    fi
+}
+
+install_packages() {
+    "${as_root[@]}" apt-get -q -o DPkg::Lock::Timeout=120 update &&
+        "${as_root[@]}" apt-get -q -y -o DPkg::Lock::Timeout=120 install \
+            --no-install-recommends "$@"
+}
+
+# try_to_get GROUP...: installs what is missing where it may. On failure `reason` is one line.
+try_to_get() {
+    local missing packages
+    missing=$(list_missing "$@")
+    [ -n "$missing" ] || return 0
+    mapfile -t packages < <(cut -d ' ' -f 1 <<<"$missing")
+    if ! find_root_rights; then
+        reason="missing: ${packages[*]} (Debian and Ubuntu: apt-get install ${packages[*]})"
+        return 1
+    fi
+    progress "installing ${packages[*]}"
+    if ! install_packages "${packages[@]}" >>"$log" 2>&1; then
+        reason="cannot install ${packages[*]}; see $log"
+        return 1
+    fi
+    missing=$(list_missing "$@" | cut -d ' ' -f 2- | paste -s -d ',' | sed 's/,/, /g')
+    if [ -n "$missing" ]; then
+        reason="needed, and the system's own packages do not give it: $missing"
+        return 1
+    fi
+}
+
+get() {
+    try_to_get "$@" || fail "$reason"
+}
+
+# The formatter's one version is not everywhere; without it that check says so and is skipped.
+try_to_get_formatter() {
+    if ! command -v clang-format-14 >/dev/null && find_root_rights &&
+        apt-cache show clang-format-14 >/dev/null 2>&1; then
+        install_packages clang-format-14 >>"$log" 2>&1 || true
+    fi
+}
+
+# ---- Building ----------------------------------------------------------------------------------
+
+# build FOLDER PRESET [CMAKE ARGUMENT]...: into build/FOLDER
+build() {
+    progress "building $1"
+    (cd "$root" && cmake --preset "$2" -B "build/$1" "${@:3}" &&
+        cmake --build "build/$1" --parallel "$(nproc)") >>"$log" 2>&1 ||
+        fail "the $1 build failed; see $log"
+}
+
+has_gpu() {
+    [ -e /dev/nvidiactl ]
+}
