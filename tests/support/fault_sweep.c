@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/fault_sweep.h"
+
+#include "tests/support/complain.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ULL(x) ((unsigned long long)(x))
+
+/* No scenario makes that many calls of one kind: a sweep that goes on so long does not end. */
+#define N_RUNS_MAX 5000
+#define N_LOGGED 20000
+
+/* ---- What the failed calls were about ------------------------------------------------------ */
+
+/* Sums over the calls the device logged as failed. */
+typedef struct failed_calls {
+    char line[256]; /* of the log, as far as it has been written */
+    size_t length;
+    uint64_t unmap_bytes, releases, address_frees, event_destroys, syncs;
+} failed_calls;
+
+static void add_line(failed_calls *failed) {
+    char name[64];
+    char address[32];
+    uint64_t size = 0;
+    int code = 0;
+    int n = sscanf(failed->line, "%*s %63s %31s %" SCNu64 " %d", name, address, &size, &code);
+    if (n != 4 || code == 0) {
+        return;
+    }
+    failed->unmap_bytes += strcmp(name, "unmap") == 0 ? size : 0;
+    failed->releases += strcmp(name, "phys_release") == 0;
+    failed->address_frees += strcmp(name, "address_free") == 0;
+    failed->event_destroys += strcmp(name, "event_destroy") == 0;
+    failed->syncs += strcmp(name, "stream_sync") == 0 || strcmp(name, "event_sync") == 0 ||
+                     strcmp(name, "context_sync") == 0;
+}
+
+static int take_text(void *user, const char *text, size_t length) {
+    failed_calls *failed = user;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\n') {
+            failed->line[failed->length] = '\0';
+            add_line(failed);
+            failed->length = 0;
+        } else if (failed->length + 1 < sizeof failed->line) {
+            failed->line[failed->length++] = text[i];
+        }
+    }
+    return 0;
+}
+
+static failed_calls failed_calls_of(const world *w) {
+    failed_calls failed = {.length = 0};
+    if (ductile_virtual_write_log(w->f.gpu, take_text, &failed) != DUCTILE_OK) {
+        failed.length = 0;
+    }
+    return failed;
+}
+
+/* Physical memory that the failed calls may have cost. */
+static uint64_t bytes_at_stake(const failed_calls *failed) {
+    return failed->unmap_bytes + failed->releases * FIXTURE_GRANULE;
+}
+
+/* ---- One run ------------------------------------------------------------------------------- */
+
+static const char *plan(world *w, const fault_kind *kind, uint64_t nth) {
+    ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                   .call = kind->call,
+                                   .nth = nth,
+                                   .code = kind->code,
+                                   .persistent = kind->persistent,
+                                   .effect = kind->effect};
+    NEED_OK(ductile_virtual_inject(w->f.gpu, &fault));
+    w->expects_faults = true;
+    return NULL;
+}
+
+/* Nothing is lost without a call that failed to take it back. */
+static const char *loss_is_explained(const world *w) {
+    failed_calls failed = failed_calls_of(w);
+    uint64_t quarantined = fixture_stats(w->f.allocator).quarantined_bytes;
+    NEED(quarantined <= bytes_at_stake(&failed),
+         "%llu bytes are quarantined, though failed calls were about %llu", ULL(quarantined),
+         ULL(bytes_at_stake(&failed)));
+    return NULL;
+}
+
+/* With the fault gone, the allocator is as good as before, less what is quarantined. */
+static const char *recovers(world *w) {
+    NEED_OK(ductile_virtual_inject(w->f.gpu, NULL));
+    TRY(world_audit(w));
+    TRY(world_verify_all(w));
+    TRY(loss_is_explained(w));
+    w->expects_faults = false;
+    bool has_loss = fixture_stats(w->f.allocator).quarantined_bytes > 0;
+    TRY(world_alloc(w, 3 * FIXTURE_GRANULE + 512, 0));
+    TRY(world_alloc(w, 512, w->f.n_streams - 1));
+    TRY(world_free_all(w));
+    TRY(world_alloc(w, w->f.capacity_bytes / 2, 0));
+    w->expects_faults = has_loss;
+    TRY(world_audit(w));
+    return world_verify_all(w);
+}
+
+/* What is left after destroy is covered by failed calls, and destroy or the log has said so. */
+static const char *remains_are_explained(const world *w, uint64_t segments, uint64_t quarantined,
+                                         ductile_status destroyed) {
+    failed_calls failed = failed_calls_of(w);
+    ductile_virtual_state v = fixture_state(&w->f);
+    uint64_t at_stake = bytes_at_stake(&failed);
+    bool has_lost = at_stake > 0 || failed.syncs > 0;
+    NEED(v.violations == 0, "the device saw %llu violations", ULL(v.violations));
+    if (failed.syncs == 0) {
+        NEED(v.used_bytes <= at_stake, "%llu bytes are left, failed calls were about %llu",
+             ULL(v.used_bytes), ULL(at_stake));
+    }
+    NEED(v.mappings == 0 || has_lost, "%llu mappings are left", ULL(v.mappings));
+    NEED(v.reservations <= failed.address_frees + (has_lost ? segments : 0),
+         "%llu reservations are left", ULL(v.reservations));
+    NEED(v.events <= failed.event_destroys || failed.syncs > 0, "%llu events are left",
+         ULL(v.events));
+    NEED(v.used_bytes == 0 || quarantined > 0 || destroyed != DUCTILE_OK,
+         "%llu bytes are left and nobody said so", ULL(v.used_bytes));
+    return NULL;
+}
+
+static const char *destroy(world *w) {
+    ductile_stats s = fixture_stats(w->f.allocator);
+    ductile_status status = ductile_destroy(w->f.allocator);
+    w->f.allocator = NULL;
+    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_DRIVER, "destroy: %s",
+         ductile_status_name(status));
+    TRY(remains_are_explained(w, s.segments, s.quarantined_bytes, status));
+    return NULL;
+}
+
+/* *fired is read before the plan is taken back. */
+static const char *faulted_life(world *w, const fault_scenario *scenario, const fault_kind *kind,
+                                uint64_t nth, bool *fired) {
+    if (scenario->prepare != NULL) {
+        TRY(scenario->prepare(w));
+    }
+    TRY(plan(w, kind, nth));
+    TRY(scenario->run(w));
+    *fired = ductile_virtual_faults_fired(w->f.gpu) > 0;
+    if (!kind->in_destroy) {
+        TRY(recovers(w));
+        return destroy(w);
+    }
+    const char *why = destroy(w);
+    *fired = ductile_virtual_faults_fired(w->f.gpu) > 0;
+    return why;
+}
+
+/* One run from an empty device to an empty device; *fired says whether the fault was met. */
+static const char *one_run(const fault_scenario *scenario, const fault_kind *kind, uint64_t nth,
+                           bool *fired) {
+    fixture_setup setup = scenario->setup;
+    setup.log_calls = N_LOGGED;
+    world w;
+    TRY(world_open(&w, &setup, true));
+    const char *why = faulted_life(&w, scenario, kind, nth, fired);
+    if (why == NULL && !*fired) {
+        why = fixture_leak_gate(&w.f);
+    }
+    model_fini(&w.m);
+    if (w.f.allocator != NULL) { /* the run was cut short by a complaint */
+        (void)ductile_virtual_inject(w.f.gpu, NULL);
+        (void)ductile_destroy(w.f.allocator);
+    }
+    fixture_abandon(&w.f);
+    return why;
+}
+
+const char *fault_sweep(const fault_scenario *scenario, const fault_kind *kind,
+                        uint64_t *n_faulted) {
+    *n_faulted = 0;
+    for (uint64_t nth = 1; nth <= N_RUNS_MAX; nth++) {
+        bool fired = false;
+        const char *why = one_run(scenario, kind, nth, &fired);
+        NEED(why == NULL, "%s, call %" PRIu64 " of %s answers %d%s, effect %d%s: %s",
+             scenario->name, nth, kind->call != NULL ? kind->call : "any kind", kind->code,
+             kind->persistent ? " from then on" : "", kind->effect,
+             kind->in_destroy ? ", also in destroy" : "", why);
+        if (!fired) {
+            return NULL;
+        }
+        ++*n_faulted;
+    }
+    return complain("%s: no end after %d runs", scenario->name, N_RUNS_MAX);
+}
