@@ -68,7 +68,7 @@ const pickle_value *pickle_item(const pickle_value *sequence, size_t index);
  * than PICKLE_MAX_SEARCH entries has none: the search is linear, and a file that points many times
  * at one huge dict must not make it quadratic.
  */
-enum { PICKLE_MAX_SEARCH = 1024 };
+enum { PICKLE_MAX_SEARCH = 128 };
 const pickle_value *pickle_find(const pickle_value *dict, const char *key);
 
 /* False, with *out untouched, for anything but an int that is 0 or more. */
