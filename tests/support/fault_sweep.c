@@ -169,11 +169,8 @@ static const char *one_run(const fault_scenario *scenario, const fault_kind *kin
     if (why == NULL && !*fired) {
         why = fixture_leak_gate(&w.f);
     }
+    (void)ductile_destroy(w.f.allocator); /* there still, when a complaint cut the run short */
     model_fini(&w.m);
-    if (w.f.allocator != NULL) { /* the run was cut short by a complaint */
-        (void)ductile_virtual_inject(w.f.gpu, NULL);
-        (void)ductile_destroy(w.f.allocator);
-    }
     fixture_abandon(&w.f);
     return why;
 }

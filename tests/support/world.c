@@ -101,16 +101,11 @@ static const char *justified_refusal(const world *w, uint64_t size) {
 
 /* What a call may answer when the driver fails under it. */
 static const char *clean_status(const world *w, const char *call) {
-    switch (w->status) {
-    case DUCTILE_OK:
-    case DUCTILE_ERR_OUT_OF_MEMORY:
-    case DUCTILE_ERR_OUT_OF_ADDRESSES:
-    case DUCTILE_ERR_DRIVER:
-    case DUCTILE_ERR_DEVICE_LOST:
-        return NULL;
-    default:
-        return complain("%s under a driver fault: %s", call, ductile_status_name(w->status));
-    }
+    bool is_clean = w->status == DUCTILE_OK || w->status == DUCTILE_ERR_OUT_OF_MEMORY ||
+                    w->status == DUCTILE_ERR_OUT_OF_ADDRESSES || w->status == DUCTILE_ERR_DRIVER ||
+                    w->status == DUCTILE_ERR_DEVICE_LOST;
+    NEED(is_clean, "%s under a driver fault: %s", call, ductile_status_name(w->status));
+    return NULL;
 }
 
 static const char *refused(world *w, uint64_t size, ductile_addr address) {

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory and streams: a block recorded on another stream is not reused before that work is done,
+ * whatever order the device works in; many streams, and many that come once and never again; two
+ * allocators that share a device.
+ */
+#include "tests/support/audit.h"
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/world.h"
+
+static world w;
+
+static void close_world(void) {
+    assert_fine(world_close(&w));
+}
+
+static void open_lazy(void) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
+    assert_fine(world_open(&w, &setup, true));
+}
+
+TestSuite(streams, .init = open_lazy, .fini = close_world);
+
+Test(streams, recorded_work_keeps_a_freed_block_pending) {
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    ductile_addr address = w.m.blocks[0].address;
+    assert_fine(world_use_on(&w, 0, 1));
+    assert_fine(world_free(&w, 0));
+    assert_u64(fixture_stats(w.f.allocator).pending_bytes, 8192);
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    cr_assert_neq(w.m.blocks[0].address, address, "reused while another stream still works on it");
+    assert_fine(world_verify_all(&w));
+}
+
+Test(streams, finished_work_gives_the_block_back) {
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    ductile_addr address = w.m.blocks[0].address;
+    assert_fine(world_use_on(&w, 0, 1));
+    assert_fine(world_free(&w, 0));
+    assert_fine(fixture_sync_all(&w.f));
+    assert_fine(world_must_alloc(&w, 30 * MIB, 0)); /* not a hit: looks at finished markers */
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    assert_u64(fixture_stats(w.f.allocator).pending_bytes, 0);
+    cr_assert_lt(model_find(&w.m, address), w.m.n, "memory of finished work was not used again");
+}
+
+Test(streams, free_on_is_record_and_free) {
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    assert_fine(world_free_on(&w, 0, 2));
+    assert_u64(fixture_stats(w.f.allocator).pending_bytes, 8192);
+    assert_fine(world_audit(&w));
+}
+
+Test(streams, recording_the_own_stream_does_nothing) {
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    ductile_addr address = w.m.blocks[0].address;
+    assert_fine(world_use_on(&w, 0, 0));
+    assert_fine(world_free(&w, 0));
+    assert_u64(fixture_stats(w.f.allocator).pending_bytes, 0);
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    assert_u64(w.m.blocks[0].address, address);
+}
+
+Test(streams, record_stream_makes_no_driver_call) {
+    assert_fine(world_must_alloc(&w, 8192, 0));
+    uint64_t calls = fixture_state(&w.f).calls;
+    assert_ok(ductile_record_stream(w.f.allocator, w.m.blocks[0].address, w.f.streams[1]));
+    assert_ok(ductile_record_stream(w.f.allocator, w.m.blocks[0].address, w.f.streams[2]));
+    assert_u64(fixture_state(&w.f).calls, calls);
+}
+
+/* What one stream freed serves another, by waiting when there is no other way. */
+Test(streams, memory_crosses_streams_under_pressure) {
+    for (size_t round = 0; round < 6; round++) {
+        assert_fine(world_must_alloc(&w, 256 * MIB, round % 3));
+        assert_fine(world_verify_all(&w));
+        assert_fine(world_free(&w, 0));
+        assert_fine(world_audit(&w));
+    }
+}
+
+Test(streams, pending_memory_serves_before_a_refusal) {
+    for (size_t i = 0; i < 4; i++) {
+        assert_fine(world_must_alloc(&w, 64 * MIB, 0));
+        assert_fine(world_use_on(&w, i, 1 + i % 2));
+    }
+    assert_fine(world_free_all(&w));
+    assert_fine(world_must_alloc(&w, 256 * MIB, 0));
+    assert_fine(world_verify_all(&w));
+}
+
+/* The default stream is a stream like any other, and needs no handle. */
+Test(streams, null_is_the_default_stream) {
+    ductile_addr address = 0;
+    assert_ok(ductile_alloc(w.f.allocator, 1 << 20, NULL, &address));
+    assert_ok(ductile_virtual_fill(w.f.gpu, address, 9, 1 << 20, NULL));
+    assert_ok(ductile_record_stream(w.f.allocator, address, w.f.streams[0]));
+    assert_ok(ductile_free(w.f.allocator, address));
+    assert_fine(world_audit(&w));
+}
+
+/* ---- Many ---------------------------------------------------------------------------------- */
+
+Test(many_streams, sixty_four_share_a_device, .fini = close_world, .timeout = 60) {
+    fixture_setup setup = {.capacity_bytes = 256 * MIB,
+                           .schedule = DUCTILE_SCHEDULE_RANDOM,
+                           .seed = 4,
+                           .n_streams = 64};
+    assert_fine(world_open(&w, &setup, true));
+    for (size_t round = 0; round < 3; round++) {
+        for (size_t i = 0; i < 64; i++) {
+            assert_fine(world_must_alloc(&w, 2 * MIB + i * 512, i));
+            assert_fine(world_must_alloc(&w, 1000 + i, i));
+            if (w.m.n > 64) {
+                assert_fine(world_free(&w, i));
+            }
+        }
+        assert_fine(world_verify_all(&w));
+        assert_fine(world_free_all(&w));
+        assert_fine(world_audit(&w));
+    }
+    assert_u64(fixture_stats(w.f.allocator).arenas, 64);
+}
+
+/* A stream that lives for one block: its memory must come back without being told, and its
+ * addresses too, though the device is as large as a real one. */
+static void one_shot(const fixture *f, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        ductile_stream stream = NULL;
+        ductile_addr address = 0;
+        assert_ok(ductile_virtual_stream_create(f->gpu, &stream));
+        ductile_status status = ductile_alloc(f->allocator, 300 * MIB, stream, &address);
+        cr_assert(status == DUCTILE_OK, "stream %zu: %s", i, ductile_status_name(status));
+        ductile_virtual_use use = {.address = address, .size = 300 * MIB, .writes = 1};
+        assert_ok(ductile_virtual_launch(f->gpu, stream, &use, 1));
+        assert_ok(ductile_free(f->allocator, address));
+        assert_ok(ductile_virtual_stream_sync(f->gpu, stream));
+        assert_ok(ductile_virtual_stream_destroy(f->gpu, stream));
+    }
+}
+
+Test(many_streams, thousands_come_once_and_go, .timeout = 120) {
+    fixture_setup setup = {
+        .capacity_bytes = 139 * GIB, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
+    fixture f;
+    assert_fine(fixture_open(&f, &setup));
+    one_shot(&f, 2000);
+    cr_assert_eq(fixture_state(&f).poisoned, 0);
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
+/* The same without destroying them: as many arenas at a time as there are streams. */
+Test(many_streams, thousands_stay, .timeout = 120) {
+    fixture_setup setup = {.capacity_bytes = 139 * GIB};
+    fixture f;
+    assert_fine(fixture_open(&f, &setup));
+    static ductile_stream streams[2000];
+    for (size_t i = 0; i < 2000; i++) {
+        ductile_addr address = 0;
+        assert_ok(ductile_virtual_stream_create(f.gpu, &streams[i]));
+        ductile_status status = ductile_alloc(f.allocator, 100 * MIB, streams[i], &address);
+        cr_assert(status == DUCTILE_OK, "stream %zu: %s", i, ductile_status_name(status));
+        assert_ok(ductile_free(f.allocator, address));
+    }
+    assert_fine(audit_fixture(&f, NULL));
+    for (size_t i = 0; i < 2000; i++) {
+        assert_ok(ductile_virtual_stream_destroy(f.gpu, streams[i]));
+    }
+    assert_fine(fixture_close(&f));
+}
+
+/* ---- Two allocators ------------------------------------------------------------------------ */
+
+Test(two_allocators, share_a_device_and_give_way, .fini = close_world) {
+    fixture_setup setup = {.capacity_bytes = 64 * MIB, .n_streams = 2};
+    assert_fine(world_open(&w, &setup, true));
+    ductile_allocator *other = NULL;
+    ductile_addr theirs = 0;
+    assert_fine(fixture_add_allocator(&w.f, NULL, &other));
+    assert_ok(ductile_alloc(other, 40 * MIB, w.f.streams[1], &theirs));
+    w.limit_bytes = 24 * MIB;
+    assert_fine(world_must_alloc(&w, 24 * MIB, 0));
+    ductile_addr refused = 0;
+    assert_status(ductile_alloc(w.f.allocator, 2 * MIB, w.f.streams[0], &refused),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_ok(ductile_free(other, theirs));
+    assert_ok(ductile_empty_cache(other));
+    assert_u64(fixture_state(&w.f).used_bytes, 24 * MIB);
+    assert_fine(audit_allocator(other, NULL));
+    assert_ok(ductile_destroy(other));
+    w.limit_bytes = 64 * MIB;
+    assert_fine(world_must_alloc(&w, 40 * MIB, 0));
+    assert_fine(world_verify_all(&w));
+    assert_fine(world_audit(&w));
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the allocator tells about itself: statistics that obey their identities, a block and the
+ * free bytes beside it, a walk that tiles each range, a snapshot that is JSON.
+ */
+#include "tests/support/audit.h"
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/json_check.h"
+#include "tests/support/world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static world w;
+
+static void open_world(void) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
+    assert_fine(world_open(&w, &setup, false));
+}
+
+static void close_world(void) {
+    assert_fine(world_close(&w));
+}
+
+/* Live, free and pending blocks on both streams, and a gap where trimming bit. */
+static void make_variety(void) {
+    for (size_t i = 0; i < 16; i++) {
+        assert_fine(world_must_alloc(&w, 100000 + i * 300000, i % 2));
+    }
+    assert_fine(world_use_on(&w, 3, 1 - w.m.blocks[3].stream));
+    for (size_t i = 15; i > 1; i -= 2) {
+        assert_fine(world_free(&w, i));
+    }
+    assert_fine(world_trim(&w, 24 * MIB));
+    assert_fine(world_audit(&w));
+}
+
+/* ---- Statistics ---------------------------------------------------------------------------- */
+
+TestSuite(stats, .init = open_world, .fini = close_world);
+
+Test(stats, a_new_allocator_has_nothing_but_bookkeeping) {
+    ductile_stats s = fixture_stats(w.f.allocator);
+    assert_u64(s.reserved_bytes, 0);
+    assert_u64(s.reserved_peak_bytes, 0);
+    assert_u64(s.handles, 0);
+    assert_u64(s.live_blocks, 0);
+    assert_u64(s.allocs, 0);
+    cr_assert_gt(s.host_bytes, 0);
+}
+
+Test(stats, one_block_counts_once) {
+    assert_fine(world_must_alloc(&w, 1000, 0));
+    ductile_stats s = fixture_stats(w.f.allocator);
+    assert_u64(s.requested_bytes, 1000);
+    assert_u64(s.allocated_bytes, 1024);
+    assert_u64(s.reserved_bytes, FIXTURE_GRANULE);
+    assert_u64(s.mapped_bytes, FIXTURE_GRANULE);
+    assert_u64(s.free_bytes, FIXTURE_GRANULE - 1024);
+    assert_u64(s.live_blocks, 1);
+    assert_u64(s.handles, 1);
+    assert_u64(s.arenas, 1);
+    assert_u64(s.allocs, 1);
+    assert_u64(s.slow_allocs, 1);
+    assert_u64(s.creates, 1);
+    assert_fine(world_must_alloc(&w, 1000, 0));
+    s = fixture_stats(w.f.allocator);
+    assert_u64(s.slow_allocs, 1);
+    assert_u64(s.allocs, 2);
+}
+
+Test(stats, peaks_stay_until_they_are_reset) {
+    assert_fine(world_must_alloc(&w, 20 * MIB, 0));
+    assert_fine(world_free(&w, 0));
+    assert_fine(world_trim(&w, 0));
+    ductile_stats s = fixture_stats(w.f.allocator);
+    assert_u64(s.reserved_bytes, 0);
+    assert_u64(s.reserved_peak_bytes, 20 * MIB);
+    assert_u64(s.requested_peak_bytes, 20 * MIB);
+    assert_u64(s.allocated_peak_bytes, 20 * MIB);
+    ductile_reset_peaks(w.f.allocator);
+    s = fixture_stats(w.f.allocator);
+    assert_u64(s.reserved_peak_bytes, 0);
+    assert_u64(s.requested_peak_bytes, 0);
+    assert_u64(s.allocated_peak_bytes, 0);
+}
+
+Test(stats, identities_hold_in_a_varied_state) {
+    make_variety();
+    assert_fine(world_audit(&w));
+}
+
+Test(stats, reading_makes_no_driver_call) {
+    make_variety();
+    uint64_t calls = fixture_state(&w.f).calls;
+    (void)fixture_stats(w.f.allocator);
+    assert_u64(fixture_state(&w.f).calls, calls);
+}
+
+Test(stats, driver_calls_are_those_the_device_saw) {
+    make_variety();
+    ductile_stats before = fixture_stats(w.f.allocator);
+    uint64_t seen = fixture_state(&w.f).calls;
+    ductile_addr address = 0;
+    assert_ok(ductile_alloc(w.f.allocator, 50 * MIB, w.f.streams[0], &address));
+    assert_ok(ductile_free(w.f.allocator, address));
+    ductile_stats after = fixture_stats(w.f.allocator);
+    cr_assert_gt(after.driver_calls, before.driver_calls);
+    assert_u64(after.driver_calls - before.driver_calls, fixture_state(&w.f).calls - seen);
+    cr_assert_gt(after.driver_time_ns, before.driver_time_ns);
+}
+
+/* A caller built against an older header has a shorter struct. */
+Test(stats, a_shorter_struct_gets_the_fields_that_fit) {
+    assert_fine(world_must_alloc(&w, 1000, 0));
+    ductile_stats s;
+    memset(&s, 0xEE, sizeof s);
+    s.struct_size = offsetof(ductile_stats, allocated_peak_bytes);
+    assert_ok(ductile_get_stats(w.f.allocator, &s));
+    assert_u64(s.allocated_bytes, 1024);
+    assert_u64(s.allocated_peak_bytes, 0xEEEEEEEEEEEEEEEE);
+    s.struct_size = 0;
+    assert_status(ductile_get_stats(w.f.allocator, &s), DUCTILE_ERR_INVALID_ARGUMENT);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+TestSuite(inspection, .init = open_world, .fini = close_world);
+
+/* Free bytes on both sides of a live block, by walking. */
+typedef struct beside {
+    ductile_addr address;
+    uint64_t before, after, last_free;
+    int is_next;
+} beside;
+
+static int look_beside(void *user, const ductile_block_info *b) {
+    beside *s = user;
+    uint64_t free_bytes = b->state == DUCTILE_BLOCK_FREE ? b->size : 0;
+    if (s->is_next) {
+        s->after = free_bytes;
+        return 1;
+    }
+    if (b->address == s->address) {
+        s->before = s->last_free;
+        s->is_next = 1;
+    }
+    s->last_free = free_bytes;
+    return 0;
+}
+
+static void query_agrees_with_walk(const model_block *b) {
+    ductile_block_info info = {.struct_size = sizeof info};
+    beside s = {.address = b->address};
+    assert_ok(ductile_query_block(w.f.allocator, b->address, &info));
+    assert_ok(ductile_walk(w.f.allocator, look_beside, &s));
+    assert_u64(info.requested_size, b->requested);
+    assert_u64(info.size, b->size);
+    assert_u64(info.free_before_bytes, s.before);
+    assert_u64(info.free_after_bytes, s.after);
+    cr_assert_eq(info.stream, w.f.streams[b->stream]);
+    cr_assert_eq(info.state, DUCTILE_BLOCK_LIVE);
+}
+
+Test(inspection, a_block_knows_the_free_bytes_beside_it) {
+    for (size_t i = 0; i < 3; i++) {
+        assert_fine(world_must_alloc(&w, 50000, 0));
+    }
+    assert_fine(world_free(&w, 2));
+    assert_fine(world_free(&w, 0));
+    ductile_block_info info = {.struct_size = sizeof info};
+    assert_ok(ductile_query_block(w.f.allocator, w.m.blocks[0].address, &info));
+    assert_u64(info.free_before_bytes, model_rounded(50000));
+    assert_u64(info.free_after_bytes, FIXTURE_GRANULE - 2 * model_rounded(50000));
+}
+
+Test(inspection, the_query_agrees_with_the_walk) {
+    make_variety();
+    for (size_t i = 0; i < w.m.n; i++) {
+        query_agrees_with_walk(&w.m.blocks[i]);
+    }
+}
+
+Test(inspection, a_query_makes_no_driver_call) {
+    make_variety();
+    uint64_t calls = fixture_state(&w.f).calls;
+    ductile_block_info info = {.struct_size = sizeof info};
+    assert_ok(ductile_query_block(w.f.allocator, w.m.blocks[0].address, &info));
+    assert_u64(fixture_state(&w.f).calls, calls);
+}
+
+static int count_visits(void *user, const ductile_block_info *b) {
+    (void)b;
+    return ++*(int *)user == 2;
+}
+
+Test(inspection, a_walk_ends_when_its_callback_says_so) {
+    make_variety();
+    int visits = 0;
+    assert_ok(ductile_walk(w.f.allocator, count_visits, &visits));
+    cr_assert_eq(visits, 2);
+}
+
+Test(inspection, check_takes_no_buffer_too) {
+    make_variety();
+    assert_ok(ductile_check(w.f.allocator, NULL, 0));
+}
+
+/* ---- Snapshot ------------------------------------------------------------------------------ */
+
+static char *snapshot(void) {
+    text_sink sink = {.text = NULL};
+    assert_ok(ductile_snapshot_json(w.f.allocator, text_sink_write, &sink));
+    cr_assert_not_null(sink.text);
+    return sink.text;
+}
+
+Test(inspection, the_snapshot_of_an_idle_allocator_is_json) {
+    char *text = snapshot();
+    assert_fine(json_check(text));
+    free(text);
+}
+
+Test(inspection, the_snapshot_is_json_and_has_every_statistic) {
+    make_variety();
+    char *text = snapshot();
+    assert_fine(json_check(text));
+    static const char *const keys[] = {"\"version\"", "\"options\"", "\"segments\"", "\"blocks\"",
+#define STATS_KEY(name, meaning) "\"" #name "\"",
+                                       DUCTILE_STATS_MAP(STATS_KEY)
+#undef STATS_KEY
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        cr_assert_not_null(strstr(text, keys[i]), "no %s in the snapshot", keys[i]);
+    }
+    free(text);
+}
+
+static int refuse_text(void *user, const char *text, size_t length) {
+    (void)text;
+    (void)length;
+    ++*(int *)user;
+    return 1;
+}
+
+Test(inspection, a_snapshot_ends_when_its_reader_says_so) {
+    make_variety();
+    int pieces = 0;
+    (void)!ductile_snapshot_json(w.f.allocator, refuse_text, &pieces);
+    cr_assert_eq(pieces, 1);
+    assert_fine(world_audit(&w));
+}
+
+/* The callback runs without any lock: it may use the allocator. */
+static int allocate_meanwhile(void *user, const char *text, size_t length) {
+    (void)text;
+    (void)length;
+    const world *its = user;
+    ductile_addr address = 0;
+    if (ductile_alloc(its->f.allocator, 100000, its->f.streams[0], &address) != DUCTILE_OK) {
+        return 1;
+    }
+    return ductile_free(its->f.allocator, address) != DUCTILE_OK;
+}
+
+Test(inspection, a_snapshot_lets_its_reader_allocate, .timeout = 20) {
+    make_variety();
+    assert_ok(ductile_snapshot_json(w.f.allocator, allocate_meanwhile, &w));
+    assert_fine(world_audit(&w));
+}
+
+/* The checker is no rubber stamp. */
+Test(json_check, refuses_what_is_not_json) {
+    static const char *const wrong[] = {"",        "{",        "{\"a\":1,}", "[1 2]", "{a:1}",
+                                        "\"\\x\"", "01",       "1.",         "nul",   "{} {}",
+                                        "\"\n\"",  "[1,2,,3]", "-",          "\"abc"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        cr_assert_not_null(json_check(wrong[i]), "took %s", wrong[i]);
+    }
+    static const char *const right[] = {"{}", " [1, -2.5e+3, \"a\\u00e9\\n\", null, true] ", "0"};
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+        assert_fine(json_check(right[i]));
+    }
+}

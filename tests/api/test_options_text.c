@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options as text: what DUCTILE_CONF and --set take. Every key is settable, what is printed can be
+ * read again, and what is wrong is refused whole, with a line that names the key.
+ */
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/fixture_virtual.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static ductile_options parsed(const char *text) {
+    ductile_options o;
+    ductile_options_init(&o);
+    char message[256] = "";
+    ductile_status status = ductile_options_parse(&o, text, message, sizeof message);
+    cr_assert(status == DUCTILE_OK, "%s: %s", text, message);
+    return o;
+}
+
+static void is_refused_naming(const char *text, const char *key) {
+    ductile_options o;
+    ductile_options_init(&o);
+    o.limit_bytes = 12345;
+    ductile_options before = o;
+    char message[256] = "";
+    ductile_status status = ductile_options_parse(&o, text, message, sizeof message);
+    cr_assert(status == DUCTILE_ERR_INVALID_ARGUMENT, "\"%s\": %s", text,
+              ductile_status_name(status));
+    cr_assert_not_null(strstr(message, key), "\"%s\" does not name %s", message, key);
+    cr_assert_null(strchr(message, '\n'), "the message has more than one line");
+    cr_assert_eq(memcmp(&before, &o, sizeof o), 0, "\"%s\" changed something", text);
+    assert_status(ductile_options_parse(&o, text, NULL, 0), DUCTILE_ERR_INVALID_ARGUMENT);
+}
+
+Test(options_text, defaults_are_those_of_the_header) {
+    ductile_options o;
+    memset(&o, 0xFF, sizeof o);
+    ductile_options_init(&o);
+    assert_u64(o.struct_size, sizeof o);
+    cr_assert_eq(o.driver, DUCTILE_DRIVER_CUDA);
+    cr_assert_eq(o.recycle, DUCTILE_RECYCLE_READY);
+    cr_assert_eq(o.cross_stream_reuse, DUCTILE_CROSS_STREAM_DONE);
+    cr_assert_eq(o.record_stream, DUCTILE_RECORD_POLL);
+    cr_assert(!o.heal_off && !o.caching_off && !o.zero && !o.rdma && !o.shareable);
+    cr_assert(o.log == NULL && o.virtual_gpu == NULL && o.limit_bytes == 0);
+}
+
+Test(options_text, each_key_sets_its_field) {
+    ductile_options o =
+        parsed("driver:virtual,device:3,limit_bytes:3G,per_process_memory_fraction:0.5,"
+               "handle_bytes:2M,max_handle_bytes:64M,recycle:eager,heal:off,range_bytes:1T,"
+               "address_budget_bytes:8T,cross_stream_reuse:off,retain_bytes:512M,"
+               "garbage_collection_threshold:0.8,roundup_power2_divisions:8,"
+               "max_split_size_mb:128,caching:off,zero:on,check:1");
+    cr_assert_eq(o.driver, DUCTILE_DRIVER_VIRTUAL);
+    cr_assert_eq(o.device, 3);
+    assert_u64(o.limit_bytes, 3 * GIB);
+    cr_assert_float_eq(o.per_process_memory_fraction, 0.5, 1e-12);
+    assert_u64(o.handle_bytes, 2 * MIB);
+    assert_u64(o.max_handle_bytes, 64 * MIB);
+    cr_assert_eq(o.recycle, DUCTILE_RECYCLE_EAGER);
+    cr_assert_eq(o.heal_off, 1);
+    assert_u64(o.range_bytes, 1024 * GIB);
+    assert_u64(o.address_budget_bytes, 8 * 1024 * GIB);
+    cr_assert_eq(o.cross_stream_reuse, DUCTILE_CROSS_STREAM_OFF);
+    assert_u64(o.retain_bytes, 512 * MIB);
+    cr_assert_float_eq(o.garbage_collection_threshold, 0.8, 1e-12);
+    cr_assert_eq(o.roundup_power2_divisions, 8);
+    assert_u64(o.max_split_size_mb, 128);
+    cr_assert_eq(o.caching_off, 1);
+    cr_assert_eq(o.zero, 1);
+    cr_assert_eq(o.check, 1);
+}
+
+Test(options_text, sizes_take_suffixes_and_plain_numbers) {
+    assert_u64(parsed("limit_bytes:1").limit_bytes, 1);
+    assert_u64(parsed("limit_bytes:2K").limit_bytes, 2048);
+    assert_u64(parsed("limit_bytes:2T").limit_bytes, 2048 * GIB);
+    assert_u64(parsed("limit_bytes:18446744073709551615").limit_bytes, UINT64_MAX);
+}
+
+Test(options_text, an_empty_text_changes_nothing) {
+    ductile_options o = parsed("");
+    ductile_options defaults;
+    ductile_options_init(&defaults);
+    cr_assert_eq(memcmp(&o, &defaults, sizeof o), 0);
+}
+
+Test(options_text, a_later_key_wins) {
+    assert_u64(parsed("limit_bytes:1G,limit_bytes:2G").limit_bytes, 2 * GIB);
+}
+
+Test(options_text, unknown_keys_are_named) {
+    is_refused_naming("limit_byte:1G", "limit_byte");
+    is_refused_naming("expandable_segments:True", "expandable_segments");
+    is_refused_naming("limit_bytes:1G,nonsense:1", "nonsense");
+    is_refused_naming("struct_size:4", "struct_size");
+}
+
+Test(options_text, malformed_values_are_named) {
+    static const char *const texts[] = {"limit_bytes:",
+                                        "limit_bytes",
+                                        "limit_bytes:-1",
+                                        "limit_bytes:1Q",
+                                        "limit_bytes:1GG",
+                                        "limit_bytes:G",
+                                        "limit_bytes:1 G",
+                                        "limit_bytes:0x10",
+                                        "limit_bytes:1.5G",
+                                        "limit_bytes:999999T999",
+                                        "limit_bytes:18446744073709551616",
+                                        "limit_bytes:16777216T"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        is_refused_naming(texts[i], "limit_bytes");
+    }
+    is_refused_naming("heal:maybe", "heal");
+    is_refused_naming("recycle:sometimes", "recycle");
+    is_refused_naming("driver:opencl", "driver");
+    is_refused_naming("device:-1", "device");
+    is_refused_naming("device:one", "device");
+    is_refused_naming("per_process_memory_fraction:2", "per_process_memory_fraction");
+    is_refused_naming("per_process_memory_fraction:-0.5", "per_process_memory_fraction");
+    is_refused_naming("per_process_memory_fraction:nan", "per_process_memory_fraction");
+    is_refused_naming("garbage_collection_threshold:1.5", "garbage_collection_threshold");
+    is_refused_naming("roundup_power2_divisions:3", "roundup_power2_divisions");
+    is_refused_naming("check:4", "check");
+    is_refused_naming("zero:on,limit_bytes:1Q", "limit_bytes");
+}
+
+Test(options_text, set_is_parse_of_one) {
+    ductile_options o;
+    ductile_options_init(&o);
+    assert_ok(ductile_options_set(&o, "limit_bytes", "1G", NULL, 0));
+    assert_u64(o.limit_bytes, GIB);
+    char message[64] = "";
+    assert_status(ductile_options_set(&o, "limit_bites", "2G", message, sizeof message),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_not_null(strstr(message, "limit_bites"));
+    assert_u64(o.limit_bytes, GIB);
+}
+
+Test(options_text, a_short_message_buffer_is_terminated) {
+    ductile_options o;
+    ductile_options_init(&o);
+    char message[8];
+    memset(message, 'x', sizeof message);
+    assert_status(ductile_options_set(&o, "a_very_long_key_that_is_unknown", "1", message, 4),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_eq(message[3], '\0');
+    cr_assert_eq(message[4], 'x');
+}
+
+Test(options_text, what_is_printed_can_be_read_again) {
+    ductile_options o = parsed("limit_bytes:3G,recycle:pressure,heal:off,zero:on,check:3,device:2,"
+                               "per_process_memory_fraction:0.3,driver:virtual");
+    char first[2048];
+    char second[2048];
+    size_t length = ductile_options_format(&o, first, sizeof first);
+    cr_assert_eq(length, strlen(first));
+    ductile_options again = parsed(first);
+    (void)ductile_options_format(&again, second, sizeof second);
+    cr_assert_str_eq(first, second);
+    assert_u64(again.limit_bytes, 3 * GIB);
+    cr_assert_float_eq(again.per_process_memory_fraction, 0.3, 1e-12);
+}
+
+Test(options_text, printing_says_how_much_room_it_needs) {
+    ductile_options o;
+    ductile_options_init(&o);
+    char whole[2048];
+    char part[10] = "#########";
+    size_t length = ductile_options_format(&o, whole, sizeof whole);
+    assert_u64(ductile_options_format(&o, NULL, 0), length);
+    assert_u64(ductile_options_format(&o, part, 6), length);
+    cr_assert_eq(strncmp(part, whole, 5), 0);
+    cr_assert_eq(part[5], '\0');
+    cr_assert_eq(part[6], '#');
+}
+
+/* ---- Into the allocator -------------------------------------------------------------------- */
+
+static ductile_status create_virtual(ductile_options *o, ductile_allocator **a) {
+    o->driver = DUCTILE_DRIVER_VIRTUAL;
+    return ductile_create(a, o);
+}
+
+Test(options_text, the_environment_is_applied_on_top) {
+    cr_assert_eq(setenv("DUCTILE_CONF", "driver:virtual,limit_bytes:64M", 1), 0);
+    ductile_options o = parsed("limit_bytes:1G,zero:on");
+    ductile_options effective;
+    ductile_options_init(&effective);
+    ductile_allocator *a = NULL;
+    assert_ok(ductile_create(&a, &o));
+    ductile_get_options(a, &effective);
+    assert_u64(effective.limit_bytes, 64 * MIB);
+    cr_assert_eq(effective.zero, 1);
+    cr_assert_eq(effective.driver, DUCTILE_DRIVER_VIRTUAL);
+    assert_ok(ductile_destroy(a));
+}
+
+Test(options_text, a_wrong_environment_is_an_error) {
+    cr_assert_eq(setenv("DUCTILE_CONF", "limit_bites:64M", 1), 0);
+    ductile_options o = parsed("");
+    ductile_allocator *a = NULL;
+    assert_status(create_virtual(&o, &a), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_null(a);
+}
+
+Test(options_text, what_is_reserved_is_refused) {
+    (void)unsetenv("DUCTILE_CONF");
+    ductile_allocator *a = NULL;
+    ductile_options o = parsed("");
+    o.record_stream = DUCTILE_RECORD_WAIT;
+    assert_status(create_virtual(&o, &a), DUCTILE_ERR_UNSUPPORTED);
+    o = parsed("");
+    o.cross_stream_reuse = DUCTILE_CROSS_STREAM_WAIT;
+    assert_status(create_virtual(&o, &a), DUCTILE_ERR_UNSUPPORTED);
+    o = parsed("");
+    o.shareable = 1;
+    assert_status(create_virtual(&o, &a), DUCTILE_ERR_UNSUPPORTED);
+    cr_assert_null(a);
+}
+
+Test(options_text, what_no_device_can_do_is_refused) {
+    (void)unsetenv("DUCTILE_CONF");
+    static const char *const texts[] = {"handle_bytes:3M", "handle_bytes:4M,max_handle_bytes:2M"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        ductile_allocator *a = NULL;
+        ductile_options o = parsed(texts[i]);
+        ductile_status status = create_virtual(&o, &a);
+        cr_assert(status == DUCTILE_ERR_INVALID_ARGUMENT, "%s: %s", texts[i],
+                  ductile_status_name(status));
+    }
+}
+
+/* A struct from an older header is shorter; one from a newer header may ask for what we lack. */
+Test(options_text, the_size_of_the_struct_decides_what_is_read) {
+    (void)unsetenv("DUCTILE_CONF");
+    struct {
+        ductile_options o;
+        uint64_t later_field;
+    } newer = {.o = parsed(""), .later_field = 0};
+    ductile_allocator *a = NULL;
+    newer.o.struct_size = sizeof newer;
+    assert_ok(create_virtual(&newer.o, &a));
+    assert_ok(ductile_destroy(a));
+    newer.later_field = 1;
+    assert_status(create_virtual(&newer.o, &a), DUCTILE_ERR_UNSUPPORTED);
+    ductile_options older = parsed("driver:virtual,zero:on");
+    older.struct_size = offsetof(ductile_options, zero);
+    assert_ok(ductile_create(&a, &older));
+    ductile_options effective;
+    ductile_options_init(&effective);
+    ductile_get_options(a, &effective);
+    cr_assert_eq(effective.zero, 0);
+    assert_ok(ductile_destroy(a));
+    older.struct_size = 0;
+    assert_status(ductile_create(&a, &older), DUCTILE_ERR_INVALID_ARGUMENT);
+}
