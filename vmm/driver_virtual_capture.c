@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream capture: which calls it prohibits, in which mode, and what breaks when one is made.
+ * What a capture records is dropped: graphs are never launched here. That a stream which joined
+ * must be joined back before the end is not checked.
+ */
+#include "vmm/driver_virtual.h"
+
+#include <stdlib.h>
+
+static _Thread_local dvmm_capture_mode thread_mode = DVMM_CAPTURE_GLOBAL;
+
+uint64_t dvmm_vgpu_this_thread(void) {
+    static _Atomic uint64_t n_threads;
+    static _Thread_local uint64_t mine;
+    if (mine == 0) {
+        mine = atomic_fetch_add_explicit(&n_threads, 1, memory_order_relaxed) + 1;
+    }
+    return mine;
+}
+
+static bool is_mode(dvmm_capture_mode mode) {
+    return mode == DVMM_CAPTURE_GLOBAL || mode == DVMM_CAPTURE_THREAD_LOCAL ||
+           mode == DVMM_CAPTURE_RELAXED;
+}
+
+int dvmm_vgpu_capture_exchange_mode(dvmm_capture_mode *mode) {
+    if (!is_mode(*mode)) {
+        return DVMM_INVALID_VALUE;
+    }
+    dvmm_capture_mode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return DVMM_SUCCESS;
+}
+
+/* ---- Prohibited calls ---------------------------------------------------------------------- */
+
+/* Whether the capture keeps this thread from making calls that capture prohibits. */
+static bool bars_this_thread(const vgpu_capture *capture) {
+    if (thread_mode == DVMM_CAPTURE_RELAXED || capture->is_broken) {
+        return false;
+    }
+    bool is_mine = capture->thread == dvmm_vgpu_this_thread();
+    bool bars_me = is_mine && capture->mode != DVMM_CAPTURE_RELAXED;
+    bool bars_all = capture->mode == DVMM_CAPTURE_GLOBAL && thread_mode == DVMM_CAPTURE_GLOBAL;
+    return bars_me || bars_all;
+}
+
+int dvmm_vgpu_check_prohibited(vgpu *gpu) {
+    int code = DVMM_SUCCESS;
+    for (vgpu_capture *capture = gpu->work.captures; capture != NULL; capture = capture->next) {
+        if (bars_this_thread(capture)) {
+            capture->is_broken = true;
+            code = DVMM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return code;
+}
+
+int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue) {
+    if (queue->capture != NULL) {
+        queue->capture->is_broken = true;
+        return DVMM_CAPTURE_UNSUPPORTED;
+    }
+    return dvmm_vgpu_check_prohibited(gpu);
+}
+
+int dvmm_vgpu_record_captured(const vgpu_queue *queue) {
+    return queue->capture->is_broken ? DVMM_CAPTURE_INVALIDATED : DVMM_SUCCESS;
+}
+
+/* ---- Begin, join, end ---------------------------------------------------------------------- */
+
+static void add_member(vgpu_capture *capture, vgpu_queue *queue) {
+    queue->capture = capture;
+    queue->next_captured = capture->members;
+    capture->members = queue;
+}
+
+static vgpu_capture *find_capture(const vgpu *gpu, uint64_t id) {
+    vgpu_capture *capture = gpu->work.captures;
+    while (capture != NULL && capture->id != id) {
+        capture = capture->next;
+    }
+    return capture;
+}
+
+static int refuse(vgpu_capture *capture, int code) {
+    if (capture != NULL) {
+        capture->is_broken = true;
+    }
+    return code;
+}
+
+/* A queue that waits for an event of a capture joins it. A captured queue cannot wait for what
+ * happens outside, nor for another capture. */
+int dvmm_vgpu_wait_captured(vgpu *gpu, vgpu_queue *queue, const vgpu_event *event) {
+    if (queue->capture != NULL && queue->capture->is_broken) {
+        return DVMM_CAPTURE_INVALIDATED;
+    }
+    if (event->capture_id == 0) {
+        bool never_recorded = event->marker == NULL;
+        return never_recorded ? DVMM_SUCCESS : refuse(queue->capture, DVMM_CAPTURE_ISOLATION);
+    }
+    vgpu_capture *capture = find_capture(gpu, event->capture_id);
+    if (capture == NULL) {
+        return refuse(queue->capture, DVMM_CAPTURED_EVENT);
+    }
+    if (queue->capture != NULL && queue->capture != capture) {
+        return refuse(queue->capture, refuse(capture, DVMM_CAPTURE_MERGE));
+    }
+    if (queue == gpu->work.legacy) {
+        return refuse(capture, DVMM_CAPTURE_IMPLICIT);
+    }
+    if (queue->capture == NULL) {
+        add_member(capture, queue);
+    }
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_capture_begin(vgpu *gpu, ductile_stream stream, dvmm_capture_mode mode) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    if (code != DVMM_SUCCESS || !is_mode(mode)) {
+        return code != DVMM_SUCCESS ? code : DVMM_INVALID_VALUE;
+    }
+    if (queue == gpu->work.legacy || queue->capture != NULL) {
+        return queue->capture != NULL ? DVMM_ILLEGAL_STATE : DVMM_CAPTURE_UNSUPPORTED;
+    }
+    vgpu_capture *capture = calloc(1, sizeof(*capture));
+    if (capture == NULL) {
+        return DVMM_OUT_OF_MEMORY;
+    }
+    capture->id = ++gpu->work.next_id;
+    capture->thread = dvmm_vgpu_this_thread();
+    capture->mode = mode;
+    capture->origin = queue;
+    capture->next = gpu->work.captures;
+    gpu->work.captures = capture;
+    add_member(capture, queue);
+    return DVMM_SUCCESS;
+}
+
+static void end(vgpu *gpu, vgpu_capture *capture) {
+    while (capture->members != NULL) {
+        vgpu_queue *queue = capture->members;
+        capture->members = queue->next_captured;
+        queue->capture = NULL;
+    }
+    vgpu_capture **link = &gpu->work.captures;
+    while (*link != capture) {
+        link = &(*link)->next;
+    }
+    *link = capture->next;
+    free(capture);
+}
+
+int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_capture *capture = queue->capture;
+    if (capture == NULL) {
+        return DVMM_ILLEGAL_STATE;
+    }
+    if (capture->origin != queue) {
+        return refuse(capture, DVMM_CAPTURE_UNMATCHED);
+    }
+    if (capture->mode != DVMM_CAPTURE_RELAXED && capture->thread != dvmm_vgpu_this_thread()) {
+        return DVMM_CAPTURE_WRONG_THREAD;
+    }
+    bool was_broken = capture->is_broken;
+    end(gpu, capture);
+    return was_broken ? DVMM_CAPTURE_INVALIDATED : DVMM_SUCCESS;
+}
+
+/* A capture cannot end without its origin. */
+void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue) {
+    vgpu_capture *capture = queue->capture;
+    if (capture == NULL) {
+        return;
+    }
+    if (capture->origin == queue) {
+        end(gpu, capture);
+        return;
+    }
+    vgpu_queue **link = &capture->members;
+    while (*link != queue) {
+        link = &(*link)->next_captured;
+    }
+    *link = queue->next_captured;
+    capture->is_broken = true;
+}
+
+/* ---- Status -------------------------------------------------------------------------------- */
+
+/* The legacy stream waits for the per-thread default streams: while one of them is captured, it
+ * cannot even be asked. */
+static bool captures_a_default_stream(const vgpu *gpu) {
+    const vgpu_thread_stream *stream = gpu->work.thread_streams;
+    while (stream != NULL && (stream->queue == NULL || stream->queue->capture == NULL)) {
+        stream = stream->next;
+    }
+    return stream != NULL;
+}
+
+int dvmm_vgpu_capture_status_of(vgpu *gpu, ductile_stream stream, dvmm_capture_status *out) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    if (queue == gpu->work.legacy && captures_a_default_stream(gpu)) {
+        return DVMM_CAPTURE_IMPLICIT;
+    }
+    *out = DVMM_CAPTURE_NONE;
+    if (queue->capture != NULL) {
+        *out = queue->capture->is_broken ? DVMM_CAPTURE_BROKEN : DVMM_CAPTURE_ACTIVE;
+    }
+    return DVMM_SUCCESS;
+}
+
+void dvmm_vgpu_capture_fini(vgpu *gpu) {
+    while (gpu->work.captures != NULL) {
+        end(gpu, gpu->work.captures);
+    }
+}

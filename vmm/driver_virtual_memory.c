@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Physical handles and their mappings. The codes are those measured on an H200. */
+#include "vmm/driver_virtual.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+/* ---- Handles ------------------------------------------------------------------------------- */
+
+static dvmm_phys name_of(const vgpu_phys *phys) {
+    return (dvmm_phys)phys->slot.generation << 32 | phys->slot.number;
+}
+
+vgpu_phys *dvmm_vgpu_find_phys(const vgpu *gpu, dvmm_phys name) {
+    vgpu_phys *phys = dvmm_slots_find(&gpu->memory.handles, name & UINT32_MAX);
+    return phys != NULL && name_of(phys) == name && phys->n_refs > 0 ? phys : NULL;
+}
+
+static bool has_memory_for(const vgpu *gpu, uint64_t size) {
+    uint64_t held = gpu->memory.used_bytes + gpu->memory.external_bytes;
+    return size <= gpu->options.capacity_bytes - held;
+}
+
+int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, dvmm_phys *out) {
+    vgpu_memory *m = &gpu->memory;
+    if (!dvmm_vgpu_is_granules(gpu, size)) {
+        return DVMM_INVALID_VALUE;
+    }
+    vgpu_phys *phys = has_memory_for(gpu, size) ? dvmm_slots_take(&m->handles) : NULL;
+    if (phys == NULL) {
+        return DVMM_OUT_OF_MEMORY;
+    }
+    phys->size = size;
+    phys->n_refs = 1;
+    m->used_bytes += size;
+    m->used_peak_bytes = dti_max(m->used_peak_bytes, m->used_bytes);
+    *out = name_of(phys);
+    return DVMM_SUCCESS;
+}
+
+static void free_if_unused(vgpu *gpu, vgpu_phys *phys) {
+    if (phys->n_refs == 0 && phys->n_mappings == 0) {
+        gpu->memory.used_bytes -= phys->size;
+        dvmm_vgpu_content_fini(&phys->content);
+        dvmm_slots_give(&gpu->memory.handles, phys);
+    }
+}
+
+void dvmm_vgpu_drop_ref(vgpu *gpu, vgpu_phys *phys) {
+    DTI_ASSERT(phys->n_refs > 0);
+    phys->n_refs--;
+    free_if_unused(gpu, phys);
+}
+
+/* Releasing what is not held is undefined on hardware: worse than an error. */
+int dvmm_vgpu_phys_release(vgpu *gpu, dvmm_phys name) {
+    vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
+    if (phys == NULL) {
+        dvmm_vgpu_violation(gpu, "phys_release of %#llx, which is no handle held", name);
+        return DVMM_INVALID_VALUE;
+    }
+    dvmm_vgpu_drop_ref(gpu, phys);
+    return DVMM_SUCCESS;
+}
+
+/* ---- Map and unmap ------------------------------------------------------------------------- */
+
+static bool is_unmapped(const vgpu *gpu, ductile_addr addr, uint64_t size) {
+    for (uint64_t done = 0; done < size; done += gpu->options.granule_bytes) {
+        if (dvmm_vgpu_mapping_at(gpu, addr + done) != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int dvmm_vgpu_map_anywhere(vgpu *gpu, ductile_addr addr, vgpu_phys *phys, dvmm_access access) {
+    vgpu_mapping *mapping = dvmm_slots_take(&gpu->memory.mappings);
+    if (mapping == NULL) {
+        return DVMM_OUT_OF_MEMORY;
+    }
+    if (!dvmm_vgpu_point_at(gpu, addr, phys->size, mapping->slot.number)) {
+        dvmm_slots_give(&gpu->memory.mappings, mapping);
+        return DVMM_OUT_OF_MEMORY;
+    }
+    mapping->start = addr;
+    mapping->phys = phys;
+    mapping->access = access;
+    phys->n_mappings++;
+    return DVMM_SUCCESS;
+}
+
+void dvmm_vgpu_drop_mapping(vgpu *gpu, vgpu_mapping *mapping) {
+    vgpu_phys *phys = mapping->phys;
+    (void)dvmm_vgpu_point_at(gpu, mapping->start, phys->size, 0);
+    dvmm_slots_give(&gpu->memory.mappings, mapping);
+    phys->n_mappings--;
+    free_if_unused(gpu, phys);
+}
+
+int dvmm_vgpu_map(vgpu *gpu, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys name) {
+    vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
+    if (phys == NULL || !dvmm_vgpu_is_granules(gpu, addr) || !dvmm_vgpu_is_granules(gpu, size) ||
+        !dti_is_aligned(offset, gpu->options.granule_bytes)) {
+        return DVMM_INVALID_VALUE;
+    }
+    if (offset != 0 || size > phys->size) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    vgpu_range *range = dvmm_vgpu_range_of(gpu, addr, size);
+    if (range == NULL || size < phys->size || !is_unmapped(gpu, addr, size)) {
+        return DVMM_INVALID_VALUE;
+    }
+    int code = dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_NONE);
+    range->n_mappings += code == DVMM_SUCCESS;
+    return code;
+}
+
+/* What a span of granules is made of. */
+typedef struct span_survey {
+    bool cuts_mapping; /* part of some mapping lies outside */
+    uint64_t hole_bytes;
+    uint64_t n_mappings;
+} span_survey;
+
+static bool lies_within(const vgpu_mapping *mapping, ductile_addr addr, uint64_t size) {
+    return mapping->start >= addr && mapping->start - addr + mapping->phys->size <= size;
+}
+
+static span_survey survey(const vgpu *gpu, ductile_addr addr, uint64_t size) {
+    span_survey found = {0};
+    ductile_addr end = addr + size;
+    for (ductile_addr at = addr; at < end;) {
+        const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, at);
+        if (mapping == NULL) {
+            found.hole_bytes += gpu->options.granule_bytes;
+            at += gpu->options.granule_bytes;
+            continue;
+        }
+        found.cuts_mapping |= !lies_within(mapping, addr, size);
+        found.n_mappings++;
+        at = mapping->start + mapping->phys->size;
+    }
+    return found;
+}
+
+static bool is_reserved_span(const vgpu *gpu, ductile_addr addr, uint64_t size) {
+    return dvmm_vgpu_is_granules(gpu, addr) && dvmm_vgpu_is_granules(gpu, size) &&
+           dvmm_vgpu_range_of(gpu, addr, size) != NULL;
+}
+
+/* 0 for what is no span of granules: the call it is counted for will fail. */
+uint64_t dvmm_vgpu_count_mappings(const vgpu *gpu, ductile_addr addr, uint64_t size) {
+    return is_reserved_span(gpu, addr, size) ? survey(gpu, addr, size).n_mappings : 0;
+}
+
+static void unmap_all_in(vgpu *gpu, ductile_addr addr, uint64_t size) {
+    vgpu_range *range = dvmm_vgpu_range_of(gpu, addr, size);
+    ductile_addr end = addr + size;
+    for (ductile_addr at = addr; at < end; at += gpu->options.granule_bytes) {
+        vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, at);
+        if (mapping != NULL) {
+            dvmm_vgpu_drop_mapping(gpu, mapping);
+            range->n_mappings--;
+        }
+    }
+}
+
+int dvmm_vgpu_unmap(vgpu *gpu, ductile_addr addr, uint64_t size) {
+    if (!is_reserved_span(gpu, addr, size)) {
+        return DVMM_INVALID_VALUE;
+    }
+    span_survey found = survey(gpu, addr, size);
+    if (found.cuts_mapping) {
+        return DVMM_INVALID_VALUE;
+    }
+    if (found.hole_bytes != 0) {
+        dvmm_vgpu_violation(gpu, "unmap of %#llx, %llu bytes, of which %llu were not mapped", addr,
+                            (unsigned long long)size, (unsigned long long)found.hole_bytes);
+    }
+    unmap_all_in(gpu, addr, size);
+    return DVMM_SUCCESS;
+}
+
+/* ---- Access -------------------------------------------------------------------------------- */
+
+static bool is_access(dvmm_access access) {
+    return access == DVMM_ACCESS_NONE || access == DVMM_ACCESS_READ || access == DVMM_ACCESS_RW;
+}
+
+int dvmm_vgpu_set_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
+    if (!is_reserved_span(gpu, addr, size) || !is_access(access)) {
+        return DVMM_INVALID_VALUE;
+    }
+    span_survey found = survey(gpu, addr, size);
+    if (found.cuts_mapping || found.hole_bytes != 0) {
+        return DVMM_INVALID_VALUE;
+    }
+    for (uint64_t done = 0; done < size;) {
+        vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, addr + done);
+        mapping->access = access;
+        done += mapping->phys->size;
+    }
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_get_access(vgpu *gpu, ductile_addr addr, dvmm_access *out) {
+    const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, addr);
+    if (mapping == NULL) {
+        return DVMM_INVALID_VALUE;
+    }
+    *out = mapping->access;
+    return DVMM_SUCCESS;
+}
+
+bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size,
+                             dvmm_access access) {
+    if (size > gpu->memory.end - gpu->memory.base) {
+        return false;
+    }
+    ductile_addr end = addr + size;
+    for (ductile_addr at = addr; at < end;) {
+        const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, at);
+        if (mapping == NULL || (mapping->access & access) != access) {
+            return false;
+        }
+        at = mapping->start + mapping->phys->size;
+    }
+    return true;
+}
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+void dvmm_vgpu_memory_init(vgpu *gpu) {
+    dvmm_slots_init(&gpu->memory.handles, sizeof(vgpu_phys));
+    dvmm_slots_init(&gpu->memory.mappings, sizeof(vgpu_mapping));
+}
+
+void dvmm_vgpu_memory_fini(vgpu *gpu) {
+    vgpu_memory *m = &gpu->memory;
+    vgpu_phys *phys = dvmm_slots_next(&m->handles, 1);
+    for (; phys != NULL; phys = dvmm_slots_next(&m->handles, phys->slot.number + 1)) {
+        dvmm_vgpu_content_fini(&phys->content);
+    }
+    dvmm_slots_fini(&m->handles);
+    dvmm_slots_fini(&m->mappings);
+}
