@@ -342,7 +342,7 @@ bool completes_within(const trace &t, const Driver &driver, uint64_t cap) {
 
 /* The least cap under which one pass completes, to 2 MiB; completion above it is presumed. */
 uint64_t find_min_capacity(const trace &t, const Driver &driver, uint64_t enough) {
-    uint64_t too_little = t.live_peak_bytes / (2 * kMiB) * (2 * kMiB) - 2 * kMiB;
+    uint64_t too_little = (t.live_peak_bytes - 1) / (2 * kMiB) * (2 * kMiB);
     while (enough - too_little > 2 * kMiB) {
         uint64_t middle = too_little + (enough - too_little) / 2 / (2 * kMiB) * (2 * kMiB);
         (completes_within(t, driver, middle) ? enough : too_little) = middle;
