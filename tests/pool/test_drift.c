@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A run of weeks is the same step again and again, never quite the same. What is lost a little in
+ * each pass is lost for good in the end: forty passes of a step whose sizes vary must stay as tight
+ * as the first, in memory, in addresses and in bookkeeping.
+ */
+#include "tests/support/audit.h"
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/rng.h"
+#include "tests/support/world.h"
+
+#include <stdlib.h>
+
+#define N_PASSES 40
+#define SETTLED 4 /* after a tenth of the passes nothing may grow any more */
+#define N_LAYERS 24
+#define N_KEPT 72 /* weights: three a layer */
+#define N_SAVED (4 * N_LAYERS)
+
+#define LEAST_EFFICIENCY 0.985
+#define MOST_SPAN 4 /* times the peak */
+
+/* A training step on one stream. Owner: one test. */
+typedef struct training {
+    fixture f;
+    rng r;
+    ductile_addr kept[N_KEPT];
+    ductile_addr saved[N_SAVED];
+    size_t n_saved;
+    uint64_t live_bytes, live_peak_bytes; /* of sizes rounded as they must be */
+    const char *why;
+} training;
+
+static ductile_addr take(training *t, uint64_t size, uint64_t *taken) {
+    ductile_addr address = 0;
+    ductile_status status = ductile_alloc(t->f.allocator, size, t->f.streams[0], &address);
+    if (status != DUCTILE_OK && t->why == NULL) {
+        t->why =
+            complain("alloc of %llu: %s", (unsigned long long)size, ductile_status_name(status));
+    }
+    *taken = model_rounded(size);
+    t->live_bytes += *taken;
+    if (t->live_bytes > t->live_peak_bytes) {
+        t->live_peak_bytes = t->live_bytes;
+    }
+    return address;
+}
+
+static void give(training *t, ductile_addr address, uint64_t taken) {
+    ductile_status status = ductile_free(t->f.allocator, address);
+    if (status != DUCTILE_OK && t->why == NULL) {
+        t->why = complain("free: %s", ductile_status_name(status));
+    }
+    t->live_bytes -= taken;
+}
+
+static void load_weights(training *t) {
+    uint64_t taken = 0;
+    for (size_t i = 0; i < N_KEPT; i++) {
+        t->kept[i] = take(t, (i % 3 == 0 ? 1024 : 7 * MIB) + i * 4096, &taken);
+    }
+}
+
+/* Each layer saves four activations and uses a workspace in between; one is as long as the
+ * sequence squared. */
+static void forward(training *t, uint64_t tokens, uint64_t *sizes) {
+    for (size_t layer = 0; layer < N_LAYERS; layer++) {
+        const uint64_t wanted[4] = {tokens * 2048, tokens * 6144, tokens * tokens * 16,
+                                    tokens * 8192 + layer * 512};
+        for (size_t k = 0; k < 4; k++) {
+            uint64_t workspace = 0;
+            ductile_addr scratch = take(t, tokens * (1000 + 3000 * k), &workspace);
+            t->saved[t->n_saved] = take(t, wanted[k], &sizes[t->n_saved]);
+            t->n_saved++;
+            give(t, scratch, workspace);
+        }
+    }
+}
+
+/* Frees what was saved, latest first, with a gradient in flight at each. */
+static void backward(training *t, uint64_t tokens, const uint64_t *sizes) {
+    uint64_t before = 0;
+    ductile_addr gradient = take(t, tokens * 2048, &before);
+    while (t->n_saved > 0) {
+        uint64_t taken = 0;
+        ductile_addr next = take(t, tokens * (512 + 256 * (t->n_saved % 7)), &taken);
+        give(t, gradient, before);
+        t->n_saved--;
+        give(t, t->saved[t->n_saved], sizes[t->n_saved]);
+        gradient = next;
+        before = taken;
+    }
+    give(t, gradient, before);
+}
+
+/* A pass: a few steps, each with a length of its own. */
+static void pass(training *t) {
+    uint64_t sizes[N_SAVED];
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t tokens = rng_between(&t->r, 300, 1100);
+        forward(t, tokens, sizes);
+        backward(t, tokens, sizes);
+        ductile_virtual_advance(t->f.gpu, 1);
+    }
+}
+
+static double efficiency(const training *t) {
+    return (double)t->live_peak_bytes / (double)fixture_stats(t->f.allocator).reserved_peak_bytes;
+}
+
+static void start(training *t, const fixture_setup *setup, uint64_t seed) {
+    *t = (training){.r = rng_seeded(seed)};
+    assert_fine(fixture_open(&t->f, setup));
+    load_weights(t);
+}
+
+/* No counter of things held may be higher at the end than it was early on, give or take what the
+ * lengths of the steps explain. */
+static void nothing_creeps(const ductile_stats *early, const ductile_stats *late) {
+    cr_assert_leq(late->handles, early->handles + early->handles / 50);
+    cr_assert_leq(late->maps - late->unmaps, (early->maps - early->unmaps) * 3 / 2);
+    cr_assert_leq(late->host_bytes, early->host_bytes * 3 / 2);
+    cr_assert_leq(late->free_blocks + late->gap_blocks,
+                  2 * (early->free_blocks + early->gap_blocks) + 64);
+}
+
+static void forty_passes(const fixture_setup *setup, uint64_t seed) {
+    training *t = malloc(sizeof *t);
+    cr_assert_not_null(t);
+    start(t, setup, seed);
+    ductile_stats early = {.struct_size = sizeof early};
+    for (size_t i = 0; i < N_PASSES; i++) {
+        pass(t);
+        assert_fine(t->why);
+        assert_fine(audit_fixture(&t->f, NULL));
+        if (i + 1 == SETTLED) {
+            early = fixture_stats(t->f.allocator);
+        }
+    }
+    ductile_stats late = fixture_stats(t->f.allocator);
+    cr_assert_geq(efficiency(t), LEAST_EFFICIENCY, "efficiency %.4f after %d passes", efficiency(t),
+                  N_PASSES);
+    cr_assert_leq(late.address_span_peak_bytes, MOST_SPAN * t->live_peak_bytes,
+                  "the addresses span %.2f times the peak",
+                  (double)late.address_span_peak_bytes / (double)t->live_peak_bytes);
+    nothing_creeps(&early, &late);
+    assert_fine(fixture_close(&t->f));
+    free(t);
+}
+
+Test(drift, forty_passes_stay_tight_with_eager_work, .timeout = 200) {
+    fixture_setup setup = {.capacity_bytes = 16 * GIB};
+    forty_passes(&setup, 1);
+}
+
+Test(drift, forty_passes_stay_tight_with_lagging_work, .timeout = 200) {
+    fixture_setup setup = {
+        .capacity_bytes = 16 * GIB, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
+    forty_passes(&setup, 2);
+}
+
+/* With as little memory as the peak needs: every pass has to move handles, none may be refused. */
+Test(drift, forty_passes_fit_just_above_the_peak, .timeout = 200) {
+    training *t = malloc(sizeof *t);
+    cr_assert_not_null(t);
+    fixture_setup setup = {.capacity_bytes = 16 * GIB};
+    start(t, &setup, 3);
+    for (size_t i = 0; i < N_PASSES; i++) {
+        pass(t);
+    }
+    uint64_t needed = (uint64_t)((double)t->live_peak_bytes / LEAST_EFFICIENCY);
+    assert_fine(fixture_close(&t->f));
+
+    setup.capacity_bytes = (needed + FIXTURE_GRANULE - 1) / FIXTURE_GRANULE * FIXTURE_GRANULE;
+    start(t, &setup, 3);
+    for (size_t i = 0; i < N_PASSES; i++) {
+        pass(t);
+        assert_fine(t->why);
+    }
+    assert_fine(audit_fixture(&t->f, NULL));
+    assert_fine(fixture_close(&t->f));
+    free(t);
+}
