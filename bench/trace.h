@@ -46,8 +46,9 @@ typedef struct trace_sample {
 } trace_sample;
 
 typedef struct trace_stream {
-    uint64_t number;  /* as the file has it                  */
-    uint64_t n_gates; /* uses that end after the owner's free */
+    uint64_t number;           /* as the file has it                  */
+    uint64_t n_gates;          /* uses that end after the owner's free */
+    uint64_t max_closed_gates; /* at one time */
 } trace_stream;
 
 /* Never changes once loaded. */

@@ -189,13 +189,16 @@ static void finish_plain_free(finisher *f, build_block *block) {
     f->free_slots[f->n_free_slots++] = block->slot;
 }
 
-static void queue_gate(finisher *f, gate_queue *queue, uint32_t number) {
+static void queue_gate(finisher *f, gate_queue *queue, trace_stream *stream, uint32_t number) {
     if (queue->n_closed++ == 0) {
         queue->head = number;
     } else {
         f->from->blocks[queue->tail].next_gate = number;
     }
     queue->tail = number;
+    if (queue->n_closed > stream->max_closed_gates) {
+        stream->max_closed_gates = queue->n_closed;
+    }
 }
 
 static void finish_free(finisher *f, uint32_t number) {
@@ -205,7 +208,7 @@ static void finish_free(finisher *f, uint32_t number) {
     if (block->state == BUILD_FREED) {
         finish_plain_free(f, block);
     } else if (other != own) {
-        queue_gate(f, &f->gates[other], number);
+        queue_gate(f, &f->gates[other], &f->to->streams[other], number);
         write_event(f, TRACE_FREE_GATED, block, other, ++f->to->streams[other].n_gates);
         f->free_slots[f->n_free_slots++] = block->slot;
     } /* else the only stream is its own other one: the free itself moves to the completion */

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/replay_engine.h"
+
+#include "bench/gates.h"
+#include "bench/progress.h"
+#include "bench/stage.h"
+#include "bench/stopwatch.h"
+
+#include <ductile_virtual.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* How often a terminal is told about the progress of a pass. */
+enum { PROGRESS_PARTS = 50 };
+
+/* One replay under way. addresses[slot] is 0 unless the slot is live. */
+typedef struct replay {
+    const replay_spec *spec;
+    replay_result *result;
+    stage stage;
+    gates gates;
+    ductile_addr *addresses;
+    stopwatch watch; /* runs while the contender works in the current pass */
+    uint64_t pass;   /* counted from 0 */
+    size_t next_sample;
+    uint64_t n_ops; /* of the current pass */
+} replay;
+
+/* ---- Failing ------------------------------------------------------------------------------- */
+
+static const char *verb_of(const trace_event *event) {
+    return event->kind == TRACE_ALLOC ? "alloc" : "free";
+}
+
+static void note_stop(replay *r, size_t event, ductile_status status) {
+    replay_result *result = r->result;
+    result->stopped_at_event = event;
+    result->stopped_in_pass = r->pass + 1;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        result->outcome = REPLAY_OUT_OF_MEMORY;
+        return;
+    }
+    result->outcome = REPLAY_FAILED;
+    const trace_event *at = &r->spec->trace->events[event];
+    (void)snprintf(result->message, sizeof result->message, "%s at event %zu of pass %llu: %s",
+                   verb_of(at), event, (unsigned long long)r->pass + 1,
+                   ductile_status_string(status));
+}
+
+static bool fail(replay *r, const char *what, ductile_status status) {
+    r->result->outcome = REPLAY_FAILED;
+    (void)snprintf(r->result->message, sizeof r->result->message, "%s: %s", what,
+                   ductile_status_string(status));
+    return false;
+}
+
+/* ---- The loop ------------------------------------------------------------------------------ */
+
+/* The other stream is told of by record_stream: that is the call whose cost belongs to the
+ * allocator. The gate itself is the bench's, and the clock stands still for it. */
+static ductile_status free_gated(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    ductile_addr address = r->addresses[event->slot];
+    stopwatch_pause(&r->watch);
+    ductile_status status = gates_close(&r->gates, event->stream, event->size);
+    stopwatch_start(&r->watch);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = s->ops->record_stream(s->contender, address, s->streams[event->stream]);
+    if (status == DUCTILE_OK) {
+        status = s->ops->free(s->contender, address);
+    }
+    stopwatch_pause(&r->watch);
+    ductile_status marked = gates_mark(&r->gates, event->stream, event->size);
+    stopwatch_start(&r->watch);
+    r->addresses[event->slot] = 0;
+    return status == DUCTILE_OK ? marked : status;
+}
+
+static ductile_status open_gates(replay *r, const trace_event *event) {
+    stopwatch_pause(&r->watch);
+    ductile_status status = gates_open(&r->gates, event->stream, event->size);
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+/*
+ * Events [first, end). Nothing is worked out here that could be worked out before: what the loop
+ * itself costs is part of what it measures.
+ */
+static bool play(replay *r, size_t first, size_t end) {
+    const trace_event *events = r->spec->trace->events;
+    const contender_ops *ops = r->stage.ops;
+    void *contender = r->stage.contender;
+    ductile_addr *addresses = r->addresses;
+    const ductile_stream *streams = r->stage.streams;
+    for (size_t i = first; i < end; i++) {
+        const trace_event *event = &events[i];
+        ductile_status status = DUCTILE_OK;
+        gates_note_position(&r->gates, i);
+        switch ((trace_kind)event->kind) {
+        case TRACE_ALLOC:
+            status =
+                ops->alloc(contender, event->size, streams[event->stream], &addresses[event->slot]);
+            break;
+        case TRACE_FREE:
+            status = ops->free(contender, addresses[event->slot]);
+            addresses[event->slot] = 0;
+            break;
+        case TRACE_FREE_GATED:
+            status = free_gated(r, event);
+            break;
+        case TRACE_OPEN:
+            status = open_gates(r, event);
+            break;
+        }
+        if (__builtin_expect(status != DUCTILE_OK, 0)) {
+            addresses[event->slot] = 0;
+            note_stop(r, i, status);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Between stretches of the loop --------------------------------------------------------- */
+
+/* Samples are thinned out over many passes, so that a run has about as many as one pass. */
+static bool wants_sample(const replay *r) {
+    return r->spec->watch != NULL && r->next_sample < r->spec->trace->n_samples;
+}
+
+/* Where the loop has to stop next. */
+static size_t next_stop(const replay *r, size_t at) {
+    const trace *t = r->spec->trace;
+    size_t stop = t->n_events;
+    if (r->spec->lag > 0) {
+        return at + 1;
+    }
+    if (progress_is_shown() && t->n_events / PROGRESS_PARTS > 0) {
+        size_t part = t->n_events / PROGRESS_PARTS;
+        stop = (at / part + 1) * part;
+    }
+    if (wants_sample(r) && t->samples[r->next_sample].event + 1 < stop) {
+        stop = t->samples[r->next_sample].event + 1;
+    }
+    return stop < t->n_events ? stop : t->n_events;
+}
+
+static void take_sample(replay *r) {
+    const trace_sample *sample = &r->spec->trace->samples[r->next_sample];
+    contender_stats stats = {0};
+    r->stage.ops->stats(r->stage.contender, &stats);
+    r->spec->watch->sample(r->spec->watch->user, r->pass * r->spec->trace->n_events + sample->event,
+                           sample->live_bytes, stats.reserved_bytes);
+    r->next_sample += r->spec->n_passes;
+}
+
+/* Events up to `at` have been played; the clock stands still. */
+static void between(replay *r, size_t at) {
+    const replay_spec *spec = r->spec;
+    if (spec->lag > 0) {
+        ductile_virtual_advance(r->stage.gpu, 1);
+    }
+    while (wants_sample(r) && spec->trace->samples[r->next_sample].event < at) {
+        take_sample(r);
+    }
+    progress_show(spec->trace->name, spec->contender->name, r->pass + 1, spec->n_passes,
+                  at * 100 / spec->trace->n_events);
+}
+
+static uint64_t count_ops(const trace *t, size_t end) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < end; i++) {
+        n += t->events[i].kind != TRACE_OPEN;
+    }
+    return n;
+}
+
+static bool play_all(replay *r) {
+    const trace *t = r->spec->trace;
+    bool ok = true;
+    r->watch = (stopwatch){0};
+    r->next_sample = 0;
+    for (size_t at = 0; ok && at < t->n_events;) {
+        size_t stop = next_stop(r, at);
+        stopwatch_start(&r->watch);
+        ok = play(r, at, stop);
+        stopwatch_pause(&r->watch);
+        at = stop;
+        between(r, at);
+    }
+    r->n_ops = ok ? t->n_ops : count_ops(t, (size_t)r->result->stopped_at_event);
+    return ok;
+}
+
+/* ---- Passes -------------------------------------------------------------------------------- */
+
+static ductile_status free_everything(replay *r) {
+    ductile_status first = gates_end_pass(&r->gates);
+    for (uint32_t slot = 0; slot < r->spec->trace->n_slots; slot++) {
+        if (r->addresses[slot] != 0) {
+            ductile_status status = r->stage.ops->free(r->stage.contender, r->addresses[slot]);
+            first = first == DUCTILE_OK ? status : first;
+            r->addresses[slot] = 0;
+        }
+    }
+    return first;
+}
+
+/* What was counted since `before`; peaks and levels stay. */
+static contender_stats since(const contender_stats *before, const contender_stats *now) {
+    contender_stats delta = *now;
+    delta.creates -= before->creates;
+    delta.releases -= before->releases;
+    delta.maps -= before->maps;
+    delta.unmaps -= before->unmaps;
+    delta.stream_syncs -= before->stream_syncs;
+    delta.event_waits -= before->event_waits;
+    delta.driver_time_ns -= before->driver_time_ns;
+    delta.driver_host_ns -= before->driver_host_ns;
+    return delta;
+}
+
+static bool run_pass(replay *r) {
+    replay_result *result = r->result;
+    contender_stats before = {0};
+    r->stage.ops->stats(r->stage.contender, &before);
+    bool ok = play_all(r);
+    r->stage.ops->stats(r->stage.contender, &result->total);
+    result->last = since(&before, &result->total);
+    result->last_ops = r->n_ops;
+    result->last_host_ns = stopwatch_total_ns(&r->watch);
+    ductile_status status = free_everything(r);
+    if (ok && status != DUCTILE_OK) {
+        return fail(r, "the frees at the end of a pass", status);
+    }
+    return ok;
+}
+
+static void run_passes(replay *r) {
+    bool ok = true;
+    r->result->outcome = REPLAY_COMPLETED;
+    for (r->pass = 0; ok && r->pass < r->spec->n_passes; r->pass++) {
+        ok = run_pass(r);
+    }
+    r->result->forced_gates = atomic_load(&r->gates.n_forced);
+}
+
+static void note_violations(const stage *s, replay_result *result) {
+    ductile_virtual_state state = {.struct_size = sizeof state};
+    if (s->gpu == NULL || ductile_virtual_get_state(s->gpu, &state) != DUCTILE_OK) {
+        return;
+    }
+    result->violations = state.violations;
+    if (state.violations > 0) {
+        ductile_virtual_last_violation(s->gpu, result->last_violation,
+                                       sizeof result->last_violation);
+    }
+}
+
+static void run_on_stage(replay *r) {
+    const trace *t = r->spec->trace;
+    ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
+    if (r->addresses != NULL) {
+        status = gates_init(&r->gates, &r->stage, t, r->spec->lag);
+    }
+    if (status == DUCTILE_OK) {
+        run_passes(r);
+        gates_fini(&r->gates);
+    } else {
+        (void)fail(r, "the replay cannot start", status);
+    }
+    free(r->addresses);
+}
+
+void replay_run(const replay_spec *spec, replay_result *result) {
+    replay r = {.spec = spec, .result = result};
+    stage_plan plan = {.device = spec->device,
+                       .contender = spec->contender,
+                       .settings = spec->settings,
+                       .n_settings = spec->n_settings,
+                       .capacity_bytes = spec->capacity_bytes,
+                       .lag = spec->lag,
+                       .n_streams = spec->trace->n_streams};
+    *result = (replay_result){0};
+    ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
+    if (status == DUCTILE_OK) {
+        run_on_stage(&r);
+        stage_end_contender(&r.stage);
+        note_violations(&r.stage, result);
+        stage_close(&r.stage);
+    } else {
+        result->outcome = status == DUCTILE_ERR_UNSUPPORTED ? REPLAY_ABSENT : REPLAY_FAILED;
+    }
+    progress_clear();
+}
+
+/* ---- Figures ------------------------------------------------------------------------------- */
+
+double replay_ns_per_op(const replay_result *result) {
+    uint64_t driver = result->last.driver_host_ns;
+    if (result->last_ops == 0 || driver >= result->last_host_ns) {
+        return 0;
+    }
+    return (double)(result->last_host_ns - driver) / (double)result->last_ops;
+}
+
+double replay_wall_ns_per_op(const replay_result *result, bool is_virtual) {
+    if (result->last_ops == 0) {
+        return 0;
+    }
+    uint64_t driver = is_virtual ? result->last.driver_time_ns : result->last.driver_host_ns;
+    return replay_ns_per_op(result) + (double)driver / (double)result->last_ops;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replays one trace through one contender, from a fresh device.
+ *
+ * Question answered: how much physical memory did it hold at most, did it ever run out, what did
+ * each allocation and free cost the host?
+ */
+#ifndef DUCTILE_BENCH_REPLAY_ENGINE_H
+#define DUCTILE_BENCH_REPLAY_ENGINE_H
+
+#include "bench/contender.h"
+#include "bench/device.h"
+#include "bench/trace.h"
+
+#include <stdbool.h>
+
+/* Told at every sample of the trace what is live and what is held, in time order. */
+typedef struct replay_watch {
+    void (*sample)(void *user, uint64_t event, uint64_t live_bytes, uint64_t reserved_bytes);
+    void *user;
+} replay_watch;
+
+typedef struct replay_spec {
+    const trace *trace;
+    const bench_device *device;
+    const contender_ops *contender;
+    const char *const *settings; /* of --set */
+    size_t n_settings;
+    uint64_t capacity_bytes;   /* 0: what the device has                      */
+    uint64_t n_passes;         /* at least 1, all through the same contender  */
+    uint64_t lag;              /* virtual GPU: events until work completes    */
+    const replay_watch *watch; /* NULL: nobody                              */
+} replay_spec;
+
+typedef enum replay_outcome {
+    REPLAY_COMPLETED,
+    REPLAY_OUT_OF_MEMORY, /* a result: the capacity does not suffice */
+    REPLAY_ABSENT,        /* the contender does not exist on this device */
+    REPLAY_FAILED         /* anything else: message says what */
+} replay_outcome;
+
+typedef struct replay_result {
+    replay_outcome outcome;
+    char message[256];         /* of ABSENT and FAILED */
+    uint64_t stopped_at_event; /* of OUT_OF_MEMORY and FAILED, counted from 0 in its pass */
+    uint64_t stopped_in_pass;  /* counted from 1 */
+    contender_stats total;     /* over all passes */
+    contender_stats last;      /* counts and times of the last pass; peaks as in total */
+    uint64_t last_ops;         /* allocations and frees of the last pass */
+    uint64_t last_host_ns;     /* host time of the last pass in the contender, driver included */
+    uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */
+    uint64_t violations;       /* virtual GPU: mistakes that hardware lets pass */
+    char last_violation[160];
+} replay_result;
+
+void replay_run(const replay_spec *spec, replay_result *result);
+
+/* Host time per operation in the last pass, without and with the driver's part; the latter is the
+ * modelled time on the virtual GPU. 0 if the pass had no operation. */
+double replay_ns_per_op(const replay_result *result);
+double replay_wall_ns_per_op(const replay_result *result, bool is_virtual);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one run of one contender happens on: a fresh device (or what CUDA has instead: a fresh
+ * driver), the streams that blocks are used on, and a fresh contender.
+ *
+ * The bench's own driver is apart from the contender's, so that streams and gates are not counted
+ * among what the contender did.
+ */
+#ifndef DUCTILE_BENCH_STAGE_H
+#define DUCTILE_BENCH_STAGE_H
+
+#include "bench/contender.h"
+#include "bench/device.h"
+
+typedef struct stage_plan {
+    const bench_device *device;
+    const contender_ops *contender;
+    const char *const *settings; /* as contender_env */
+    size_t n_settings;
+    uint64_t capacity_bytes; /* 0: what the device has */
+    uint64_t lag;            /* virtual GPU: advances until work completes; 0: at once */
+    size_t n_streams;
+} stage_plan;
+
+/* All zero is closed. Owned by one thread. */
+typedef struct stage {
+    ductile_virtual_gpu *gpu; /* NULL on CUDA */
+    dvmm_driver *driver;      /* the bench's own */
+    dvmm_driver *contender_driver;
+    ductile_stream *streams; /* none of them is the default stream */
+    size_t n_streams;
+    const contender_ops *ops;
+    void *contender;
+} stage;
+
+/* ERR_UNSUPPORTED: this contender is absent on this device. On failure message holds one line and
+ * everything is closed again. */
+ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);
+void stage_close(stage *s);
+
+/* Ends the contender alone, so that what it left behind can be seen before stage_close. */
+void stage_end_contender(stage *s);
+
+#endif
