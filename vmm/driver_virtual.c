@@ -81,6 +81,8 @@ void ductile_virtual_destroy(ductile_virtual_gpu *gpu) {
     dvmm_vgpu_capture_fini(gpu);
     dvmm_vgpu_work_fini(gpu);
     dvmm_vgpu_streams_fini(gpu);
+    dvmm_vgpu_events_fini(&gpu->work);
+    dvmm_vgpu_host_fini(gpu);
     dvmm_vgpu_alloc_fini(gpu);
     dvmm_vgpu_memory_fini(gpu);
     dvmm_vgpu_addresses_fini(gpu);

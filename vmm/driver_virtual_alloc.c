@@ -90,7 +90,9 @@ static void free_granules(vgpu *gpu, vgpu_mapping *mapping) {
 
 /* ---- Small ones ---------------------------------------------------------------------------- */
 
-enum { UNIT_BYTES = 512 };
+/* Only the granules touched last are searched, so that a request costs the same however many
+ * there are. */
+enum { UNIT_BYTES = 512, SLABS_SEARCHED = 16 };
 
 /* One granule shared by small allocations. Its runs of units tile it. */
 typedef struct vgpu_slab {
@@ -98,7 +100,8 @@ typedef struct vgpu_slab {
     struct vgpu_slab **link; /* what points to this one */
     ductile_addr addr;
     uint32_t n_free;
-    uint32_t longest_free; /* at most; exact after a search that failed */
+    uint32_t first_free;   /* a run starts there, and all below are live */
+    uint32_t longest_free; /* at most; exact after a search that failed  */
     uint32_t n_units;
     struct {
         uint32_t length;
@@ -151,7 +154,7 @@ static void merge_free_runs_from(vgpu_slab *slab, uint32_t at) {
 /* The first free run of at least n units; n_units when there is none. */
 static uint32_t find_run(vgpu_slab *slab, uint32_t n) {
     uint32_t longest = 0;
-    for (uint32_t at = 0; at < slab->n_units; at += slab->runs[at].length) {
+    for (uint32_t at = slab->first_free; at < slab->n_units; at += slab->runs[at].length) {
         if (slab->runs[at].is_live) {
             continue;
         }
@@ -174,6 +177,9 @@ static void carve(vgpu_slab *slab, uint32_t at, uint32_t n) {
     slab->runs[at].length = n;
     slab->runs[at].is_live = true;
     slab->n_free -= n;
+    if (slab->first_free == at) {
+        slab->first_free = at + n;
+    }
 }
 
 static bool carve_from(vgpu_slab *slab, uint32_t n, ductile_addr *out) {
@@ -189,12 +195,14 @@ static bool carve_from(vgpu_slab *slab, uint32_t n, ductile_addr *out) {
 static int alloc_units(vgpu *gpu, uint64_t size, ductile_addr *out) {
     uint32_t n = (uint32_t)(dti_round_up(size, UNIT_BYTES) / UNIT_BYTES);
     vgpu_slab *slab = gpu->memory.slabs;
-    while (slab != NULL && !carve_from(slab, n, out)) {
-        slab = slab->next;
+    for (int i = 0; i < SLABS_SEARCHED && slab != NULL; i++, slab = slab->next) {
+        if (carve_from(slab, n, out)) {
+            return DVMM_SUCCESS;
+        }
     }
-    int code = slab == NULL ? new_slab(gpu, &slab) : DVMM_SUCCESS;
-    if (code == DVMM_SUCCESS && slab->n_free == slab->n_units) {
-        (void)carve_from(slab, n, out);
+    int code = new_slab(gpu, &slab);
+    if (code == DVMM_SUCCESS) {
+        (void)carve_from(slab, n, out); /* a fresh granule holds whatever is smaller */
     }
     return code;
 }
@@ -211,10 +219,15 @@ static uint64_t small_allocation_size(const vgpu_slab *slab, ductile_addr addr) 
 
 static void free_units(vgpu *gpu, vgpu_slab *slab, uint32_t at) {
     slab->runs[at].is_live = false;
+    if (at < slab->first_free) {
+        slab->first_free = at;
+    }
     slab->n_free += slab->runs[at].length;
     slab->longest_free = slab->n_free;
-    if (slab->n_free == slab->n_units) {
-        unlink_slab(slab);
+    unlink_slab(slab);
+    if (slab->n_free < slab->n_units) {
+        link_slab(&gpu->memory, slab);
+    } else {
         free_granules(gpu, dvmm_vgpu_mapping_at(gpu, slab->addr));
         free(slab);
     }

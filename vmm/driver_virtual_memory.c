@@ -75,6 +75,7 @@ static bool is_unmapped(const vgpu *gpu, ductile_addr addr, uint64_t size) {
 }
 
 int dvmm_vgpu_map_anywhere(vgpu *gpu, ductile_addr addr, vgpu_phys *phys, dvmm_access access) {
+    DTI_ASSERT_HELD(&gpu->lock);
     vgpu_mapping *mapping = dvmm_slots_take(&gpu->memory.mappings);
     if (mapping == NULL) {
         return DVMM_OUT_OF_MEMORY;

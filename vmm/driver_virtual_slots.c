@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ITEMS_PER_CHUNK = 256 };
+enum { ITEMS_PER_CHUNK = 256, HANDLE_STEP = 64 };
 
 void dvmm_slots_init(dvmm_slots *slots, size_t item_size) {
     DTI_ASSERT(item_size % sizeof(void *) == 0 && item_size >= sizeof(dvmm_slot));
@@ -85,6 +85,16 @@ void *dvmm_slots_find(const dvmm_slots *slots, uint64_t number) {
     }
     dvmm_slot *slot = slot_at(slots, (uint32_t)number);
     return slot->generation % 2 == 1 ? slot : NULL;
+}
+
+void *dvmm_slots_handle(const void *item) {
+    const dvmm_slot *slot = item;
+    return (void *)((uintptr_t)slot->number * HANDLE_STEP);
+}
+
+void *dvmm_slots_find_handle(const dvmm_slots *slots, const void *handle) {
+    uintptr_t value = (uintptr_t)handle;
+    return value % HANDLE_STEP == 0 ? dvmm_slots_find(slots, value / HANDLE_STEP) : NULL;
 }
 
 void *dvmm_slots_next(const dvmm_slots *slots, uint32_t number) {

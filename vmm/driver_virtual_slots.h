@@ -39,6 +39,11 @@ void dvmm_slots_give(dvmm_slots *slots, void *item);
 /* The live item of that number, or NULL. */
 void *dvmm_slots_find(const dvmm_slots *slots, uint64_t number);
 
+/* A number as a value that looks like a pointer but leads nowhere, and back: NULL when it names
+ * nothing live. No handle is one of the small values that stand for default streams. */
+void *dvmm_slots_handle(const void *item);
+void *dvmm_slots_find_handle(const dvmm_slots *slots, const void *handle);
+
 /* For loops over all: the first live item whose number is at least `number`, or NULL. */
 void *dvmm_slots_next(const dvmm_slots *slots, uint32_t number);
 

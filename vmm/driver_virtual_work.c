@@ -226,6 +226,7 @@ static void roll_for_all(vgpu_work *work) {
 
 /* One queue's progress may unblock another, so this goes on until nothing moves. */
 void dvmm_vgpu_progress(vgpu *gpu, bool roll) {
+    DTI_ASSERT_HELD(&gpu->lock);
     if (roll) {
         roll_for_all(&gpu->work);
     }
@@ -240,7 +241,7 @@ void dvmm_vgpu_progress(vgpu *gpu, bool roll) {
     } while (n_run != 0 && gpu->work.busy != NULL);
 }
 
-void dvmm_vgpu_issue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op) {
+void dvmm_vgpu_enqueue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op) {
     op->schedule = gpu->work.schedule;
     op->due = gpu->work.now + gpu->work.lag;
     append(&gpu->work, queue, op);
