@@ -152,18 +152,6 @@ static const char *const call_names[] = {
 };
 #define N_CALL_NAMES (sizeof call_names / sizeof call_names[0])
 
-/* Calls the tests themselves make through the device's public interface. */
-static bool is_ours(const char *call) {
-    static const char *const ours[] = {"fill", "upload", "read_back", "stream_create",
-                                       "stream_destroy"};
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
-        if (strcmp(call, ours[i]) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Whether "done, then the error" can happen: not where the caller would never learn the name of
  * what was made, and not for a map, which the driver documents to do all or nothing. */
 static bool can_be_done_and_fail(const char *call) {
@@ -201,9 +189,6 @@ static const char *sweep_call(const fault_scenario *scenario, const char *call, 
 static const char *sweep_scenario(const fault_scenario *scenario, uint64_t *n_faulted) {
     for (size_t i = 0; i < N_CALL_NAMES; i++) {
         const char *call = call_names[i];
-        if (is_ours(call)) {
-            continue;
-        }
         TRY(sweep_call(scenario, call, 0, n_faulted));
         if (can_be_done_and_fail(call)) {
             TRY(sweep_call(scenario, call, 1, n_faulted));

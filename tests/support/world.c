@@ -73,6 +73,9 @@ const char *world_verify_all(world *w) {
 /* A user's first write: with contents a fill, without a kernel, so that a block that is not
  * mapped is seen in either mode. */
 static const char *first_use(world *w, const model_block *b, size_t stream) {
+    if (w->expects_faults && fixture_state(&w->f).poisoned != 0) {
+        return NULL; /* a fault took the device: nothing runs on it any more */
+    }
     if (w->has_contents) {
         return fill(w, b, stream);
     }

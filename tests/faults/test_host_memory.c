@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host memory may run out like the device's: each request for it fails in turn while a scenario
+ * runs, and then nothing has changed, nothing is lost, and the next call succeeds.
+ *
+ * This program's own malloc family stands before the C library's and can be told to fail. The
+ * sanitizers have theirs in the same place, so under them there is nothing to run.
+ */
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/world.h"
+
+#include <criterion/parameterized.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define HAS_SANITIZER 1
+#endif
+#endif
+#ifndef HAS_SANITIZER
+#define HAS_SANITIZER 0
+#endif
+
+/* ---- Requests that fail -------------------------------------------------------------------- */
+
+/* Only the test's thread plans, and only between arm and disarm does anything fail. */
+static _Thread_local uint64_t fails_at; /* the request, counted from 1, that fails; 0: none */
+static _Thread_local uint64_t requests;
+static _Thread_local bool has_failed;
+
+static void arm(uint64_t nth) {
+    requests = 0;
+    has_failed = false;
+    fails_at = nth;
+}
+
+static bool disarm(void) {
+    fails_at = 0;
+    return has_failed;
+}
+
+#if !HAS_SANITIZER && defined(__GLIBC__)
+#define CAN_FAIL 1
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+
+static bool must_fail(void) {
+    if (fails_at == 0 || ++requests != fails_at) {
+        return false;
+    }
+    has_failed = true;
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t size) {
+    return must_fail() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size) {
+    return must_fail() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *memory, size_t size) {
+    return must_fail() ? NULL : __libc_realloc(memory, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size) {
+    return must_fail() ? NULL : __libc_memalign(alignment, size);
+}
+#else
+#define CAN_FAIL 0
+#endif
+
+/* ---- Scenarios ----------------------------------------------------------------------------- */
+
+#define CAPACITY (32 * MIB)
+#define N_BLOCKS 48
+
+/* Calls of the allocator alone are armed: the device and the model keep their memory. */
+typedef struct run {
+    world w;
+    uint64_t left; /* requests until the one that fails; 0: it has */
+    bool has_failed;
+} run;
+
+/* The virtual GPU asks for host memory too; where it gets none it is a driver that fails. */
+static bool is_for_lack_of_memory(ductile_status status) {
+    return status == DUCTILE_ERR_OUT_OF_HOST_MEMORY || status == DUCTILE_ERR_OUT_OF_MEMORY ||
+           status == DUCTILE_ERR_DRIVER;
+}
+
+static const char *host_status(const char *call, ductile_status status, bool failed) {
+    bool is_fine = status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
+                   (failed && is_for_lack_of_memory(status));
+    NEED(is_fine, "%s: %s", call, ductile_status_name(status));
+    return NULL;
+}
+
+static void begin(const run *r) {
+    arm(r->left);
+}
+
+static bool end(run *r) {
+    bool failed = disarm();
+    r->has_failed |= failed;
+    r->left = failed || r->left <= requests ? 0 : r->left - requests;
+    return failed;
+}
+
+static const char *take(run *r, uint64_t size, size_t stream) {
+    model_block b = {
+        .address = 1, .requested = size, .size = model_rounded(size), .stream = stream};
+    begin(r);
+    ductile_status status =
+        ductile_alloc(r->w.f.allocator, size, r->w.f.streams[stream], &b.address);
+    bool failed = end(r);
+    TRY(host_status("alloc", status, failed));
+    if (status != DUCTILE_OK) {
+        NEED(b.address == 0, "a failed alloc wrote an address");
+        return world_audit(&r->w);
+    }
+    TRY(model_add(&r->w.m, &b));
+    ductile_virtual_use use = {.address = b.address, .size = b.size, .writes = 1};
+    NEED_OK(ductile_virtual_launch(r->w.f.gpu, r->w.f.streams[stream], &use, 1));
+    return world_audit(&r->w);
+}
+
+static const char *share(run *r, size_t i, size_t stream) {
+    ductile_stream other = r->w.f.streams[stream];
+    begin(r);
+    ductile_status status =
+        ductile_record_stream(r->w.f.allocator, r->w.m.blocks[i].address, other);
+    bool failed = end(r);
+    return host_status("record_stream", status, failed);
+}
+
+/* The contract gives free no status for a lack of host memory: it cannot fail. */
+static const char *give(run *r, size_t i) {
+    begin(r);
+    ductile_status status = ductile_free(r->w.f.allocator, r->w.m.blocks[i].address);
+    (void)end(r);
+    NEED(status == DUCTILE_OK, "free: %s", ductile_status_name(status));
+    (void)model_remove(&r->w.m, i);
+    return world_audit(&r->w);
+}
+
+static const char *give_back(run *r) {
+    begin(r);
+    ductile_status status = ductile_trim(r->w.f.allocator, 4 * FIXTURE_GRANULE, NULL);
+    bool failed = end(r);
+    return host_status("trim", status, failed);
+}
+
+/* Growth, sharing, holes, pressure and giving back, on three streams. */
+static const char *live(run *r) {
+    for (size_t i = 0; i < N_BLOCKS; i++) {
+        TRY(take(r, (i % 5 + 1) * 300000 + i * 512, i % 3));
+        if (r->w.m.n > 0 && i % 2 == 0) {
+            size_t at = i % r->w.m.n;
+            TRY(share(r, at, (r->w.m.blocks[at].stream + 1) % 3));
+        }
+        if (r->w.m.n > 8) {
+            TRY(give(r, (i * 7) % r->w.m.n));
+        }
+        if (i % 16 == 15) {
+            TRY(give_back(r));
+        }
+    }
+    return take(r, CAPACITY, 1);
+}
+
+static const char *recovers(run *r) {
+    TRY(fixture_sync_all(&r->w.f));
+    TRY(world_free_all(&r->w));
+    TRY(world_must_alloc(&r->w, CAPACITY, 0));
+    return world_audit(&r->w);
+}
+
+static const char *run_with_failure(uint64_t nth, bool *failed) {
+    fixture_setup setup = {
+        .capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
+    run r = {.left = nth};
+    TRY(world_open(&r.w, &setup, false));
+    const char *why = live(&r);
+    *failed = r.has_failed;
+    why = why != NULL ? why : recovers(&r);
+    const char *left = world_close(&r.w);
+    return why != NULL ? why : left;
+}
+
+Test(host_memory, each_request_may_fail, .timeout = 120) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    uint64_t nth = 1;
+    for (bool failed = true; failed; nth++) {
+        failed = false;
+        const char *why = run_with_failure(nth, &failed);
+        cr_assert(why == NULL, "request %llu for host memory fails: %s", (unsigned long long)nth,
+                  why);
+    }
+    cr_assert_gt(nth, 5, "the scenario hardly asks for host memory");
+}
+
+/* Creating an allocator, with each of its requests failing in turn. */
+Test(host_memory, create_undoes_itself, .timeout = 60) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    fixture f;
+    assert_fine(fixture_open_device(&f, NULL));
+    bool failed = true;
+    for (uint64_t nth = 1; failed; nth++) {
+        ductile_options options;
+        ductile_options_init(&options);
+        options.driver = DUCTILE_DRIVER_VIRTUAL;
+        options.virtual_gpu = f.gpu;
+        ductile_allocator *a = NULL;
+        arm(nth);
+        ductile_status status = ductile_create(&a, &options);
+        failed = disarm();
+        bool is_fine = failed ? is_for_lack_of_memory(status) : status == DUCTILE_OK;
+        cr_assert(is_fine, "request %llu: %s", (unsigned long long)nth,
+                  ductile_status_name(status));
+        cr_assert((a == NULL) == (status != DUCTILE_OK));
+        assert_ok(ductile_destroy(a));
+        assert_fine(fixture_leak_gate(&f));
+    }
+    assert_fine(fixture_close(&f));
+}
