@@ -13,8 +13,8 @@
 
 #include <stdlib.h>
 
-/* reserved_bytes counts what was asked for, in units of 512: what the driver adds beneath is not
- * known. */
+/* reserved_bytes counts whole granules from one granule up. Smaller allocations share granules, in
+ * a way that only the driver knows: they count with their own size. */
 typedef struct uncached {
     dvmm_driver *driver;
     uint64_t capacity_bytes;
@@ -97,6 +97,11 @@ static rival_arena *prepare(uncached *u, ductile_stream stream) {
                : NULL;
 }
 
+static uint64_t held_bytes(const uncached *u, uint64_t size) {
+    uint64_t granule = dvmm_get_caps(u->driver)->granule_bytes;
+    return dti_round_up(size, size < granule ? DUCTILE_ALIGNMENT : granule);
+}
+
 static ductile_status uncached_alloc(void *self, uint64_t size, ductile_stream stream,
                                      ductile_addr *out) {
     uncached *u = self;
@@ -111,7 +116,7 @@ static ductile_status uncached_alloc(void *self, uint64_t size, ductile_stream s
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    uint64_t rounded = dti_round_up(size, DUCTILE_ALIGNMENT);
+    uint64_t rounded = held_bytes(u, size);
     ductile_status status = alloc_or_wait(u, rounded, out);
     if (status != DUCTILE_OK) {
         return status;
