@@ -31,21 +31,11 @@ typedef struct conformance_row {
     int mode;    /* and in which capture mode                     */
 } conformance_row;
 
-/* Rows by topic, in the order in which they run. */
-typedef struct conformance_group {
-    const conformance_row *rows;
-    size_t n_rows;
-} conformance_group;
+/* The rows in the order in which they run; NULL after the last. */
+const conformance_row *conformance_row_at(size_t index);
 
-extern const conformance_group conformance_groups[];
-extern const size_t n_conformance_groups;
-
-/* A row whose line on the virtual GPU is meant to differ from the hardware's, and why. */
-typedef struct conformance_difference {
-    const char *name; /* of the row; a trailing '*' stands for any ending */
-    const char *why;
-} conformance_difference;
-
+/* Why the line of a row on the virtual GPU is meant to differ from the hardware's; NULL: it is
+ * not. */
 const char *conformance_why_different(const char *row_name);
 
 /* ---- Running (conformance_run.c) ----------------------------------------------------------- */

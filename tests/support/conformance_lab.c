@@ -12,6 +12,7 @@ void lab_init(lab *l, dvmm_driver *driver) {
     l->ops = dvmm_raw_ops(driver, &l->ctx);
     l->granule = dvmm_get_caps(driver)->granule_bytes;
     l->total = dvmm_get_caps(driver)->total_bytes;
+    l->has_async_pool = dvmm_get_caps(driver)->has_async_pool;
 }
 
 /* Codes do not matter here: a row may have broken what it made, and has said so. Streams go first,

@@ -21,6 +21,7 @@ struct lab {
     void *ctx;
     uint64_t granule;
     uint64_t total; /* the device's memory */
+    bool has_async_pool;
 
     char codes[LAB_TEXT];
     char state[LAB_TEXT];
@@ -93,12 +94,19 @@ void on_other_thread(lab *l, void (*work)(void *argument), void *argument);
 
 extern const conformance_row memory_rows[];
 extern const size_t n_memory_rows;
+extern const conformance_row alloc_rows[];
+extern const size_t n_alloc_rows;
 extern const conformance_row stream_rows[];
 extern const size_t n_stream_rows;
 extern const conformance_row capture_rows[];
 extern const size_t n_capture_rows;
 extern const conformance_row fault_rows[];
 extern const size_t n_fault_rows;
+
+#define ROW(name, what, run)                                                                       \
+    { name, what, run, 0, 0, 0 }
+#define ROW_IN_OWN_PROCESS(name, what, run)                                                        \
+    { name, what, run, ROW_ALONE, 0, 0 }
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
