@@ -2,7 +2,7 @@
 #include "bench/replay_engine.h"
 
 #include "bench/gates.h"
-#include "bench/progress.h"
+#include "bench/progress_line.h"
 #include "bench/stage.h"
 #include "bench/stopwatch.h"
 
@@ -127,7 +127,6 @@ static bool play(replay *r, size_t first, size_t end) {
 
 /* ---- Between stretches of the loop --------------------------------------------------------- */
 
-/* Samples are thinned out over many passes, so that a run has about as many as one pass. */
 static bool wants_sample(const replay *r) {
     return r->spec->watch != NULL && r->next_sample < r->spec->trace->n_samples;
 }
@@ -149,13 +148,20 @@ static size_t next_stop(const replay *r, size_t at) {
     return stop < t->n_events ? stop : t->n_events;
 }
 
+/* Of many passes, every n-th pair of samples: a run has about as many as one pass. */
+static void move_to_next_sample(replay *r) {
+    bool is_second = r->next_sample % 2 == 1;
+    r->next_sample += is_second ? 2 * (size_t)r->spec->n_passes - 1 : 1;
+}
+
 static void take_sample(replay *r) {
-    const trace_sample *sample = &r->spec->trace->samples[r->next_sample];
+    const replay_spec *spec = r->spec;
+    const trace_sample *sample = &spec->trace->samples[r->next_sample];
     contender_stats stats = {0};
     r->stage.ops->stats(r->stage.contender, &stats);
-    r->spec->watch->sample(r->spec->watch->user, r->pass * r->spec->trace->n_events + sample->event,
-                           sample->live_bytes, stats.reserved_bytes);
-    r->next_sample += r->spec->n_passes;
+    spec->watch->sample(spec->watch->user, spec, r->pass * spec->trace->n_events + sample->event,
+                        sample->live_bytes, &stats);
+    move_to_next_sample(r);
 }
 
 /* Events up to `at` have been played; the clock stands still. */

@@ -14,9 +14,13 @@
 
 #include <stdbool.h>
 
-/* Told at every sample of the trace what is live and what is held, in time order. */
+struct replay_spec;
+
+/* Told at every sample of the trace what is live and what is held, in time order. `event` counts
+ * through all passes. */
 typedef struct replay_watch {
-    void (*sample)(void *user, uint64_t event, uint64_t live_bytes, uint64_t reserved_bytes);
+    void (*sample)(void *user, const struct replay_spec *spec, uint64_t event, uint64_t live_bytes,
+                   const contender_stats *stats);
     void *user;
 } replay_watch;
 

@@ -66,8 +66,9 @@ typedef struct trace {
     uint64_t live_peak_bytes;
     bool is_snapshot;
     int gpu; /* of a snapshot: whose history it is */
-    /* Where live memory is least and most in equal parts of the trace: its envelope. */
-    trace_sample samples[TRACE_SAMPLES];
+    /* Where live memory is least and most in equal parts of the trace: its envelope; and its end.
+     */
+    trace_sample samples[TRACE_SAMPLES + 1];
     size_t n_samples;
 } trace;
 

@@ -249,7 +249,7 @@ static const char *finish_event(finisher *f, const trace_event *event) {
 }
 
 static void add_sample(trace *t, trace_sample sample) {
-    if (t->n_samples < TRACE_SAMPLES) {
+    if (t->n_samples < sizeof t->samples / sizeof t->samples[0]) {
         t->samples[t->n_samples++] = sample;
     }
 }
@@ -260,6 +260,14 @@ static void flush_samples(finisher *f) {
     add_sample(f->to, low_first ? f->low : f->high);
     if (f->low.event != f->high.event) {
         add_sample(f->to, low_first ? f->high : f->low);
+    }
+}
+
+/* Peaks that a contender reaches after the last turn of live memory must not be missed. */
+static void sample_end(finisher *f) {
+    trace *t = f->to;
+    if (t->n_samples == 0 || t->samples[t->n_samples - 1].event + 1 < f->n_written) {
+        add_sample(t, (trace_sample){.event = f->n_written - 1, .live_bytes = f->live});
     }
 }
 
@@ -289,6 +297,7 @@ static const char *rewrite_events(finisher *f) {
         }
         sample_live(f, i);
     }
+    sample_end(f);
     return NULL;
 }
 

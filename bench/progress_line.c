@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/progress.h"
+#include "bench/progress_line.h"
 
 #include "bench/stopwatch.h"
 

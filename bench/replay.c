@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ductile-bench replay: what would each allocator have needed for this recorded run?
+ *
+ * Everything that can be wrong with the command line or with a file is found before the first
+ * replay starts and before anything is written.
+ */
+#include "bench/cli.h"
+#include "bench/commands.h"
+#include "bench/mincap.h"
+#include "bench/provenance.h"
+#include "bench/replay_engine.h"
+#include "bench/replay_options.h"
+#include "bench/report.h"
+#include "bench/timeline.h"
+
+#include <stdlib.h>
+
+/* One run of the subcommand. */
+typedef struct session {
+    const replay_options *options;
+    trace **traces; /* as many as the options name */
+    bench_device device;
+    timeline timeline;
+    bool has_failed;
+} session;
+
+/* ---- Inputs -------------------------------------------------------------------------------- */
+
+static bool load_trace(session *s, size_t index) {
+    trace_error error;
+    const char *path = s->options->traces[index];
+    s->traces[index] = trace_load(path, s->options->gpu, &error);
+    if (s->traces[index] == NULL && error.line > 0) {
+        bench_complain("%s:%llu: %s", path, (unsigned long long)error.line, error.reason);
+    } else if (s->traces[index] == NULL) {
+        bench_complain("%s: %s", path, error.reason);
+    }
+    return s->traces[index] != NULL;
+}
+
+static bool load_traces(session *s) {
+    for (size_t i = 0; i < s->options->n_traces; i++) {
+        if (!load_trace(s, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_snapshot(const session *s) {
+    for (size_t i = 0; i < s->options->n_traces; i++) {
+        if (s->traces[i]->is_snapshot) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool find_device(session *s) {
+    char reason[256] = "";
+    const replay_options *o = s->options;
+    if (!bench_device_find(o->device, o->ordinal, &s->device, reason, sizeof reason)) {
+        bench_complain("--device: %s", reason);
+        return false;
+    }
+    return true;
+}
+
+static bool open_timeline(session *s) {
+    char reason[256];
+    if (s->options->timeline != NULL &&
+        !timeline_open(&s->timeline, s->options->timeline, &s->device, reason, sizeof reason)) {
+        bench_complain("--timeline: %s", reason);
+        return false;
+    }
+    return true;
+}
+
+/* ---- Replays ------------------------------------------------------------------------------- */
+
+static void note_failure(session *s, const report_row *row) {
+    const replay_spec *spec = row->spec;
+    if (row->result->outcome == REPLAY_FAILED) {
+        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
+                       row->result->message);
+        s->has_failed = true;
+    } else if (row->result->violations > 0) {
+        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
+                       row->result->last_violation);
+        s->has_failed = true;
+    }
+}
+
+static void report(session *s, const report_row *row) {
+    if (s->options->json) {
+        report_json(stdout, row);
+    } else {
+        report_table_row(stdout, row);
+    }
+    (void)fflush(stdout);
+    note_failure(s, row);
+}
+
+static replay_spec make_spec(const session *s, const trace *t, const contender_ops *contender) {
+    const replay_options *o = s->options;
+    return (replay_spec){
+        .trace = t,
+        .device = &s->device,
+        .contender = contender,
+        .settings = o->settings,
+        .n_settings = o->n_settings,
+        .capacity_bytes = o->capacity_bytes,
+        .n_passes = o->n_passes,
+        .lag = o->lag,
+        .watch = s->timeline.file != NULL ? &s->timeline.watch : NULL,
+    };
+}
+
+static void replay_contender(session *s, const trace *t, const contender_ops *contender) {
+    replay_spec spec = make_spec(s, t, contender);
+    replay_result result;
+    replay_run(&spec, &result);
+    report_row row = {
+        .spec = &spec, .result = &result, .has_min_capacity = s->options->min_capacity};
+    if (row.has_min_capacity && result.outcome == REPLAY_COMPLETED) {
+        row.min_capacity_bytes = mincap_find(&spec, &result);
+    }
+    report(s, &row);
+}
+
+static void replay_trace(session *s, const trace *t) {
+    if (!s->options->json) {
+        report_table_begin(stdout, t, s->options->min_capacity);
+    }
+    for (size_t i = 0; i < s->options->n_contenders; i++) {
+        replay_contender(s, t, s->options->contenders[i]);
+    }
+}
+
+static int replay_all(session *s) {
+    if (!s->options->json) {
+        provenance_print_heading(stdout, &s->device);
+    }
+    for (size_t i = 0; i < s->options->n_traces; i++) {
+        replay_trace(s, s->traces[i]);
+    }
+    if (!timeline_close(&s->timeline)) {
+        bench_complain("--timeline: %s: not all could be written", s->options->timeline);
+        s->has_failed = true;
+    }
+    return s->has_failed ? BENCH_FAILED : BENCH_DONE;
+}
+
+static int run_session(session *s) {
+    if (!load_traces(s)) {
+        return BENCH_FAILED;
+    }
+    if (s->options->gpu != TRACE_BUSIEST_GPU && !has_snapshot(s)) {
+        bench_complain("--gpu chooses within a PyTorch snapshot, and no trace is one");
+        return BENCH_MISUSED;
+    }
+    return find_device(s) && open_timeline(s) ? replay_all(s) : BENCH_FAILED;
+}
+
+static int run_options(const replay_options *options) {
+    if (options->help) {
+        replay_options_print_help();
+        return BENCH_DONE;
+    }
+    session s = {.options = options};
+    s.traces = calloc(options->n_traces, sizeof(trace *));
+    if (s.traces == NULL) {
+        bench_complain("the host has no memory left");
+        return BENCH_FAILED;
+    }
+    int status = run_session(&s);
+    for (size_t i = 0; i < options->n_traces; i++) {
+        trace_free(s.traces[i]);
+    }
+    free(s.traces);
+    return status;
+}
+
+int run_replay(int argc, char **argv) {
+    replay_options options;
+    char message[512];
+    if (!replay_options_parse(argc, argv, &options, message, sizeof message)) {
+        bench_complain("%s", message);
+        return BENCH_MISUSED;
+    }
+    int status = run_options(&options);
+    replay_options_drop(&options);
+    return status;
+}
