@@ -142,7 +142,6 @@ static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
     ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
     if (status == DUCTILE_OK) {
         h->n_mappings--;
-        seg->n_unmaps++;
         set_states(seg, first, h->n_granules, DSEG_EMPTY);
     } else {
         set_states(seg, first, h->n_granules, DSEG_QUARANTINED);
@@ -161,7 +160,6 @@ static ductile_status map_one(dseg_segment *seg, uint32_t first, dvmm_handle *h)
     ductile_status status = dvmm_map(seg->store->driver, dseg_addr(seg, first),
                                      dvmm_handle_bytes(seg->store, h), h->phys);
     if (status == DUCTILE_OK) {
-        seg->n_maps++;
         fill_slots(seg, first, h);
     } else if (was_mapped_after_all(seg, first)) {
         fill_slots(seg, first, h);
@@ -254,4 +252,9 @@ ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_g
 
 ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream) {
     return dvmm_stream_sync(store->driver, stream);
+}
+
+ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
+                         ductile_stream stream) {
+    return dvmm_fill(store->driver, addr, 0, size, stream);
 }

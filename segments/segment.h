@@ -44,9 +44,6 @@ typedef struct dseg_segment {
     uint32_t n_retiring;
     uint32_t n_quarantined;
     uint32_t low, high; /* all mapped, retiring and quarantined granules lie in [low, high) */
-    /* counters of driver work, ever growing */
-    uint64_t n_maps;
-    uint64_t n_unmaps;
 } dseg_segment;
 
 /* Reserves a range of at least need_bytes. ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY, ... */
@@ -112,6 +109,10 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
 
 /* Undoes a dseg_map whose memory no work has used: MAPPED -> EMPTY, the caller owns the handles. */
 ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_granules);
+
+/* Fills mapped memory with zeros, in stream order. */
+ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
+                         ductile_stream stream);
 
 /* Waits on the host for the stream's work: what makes an unmap safe. */
 ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/marker.h"
 
+#include "vmm/capture.h"
+
 #include <stdlib.h>
 
 void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver) {
@@ -58,16 +60,11 @@ static ductile_status take_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                   dvmm_marker **out) {
     *out = NULL;
-    dvmm_capture_status capture = DVMM_CAPTURE_BROKEN;
-    ductile_status status = dvmm_capture_status_of(pool->driver, stream, &capture);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    if (capture != DVMM_CAPTURE_NONE) {
+    if (dvmm_is_capturing(pool->driver, stream)) {
         return DUCTILE_ERR_CAPTURING;
     }
     dvmm_marker *m = NULL;
-    status = take_marker(pool, &m);
+    ductile_status status = take_marker(pool, &m);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -105,6 +102,10 @@ ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *m) {
         atomic_store_explicit(&m->done, true, memory_order_release);
     }
     return status;
+}
+
+ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool) {
+    return dvmm_context_sync(pool->driver);
 }
 
 void dvmm_marker_hold(dvmm_marker *m) {

@@ -46,6 +46,9 @@ ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 /* Waits on the host. */
 ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
 
+/* Waits on the host for all work of the device. Pre: no capture is known to be under way. */
+ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool);
+
 void dvmm_marker_hold(dvmm_marker *marker);
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
 

@@ -255,7 +255,7 @@ DUCTILE_API ductile_status ductile_destroy(ductile_allocator *allocator);
  *
  * Arguments: out: its struct_size must be set (ductile_options_init does it).
  */
-DUCTILE_API void ductile_get_options(const ductile_allocator *allocator, ductile_options *out);
+DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_options *out);
 
 /* ---- Allocate and free -------------------------------------------------------------------- */
 
@@ -284,8 +284,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allo
  * Frees a block, ordered after the work already issued to its stream (and to recorded streams).
  *
  * Arguments: address: as returned by ductile_alloc; 0 does nothing.
- * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_EXITING and
- *            ERR_FORKED (nothing is called).
+ * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_DEVICE_LOST,
+ *            ERR_EXITING and ERR_FORKED (nothing is called).
  * On error:  nothing has changed.
  * Threads:   safe, from any thread.
  * Cost:      no driver call; with recorded streams, one event record for each. Never waits.
@@ -311,6 +311,19 @@ DUCTILE_API ductile_status ductile_free_on(ductile_allocator *allocator, ductile
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocator *allocator,
                                                                  ductile_addr address,
                                                                  ductile_stream stream);
+
+/**
+ * Tells that the stream will be destroyed: it is not named again in any driver call. Its live
+ * blocks stay valid, its free memory serves other streams once its last work has completed.
+ * Without it, the memory of a destroyed stream comes back only under pressure.
+ *
+ * Arguments: stream: still valid; a new stream may get the same handle afterwards.
+ * Returns:   DUCTILE_OK, also for a stream never used here; ERR_CAPTURING, ERR_DRIVER and others
+ *            when its progress could not be marked (the stream is let go all the same).
+ * Threads:   safe.
+ * Cost:      one event record.
+ */
+DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, ductile_stream stream);
 
 /* ---- Give back and limit ------------------------------------------------------------------ */
 

@@ -70,6 +70,17 @@ static inline void dti_lock_take(dti_lock *lock) {
     dti_lock_note_taken(lock);
 }
 
+/* Takes the lock if it is open. */
+static inline bool dti_lock_try(dti_lock *lock) {
+    uint32_t open = 0;
+    bool taken = atomic_compare_exchange_strong_explicit(&lock->state, &open, 1,
+                                                         memory_order_acquire, memory_order_relaxed);
+    if (taken) {
+        dti_lock_note_taken(lock);
+    }
+    return taken;
+}
+
 static inline void dti_lock_open(dti_lock *lock) {
     dti_lock_note_open(lock);
     if (__builtin_expect(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2, 0)) {

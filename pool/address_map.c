@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/address_map.h"
+
+#include "pool/size_class.h"
+
+enum { FIRST_LOG2 = 12, CROWDED_DISTANCE = 48 }; /* 6 bits hold 63; one insert adds one */
+
+#define DISTANCE_MASK UINT64_C(0x3F)
+#define POINTER_MASK UINT64_C(0x0000FFFFFFFFFFC0)
+#define TAG_MASK UINT64_C(0xFFFF000000000000)
+#define NOT_FOUND UINT64_MAX
+
+static inline uint64_t hash_of(ductile_addr addr) {
+    uint64_t h = (addr / DPOOL_UNIT) * UINT64_C(0x9E3779B97F4A7C15);
+    return h ^ (h >> 29); /* the tag takes low bits, the home high ones: mix them */
+}
+
+static inline uint64_t tag_of(uint64_t hash) {
+    return hash << 48;
+}
+
+static inline uint64_t home_of(const dpool_map *map, uint64_t hash) {
+    return hash >> (64 - map->log2_capacity);
+}
+
+static inline uint64_t mask_of(const dpool_map *map) {
+    return ((uint64_t)1 << map->log2_capacity) - 1;
+}
+
+static inline dpool_block *block_of(uint64_t slot) {
+    return (dpool_block *)(uintptr_t)(slot & POINTER_MASK);
+}
+
+uint64_t dpool_map_next_capacity(const dpool_map *map) {
+    return (uint64_t)1 << (map->slots == NULL ? FIRST_LOG2 : map->log2_capacity + 1);
+}
+
+uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity) {
+    dpool_map old = *map;
+    map->slots = slots;
+    map->log2_capacity = 63u - (unsigned)__builtin_clzll(capacity);
+    map->max_count = capacity / 2;
+    map->count = 0;
+    map->crowded = false;
+    if (old.slots != NULL) {
+        for (uint64_t i = 0; i <= mask_of(&old); i++) {
+            if (old.slots[i] != 0) {
+                dpool_map_insert(map, block_of(old.slots[i]));
+            }
+        }
+    }
+    return old.slots;
+}
+
+/* Robin Hood: whoever is further from home keeps the slot, so distances stay short and even. */
+void dpool_map_insert(dpool_map *map, dpool_block *b) {
+    uint64_t hash = hash_of(b->addr);
+    uint64_t mask = mask_of(map);
+    uint64_t at = home_of(map, hash);
+    uint64_t entry = tag_of(hash) | (uint64_t)(uintptr_t)b;
+    while (map->slots[at] != 0) {
+        uint64_t resident = map->slots[at];
+        if ((resident & DISTANCE_MASK) < (entry & DISTANCE_MASK)) {
+            map->slots[at] = entry;
+            entry = resident;
+        }
+        at = (at + 1) & mask;
+        entry++;
+        map->crowded |= (entry & DISTANCE_MASK) >= CROWDED_DISTANCE;
+    }
+    map->slots[at] = entry;
+    map->count++;
+}
+
+static inline uint64_t slot_of(const dpool_map *map, ductile_addr addr) {
+    if (map->slots == NULL) {
+        return NOT_FOUND;
+    }
+    uint64_t hash = hash_of(addr);
+    uint64_t mask = mask_of(map);
+    for (uint64_t at = home_of(map, hash); map->slots[at] != 0; at = (at + 1) & mask) {
+        uint64_t slot = map->slots[at];
+        if ((slot & TAG_MASK) == tag_of(hash) && block_of(slot)->addr == addr) {
+            return at;
+        }
+    }
+    return NOT_FOUND;
+}
+
+dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr) {
+    uint64_t at = slot_of(map, addr);
+    return at == NOT_FOUND ? NULL : block_of(map->slots[at]);
+}
+
+/* Closes the hole at `at`: the followers that are not at home move one back. */
+static void close_hole(dpool_map *map, uint64_t at) {
+    uint64_t mask = mask_of(map);
+    uint64_t next = (at + 1) & mask;
+    while ((map->slots[next] & DISTANCE_MASK) != 0) {
+        map->slots[at] = map->slots[next] - 1;
+        at = next;
+        next = (next + 1) & mask;
+    }
+    map->slots[at] = 0;
+}
+
+dpool_block *dpool_map_take(dpool_map *map, ductile_addr addr) {
+    uint64_t at = slot_of(map, addr);
+    if (at == NOT_FOUND) {
+        return NULL;
+    }
+    dpool_block *b = block_of(map->slots[at]);
+    close_hole(map, at);
+    map->count--;
+    return b;
+}

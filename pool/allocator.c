@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public calls: arguments, guards, and the way down. No algorithm here. */
+#include "pool/arena.h"
+#include "pool/grow.h"
+#include "pool/heal.h"
+#include "pool/log.h"
+#include "pool/options.h"
+#include "pool/plan.h"
+#include "pool/progress.h"
+#include "pool/serve.h"
+#include "pool/stream_use.h"
+#include "pool/trim.h"
+
+#include "vmm/base/align.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STRINGIFY(x) #x
+#define TEXT_OF(x) STRINGIFY(x)
+
+const char *ductile_version(void) {
+    return TEXT_OF(DUCTILE_VERSION_MAJOR) "." TEXT_OF(DUCTILE_VERSION_MINOR) "." TEXT_OF(
+        DUCTILE_VERSION_PATCH);
+}
+
+/* ---- Create -------------------------------------------------------------------------------- */
+
+static ductile_status open_driver(ductile_allocator *a, char *message, size_t size) {
+    const ductile_options *o = &a->options;
+    if (o->driver == DUCTILE_DRIVER_VIRTUAL) {
+        return dvmm_open_virtual(o->virtual_gpu, &a->driver);
+    }
+    return dvmm_open_cuda(o->device, &a->driver, message, size);
+}
+
+static uint64_t effective_limit(const ductile_options *o, uint64_t device_bytes) {
+    uint64_t limit = o->limit_bytes != 0 ? o->limit_bytes : UINT64_MAX;
+    if (o->per_process_memory_fraction > 0) {
+        limit = dti_min(limit, (uint64_t)(o->per_process_memory_fraction * (double)device_bytes));
+    }
+    return limit;
+}
+
+/* Handle sizes: multiples of the driver's granule, the largest one of the smallest. */
+static ductile_status choose_handles(ductile_allocator *a, char *message, size_t size) {
+    uint64_t unit = dvmm_get_caps(a->driver)->granule_bytes;
+    uint64_t smallest = a->options.handle_bytes != 0 ? a->options.handle_bytes : unit;
+    uint64_t largest = a->options.max_handle_bytes != 0 ? a->options.max_handle_bytes : smallest;
+    if (!dti_is_aligned(smallest, unit) || !dti_is_aligned(largest, smallest) ||
+        largest < smallest || smallest > 64 * DTI_GIB || largest > 64 * DTI_GIB) {
+        (void)snprintf(message, size,
+                       "handle_bytes must be a multiple of the driver's granule, %llu bytes, and "
+                       "max_handle_bytes one of handle_bytes, 64 GiB at most",
+                       (unsigned long long)unit);
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    a->granule = smallest;
+    a->max_handle_granules = (uint32_t)(largest / smallest);
+    return DUCTILE_OK;
+}
+
+static void set_up(ductile_allocator *a) {
+    const ductile_options *o = &a->options;
+    a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
+    dti_lock_init(&a->hot, DTI_RANK_HOT);
+    dti_lock_init(&a->slow, DTI_RANK_SLOW);
+    dvmm_phys_props props = {.handle_types = (uint32_t)o->shareable, .rdma = o->rdma != 0};
+    dvmm_store_init(&a->store, a->driver, a->granule, effective_limit(o, a->device_bytes), props);
+    dvmm_markers_init(&a->markers, a->driver);
+}
+
+static void report_refused_create(const ductile_options *given, const char *message) {
+    if (given != NULL && given->struct_size >= sizeof *given && given->log != NULL &&
+        message[0] != '\0') {
+        given->log(given->log_user, DUCTILE_LOG_ERROR, message);
+    }
+}
+
+static ductile_status create(ductile_allocator **out, const ductile_options *options, char *message,
+                             size_t size) {
+    ductile_allocator *a = calloc(1, sizeof *a);
+    if (a == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = dpool_options_resolve(options, &a->options, message, size);
+    if (status != DUCTILE_OK) {
+        goto free_allocator;
+    }
+    status = open_driver(a, message, size);
+    if (status != DUCTILE_OK) {
+        goto free_allocator;
+    }
+    status = choose_handles(a, message, size);
+    if (status != DUCTILE_OK) {
+        goto close_driver;
+    }
+    set_up(a);
+    *out = a;
+    return DUCTILE_OK;
+
+close_driver:
+    dvmm_close(a->driver);
+free_allocator:
+    free(a);
+    return status;
+}
+
+ductile_status ductile_create(ductile_allocator **out, const ductile_options *options) {
+    if (out == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *out = NULL;
+    char message[512] = "";
+    ductile_status status = create(out, options, message, sizeof message);
+    if (status != DUCTILE_OK) {
+        report_refused_create(options, message);
+    }
+    return status;
+}
+
+void ductile_get_options(ductile_allocator *a, ductile_options *out) {
+    size_t size = out->struct_size < sizeof *out ? out->struct_size : sizeof *out;
+    dti_lock_take(&a->hot);
+    memcpy(out, &a->options, size);
+    dti_lock_open(&a->hot);
+    out->struct_size = size;
+}
+
+/* ---- Allocate and free --------------------------------------------------------------------- */
+
+static uint64_t rounded_size(const ductile_allocator *a, uint64_t size) {
+    uint64_t rounded = dpool_round(size);
+    if (a->options.roundup_power2_divisions != 0) {
+        rounded = dpool_round_power2(rounded, a->options.roundup_power2_divisions);
+    }
+    return a->options.caching_off != 0 ? dti_round_up(rounded, a->granule) : rounded;
+}
+
+/* What an allocation leaves to do once the hot lock is open. */
+typedef struct chores {
+    bool mark;
+    bool heal;
+} chores;
+
+static inline dpool_arena *find_arena_locked(ductile_allocator *a, ductile_stream stream) {
+    dpool_arena *arena = a->recent;
+    if (arena == NULL || arena->stream != stream || arena->thread != 0) {
+        arena = dpool_arena_find_locked(a, stream);
+        a->recent = arena;
+    }
+    return arena;
+}
+
+static inline chores note_chores(const ductile_allocator *a, const dpool_arena *arena) {
+    return (chores){
+        .mark = a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
+        .heal = arena->heal_due && a->options.heal_off == 0,
+    };
+}
+
+static __attribute__((noinline)) void do_chores(ductile_allocator *a, dpool_arena *arena,
+                                                chores what) {
+    if (what.mark) {
+        (void)dpool_mark(a, arena, NULL);
+    }
+    if (what.heal) {
+        dpool_heal(a, arena);
+    }
+    dti_lock_take(&a->hot);
+    arena->n_waiters--;
+    dti_lock_open(&a->hot);
+}
+
+/* The quick path: a block when a free one fits. */
+static inline dpool_block *alloc_hit(ductile_allocator *a, uint64_t size, uint64_t requested,
+                                     ductile_stream stream) {
+    chores what = {false, false};
+    dpool_block *b = NULL;
+    dti_lock_take(&a->hot);
+    dpool_arena *arena = find_arena_locked(a, stream);
+    if (arena != NULL) {
+        arena->alloc_epoch++;
+        b = dpool_serve_locked(a, arena, size, requested);
+        what = note_chores(a, arena);
+        if (what.mark || what.heal) {
+            arena->n_waiters++;
+        }
+    }
+    dti_lock_open(&a->hot);
+    if (what.mark || what.heal) {
+        do_chores(a, arena, what);
+    }
+    return b;
+}
+
+static ductile_status zero_fill(ductile_allocator *a, ductile_addr addr, uint64_t size,
+                                ductile_stream stream) {
+    ductile_status status = dseg_zero(&a->store, addr, size, stream);
+    if (status != DUCTILE_OK) {
+        (void)ductile_free(a, addr);
+    }
+    return status;
+}
+
+ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream stream,
+                             ductile_addr *out) {
+    if (a == NULL || out == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *out = 0;
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK || size == 0) {
+        return status;
+    }
+    if (size > DPOOL_MAX_REQUEST) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    uint64_t rounded = rounded_size(a, size);
+    dpool_block *b = alloc_hit(a, rounded, size, stream);
+    if (b == NULL) {
+        status = dpool_alloc_slow(a, rounded, size, stream, &b);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+    ductile_addr addr = b->addr;
+    if (a->options.zero != 0) {
+        status = zero_fill(a, addr, size, stream);
+    }
+    *out = status == DUCTILE_OK ? addr : 0;
+    return status;
+}
+
+ductile_status ductile_free(ductile_allocator *a, ductile_addr address) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK || address == 0) {
+        return status;
+    }
+    status = dpool_take_back(a, address);
+    if (status == DUCTILE_OK && a->options.caching_off != 0) {
+        (void)dpool_trim(a, 0);
+    }
+    return status;
+}
+
+ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,
+                                     ductile_stream stream) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK || address == 0) {
+        return status;
+    }
+    return dpool_use_add(a, address, stream);
+}
+
+ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ductile_stream stream) {
+    ductile_status status = ductile_record_stream(a, address, stream);
+    return status == DUCTILE_OK ? ductile_free(a, address) : status;
+}
+
+ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dti_lock_take(&a->hot);
+    dpool_arena *arena = dpool_arena_find_locked(a, stream);
+    if (arena != NULL) {
+        arena->alloc_epoch++; /* the last marker proves all frees before this call */
+    }
+    dti_lock_open(&a->hot);
+    if (arena != NULL) {
+        status = dpool_mark(a, arena, NULL);
+        dti_lock_take(&a->hot);
+        dpool_arena_part_locked(a, arena);
+        dti_lock_open(&a->hot);
+    }
+    dpool_slow_leave(a, mode);
+    return status;
+}
+
+/* ---- Give back and limit ------------------------------------------------------------------- */
+
+static uint64_t held_now(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    uint64_t held = a->counts.held;
+    dti_lock_open(&a->hot);
+    return held;
+}
+
+ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t *released) {
+    if (released != NULL) {
+        *released = 0;
+    }
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    uint64_t before = held_now(a);
+    status = dpool_trim(a, keep_bytes);
+    uint64_t after = held_now(a);
+    if (released != NULL && after < before) {
+        *released = before - after;
+    }
+    return status;
+}
+
+ductile_status ductile_empty_cache(ductile_allocator *a) {
+    return ductile_trim(a, 0, NULL);
+}
+
+ductile_status ductile_set_limit(ductile_allocator *a, uint64_t limit_bytes) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dti_lock_take(&a->slow);
+    dti_lock_take(&a->hot);
+    a->options.limit_bytes = limit_bytes;
+    dti_lock_open(&a->hot);
+    a->store.limit_bytes = effective_limit(&a->options, a->device_bytes);
+    dti_lock_open(&a->slow);
+    return DUCTILE_OK;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/arena.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+#include <stdlib.h>
+
+/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD. The latter is another stream in each thread. */
+#define LEGACY_STREAM ((uintptr_t)1)
+#define PER_THREAD_STREAM ((uintptr_t)2)
+
+/* ---- Lists --------------------------------------------------------------------------------- */
+
+void dpool_list_append(dpool_list *list, dpool_block *b) {
+    b->list_prev = list->last;
+    b->list_next = NULL;
+    if (list->last != NULL) {
+        list->last->list_next = b;
+    } else {
+        list->first = b;
+    }
+    list->last = b;
+    list->count++;
+}
+
+void dpool_list_remove(dpool_list *list, dpool_block *b) {
+    if (b->list_prev != NULL) {
+        b->list_prev->list_next = b->list_next;
+    } else {
+        list->first = b->list_next;
+    }
+    if (b->list_next != NULL) {
+        b->list_next->list_prev = b->list_prev;
+    } else {
+        list->last = b->list_prev;
+    }
+    list->count--;
+}
+
+/* ---- Finding and making arenas ------------------------------------------------------------- */
+
+static ductile_stream canonical(ductile_stream stream) {
+    return (uintptr_t)stream == LEGACY_STREAM ? NULL : stream;
+}
+
+static uint64_t this_thread(void) {
+    static _Thread_local char marker;
+    return (uint64_t)(uintptr_t)&marker;
+}
+
+static uint64_t owner_thread(ductile_stream stream) {
+    return (uintptr_t)stream == PER_THREAD_STREAM ? this_thread() : 0;
+}
+
+static dpool_arena **bucket_of(ductile_allocator *a, ductile_stream stream, uint64_t thread) {
+    uint64_t h = ((uint64_t)(uintptr_t)stream ^ thread) * UINT64_C(0x9E3779B97F4A7C15);
+    return &a->buckets[h >> 56];
+}
+
+_Static_assert(DPOOL_ARENA_BUCKETS == 256, "8 bits of the hash choose the bucket");
+
+dpool_arena *dpool_arena_find_locked(ductile_allocator *a, ductile_stream stream) {
+    stream = canonical(stream);
+    uint64_t thread = owner_thread(stream);
+    dpool_arena *arena = *bucket_of(a, stream, thread);
+    while (arena != NULL && (arena->stream != stream || arena->thread != thread)) {
+        arena = arena->next_in_bucket;
+    }
+    return arena;
+}
+
+static dpool_arena *new_arena(ductile_stream stream) {
+    dpool_arena *arena = calloc(1, sizeof *arena);
+    if (arena != NULL) {
+        arena->stream = canonical(stream);
+        arena->thread = owner_thread(arena->stream);
+        arena->alloc_epoch = 1;
+    }
+    return arena;
+}
+
+static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+    dpool_arena **bucket = bucket_of(a, arena->stream, arena->thread);
+    arena->next_in_bucket = *bucket;
+    *bucket = arena;
+    arena->next = a->arenas;
+    a->arenas = arena;
+    a->counts.arenas++;
+    a->counts.table_host_bytes += sizeof *arena;
+}
+
+ductile_status dpool_arena_get(ductile_allocator *a, ductile_stream stream, dpool_arena **out) {
+    dti_lock_take(&a->hot);
+    *out = dpool_arena_find_locked(a, stream);
+    dti_lock_open(&a->hot);
+    if (*out != NULL) {
+        return DUCTILE_OK;
+    }
+    dpool_arena *arena = new_arena(stream);
+    if (arena == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    link_arena_locked(a, arena);
+    dti_lock_open(&a->hot);
+    *out = arena;
+    return DUCTILE_OK;
+}
+
+void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
+    if (arena->is_gone) {
+        return;
+    }
+    dpool_arena **link = bucket_of(a, arena->stream, arena->thread);
+    while (*link != arena) {
+        link = &(*link)->next_in_bucket;
+    }
+    *link = arena->next_in_bucket;
+    a->recent = a->recent == arena ? NULL : a->recent;
+    arena->is_gone = true;
+}
+
+static void unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+    dpool_arena_part_locked(a, arena);
+    dpool_arena **link = &a->arenas;
+    while (*link != arena) {
+        link = &(*link)->next;
+    }
+    *link = arena->next;
+    a->counts.arenas--;
+    a->counts.table_host_bytes -= sizeof *arena;
+}
+
+void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
+    if (is_empty) {
+        unlink_arena_locked(a, arena);
+    }
+    dti_lock_open(&a->hot);
+    if (!is_empty) {
+        return;
+    }
+    for (uint32_t i = 0; i < arena->n_marks; i++) {
+        dvmm_marker_drop(&a->markers, arena->ring[i].marker);
+    }
+    free(arena);
+}
+
+bool dpool_arena_is_nameable(const dpool_arena *arena) {
+    return !arena->is_gone && (arena->thread == 0 || arena->thread == this_thread());
+}
+
+/* ---- Regions ------------------------------------------------------------------------------- */
+
+static uint64_t wished_range(const ductile_allocator *a) {
+    uint64_t wish = a->options.range_bytes;
+    if (wish == 0) {
+        wish = a->device_bytes / 8 * 9;
+    }
+    return dti_round_up(wish, a->granule);
+}
+
+static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
+    dpool_block *gap = dpool_node_take(&a->nodes);
+    *gap = (dpool_block){.addr = region->seg->range.addr,
+                         .size = region->seg->n_granules * a->granule,
+                         .region = region};
+    region->first = gap;
+    region->next = arena->regions;
+    arena->regions = region;
+    (void)dpool_make_gap_locked(a, gap);
+    dseg_set_insert(&a->segments, region->seg);
+    a->counts.segments++;
+    a->counts.address_bytes += region->seg->range.size;
+    a->counts.table_host_bytes += sizeof *region;
+}
+
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes) {
+    dpool_region *region = calloc(1, sizeof *region);
+    if (region == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t need = dti_round_up(need_bytes, a->granule);
+    ductile_status status = dseg_create(&a->store, need, dti_max(need, wished_range(a)),
+                                        a->options.address_budget_bytes, &region->seg);
+    if (status != DUCTILE_OK) {
+        free(region);
+        return status;
+    }
+    region->arena = arena;
+    region->seg->owner = region;
+    dti_lock_take(&a->hot);
+    status = dseg_set_reserve(&a->segments);
+    if (status == DUCTILE_OK) {
+        link_region_locked(a, arena, region);
+    }
+    dti_lock_open(&a->hot);
+    if (status != DUCTILE_OK) {
+        (void)dseg_destroy(region->seg);
+        free(region);
+    }
+    return status;
+}
+
+static bool region_is_empty(const dpool_region *region) {
+    const dpool_block *b = region->first;
+    return b->state == DPOOL_GAP && b->next == NULL && dseg_is_untouched(region->seg);
+}
+
+static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_arena *arena,
+                                                uint32_t *keep) {
+    for (dpool_region **link = &arena->regions; *link != NULL; link = &(*link)->next) {
+        dpool_region *region = *link;
+        if (!region_is_empty(region) || (*keep != 0 && (*keep)-- != 0)) {
+            continue;
+        }
+        *link = region->next;
+        dpool_list_remove(&arena->gaps, region->first);
+        dpool_node_give(&a->nodes, region->first);
+        dseg_set_remove(&a->segments, region->seg);
+        a->counts.segments--;
+        a->counts.span -= region->span_bytes;
+        a->counts.address_bytes -= region->seg->range.size;
+        a->counts.table_host_bytes -= sizeof *region;
+        return region;
+    }
+    return NULL;
+}
+
+void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep) {
+    for (;;) {
+        uint32_t spared = keep;
+        dti_lock_take(&a->hot);
+        dpool_region *region = unlink_empty_region_locked(a, arena, &spared);
+        dti_lock_open(&a->hot);
+        if (region == NULL) {
+            return;
+        }
+        (void)dseg_destroy(region->seg);
+        free(region);
+    }
+}
+
+/* ---- Block transitions --------------------------------------------------------------------- */
+
+static bool is_in_state(const dpool_block *b, dpool_state state) {
+    return b != NULL && b->state == (uint64_t)state;
+}
+
+dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_free_index *index = &b->region->arena->index;
+    if (is_in_state(b->next, DPOOL_FREE)) {
+        dpool_index_remove(index, b->next);
+        dpool_absorb_next(&a->nodes, b);
+    }
+    if (is_in_state(b->prev, DPOOL_FREE)) {
+        dpool_block *before = b->prev;
+        dpool_index_remove(index, before);
+        dpool_absorb_next(&a->nodes, before);
+        b = before;
+    }
+    b->state = DPOOL_FREE;
+    dpool_index_insert(index, b);
+    return b;
+}
+
+dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_list *gaps = &b->region->arena->gaps;
+    b->epoch = 0;
+    if (is_in_state(b->next, DPOOL_GAP)) {
+        dpool_list_remove(gaps, b->next);
+        dpool_absorb_next(&a->nodes, b);
+    }
+    if (is_in_state(b->prev, DPOOL_GAP)) {
+        dpool_absorb_next(&a->nodes, b->prev); /* stays where it is in the list */
+        return b->prev;
+    }
+    b->state = DPOOL_GAP;
+    dpool_list_append(gaps, b);
+    return b;
+}
+
+void dpool_make_busy_locked(dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    if (b->state == DPOOL_FREE) {
+        dpool_index_remove(&arena->index, b);
+    } else if (b->state == DPOOL_GAP) {
+        dpool_list_remove(&arena->gaps, b);
+    }
+    b->state = DPOOL_BUSY;
+}
+
+static void note_rise(dpool_arena *arena) {
+    if (arena->live_bytes > arena->peak_live) {
+        arena->peak_live = arena->live_bytes;
+        arena->heal_below = arena->peak_live / 10 * 3;
+    }
+}
+
+void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
+    dpool_arena *arena = b->region->arena;
+    dpool_counts *c = &a->counts;
+    b->state = DPOOL_LIVE;
+    b->requested = requested;
+    b->uses = NULL;
+    dpool_map_insert(&a->map, b);
+    arena->live_bytes += b->size;
+    note_rise(arena);
+    c->requested += requested;
+    c->allocated += b->size;
+    c->requested_peak = dti_max(c->requested_peak, c->requested);
+    c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
+    c->live_blocks++;
+    c->allocs++;
+}
+
+void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
+    dpool_counts *c = &a->counts;
+    if (region != NULL) {
+        uint64_t span = dseg_span_bytes(region->seg);
+        c->span += span - region->span_bytes;
+        region->span_bytes = span;
+        c->span_peak = dti_max(c->span_peak, c->span);
+    }
+    c->held = a->store.held_bytes;
+    c->held_peak = dti_max(c->held_peak, c->held);
+    c->cached = a->store.cached_bytes;
+    c->lost = a->store.lost_bytes;
+    c->handles = a->store.n_handles;
+    c->store_host_bytes = a->store.host_bytes;
+}
+
+/* ---- Room for hits ------------------------------------------------------------------------- */
+
+static ductile_status grow_map(ductile_allocator *a) {
+    uint64_t capacity = dpool_map_next_capacity(&a->map);
+    uint64_t *slots = calloc(capacity, sizeof *slots);
+    if (slots == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    uint64_t *old = dpool_map_grow_with(&a->map, slots, capacity);
+    a->counts.table_host_bytes += capacity * sizeof *slots;
+    a->counts.table_host_bytes -= old != NULL ? capacity / 2 * sizeof *slots : 0;
+    dti_lock_open(&a->hot);
+    free(old);
+    return DUCTILE_OK;
+}
+
+static ductile_status add_nodes(ductile_allocator *a) {
+    struct dpool_node_chunk *chunk = dpool_nodes_make_chunk();
+    if (chunk == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    dpool_nodes_add_chunk(&a->nodes, chunk);
+    dti_lock_open(&a->hot);
+    return DUCTILE_OK;
+}
+
+static void look_at_room(ductile_allocator *a, uint64_t n_nodes, bool *nodes, bool *map) {
+    dti_lock_take(&a->hot);
+    *nodes = a->nodes.n_spare >= n_nodes;
+    *map = dpool_map_has_room(&a->map);
+    dti_lock_open(&a->hot);
+}
+
+ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {
+    for (;;) {
+        bool nodes = false;
+        bool map = false;
+        look_at_room(a, n_nodes, &nodes, &map);
+        if (nodes && map) {
+            return DUCTILE_OK;
+        }
+        ductile_status status = nodes ? grow_map(a) : add_nodes(a);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+}

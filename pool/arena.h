@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arenas: the segments, blocks and free index of one stream.
+ *
+ * Proof that free memory may leave its stream (design rule: the earliest point at which the
+ * stream itself could have reused it):
+ *
+ *     alloc_epoch    counts the arena's allocation calls
+ *     block->epoch   alloc_epoch when a FREE block was freed (the latest, after merges)
+ *     marker         recorded inside allocation call number e, so after every free of epoch < e
+ *     proven_epoch   the highest e whose marker is done: FREE blocks with epoch < proven_epoch
+ *                    have no work under way, and programs that free first and join streams
+ *                    afterwards stay correct
+ *
+ * Markers are numbered by sequence. A RETIRING block's epoch is the number of the marker that was
+ * recorded when its memory moved away: with done_seq at or above it, the host knows that no work
+ * uses the old address.
+ */
+#ifndef DUCTILE_POOL_ARENA_H
+#define DUCTILE_POOL_ARENA_H
+
+#include "pool/address_map.h"
+#include "pool/block.h"
+#include "pool/free_index.h"
+#include "segments/segment_set.h"
+#include "vmm/base/lock.h"
+#include "vmm/marker.h"
+
+enum {
+    DPOOL_RING = 16, /* markers of one arena under way */
+    DPOOL_ARENA_BUCKETS = 256,
+    DPOOL_MARK_EVERY = 32 /* allocations between markers while several streams are known */
+};
+
+/* A segment as the pool sees it: its blocks, which tile the range. */
+typedef struct dpool_region {
+    dseg_segment *seg;
+    struct dpool_arena *arena;
+    dpool_block *first;
+    uint64_t span_bytes; /* as counted in the statistics */
+    struct dpool_region *next;
+} dpool_region;
+
+/* A stream that uses a block besides its own. Owned by the block; PENDING: marker recorded at the
+ * free, or NULL when recording failed, which never means "done". */
+typedef struct dpool_use {
+    ductile_stream stream;
+    dvmm_marker *marker;
+    struct dpool_use *next;
+    dpool_block *block;             /* first use of a PENDING block only: */
+    struct dpool_use *pending_next; /* the arena's pending list           */
+} dpool_use;
+
+/* Doubly linked through list_prev and list_next. */
+typedef struct dpool_list {
+    dpool_block *first;
+    dpool_block *last;
+    uint64_t count;
+} dpool_list;
+
+typedef struct dpool_ring_mark {
+    dvmm_marker *marker;
+    uint64_t seq;
+    uint64_t epoch; /* the allocation call it was recorded in */
+} dpool_ring_mark;
+
+typedef struct dpool_arena {
+    /* constant after creation */
+    ductile_stream stream; /* NULL stands for the legacy default stream */
+    uint64_t thread;       /* per-thread default stream: whose; else 0  */
+    struct dpool_arena *next_in_bucket;
+    struct dpool_arena *next; /* all arenas */
+    /* guarded by the hot lock */
+    dpool_list gaps;     /* GAP blocks */
+    dpool_list retiring; /* RETIRING blocks, oldest first */
+    dpool_use *pending_first;
+    dpool_use *pending_last;
+    dpool_region *regions;
+    uint64_t live_bytes;
+    uint64_t pending_bytes;
+    uint64_t mapped_bytes; /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
+    uint64_t alloc_epoch;
+    uint64_t proven_epoch;
+    uint64_t marker_seq;
+    uint64_t done_seq;
+    uint64_t context_epoch; /* a wait for the whole context has covered frees below it */
+    uint64_t next_mark_at;  /* alloc_epoch from which the next regular marker is due   */
+    uint64_t peak_live;     /* of live_bytes, since healing last finished              */
+    uint64_t heal_below;    /* live_bytes under which healing is due                   */
+    bool heal_due;
+    bool is_gone;                     /* the stream was named done: it is never named again */
+    uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
+    dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
+    uint32_t n_marks;
+    dpool_free_index index;
+} dpool_arena;
+
+/* Counters under the hot lock; those the store and the driver keep are added when read. */
+typedef struct dpool_counts {
+    uint64_t requested, requested_peak;
+    uint64_t allocated, allocated_peak;
+    uint64_t pending, mapped, retiring;     /* mapped: own memory of all arenas */
+    uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
+    uint64_t handles, store_host_bytes;
+    uint64_t span, span_peak, address_bytes;
+    uint64_t live_blocks, pending_blocks;
+    uint64_t allocs, frees, slow_allocs, out_of_memory;
+    uint64_t recycled_handles, healed_handles;
+    uint64_t segments, arenas;
+    uint64_t use_host_bytes, table_host_bytes;
+} dpool_counts;
+
+struct ductile_allocator {
+    dti_lock hot;
+    dti_lock slow;
+    /* constant after creation */
+    dvmm_driver *driver;
+    ductile_options options;
+    uint64_t granule; /* handle_bytes: the pool's granule */
+    uint32_t max_handle_granules;
+    uint64_t device_bytes;
+    /* guarded by the hot lock */
+    dpool_arena *recent; /* the arena of the latest allocation */
+    dpool_nodes nodes;
+    dpool_map map;
+    dpool_counts counts;
+    dpool_arena *arenas;
+    dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
+    dseg_set segments;
+    /* guarded by the slow lock */
+    dvmm_handle_store store;
+    struct dpool_plan *plan;
+    /* safe by itself */
+    dvmm_marker_pool markers;
+};
+
+/* ---- Lists --------------------------------------------------------------------------------- */
+
+void dpool_list_append(dpool_list *list, dpool_block *b);
+void dpool_list_remove(dpool_list *list, dpool_block *b);
+
+/* ---- Arenas and regions -------------------------------------------------------------------- */
+
+/* NULL when the stream is not known yet. */
+dpool_arena *dpool_arena_find_locked(ductile_allocator *a, ductile_stream stream);
+
+/* Finds or makes the arena. Slow lock held, hot lock not. ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dpool_arena_get(ductile_allocator *a, ductile_stream stream, dpool_arena **out);
+
+/* Chains one more range to the arena. Slow lock held, hot lock not. */
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes);
+
+/* Gives back ranges with nothing in them: those whose one block is a GAP, `keep` of them spared.
+ * Slow lock held, hot lock not. */
+void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep);
+
+/* Takes an arena that holds nothing out of the allocator and frees it. Both as above. */
+void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
+
+/* Takes the arena from its stream, whose handle may come to name another one: it keeps its blocks
+ * and serves other streams as a donor. */
+void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
+
+/* May this thread name the arena's stream in a driver call? */
+bool dpool_arena_is_nameable(const dpool_arena *arena);
+
+/* ---- Block transitions, all under the hot lock --------------------------------------------- */
+
+/* A span with memory becomes FREE: merged with free neighbours and indexed. Returns the result. */
+dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b);
+
+/* A span without memory becomes GAP: merged with neighbouring gaps and listed. */
+dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b);
+
+/* Takes a FREE or GAP block out of its index or list and marks it BUSY. */
+void dpool_make_busy_locked(dpool_block *b);
+
+/* A BUSY span with memory becomes LIVE. Pre: room in the address map. */
+void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested);
+
+/* Publishes what the store and the region's segment hold now. Both locks held. */
+void dpool_publish_locked(ductile_allocator *a, dpool_region *region);
+
+/* ---- Room for hits ------------------------------------------------------------------------- */
+
+/* Makes sure of `n_nodes` spare nodes and room in the address map. Slow lock held, hot lock not. */
+ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes);
+
+#endif

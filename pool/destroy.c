@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tearing an allocator down: all memory goes back, whatever state its blocks are in. */
+#include "pool/plan.h"
+#include "pool/progress.h"
+#include "pool/stream_use.h"
+
+#include <stdlib.h>
+
+static ductile_status keep_first(ductile_status first, ductile_status status) {
+    return first == DUCTILE_OK ? status : first;
+}
+
+/* Waits for everything: live blocks may be in use, and their streams may be gone. */
+static ductile_status wait_for_all(ductile_allocator *a) {
+    bool mapped = false;
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        mapped |= arena->mapped_bytes > 0 || arena->retiring.count > 0;
+    }
+    return mapped ? dvmm_markers_wait_all(&a->markers) : DUCTILE_OK;
+}
+
+static void free_uses(ductile_allocator *a, dpool_region *region) {
+    for (dpool_block *b = region->first; b != NULL; b = b->next) {
+        if (b->state == DPOOL_LIVE || b->state == DPOOL_PENDING) {
+            dpool_uses_free(a, b->uses);
+            b->uses = NULL;
+        }
+    }
+}
+
+/* Retiring addresses first, so that every handle's last address goes last. */
+static ductile_status unmap_state(dpool_region *region, dseg_state state) {
+    dseg_segment *seg = region->seg;
+    ductile_status first = DUCTILE_OK;
+    for (uint32_t g = seg->low; g < seg->high; g++) {
+        if (seg->slots[g].state != (uint32_t)state || seg->slots[g].offset != 0) {
+            continue;
+        }
+        uint32_t n = seg->slots[g].handle->n_granules;
+        ductile_status status =
+            state == DSEG_RETIRING ? dseg_reclaim(seg, g, n) : dseg_unmap_handles(seg, g, n);
+        first = keep_first(first, status);
+        g += n - 1;
+    }
+    return first;
+}
+
+static ductile_status unmap_all(ductile_allocator *a, dseg_state state) {
+    ductile_status first = DUCTILE_OK;
+    for (uint32_t i = 0; i < a->segments.count; i++) {
+        first = keep_first(first, unmap_state(a->segments.items[i]->owner, state));
+    }
+    return first;
+}
+
+static ductile_status destroy_regions(ductile_allocator *a, dpool_arena *arena) {
+    ductile_status first = DUCTILE_OK;
+    while (arena->regions != NULL) {
+        dpool_region *region = arena->regions;
+        arena->regions = region->next;
+        free_uses(a, region);
+        first = keep_first(first, dseg_destroy(region->seg));
+        free(region);
+    }
+    return first;
+}
+
+static ductile_status destroy_arenas(ductile_allocator *a) {
+    ductile_status first = DUCTILE_OK;
+    while (a->arenas != NULL) {
+        dpool_arena *arena = a->arenas;
+        first = keep_first(first, destroy_regions(a, arena));
+        for (uint32_t i = 0; i < arena->n_marks; i++) {
+            dvmm_marker_drop(&a->markers, arena->ring[i].marker);
+        }
+        a->arenas = arena->next;
+        free(arena);
+    }
+    return first;
+}
+
+/* With a lost device, a wait that failed, or after exit began nothing may be unmapped: the memory
+ * is left to the process's end, the bookkeeping is freed. */
+static void forget_mappings(ductile_allocator *a) {
+    for (uint32_t i = 0; i < a->segments.count; i++) {
+        dseg_segment *seg = a->segments.items[i];
+        seg->n_quarantined += seg->n_mapped + seg->n_retiring;
+        seg->n_mapped = seg->n_retiring = 0;
+    }
+}
+
+ductile_status ductile_destroy(ductile_allocator *a) {
+    if (a == NULL) {
+        return DUCTILE_OK;
+    }
+    ductile_status first = dvmm_usable(a->driver);
+    first = keep_first(first, first == DUCTILE_OK ? wait_for_all(a) : first);
+    if (first == DUCTILE_OK) {
+        first = keep_first(first, unmap_all(a, DSEG_RETIRING));
+        first = keep_first(first, unmap_all(a, DSEG_MAPPED));
+        first = keep_first(first, dvmm_store_release_cached(&a->store, 0));
+    } else {
+        forget_mappings(a);
+    }
+    first = keep_first(first, destroy_arenas(a));
+    dvmm_store_fini(&a->store);
+    dvmm_markers_fini(&a->markers);
+    dpool_plan_fini(a);
+    dpool_nodes_fini(&a->nodes);
+    free(a->map.slots);
+    dseg_set_fini(&a->segments);
+    dvmm_close(a->driver);
+    free(a);
+    return first;
+}

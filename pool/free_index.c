@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/free_index.h"
+
+#include "vmm/base/check.h"
+
+/* ---- Treap of one bin ---------------------------------------------------------------------- */
+
+static inline uint64_t priority(const dpool_block *b) {
+    return (b->addr / DPOOL_UNIT) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static inline bool comes_before(const dpool_block *a, const dpool_block *b) {
+    return a->size != b->size ? a->size < b->size : a->addr < b->addr;
+}
+
+/* Puts b at the top of the subtree *at, dividing what was there. */
+static void put_above(dpool_block **at, dpool_block *b) {
+    dpool_block *rest = *at;
+    dpool_block **left = &b->left;
+    dpool_block **right = &b->right;
+    *at = b;
+    while (rest != NULL) {
+        if (comes_before(rest, b)) {
+            *left = rest;
+            left = &rest->right;
+        } else {
+            *right = rest;
+            right = &rest->left;
+        }
+        rest = comes_before(rest, b) ? rest->right : rest->left;
+    }
+    *left = NULL;
+    *right = NULL;
+}
+
+static void tree_insert(dpool_block **root, dpool_block *b) {
+    uint64_t mine = priority(b);
+    dpool_block **at = root;
+    while (*at != NULL && priority(*at) >= mine) {
+        at = comes_before(*at, b) ? &(*at)->right : &(*at)->left;
+    }
+    put_above(at, b);
+}
+
+/* Joins the two subtrees of a node that leaves; all of left comes before all of right. */
+static void join_at(dpool_block **at, dpool_block *left, dpool_block *right) {
+    while (left != NULL && right != NULL) {
+        if (priority(left) > priority(right)) {
+            *at = left;
+            at = &left->right;
+            left = left->right;
+        } else {
+            *at = right;
+            at = &right->left;
+            right = right->left;
+        }
+    }
+    *at = left != NULL ? left : right;
+}
+
+static dpool_block **link_of(dpool_block **root, const dpool_block *b) {
+    dpool_block **at = root;
+    while (*at != b) {
+        DTI_ASSERT(*at != NULL);
+        at = comes_before(*at, b) ? &(*at)->right : &(*at)->left;
+    }
+    return at;
+}
+
+static dpool_block *first_of(dpool_block *root) {
+    while (root->left != NULL) {
+        root = root->left;
+    }
+    return root;
+}
+
+static dpool_block *last_of(dpool_block *root) {
+    while (root->right != NULL) {
+        root = root->right;
+    }
+    return root;
+}
+
+/* The first block of at least `size`. */
+static dpool_block *first_at_least(dpool_block *root, uint64_t size) {
+    dpool_block *best = NULL;
+    while (root != NULL) {
+        if (root->size >= size) {
+            best = root;
+            root = root->left;
+        } else {
+            root = root->right;
+        }
+    }
+    return best;
+}
+
+static dpool_block *last_below(dpool_block *root, const dpool_block *bound) {
+    dpool_block *best = NULL;
+    while (root != NULL) {
+        if (comes_before(root, bound)) {
+            best = root;
+            root = root->right;
+        } else {
+            root = root->left;
+        }
+    }
+    return best;
+}
+
+/* ---- Bins ---------------------------------------------------------------------------------- */
+
+static inline void mark_bin(dpool_free_index *index, unsigned bin) {
+    index->words[bin / 64] |= (uint64_t)1 << (bin % 64);
+    index->summary |= (uint64_t)1 << (bin / 64);
+}
+
+static inline void unmark_bin(dpool_free_index *index, unsigned bin) {
+    uint64_t *word = &index->words[bin / 64];
+    *word &= ~((uint64_t)1 << (bin % 64));
+    if (*word == 0) {
+        index->summary &= ~((uint64_t)1 << (bin / 64));
+    }
+}
+
+static inline uint64_t bits_from(unsigned bit) {
+    return bit < 64 ? ~(uint64_t)0 << bit : 0;
+}
+
+/* The first bin from `bin` on that holds a block; DPOOL_BINS when there is none. */
+static inline unsigned next_bin(const dpool_free_index *index, unsigned bin) {
+    unsigned w = bin / 64;
+    uint64_t word = w < DPOOL_BIN_WORDS ? index->words[w] & bits_from(bin % 64) : 0;
+    if (word == 0) {
+        uint64_t later = index->summary & bits_from(w + 1);
+        if (later == 0) {
+            return DPOOL_BINS;
+        }
+        w = (unsigned)__builtin_ctzll(later);
+        word = index->words[w];
+    }
+    return w * 64 + (unsigned)__builtin_ctzll(word);
+}
+
+/* The last bin up to and including `bin` that holds a block; DPOOL_BINS when there is none. */
+static unsigned previous_bin(const dpool_free_index *index, unsigned bin) {
+    unsigned w = bin / 64;
+    uint64_t word = index->words[w] & ~bits_from(bin % 64 + 1);
+    if (word == 0) {
+        uint64_t earlier = index->summary & ~bits_from(w);
+        if (earlier == 0) {
+            return DPOOL_BINS;
+        }
+        w = 63u - (unsigned)__builtin_clzll(earlier);
+        word = index->words[w];
+    }
+    return w * 64 + 63u - (unsigned)__builtin_clzll(word);
+}
+
+void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
+    unsigned bin = dpool_bin(b->size);
+    dpool_block **root = &index->bins[bin];
+    if (*root == NULL) {
+        mark_bin(index, bin);
+        b->left = NULL;
+        b->right = NULL;
+        *root = b;
+    } else {
+        tree_insert(root, b);
+    }
+    index->n_blocks++;
+    index->bytes += b->size;
+}
+
+static inline void remove_at(dpool_free_index *index, unsigned bin, dpool_block **at) {
+    dpool_block *b = *at;
+    join_at(at, b->left, b->right);
+    if (index->bins[bin] == NULL) {
+        unmark_bin(index, bin);
+    }
+    index->n_blocks--;
+    index->bytes -= b->size;
+}
+
+void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
+    unsigned bin = dpool_bin(b->size);
+    remove_at(index, bin, link_of(&index->bins[bin], b));
+}
+
+dpool_block *dpool_index_find(const dpool_free_index *index, uint64_t size) {
+    unsigned bin = dpool_bin(size);
+    if (bin >= DPOOL_EXACT_BINS) {
+        dpool_block *b = first_at_least(index->bins[bin], size);
+        if (b != NULL) {
+            return b;
+        }
+        bin++;
+    }
+    bin = next_bin(index, bin);
+    return bin == DPOOL_BINS ? NULL : first_of(index->bins[bin]);
+}
+
+dpool_block *dpool_index_take(dpool_free_index *index, uint64_t size) {
+    dpool_block *b = dpool_index_find(index, size);
+    if (b != NULL) {
+        dpool_index_remove(index, b);
+    }
+    return b;
+}
+
+dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block *before) {
+    unsigned bin = DPOOL_BINS - 1;
+    if (before != NULL) {
+        bin = dpool_bin(before->size);
+        dpool_block *b = last_below(index->bins[bin], before);
+        if (b != NULL) {
+            return b;
+        }
+        if (bin == 0) {
+            return NULL;
+        }
+        bin--;
+    }
+    bin = previous_bin(index, bin);
+    return bin == DPOOL_BINS ? NULL : last_of(index->bins[bin]);
+}
+
+bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b) {
+    const dpool_block *at = index->bins[dpool_bin(b->size)];
+    while (at != NULL && at != b) {
+        at = comes_before(at, b) ? at->right : at->left;
+    }
+    return at == b;
+}

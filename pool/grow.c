@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/grow.h"
+
+#include "pool/log.h"
+#include "pool/place.h"
+#include "pool/plan.h"
+#include "pool/progress.h"
+#include "pool/serve.h"
+#include "pool/trim.h"
+
+enum { RECLAIM_PER_CALL = 64 }; /* granules unmapped in one call: a bounded stall */
+
+typedef struct request {
+    uint64_t size;
+    uint64_t requested;
+    ductile_stream stream;
+    dpool_arena *arena;
+    dpool_block *block; /* the result */
+} request;
+
+dvmm_capture_mode dpool_slow_enter(ductile_allocator *a) {
+    dti_lock_take(&a->slow);
+    return dvmm_capture_relax(a->driver);
+}
+
+void dpool_slow_leave(ductile_allocator *a, dvmm_capture_mode mode) {
+    dvmm_capture_restore(a->driver, mode);
+    dti_lock_open(&a->slow);
+}
+
+/* ---- Growing ------------------------------------------------------------------------------- */
+
+static bool serve(ductile_allocator *a, request *r) {
+    dti_lock_take(&a->hot);
+    r->block = dpool_serve_locked(a, r->arena, r->size, r->requested);
+    dti_lock_open(&a->hot);
+    return r->block != NULL;
+}
+
+static uint64_t count_moved(const dpool_plan *p) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        n += p->origins[i] == DPOOL_FROM_DONOR;
+    }
+    return n;
+}
+
+/* The plan is made: carries it out and publishes or cancels. */
+static ductile_status carry_out(ductile_allocator *a, request *r) {
+    dpool_region *region = a->plan->region;
+    ductile_status status = dpool_plan_execute(a);
+    dti_lock_take(&a->hot);
+    if (status == DUCTILE_OK) {
+        a->counts.recycled_handles += count_moved(a->plan);
+        r->block = dpool_plan_publish_locked(a, r->requested);
+    } else {
+        dpool_plan_cancel_locked(a);
+    }
+    dpool_publish_locked(a, region);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+typedef enum planned { PLANNED, PLAN_LACKS_RANGE, PLAN_LACKS_NODES, PLAN_LACKS_MEMORY } planned;
+
+static planned plan_locked(ductile_allocator *a, request *r, unsigned sources) {
+    if (a->nodes.n_spare < dpool_plan_nodes(a, r->size)) {
+        return PLAN_LACKS_NODES; /* hits of other threads took them */
+    }
+    dpool_place place = dpool_place_choose_locked(a, r->arena, r->size);
+    if (place.block == NULL) {
+        return PLAN_LACKS_RANGE;
+    }
+    ductile_status status = dpool_plan_request_locked(a, r->arena, &place, r->size, sources);
+    return status == DUCTILE_OK ? PLANNED : PLAN_LACKS_MEMORY;
+}
+
+static ductile_status grow_from(ductile_allocator *a, request *r, unsigned sources) {
+    for (;;) {
+        ductile_status status = dpool_reserve_room(a, dpool_plan_nodes(a, r->size));
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        dti_lock_take(&a->hot);
+        planned how = plan_locked(a, r, sources);
+        dti_lock_open(&a->hot);
+        if (how == PLANNED) {
+            return carry_out(a, r);
+        }
+        if (how == PLAN_LACKS_MEMORY) {
+            return DUCTILE_ERR_OUT_OF_MEMORY;
+        }
+        if (how == PLAN_LACKS_RANGE) {
+            status = dpool_region_add(a, r->arena, r->size);
+        }
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+}
+
+static unsigned foreign_donors(const ductile_allocator *a) {
+    return a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF ? 0 : DPOOL_FOREIGN_DONORS;
+}
+
+static ductile_status grow(ductile_allocator *a, request *r) {
+    unsigned all = DPOOL_OWN_DONORS | foreign_donors(a);
+    if (a->options.recycle == DUCTILE_RECYCLE_NEVER) {
+        return grow_from(a, r, 0);
+    }
+    if (a->options.recycle == DUCTILE_RECYCLE_PRESSURE) {
+        ductile_status status = grow_from(a, r, 0);
+        if (status != DUCTILE_ERR_OUT_OF_MEMORY) {
+            return status;
+        }
+    }
+    ductile_status status = grow_from(a, r, all);
+    if (status == DUCTILE_ERR_CAPTURING) {
+        /* Own memory cannot move without a marker; what others have proven done can. */
+        status = grow_from(a, r, foreign_donors(a));
+    }
+    return status;
+}
+
+/* ---- One attempt, under the slow lock ------------------------------------------------------ */
+
+static void poll_arena(ductile_allocator *a, dpool_arena *arena) {
+    if (arena->n_marks > 0) {
+        dpool_poll_marks(a, arena);
+    }
+    if (arena->pending_first != NULL) {
+        dpool_poll_pending(a, arena);
+    }
+}
+
+/* The list of arenas changes under the slow lock only. */
+static void poll_all(ductile_allocator *a) {
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        poll_arena(a, arena);
+    }
+}
+
+static ductile_status attempt(ductile_allocator *a, request *r) {
+    ductile_status status = dpool_arena_get(a, r->stream, &r->arena);
+    if (status == DUCTILE_OK) {
+        status = dpool_plan_reserve(a, r->size);
+    }
+    if (status == DUCTILE_OK) {
+        status = dpool_reserve_room(a, 1);
+    }
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    poll_all(a);
+    if (serve(a, r)) {
+        return DUCTILE_OK;
+    }
+    dpool_reclaim(a, r->arena, RECLAIM_PER_CALL);
+    dpool_collect_garbage(a, r->size);
+    status = grow(a, r);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && a->store.cached_bytes > 0) {
+        /* Cached handles that fit no gap block the limit: give them back and try again. */
+        (void)dvmm_store_release_cached(&a->store, 0);
+        status = grow(a, r);
+    }
+    dpool_respect_retain(a);
+    return status;
+}
+
+/* ---- Pressure, without locks --------------------------------------------------------------- */
+
+static dvmm_marker *oldest_pending(ductile_allocator *a) {
+    dvmm_marker *oldest = NULL;
+    dti_lock_take(&a->hot);
+    for (dpool_arena *arena = a->arenas; arena != NULL && oldest == NULL; arena = arena->next) {
+        for (dpool_use *use = arena->pending_first; use != NULL && oldest == NULL;
+             use = use->next) {
+            oldest = use->marker;
+        }
+    }
+    if (oldest != NULL) {
+        dvmm_marker_hold(oldest);
+    }
+    dti_lock_open(&a->hot);
+    return oldest;
+}
+
+/* Waits for the oldest memory that another stream holds. False when there is none. */
+static bool wait_for_pending(ductile_allocator *a) {
+    dvmm_marker *m = oldest_pending(a);
+    if (m == NULL) {
+        return false;
+    }
+    bool done = dvmm_marker_wait(&a->markers, m) == DUCTILE_OK;
+    dvmm_marker_drop(&a->markers, m);
+    return done;
+}
+
+/* Waits for all work of the device: afterwards all free memory is proven. */
+static bool wait_for_context(ductile_allocator *a, ductile_stream stream) {
+    dpool_snapshot snapshot;
+    if (dvmm_is_capturing(a->driver, stream) || dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
+        return false;
+    }
+    bool done = dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
+    if (done) {
+        dpool_snapshot_settle(a, &snapshot, true);
+    }
+    dpool_snapshot_drop(a, &snapshot);
+    return done;
+}
+
+/* ---- The slow path ------------------------------------------------------------------------- */
+
+static ductile_status attempt_once(ductile_allocator *a, request *r) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    ductile_status status = attempt(a, r);
+    dpool_slow_leave(a, mode);
+    return status;
+}
+
+static void count_result(ductile_allocator *a, ductile_status status) {
+    dti_lock_take(&a->hot);
+    a->counts.slow_allocs += status == DUCTILE_OK;
+    a->counts.out_of_memory += status == DUCTILE_ERR_OUT_OF_MEMORY;
+    dti_lock_open(&a->hot);
+}
+
+ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t requested,
+                                ductile_stream stream, dpool_block **out) {
+    request r = {.size = size, .requested = requested, .stream = stream};
+    bool context_waited = false;
+    ductile_status status = attempt_once(a, &r);
+    while (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        if (!wait_for_pending(a)) {
+            if (context_waited || !wait_for_context(a, stream)) {
+                break;
+            }
+            context_waited = true;
+        }
+        status = attempt_once(a, &r);
+    }
+    count_result(a, status);
+    if (status != DUCTILE_OK) {
+        dpool_log_refusal(a, status, requested);
+    }
+    *out = r.block;
+    return status;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/heal.h"
+
+#include "pool/grow.h"
+#include "pool/plan.h"
+#include "pool/progress.h"
+
+enum { HANDLES_PER_CALL = 32 };
+
+static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
+    if (a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
+        return false;
+    }
+    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+        if (dpool_plan_heal_locked(a, arena, gap, budget)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The next dip counts from here. */
+static void finish_locked(dpool_arena *arena) {
+    arena->heal_due = false;
+    arena->peak_live = arena->live_bytes;
+    arena->heal_below = arena->peak_live / 10 * 3;
+}
+
+/* Moves up to `budget` granules; returns how many moved, 0 when healing is finished or stuck. */
+static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
+    dti_lock_take(&a->hot);
+    bool planned = plan_any_locked(a, arena, budget);
+    if (!planned) {
+        finish_locked(arena);
+    }
+    dti_lock_open(&a->hot);
+    if (!planned) {
+        return 0;
+    }
+    dpool_region *region = a->plan->region;
+    ductile_status status = dpool_plan_execute(a);
+    uint32_t moved = 0;
+    dti_lock_take(&a->hot);
+    if (status == DUCTILE_OK) {
+        moved = (uint32_t)a->plan->n_granules;
+        a->counts.healed_handles += a->plan->n_handles;
+        (void)dpool_plan_publish_locked(a, 0);
+    } else {
+        dpool_plan_cancel_locked(a);
+        finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
+    }
+    dpool_publish_locked(a, region);
+    dti_lock_open(&a->hot);
+    return moved;
+}
+
+static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
+    uint64_t piece = HANDLES_PER_CALL * a->granule;
+    if (dpool_plan_reserve(a, piece) != DUCTILE_OK ||
+        dpool_reserve_room(a, dpool_plan_nodes(a, piece)) != DUCTILE_OK) {
+        return;
+    }
+    dpool_poll_marks(a, arena);
+    dpool_reclaim(a, arena, HANDLES_PER_CALL);
+    uint32_t budget = HANDLES_PER_CALL;
+    while (budget > 0) {
+        uint32_t moved = heal_once(a, arena, budget);
+        if (moved == 0) {
+            return;
+        }
+        budget -= moved < budget ? moved : budget;
+    }
+}
+
+void dpool_heal(ductile_allocator *a, dpool_arena *arena) {
+    if (!dti_lock_try(&a->slow)) {
+        return; /* somebody grows: the next allocation heals */
+    }
+    dti_lock_open(&a->slow);
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    heal_piece(a, arena);
+    dpool_slow_leave(a, mode);
+}

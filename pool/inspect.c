@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What callers may see: statistics, one block, all blocks. */
+#include "pool/arena.h"
+#include "pool/plan.h"
+#include "pool/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Statistics ---------------------------------------------------------------------------- */
+
+static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        s->free_blocks += arena->index.n_blocks;
+        s->gap_blocks += arena->gaps.count;
+    }
+}
+
+static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
+    const dpool_counts *c = &a->counts;
+    s->requested_bytes = c->requested;
+    s->requested_peak_bytes = c->requested_peak;
+    s->allocated_bytes = c->allocated;
+    s->allocated_peak_bytes = c->allocated_peak;
+    s->reserved_bytes = c->held;
+    s->reserved_peak_bytes = c->held_peak;
+    s->free_bytes = c->mapped - c->allocated - c->pending;
+    s->pending_bytes = c->pending;
+    s->cached_bytes = c->cached;
+    s->quarantined_bytes = c->lost;
+    s->retiring_bytes = c->retiring;
+    s->mapped_bytes = c->mapped + c->retiring;
+    s->address_bytes = c->address_bytes;
+    s->address_span_bytes = c->span;
+    s->address_span_peak_bytes = c->span_peak;
+    s->live_blocks = c->live_blocks;
+    s->pending_blocks = c->pending_blocks;
+    s->handles = c->handles;
+    s->segments = c->segments;
+    s->arenas = c->arenas;
+    s->allocs = c->allocs;
+    s->frees = c->frees;
+    s->slow_allocs = c->slow_allocs;
+    s->out_of_memory = c->out_of_memory;
+    s->recycled_handles = c->recycled_handles;
+    s->healed_handles = c->healed_handles;
+    s->host_bytes = sizeof *a + a->nodes.host_bytes + c->store_host_bytes + c->use_host_bytes +
+                    c->table_host_bytes;
+}
+
+static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
+    dvmm_counters d;
+    dvmm_get_counters(a->driver, &d);
+    s->creates = d.calls[DVMM_CALL_phys_create] - d.failures[DVMM_CALL_phys_create];
+    s->releases = d.calls[DVMM_CALL_phys_release];
+    s->maps = d.calls[DVMM_CALL_map];
+    s->unmaps = d.calls[DVMM_CALL_unmap];
+    s->stream_syncs = d.calls[DVMM_CALL_stream_sync] + d.calls[DVMM_CALL_event_sync] +
+                      d.calls[DVMM_CALL_context_sync];
+    s->event_waits = d.calls[DVMM_CALL_stream_wait_event];
+    s->event_records = d.calls[DVMM_CALL_event_record];
+    for (int i = 0; i < DVMM_N_CALLS; i++) {
+        s->driver_calls += d.calls[i];
+    }
+    s->driver_time_ns = d.driver_time_ns;
+    s->driver_host_ns = d.host_time_ns;
+}
+
+ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
+    if (a == NULL || out == NULL || out->struct_size < sizeof out->struct_size ||
+        out->struct_size > sizeof *out) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    size_t size = out->struct_size;
+    ductile_stats s = {.struct_size = size};
+    dti_lock_take(&a->hot);
+    fill_counts_locked(a, &s);
+    sum_arenas_locked(a, &s);
+    dti_lock_open(&a->hot);
+    fill_driver(a, &s);
+    memcpy(out, &s, size);
+    return DUCTILE_OK;
+}
+
+void ductile_reset_peaks(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    dpool_counts *c = &a->counts;
+    c->requested_peak = c->requested;
+    c->allocated_peak = c->allocated;
+    c->held_peak = c->held;
+    c->span_peak = c->span;
+    dti_lock_open(&a->hot);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+static uint64_t free_bytes_of(const dpool_block *b) {
+    return b != NULL && b->state == DPOOL_FREE ? b->size : 0;
+}
+
+static void describe_locked(const dpool_block *b, ductile_block_info *info) {
+    const dseg_segment *seg = b->region->seg;
+    size_t size = info->struct_size;
+    *info = (ductile_block_info){
+        .struct_size = size,
+        .address = b->addr,
+        .size = b->size,
+        .requested_size = b->state == DPOOL_LIVE ? b->requested : 0,
+        .state = (ductile_block_state)b->state,
+        .stream = b->region->arena->stream,
+        .segment = seg->range.addr,
+        .segment_bytes = seg->range.size,
+        .free_before_bytes = free_bytes_of(b->prev),
+        .free_after_bytes = free_bytes_of(b->next),
+    };
+}
+
+ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
+                                   ductile_block_info *out) {
+    if (a == NULL || out == NULL || out->struct_size < sizeof out->struct_size ||
+        out->struct_size > sizeof *out) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_block_info info = {.struct_size = out->struct_size};
+    ductile_status status = DUCTILE_OK;
+    dti_lock_take(&a->hot);
+    const dpool_block *b = dpool_map_find(&a->map, address);
+    if (b != NULL) {
+        describe_locked(b, &info);
+    } else {
+        status = dpool_explain_miss_locked(a, address);
+    }
+    dti_lock_open(&a->hot);
+    memcpy(out, &info, info.struct_size);
+    return status;
+}
+
+ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
+    if (a == NULL || visit == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    dti_lock_take(&a->hot);
+    int ended = 0;
+    for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
+        const dpool_region *region = a->segments.items[i]->owner;
+        for (const dpool_block *b = region->first; b != NULL && ended == 0; b = b->next) {
+            ductile_block_info info = {.struct_size = sizeof info};
+            describe_locked(b, &info);
+            ended = visit(user, &info);
+        }
+    }
+    dti_lock_open(&a->hot);
+    return DUCTILE_OK;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Choosing the place of a request that no FREE block serves: a window in a run of FREE and GAP
+ * blocks that needs the fewest new granules; the lowest address among equals.
+ *
+ *     LIVE [FREE][ GAP ][FREE][ GAP ... to the end of the range
+ *          |<----- window ---->|
+ *
+ * Linear in the number of gaps, which healing keeps small.
+ */
+#ifndef DUCTILE_POOL_PLACE_H
+#define DUCTILE_POOL_PLACE_H
+
+#include "pool/arena.h"
+
+typedef struct dpool_place {
+    dpool_block *block; /* holds start; NULL: no run is long enough */
+    ductile_addr start;
+    uint64_t n_granules; /* how many the window lacks */
+} dpool_place;
+
+dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                      uint64_t size);
+
+#endif

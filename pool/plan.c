@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a plan: the window, the donors, and taking both back. */
+#include "pool/plan.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW_NODES = 8 }; /* splits at both ends, of blocks and of granules */
+
+/* ---- Room ---------------------------------------------------------------------------------- */
+
+static uint64_t most_granules(const ductile_allocator *a, uint64_t size) {
+    return size / a->granule + 2; /* a window may begin and end inside a granule */
+}
+
+uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size) {
+    return 2 * most_granules(a, size) + WINDOW_NODES;
+}
+
+static bool resize(void **array, uint64_t n, size_t element) {
+    void *larger = realloc(*array, n * element);
+    if (larger != NULL) {
+        *array = larger;
+    }
+    return larger != NULL;
+}
+
+ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size) {
+    if (a->plan == NULL) {
+        a->plan = calloc(1, sizeof *a->plan);
+    }
+    dpool_plan *p = a->plan;
+    if (p == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t n = dti_max(most_granules(a, size), 64);
+    if (n <= p->max_handles) {
+        return DUCTILE_OK;
+    }
+    n += n / 2;
+    if (!resize((void **)&p->pieces, n, sizeof *p->pieces) ||
+        !resize((void **)&p->donors, n, sizeof *p->donors) ||
+        !resize((void **)&p->donor_used, n, sizeof *p->donor_used) ||
+        !resize((void **)&p->handles, n, sizeof *p->handles) ||
+        !resize((void **)&p->origins, n, sizeof *p->origins)) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    p->max_pieces = p->max_donors = p->max_handles = (uint32_t)n;
+    p->host_bytes = n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donor_used +
+                         sizeof *p->handles + sizeof *p->origins);
+    return DUCTILE_OK;
+}
+
+void dpool_plan_fini(ductile_allocator *a) {
+    if (a->plan != NULL) {
+        free(a->plan->pieces);
+        free(a->plan->donors);
+        free(a->plan->donor_used);
+        free(a->plan->handles);
+        free(a->plan->origins);
+        free(a->plan);
+        a->plan = NULL;
+    }
+}
+
+static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
+    p->arena = arena;
+    p->region = region;
+    p->body = p->lead = p->rest = NULL;
+    p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
+    p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
+    p->seq = 0;
+}
+
+/* ---- The window ---------------------------------------------------------------------------- */
+
+static ductile_addr granule_floor(const ductile_allocator *a, const dpool_region *r,
+                                  ductile_addr addr) {
+    return r->seg->range.addr + dti_round_down(addr - r->seg->range.addr, a->granule);
+}
+
+static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region *r,
+                                 ductile_addr addr) {
+    return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
+}
+
+static void add_piece(ductile_allocator *a, ductile_addr from, ductile_addr to) {
+    dpool_plan *p = a->plan;
+    uint32_t first = dseg_granule(p->region->seg, from);
+    uint32_t n = (uint32_t)((to - from) / a->granule);
+    p->pieces[p->n_pieces++] = (dpool_piece){.first = first, .n_granules = n};
+    p->n_granules += n;
+}
+
+/* Cuts a BUSY block at addr, if addr lies inside. Returns the part from addr on. */
+static dpool_block *cut(ductile_allocator *a, dpool_block *b, ductile_addr addr) {
+    return addr > b->addr && addr < dpool_end(b) ? dpool_split(&a->nodes, b, addr - b->addr) : b;
+}
+
+/* What lies before `from` or from `to` on stays as it was; the middle is BUSY and returned. */
+static dpool_block *carve_free(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                               ductile_addr to) {
+    dpool_make_busy_locked(b);
+    dpool_block *middle = cut(a, b, from);
+    dpool_block *after = cut(a, middle, to);
+    if (after != middle) {
+        (void)dpool_make_free_locked(a, after);
+    }
+    if (middle != b) {
+        (void)dpool_make_free_locked(a, b);
+    }
+    return middle;
+}
+
+static dpool_block *carve_gap(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                              ductile_addr to) {
+    dpool_make_busy_locked(b);
+    dpool_block *middle = cut(a, b, from);
+    dpool_block *after = cut(a, middle, to);
+    if (after != middle) {
+        (void)dpool_make_gap_locked(a, after);
+    }
+    if (middle != b) {
+        (void)dpool_make_gap_locked(a, b);
+    }
+    return middle;
+}
+
+/* Marks the part of block b that lies in [start, end) BUSY; of a gap, whole granules of it, the
+ * surplus of which becomes lead or rest. Returns the block that begins the part. */
+static dpool_block *busy_part(ductile_allocator *a, dpool_block *b, ductile_addr start,
+                              ductile_addr end) {
+    dpool_plan *p = a->plan;
+    ductile_addr from = dti_max(start, b->addr);
+    ductile_addr to = dti_min(end, dpool_end(b));
+    if (b->state == DPOOL_FREE) {
+        return carve_free(a, b, from, to);
+    }
+    ductile_addr low = granule_floor(a, p->region, from);
+    ductile_addr high = granule_ceil(a, p->region, to);
+    dpool_block *part = carve_gap(a, b, low, high);
+    add_piece(a, low, high);
+    dpool_block *body = cut(a, part, from);
+    p->lead = body != part ? part : p->lead;
+    dpool_block *surplus = cut(a, body, to);
+    p->rest = surplus != body ? surplus : p->rest;
+    return body;
+}
+
+static void busy_window(ductile_allocator *a, const dpool_place *place, uint64_t size) {
+    dpool_plan *p = a->plan;
+    ductile_addr end = place->start + size;
+    p->body_bytes = size;
+    p->body = busy_part(a, place->block, place->start, end);
+    for (dpool_block *b = p->body; dpool_end(b) < end;) {
+        b = busy_part(a, b->next, place->start, end);
+    }
+}
+
+/* ---- Donors -------------------------------------------------------------------------------- */
+
+/* The granules of b that are backed by whole handles inside it: [*low, *high). */
+static bool whole_handles(const ductile_allocator *a, const dpool_block *b, uint32_t *low,
+                          uint32_t *high) {
+    const dseg_segment *seg = b->region->seg;
+    *low = dseg_granule(seg, granule_ceil(a, b->region, b->addr));
+    *high = dseg_granule(seg, granule_floor(a, b->region, dpool_end(b)));
+    while (*low < *high && seg->slots[*low].offset != 0) {
+        (*low)++;
+    }
+    while (*low < *high) {
+        const dseg_slot *last = &seg->slots[*high - 1];
+        if (last->offset == last->handle->n_granules - 1) {
+            break;
+        }
+        (*high)--;
+    }
+    return *low < *high;
+}
+
+/* Taking from the side of a gap makes no new one. */
+static bool take_from_top(const dpool_block *b) {
+    bool gap_above = b->next != NULL && b->next->state == DPOOL_GAP;
+    bool gap_below = b->prev != NULL && b->prev->state == DPOOL_GAP;
+    return gap_above || !gap_below;
+}
+
+static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint32_t n) {
+    dpool_plan *p = a->plan;
+    const dseg_segment *seg = b->region->seg;
+    dpool_block *donor = carve_free(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
+    p->donor_used[p->n_donors] = 0;
+    p->donors[p->n_donors++] = donor;
+    p->donated += n;
+    p->epoch = dti_max(p->epoch, donor->epoch);
+}
+
+static bool can_add_donor(const ductile_allocator *a) {
+    return a->plan->n_donors < a->plan->max_donors && a->nodes.n_spare >= 2;
+}
+
+/* Where every handle is one granule, a donor is a run of them, never more than is needed. */
+static void donate_run(ductile_allocator *a, dpool_block *b, uint32_t low, uint32_t high,
+                       uint64_t need) {
+    uint32_t n = (uint32_t)dti_min(high - low, need);
+    add_donor(a, b, take_from_top(b) ? high - n : low, n);
+}
+
+/* Handles of several granules are donors one by one, because some may not fit any piece. */
+static void donate_singly(ductile_allocator *a, dpool_block *b, uint32_t low, uint32_t high,
+                          uint64_t need) {
+    const dseg_segment *seg = b->region->seg;
+    uint64_t enough = a->plan->donated + need;
+    while (high > low && a->plan->donated < enough && can_add_donor(a)) {
+        uint32_t n = seg->slots[high - 1].handle->n_granules;
+        ductile_addr start = dseg_addr(seg, high - n);
+        dpool_block *below = b->addr < start ? b : NULL;
+        add_donor(a, b, high - n, n);
+        high -= n;
+        if (below == NULL) {
+            return;
+        }
+        b = below;
+    }
+}
+
+static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
+    uint32_t low;
+    uint32_t high;
+    if (!whole_handles(a, b, &low, &high)) {
+        return;
+    }
+    if (a->max_handle_granules == 1) {
+        donate_run(a, b, low, high, need);
+    } else {
+        donate_singly(a, b, low, high, need);
+    }
+}
+
+/* Collects donors among the FREE blocks of `from`, the largest first. */
+static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch) {
+    dpool_plan *p = a->plan;
+    dpool_block *b = dpool_index_below(&from->index, NULL);
+    while (b != NULL && b->size >= a->granule && p->donated < need && can_add_donor(a)) {
+        dpool_block *next = dpool_index_below(&from->index, b);
+        if (b->epoch < below_epoch) {
+            donate(a, b, need - p->donated);
+        }
+        b = next;
+    }
+}
+
+static void collect_foreign(ductile_allocator *a, uint64_t need) {
+    for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
+        if (other != a->plan->arena) {
+            collect(a, other, need, other->proven_epoch);
+        }
+    }
+}
+
+/* ---- Requests and healing ------------------------------------------------------------------ */
+
+static bool sources_suffice(const ductile_allocator *a, uint64_t cached) {
+    const dvmm_handle_store *store = &a->store;
+    uint64_t room = store->limit_bytes > store->held_bytes
+                        ? (store->limit_bytes - store->held_bytes) / a->granule
+                        : 0;
+    return a->plan->donated + cached + room >= a->plan->n_granules;
+}
+
+ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
+                                         const dpool_place *place, uint64_t size,
+                                         unsigned sources) {
+    dpool_plan *p = a->plan;
+    clear(p, arena, place->block->region);
+    busy_window(a, place, size);
+    uint64_t cached = dti_min(p->n_granules, a->store.cached_bytes / a->granule);
+    uint64_t need = p->n_granules - cached;
+    if ((sources & DPOOL_OWN_DONORS) != 0) {
+        collect(a, arena, need, UINT64_MAX);
+        p->n_own_donors = p->n_donors;
+    }
+    if ((sources & DPOOL_FOREIGN_DONORS) != 0 && p->donated < need) {
+        collect_foreign(a, need);
+    }
+    if (!sources_suffice(a, cached)) {
+        dpool_plan_cancel_locked(a);
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    return DUCTILE_OK;
+}
+
+/* The topmost FREE block above the gap, in its run, that can give a handle; NULL for none. */
+static dpool_block *top_of_run(const ductile_allocator *a, dpool_block *gap) {
+    dpool_block *top = NULL;
+    uint32_t low;
+    uint32_t high;
+    for (dpool_block *b = gap->next; b != NULL; b = b->next) {
+        if (b->state == DPOOL_FREE && whole_handles(a, b, &low, &high)) {
+            top = b;
+        } else if (b->state != DPOOL_GAP && b->state != DPOOL_FREE) {
+            break;
+        }
+    }
+    return top;
+}
+
+bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
+                            uint32_t budget) {
+    dpool_plan *p = a->plan;
+    if (gap->prev == NULL || gap->prev->state != DPOOL_FREE) {
+        return false;
+    }
+    dpool_block *top = top_of_run(a, gap);
+    if (top == NULL) {
+        return false;
+    }
+    clear(p, arena, gap->region);
+    uint64_t n = dti_min(gap->size / a->granule, budget);
+    donate(a, top, n);
+    if (p->donated > n) { /* one handle larger than the gap */
+        dpool_plan_cancel_locked(a);
+        return false;
+    }
+    p->n_own_donors = p->n_donors;
+    ductile_addr end = gap->addr + p->donated * a->granule;
+    p->lead = carve_gap(a, gap, gap->addr, end);
+    add_piece(a, p->lead->addr, end);
+    return true;
+}
+
+/* ---- Publish and cancel -------------------------------------------------------------------- */
+
+static void retire_donor(ductile_allocator *a, dpool_block *b, uint64_t seq) {
+    dpool_arena *arena = b->region->arena;
+    b->state = DPOOL_RETIRING;
+    dpool_set_epoch(b, arena == a->plan->arena ? seq : 0);
+    dpool_list_append(&arena->retiring, b);
+    arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+    a->counts.retiring += b->size;
+}
+
+static void settle_donors(ductile_allocator *a, bool published) {
+    dpool_plan *p = a->plan;
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        dpool_block *b = p->donors[i];
+        if (published && p->donor_used[i] != 0) {
+            retire_donor(a, b, p->seq);
+        } else {
+            (void)dpool_make_free_locked(a, b);
+        }
+    }
+}
+
+static void unite_body(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    while (p->body->size < p->body_bytes) {
+        dpool_absorb_next(&a->nodes, p->body);
+    }
+    DTI_ASSERT(p->body->size == p->body_bytes);
+}
+
+static void free_surplus(ductile_allocator *a, dpool_block *b) {
+    if (b != NULL) {
+        dpool_set_epoch(b, a->plan->epoch);
+        (void)dpool_make_free_locked(a, b);
+    }
+}
+
+dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested) {
+    dpool_plan *p = a->plan;
+    uint64_t bytes = p->n_granules * a->granule;
+    p->arena->mapped_bytes += bytes;
+    a->counts.mapped += bytes;
+    settle_donors(a, true);
+    if (p->body != NULL) {
+        unite_body(a);
+        dpool_make_live_locked(a, p->body, requested);
+    }
+    free_surplus(a, p->lead);
+    free_surplus(a, p->rest);
+    return p->body;
+}
+
+static bool is_quarantined(const dpool_plan *p, const dpool_piece *piece) {
+    for (uint32_t g = piece->first; g < piece->first + piece->n_granules; g++) {
+        if (p->region->seg->slots[g].state == DSEG_QUARANTINED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void restore(ductile_allocator *a, dpool_block *b, uint32_t *next_piece) {
+    dpool_plan *p = a->plan;
+    const dpool_piece *piece = &p->pieces[*next_piece];
+    bool is_piece = *next_piece < p->n_pieces && b->addr == dseg_addr(p->region->seg, piece->first);
+    if (!is_piece) {
+        (void)dpool_make_free_locked(a, b);
+        return;
+    }
+    (*next_piece)++;
+    if (is_quarantined(p, piece)) {
+        b->state = DPOOL_QUARANTINED;
+    } else {
+        (void)dpool_make_gap_locked(a, b);
+    }
+}
+
+/* Surplus and body were cut apart inside granules: one block for each piece again. */
+static dpool_block *mend_window(ductile_allocator *a, ductile_addr *end) {
+    dpool_plan *p = a->plan;
+    dpool_block *first = p->lead != NULL ? p->lead : p->body;
+    *end = p->body != NULL ? p->body->addr + p->body_bytes : dpool_end(first);
+    if (p->rest != NULL) {
+        *end = dpool_end(p->rest);
+        dpool_absorb_next(&a->nodes, p->rest->prev);
+    }
+    if (p->lead != NULL && p->body != NULL) {
+        dpool_absorb_next(&a->nodes, p->lead);
+    }
+    return first;
+}
+
+void dpool_plan_cancel_locked(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    settle_donors(a, false);
+    if (p->lead == NULL && p->body == NULL) {
+        return;
+    }
+    ductile_addr end = 0;
+    uint32_t next_piece = 0;
+    dpool_block *b = mend_window(a, &end);
+    while (b != NULL) {
+        dpool_block *next = dpool_end(b) < end ? b->next : NULL;
+        restore(a, b, &next_piece);
+        b = next;
+    }
+}

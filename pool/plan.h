@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A plan: which empty granules get memory, and which handles it comes from. Made under the hot
+ * lock by marking all it touches BUSY, carried out by driver calls without it, published or
+ * undone under it. One plan at a time, by the holder of the slow lock.
+ *
+ *     find     window blocks, donors        -> BUSY     hot lock
+ *     execute  marker, create, map, access              driver calls; may fail, then undone
+ *     publish  donors -> RETIRING, window -> LIVE/FREE  hot lock; cannot fail
+ *     cancel   everything as before                     hot lock; cannot fail
+ *
+ * All nodes that publish or cancel could need are spent when the plan is made.
+ */
+#ifndef DUCTILE_POOL_PLAN_H
+#define DUCTILE_POOL_PLAN_H
+
+#include "pool/place.h"
+
+typedef enum dpool_origin {
+    DPOOL_FROM_CACHE = 0,
+    DPOOL_FROM_DONOR = 1,
+    DPOOL_CREATED = 2
+} dpool_origin;
+
+/* Empty granules of the plan's region that get memory. */
+typedef struct dpool_piece {
+    uint32_t first;
+    uint32_t n_granules;
+    uint32_t first_handle; /* its handles within the plan's */
+    uint32_t n_handles;
+} dpool_piece;
+
+typedef struct dpool_plan {
+    dpool_arena *arena; /* that receives */
+    dpool_region *region;
+    dpool_block *body; /* first BUSY block of the request; NULL when healing         */
+    uint64_t body_bytes;
+    dpool_block *lead; /* BUSY before the body, after it: memory left over; or NULL  */
+    dpool_block *rest;
+    dpool_piece *pieces;
+    uint32_t n_pieces;
+    uint32_t max_pieces;
+    dpool_block **donors; /* BUSY blocks of whole handles, this arena's first           */
+    uint8_t *donor_used;  /* set by execute: all handles of it moved, or none           */
+    uint32_t n_donors;
+    uint32_t n_own_donors;
+    uint32_t max_donors;
+    dvmm_handle **handles; /* in the order of the pieces */
+    uint8_t *origins;
+    uint32_t n_handles;
+    uint32_t max_handles;
+    uint64_t n_granules; /* of all pieces                                              */
+    uint64_t donated;    /* granules of all donors                                     */
+    uint64_t epoch;      /* the latest of the donors' epochs                           */
+    uint64_t seq;        /* of the marker recorded when own memory moves               */
+    uint64_t host_bytes;
+} dpool_plan;
+
+enum { DPOOL_OWN_DONORS = 1, DPOOL_FOREIGN_DONORS = 2 }; /* flags: where handles may come from */
+
+/* Makes the arrays large enough for a request. Slow lock held, hot lock not. */
+ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size);
+void dpool_plan_fini(ductile_allocator *a);
+
+/* How many spare nodes a plan for `size` may need. */
+uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size);
+
+/*
+ * Plans the request in the place. ERR_OUT_OF_MEMORY when the allowed sources cannot give what the
+ * place lacks; then nothing is BUSY. Both locks held; dpool_plan_nodes nodes are spare.
+ */
+ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
+                                         const dpool_place *place, uint64_t size, unsigned sources);
+
+/* Plans to fill the lower part of a gap from FREE memory at the top of its run, at most `budget`
+ * granules. False when there is nothing to do. Both locks held; nodes as for a request of 0. */
+bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
+                            uint32_t budget);
+
+/* Carries the plan out. On failure all driver work is undone (or quarantined). Slow lock held. */
+ductile_status dpool_plan_execute(ductile_allocator *a);
+
+/* The request's block becomes LIVE and is returned; NULL when healing. Both locks held. */
+dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested);
+
+void dpool_plan_cancel_locked(ductile_allocator *a);
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Carrying a plan out: marker, handles, mappings; and undoing them in reverse. */
+#include "pool/plan.h"
+#include "pool/progress.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+/* ---- Handles ------------------------------------------------------------------------------- */
+
+/* Walks the donors' handles in order. */
+typedef struct donor_cursor {
+    uint32_t donor;
+    uint32_t granule; /* within the donor */
+} donor_cursor;
+
+static void add_handle(dpool_plan *p, dvmm_handle *h, dpool_origin origin) {
+    DTI_ASSERT(p->n_handles < p->max_handles);
+    p->handles[p->n_handles] = h;
+    p->origins[p->n_handles++] = (uint8_t)origin;
+}
+
+static uint32_t granules_of(const ductile_allocator *a, const dpool_block *b) {
+    return (uint32_t)(b->size / a->granule);
+}
+
+/* The next donated handle of at most `most` granules; donors with a larger one stay unused. */
+static dvmm_handle *next_donated(ductile_allocator *a, donor_cursor *at, uint32_t most) {
+    dpool_plan *p = a->plan;
+    while (at->donor < p->n_donors) {
+        dpool_block *b = p->donors[at->donor];
+        const dseg_segment *seg = b->region->seg;
+        dvmm_handle *h = dseg_handle_at(seg, dseg_granule(seg, b->addr) + at->granule, NULL);
+        bool fits = h->n_granules <= most;
+        if (fits) {
+            at->granule += h->n_granules;
+            p->donor_used[at->donor] = 1;
+        }
+        if (!fits || at->granule == granules_of(a, b)) {
+            at->donor++;
+            at->granule = 0;
+        }
+        if (fits) {
+            return h;
+        }
+    }
+    return NULL;
+}
+
+static ductile_status next_handle(ductile_allocator *a, donor_cursor *at, uint32_t most,
+                                  uint32_t *got) {
+    dvmm_handle *h = dvmm_store_take(&a->store, most);
+    dpool_origin origin = DPOOL_FROM_CACHE;
+    if (h == NULL) {
+        h = next_donated(a, at, most);
+        origin = DPOOL_FROM_DONOR;
+    }
+    if (h == NULL) {
+        uint32_t n = (uint32_t)dti_min(most, a->max_handle_granules);
+        ductile_status status = dvmm_store_create(&a->store, n, &h);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        origin = DPOOL_CREATED;
+    }
+    add_handle(a->plan, h, origin);
+    *got = h->n_granules;
+    return DUCTILE_OK;
+}
+
+static ductile_status fill_piece(ductile_allocator *a, dpool_piece *piece, donor_cursor *at) {
+    piece->first_handle = a->plan->n_handles;
+    uint32_t lacks = piece->n_granules;
+    while (lacks > 0) {
+        uint32_t got = 0;
+        ductile_status status = next_handle(a, at, lacks, &got);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        lacks -= got;
+    }
+    piece->n_handles = a->plan->n_handles - piece->first_handle;
+    return DUCTILE_OK;
+}
+
+static ductile_status gather_handles(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    donor_cursor at = {0, 0};
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        ductile_status status = fill_piece(a, &p->pieces[i], &at);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+    return DUCTILE_OK;
+}
+
+/* Handles that no piece holds go to the cache; one stuck at a quarantined address is lost. */
+static void put_handles_back(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        dvmm_handle *h = p->handles[i];
+        if (p->origins[i] == DPOOL_FROM_DONOR) {
+            continue;
+        }
+        if (h->n_mappings == 0) {
+            dvmm_store_put(&a->store, h);
+        } else {
+            dvmm_store_lose(&a->store, h);
+        }
+    }
+    p->n_handles = 0;
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------ */
+
+static ductile_status map_pieces(ductile_allocator *a, uint32_t *n_mapped) {
+    dpool_plan *p = a->plan;
+    for (*n_mapped = 0; *n_mapped < p->n_pieces; (*n_mapped)++) {
+        const dpool_piece *piece = &p->pieces[*n_mapped];
+        bool quarantined = false;
+        ductile_status status =
+            dseg_map(p->region->seg, piece->first, &p->handles[piece->first_handle],
+                     piece->n_handles, &quarantined);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+    return DUCTILE_OK;
+}
+
+static void unmap_pieces(ductile_allocator *a, uint32_t n) {
+    dpool_plan *p = a->plan;
+    while (n-- > 0) {
+        (void)dseg_unmap_unused(p->region->seg, p->pieces[n].first, p->pieces[n].n_granules);
+    }
+}
+
+static void retire_donors(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        dpool_block *b = p->donors[i];
+        if (p->donor_used[i] != 0) {
+            dseg_segment *seg = b->region->seg;
+            dseg_retire(seg, dseg_granule(seg, b->addr), granules_of(a, b));
+        }
+    }
+}
+
+ductile_status dpool_plan_execute(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    uint32_t n_mapped = 0;
+    /* The marker comes before the maps, so that undoing them never depends on it: donors are FREE,
+     * so all work that used them was issued before now. */
+    ductile_status status = DUCTILE_OK;
+    if (p->n_own_donors > 0) {
+        status = dpool_mark(a, p->arena, &p->seq);
+    }
+    if (status == DUCTILE_OK) {
+        status = gather_handles(a);
+    }
+    if (status == DUCTILE_OK) {
+        status = map_pieces(a, &n_mapped);
+    }
+    if (status == DUCTILE_OK) {
+        retire_donors(a); /* nothing below can fail */
+        return DUCTILE_OK;
+    }
+    unmap_pieces(a, n_mapped);
+    put_handles_back(a);
+    return status;
+}

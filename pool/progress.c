@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/progress.h"
+
+#include "pool/stream_use.h"
+
+#include <stdlib.h>
+
+/* ---- Markers ------------------------------------------------------------------------------- */
+
+/* A full ring gives up its newest marker: whoever waited for it waits for the one after it. */
+static dvmm_marker *push_mark_locked(dpool_arena *arena, dvmm_marker *m, uint64_t epoch,
+                                     uint64_t *seq) {
+    dvmm_marker *replaced = NULL;
+    if (arena->n_marks == DPOOL_RING) {
+        replaced = arena->ring[--arena->n_marks].marker;
+    }
+    arena->marker_seq++;
+    arena->ring[arena->n_marks++] = (dpool_ring_mark){m, arena->marker_seq, epoch};
+    arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
+    if (seq != NULL) {
+        *seq = arena->marker_seq;
+    }
+    return replaced;
+}
+
+ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq) {
+    if (!dpool_arena_is_nameable(arena)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    dti_lock_take(&a->hot);
+    uint64_t epoch = arena->alloc_epoch;
+    dti_lock_open(&a->hot);
+    dvmm_marker *m = NULL;
+    ductile_status status = dvmm_marker_record(&a->markers, arena->stream, &m);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dti_lock_take(&a->hot);
+    dvmm_marker *replaced = push_mark_locked(arena, m, epoch, seq);
+    dti_lock_open(&a->hot);
+    if (replaced != NULL) {
+        dvmm_marker_drop(&a->markers, replaced);
+    }
+    return DUCTILE_OK;
+}
+
+static uint32_t copy_marks(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *copy) {
+    dti_lock_take(&a->hot);
+    uint32_t n = arena->n_marks;
+    for (uint32_t i = 0; i < n; i++) {
+        copy[i] = arena->ring[i];
+        dvmm_marker_hold(copy[i].marker);
+    }
+    dti_lock_open(&a->hot);
+    return n;
+}
+
+/* How many of the oldest markers are done. Mostly all are, so the newest is asked first. */
+static uint32_t count_done(ductile_allocator *a, const dpool_ring_mark *marks, uint32_t n) {
+    if (n > 0 && dvmm_marker_query(&a->markers, marks[n - 1].marker) == DUCTILE_OK) {
+        return n;
+    }
+    uint32_t done = 0;
+    while (done < n && dvmm_marker_query(&a->markers, marks[done].marker) == DUCTILE_OK) {
+        done++;
+    }
+    return done;
+}
+
+/* Removes the markers up to seq from the ring into `gone`. */
+static uint32_t pop_marks_locked(dpool_arena *arena, uint64_t seq, dvmm_marker **gone) {
+    uint32_t n = 0;
+    while (n < arena->n_marks && arena->ring[n].seq <= seq) {
+        gone[n] = arena->ring[n].marker;
+        n++;
+    }
+    for (uint32_t i = n; i < arena->n_marks; i++) {
+        arena->ring[i - n] = arena->ring[i];
+    }
+    arena->n_marks -= n;
+    return n;
+}
+
+static void accept_mark(ductile_allocator *a, dpool_arena *arena, const dpool_ring_mark *done) {
+    dvmm_marker *gone[DPOOL_RING];
+    dti_lock_take(&a->hot);
+    arena->done_seq = dti_max(arena->done_seq, done->seq);
+    arena->proven_epoch = dti_max(arena->proven_epoch, done->epoch);
+    uint32_t n = pop_marks_locked(arena, done->seq, gone);
+    dti_lock_open(&a->hot);
+    for (uint32_t i = 0; i < n; i++) {
+        dvmm_marker_drop(&a->markers, gone[i]);
+    }
+}
+
+void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena) {
+    dpool_ring_mark marks[DPOOL_RING];
+    uint32_t n = copy_marks(a, arena, marks);
+    uint32_t n_done = count_done(a, marks, n);
+    if (n_done > 0) {
+        accept_mark(a, arena, &marks[n_done - 1]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        dvmm_marker_drop(&a->markers, marks[i].marker);
+    }
+}
+
+/* ---- Pending blocks ------------------------------------------------------------------------ */
+
+enum { MAX_BUSY_STREAMS = 16 };
+
+/* Streams found at work in this poll: their later markers are not done either. */
+typedef struct busy_streams {
+    ductile_stream streams[MAX_BUSY_STREAMS];
+    uint32_t n;
+} busy_streams;
+
+static bool is_busy(const busy_streams *busy, ductile_stream stream) {
+    for (uint32_t i = 0; i < busy->n; i++) {
+        if (busy->streams[i] == stream) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool use_is_done(ductile_allocator *a, const dpool_use *use, uint64_t freed_at,
+                        uint64_t context_epoch, busy_streams *busy) {
+    if (freed_at < context_epoch) {
+        return true;
+    }
+    if (use->marker == NULL || is_busy(busy, use->stream)) {
+        return false;
+    }
+    if (dvmm_marker_query(&a->markers, use->marker) == DUCTILE_OK) {
+        return true;
+    }
+    if (busy->n < MAX_BUSY_STREAMS) {
+        busy->streams[busy->n++] = use->stream;
+    }
+    return false;
+}
+
+static bool uses_are_done(ductile_allocator *a, const dpool_use *first, uint64_t context_epoch,
+                          busy_streams *busy) {
+    for (const dpool_use *use = first; use != NULL; use = use->next) {
+        if (!use_is_done(a, use, first->block->epoch, context_epoch, busy)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    dpool_use *waiting = arena->pending_first;
+    uint64_t context_epoch = arena->context_epoch;
+    arena->pending_first = arena->pending_last = NULL;
+    dti_lock_open(&a->hot);
+    busy_streams busy = {.n = 0};
+    while (waiting != NULL) {
+        dpool_use *next = waiting->pending_next;
+        if (uses_are_done(a, waiting, context_epoch, &busy)) {
+            dpool_pending_finish(a, waiting);
+        } else {
+            dpool_pending_append(a, waiting);
+        }
+        waiting = next;
+    }
+}
+
+/* ---- Retiring addresses -------------------------------------------------------------------- */
+
+static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    dpool_block *b = arena->retiring.first;
+    while (b != NULL && b->epoch > arena->done_seq) {
+        b = b->list_next;
+    }
+    if (b != NULL) {
+        dpool_list_remove(&arena->retiring, b);
+    }
+    dti_lock_open(&a->hot);
+    return b;
+}
+
+static void settle_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
+    dpool_region *region = b->region;
+    dti_lock_take(&a->hot);
+    a->counts.retiring -= b->size;
+    if (status == DUCTILE_OK) {
+        (void)dpool_make_gap_locked(a, b);
+    } else {
+        b->state = DPOOL_QUARANTINED;
+    }
+    dpool_publish_locked(a, region);
+    dti_lock_open(&a->hot);
+}
+
+void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
+    uint32_t n = 0;
+    dpool_block *b;
+    while (n < most && (b = next_retired(a, arena)) != NULL) {
+        dseg_segment *seg = b->region->seg;
+        uint32_t granules = (uint32_t)(b->size / a->granule);
+        ductile_status status = dseg_reclaim(seg, dseg_granule(seg, b->addr), granules);
+        n += granules;
+        settle_retired(a, b, status);
+    }
+}
+
+void dpool_respect_retain(ductile_allocator *a) {
+    if (a->options.retain_bytes == 0 || a->store.cached_bytes <= a->options.retain_bytes) {
+        return;
+    }
+    (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
+    dti_lock_take(&a->hot);
+    dpool_publish_locked(a, NULL);
+    dti_lock_open(&a->hot);
+}
+
+/* ---- Snapshots around waits ---------------------------------------------------------------- */
+
+ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
+    *s = (dpool_snapshot){NULL, 0};
+    dti_lock_take(&a->hot);
+    uint64_t n = a->counts.arenas;
+    dti_lock_open(&a->hot);
+    s->marks = calloc(n + 1, sizeof *s->marks);
+    if (s->marks == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
+        arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
+        arena->n_waiters++;
+        s->marks[s->n++] =
+            (dpool_snapshot_mark){arena, arena->alloc_epoch, arena->marker_seq, false};
+    }
+    dti_lock_open(&a->hot);
+    return DUCTILE_OK;
+}
+
+void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context) {
+    dti_lock_take(&a->hot);
+    for (uint32_t i = 0; i < s->n; i++) {
+        const dpool_snapshot_mark *mark = &s->marks[i];
+        dpool_arena *arena = mark->arena;
+        if (mark->skipped) {
+            continue;
+        }
+        arena->proven_epoch = dti_max(arena->proven_epoch, mark->epoch);
+        arena->done_seq = dti_max(arena->done_seq, mark->seq);
+        if (context) {
+            arena->context_epoch = dti_max(arena->context_epoch, mark->epoch);
+        }
+    }
+    dti_lock_open(&a->hot);
+}
+
+void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
+    dti_lock_take(&a->hot);
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->marks[i].arena->n_waiters--;
+    }
+    dti_lock_open(&a->hot);
+    free(s->marks);
+    *s = (dpool_snapshot){NULL, 0};
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Progress of streams: recording markers, reading them, and what becomes possible when they are
+ * done: pending blocks become free, retiring addresses are unmapped.
+ */
+#ifndef DUCTILE_POOL_PROGRESS_H
+#define DUCTILE_POOL_PROGRESS_H
+
+#include "pool/arena.h"
+
+#include <limits.h>
+
+/*
+ * Records a marker on the arena's stream. Pre: inside a call that names this stream; no lock HOT.
+ * *seq (may be NULL) receives its number. ERR_CAPTURING when the stream cannot be marked now.
+ */
+ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq);
+
+/* Reads the arena's markers: raises done_seq and proven_epoch. Slow lock held, hot lock not. */
+void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
+
+/* Frees the pending blocks whose recorded work is done. Slow lock held, hot lock not. */
+void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena);
+
+/* Unmaps retiring addresses that are proven unused, about `most` granules of them. As above. */
+void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
+
+/* Releases cached handles above retain_bytes. As above. */
+void dpool_respect_retain(ductile_allocator *a);
+
+/*
+ * A snapshot of how far arenas had come, taken before a wait without locks, so that after it just
+ * that much is known done. Arenas in it cannot disappear.
+ */
+typedef struct dpool_snapshot_mark {
+    dpool_arena *arena;
+    uint64_t epoch;
+    uint64_t seq;
+    bool skipped; /* could not be waited for */
+} dpool_snapshot_mark;
+
+typedef struct dpool_snapshot {
+    dpool_snapshot_mark *marks;
+    uint32_t n;
+} dpool_snapshot;
+
+/* Notes every arena. Hot lock not held. ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s);
+
+/* What was noted is done now (for those not skipped); context: for recorded streams too. */
+void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context);
+
+/* Unpins the arenas. */
+void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s);
+
+#endif

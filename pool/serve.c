@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/serve.h"
+
+#include "pool/stream_use.h"
+
+dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
+                                uint64_t requested) {
+    if (a->nodes.n_spare == 0 || !dpool_map_has_room(&a->map)) {
+        return NULL;
+    }
+    dpool_block *b = dpool_index_take(&arena->index, size);
+    if (b == NULL) {
+        return NULL;
+    }
+    if (b->size > size) {
+        dpool_index_insert(&arena->index, dpool_split(&a->nodes, b, size));
+    }
+    dpool_make_live_locked(a, b, requested);
+    return b;
+}
+
+ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr) {
+    const dseg_segment *seg = dseg_set_find(&a->segments, addr);
+    if (seg == NULL) {
+        return DUCTILE_ERR_FOREIGN_POINTER;
+    }
+    const dpool_region *region = seg->owner;
+    const dpool_block *b = region->first;
+    while (b->next != NULL && dpool_end(b) <= addr) {
+        b = b->next;
+    }
+    return b->state == DPOOL_LIVE ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
+}
+
+static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    arena->live_bytes -= b->size;
+    if (arena->live_bytes < arena->heal_below) {
+        arena->heal_due = true;
+    }
+    a->counts.requested -= b->requested;
+    a->counts.allocated -= b->size;
+    a->counts.live_blocks--;
+    a->counts.frees++;
+}
+
+ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr) {
+    dti_lock_take(&a->hot);
+    dpool_block *b = dpool_map_take(&a->map, addr);
+    if (b == NULL) {
+        ductile_status status = dpool_explain_miss_locked(a, addr);
+        dti_lock_open(&a->hot);
+        return status;
+    }
+    leave_live_locked(a, b);
+    dpool_use *uses = b->uses;
+    if (uses != NULL) {
+        dpool_pending_begin_locked(a, b);
+    } else {
+        dpool_set_epoch(b, b->region->arena->alloc_epoch);
+        (void)dpool_make_free_locked(a, b);
+    }
+    dti_lock_open(&a->hot);
+    if (uses != NULL) {
+        dpool_pending_record(a, uses);
+    }
+    return DUCTILE_OK;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/stream_use.h"
+
+#include "pool/serve.h"
+
+#include <stdlib.h>
+
+static bool has_use(const dpool_block *b, ductile_stream stream) {
+    for (const dpool_use *use = b->uses; use != NULL; use = use->next) {
+        if (use->stream == stream) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_own_stream(ductile_allocator *a, const dpool_block *b, ductile_stream stream) {
+    return dpool_arena_find_locked(a, stream) == b->region->arena;
+}
+
+/* Links *use to the block if the stream is new to it, and clears *use then. */
+static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, dpool_use **use) {
+    dpool_block *b = dpool_map_find(&a->map, addr);
+    if (b == NULL) {
+        return dpool_explain_miss_locked(a, addr);
+    }
+    if (!is_own_stream(a, b, (*use)->stream) && !has_use(b, (*use)->stream)) {
+        (*use)->next = b->uses;
+        b->uses = *use;
+        a->counts.use_host_bytes += sizeof **use;
+        *use = NULL;
+    }
+    return DUCTILE_OK;
+}
+
+ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
+    dpool_use *use = calloc(1, sizeof *use);
+    if (use == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    use->stream = stream;
+    dti_lock_take(&a->hot);
+    ductile_status status = add_locked(a, addr, &use);
+    dti_lock_open(&a->hot);
+    free(use);
+    return status;
+}
+
+void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    b->state = DPOOL_PENDING;
+    dpool_set_epoch(b, arena->alloc_epoch);
+    b->uses->block = b;
+    arena->pending_bytes += b->size;
+    a->counts.pending += b->size;
+    a->counts.pending_blocks++;
+}
+
+void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+    }
+    dpool_pending_append(a, uses);
+}
+
+void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
+    dpool_arena *arena = uses->block->region->arena;
+    uses->pending_next = NULL;
+    dti_lock_take(&a->hot);
+    if (arena->pending_last != NULL) {
+        arena->pending_last->pending_next = uses;
+    } else {
+        arena->pending_first = uses;
+    }
+    arena->pending_last = uses;
+    dti_lock_open(&a->hot);
+}
+
+void dpool_pending_finish(ductile_allocator *a, dpool_use *uses) {
+    uint64_t n = 0;
+    for (const dpool_use *use = uses; use != NULL; use = use->next) {
+        n++;
+    }
+    dti_lock_take(&a->hot);
+    dpool_block *b = uses->block;
+    dpool_arena *arena = b->region->arena;
+    arena->pending_bytes -= b->size;
+    a->counts.pending -= b->size;
+    a->counts.pending_blocks--;
+    a->counts.use_host_bytes -= n * sizeof *uses;
+    dpool_set_epoch(b, arena->alloc_epoch);
+    (void)dpool_make_free_locked(a, b);
+    dti_lock_open(&a->hot);
+    dpool_uses_free(a, uses);
+}
+
+void dpool_uses_free(ductile_allocator *a, dpool_use *uses) {
+    while (uses != NULL) {
+        dpool_use *next = uses->next;
+        if (uses->marker != NULL) {
+            dvmm_marker_drop(&a->markers, uses->marker);
+        }
+        free(uses);
+        uses = next;
+    }
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams that use a block besides its own (record_stream). At the free a marker is recorded on
+ * each; the block is PENDING until all are done. A marker that could not be recorded keeps the
+ * block pending until a wait for the whole context: a failed record never means "free".
+ */
+#ifndef DUCTILE_POOL_STREAM_USE_H
+#define DUCTILE_POOL_STREAM_USE_H
+
+#include "pool/arena.h"
+
+/* Adds a use to the live block at addr. No lock held. */
+ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream);
+
+/* The block has just left the address map with its uses: it becomes PENDING. Hot lock held. */
+void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b);
+
+/* Records the markers and lets pollers see the block. No lock held. */
+void dpool_pending_record(ductile_allocator *a, dpool_use *uses);
+
+/* Puts a pending block, named by its first use, at the end of its arena's list. No lock HOT. */
+void dpool_pending_append(ductile_allocator *a, dpool_use *uses);
+
+/* All uses are done: the block becomes FREE and the uses are freed. No lock HOT. */
+void dpool_pending_finish(ductile_allocator *a, dpool_use *uses);
+
+/* Drops markers and nodes. No lock HOT. */
+void dpool_uses_free(ductile_allocator *a, dpool_use *uses);
+
+#endif
