@@ -6,7 +6,8 @@
  * The rule: bisect between what cannot suffice (less than the live peak) and what does (the peak
  * it reserved without a cap); then also try 1, 2, 4, 8, ... granules above the answer, up to that
  * peak. Where one of them fails, the answer lies above it: bisect again from there. Failing
- * capacities between the ones tried would go unseen.
+ * capacities between the ones tried would go unseen. Nothing below the live peak is tried, although
+ * a policy that waits on the host, and so ends uses earlier than the trace, could get by with less.
  */
 #ifndef DUCTILE_BENCH_MINCAP_H
 #define DUCTILE_BENCH_MINCAP_H
