@@ -191,9 +191,9 @@ static vgpu_log_entry *copy_log(vgpu *gpu, uint64_t *n) {
 
 static int write_entry(const vgpu_log_entry *entry, ductile_write_fn write, void *user) {
     char line[160];
-    int length = snprintf(line, sizeof(line), "%" PRIu64 " %s 0x%" PRIx64 " %" PRIu64 " %s\n",
-                          entry->number, dvmm_call_name(entry->call), entry->address, entry->size,
-                          dvmm_code_name(entry->code));
+    int length =
+        snprintf(line, sizeof(line), "%" PRIu64 " %s 0x%" PRIx64 " %" PRIu64 " %d\n", entry->number,
+                 dvmm_call_name(entry->call), entry->address, entry->size, entry->code);
     return write(user, line, (size_t)length);
 }
 

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A virtual GPU opened as a driver, for tests of the seam and of the device itself: the checked
+ * wrappers through `d`, and the raw table through RAW for what the wrappers would not let pass.
+ */
+#ifndef TESTS_SUPPORT_RIG_H
+#define TESTS_SUPPORT_RIG_H
+
+#include "tests/support/expect.h"
+#include "tests/support/leak_gate.h"
+#include "vmm/driver.h"
+
+#include <ductile_virtual.h>
+
+/* Owner: one test. */
+typedef struct rig {
+    ductile_virtual_gpu *gpu;
+    dvmm_driver *d;
+    const dvmm_driver_ops *ops;
+    void *ctx;
+    uint64_t granule;
+} rig;
+
+/* One call of the raw table; the driver's code. */
+#define RAW(r, name, ...) ((r)->ops->name((r)->ctx, __VA_ARGS__))
+
+/* A raw call gives exactly this code. */
+#define assert_code(call, expected)                                                                \
+    do {                                                                                           \
+        int code_got = (call);                                                                     \
+        cr_assert(code_got == (expected), "%s gave %s, not %s", #call, dvmm_code_name(code_got),   \
+                  dvmm_code_name(expected));                                                       \
+    } while (0)
+
+static inline void rig_open(rig *r, const ductile_virtual_options *options) {
+    assert_ok(ductile_virtual_create(&r->gpu, options));
+    assert_ok(dvmm_open_virtual(r->gpu, &r->d));
+    r->ops = dvmm_raw_ops(r->d, &r->ctx);
+    r->granule = dvmm_get_caps(r->d)->granule_bytes;
+}
+
+/* A device whose work completes by `schedule`. */
+static inline void rig_open_scheduled(rig *r, ductile_schedule schedule, uint64_t lag,
+                                      uint64_t seed) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.schedule = schedule;
+    options.lag = lag;
+    options.seed = seed;
+    rig_open(r, &options);
+}
+
+/* For tests that leave something behind on purpose. */
+static inline void rig_abandon(rig *r) {
+    dvmm_close(r->d);
+    ductile_virtual_destroy(r->gpu);
+}
+
+static inline void rig_close(rig *r) {
+    assert_fine(leak_gate(r->gpu));
+    rig_abandon(r);
+}
+
+static inline ductile_virtual_state rig_state(const rig *r) {
+    ductile_virtual_state s = {.struct_size = sizeof(s)};
+    assert_ok(ductile_virtual_get_state(r->gpu, &s));
+    return s;
+}
+
+static inline ductile_addr rig_reserve(const rig *r, uint64_t n_granules) {
+    ductile_addr addr = 0;
+    assert_ok(dvmm_address_reserve(r->d, n_granules * r->granule, &addr));
+    return addr;
+}
+
+static inline dvmm_phys rig_create(const rig *r, uint64_t n_granules) {
+    dvmm_phys_props props = {0};
+    dvmm_phys phys = 0;
+    assert_ok(dvmm_phys_create(r->d, n_granules * r->granule, &props, &phys));
+    return phys;
+}
+
+/* A new handle, mapped there, open for reading and writing, kept by its mapping alone. */
+static inline void rig_back(const rig *r, ductile_addr addr, uint64_t n_granules) {
+    dvmm_phys phys = rig_create(r, n_granules);
+    assert_ok(dvmm_map(r->d, addr, n_granules * r->granule, phys));
+    assert_ok(dvmm_set_access(r->d, addr, n_granules * r->granule, DVMM_ACCESS_RW));
+    assert_ok(dvmm_phys_release(r->d, phys));
+}
+
+/* A reservation of handles of one granule each. */
+static inline ductile_addr rig_row(const rig *r, uint64_t n_granules) {
+    ductile_addr addr = rig_reserve(r, n_granules);
+    for (uint64_t i = 0; i < n_granules; i++) {
+        rig_back(r, addr + i * r->granule, 1);
+    }
+    return addr;
+}
+
+static inline void rig_unrow(const rig *r, ductile_addr addr, uint64_t n_granules) {
+    assert_ok(dvmm_unmap(r->d, addr, n_granules * r->granule));
+    assert_ok(dvmm_address_free(r->d, addr, n_granules * r->granule));
+}
+
+static inline ductile_stream rig_stream(const rig *r) {
+    ductile_stream stream = NULL;
+    assert_ok(dvmm_stream_create(r->d, &stream));
+    return stream;
+}
+
+static inline dvmm_event rig_event(const rig *r) {
+    dvmm_event event = NULL;
+    assert_ok(dvmm_event_create(r->d, &event));
+    return event;
+}
+
+#endif

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The seam around a backend that does what the test tells it: every wrapper makes its call once,
+ * with what it was given, and hands back what it got; nothing is called any more after a sticky
+ * error, in a child of fork, or once the process exits.
+ */
+#include "tests/support/rig.h"
+#include "vmm/base/check.h"
+#include "vmm/base/lock.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- A backend of answers ------------------------------------------------------------------ */
+
+/* What the backend will answer, and what it was asked. */
+static struct {
+    int code;
+    uint64_t n_calls;
+    uint64_t n_closed;
+    uint64_t clock;
+} told;
+
+static int answer(void) {
+    told.n_calls++;
+    told.clock += 1000;
+    return told.code;
+}
+
+static void answer_close(void *ctx) {
+    (void)ctx;
+    told.n_closed++;
+}
+
+static uint64_t answer_clock(void *ctx) {
+    (void)ctx;
+    return told.clock;
+}
+
+static int answer_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
+    (void)ctx;
+    *free_bytes = 1;
+    *total_bytes = 2;
+    return answer();
+}
+
+static int answer_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
+                          ductile_addr *out) {
+    (void)ctx, (void)size, (void)alignment, (void)hint;
+    *out = 64 << 20;
+    return answer();
+}
+
+static int answer_create(void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out) {
+    (void)ctx, (void)size, (void)props;
+    *out = 7;
+    return answer();
+}
+
+static int answer_span(void *ctx, ductile_addr addr, uint64_t size) {
+    (void)ctx, (void)addr, (void)size;
+    return answer();
+}
+
+static int answer_query(void *ctx, dvmm_event event) {
+    (void)ctx, (void)event;
+    return answer();
+}
+
+static int answer_stream(void *ctx, ductile_stream stream) {
+    (void)ctx, (void)stream;
+    return answer();
+}
+
+static int answer_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
+    (void)ctx, (void)stream;
+    *out = DVMM_CAPTURE_NONE;
+    return answer();
+}
+
+static int answer_exchange(void *ctx, dvmm_capture_mode *mode) {
+    (void)ctx;
+    *mode = DVMM_CAPTURE_THREAD_LOCAL;
+    return answer();
+}
+
+static const dvmm_driver_ops answers = {.close = answer_close,
+                                        .clock_ns = answer_clock,
+                                        .mem_info = answer_mem_info,
+                                        .address_reserve = answer_reserve,
+                                        .address_free = answer_span,
+                                        .phys_create = answer_create,
+                                        .unmap = answer_span,
+                                        .event_query = answer_query,
+                                        .stream_query = answer_stream,
+                                        .stream_sync = answer_stream,
+                                        .capture_status = answer_status,
+                                        .capture_exchange_mode = answer_exchange};
+
+static const uint64_t GRANULE = 2 << 20;
+
+static dvmm_driver *d;
+
+static void open_answers(void) {
+    dvmm_caps caps = {.granule_bytes = GRANULE};
+    assert_ok(dvmm_driver_new(&answers, NULL, &caps, &d));
+}
+
+static void close_answers(void) {
+    dvmm_close(d);
+}
+
+TestSuite(driver, .init = open_answers, .fini = close_answers);
+
+static ductile_status ask_event(int code) {
+    told.code = code;
+    return dvmm_event_query(d, (dvmm_event)(uintptr_t)64);
+}
+
+static dvmm_counters counters(void) {
+    dvmm_counters c;
+    dvmm_get_counters(d, &c);
+    return c;
+}
+
+/* ---- Codes --------------------------------------------------------------------------------- */
+
+Test(driver, codes_have_statuses) {
+    assert_u64(dvmm_status_of(DVMM_SUCCESS), DUCTILE_OK);
+    assert_u64(dvmm_status_of(DVMM_INVALID_VALUE), DUCTILE_ERR_DRIVER);
+    assert_u64(dvmm_status_of(DVMM_OUT_OF_MEMORY), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(dvmm_status_of(DVMM_DEINITIALIZED), DUCTILE_ERR_EXITING);
+    assert_u64(dvmm_status_of(DVMM_NOT_READY), DUCTILE_ERR_NOT_READY);
+    assert_u64(dvmm_status_of(DVMM_ILLEGAL_ADDRESS), DUCTILE_ERR_DEVICE_LOST);
+    assert_u64(dvmm_status_of(DVMM_NOT_SUPPORTED), DUCTILE_ERR_UNSUPPORTED);
+    assert_u64(dvmm_status_of(DVMM_CAPTURE_UNSUPPORTED), DUCTILE_ERR_CAPTURING);
+    assert_u64(dvmm_status_of(12345), DUCTILE_ERR_DRIVER);
+}
+
+Test(driver, codes_and_calls_have_names) {
+    cr_assert_str_eq(dvmm_code_name(DVMM_OUT_OF_MEMORY), "CUDA_ERROR_OUT_OF_MEMORY");
+    cr_assert_str_eq(dvmm_code_name(0), "CUDA_SUCCESS");
+    cr_assert_not_null(dvmm_code_name(12345));
+    cr_assert_str_eq(dvmm_call_name(DVMM_CALL_phys_create), "phys_create");
+    cr_assert_not_null(dvmm_call_name(DVMM_N_CALLS));
+}
+
+Test(driver, running_out_of_addresses_is_no_lack_of_memory) {
+    ductile_addr addr = 1;
+    dvmm_phys phys = 1;
+    dvmm_phys_props props = {0};
+    told.code = DVMM_OUT_OF_MEMORY;
+    assert_status(dvmm_address_reserve(d, GRANULE, &addr), DUCTILE_ERR_OUT_OF_ADDRESSES);
+    assert_status(dvmm_phys_create(d, GRANULE, &props, &phys), DUCTILE_ERR_OUT_OF_MEMORY);
+}
+
+/* ---- Outputs ------------------------------------------------------------------------------- */
+
+Test(driver, a_failure_leaves_zero_in_outputs) {
+    ductile_addr addr = 1;
+    uint64_t free_bytes = 9;
+    uint64_t total_bytes = 9;
+    told.code = DVMM_INVALID_VALUE;
+    assert_status(dvmm_address_reserve(d, GRANULE, &addr), DUCTILE_ERR_DRIVER);
+    assert_status(dvmm_mem_info(d, &free_bytes, &total_bytes), DUCTILE_ERR_DRIVER);
+    assert_u64(addr, 0);
+    assert_u64(free_bytes + total_bytes, 0);
+}
+
+Test(driver, who_cannot_tell_is_capturing) {
+    dvmm_capture_status status = DVMM_CAPTURE_NONE;
+    told.code = DVMM_CAPTURE_IMPLICIT;
+    assert_status(dvmm_capture_status_of(d, NULL, &status), DUCTILE_ERR_CAPTURING);
+    cr_assert_neq(status, DVMM_CAPTURE_NONE);
+    (void)ask_event(DVMM_ILLEGAL_ADDRESS);
+    status = DVMM_CAPTURE_NONE;
+    assert_status(dvmm_capture_status_of(d, NULL, &status), DUCTILE_ERR_DEVICE_LOST);
+    cr_assert_neq(status, DVMM_CAPTURE_NONE);
+}
+
+Test(driver, a_failed_exchange_leaves_the_mode) {
+    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
+    told.code = DVMM_INVALID_VALUE;
+    assert_status(dvmm_capture_exchange_mode(d, &mode), DUCTILE_ERR_DRIVER);
+    assert_u64(mode, DVMM_CAPTURE_RELAXED);
+    told.code = DVMM_SUCCESS;
+    assert_ok(dvmm_capture_exchange_mode(d, &mode));
+    assert_u64(mode, DVMM_CAPTURE_THREAD_LOCAL);
+}
+
+/* ---- Accounts ------------------------------------------------------------------------------ */
+
+Test(driver, calls_and_failures_are_counted) {
+    (void)ask_event(DVMM_SUCCESS);
+    (void)ask_event(DVMM_INVALID_VALUE);
+    cr_assert_eq(dvmm_last_code(), DVMM_INVALID_VALUE);
+    dvmm_counters c = counters();
+    assert_u64(c.calls[DVMM_CALL_event_query], 2);
+    assert_u64(c.failures[DVMM_CALL_event_query], 1);
+    assert_u64(c.driver_time_ns, 2000);
+    cr_assert_gt(c.host_time_ns, 0);
+}
+
+Test(driver, not_ready_answers_a_query_and_fails_other_calls) {
+    assert_status(ask_event(DVMM_NOT_READY), DUCTILE_ERR_NOT_READY);
+    assert_status(dvmm_stream_query(d, NULL), DUCTILE_ERR_NOT_READY);
+    assert_status(dvmm_stream_sync(d, NULL), DUCTILE_ERR_NOT_READY);
+    dvmm_counters c = counters();
+    assert_u64(c.failures[DVMM_CALL_event_query], 0);
+    assert_u64(c.failures[DVMM_CALL_stream_query], 0);
+    assert_u64(c.failures[DVMM_CALL_stream_sync], 1);
+}
+
+typedef struct trace_notes {
+    uint64_t n;
+    dvmm_call call;
+    int code;
+    uint64_t address, size;
+} trace_notes;
+
+static void note_trace(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    trace_notes *notes = user;
+    *notes = (trace_notes){notes->n + 1, call, code, address, size};
+}
+
+Test(driver, failures_are_traced_with_their_operands) {
+    trace_notes notes = {0};
+    dvmm_set_trace(d, note_trace, &notes, false);
+    assert_ok(dvmm_unmap(d, 4 * GRANULE, GRANULE));
+    assert_u64(notes.n, 0);
+    told.code = DVMM_NOT_PERMITTED;
+    assert_status(dvmm_unmap(d, 5 * GRANULE, GRANULE), DUCTILE_ERR_DRIVER);
+    assert_u64(notes.n, 1);
+    assert_u64(notes.call, DVMM_CALL_unmap);
+    cr_assert_eq(notes.code, DVMM_NOT_PERMITTED);
+    assert_u64(notes.address, 5 * GRANULE);
+    assert_u64(notes.size, GRANULE);
+}
+
+Test(driver, all_calls_are_traced_when_asked) {
+    trace_notes notes = {0};
+    dvmm_set_trace(d, note_trace, &notes, true);
+    assert_ok(dvmm_unmap(d, 4 * GRANULE, GRANULE));
+    dvmm_set_trace(d, NULL, NULL, false);
+    assert_ok(dvmm_unmap(d, 4 * GRANULE, GRANULE));
+    assert_u64(notes.n, 1);
+}
+
+/* ---- When nothing may be called ------------------------------------------------------------ */
+
+Test(driver, a_sticky_error_ends_all_calls) {
+    static const int sticky[] = {214, 220, 226, 700, 702, 709, 710, 714,
+                                 715, 716, 717, 718, 719, 721, 810, 911};
+    for (size_t i = 0; i < sizeof(sticky) / sizeof(sticky[0]); i++) {
+        close_answers();
+        open_answers();
+        assert_status(ask_event(sticky[i]), DUCTILE_ERR_DEVICE_LOST);
+        uint64_t n_before = told.n_calls;
+        assert_status(ask_event(DVMM_SUCCESS), DUCTILE_ERR_DEVICE_LOST);
+        assert_u64(told.n_calls, n_before);
+        cr_assert_eq(dvmm_last_code(), sticky[i]);
+    }
+}
+
+Test(driver, other_errors_end_nothing) {
+    static const int passing[] = {1, 2, 201, 400, 500, 701, 800, 801, 900, 907, 999, 12345};
+    for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++) {
+        cr_assert_neq(ask_event(passing[i]), DUCTILE_OK);
+        assert_ok(ask_event(DVMM_SUCCESS));
+    }
+}
+
+Test(driver, a_driver_that_is_going_down_is_exit) {
+    assert_status(ask_event(DVMM_DEINITIALIZED), DUCTILE_ERR_EXITING);
+    assert_status(ask_event(DVMM_SUCCESS), DUCTILE_ERR_EXITING);
+    assert_status(dvmm_usable(d), DUCTILE_ERR_EXITING);
+}
+
+Test(driver, a_poisoned_device_is_still_closed) {
+    (void)ask_event(DVMM_ILLEGAL_ADDRESS);
+    dvmm_close(d);
+    assert_u64(told.n_closed, 1);
+    open_answers();
+}
+
+/* The child reports through its exit status: 0 when all was as claimed. */
+static int in_child(int (*run)(void)) {
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        _exit(run());
+    }
+    int status = 0;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+static int child_calls_nothing(void) {
+    uint64_t n_before = told.n_calls;
+    bool refused = ask_event(DVMM_SUCCESS) == DUCTILE_ERR_FORKED;
+    dvmm_close(d);
+    return refused && told.n_calls == n_before && told.n_closed == 0 ? 0 : 1;
+}
+
+Test(driver, a_forked_child_calls_nothing) {
+    assert_ok(ask_event(DVMM_SUCCESS));
+    assert_u64((unsigned)in_child(child_calls_nothing), 0);
+    assert_ok(ask_event(DVMM_SUCCESS));
+}
+
+static int child_opens_its_own(void) {
+    open_answers();
+    return ask_event(DVMM_SUCCESS) == DUCTILE_OK ? 0 : 1;
+}
+
+Test(driver, a_forked_child_may_open_its_own) {
+    assert_u64((unsigned)in_child(child_opens_its_own), 0);
+}
+
+/* Registered before the seam's own handler, so it runs after it. */
+static void ask_at_exit(void) {
+    uint64_t n_before = told.n_calls;
+    bool refused = ask_event(DVMM_SUCCESS) == DUCTILE_ERR_EXITING;
+    dvmm_close(d);
+    _exit(refused && told.n_calls == n_before && told.n_closed == 0 ? 42 : 1);
+}
+
+Test(driver_exit, nothing_is_called_once_exit_has_begun, .exit_code = 42) {
+    cr_assert_eq(atexit(ask_at_exit), 0);
+    open_answers();
+    assert_ok(ask_event(DVMM_SUCCESS));
+    exit(0);
+}
+
+/* ---- Checks -------------------------------------------------------------------------------- */
+
+#if DUCTILE_CHECK >= 1
+static unsigned n_failures;
+
+static void count_failure(const dti_failure *failure) {
+    (void)failure;
+    n_failures++;
+}
+
+Test(driver, spans_that_are_no_granules_fail_a_check) {
+    (void)dti_set_fail_handler(count_failure);
+    (void)dvmm_unmap(d, GRANULE / 2, GRANULE);
+    (void)dvmm_unmap(d, GRANULE, GRANULE + 1);
+    (void)dvmm_unmap(d, GRANULE, 0);
+    assert_u64(n_failures, 3);
+}
+#endif
+
+#if DUCTILE_CHECK >= 2
+Test(driver, a_call_under_the_hot_lock_fails_a_check) {
+    (void)dti_set_fail_handler(count_failure);
+    dti_lock hot;
+    dti_lock_init(&hot, DTI_RANK_HOT);
+    dti_lock_take(&hot);
+    assert_ok(ask_event(DVMM_SUCCESS));
+    dti_lock_open(&hot);
+    assert_u64(n_failures, 1);
+}
+#endif

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of the virtual GPU gives the codes an H200 gives, and after each of them the state is the
+ * one claimed. Misuse goes through the raw table, since the wrappers' own checks forbid it.
+ */
+#include "tests/support/rig.h"
+#include "tests/support/rng.h"
+
+#include <string.h>
+
+static rig r;
+
+static const uint64_t TIB = (uint64_t)1 << 40;
+
+static void open_rig(void) {
+    rig_open(&r, NULL);
+}
+
+static void close_rig(void) {
+    rig_close(&r);
+}
+
+TestSuite(virtual_memory, .init = open_rig, .fini = close_rig);
+
+static const dvmm_phys_props plain;
+
+/* ---- Addresses ----------------------------------------------------------------------------- */
+
+Test(virtual_memory, addresses_lie_where_no_host_memory_does) {
+    ductile_addr addr = rig_reserve(&r, 1);
+    cr_assert_geq(addr, (ductile_addr)1 << 48);
+    assert_ok(dvmm_address_free(r.d, addr, r.granule));
+}
+
+Test(virtual_memory, reservations_are_whole_granules) {
+    ductile_addr addr = 0;
+    assert_code(RAW(&r, address_reserve, 0, 0, 0, &addr), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, address_reserve, r.granule * 3 / 2, 0, 0, &addr), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, address_reserve, r.granule, 3, 0, &addr), DVMM_INVALID_VALUE);
+}
+
+Test(virtual_memory, an_alignment_is_kept) {
+    ductile_addr addr[2] = {0};
+    uint64_t alignment = 64 * r.granule;
+    for (int i = 0; i < 2; i++) {
+        assert_code(RAW(&r, address_reserve, r.granule, alignment, 0, &addr[i]), DVMM_SUCCESS);
+        assert_u64(addr[i] % alignment, 0);
+    }
+    assert_ok(dvmm_address_free(r.d, addr[0], r.granule));
+    assert_ok(dvmm_address_free(r.d, addr[1], r.granule));
+}
+
+Test(virtual_memory, a_free_hint_is_taken_and_a_used_one_is_not) {
+    ductile_addr base = rig_reserve(&r, 4);
+    ductile_addr addr = 0;
+    ductile_addr hint = base + 8 * r.granule;
+    assert_code(RAW(&r, address_reserve, r.granule, 0, hint, &addr), DVMM_SUCCESS);
+    assert_u64(addr, hint);
+    assert_ok(dvmm_address_free(r.d, addr, r.granule));
+    assert_code(RAW(&r, address_reserve, r.granule, 0, base, &addr), DVMM_SUCCESS);
+    cr_assert_neq(addr, base);
+    assert_ok(dvmm_address_free(r.d, addr, r.granule));
+    assert_ok(dvmm_address_free(r.d, base, 4 * r.granule));
+}
+
+Test(virtual_memory, a_process_has_125_tib_of_addresses) {
+    ductile_addr addr[125];
+    ductile_addr more = 1;
+    for (size_t i = 0; i < 125; i++) {
+        assert_ok(dvmm_address_reserve(r.d, TIB, &addr[i]));
+    }
+    assert_status(dvmm_address_reserve(r.d, r.granule, &more), DUCTILE_ERR_OUT_OF_ADDRESSES);
+    assert_u64(more, 0);
+    for (size_t i = 0; i < 125; i++) {
+        assert_ok(dvmm_address_free(r.d, addr[i], TIB));
+    }
+}
+
+Test(virtual_memory, freed_addresses_are_handed_out_again) {
+    for (int i = 0; i < 1000; i++) {
+        ductile_addr addr = 0;
+        assert_ok(dvmm_address_reserve(r.d, TIB, &addr));
+        assert_ok(dvmm_address_free(r.d, addr, TIB));
+    }
+}
+
+Test(virtual_memory, only_a_whole_empty_reservation_is_freed) {
+    ductile_addr addr = rig_reserve(&r, 4);
+    assert_code(RAW(&r, address_free, addr, 2 * r.granule), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, address_free, addr, 5 * r.granule), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, address_free, addr + r.granule, 3 * r.granule), DVMM_INVALID_VALUE);
+    rig_back(&r, addr + r.granule, 1);
+    assert_code(RAW(&r, address_free, addr, 4 * r.granule), DVMM_INVALID_VALUE);
+    assert_u64(rig_state(&r).mappings, 1);
+    assert_ok(dvmm_unmap(r.d, addr + r.granule, r.granule));
+    assert_ok(dvmm_address_free(r.d, addr, 4 * r.granule));
+    assert_code(RAW(&r, address_free, addr, 4 * r.granule), DVMM_INVALID_VALUE);
+}
+
+/* Any sequence of reservations and frees, with or without a seed, never gives overlapping ones. */
+static void churn_addresses(uint64_t seed) {
+    enum { N = 40 };
+    ductile_addr addr[N] = {0};
+    uint64_t size[N] = {0};
+    rng random = rng_seeded(seed);
+    for (int step = 0; step < 4000; step++) {
+        size_t i = rng_below(&random, N);
+        if (addr[i] != 0) {
+            assert_ok(dvmm_address_free(r.d, addr[i], size[i]));
+            addr[i] = 0;
+            continue;
+        }
+        size[i] = r.granule * (1 + rng_below(&random, 1 << 18));
+        assert_ok(dvmm_address_reserve(r.d, size[i], &addr[i]));
+        for (size_t j = 0; j < N; j++) {
+            bool apart = j == i || addr[j] == 0 || addr[j] + size[j] <= addr[i] ||
+                         addr[i] + size[i] <= addr[j];
+            cr_assert(apart, "step %d: reservations %zu and %zu overlap", step, i, j);
+        }
+    }
+    for (size_t i = 0; i < N; i++) {
+        if (addr[i] != 0) {
+            assert_ok(dvmm_address_free(r.d, addr[i], size[i]));
+        }
+    }
+}
+
+Test(virtual_memory, reservations_never_overlap) {
+    churn_addresses(1);
+}
+
+Test(virtual_memory, reservations_placed_by_a_seed_never_overlap) {
+    close_rig();
+    rig_open_scheduled(&r, DUCTILE_SCHEDULE_EAGER, 0, 99);
+    churn_addresses(2);
+}
+
+/* ---- Handles ------------------------------------------------------------------------------- */
+
+Test(virtual_memory, handles_are_whole_granules) {
+    dvmm_phys phys = 0;
+    assert_code(RAW(&r, phys_create, 0, &plain, &phys), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, phys_create, r.granule / 2, &plain, &phys), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, phys_create, r.granule * 3 / 2, &plain, &phys), DVMM_INVALID_VALUE);
+}
+
+Test(virtual_memory, memory_ends_at_the_capacity) {
+    uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
+    dvmm_phys most = rig_create(&r, n - 1);
+    dvmm_phys last = rig_create(&r, 1);
+    dvmm_phys more = 1;
+    assert_status(dvmm_phys_create(r.d, r.granule, &plain, &more), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(more, 0);
+    assert_ok(dvmm_phys_release(r.d, last));
+    assert_ok(dvmm_phys_create(r.d, r.granule, &plain, &last));
+    assert_ok(dvmm_phys_release(r.d, last));
+    assert_ok(dvmm_phys_release(r.d, most));
+    assert_u64(rig_state(&r).used_peak_bytes, n * r.granule);
+}
+
+Test(virtual_memory, others_memory_counts) {
+    uint64_t total = dvmm_get_caps(r.d)->total_bytes;
+    uint64_t free_bytes = 0;
+    dvmm_phys phys = rig_create(&r, 10);
+    assert_ok(ductile_virtual_set_external_bytes(r.gpu, total - 12 * r.granule));
+    assert_ok(dvmm_mem_info(r.d, &free_bytes, &total));
+    assert_u64(free_bytes, 2 * r.granule);
+    dvmm_phys more = 0;
+    assert_status(dvmm_phys_create(r.d, 3 * r.granule, &plain, &more), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_ok(ductile_virtual_set_external_bytes(r.gpu, 0));
+    assert_ok(dvmm_phys_release(r.d, phys));
+}
+
+Test(virtual_memory, a_mapped_handle_outlives_its_release) {
+    ductile_addr addr = rig_reserve(&r, 1);
+    rig_back(&r, addr, 1);
+    assert_u64(rig_state(&r).used_bytes, r.granule);
+    uint8_t byte = 1;
+    assert_ok(dvmm_read_back(r.d, &byte, addr, 1, NULL));
+    rig_unrow(&r, addr, 1);
+    assert_u64(rig_state(&r).used_bytes, 0);
+}
+
+/* Undefined on hardware; the model says so and survives. */
+Test(virtual_memory, releasing_twice_is_a_violation) {
+    dvmm_phys phys = rig_create(&r, 1);
+    assert_ok(dvmm_phys_release(r.d, phys));
+    dvmm_phys next = rig_create(&r, 1);
+    cr_assert_neq(next, phys, "a stale handle must not name a new one");
+    assert_code(RAW(&r, phys_release, phys), DVMM_INVALID_VALUE);
+    assert_u64(rig_state(&r).violations, 1);
+    assert_ok(dvmm_phys_release(r.d, next));
+}
+
+/* ---- Maps ---------------------------------------------------------------------------------- */
+
+static void assert_access(ductile_addr addr, dvmm_access expected) {
+    dvmm_access access = DVMM_ACCESS_NONE;
+    assert_ok(dvmm_get_access(r.d, addr, &access));
+    assert_u64(access, expected);
+}
+
+static void assert_unmapped(ductile_addr addr) {
+    dvmm_access access;
+    assert_code(RAW(&r, get_access, addr, &access), DVMM_INVALID_VALUE);
+}
+
+Test(virtual_memory, a_handle_maps_whole_from_its_start) {
+    ductile_addr addr = rig_reserve(&r, 4);
+    dvmm_phys two = rig_create(&r, 2);
+    assert_code(RAW(&r, map, addr, r.granule, r.granule, two), DVMM_NOT_SUPPORTED);
+    assert_code(RAW(&r, map, addr, 3 * r.granule, 0, two), DVMM_NOT_SUPPORTED);
+    assert_code(RAW(&r, map, addr, r.granule, 0, two), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, map, addr + 4096, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, map, addr + 3 * r.granule, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, map, addr - 64 * r.granule, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, map, addr, 2 * r.granule, 0, two + 1), DVMM_INVALID_VALUE);
+    assert_unmapped(addr);
+    assert_ok(dvmm_map(r.d, addr, 2 * r.granule, two));
+    assert_ok(dvmm_phys_release(r.d, two));
+    assert_ok(dvmm_unmap(r.d, addr, 2 * r.granule));
+    assert_ok(dvmm_address_free(r.d, addr, 4 * r.granule));
+}
+
+Test(virtual_memory, a_mapped_span_maps_nothing_else) {
+    ductile_addr addr = rig_reserve(&r, 3);
+    rig_back(&r, addr + r.granule, 1);
+    dvmm_phys two = rig_create(&r, 2);
+    assert_code(RAW(&r, map, addr, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, map, addr + r.granule, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
+    assert_unmapped(addr);
+    assert_access(addr + r.granule, DVMM_ACCESS_RW);
+    assert_ok(dvmm_phys_release(r.d, two));
+    assert_ok(dvmm_unmap(r.d, addr + r.granule, r.granule));
+    assert_ok(dvmm_address_free(r.d, addr, 3 * r.granule));
+}
+
+Test(virtual_memory, two_reservations_stay_two) {
+    ductile_addr low = rig_reserve(&r, 1);
+    ductile_addr high = rig_reserve(&r, 1);
+    assert_u64(high, low + r.granule);
+    dvmm_phys two = rig_create(&r, 2);
+    assert_code(RAW(&r, map, low, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
+    assert_ok(dvmm_phys_release(r.d, two));
+    assert_ok(dvmm_address_free(r.d, low, r.granule));
+    assert_ok(dvmm_address_free(r.d, high, r.granule));
+}
+
+Test(virtual_memory, every_map_starts_without_access) {
+    ductile_addr addr = rig_reserve(&r, 2);
+    dvmm_phys phys = rig_create(&r, 1);
+    assert_ok(dvmm_map(r.d, addr, r.granule, phys));
+    assert_access(addr, DVMM_ACCESS_NONE);
+    assert_ok(dvmm_set_access(r.d, addr, r.granule, DVMM_ACCESS_RW));
+    assert_ok(dvmm_map(r.d, addr + r.granule, r.granule, phys));
+    assert_access(addr + r.granule, DVMM_ACCESS_NONE);
+    assert_access(addr, DVMM_ACCESS_RW);
+    assert_ok(dvmm_unmap(r.d, addr, r.granule));
+    assert_ok(dvmm_map(r.d, addr, r.granule, phys));
+    assert_access(addr, DVMM_ACCESS_NONE);
+    assert_ok(dvmm_phys_release(r.d, phys));
+    rig_unrow(&r, addr, 2);
+}
+
+/* ---- Unmaps -------------------------------------------------------------------------------- */
+
+Test(virtual_memory, part_of_a_mapping_is_not_unmapped) {
+    ductile_addr addr = rig_reserve(&r, 3);
+    rig_back(&r, addr, 1);
+    rig_back(&r, addr + r.granule, 2);
+    assert_code(RAW(&r, unmap, addr + r.granule, r.granule), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, unmap, addr, 2 * r.granule), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, unmap, addr, r.granule / 2), DVMM_INVALID_VALUE);
+    assert_u64(rig_state(&r).mappings, 2);
+    assert_u64(rig_state(&r).violations, 0);
+    rig_unrow(&r, addr, 3);
+}
+
+Test(virtual_memory, unmapping_nothing_succeeds_and_is_a_violation) {
+    char text[200];
+    ductile_addr addr = rig_reserve(&r, 3);
+    rig_back(&r, addr, 1);
+    assert_code(RAW(&r, unmap, addr + r.granule, r.granule), DVMM_SUCCESS);
+    assert_u64(rig_state(&r).violations, 1);
+    assert_code(RAW(&r, unmap, addr, 3 * r.granule), DVMM_SUCCESS);
+    assert_u64(rig_state(&r).violations, 2);
+    assert_unmapped(addr);
+    ductile_virtual_last_violation(r.gpu, text, sizeof(text));
+    cr_assert_not_null(strstr(text, "unmap"), "%s", text);
+    assert_code(RAW(&r, unmap, addr + 64 * r.granule, r.granule), DVMM_INVALID_VALUE);
+    assert_ok(dvmm_address_free(r.d, addr, 3 * r.granule));
+}
+
+/* ---- Access -------------------------------------------------------------------------------- */
+
+Test(virtual_memory, access_is_set_on_whole_mappings) {
+    ductile_addr addr = rig_reserve(&r, 4);
+    rig_back(&r, addr, 2);
+    rig_back(&r, addr + 2 * r.granule, 1);
+    assert_code(RAW(&r, set_access, addr, r.granule, DVMM_ACCESS_READ), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, set_access, addr, 4 * r.granule, DVMM_ACCESS_READ), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, set_access, addr + 3 * r.granule, r.granule, DVMM_ACCESS_READ),
+                DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, set_access, addr, 3 * r.granule, (dvmm_access)2), DVMM_INVALID_VALUE);
+    assert_access(addr, DVMM_ACCESS_RW);
+    assert_ok(dvmm_set_access(r.d, addr, 3 * r.granule, DVMM_ACCESS_READ));
+    assert_access(addr + r.granule, DVMM_ACCESS_READ);
+    assert_access(addr + 3 * r.granule - 1, DVMM_ACCESS_READ);
+    assert_ok(dvmm_unmap(r.d, addr, 3 * r.granule));
+    assert_ok(dvmm_address_free(r.d, addr, 4 * r.granule));
+}
+
+/* ---- cuMemAlloc ---------------------------------------------------------------------------- */
+
+Test(virtual_memory, allocations_take_whole_granules) {
+    ductile_addr large = 0;
+    assert_ok(dvmm_mem_alloc(r.d, r.granule + 1, &large));
+    assert_u64(rig_state(&r).used_bytes, 2 * r.granule);
+    assert_u64(rig_state(&r).allocations, 1);
+    assert_ok(dvmm_mem_free(r.d, large));
+}
+
+Test(virtual_memory, small_allocations_share_granules) {
+    ductile_addr addr[1000];
+    for (size_t i = 0; i < 1000; i++) {
+        assert_ok(dvmm_mem_alloc(r.d, 1 + 5 * i, &addr[i]));
+        assert_u64(addr[i] % 512, 0);
+    }
+    cr_assert_leq(rig_state(&r).used_bytes, 2 * r.granule);
+    for (size_t i = 0; i < 1000; i++) {
+        assert_ok(dvmm_mem_free(r.d, addr[(i * 7) % 1000]));
+    }
+}
+
+Test(virtual_memory, only_a_live_allocation_is_freed) {
+    ductile_addr small = 0;
+    ductile_addr large = 0;
+    assert_ok(dvmm_mem_alloc(r.d, 5000, &small));
+    assert_ok(dvmm_mem_alloc(r.d, 3 * r.granule, &large));
+    ductile_addr mapped = rig_row(&r, 1);
+    assert_code(RAW(&r, mem_free, small + 512), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, mem_free, large + r.granule), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, mem_free, mapped), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, unmap, large, 3 * r.granule), DVMM_INVALID_VALUE);
+    assert_ok(dvmm_mem_free(r.d, small));
+    assert_code(RAW(&r, mem_free, small), DVMM_INVALID_VALUE);
+    assert_ok(dvmm_mem_free(r.d, large));
+    assert_code(RAW(&r, mem_free, large), DVMM_INVALID_VALUE);
+    rig_unrow(&r, mapped, 1);
+}
+
+/* Allocations live at the same time are disjoint, whatever came and went before. */
+Test(virtual_memory, allocations_never_overlap) {
+    enum { N = 200 };
+    ductile_addr addr[N] = {0};
+    uint64_t size[N] = {0};
+    rng random = rng_seeded(7);
+    for (int step = 0; step < 20000; step++) {
+        size_t i = rng_below(&random, N);
+        if (addr[i] != 0) {
+            assert_ok(dvmm_mem_free(r.d, addr[i]));
+            addr[i] = 0;
+            continue;
+        }
+        uint64_t bound = rng_below(&random, 2) == 0 ? 100000 : 20 * r.granule;
+        size[i] = 1 + rng_below(&random, bound);
+        assert_ok(dvmm_mem_alloc(r.d, size[i], &addr[i]));
+        for (size_t j = 0; j < N; j++) {
+            bool apart = j == i || addr[j] == 0 || addr[j] + size[j] <= addr[i] ||
+                         addr[i] + size[i] <= addr[j];
+            cr_assert(apart, "step %d: allocations %zu and %zu overlap", step, i, j);
+        }
+    }
+    for (size_t i = 0; i < N; i++) {
+        if (addr[i] != 0) {
+            assert_ok(dvmm_mem_free(r.d, addr[i]));
+        }
+    }
+}
+
+Test(virtual_memory, the_stream_ordered_pool_is_absent) {
+    ductile_addr addr = 1;
+    cr_assert_not(dvmm_get_caps(r.d)->has_async_pool);
+    assert_status(dvmm_mem_alloc_async(r.d, 512, NULL, &addr), DUCTILE_ERR_UNSUPPORTED);
+    assert_u64(addr, 0);
+}
+
+/* ---- Scale --------------------------------------------------------------------------------- */
+
+/* All of an H200 in the smallest handles. */
+Test(virtual_memory, a_full_device_of_granules_is_held) {
+    uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
+    ductile_addr addr = rig_row(&r, n);
+    ductile_virtual_state s = rig_state(&r);
+    assert_u64(s.handles, n);
+    assert_u64(s.mappings, n);
+    assert_u64(s.used_bytes, n * r.granule);
+    rig_unrow(&r, addr, n);
+}
+
+/* ---- Cost ---------------------------------------------------------------------------------- */
+
+static uint64_t time_of_mapping(uint64_t n_granules, ductile_addr addr) {
+    uint64_t before = dvmm_clock_ns(r.d);
+    rig_back(&r, addr, n_granules);
+    return dvmm_clock_ns(r.d) - before;
+}
+
+Test(virtual_memory, time_passes_as_on_an_h200) {
+    ductile_addr addr = rig_reserve(&r, 1024);
+    assert_u64(time_of_mapping(1, addr), 6100 + 400 + 18500 + 7400);
+    assert_u64(time_of_mapping(32, addr + 32 * r.granule), 7100 + 340 + 19400 + 25000);
+    uint64_t before = dvmm_clock_ns(r.d);
+    assert_ok(dvmm_unmap(r.d, addr, r.granule));
+    assert_u64(dvmm_clock_ns(r.d) - before, 12800);
+    assert_ok(dvmm_unmap(r.d, addr + 32 * r.granule, 32 * r.granule));
+    assert_ok(dvmm_address_free(r.d, addr, 1024 * r.granule));
+}
+
+Test(virtual_memory, one_call_over_many_mappings_is_no_cheaper) {
+    ductile_addr addr = rig_row(&r, 10);
+    uint64_t before = dvmm_clock_ns(r.d);
+    assert_ok(dvmm_unmap(r.d, addr, 10 * r.granule));
+    assert_u64(dvmm_clock_ns(r.d) - before, 10 * 12800);
+    assert_ok(dvmm_address_free(r.d, addr, 10 * r.granule));
+}
