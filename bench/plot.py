@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws reserved against live memory over time from what `ductile-bench replay --timeline` wrote.
+
+usage: plot.py TIMELINE.csv PICTURE.png
+"""
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+GIB = float(1 << 30)
+COLUMNS = ["trace", "contender", "event", "live_bytes", "reserved_bytes", "live_peak_bytes",
+           "reserved_peak_bytes"]
+
+# In the order of the legend; whatever else a file has follows in grey. Told apart also without
+# colour: by dashes.
+STYLES = {
+    "ductile": {"color": "#0b6e4f", "linewidth": 2.2, "zorder": 5},
+    "expandable": {"color": "#d1495b", "linewidth": 1.5, "linestyle": (0, (5, 1.5)), "zorder": 4},
+    "classic": {"color": "#30638e", "linewidth": 1.5, "linestyle": (0, (2, 1)), "zorder": 3},
+    "cumemallocasync": {"color": "#8d5a97", "linewidth": 1.3, "linestyle": (0, (6, 1, 1, 1)),
+                        "zorder": 2},
+    "cumemalloc": {"color": "#9a9a9a", "linewidth": 0.6, "alpha": 0.7, "zorder": 1},
+}
+OTHER_STYLE = {"color": "#777777", "linewidth": 1.0, "zorder": 1}
+LIVE_COLOR = "#e3dccb"
+
+
+class Run:
+    """One contender on one trace, sample by sample."""
+
+    def __init__(self):
+        self.events = []
+        self.live = []
+        self.reserved = []
+        self.live_peak = 0
+        self.reserved_peak = 0
+
+    def add(self, row):
+        event, live, reserved, live_peak, reserved_peak = (int(row[name]) for name in COLUMNS[2:])
+        self.events.append(event)
+        self.live.append(live / GIB)
+        self.reserved.append(reserved / GIB)
+        self.live_peak = live_peak
+        self.reserved_peak = max(self.reserved_peak, reserved_peak)
+
+    def efficiency(self):
+        return self.live_peak / self.reserved_peak if self.reserved_peak else float("nan")
+
+
+def fail(reason):
+    sys.exit(f"plot.py: {reason}")
+
+
+def read_runs(path):
+    """{trace: {contender: Run}}, in the order of the file."""
+    traces = defaultdict(lambda: defaultdict(Run))
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        if rows.fieldnames != COLUMNS:
+            fail(f"{path}: the columns are not {','.join(COLUMNS)}")
+        for row in rows:
+            try:
+                traces[row["trace"]][row["contender"]].add(row)
+            except (TypeError, ValueError):
+                fail(f"{path}:{rows.line_num}: not a sample")
+    if not traces:
+        fail(f"{path}: no sample in it")
+    return traces
+
+
+def by_legend(contender):
+    names = list(STYLES)
+    return names.index(contender) if contender in names else len(names)
+
+
+def draw_panel(axes, trace, runs):
+    longest = max(runs.values(), key=lambda run: len(run.events))
+    last = max(longest.events[-1], 1)
+    percent = [100 * event / last for event in longest.events]
+    axes.fill_between(percent, longest.live, color=LIVE_COLOR, linewidth=0, zorder=0, label="live")
+    for name in sorted(runs, key=by_legend):
+        run = runs[name]
+        axes.plot([100 * event / last for event in run.events], run.reserved,
+                  label=f"{name}  {100 * run.efficiency():.1f} %",
+                  **STYLES.get(name, OTHER_STYLE))
+    top = max(max(run.reserved) for run in runs.values())
+    axes.set_title(trace, fontsize=11, loc="left", fontweight="bold")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 1.38 * top)
+    axes.set_ylabel("GiB")
+    axes.grid(axis="y", color="#000000", alpha=0.08, linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper left", fontsize=9, frameon=False, ncol=2, handlelength=2.6,
+                columnspacing=1.4, borderaxespad=0.2)
+
+
+def draw(traces, pyplot, path):
+    columns = 1 if len(traces) == 1 else 2
+    rows = -(-len(traces) // columns)
+    figure, panels = pyplot.subplots(rows, columns, figsize=(6.2 * columns, 3.5 * rows + 0.6),
+                                     squeeze=False, constrained_layout=True)
+    flat = panels.ravel()
+    for axes, (trace, runs) in zip(flat, traces.items()):
+        draw_panel(axes, trace, runs)
+    for axes in flat[len(traces):]:
+        axes.set_visible(False)
+    for axes in flat[max(0, len(traces) - columns):len(traces)]:
+        axes.set_xlabel("progress of the replay, %")
+    figure.suptitle("Memory held from the driver (lines) against memory in use (area); "
+                    "peak in use / peak held, %", fontsize=11)
+    figure.savefig(path, dpi=130)
+
+
+def main(arguments):
+    if len(arguments) != 2 or arguments[0].startswith("-"):
+        fail("usage: plot.py TIMELINE.csv PICTURE.png")
+    try:
+        import matplotlib
+    except ImportError:
+        fail("matplotlib is missing: install python3-matplotlib and run this with /usr/bin/python3")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    source, picture = map(Path, arguments)
+    try:
+        draw(read_runs(source), pyplot, picture)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        place = getattr(error, "filename", None) or source
+        fail(f"{place}: {getattr(error, 'strerror', None) or error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
