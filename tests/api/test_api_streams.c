@@ -123,9 +123,22 @@ Test(many_streams, sixty_four_share_a_device, .fini = close_world, .timeout = 60
     assert_u64(fixture_stats(w.f.allocator).arenas, 64);
 }
 
+#define N_HOARDED 97
+
+/* Takes a stream's handle out of use for a while, so that not every new stream has the same. */
+static ductile_stream hoarded(const fixture *f, ductile_stream before) {
+    ductile_stream stream = NULL;
+    assert_ok(ductile_virtual_stream_create(f->gpu, &stream));
+    if (before != NULL) {
+        assert_ok(ductile_virtual_stream_destroy(f->gpu, before));
+    }
+    return stream;
+}
+
 /* A stream that lives for one block: its memory must come back without being told, and its
  * addresses too, though the device is as large as a real one. */
-static void one_shot(const fixture *f, size_t n) {
+static void one_shot(const fixture *f, size_t n, bool tells) {
+    ductile_stream hoard[N_HOARDED] = {NULL};
     for (size_t i = 0; i < n; i++) {
         ductile_stream stream = NULL;
         ductile_addr address = 0;
@@ -135,20 +148,36 @@ static void one_shot(const fixture *f, size_t n) {
         ductile_virtual_use use = {.address = address, .size = 300 * MIB, .writes = 1};
         assert_ok(ductile_virtual_launch(f->gpu, stream, &use, 1));
         assert_ok(ductile_free(f->allocator, address));
-        assert_ok(ductile_virtual_stream_sync(f->gpu, stream));
+        if (tells) {
+            assert_ok(ductile_stream_done(f->allocator, stream));
+        } else {
+            assert_ok(ductile_virtual_stream_sync(f->gpu, stream));
+        }
         assert_ok(ductile_virtual_stream_destroy(f->gpu, stream));
+        hoard[i % N_HOARDED] = hoarded(f, hoard[i % N_HOARDED]);
+    }
+    for (size_t i = 0; i < N_HOARDED; i++) {
+        (void)ductile_virtual_stream_destroy(f->gpu, hoard[i]);
     }
 }
 
-Test(many_streams, thousands_come_once_and_go, .timeout = 120) {
+static void thousands_once(bool tells) {
     fixture_setup setup = {
         .capacity_bytes = 139 * GIB, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
     fixture f;
     assert_fine(fixture_open(&f, &setup));
-    one_shot(&f, 2000);
+    one_shot(&f, 2000, tells);
     cr_assert_eq(fixture_state(&f).poisoned, 0);
     assert_fine(audit_fixture(&f, NULL));
     assert_fine(fixture_close(&f));
+}
+
+Test(many_streams, thousands_come_once_and_go, .timeout = 120) {
+    thousands_once(false);
+}
+
+Test(many_streams, thousands_come_once_and_say_so, .timeout = 120) {
+    thousands_once(true);
 }
 
 /* The same without destroying them: as many arenas at a time as there are streams. */

@@ -281,19 +281,50 @@ static const char *do_verify_all(churn *c) {
     return world_verify_all(&c->w);
 }
 
+/* A stream ends and another takes its place, maybe under the same handle. Whoever does not tell
+ * the allocator has to wait first, as the new stream is not ordered after the old one's work. */
+static const char *do_replace_stream(churn *c) {
+    size_t stream = any_stream(c);
+    bool tells = rng_percent(&c->r, 60);
+    note(c, "stream %zu ends, %s", stream, tells ? "told" : "waited for");
+    for (size_t i = c->w.m.n; i-- > 0;) {
+        const model_block *b = &c->w.m.blocks[i];
+        if (b->stream == stream || (b->recorded >> stream & 1) != 0) {
+            TRY(world_free(&c->w, i));
+            c->tally.frees++;
+        }
+    }
+    if (tells) {
+        NEED_OK(ductile_stream_done(c->w.f.allocator, c->w.f.streams[stream]));
+    } else {
+        NEED_OK(ductile_virtual_stream_sync(c->w.f.gpu, c->w.f.streams[stream]));
+    }
+    NEED_OK(ductile_virtual_stream_destroy(c->w.f.gpu, c->w.f.streams[stream]));
+    NEED_OK(ductile_virtual_stream_create(c->w.f.gpu, &c->w.f.streams[stream]));
+    return NULL;
+}
+
 /* How often each operation is drawn in each phase, in parts of the phase's sum. */
 static const struct operation {
     const char *(*run)(churn *c);
     uint8_t weight[N_PHASES];
 } operations[] = {
-    {do_alloc, {70, 40, 35, 5, 70}},      {do_free, {6, 22, 30, 45, 8}},
-    {do_verified_free, {2, 4, 5, 15, 2}}, {do_use, {6, 8, 6, 3, 4}},
-    {do_free_on, {2, 8, 8, 15, 4}},       {do_advance, {4, 5, 5, 5, 3}},
-    {do_sync, {1, 2, 1, 2, 1}},           {do_order, {1, 2, 2, 1, 1}},
-    {do_trim, {1, 1, 1, 3, 1}},           {do_empty_cache, {1, 1, 1, 2, 1}},
-    {do_limit, {0, 1, 1, 0, 2}},          {do_misuse, {2, 2, 2, 2, 1}},
-    {do_query, {2, 2, 2, 1, 1}},          {do_reset_peaks, {1, 1, 1, 1, 1}},
-    {do_verify_all, {0, 1, 1, 0, 0}},
+    {do_alloc, {140, 80, 70, 10, 140}},
+    {do_free, {12, 44, 60, 90, 16}},
+    {do_verified_free, {4, 8, 10, 30, 4}},
+    {do_use, {12, 16, 12, 6, 8}},
+    {do_free_on, {4, 16, 16, 30, 8}},
+    {do_advance, {8, 10, 10, 10, 6}},
+    {do_sync, {2, 4, 2, 4, 2}},
+    {do_order, {2, 4, 4, 2, 2}},
+    {do_trim, {2, 2, 2, 6, 2}},
+    {do_empty_cache, {2, 2, 2, 4, 2}},
+    {do_limit, {0, 2, 2, 0, 4}},
+    {do_misuse, {4, 4, 4, 4, 2}},
+    {do_query, {4, 4, 4, 2, 2}},
+    {do_reset_peaks, {2, 2, 2, 2, 2}},
+    {do_verify_all, {0, 2, 2, 0, 0}},
+    {do_replace_stream, {0, 1, 1, 1, 1}},
 };
 #define N_OPERATIONS (sizeof operations / sizeof operations[0])
 
