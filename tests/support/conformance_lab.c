@@ -85,6 +85,11 @@ void need(lab *l, const char *call, int code) {
     }
 }
 
+const char *capture_word(dvmm_capture_status status) {
+    static const char *const words[] = {"none", "active", "broken"};
+    return (unsigned)status < COUNT_OF(words) ? words[status] : "unknown";
+}
+
 /* ---- Preparing ----------------------------------------------------------------------------- */
 
 /* No row makes so many things; one that does is a mistake in the row. */

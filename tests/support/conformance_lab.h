@@ -62,6 +62,9 @@ void note_access(lab *l, const char *name, ductile_addr addr);
 /* Notes "setup CALL=CODE" when a preparation failed. */
 void need(lab *l, const char *call, int code);
 
+/* "none", "active" or "broken". */
+const char *capture_word(dvmm_capture_status status);
+
 /* ---- Preparing ----------------------------------------------------------------------------- */
 
 /* All sizes in granules. What these make is undone by lab_clean. */
@@ -98,6 +101,8 @@ extern const conformance_row alloc_rows[];
 extern const size_t n_alloc_rows;
 extern const conformance_row stream_rows[];
 extern const size_t n_stream_rows;
+extern const conformance_row capture_life_rows[];
+extern const size_t n_capture_life_rows;
 extern const conformance_row capture_rows[];
 extern const size_t n_capture_rows;
 extern const conformance_row fault_rows[];

@@ -12,7 +12,8 @@ typedef struct conformance_group {
 
 const conformance_row *conformance_row_at(size_t index) {
     const conformance_group groups[] = {
-        {memory_rows, n_memory_rows},   {alloc_rows, n_alloc_rows}, {stream_rows, n_stream_rows},
+        {memory_rows, n_memory_rows},   {alloc_rows, n_alloc_rows},
+        {stream_rows, n_stream_rows},   {capture_life_rows, n_capture_life_rows},
         {capture_rows, n_capture_rows}, {fault_rows, n_fault_rows},
     };
     for (size_t g = 0; g < COUNT_OF(groups); g++) {
