@@ -8,8 +8,8 @@
 enum { NODES_PER_CHUNK = 1023 };
 
 typedef struct dpool_node_chunk {
-    _Alignas(64) struct dpool_node_chunk *next;
-    dpool_block nodes[NODES_PER_CHUNK];
+    struct dpool_node_chunk *next;
+    _Alignas(64) dpool_block nodes[NODES_PER_CHUNK]; /* the address map needs the low bits */
 } dpool_node_chunk;
 
 dpool_node_chunk *dpool_nodes_make_chunk(void) {
