@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stand-in for libcuda.so.1 that a test loads first and then plans: which functions are missing,
+ * which call fails, what the device is like. It models nothing; it counts what is held, so that a
+ * test can see that everything was given back, and remembers how it was called.
+ *
+ * One process, one fake, one thread that plans. Everything is in one struct, exported under the
+ * name "fake_control".
+ */
+#ifndef TESTS_FAKE_CUDA_FAKE_LIBCUDA_H
+#define TESTS_FAKE_CUDA_FAKE_LIBCUDA_H
+
+#include "vmm/driver_cuda_abi.h"
+
+enum { FAKE_CALLS_KEPT = 64 };
+
+typedef struct fake_state {
+    /* planned by the test */
+    const char *hidden;  /* function the driver's search finds nothing for (but "succeeds") */
+    const char *failing; /* function that returns fail_code                                 */
+    int fail_code;
+    int fail_from; /* the first so many calls of it succeed                                 */
+    int version;   /* of CUDA: 13000 */
+    int n_devices;
+    int has_vmm;
+    int has_pools;
+    int has_wait_value;
+    unsigned long long granted; /* what cuMemGetAccess answers */
+
+    /* counted by the fake */
+    int contexts; /* retained */
+    int reservations;
+    int handles;
+    int mappings;
+    int graphs;
+    int pushes;
+    int pops;
+    unsigned long long pool_threshold;
+    int wrong_finds; /* searches with a flag or version other than agreed */
+    cu_context primary;
+    cu_context current;              /* of the one thread */
+    const char *last_call;           /* but for getting, pushing and popping the context */
+    cu_context context_of_last_call; /* current during it */
+    int n_calls;
+} fake_state;
+
+#endif

@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The idea: the CUDA backend opens "libcuda.so.1", and whichever library of that name is loaded
+ * first is the one it gets. So each test loads a stand-in, plans what goes wrong, and looks at the
+ * status, the sentence, and what the stand-in still holds. Each test is its own process, so
+ * nothing remains for the next.
+ */
+#include "tests/fake_cuda/fake_libcuda.h"
+#include "tests/support/expect.h"
+
+#include <dlfcn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static char reason[512];
+
+static fake_state *load_fake(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    cr_assert(library != NULL, "%s", dlerror());
+    fake_state *fake = dlsym(library, "fake_control");
+    cr_assert_not_null(fake);
+    return fake;
+}
+
+static dvmm_driver *open_fake(void) {
+    dvmm_driver *driver = NULL;
+    ductile_status status = dvmm_open_cuda(0, &driver, reason, sizeof(reason));
+    cr_assert_eq(status, DUCTILE_OK, "%s: %s", ductile_status_name(status), reason);
+    cr_assert_str_empty(reason);
+    return driver;
+}
+
+/* Opening fails like this, says something like that, and holds nothing. */
+static void expect_refusal(const fake_state *fake, int ordinal, ductile_status expected,
+                           const char *word) {
+    dvmm_driver *driver = (dvmm_driver *)&reason;
+    ductile_status status = dvmm_open_cuda(ordinal, &driver, reason, sizeof(reason));
+    cr_expect_eq(status, expected, "%s: %s", ductile_status_name(status), reason);
+    cr_expect_null(driver);
+    cr_expect_not_null(strstr(reason, word), "\"%s\" does not say \"%s\"", reason, word);
+    cr_expect_eq(fake->contexts, 0, "the context was not released: %s", reason);
+    cr_expect_eq(fake->current, NULL, "the caller's context changed: %s", reason);
+}
+
+static void expect_nothing_held(const fake_state *fake) {
+    cr_expect_eq(fake->contexts, 0);
+    cr_expect_eq(fake->reservations, 0);
+    cr_expect_eq(fake->handles, 0);
+    cr_expect_eq(fake->mappings, 0);
+    cr_expect_eq(fake->graphs, 0);
+    cr_expect_eq(fake->pushes, fake->pops);
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+static void open_and_close(const char *path) {
+    fake_state *fake = load_fake(path);
+    dvmm_driver *driver = open_fake();
+    const dvmm_caps *caps = dvmm_get_caps(driver);
+    cr_expect_str_eq(caps->name, "Fake GPU");
+    cr_expect_eq(caps->granule_bytes, 2u << 20);
+    cr_expect(caps->has_async_pool && caps->has_stream_memops && !caps->is_virtual);
+    cr_expect_eq(strncmp(caps->driver_version, "13.0", 4), 0);
+    cr_expect_eq(fake->contexts, 1);
+    cr_expect_eq(fake->wrong_finds, 0, "searched with another version or flag");
+    cr_expect_eq(fake->pool_threshold, 0, "the pool was changed without need");
+    dvmm_close(driver);
+    expect_nothing_held(fake);
+}
+
+Test(driver_cuda_load, opens_with_the_search_of_cuda_12) {
+    open_and_close(FAKE_LIBCUDA_12000);
+}
+
+Test(driver_cuda_load, opens_with_the_search_of_cuda_11_3) {
+    open_and_close(FAKE_LIBCUDA_11030);
+}
+
+Test(driver_cuda_load, opens_by_exported_names_alone) {
+    open_and_close(FAKE_LIBCUDA_0);
+}
+
+Test(driver_cuda_load, opens_twice_and_each_holds_the_context) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    dvmm_driver *first = open_fake();
+    dvmm_driver *second = open_fake();
+    cr_expect_eq(fake->contexts, 2);
+    dvmm_close(first);
+    cr_expect_eq(fake->contexts, 1);
+    dvmm_close(second);
+    expect_nothing_held(fake);
+}
+
+Test(driver_cuda_load, says_that_no_library_is_there) {
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL) {
+        cr_skip_test("this machine has a driver");
+    }
+    dvmm_driver *driver = NULL;
+    cr_expect_eq(dvmm_open_cuda(0, &driver, reason, sizeof(reason)), DUCTILE_ERR_NO_LIBRARY);
+    cr_expect_not_null(strstr(reason, "libcuda.so.1"), "%s", reason);
+    cr_expect_null(driver);
+    cr_expect_eq(dvmm_open_cuda(0, &driver, NULL, 0), DUCTILE_ERR_NO_LIBRARY);
+}
+
+Test(driver_cuda_load, cuts_a_sentence_to_fit) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->failing = "cuInit";
+    fake->fail_code = DVMM_NO_DEVICE;
+    char small[8];
+    dvmm_driver *driver = NULL;
+    cr_expect_eq(dvmm_open_cuda(0, &driver, small, sizeof(small)), DUCTILE_ERR_NO_DEVICE);
+    cr_expect_eq(strlen(small), sizeof(small) - 1);
+}
+
+/* ---- Missing functions --------------------------------------------------------------------- */
+
+/* Also covers a search that reports success and finds nothing. */
+Test(driver_cuda_load, names_each_required_function_that_is_missing) {
+    static const struct {
+        const char *name, *exported;
+    } required[] = {
+#define NAMES(name, exported, version, parameters) {#name, exported},
+        CU_REQUIRED_FUNCTIONS(NAMES)
+#undef NAMES
+    };
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    for (size_t i = 0; i < LENGTH(required); i++) {
+        fake->hidden = required[i].name;
+        expect_refusal(fake, 0, DUCTILE_ERR_DRIVER_TOO_OLD, required[i].exported);
+    }
+    fake->hidden = NULL;
+    dvmm_close(open_fake());
+    expect_nothing_held(fake);
+}
+
+static dvmm_caps caps_without(fake_state *fake, const char *hidden) {
+    fake->hidden = hidden;
+    dvmm_driver *driver = open_fake();
+    dvmm_caps caps = *dvmm_get_caps(driver);
+    dvmm_close(driver);
+    return caps;
+}
+
+Test(driver_cuda_load, lives_without_waiting_for_values) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    dvmm_caps caps = caps_without(fake, "cuStreamWaitValue64");
+    cr_expect(caps.has_async_pool && !caps.has_stream_memops);
+}
+
+Test(driver_cuda_load, lives_without_the_pool) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    dvmm_caps caps = caps_without(fake, "cuMemPoolTrimTo");
+    cr_expect(!caps.has_async_pool && caps.has_stream_memops);
+}
+
+Test(driver_cuda_load, asks_the_device_for_features) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->has_pools = 0;
+    fake->has_wait_value = 0;
+    dvmm_caps caps = caps_without(fake, NULL);
+    cr_expect(!caps.has_async_pool && !caps.has_stream_memops);
+}
+
+Test(driver_cuda_load, answers_unsupported_for_missing_features) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->has_pools = 0;
+    fake->has_wait_value = 0;
+    dvmm_driver *driver = open_fake();
+    void *ctx;
+    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
+    ductile_addr addr = 0;
+    uint64_t a = 0;
+    uint64_t b = 0;
+    cr_expect_eq(ops->mem_alloc_async(ctx, 1, NULL, &addr), DVMM_NOT_SUPPORTED);
+    cr_expect_eq(ops->mem_free_async(ctx, 1, NULL), DVMM_NOT_SUPPORTED);
+    cr_expect_eq(ops->async_pool_info(ctx, &a, &b), DVMM_NOT_SUPPORTED);
+    cr_expect_eq(ops->async_pool_trim(ctx, 0), DVMM_NOT_SUPPORTED);
+    cr_expect_eq(ops->stream_wait_value(ctx, NULL, &a, 1), DVMM_NOT_SUPPORTED);
+    dvmm_close(driver);
+}
+
+/* ---- No device ----------------------------------------------------------------------------- */
+
+typedef struct refusal {
+    const char *call;
+    int code;
+    ductile_status status;
+    const char *word; /* that the sentence must hold */
+} refusal;
+
+static const refusal refusals[] = {
+    {"cuInit", 3, DUCTILE_ERR_FORKED, "forked"},
+    {"cuInit", 34, DUCTILE_ERR_NO_LIBRARY, "stub"},
+    {"cuInit", 36, DUCTILE_ERR_DRIVER_TOO_OLD, "newer kernel driver"},
+    {"cuInit", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
+    {"cuInit", 100, DUCTILE_ERR_NO_DEVICE, "no device"},
+    {"cuInit", 802, DUCTILE_ERR_NO_DEVICE, "not ready"},
+    {"cuInit", 803, DUCTILE_ERR_NO_DEVICE, "different versions"},
+    {"cuInit", 804, DUCTILE_ERR_NO_DEVICE, "forward-compatibility"},
+    {"cuInit", 805, DUCTILE_ERR_NO_DEVICE, "MPS"},
+    {"cuInit", 999, DUCTILE_ERR_DRIVER, "CUDA_ERROR_UNKNOWN (999)"},
+    {"cuDriverGetVersion", 34, DUCTILE_ERR_NO_LIBRARY, "stub"},
+    {"cuDeviceGet", 999, DUCTILE_ERR_DRIVER, "cuDeviceGet"},
+    {"cuDeviceGetAttribute", 1, DUCTILE_ERR_NO_VMM, "virtual memory management"},
+    {"cuDevicePrimaryCtxRetain", 2, DUCTILE_ERR_DRIVER, "cuDevicePrimaryCtxRetain"},
+    {"cuDevicePrimaryCtxRetain", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
+    {"cuMemGetAllocationGranularity", 1, DUCTILE_ERR_DRIVER, "Granularity"},
+    {"cuDeviceTotalMem", 1, DUCTILE_ERR_DRIVER, "cuDeviceTotalMem"},
+};
+
+Test(driver_cuda_load, says_why_there_is_no_device) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    for (size_t i = 0; i < LENGTH(refusals); i++) {
+        fake->failing = refusals[i].call;
+        fake->fail_code = refusals[i].code;
+        expect_refusal(fake, 0, refusals[i].status, refusals[i].word);
+    }
+    expect_nothing_held(fake);
+}
+
+Test(driver_cuda_load, says_how_many_devices_there_are) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    expect_refusal(fake, 2, DUCTILE_ERR_NO_DEVICE, "no device 2: the driver sees 2");
+    expect_refusal(fake, -1, DUCTILE_ERR_NO_DEVICE, "no device -1");
+}
+
+Test(driver_cuda_load, refuses_a_driver_before_11_2) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->version = 11010;
+    expect_refusal(fake, 0, DUCTILE_ERR_DRIVER_TOO_OLD, "CUDA 11.1");
+    fake->version = 11020;
+    dvmm_close(open_fake());
+}
+
+Test(driver_cuda_load, refuses_a_device_without_vmm) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->has_vmm = 0;
+    expect_refusal(fake, 0, DUCTILE_ERR_NO_VMM, "does not support virtual memory management");
+}
+
+Test(driver_cuda_load, refuses_in_a_forked_child_without_a_call) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    dvmm_driver *driver = open_fake();
+    int calls = fake->n_calls;
+    pid_t child = fork();
+    if (child == 0) {
+        dvmm_driver *again = NULL;
+        ductile_status status = dvmm_open_cuda(0, &again, reason, sizeof(reason));
+        _exit(status == DUCTILE_ERR_FORKED && fake->n_calls == calls ? 0 : 1);
+    }
+    int status = 0;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    dvmm_close(driver);
+}
+
+/* ---- The start probe ----------------------------------------------------------------------- */
+
+typedef struct probe_failure {
+    const char *call;
+    int reservations, handles, mappings; /* that must stay, because their fate is unknown */
+} probe_failure;
+
+static const probe_failure probe_failures[] = {
+    {"cuMemAddressReserve", 0, 0, 0}, {"cuMemCreate", 0, 0, 0},      {"cuMemMap", 0, 0, 0},
+    {"cuMemSetAccess", 0, 0, 0},      {"cuMemGetAccess", 0, 0, 0},   {"cuMemUnmap", 1, 1, 1},
+    {"cuMemRelease", 0, 1, 0},        {"cuMemAddressFree", 1, 0, 0},
+};
+
+static void fail_probe(fake_state *fake, const probe_failure *f, int code,
+                       ductile_status expected) {
+    fake->reservations = fake->handles = fake->mappings = 0;
+    fake->failing = f->call;
+    fake->fail_code = code;
+    expect_refusal(fake, 0, expected, f->call);
+    cr_expect_eq(fake->reservations, f->reservations, "%s: %d reserved", f->call,
+                 fake->reservations);
+    cr_expect_eq(fake->handles, f->handles, "%s: %d handles", f->call, fake->handles);
+    cr_expect_eq(fake->mappings, f->mappings, "%s: %d mapped", f->call, fake->mappings);
+}
+
+Test(driver_cuda_load, undoes_the_probe_wherever_it_fails) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    for (size_t i = 0; i < LENGTH(probe_failures); i++) {
+        fail_probe(fake, &probe_failures[i], DVMM_UNKNOWN, DUCTILE_ERR_DRIVER);
+        fail_probe(fake, &probe_failures[i], DVMM_NOT_SUPPORTED, DUCTILE_ERR_NO_VMM);
+    }
+}
+
+Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->granted = DVMM_ACCESS_READ;
+    expect_refusal(fake, 0, DUCTILE_ERR_DRIVER, "cuMemGetAccess");
+    expect_nothing_held(fake);
+}
+
+/* ---- The table ----------------------------------------------------------------------------- */
+
+/* Which driver function an entry ends with, and whether it needs our context. */
+#define ENTRIES(X)                                                                                 \
+    X("cuMemGetInfo", true, ops->mem_info(ctx, &a, &b))                                            \
+    X("cuMemAddressReserve", false, ops->address_reserve(ctx, 1, 0, 0, &addr))                     \
+    X("cuMemAddressFree", false, ops->address_free(ctx, addr, 1))                                  \
+    X("cuMemCreate", false, ops->phys_create(ctx, 1, &props, &phys))                               \
+    X("cuMemMap", false, ops->map(ctx, addr, 1, 0, phys))                                          \
+    X("cuMemSetAccess", false, ops->set_access(ctx, addr, 1, DVMM_ACCESS_RW))                      \
+    X("cuMemGetAccess", false, ops->get_access(ctx, addr, &access))                                \
+    X("cuMemUnmap", false, ops->unmap(ctx, addr, 1))                                               \
+    X("cuMemRelease", false, ops->phys_release(ctx, phys))                                         \
+    X("cuMemAlloc", true, ops->mem_alloc(ctx, 1, &addr))                                           \
+    X("cuMemFree", true, ops->mem_free(ctx, addr))                                                 \
+    X("cuMemAllocAsync", true, ops->mem_alloc_async(ctx, 1, NULL, &addr))                          \
+    X("cuMemFreeAsync", true, ops->mem_free_async(ctx, addr, NULL))                                \
+    X("cuMemPoolGetAttribute", false, ops->async_pool_info(ctx, &a, &b))                           \
+    X("cuMemPoolTrimTo", false, ops->async_pool_trim(ctx, 0))                                      \
+    X("cuStreamCreate", true, ops->stream_create(ctx, &stream))                                    \
+    X("cuStreamSynchronize", true, ops->stream_sync(ctx, stream))                                  \
+    X("cuStreamQuery", true, ops->stream_query(ctx, stream))                                       \
+    X("cuStreamWaitEvent", true, ops->stream_wait_event(ctx, stream, event))                       \
+    X("cuStreamWaitValue64", true, ops->stream_wait_value(ctx, stream, &a, 1))                     \
+    X("cuStreamGetId", true, ops->stream_id(ctx, stream, &a))                                      \
+    X("cuStreamIsCapturing", true, ops->capture_status(ctx, stream, &status))                      \
+    X("cuStreamBeginCapture", true, ops->capture_begin(ctx, stream, DVMM_CAPTURE_GLOBAL))          \
+    X("cuGraphDestroy", true, ops->capture_end(ctx, stream))                                       \
+    X("cuThreadExchangeStreamCaptureMode", false, ops->capture_exchange_mode(ctx, &mode))          \
+    X("cuCtxSynchronize", true, ops->context_sync(ctx))                                            \
+    X("cuEventCreate", true, ops->event_create(ctx, &event))                                       \
+    X("cuEventRecord", true, ops->event_record(ctx, event, stream))                                \
+    X("cuEventQuery", true, ops->event_query(ctx, event))                                          \
+    X("cuEventSynchronize", true, ops->event_sync(ctx, event))                                     \
+    X("cuEventDestroy", true, ops->event_destroy(ctx, event))                                      \
+    X("cuMemHostAlloc", true, ops->host_alloc(ctx, 64, &host))                                     \
+    X("cuMemsetD8Async", true, ops->fill(ctx, addr, 1, 1, stream))                                 \
+    X("cuMemcpyDtoDAsync", true, ops->copy(ctx, addr, addr, 1, stream))                            \
+    X("cuMemcpyHtoDAsync", true, ops->upload(ctx, addr, &a, 1, stream))                            \
+    X("cuStreamSynchronize", true, ops->read_back(ctx, &a, addr, 1, stream))                       \
+    X("cuMemFreeHost", true, ops->host_free(ctx, host))                                            \
+    X("cuStreamDestroy", true, ops->stream_destroy(ctx, stream))
+
+/* What the entries work with; the fake does not look at most of it. */
+typedef struct operands {
+    const dvmm_driver_ops *ops;
+    void *ctx;
+    fake_state *fake;
+    dvmm_driver *driver;
+} operands;
+
+static operands open_operands(void) {
+    operands o = {.fake = load_fake(FAKE_LIBCUDA_12000)};
+    o.driver = open_fake();
+    o.ops = dvmm_raw_ops(o.driver, &o.ctx);
+    return o;
+}
+
+static void close_operands(const operands *o) {
+    dvmm_close(o->driver);
+    expect_nothing_held(o->fake);
+}
+
+static void expect_call(const fake_state *fake, const char *expected, bool in_context,
+                        cu_context callers) {
+    cr_expect_str_eq(fake->last_call, expected);
+    cr_expect_eq(fake->current, callers, "%s changed the caller's context", expected);
+    cr_expect_eq(fake->context_of_last_call, in_context ? fake->primary : callers,
+                 "%s ran in the wrong context", expected);
+}
+
+/* Makes every call of the seam once; none may forget to exist. */
+static void make_all_calls(const operands *o, cu_context callers) {
+    const dvmm_driver_ops *ops = o->ops;
+    void *ctx = o->ctx;
+    const dvmm_phys_props props = {0};
+    uint64_t a = 0;
+    uint64_t b = 0;
+    ductile_addr addr = 0;
+    dvmm_phys phys = 0;
+    dvmm_access access = DVMM_ACCESS_NONE;
+    ductile_stream stream = NULL;
+    dvmm_event event = NULL;
+    dvmm_capture_status status = DVMM_CAPTURE_NONE;
+    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
+    void *host = NULL;
+    int n = 0;
+#define MAKE_CALL(function, in_context, call)                                                      \
+    cr_expect_eq(call, DVMM_SUCCESS, "%s", #call);                                                 \
+    expect_call(o->fake, function, in_context, callers);                                           \
+    n++;
+    ENTRIES(MAKE_CALL)
+#undef MAKE_CALL
+    cr_expect_eq(n, DVMM_N_CALLS, "%d of %d entries were called", n, DVMM_N_CALLS);
+    cr_expect(access == DVMM_ACCESS_RW && status == DVMM_CAPTURE_ACTIVE);
+    cr_expect_eq(mode, DVMM_CAPTURE_GLOBAL, "the mode before was not handed back");
+}
+
+Test(driver_cuda_load, entries_bring_our_context_where_there_is_none) {
+    operands o = open_operands();
+    make_all_calls(&o, NULL);
+    close_operands(&o);
+}
+
+Test(driver_cuda_load, entries_restore_the_callers_context) {
+    operands o = open_operands();
+    cu_context callers = (cu_context)0x9000;
+    o.fake->current = callers;
+    make_all_calls(&o, callers);
+    close_operands(&o);
+}
+
+Test(driver_cuda_load, entries_push_nothing_when_our_context_is_current) {
+    operands o = open_operands();
+    o.fake->current = o.fake->primary;
+    int pushes = o.fake->pushes;
+    make_all_calls(&o, o.fake->primary);
+    cr_expect_eq(o.fake->pushes, pushes);
+    close_operands(&o);
+}
+
+/* Every driver function that may fail, fails once: its code comes through, the context is back. */
+Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
+    operands o = open_operands();
+    const dvmm_driver_ops *ops = o.ops;
+    void *ctx = o.ctx;
+    const dvmm_phys_props props = {0};
+    uint64_t a = 0;
+    uint64_t b = 0;
+    ductile_addr addr = 0;
+    dvmm_phys phys = 0;
+    dvmm_access access = DVMM_ACCESS_NONE;
+    ductile_stream stream = NULL;
+    dvmm_event event = NULL;
+    dvmm_capture_status status = DVMM_CAPTURE_NONE;
+    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
+    void *host = NULL;
+    o.fake->fail_code = DVMM_ILLEGAL_STATE;
+#define FAIL_CALL(function, in_context, call)                                                      \
+    o.fake->failing = function;                                                                    \
+    cr_expect_eq(call, DVMM_ILLEGAL_STATE, "%s", #call);                                           \
+    cr_expect_null(o.fake->current, "%s left a context", #call);
+    ENTRIES(FAIL_CALL)
+#undef FAIL_CALL
+    o.fake->failing = NULL;
+    dvmm_close(o.driver);
+}
+
+Test(driver_cuda_load, keeps_the_pools_memory_from_first_use_on) {
+    operands o = open_operands();
+    ductile_addr addr = 0;
+    cr_expect_eq(o.fake->pool_threshold, 0);
+    cr_expect_eq(o.ops->mem_alloc_async(o.ctx, 1, NULL, &addr), DVMM_SUCCESS);
+    cr_expect_eq(o.fake->pool_threshold, UINT64_MAX);
+    close_operands(&o);
+}
+
+Test(driver_cuda_load, tells_current_and_peak_of_the_pool) {
+    operands o = open_operands();
+    uint64_t now = 0;
+    uint64_t peak = 0;
+    cr_expect_eq(o.ops->async_pool_info(o.ctx, &now, &peak), DVMM_SUCCESS);
+    cr_expect_eq(now, CU_POOL_RESERVED_CURRENT);
+    cr_expect_eq(peak, CU_POOL_RESERVED_HIGH);
+    close_operands(&o);
+}
+
+/* Before CUDA 12 the driver has no ids: handles stand for themselves. */
+Test(driver_cuda_load, names_streams_without_the_drivers_help) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->hidden = "cuStreamGetId";
+    dvmm_driver *driver = open_fake();
+    void *ctx;
+    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
+    uint64_t null = 0;
+    uint64_t legacy = 0;
+    uint64_t per_thread = 0;
+    uint64_t other = 0;
+    cr_expect_eq(ops->stream_id(ctx, NULL, &null), DVMM_SUCCESS);
+    cr_expect_eq(ops->stream_id(ctx, (ductile_stream)1, &legacy), DVMM_SUCCESS);
+    cr_expect_eq(ops->stream_id(ctx, (ductile_stream)2, &per_thread), DVMM_SUCCESS);
+    cr_expect_eq(ops->stream_id(ctx, (ductile_stream)0x5000, &other), DVMM_SUCCESS);
+    cr_expect_eq(null, legacy);
+    cr_expect_neq(per_thread, legacy);
+    cr_expect_neq(other, legacy);
+    cr_expect_neq(other, per_thread);
+    dvmm_close(driver);
+}
