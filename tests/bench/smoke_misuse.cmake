@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# An error is one line, "ductile-bench: FILE:LINE: reason" where there is a file, and a status.
+cmake_minimum_required(VERSION 3.23)
+include(${CMAKE_CURRENT_LIST_DIR}/smoke.cmake)
+
+function(expect_error status pattern)
+  execute_process(COMMAND ${BENCH} ${ARGN} WORKING_DIRECTORY ${SCRATCH}
+    OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE got)
+  if(NOT got EQUAL status OR NOT errors MATCHES "^ductile-bench: ${pattern}[^\n]*\n$")
+    list(JOIN ARGN " " command)
+    message(SEND_ERROR "${command}: ${got}, not ${status}\n${errors}")
+  endif()
+endfunction()
+
+file(WRITE ${SCRATCH}/cut.trace "a 1 512 0\na 2 512\n")
+file(WRITE ${SCRATCH}/empty.trace "# nothing\n")
+expect_error(1 "cut\\.trace:2: " replay --device virtual cut.trace)
+expect_error(1 "empty\\.trace:" replay --device virtual empty.trace)
+expect_error(1 "absent\\.trace" replay --device virtual absent.trace)
+expect_error(2 "" replay)
+expect_error(2 "" unheard-of)
+expect_error(2 "--contender" replay --contender nobody cut.trace)
+expect_error(2 "" replay --device virtual --set nonsense=1 cut.trace)
+bench(text --help)
+foreach(command replay varybatch churn)
+  bench(help ${command} --help)
+  if(NOT text MATCHES "\n  ${command} " OR NOT help MATCHES "^usage: ductile-bench ${command} ")
+    message(SEND_ERROR "no help for ${command}")
+  endif()
+endforeach()

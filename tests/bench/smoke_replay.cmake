@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+# A recorded run with three streams, twice through one allocator, with work that completes late;
+# and the smallest capacity, which really is one: with it the run completes, with one granule
+# less it does not.
+cmake_minimum_required(VERSION 3.23)
+include(${CMAKE_CURRENT_LIST_DIR}/smoke.cmake)
+
+bench(text replay ${ROOT}/bench/traces/vit_multistream_record.trace.gz --json --device virtual
+  --contender ductile,expandable --repeat 2 --lag 8)
+expect_lines("${text}" 2 ${replay_keys})
+
+bench(ignored varybatch ${small_loop} --contender ductile --write-trace ${SCRATCH}/small.trace)
+bench(text replay small.trace --json --device virtual --contender ductile --min-capacity)
+expect_lines("${text}" 1 ${replay_keys} min_capacity_bytes min_capacity_efficiency)
+string(JSON smallest GET "${text}" min_capacity_bytes)
+math(EXPR too_small "${smallest} - 2097152")
+
+bench(text replay small.trace --json --device virtual --contender ductile --capacity ${smallest})
+expect_lines("${text}" 1 ${replay_keys})
+bench(text replay small.trace --json --device virtual --contender ductile --capacity ${too_small})
+string(JSON completed GET "${text}" completed)
+if(completed)
+  message(SEND_ERROR "completed with ${too_small} bytes, less than the smallest: ${smallest}")
+endif()
