@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the bytes of the virtual GPU are: they belong to the handle, not to the address, and any
+ * mixture of fills, uploads and copies reads back as on a plain array.
+ */
+#include "tests/support/rig.h"
+#include "tests/support/rng.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+static rig r;
+static ductile_stream stream;
+
+static void open_rig(void) {
+    rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
+    stream = rig_stream(&r);
+}
+
+static void close_rig(void) {
+    assert_ok(dvmm_stream_destroy(r.d, stream));
+    rig_close(&r);
+}
+
+TestSuite(virtual_content, .init = open_rig, .fini = close_rig);
+
+static uint8_t byte_at(ductile_addr addr) {
+    uint8_t byte = 0;
+    assert_ok(dvmm_read_back(r.d, &byte, addr, 1, stream));
+    return byte;
+}
+
+static void fill(ductile_addr addr, uint8_t value, uint64_t size) {
+    assert_ok(dvmm_fill(r.d, addr, value, size, stream));
+}
+
+/* ---- Whose bytes they are ------------------------------------------------------------------ */
+
+Test(virtual_content, fresh_memory_is_zero) {
+    ductile_addr addr = rig_row(&r, 2);
+    assert_u64(byte_at(addr), 0);
+    assert_u64(byte_at(addr + 2 * r.granule - 1), 0);
+    fill(addr, 5, 2 * r.granule);
+    assert_u64(byte_at(addr + r.granule), 5);
+    rig_unrow(&r, addr, 2);
+    addr = rig_row(&r, 2);
+    assert_u64(byte_at(addr + r.granule), 0);
+    rig_unrow(&r, addr, 2);
+}
+
+Test(virtual_content, aliases_see_the_same_bytes) {
+    ductile_addr addr = rig_reserve(&r, 2);
+    dvmm_phys phys = rig_create(&r, 1);
+    for (uint64_t i = 0; i < 2; i++) {
+        assert_ok(dvmm_map(r.d, addr + i * r.granule, r.granule, phys));
+        assert_ok(dvmm_set_access(r.d, addr + i * r.granule, r.granule, DVMM_ACCESS_RW));
+    }
+    assert_ok(dvmm_phys_release(r.d, phys));
+    fill(addr + 100, 7, 50);
+    assert_u64(byte_at(addr + r.granule + 149), 7);
+    fill(addr + r.granule + 120, 8, 1);
+    assert_u64(byte_at(addr + 120), 8);
+    assert_u64(byte_at(addr + 121), 7);
+    rig_unrow(&r, addr, 2);
+}
+
+Test(virtual_content, bytes_move_with_their_handle) {
+    ductile_addr addr = rig_reserve(&r, 2);
+    dvmm_phys phys = rig_create(&r, 1);
+    assert_ok(dvmm_map(r.d, addr, r.granule, phys));
+    assert_ok(dvmm_set_access(r.d, addr, r.granule, DVMM_ACCESS_RW));
+    fill(addr, 9, r.granule);
+    assert_u64(byte_at(addr), 9);
+    assert_ok(dvmm_unmap(r.d, addr, r.granule));
+    assert_ok(dvmm_map(r.d, addr + r.granule, r.granule, phys));
+    assert_ok(dvmm_set_access(r.d, addr + r.granule, r.granule, DVMM_ACCESS_READ));
+    assert_u64(byte_at(addr + r.granule + 77), 9);
+    assert_ok(dvmm_phys_release(r.d, phys));
+    assert_ok(dvmm_unmap(r.d, addr + r.granule, r.granule));
+    assert_ok(dvmm_address_free(r.d, addr, 2 * r.granule));
+}
+
+/* ---- What is refused ----------------------------------------------------------------------- */
+
+Test(virtual_content, memory_without_access_is_refused) {
+    uint8_t byte = 1;
+    ductile_addr addr = rig_reserve(&r, 3);
+    rig_back(&r, addr, 1);
+    rig_back(&r, addr + r.granule, 1);
+    assert_ok(dvmm_set_access(r.d, addr + r.granule, r.granule, DVMM_ACCESS_READ));
+    assert_code(RAW(&r, fill, addr, 1, r.granule + 1, stream), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, upload, addr + r.granule, &byte, 1, stream), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, copy, addr + r.granule, addr, 1, stream), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, copy, addr, addr + 2 * r.granule, 1, stream), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, read_back, &byte, addr + r.granule, r.granule + 1, stream),
+                DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, fill, addr, 1, UINT64_MAX, stream), DVMM_INVALID_VALUE);
+    assert_ok(dvmm_copy(r.d, addr, addr + r.granule, r.granule, stream));
+    assert_ok(dvmm_stream_sync(r.d, stream));
+    assert_u64((unsigned)rig_state(&r).poisoned, 0);
+    assert_ok(dvmm_unmap(r.d, addr, 2 * r.granule));
+    assert_ok(dvmm_address_free(r.d, addr, 3 * r.granule));
+}
+
+/* ---- Against an array ---------------------------------------------------------------------- */
+
+enum { GRANULES = 6, GRANULE = 64 << 10, SPAN = GRANULES * GRANULE };
+
+/* The array that must hold the same, and the device's copy of it. */
+static uint8_t expected[SPAN];
+static uint8_t got[SPAN];
+
+static void random_fill(rng *random, ductile_addr addr) {
+    uint64_t at = rng_below(random, SPAN);
+    uint64_t size = rng_below(random, SPAN - at + 1);
+    uint8_t value = (uint8_t)rng_below(random, 3);
+    fill(addr + at, value, size);
+    memset(expected + at, value, size);
+}
+
+static void random_upload(rng *random, ductile_addr addr) {
+    uint8_t bytes[3000];
+    uint64_t at = rng_below(random, SPAN - sizeof(bytes));
+    uint64_t size = rng_below(random, sizeof(bytes));
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        bytes[i] = (uint8_t)rng_next(random);
+    }
+    assert_ok(dvmm_upload(r.d, addr + at, bytes, size, stream));
+    memcpy(expected + at, bytes, size);
+    memset(bytes, 0xEE, sizeof(bytes)); /* they were taken at the call */
+}
+
+static void random_copy(rng *random, ductile_addr addr) {
+    uint64_t half = SPAN / 2;
+    uint64_t size = rng_below(random, half);
+    uint64_t low = rng_below(random, half - size);
+    uint64_t high = half + rng_below(random, half - size);
+    bool upwards = rng_below(random, 2) == 0;
+    uint64_t to = upwards ? high : low;
+    uint64_t from = upwards ? low : high;
+    assert_ok(dvmm_copy(r.d, addr + to, addr + from, size, stream));
+    memcpy(expected + to, expected + from, size);
+}
+
+/* Handles of one, two and three granules under one span. */
+static ductile_addr uneven_span(void) {
+    ductile_addr addr = rig_reserve(&r, GRANULES);
+    rig_back(&r, addr, 1);
+    rig_back(&r, addr + r.granule, 2);
+    rig_back(&r, addr + 3 * r.granule, 3);
+    return addr;
+}
+
+Test(virtual_content, any_mixture_reads_back_as_on_an_array) {
+    close_rig();
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.granule_bytes = GRANULE;
+    rig_open(&r, &options);
+    stream = rig_stream(&r);
+    ductile_addr addr = uneven_span();
+    rng random = rng_seeded(21);
+    for (int step = 0; step < 3000; step++) {
+        switch (rng_below(&random, 4)) {
+        case 0:
+            random_fill(&random, addr);
+            break;
+        case 1:
+            random_copy(&random, addr);
+            break;
+        default:
+            random_upload(&random, addr);
+        }
+        if (step % 10 == 0) {
+            assert_ok(dvmm_read_back(r.d, got, addr, SPAN, stream));
+            cr_assert_eq(memcmp(expected, got, SPAN), 0, "step %d: the bytes are others", step);
+        }
+    }
+    rig_unrow(&r, addr, GRANULES);
+}
+
+/* ---- Size ---------------------------------------------------------------------------------- */
+
+/* Every granule of a full H200 filled in parts: the host holds a description, not the bytes. */
+Test(virtual_content, a_full_device_fits_the_host) {
+    uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
+    ductile_virtual_set_schedule(r.gpu, DUCTILE_SCHEDULE_EAGER, 0);
+    struct mallinfo2 before = mallinfo2();
+    ductile_addr addr = rig_row(&r, n);
+    for (uint64_t i = 0; i < n; i++) {
+        fill(addr + i * r.granule, (uint8_t)i, r.granule);
+        fill(addr + i * r.granule + 512, (uint8_t)(i + 1), r.granule / 2);
+    }
+    struct mallinfo2 after = mallinfo2();
+    cr_assert_lt(after.uordblks + after.hblkhd, before.uordblks + before.hblkhd + (64u << 20));
+    assert_u64(byte_at(addr + 1000 * r.granule + 512), (1000 + 1) % 256);
+    assert_u64(byte_at(addr + 1000 * r.granule), 1000 % 256);
+    rig_unrow(&r, addr, n);
+}

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Work of the virtual GPU: it completes when its schedule says so and never out of order, waits
+ * mean what they mean on hardware, and work that finds its memory gone poisons the device.
+ */
+#include "tests/support/rig.h"
+#include "tests/support/rng.h"
+
+#include <pthread.h>
+
+static rig r;
+static ductile_stream a, b;
+static dvmm_event event;
+
+/* Two streams and an event on a device of that schedule. */
+static void open_scheduled(ductile_schedule schedule, uint64_t lag) {
+    rig_open_scheduled(&r, schedule, lag, 5);
+    a = rig_stream(&r);
+    b = rig_stream(&r);
+    event = rig_event(&r);
+}
+
+static void open_eager(void) {
+    open_scheduled(DUCTILE_SCHEDULE_EAGER, 0);
+}
+
+static void open_lazy(void) {
+    open_scheduled(DUCTILE_SCHEDULE_LAZY, 0);
+}
+
+static void close_rig(void) {
+    if (r.gpu == NULL) {
+        return;
+    }
+    assert_ok(dvmm_event_destroy(r.d, event));
+    assert_ok(dvmm_stream_destroy(r.d, a));
+    assert_ok(dvmm_stream_destroy(r.d, b));
+    rig_close(&r);
+}
+
+/* The end of a test that poisons the device: nothing on it can be given back any more. */
+static void end_poisoned(void) {
+    assert_u64((unsigned)rig_state(&r).poisoned, DVMM_ILLEGAL_ADDRESS);
+    rig_abandon(&r);
+    r.gpu = NULL;
+}
+
+TestSuite(virtual_streams, .fini = close_rig);
+
+/* ---- Schedules ----------------------------------------------------------------------------- */
+
+Test(virtual_streams, eager_work_is_done_when_it_is_issued, .init = open_eager) {
+    assert_ok(dvmm_event_record(r.d, event, a));
+    assert_ok(dvmm_event_query(r.d, event));
+    assert_ok(dvmm_stream_query(r.d, a));
+}
+
+Test(virtual_streams, lagging_work_is_done_after_its_lag) {
+    open_scheduled(DUCTILE_SCHEDULE_LAGGING, 3);
+    assert_ok(dvmm_event_record(r.d, event, a));
+    for (int i = 0; i < 3; i++) {
+        assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
+        ductile_virtual_advance(r.gpu, 1);
+    }
+    assert_ok(dvmm_event_query(r.d, event));
+}
+
+Test(virtual_streams, lazy_work_is_done_when_it_is_waited_for, .init = open_lazy) {
+    assert_ok(dvmm_event_record(r.d, event, a));
+    ductile_virtual_advance(r.gpu, 1000000);
+    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
+    assert_status(dvmm_stream_query(r.d, a), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_event_sync(r.d, event));
+    assert_ok(dvmm_event_query(r.d, event));
+    assert_ok(dvmm_stream_query(r.d, a));
+}
+
+Test(virtual_streams, random_work_is_done_sooner_or_later) {
+    open_scheduled(DUCTILE_SCHEDULE_RANDOM, 0);
+    uint64_t n_early = 0;
+    for (int i = 0; i < 100; i++) {
+        assert_ok(dvmm_event_record(r.d, event, a));
+        ductile_status first = dvmm_event_query(r.d, event);
+        n_early += first == DUCTILE_OK;
+        for (int tries = 0; first != DUCTILE_OK && tries < 200; tries++) {
+            first = dvmm_event_query(r.d, event);
+        }
+        assert_ok(first);
+    }
+    cr_assert(n_early > 20 && n_early < 80, "%llu of 100 were done at once",
+              (unsigned long long)n_early);
+}
+
+Test(virtual_streams, a_sync_completes_one_stream_only, .init = open_lazy) {
+    dvmm_event other = rig_event(&r);
+    assert_ok(dvmm_event_record(r.d, event, a));
+    assert_ok(dvmm_event_record(r.d, other, b));
+    assert_ok(dvmm_stream_sync(r.d, a));
+    assert_ok(dvmm_event_query(r.d, event));
+    assert_status(dvmm_event_query(r.d, other), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_context_sync(r.d));
+    assert_ok(dvmm_event_query(r.d, other));
+    assert_ok(dvmm_event_destroy(r.d, other));
+}
+
+Test(virtual_streams, an_event_sync_completes_no_more_than_it_must, .init = open_lazy) {
+    dvmm_event later = rig_event(&r);
+    assert_ok(dvmm_event_record(r.d, event, a));
+    assert_ok(dvmm_event_record(r.d, later, a));
+    assert_ok(dvmm_event_sync(r.d, event));
+    assert_status(dvmm_event_query(r.d, later), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_event_destroy(r.d, later));
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+Test(virtual_streams, an_event_never_recorded_is_done_and_a_violation, .init = open_lazy) {
+    assert_ok(dvmm_event_query(r.d, event));
+    assert_u64(rig_state(&r).violations, 1);
+    assert_ok(dvmm_stream_wait_event(r.d, a, event));
+    assert_ok(dvmm_event_sync(r.d, event));
+    assert_u64(rig_state(&r).violations, 1);
+}
+
+Test(virtual_streams, a_query_sees_the_newest_recording, .init = open_lazy) {
+    assert_ok(dvmm_event_record(r.d, event, a));
+    assert_ok(dvmm_event_sync(r.d, event));
+    assert_ok(dvmm_event_record(r.d, event, b));
+    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_stream_sync(r.d, a));
+    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_stream_sync(r.d, b));
+    assert_ok(dvmm_event_query(r.d, event));
+}
+
+Test(virtual_streams, a_wait_keeps_the_recording_it_saw, .init = open_eager) {
+    ductile_virtual_set_schedule(r.gpu, DUCTILE_SCHEDULE_LAZY, 0);
+    assert_ok(dvmm_event_record(r.d, event, a));
+    ductile_virtual_set_schedule(r.gpu, DUCTILE_SCHEDULE_EAGER, 0);
+    assert_ok(dvmm_stream_wait_event(r.d, b, event));
+    ductile_stream idle = rig_stream(&r);
+    assert_ok(dvmm_event_record(r.d, event, idle));
+    assert_ok(dvmm_event_query(r.d, event));
+    assert_status(dvmm_stream_query(r.d, b), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_stream_sync(r.d, a));
+    assert_ok(dvmm_stream_query(r.d, b));
+    assert_ok(dvmm_stream_destroy(r.d, idle));
+}
+
+Test(virtual_streams, a_destroyed_event_still_holds_its_waiters, .init = open_lazy) {
+    dvmm_event once = rig_event(&r);
+    assert_ok(dvmm_event_record(r.d, once, a));
+    assert_ok(dvmm_stream_wait_event(r.d, b, once));
+    assert_ok(dvmm_event_destroy(r.d, once));
+    assert_ok(dvmm_stream_sync(r.d, b));
+    assert_ok(dvmm_stream_query(r.d, a));
+}
+
+Test(virtual_streams, waits_are_followed_through_streams, .init = open_lazy) {
+    enum { N = 50 };
+    ductile_stream chain[N];
+    for (size_t i = 0; i < N; i++) {
+        chain[i] = rig_stream(&r);
+        assert_ok(ductile_virtual_stream_wait(r.gpu, chain[i], i == 0 ? a : chain[i - 1]));
+    }
+    assert_ok(dvmm_event_record(r.d, event, a));
+    assert_ok(dvmm_stream_sync(r.d, chain[N - 1]));
+    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
+    for (size_t i = 0; i < N; i++) {
+        assert_ok(dvmm_stream_query(r.d, chain[i]));
+        assert_ok(dvmm_stream_destroy(r.d, chain[i]));
+    }
+}
+
+Test(virtual_streams, a_stale_event_is_refused, .init = open_eager) {
+    dvmm_event stale = rig_event(&r);
+    assert_ok(dvmm_event_destroy(r.d, stale));
+    assert_code(RAW(&r, event_query, stale), DVMM_INVALID_HANDLE);
+    assert_code(RAW(&r, event_record, stale, a), DVMM_INVALID_HANDLE);
+    assert_code(RAW(&r, event_destroy, stale), DVMM_INVALID_HANDLE);
+    assert_u64(rig_state(&r).violations, 3);
+}
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+Test(virtual_streams, a_destroyed_streams_work_still_completes, .init = open_lazy) {
+    ductile_stream gone = rig_stream(&r);
+    assert_ok(dvmm_event_record(r.d, event, gone));
+    assert_ok(dvmm_stream_destroy(r.d, gone));
+    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_event_sync(r.d, event));
+    assert_code(RAW(&r, stream_sync, gone), DVMM_INVALID_HANDLE);
+}
+
+/* As on hardware, where a cache keyed on the handle then mixes two streams. */
+Test(virtual_streams, a_handle_is_reused_and_an_id_is_not, .init = open_eager) {
+    uint64_t first_id = 0;
+    uint64_t second_id = 0;
+    ductile_stream first = rig_stream(&r);
+    assert_ok(dvmm_stream_id(r.d, first, &first_id));
+    assert_ok(dvmm_stream_destroy(r.d, first));
+    ductile_stream second = rig_stream(&r);
+    assert_ok(dvmm_stream_id(r.d, second, &second_id));
+    cr_assert_eq(first, second);
+    cr_assert_neq(first_id, second_id);
+    assert_ok(dvmm_stream_destroy(r.d, second));
+}
+
+static const uintptr_t LEGACY = 1;
+static const uintptr_t PER_THREAD = 2;
+
+static uint64_t id_of(uintptr_t handle) {
+    uint64_t id = 0;
+    assert_ok(dvmm_stream_id(r.d, (ductile_stream)handle, &id));
+    return id;
+}
+
+static void *ask_per_thread_id(void *out) {
+    *(ductile_status *)out = dvmm_stream_id(r.d, (ductile_stream)PER_THREAD, (uint64_t *)out + 1);
+    return NULL;
+}
+
+Test(virtual_streams, default_streams_are_told_apart, .init = open_eager) {
+    uint64_t answer[2] = {1, 0};
+    pthread_t thread;
+    assert_u64(id_of(0), id_of(LEGACY));
+    cr_assert_neq(id_of(LEGACY), id_of(PER_THREAD));
+    assert_u64(id_of(PER_THREAD), id_of(PER_THREAD));
+    cr_assert_eq(pthread_create(&thread, NULL, ask_per_thread_id, answer), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_neq(answer[1], 0);
+    cr_assert_neq(answer[1], id_of(PER_THREAD), "two threads share a per-thread stream");
+}
+
+/* ---- Words of the host --------------------------------------------------------------------- */
+
+static uint64_t *new_word(void) {
+    void *memory = NULL;
+    assert_ok(dvmm_host_alloc(r.d, 4096, &memory));
+    return memory;
+}
+
+Test(virtual_streams, work_waits_for_a_word, .init = open_eager) {
+    uint64_t *word = new_word();
+    assert_ok(dvmm_stream_wait_value(r.d, a, word + 1, 7));
+    assert_ok(dvmm_event_record(r.d, event, a));
+    word[1] = 6;
+    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
+    word[1] = 8;
+    assert_ok(dvmm_event_query(r.d, event));
+    assert_ok(dvmm_host_free(r.d, word));
+}
+
+/* On hardware the host would hang; here it is told. */
+Test(virtual_streams, a_wait_that_cannot_end_is_an_error, .init = open_eager) {
+    uint64_t *word = new_word();
+    assert_ok(dvmm_stream_wait_value(r.d, a, word, 1));
+    assert_code(RAW(&r, stream_sync, a), DVMM_UNKNOWN);
+    assert_u64(rig_state(&r).violations, 1);
+    assert_ok(dvmm_stream_sync(r.d, b));
+    *word = 1;
+    assert_ok(dvmm_stream_sync(r.d, a));
+    assert_ok(dvmm_host_free(r.d, word));
+}
+
+Test(virtual_streams, only_words_of_the_devices_host_memory_are_waited_for, .init = open_eager) {
+    uint64_t elsewhere = 0;
+    uint64_t *word = new_word();
+    assert_code(RAW(&r, stream_wait_value, a, &elsewhere, 1), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, stream_wait_value, a, word + 512, 1), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, stream_wait_value, a, (uint64_t *)((char *)word + 4), 1),
+                DVMM_INVALID_VALUE);
+    assert_ok(dvmm_host_free(r.d, word));
+    assert_code(RAW(&r, host_free, &elsewhere), DVMM_INVALID_VALUE);
+}
+
+Test(virtual_streams, freeing_a_word_in_use_is_a_violation, .init = open_eager) {
+    uint64_t *word = new_word();
+    assert_ok(dvmm_stream_wait_value(r.d, a, word, 1));
+    assert_ok(dvmm_host_free(r.d, word));
+    assert_u64(rig_state(&r).violations, 1);
+    assert_ok(dvmm_stream_sync(r.d, a));
+}
+
+/* ---- Work and its memory ------------------------------------------------------------------- */
+
+Test(virtual_streams, unmapping_does_not_wait_for_work, .init = open_lazy) {
+    ductile_addr addr = rig_row(&r, 1);
+    ductile_virtual_use use = {.address = addr, .size = r.granule, .writes = 1};
+    assert_ok(ductile_virtual_launch(r.gpu, a, &use, 1));
+    assert_ok(dvmm_unmap(r.d, addr, r.granule));
+    assert_u64((unsigned)rig_state(&r).poisoned, 0);
+    assert_code(RAW(&r, stream_sync, a), DVMM_ILLEGAL_ADDRESS);
+    end_poisoned();
+}
+
+/* A wait on the device orders nothing that the host does: the mistake this teaches to avoid. */
+Test(virtual_streams, a_stream_wait_makes_no_unmap_safe, .init = open_lazy) {
+    ductile_addr addr = rig_row(&r, 1);
+    ductile_virtual_use use = {.address = addr, .size = r.granule, .writes = 0};
+    assert_ok(ductile_virtual_launch(r.gpu, a, &use, 1));
+    assert_ok(ductile_virtual_stream_wait(r.gpu, b, a));
+    assert_ok(dvmm_unmap(r.d, addr, r.granule));
+    assert_code(RAW(&r, stream_sync, b), DVMM_ILLEGAL_ADDRESS);
+    end_poisoned();
+}
+
+static void assert_launch_poisons(ductile_addr addr, uint64_t size, int writes) {
+    ductile_virtual_use use = {.address = addr, .size = size, .writes = writes};
+    assert_status(ductile_virtual_launch(r.gpu, a, &use, 1), DUCTILE_ERR_DEVICE_LOST);
+}
+
+Test(virtual_streams, reading_past_the_mapping_poisons, .init = open_eager) {
+    ductile_addr addr = rig_reserve(&r, 2);
+    rig_back(&r, addr, 1);
+    assert_launch_poisons(addr + 100, r.granule, 0);
+    end_poisoned();
+}
+
+Test(virtual_streams, writing_what_may_only_be_read_poisons, .init = open_eager) {
+    ductile_addr addr = rig_row(&r, 1);
+    assert_ok(dvmm_set_access(r.d, addr, r.granule, DVMM_ACCESS_READ));
+    ductile_virtual_use use = {.address = addr, .size = r.granule, .writes = 0};
+    assert_ok(ductile_virtual_launch(r.gpu, a, &use, 1));
+    assert_launch_poisons(addr, 1, 1);
+    end_poisoned();
+}
+
+Test(virtual_streams, a_poisoned_device_answers_nothing_else, .init = open_eager) {
+    dvmm_phys phys = 0;
+    dvmm_phys_props props = {0};
+    ductile_addr addr = 0;
+    assert_launch_poisons(4096, 1, 0);
+    assert_code(RAW(&r, phys_create, r.granule, &props, &phys), DVMM_ILLEGAL_ADDRESS);
+    assert_code(RAW(&r, unmap, 4096, r.granule), DVMM_ILLEGAL_ADDRESS);
+    assert_code(RAW(&r, event_query, event), DVMM_ILLEGAL_ADDRESS);
+    assert_code(RAW(&r, stream_sync, a), DVMM_ILLEGAL_ADDRESS);
+    assert_code(RAW(&r, address_reserve, r.granule, 0, 0, &addr), DVMM_SUCCESS);
+    end_poisoned();
+}
+
+Test(virtual_streams, an_allocation_is_freed_after_the_devices_work, .init = open_lazy) {
+    ductile_addr addr = 0;
+    assert_ok(dvmm_mem_alloc(r.d, 3 * r.granule, &addr));
+    ductile_virtual_use use = {.address = addr, .size = 3 * r.granule, .writes = 1};
+    assert_ok(ductile_virtual_launch(r.gpu, a, &use, 1));
+    assert_ok(dvmm_mem_free(r.d, addr));
+    assert_ok(dvmm_stream_query(r.d, a));
+    assert_u64((unsigned)rig_state(&r).poisoned, 0);
+}
+
+/* ---- Any order ----------------------------------------------------------------------------- */
+
+/* Random waits between random streams: whatever the schedule, syncing all ends, and every event
+ * that was recorded before a completed one in the same stream is complete. */
+static void churn_streams(ductile_schedule schedule, uint64_t lag) {
+    enum { STREAMS = 8, EVENTS = 64, STEPS = 5000 };
+    rig_open_scheduled(&r, schedule, lag, 11);
+    ductile_stream streams[STREAMS];
+    dvmm_event events[EVENTS];
+    uint64_t recorded_at[EVENTS] = {0}; /* step; 0: never */
+    size_t recorded_on[EVENTS] = {0};
+    rng random = rng_seeded(3);
+    for (size_t i = 0; i < STREAMS; i++) {
+        streams[i] = rig_stream(&r);
+    }
+    for (size_t i = 0; i < EVENTS; i++) {
+        events[i] = rig_event(&r);
+    }
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        size_t s = rng_below(&random, STREAMS);
+        size_t e = rng_below(&random, EVENTS);
+        if (recorded_at[e] == 0 || rng_below(&random, 2) == 0) {
+            assert_ok(dvmm_event_record(r.d, events[e], streams[s]));
+            recorded_at[e] = step;
+            recorded_on[e] = s;
+        } else {
+            assert_ok(dvmm_stream_wait_event(r.d, streams[s], events[e]));
+        }
+        ductile_virtual_advance(r.gpu, 1);
+        if (step % 100 == 0 && recorded_at[e] != 0) {
+            assert_ok(dvmm_event_sync(r.d, events[e]));
+        }
+        for (size_t i = 0; i < EVENTS && step % 50 == 0; i++) {
+            bool is_earlier = recorded_at[i] != 0 && recorded_on[i] == recorded_on[e] &&
+                              recorded_at[i] < recorded_at[e];
+            if (is_earlier && dvmm_event_query(r.d, events[e]) == DUCTILE_OK) {
+                assert_ok(dvmm_event_query(r.d, events[i]));
+            }
+        }
+    }
+    assert_ok(dvmm_context_sync(r.d));
+    for (size_t i = 0; i < STREAMS; i++) {
+        assert_ok(dvmm_stream_query(r.d, streams[i]));
+        assert_ok(dvmm_stream_destroy(r.d, streams[i]));
+    }
+    for (size_t i = 0; i < EVENTS; i++) {
+        assert_ok(dvmm_event_destroy(r.d, events[i]));
+    }
+    rig_close(&r);
+}
+
+Test(virtual_order, work_of_a_stream_keeps_its_order_lazily) {
+    churn_streams(DUCTILE_SCHEDULE_LAZY, 0);
+}
+
+Test(virtual_order, work_of_a_stream_keeps_its_order_at_random) {
+    churn_streams(DUCTILE_SCHEDULE_RANDOM, 0);
+}
+
+Test(virtual_order, work_of_a_stream_keeps_its_order_with_a_lag) {
+    churn_streams(DUCTILE_SCHEDULE_LAGGING, 17);
+}
+
+/* ---- Threads ------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 2000 };
+
+/* What a thread saw; asserted after joining. */
+typedef struct worker {
+    pthread_t thread;
+    ductile_status first_failure;
+} worker;
+
+static void note(worker *w, ductile_status status) {
+    if (w->first_failure == DUCTILE_OK) {
+        w->first_failure = status;
+    }
+}
+
+static void map_and_unmap(worker *w, ductile_addr addr, ductile_stream stream, dvmm_event mine) {
+    dvmm_phys_props props = {0};
+    dvmm_phys phys = 0;
+    note(w, dvmm_phys_create(r.d, r.granule, &props, &phys));
+    note(w, dvmm_map(r.d, addr, r.granule, phys));
+    note(w, dvmm_set_access(r.d, addr, r.granule, DVMM_ACCESS_RW));
+    note(w, dvmm_fill(r.d, addr, 1, r.granule, stream));
+    note(w, dvmm_event_record(r.d, mine, stream));
+    note(w, dvmm_event_sync(r.d, mine));
+    note(w, dvmm_unmap(r.d, addr, r.granule));
+    note(w, dvmm_phys_release(r.d, phys));
+}
+
+static void *work(void *argument) {
+    worker *w = argument;
+    ductile_addr addr = 0;
+    ductile_stream stream = NULL;
+    dvmm_event mine = NULL;
+    note(w, dvmm_address_reserve(r.d, r.granule, &addr));
+    note(w, dvmm_stream_create(r.d, &stream));
+    note(w, dvmm_event_create(r.d, &mine));
+    for (int i = 0; i < ROUNDS && w->first_failure == DUCTILE_OK; i++) {
+        map_and_unmap(w, addr, stream, mine);
+    }
+    note(w, dvmm_event_destroy(r.d, mine));
+    note(w, dvmm_stream_destroy(r.d, stream));
+    note(w, dvmm_address_free(r.d, addr, r.granule));
+    return NULL;
+}
+
+Test(virtual_order, threads_share_a_device) {
+    worker workers[THREADS] = {0};
+    rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
+    for (int i = 0; i < THREADS; i++) {
+        cr_assert_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        cr_assert_eq(pthread_join(workers[i].thread, NULL), 0);
+        assert_ok(workers[i].first_failure);
+    }
+    assert_u64(rig_state(&r).violations, 0);
+    rig_close(&r);
+}
