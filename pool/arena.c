@@ -76,6 +76,7 @@ static dpool_arena *new_arena(ductile_stream stream) {
         arena->stream = canonical(stream);
         arena->thread = owner_thread(arena->stream);
         arena->alloc_epoch = 1;
+        arena->gaps_tolerated = DPOOL_GAPS_TOLERATED;
     }
     return arena;
 }

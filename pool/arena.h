@@ -29,6 +29,7 @@
 enum {
     DPOOL_RING = 16, /* markers of one arena under way */
     DPOOL_ARENA_BUCKETS = 256,
+    DPOOL_GAPS_TOLERATED = 128,
     DPOOL_MARK_EVERY = 32 /* allocations between markers while several streams are known */
 };
 
@@ -83,10 +84,11 @@ typedef struct dpool_arena {
     uint64_t proven_epoch;
     uint64_t marker_seq;
     uint64_t done_seq;
-    uint64_t context_epoch; /* a wait for the whole context has covered frees below it */
-    uint64_t next_mark_at;  /* alloc_epoch from which the next regular marker is due   */
-    uint64_t peak_live;     /* of live_bytes, since healing last finished              */
-    uint64_t heal_below;    /* live_bytes under which healing is due                   */
+    uint64_t context_epoch;  /* a wait for the whole context has covered frees below it */
+    uint64_t next_mark_at;   /* alloc_epoch from which the next regular marker is due   */
+    uint64_t peak_live;      /* of live_bytes, since healing last finished              */
+    uint64_t heal_below;     /* live_bytes under which healing is due                   */
+    uint64_t gaps_tolerated; /* more gaps than this make healing due at any time        */
     bool heal_due;
     bool is_gone;                     /* the stream was named done: it is never named again */
     uint32_t n_waiters;               /* threads waiting without locks that will come back to it */

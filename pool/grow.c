@@ -57,6 +57,7 @@ static ductile_status carry_out(ductile_allocator *a, request *r) {
         dpool_plan_cancel_locked(a);
     }
     dpool_publish_locked(a, region);
+    r->arena->heal_due |= r->arena->gaps.count > r->arena->gaps_tolerated;
     dti_lock_open(&a->hot);
     return status;
 }

@@ -23,7 +23,8 @@ static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t b
 static void finish_locked(dpool_arena *arena) {
     arena->heal_due = false;
     arena->peak_live = arena->live_bytes;
-    arena->heal_below = arena->peak_live / 10 * 3;
+    arena->heal_below = 0;
+    arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
 }
 
 /* Moves up to `budget` granules; returns how many moved, 0 when healing is finished or stuck. */
@@ -61,6 +62,7 @@ static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
         return;
     }
     dpool_poll_marks(a, arena);
+    dpool_poll_pending(a, arena); /* pending blocks that are done would divide the runs */
     dpool_reclaim(a, arena, HANDLES_PER_CALL);
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {

@@ -181,11 +181,17 @@ static bool whole_handles(const ductile_allocator *a, const dpool_block *b, uint
     return *low < *high;
 }
 
+static bool is_gap(const dpool_block *b) {
+    return b != NULL && b->state == DPOOL_GAP;
+}
+
+static bool is_beside_gap(const dpool_block *b) {
+    return is_gap(b->prev) || is_gap(b->next);
+}
+
 /* Taking from the side of a gap makes no new one. */
 static bool take_from_top(const dpool_block *b) {
-    bool gap_above = b->next != NULL && b->next->state == DPOOL_GAP;
-    bool gap_below = b->prev != NULL && b->prev->state == DPOOL_GAP;
-    return gap_above || !gap_below;
+    return is_gap(b->next) || !is_gap(b->prev);
 }
 
 static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint32_t n) {
@@ -240,17 +246,25 @@ static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
     }
 }
 
-/* Collects donors among the FREE blocks of `from`, the largest first. */
-static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch) {
+static void sweep(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch,
+                  bool beside_gaps) {
     dpool_plan *p = a->plan;
     dpool_block *b = dpool_index_below(&from->index, NULL);
     while (b != NULL && b->size >= a->granule && p->donated < need && can_add_donor(a)) {
         dpool_block *next = dpool_index_below(&from->index, b);
-        if (b->epoch < below_epoch) {
+        if (b->epoch < below_epoch && is_beside_gap(b) == beside_gaps) {
             donate(a, b, need - p->donated);
         }
         b = next;
     }
+}
+
+/* Collects donors among the FREE blocks of `from`. Those beside a gap come first, because every
+ * new gap leaves two slivers that no large request can use; then the largest, for the same reason.
+ * Among 7 orders tried this one kept most (docs/decisions/0003). */
+static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch) {
+    sweep(a, from, need, below_epoch, true);
+    sweep(a, from, need, below_epoch, false);
 }
 
 static void collect_foreign(ductile_allocator *a, uint64_t need) {

@@ -108,7 +108,9 @@ static void put_options(ductile_allocator *a, writer *w) {
 
 static void put_statistics(ductile_allocator *a, writer *w) {
     ductile_stats s = {.struct_size = sizeof s};
-    (void)ductile_get_stats(a, &s);
+    if (ductile_get_stats(a, &s) != DUCTILE_OK) {
+        return;
+    }
     const char *comma = "";
 #define PUT_STAT(name, meaning)                                                                    \
     put(w, "%s\"" #name "\":%" PRIu64, comma, s.name);                                             \
