@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random damage to good files. A reader may take or refuse what comes out; it must not crash, read
+ * behind the end, or hand on a trace that would crash the replay: an index out of range, a slot
+ * freed that is not live, a gate opened that was never closed.
+ */
+#include "tests/bench/pickle_maker.h"
+#include "tests/bench/reading.h"
+#include "tests/support/rng.h"
+
+enum { N_ROUNDS = 20000 };
+
+static const char good_text[] = "# comment\n"
+                                "a 0 205852672 0\na 1 4194304 0\na 2 512 1\ns\nf 0\nc 0\n"
+                                "a 3 700 2\nf 1\nf 2\nf 3\nc 3\nc 1\ns\na 4 1 0\n";
+
+static pickle_maker good_pickle;
+
+static void add_entry(const char *action, uint64_t address, uint64_t size, uint64_t stream) {
+    make_bytes(&good_pickle, "}(", 2);
+    make_string_member(&good_pickle, "action", action);
+    make_int_member(&good_pickle, "addr", address);
+    make_int_member(&good_pickle, "size", size);
+    make_int_member(&good_pickle, "stream", stream);
+    make_op(&good_pickle, 'u');
+    make_op(&good_pickle, 0x94);
+}
+
+static void make_good_pickle(void) {
+    make_start(&good_pickle);
+    make_bytes(&good_pickle, "}\x94(", 3);
+    make_string(&good_pickle, "device_traces");
+    make_bytes(&good_pickle, "](](", 4);
+    add_entry("alloc", 0x1000, 100, 0);
+    add_entry("alloc", 0x2000, 100, 7);
+    add_entry("free_requested", 0x1000, 100, 0);
+    add_entry("alloc", 0x3000, 100, 0);
+    add_entry("free_completed", 0x1000, 100, 0);
+    add_entry("free_requested", 0x9000, 100, 0);
+    add_entry("free_completed", 0x9000, 100, 0);
+    make_bytes(&good_pickle,
+               "h\x01h\x03"
+               "ee",
+               6);
+    make_string(&good_pickle, "segments");
+    make_bytes(&good_pickle, "](}(", 4);
+    make_int_member(&good_pickle, "device", 0);
+    make_int_member(&good_pickle, "address", 0x1000);
+    make_int_member(&good_pickle, "stream", 0);
+    make_string(&good_pickle, "blocks");
+    make_bytes(&good_pickle, "](}(", 4);
+    make_int_member(&good_pickle, "address", 0x5000);
+    make_int_member(&good_pickle, "size", 512);
+    make_string_member(&good_pickle, "state", "active_allocated");
+    make_bytes(&good_pickle, "ueueu.", 6);
+}
+
+/* ---- What a trace must hold, however it came about ------------------------------------------ */
+
+typedef struct walk {
+    bool is_live[4096];
+    uint64_t n_closed[TRACE_MAX_STREAMS];
+    uint64_t n_opened[TRACE_MAX_STREAMS];
+} walk;
+
+static const char *check_event(walk *w, const trace *t, const trace_event *e) {
+    if (e->slot >= t->n_slots || e->slot >= 4096 || e->stream >= t->n_streams) {
+        return "an index is out of range";
+    }
+    switch ((trace_kind)e->kind) {
+    case TRACE_ALLOC:
+        if (w->is_live[e->slot] || e->size == 0 || e->size > TRACE_MAX_SIZE) {
+            return "a bad allocation";
+        }
+        w->is_live[e->slot] = true;
+        return NULL;
+    case TRACE_FREE_GATED:
+        if (e->size != ++w->n_closed[e->stream]) {
+            return "gates are not numbered in order";
+        }
+        __attribute__((fallthrough));
+    case TRACE_FREE:
+        if (!w->is_live[e->slot]) {
+            return "a slot is freed that is not live";
+        }
+        w->is_live[e->slot] = false;
+        return NULL;
+    case TRACE_OPEN:
+        if (e->size < w->n_opened[e->stream] || e->size > w->n_closed[e->stream]) {
+            return "a gate opens that is not closed";
+        }
+        w->n_opened[e->stream] = e->size;
+        return NULL;
+    }
+    return "an unknown kind";
+}
+
+static const char *check_trace(const trace *t) {
+    static walk w;
+    w = (walk){0};
+    for (size_t i = 0; i < t->n_events; i++) {
+        const char *reason = check_event(&w, t, &t->events[i]);
+        if (reason != NULL) {
+            return reason;
+        }
+    }
+    for (size_t i = 0; i < t->n_streams; i++) {
+        if (t->streams[i].n_gates != w.n_closed[i]) {
+            return "the gates of a stream are miscounted";
+        }
+    }
+    return NULL;
+}
+
+/* ---- Damage -------------------------------------------------------------------------------- */
+
+/* Changes, swaps, drops or repeats a few bytes. Returns the new size; room for twice the size. */
+static size_t damage(unsigned char *bytes, size_t size, rng *r) {
+    for (uint64_t n = rng_between(r, 1, 4); n > 0 && size > 1; n--) {
+        size_t at = (size_t)rng_below(r, size);
+        size_t length = (size_t)rng_between(r, 1, 12);
+        length = length < size - at ? length : size - at;
+        switch (rng_below(r, 5)) {
+        case 0:
+            bytes[at] = (unsigned char)rng_next(r);
+            break;
+        case 1:
+            bytes[at] ^= (unsigned char)(1u << rng_below(r, 8));
+            break;
+        case 2:
+            memmove(bytes + at, bytes + at + length, size - at - length);
+            size -= length;
+            break;
+        case 3:
+            memmove(bytes + at + length, bytes + at, size - at);
+            size += length;
+            break;
+        default:
+            bytes[at] = bytes[rng_below(r, size)];
+            break;
+        }
+    }
+    return size;
+}
+
+static void read_damaged(const void *good, size_t size, uint64_t seed, uint64_t *n_taken) {
+    unsigned char bytes[2 * sizeof good_pickle.bytes];
+    rng r = rng_seeded(seed);
+    reading now;
+    memcpy(bytes, good, size);
+    size = damage(bytes, size, &r);
+    if (read_bytes_as_trace(bytes, size, TRACE_BUSIEST_GPU, &now)) {
+        const char *reason = check_trace(&now.t);
+        cr_assert_null(reason, "seed %llu: %s", (unsigned long long)seed, reason);
+        ++*n_taken;
+        drop_reading(&now);
+    } else {
+        cr_assert_neq(now.error.reason[0], '\0', "seed %llu", (unsigned long long)seed);
+    }
+}
+
+static void assert_taken(const void *good, size_t size) {
+    reading now;
+    cr_assert(read_bytes_as_trace(good, size, TRACE_BUSIEST_GPU, &now), "%s", now.error.reason);
+    cr_assert_null(check_trace(&now.t));
+    drop_reading(&now);
+}
+
+/* Damage that is always refused, or never, would test little. */
+static void assert_both_happened(uint64_t n_taken) {
+    cr_assert_gt(n_taken, N_ROUNDS / 200);
+    cr_assert_lt(n_taken, N_ROUNDS - N_ROUNDS / 200);
+}
+
+Test(hostile_input, damaged_text_is_refused_or_makes_sense) {
+    uint64_t n_taken = 0;
+    assert_taken(good_text, sizeof good_text - 1);
+    for (uint64_t seed = 1; seed <= N_ROUNDS; seed++) {
+        read_damaged(good_text, sizeof good_text - 1, seed, &n_taken);
+    }
+    assert_both_happened(n_taken);
+}
+
+Test(hostile_input, damaged_snapshots_are_refused_or_make_sense) {
+    uint64_t n_taken = 0;
+    make_good_pickle();
+    assert_taken(good_pickle.bytes, good_pickle.size);
+    for (uint64_t seed = 1; seed <= N_ROUNDS; seed++) {
+        read_damaged(good_pickle.bytes, good_pickle.size, seed, &n_taken);
+    }
+    assert_both_happened(n_taken);
+}
+
+Test(hostile_input, noise_is_refused_or_makes_sense) {
+    uint64_t n_taken = 0;
+    unsigned char noise[64];
+    for (uint64_t seed = 1; seed <= N_ROUNDS; seed++) {
+        rng r = rng_seeded(seed);
+        for (size_t i = 0; i < sizeof noise; i++) {
+            noise[i] = (unsigned char)rng_next(&r);
+        }
+        noise[0] = seed % 2 == 0 ? 0x80 : noise[0];
+        noise[1] = seed % 2 == 0 ? 4 : noise[1];
+        read_damaged(noise, sizeof noise, seed, &n_taken);
+    }
+}

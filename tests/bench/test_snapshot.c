@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PyTorch snapshots become the trace that the recorded program would have made: which GPU, what
+ * was there before the history began, and when a free takes effect.
+ */
+#include "tests/bench/pickle_maker.h"
+#include "tests/bench/reading.h"
+
+static reading now;
+static pickle_maker p;
+
+static void drop_now(void) {
+    drop_reading(&now);
+}
+
+TestSuite(snapshot, .fini = drop_now);
+
+static void entry(const char *action, uint64_t address, uint64_t size, uint64_t stream) {
+    make_bytes(&p, "}(", 2);
+    make_string_member(&p, "action", action);
+    make_int_member(&p, "addr", address);
+    make_int_member(&p, "size", size);
+    make_int_member(&p, "stream", stream);
+    make_op(&p, 'u');
+}
+
+static void block(uint64_t address, uint64_t size, uint64_t requested, const char *state) {
+    make_bytes(&p, "}(", 2);
+    make_int_member(&p, "address", address);
+    make_int_member(&p, "size", size);
+    make_int_member(&p, "requested_size", requested);
+    make_string_member(&p, "state", state);
+    make_op(&p, 'u');
+}
+
+/* {"device_traces": [[ ... */
+static void begin_traces(void) {
+    make_start(&p);
+    make_bytes(&p, "}(", 2);
+    make_string(&p, "device_traces");
+    make_bytes(&p, "](](", 4);
+}
+
+static void next_gpu(void) {
+    make_bytes(&p, "e](", 3);
+}
+
+/* ... ]], "segments": [ */
+static void begin_segments(void) {
+    make_bytes(&p, "ee", 2);
+    make_string(&p, "segments");
+    make_bytes(&p, "](", 2);
+}
+
+static void begin_segment(uint64_t gpu, uint64_t address, uint64_t stream) {
+    make_bytes(&p, "}(", 2);
+    make_int_member(&p, "device", gpu);
+    make_int_member(&p, "address", address);
+    make_int_member(&p, "stream", stream);
+    make_string(&p, "blocks");
+    make_bytes(&p, "](", 2);
+}
+
+static void end_segment(void) {
+    make_bytes(&p, "eu", 2);
+}
+
+static void end_snapshot(void) {
+    make_bytes(&p, "eu.", 3);
+}
+
+/* For tests without segments. */
+static void end_traces(void) {
+    begin_segments();
+    end_snapshot();
+}
+
+static const trace *read_good(int gpu) {
+    cr_assert(read_bytes_as_trace(p.bytes, p.size, gpu, &now), "%s", now.error.reason);
+    return &now.t;
+}
+
+static void assert_refused(int gpu, const char *reason) {
+    cr_assert_not(read_bytes_as_trace(p.bytes, p.size, gpu, &now));
+    cr_assert_not_null(strstr(now.error.reason, reason), "'%s'", now.error.reason);
+}
+
+static void assert_event(size_t index, trace_kind kind, uint64_t size, uint16_t stream) {
+    cr_expect_eq(now.t.events[index].kind, kind, "event %zu", index);
+    cr_expect_eq(now.t.events[index].size, size, "event %zu", index);
+    cr_expect_eq(now.t.events[index].stream, stream, "event %zu", index);
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+Test(snapshot, a_completion_right_behind_its_free_is_no_event) {
+    begin_traces();
+    entry("segment_alloc", 0x1000, 4096, 0);
+    entry("alloc", 0x1000, 100, 0);
+    entry("free_requested", 0x1000, 100, 0);
+    entry("free_completed", 0x1000, 100, 0);
+    entry("alloc", 0x1000, 70, 0);
+    end_traces();
+    const trace *t = read_good(TRACE_BUSIEST_GPU);
+    cr_assert_eq(t->n_events, 3);
+    cr_assert_eq(t->live_peak_bytes, 100);
+    assert_event(1, TRACE_FREE, 100, 0);
+}
+
+Test(snapshot, a_later_completion_is_a_use_by_another_stream) {
+    begin_traces();
+    entry("alloc", 0x1000, 100, 0);
+    entry("alloc", 0x2000, 50, 0x7f0012340000);
+    entry("free_requested", 0x1000, 100, 0);
+    entry("alloc", 0x3000, 60, 0);
+    entry("free_completed", 0x1000, 100, 0);
+    end_traces();
+    const trace *t = read_good(TRACE_BUSIEST_GPU);
+    cr_assert_eq(t->n_streams, 2);
+    cr_assert_eq(t->streams[1].number, 1);
+    cr_assert_eq(t->live_peak_bytes, 210);
+    assert_event(2, TRACE_FREE_GATED, 1, 1);
+    assert_event(4, TRACE_OPEN, 1, 1);
+}
+
+Test(snapshot, an_address_serves_many_blocks) {
+    begin_traces();
+    for (uint64_t i = 1; i <= 5; i++) {
+        entry("alloc", 0x1000, i * 10, 0);
+        entry("free_requested", 0x1000, i * 10, 0);
+        entry("free_completed", 0x1000, i * 10, 0);
+    }
+    end_traces();
+    const trace *t = read_good(TRACE_BUSIEST_GPU);
+    cr_assert_eq(t->n_ops, 10);
+    cr_assert_eq(t->n_slots, 1);
+    cr_assert_eq(t->live_peak_bytes, 50);
+}
+
+/* ---- Before the history -------------------------------------------------------------------- */
+
+Test(snapshot, what_is_freed_but_never_allocated_was_there_before) {
+    begin_traces();
+    entry("alloc", 0x1000, 10, 0);
+    entry("free_requested", 0x9000, 500, 0);
+    entry("free_completed", 0x9000, 500, 0);
+    end_traces();
+    const trace *t = read_good(TRACE_BUSIEST_GPU);
+    cr_assert_eq(t->n_events, 3);
+    cr_assert_eq(t->live_peak_bytes, 510);
+    assert_event(0, TRACE_ALLOC, 500, 0);
+    assert_event(1, TRACE_ALLOC, 10, 0);
+    assert_event(2, TRACE_FREE, 500, 0);
+}
+
+Test(snapshot, a_completion_whose_free_was_lost_frees) {
+    begin_traces();
+    entry("free_completed", 0x9000, 500, 0);
+    entry("alloc", 0x1000, 10, 0);
+    end_traces();
+    cr_assert_eq(read_good(TRACE_BUSIEST_GPU)->n_events, 3);
+    assert_event(0, TRACE_ALLOC, 500, 0);
+    assert_event(1, TRACE_FREE, 500, 0);
+}
+
+Test(snapshot, what_is_in_use_at_the_end_but_never_named_was_there_first) {
+    begin_traces();
+    entry("alloc", 0x1000, 10, 0);
+    entry("free_requested", 0x9000, 500, 0);
+    begin_segments();
+    begin_segment(0, 0x1000, 0);
+    block(0x1000, 512, 10, "active_allocated"); /* in the history */
+    block(0x1200, 1024, 1000, "active_allocated");
+    block(0x1600, 512, 0, "inactive");
+    end_segment();
+    begin_segment(0, 0x9000, 0);
+    block(0x9000, 512, 500, "active_pending_free"); /* in the history */
+    block(0x9200, 512, 300, "active_pending_free");
+    end_segment();
+    begin_segment(1, 0x1000, 0); /* another GPU's */
+    block(0x5000, 512, 500, "active_allocated");
+    end_segment();
+    end_snapshot();
+    cr_assert_eq(read_good(TRACE_BUSIEST_GPU)->n_events, 5);
+    assert_event(0, TRACE_ALLOC, 1000, 0);
+    assert_event(1, TRACE_ALLOC, 300, 0);
+    assert_event(2, TRACE_ALLOC, 500, 0);
+    assert_event(3, TRACE_ALLOC, 10, 0);
+    assert_event(4, TRACE_FREE, 500, 0);
+}
+
+Test(snapshot, blocks_without_address_follow_each_other) {
+    begin_traces();
+    entry("alloc", 0x1200, 10, 0);
+    begin_segments();
+    begin_segment(0, 0x1000, 0);
+    for (int i = 0; i < 2; i++) {
+        make_bytes(&p, "}(", 2);
+        make_int_member(&p, "size", 512);
+        make_string_member(&p, "state", "active_allocated");
+        make_op(&p, 'u');
+    }
+    end_segment();
+    end_snapshot();
+    cr_assert_eq(read_good(TRACE_BUSIEST_GPU)->n_events, 2);
+    assert_event(0, TRACE_ALLOC, 512, 0);
+    assert_event(1, TRACE_ALLOC, 10, 0);
+}
+
+/* ---- Which GPU ----------------------------------------------------------------------------- */
+
+static void make_two_gpus(void) {
+    begin_traces();
+    entry("alloc", 0x1000, 10, 0);
+    next_gpu();
+    entry("alloc", 0x1000, 20, 0);
+    entry("alloc", 0x2000, 20, 0);
+    end_traces();
+}
+
+Test(snapshot, the_busiest_gpu_is_read_unless_one_is_named) {
+    make_two_gpus();
+    cr_assert_eq(read_good(TRACE_BUSIEST_GPU)->live_peak_bytes, 40);
+    cr_assert_eq(now.t.gpu, 1);
+    drop_now();
+    cr_assert_eq(read_good(0)->live_peak_bytes, 10);
+    drop_now();
+    assert_refused(2, "no GPU 2 in the snapshot, which has 2");
+}
+
+/* ---- Bad snapshots ------------------------------------------------------------------------- */
+
+Test(snapshot, without_history_the_remedy_is_named) {
+    begin_traces();
+    end_traces();
+    assert_refused(TRACE_BUSIEST_GPU, "_record_memory_history");
+}
+
+Test(snapshot, other_plain_data_is_no_snapshot) {
+    make_start(&p);
+    make_bytes(&p, "].", 2);
+    assert_refused(TRACE_BUSIEST_GPU, "not a PyTorch snapshot");
+}
+
+Test(snapshot, an_entry_without_action_or_number_is_named) {
+    begin_traces();
+    entry("alloc", 0x1000, 10, 0);
+    make_op(&p, '}');
+    end_traces();
+    assert_refused(TRACE_BUSIEST_GPU, "entry 1 has no action");
+    begin_traces();
+    make_bytes(&p, "}(", 2);
+    make_string_member(&p, "action", "alloc");
+    make_string_member(&p, "addr", "0x1000");
+    make_op(&p, 'u');
+    end_traces();
+    assert_refused(TRACE_BUSIEST_GPU, "entry 0 lacks addr");
+}
+
+Test(snapshot, a_gap_in_the_history_is_refused) {
+    begin_traces();
+    entry("alloc", 0x1000, 10, 0);
+    entry("alloc", 0x1000, 10, 0);
+    end_traces();
+    assert_refused(TRACE_BUSIEST_GPU, "gap");
+    begin_traces();
+    entry("alloc", 0x1000, 10, 0);
+    entry("free_requested", 0x1000, 10, 0);
+    entry("free_requested", 0x1000, 10, 0);
+    end_traces();
+    assert_refused(TRACE_BUSIEST_GPU, "gap");
+}
+
+/* 2 bytes name a whole list again: the work must not multiply. */
+Test(snapshot, the_same_history_many_times_over_is_refused) {
+    make_start(&p);
+    make_bytes(&p, "}(", 2);
+    make_string(&p, "device_traces");
+    make_bytes(&p, "](](", 4);
+    for (int i = 0; i < 20; i++) {
+        entry("alloc", 0x1000 + 0x1000 * (uint64_t)i, 10, 0);
+    }
+    make_bytes(&p, "e\x94", 2);
+    for (int i = 0; i < 900; i++) {
+        make_bytes(&p, "h\x00", 2);
+    }
+    make_bytes(&p, "eu.", 3);
+    assert_refused(TRACE_BUSIEST_GPU, "more history entries than the file can hold");
+}

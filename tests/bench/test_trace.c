@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The text format: what a good trace becomes, and that every line which is not exactly an event is
+ * refused with its number.
+ */
+#include "tests/bench/reading.h"
+
+static reading now;
+
+static const trace *read_good(const char *text) {
+    cr_assert(read_bytes_as_trace(text, strlen(text), TRACE_BUSIEST_GPU, &now), "line %llu: %s",
+              (unsigned long long)now.error.line, now.error.reason);
+    return &now.t;
+}
+
+static void drop_now(void) {
+    drop_reading(&now);
+}
+
+TestSuite(trace, .fini = drop_now);
+
+static void assert_event(const trace *t, size_t index, trace_kind kind, uint64_t size,
+                         uint32_t slot, uint16_t stream) {
+    const trace_event *e = &t->events[index];
+    cr_expect_eq(e->kind, kind, "event %zu", index);
+    cr_expect_eq(e->size, size, "event %zu", index);
+    cr_expect_eq(e->slot, slot, "event %zu", index);
+    cr_expect_eq(e->stream, stream, "event %zu", index);
+}
+
+/* ---- Good traces --------------------------------------------------------------------------- */
+
+Test(trace, counts_events_steps_and_the_live_peak) {
+    const trace *t = read_good("# comment\na 1 100 0\na 2 50 0\ns\nf 1\na 3 80 0\nf 2\ns\n");
+    cr_assert_eq(t->n_file_events, 5);
+    cr_assert_eq(t->n_ops, 5);
+    cr_assert_eq(t->n_steps, 2);
+    cr_assert_eq(t->live_peak_bytes, 150);
+    cr_assert_eq(t->n_streams, 1);
+}
+
+Test(trace, slots_are_dense_and_used_again) {
+    const trace *t = read_good("a 900 100 0\na 17 50 0\nf 900\na 5 80 0\nf 5\nf 17\n");
+    cr_assert_eq(t->n_slots, 2);
+    assert_event(t, 0, TRACE_ALLOC, 100, 0, 0);
+    assert_event(t, 1, TRACE_ALLOC, 50, 1, 0);
+    assert_event(t, 2, TRACE_FREE, 100, 0, 0);
+    assert_event(t, 3, TRACE_ALLOC, 80, 0, 0);
+    assert_event(t, 4, TRACE_FREE, 80, 0, 0);
+    assert_event(t, 5, TRACE_FREE, 50, 1, 0);
+}
+
+Test(trace, blanks_line_ends_and_empty_lines_are_free) {
+    const trace *t = read_good("\n  a\t1   100 0  \r\n\nf 1");
+    cr_assert_eq(t->n_file_events, 2);
+}
+
+Test(trace, version_1_may_be_said) {
+    cr_assert_eq(read_good("# version 1\na 1 100 0\n")->n_events, 1);
+}
+
+Test(trace, streams_are_ordered_by_number) {
+    const trace *t = read_good("a 1 100 7\na 2 100 0\na 3 100 3\n");
+    cr_assert_eq(t->n_streams, 3);
+    cr_assert_eq(t->streams[0].number, 0);
+    cr_assert_eq(t->streams[1].number, 3);
+    cr_assert_eq(t->streams[2].number, 7);
+    cr_assert_eq(t->events[0].stream, 2);
+    cr_assert_eq(t->events[1].stream, 0);
+    cr_assert_eq(t->events[2].stream, 1);
+}
+
+/* ---- Uses by another stream ---------------------------------------------------------------- */
+
+Test(trace, a_completed_free_waits_at_a_gate_of_the_next_higher_stream) {
+    const trace *t = read_good("a 1 100 0\na 2 50 3\nf 1\nc 1\n");
+    cr_assert_eq(t->n_file_events, 4);
+    cr_assert_eq(t->n_ops, 3);
+    assert_event(t, 2, TRACE_FREE_GATED, 1, 0, 1);
+    assert_event(t, 3, TRACE_OPEN, 1, 0, 1);
+    cr_assert_eq(t->streams[1].n_gates, 1);
+    cr_assert_eq(t->streams[1].max_closed_gates, 1);
+}
+
+Test(trace, above_the_highest_stream_comes_the_lowest) {
+    const trace *t = read_good("a 1 100 0\na 2 50 3\nf 2\nc 2\n");
+    assert_event(t, 2, TRACE_FREE_GATED, 1, 1, 0);
+}
+
+Test(trace, the_live_peak_counts_a_block_until_its_completion) {
+    cr_assert_eq(read_good("a 1 100 0\na 2 1 1\nf 1\na 3 60 0\nc 1\n")->live_peak_bytes, 161);
+    drop_now();
+    cr_assert_eq(read_good("a 1 100 0\na 2 1 1\nf 1\nc 1\na 3 60 0\n")->live_peak_bytes, 101);
+}
+
+Test(trace, gates_of_a_stream_open_in_order) {
+    const trace *t = read_good("a 1 10 0\na 2 10 0\na 3 10 0\na 4 1 1\n"
+                               "f 1\nf 2\nf 3\nc 2\nc 1\nc 3\n");
+    assert_event(t, 7, TRACE_OPEN, 0, 1, 1); /* the first is still closed */
+    assert_event(t, 8, TRACE_OPEN, 2, 0, 1); /* the first, and the second behind it */
+    assert_event(t, 9, TRACE_OPEN, 3, 2, 1);
+    cr_assert_eq(t->streams[1].max_closed_gates, 3);
+}
+
+Test(trace, with_a_single_stream_the_free_moves_to_the_completion) {
+    const trace *t = read_good("a 1 100 0\nf 1\na 2 60 0\nc 1\n");
+    cr_assert_eq(t->n_file_events, 4);
+    cr_assert_eq(t->n_events, 3);
+    assert_event(t, 1, TRACE_ALLOC, 60, 1, 0);
+    assert_event(t, 2, TRACE_FREE, 100, 0, 0);
+    cr_assert_eq(t->live_peak_bytes, 160);
+}
+
+/* ---- Samples ------------------------------------------------------------------------------- */
+
+Test(trace, samples_hold_every_turn_of_a_short_trace) {
+    const trace *t = read_good("a 1 100 0\na 2 50 0\nf 1\nf 2\n");
+    static const uint64_t live[] = {100, 150, 50, 0};
+    cr_assert_eq(t->n_samples, 4);
+    for (size_t i = 0; i < 4; i++) {
+        cr_expect_eq(t->samples[i].event, i);
+        cr_expect_eq(t->samples[i].live_bytes, live[i]);
+    }
+}
+
+Test(trace, samples_of_a_long_trace_hold_its_peak_and_its_end) {
+    enum { N = 30011 };
+    char *text = malloc((size_t)N * 40);
+    size_t size = 0;
+    cr_assert_not_null(text);
+    for (int i = 0; i < N; i++) {
+        int bytes = i == 12345 ? 1000000 : 1 + i % 100;
+        size += (size_t)sprintf(text + size, "a %d %d 0\nf %d\n", i, bytes, i);
+    }
+    const trace *t = read_good(text);
+    free(text);
+    uint64_t most = 0;
+    for (size_t i = 0; i < t->n_samples; i++) {
+        most = t->samples[i].live_bytes > most ? t->samples[i].live_bytes : most;
+        cr_assert(i == 0 || t->samples[i].event > t->samples[i - 1].event);
+    }
+    cr_assert_eq(most, t->live_peak_bytes);
+    cr_assert_eq(t->samples[t->n_samples - 1].event, t->n_events - 1);
+    cr_assert_leq(t->n_samples, TRACE_SAMPLES + 1);
+}
+
+/* ---- Bad lines ----------------------------------------------------------------------------- */
+
+typedef struct bad_case {
+    char text[96];
+    uint64_t line;
+    char reason[64];
+} bad_case;
+
+static const bad_case bad_cases[] = {
+    {"a 1 100\n", 1, "STREAM is missing"},
+    {"a 1\n", 1, "SIZE is missing"},
+    {"a\n", 1, "ID is missing"},
+    {"a 1 100 0\nf\n", 2, "ID is missing"},
+    {"a 1 100 0\n 1\n", 2, "unknown event '1'"},
+    {"1 100 0\n", 1, "unknown event '1'"},
+    {"a 1 100 0\nx 1\n", 2, "unknown event 'x'"},
+    {"a 1 100 0\nu 1 2\n", 2, "unknown event 'u'"},
+    {"alloc 1 100 0\n", 1, "unknown event 'alloc'"},
+    {"a 1 -100 0\n", 1, "SIZE is not a number"},
+    {"a 1 +100 0\n", 1, "SIZE is not a number"},
+    {"a 1 0x10 0\n", 1, "SIZE is not a number"},
+    {"a 1 1e3 0\n", 1, "SIZE is not a number"},
+    {"a 1 0 0\n", 1, "SIZE is 0"},
+    {"a 1 18446744073709551616 0\n", 1, "SIZE is not a number"},
+    {"a 1 281474976710657 0\n", 1, "256 TiB"},
+    {"a 1 100 0 5\n", 1, "more text after the event: '5'"},
+    {"a 1 100 0\nf 1 # free\n", 2, "more text"},
+    {"a 1 100 0\ns 3\n", 2, "more text"},
+    {"a 1 100 0\na 1 100 0\n", 2, "ID 1 was allocated before"},
+    {"a 1 100 0\nf 1\na 1 100 0\n", 3, "ID 1 was allocated before"},
+    {"a 1 100 0\nf 2\n", 2, "ID 2 was never allocated"},
+    {"a 1 100 0\nc 2\n", 2, "ID 2 was never allocated"},
+    {"a 1 100 0\nf 1\nf 1\n", 3, "ID 1 is freed twice"},
+    {"a 1 100 0\nc 1\n", 2, "ID 1 completes but was not freed"},
+    {"a 1 100 0\nf 1\nc 1\nc 1\n", 4, "ID 1 completes twice"},
+    {"a 1 100 0\nf 1\nc 1\nf 1\n", 4, "ID 1 is freed twice"},
+    {"# version 2\na 1 100 0\n", 1, "format version 2 is not known"},
+};
+
+Test(trace, every_bad_line_is_refused_with_its_number) {
+    for (size_t i = 0; i < sizeof bad_cases / sizeof bad_cases[0]; i++) {
+        const bad_case *c = &bad_cases[i];
+        bool ok = read_bytes_as_trace(c->text, strlen(c->text), TRACE_BUSIEST_GPU, &now);
+        cr_expect_not(ok, "taken: %s", c->text);
+        cr_expect_eq(now.error.line, c->line, "line %llu of: %s",
+                     (unsigned long long)now.error.line, c->text);
+        cr_expect_not_null(strstr(now.error.reason, c->reason), "'%s' of: %s", now.error.reason,
+                           c->text);
+    }
+}
+
+Test(trace, a_file_has_at_most_256_streams) {
+    char text[257 * 16];
+    size_t size = 0;
+    for (int i = 0; i < 257; i++) {
+        size += (size_t)sprintf(text + size, "a %d 1 %d\n", i, i);
+    }
+    cr_assert_not(read_bytes_as_trace(text, size, TRACE_BUSIEST_GPU, &now));
+    cr_assert_eq(now.error.line, 257);
+}
+
+Test(trace, binary_is_refused_at_its_first_line) {
+    cr_assert_not(read_bytes_as_trace("\0\1\2\3\n\xff", 6, TRACE_BUSIEST_GPU, &now));
+    cr_assert_eq(now.error.line, 1);
+}
