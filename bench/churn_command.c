@@ -3,7 +3,7 @@
  * ductile-bench churn: what does one allocation or free cost the host, from a hundred live blocks
  * to a million? And, with --watch, does anything grow over a long run?
  */
-#include "bench/churn_run.h"
+#include "bench/churn_measure.h"
 #include "bench/cli.h"
 #include "bench/command_line.h"
 #include "bench/commands.h"
@@ -256,7 +256,7 @@ static void run_one(const churn_command *c, const contender_ops *contender, uint
         .ops = c->own.ops,
         .seed = c->own.seed,
     };
-    churn_run(&spec, result);
+    churn_measure(&spec, result);
 }
 
 /* False: something failed that is no result. */

@@ -3,7 +3,7 @@
  * The synthetic training loop: its events make a trace like any other, follow the seed and nothing
  * else, and move as a training loop's memory does. Its command line refuses what cannot be meant.
  */
-#include "bench/churn_run.h"
+#include "bench/churn_measure.h"
 #include "bench/command_line.h"
 #include "bench/commands.h"
 #include "bench/trace.h"
@@ -216,7 +216,7 @@ static void run_churn_of(const contender_ops *ops, uint64_t capacity, uint64_t l
         .device = &device, .contender = ops, .capacity_bytes = capacity, .n_streams = 1};
     const churn_spec spec = {
         .plan = &plan, .sizes = {512, 65536}, .live = live, .ops = 20000, .seed = 1};
-    churn_run(&spec, result);
+    churn_measure(&spec, result);
 }
 
 Test(churn, times_all_operations_in_ten_stretches) {

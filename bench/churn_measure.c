@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/churn_run.h"
+#include "bench/churn_measure.h"
 
 #include "bench/stopwatch.h"
 #include "vmm/base/align.h"
@@ -210,7 +210,7 @@ static void run_on_stage(churn *c) {
     free(c->blocks);
 }
 
-void churn_run(const churn_spec *spec, churn_result *result) {
+void churn_measure(const churn_spec *spec, churn_result *result) {
     churn *c = calloc(1, sizeof *c);
     *result = (churn_result){.outcome = CHURN_FAILED, .message = "the host has no memory left"};
     if (c == NULL) {

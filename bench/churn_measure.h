@@ -3,8 +3,8 @@
  * One contender, a steady number of live blocks of random sizes, and random frees each followed by
  * an allocation.
  */
-#ifndef DUCTILE_BENCH_CHURN_RUN_H
-#define DUCTILE_BENCH_CHURN_RUN_H
+#ifndef DUCTILE_BENCH_CHURN_MEASURE_H
+#define DUCTILE_BENCH_CHURN_MEASURE_H
 
 #include "bench/stage.h"
 
@@ -51,6 +51,6 @@ typedef struct churn_result {
 /* The sizes, halved as often as it takes for `live` blocks to fill at most half of `bytes`. */
 churn_sizes churn_fit_sizes(churn_sizes wanted, uint64_t live, uint64_t bytes);
 
-void churn_run(const churn_spec *spec, churn_result *result);
+void churn_measure(const churn_spec *spec, churn_result *result);
 
 #endif
