@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What ductile-bench does with files and command lines that are wrong, and with snapshots that
+Python itself wrote.
+
+Wrong ones: a status that is not 0, nothing on standard output, exactly one line on standard error,
+and no file that was not there before. Good ones: the figures that a model of ten lines gives.
+
+usage: bad_input.py DUCTILE_BENCH
+"""
+
+import gzip
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+
+GOOD = b"a 1 4096 0\na 2 8192 0\nf 1\n"
+REPLAY = ["replay", "--device", "virtual", "--contender", "classic", "--json"]
+
+
+class Runs:
+    """Runs the program in a folder of its own and counts what went wrong."""
+
+    def __init__(self, program, folder):
+        self.program = os.path.abspath(program)
+        self.folder = Path(folder)
+        self.failures = 0
+
+    def complain(self, what, text):
+        self.failures += 1
+        print(f"FAIL {what}: {text}")
+
+    def write(self, name, content):
+        (self.folder / name).write_bytes(content)
+        return name
+
+    def run(self, arguments, **more):
+        return subprocess.run([self.program, *arguments], cwd=self.folder, capture_output=True,
+                              timeout=60, check=False, **more)
+
+    def tree(self):
+        return sorted((str(path), path.stat().st_size) for path in self.folder.rglob("*"))
+
+    def refuses(self, what, arguments, status, *needles):
+        before = self.tree()
+        done = self.run(arguments)
+        errors = done.stderr.decode(errors="replace")
+        if done.returncode != status:
+            self.complain(what, f"status {done.returncode}, not {status}: {errors}")
+        if done.stdout:
+            self.complain(what, f"standard output: {done.stdout[:200]!r}")
+        if not errors.startswith("ductile-bench: ") or errors.count("\n") != 1:
+            self.complain(what, f"not one line: {errors!r}")
+        for needle in needles:
+            if needle not in errors:
+                self.complain(what, f"no {needle!r} in {errors!r}")
+        if self.tree() != before:
+            self.complain(what, "a file appeared or changed")
+
+    def refuses_file(self, what, content, *needles, timeline=True):
+        name = self.write("input.trace", content)
+        arguments = REPLAY + (["--timeline", "out.csv"] if timeline else []) + [name]
+        self.refuses(what, arguments, 1, name, *needles)
+
+    def replays(self, what, name, *more):
+        done = self.run([*REPLAY, *more, name])
+        if done.returncode != 0 or done.stderr:
+            self.complain(what, f"status {done.returncode}: {done.stderr!r}")
+            return {}
+        return json.loads(done.stdout)
+
+
+def check_text(runs):
+    packed = gzip.compress(GOOD)
+    runs.refuses_file("truncated gzip", packed[:-9], "cut off")
+    runs.refuses_file("gzip cut inside its header", packed[:5], "cut off")
+    runs.refuses_file("damaged gzip", packed[:12] + b"\xff\xff\xff" + packed[15:], "gzip")
+    runs.refuses_file("bytes behind gzip", packed + b"a 3 1 0\n", "end of the gzip data")
+    runs.refuses_file("gzip of gzip", gzip.compress(packed), "input.trace:1:")
+    runs.refuses_file("empty gzip", gzip.compress(b""), "empty")
+    runs.refuses_file("a line without its letter", GOOD + b"3 4096 0\n", "input.trace:4:")
+    runs.refuses_file("an unknown ID", GOOD + b"f 9\n", "input.trace:4:", "ID 9")
+    runs.refuses_file("a double free", GOOD + b"f 1\n", "input.trace:4:", "twice")
+    runs.refuses_file("a negative size", GOOD + b"a 3 -1 0\n", "input.trace:4:", "SIZE")
+    runs.refuses_file("a size beyond 64 bits", b"a 3 99999999999999999999 0\n", "input.trace:1:")
+    runs.refuses_file("a missing field", GOOD + b"a 3 512\n", "input.trace:4:", "STREAM")
+    runs.refuses_file("text behind an event", GOOD + b"f 2 2\n", "input.trace:4:", "more text")
+    runs.refuses_file("a later format", b"# version 2\nu 1 2\n", "input.trace:1:", "version 2")
+    runs.refuses_file("an empty file", b"", "empty")
+    runs.refuses_file("no event", b"# nothing\ns\n", "no event")
+    runs.refuses_file("binary", bytes(range(256)) * 16, "input.trace:1:")
+    runs.refuses_file("one long line", b"a" * 100000, "input.trace:1:")
+    runs.refuses_file("control characters", b"a \x1b[31m\x07 1 0\n", "input.trace:1:")
+
+
+class Shell:
+    def __reduce__(self):
+        return os.system, ("touch was_here",)
+
+
+class Plain:
+    pass
+
+
+def hostile_pickles():
+    yield "a call of the shell", pickle.dumps(Shell())
+    yield "a call inside a snapshot", pickle.dumps({"device_traces": [[Shell()]], "segments": []})
+    yield "a call by the oldest protocol", b"\x80\x02cos\nsystem\n(S'touch was_here'\ntR."
+    yield "an object", pickle.dumps(Plain())
+    yield "a class", pickle.dumps(OrderedDict(a=1))
+    yield "a set", pickle.dumps({"device_traces": {1, 2}})
+    yield "a persistent ID", b"\x80\x04\x8c\x01xQ."
+    yield "an extension", b"\x80\x04\x82\x01."
+    yield "a huge length", b"\x80\x04\x8d" + b"\xff" * 8 + b"x."
+    yield "a huge memo", b"\x80\x04Nr\xff\xff\xff\x7f."
+    yield "deep marks", b"\x80\x04" + b"(" * 100000
+
+
+def check_pickles(runs):
+    for what, content in hostile_pickles():
+        runs.refuses_file(what, content)
+    good = pickle.dumps(make_snapshot(random.Random(1), 1)[0])
+    runs.refuses_file("a cut pickle", good[:len(good) // 2], "of the pickle")
+    runs.refuses_file("bytes behind a pickle", good + b"x", "more bytes")
+    runs.refuses_file("a list", pickle.dumps([1, 2]), "not a PyTorch snapshot")
+    runs.refuses_file("no history", pickle.dumps({"device_traces": [[]], "segments": []}),
+                      "_record_memory_history")
+    runs.refuses_file("text for a number", pickle.dumps({"device_traces": [[
+        {"action": "alloc", "addr": "x", "size": 1, "stream": 0}]]}), "entry 0")
+    name = runs.write("good.pickle", good)
+    runs.refuses("a GPU that is not there", [*REPLAY, "--gpu", "7", name], 1, "GPU 7")
+
+
+def check_files(runs):
+    (runs.folder / "folder").mkdir()
+    runs.refuses("a folder", [*REPLAY, "folder"], 1, "folder: is a directory")
+    runs.refuses("no such file", [*REPLAY, "absent.trace"], 1, "absent.trace: No such file")
+    good = runs.write("good.trace", GOOD)
+    bad = runs.write("bad.trace", GOOD + b"f 9\n")
+    runs.refuses("a good trace before a bad one", [*REPLAY, "--timeline", "out.csv", good, bad], 1,
+                 "bad.trace:4:")
+    runs.refuses("a timeline nowhere", [*REPLAY, "--timeline", "nowhere/out.csv", good], 1,
+                 "nowhere/out.csv")
+
+
+def check_command_lines(runs):
+    good = runs.write("good.trace", GOOD)
+    for what, arguments in {
+            "no command": [],
+            "an unknown command": ["juggle"],
+            "no trace": ["replay"],
+            "an unknown option": ["replay", "--unknown", good],
+            "an unknown device": ["replay", "--device", "tpu", good],
+            "an unknown contender": ["replay", "--contender", "nobody", good],
+            "a contender twice": ["replay", "--contender", "classic,classic", good],
+            "a bad number": ["replay", "--repeat", "many", good],
+            "a bad capacity": ["replay", "--capacity", "-5G", good],
+            "capacity and its search": ["replay", "--capacity", "5G", "--min-capacity", good],
+            "an unknown setting": ["replay", "--set", "nonsense=1", good],
+            "a bad setting": ["replay", "--set", "heal=perhaps", good],
+            "a setting for nobody": ["replay", "--contender", "classic", "--set", "heal=off", good],
+            "a lag on CUDA": ["replay", "--device", "cuda", "--lag", "3", good],
+            "a GPU without snapshot": ["replay", "--gpu", "0", good],
+            "a missing value": ["replay", good, "--repeat"],
+    }.items():
+        runs.refuses(what, arguments, 2)
+
+
+# ---- Snapshots that Python wrote ---------------------------------------------------------------
+
+def entry(action, addr, size, stream):
+    return {"action": action, "addr": addr, "size": size, "stream": stream, "time_us": 17,
+            "compile_context": "N/A", "user_metadata": "", "frames": [
+                {"name": "forward", "filename": "model.py", "line": 12}]}
+
+
+def make_snapshot(dice, n_streams):
+    """A snapshot of two GPUs, the second with a real history, and its live peak and operations."""
+    streams = [0] + [0x7f0000000000 + 16 * i for i in range(1, n_streams)]
+    base = 0x7f5a00000000
+    old = {base + 4096 * i: dice.randint(1, 4096) for i in range(8)}
+    live = dict(old)
+    history, pending = [], []
+    total = peak = sum(live.values())
+    operations = len(old)
+    for step in range(400):
+        if pending and dice.random() < 0.3:
+            address, size = pending.pop(0)
+            history.append(entry("free_completed", address, size, 0))
+            total -= size
+        elif live and dice.random() < 0.5:
+            address = dice.choice(sorted(live))
+            size = live.pop(address)
+            operations += 1
+            history.append(entry("free_requested", address, size, 0))
+            if n_streams > 1 and dice.random() < 0.4:
+                history.append(entry("snapshot", 0, 0, 0))
+                pending.append((address, size))
+            else:
+                history.append(entry("free_completed", address, size, 0))
+                total -= size
+        else:
+            address, size = base + 4096 * (100 + step), dice.randint(1, 4096)
+            live[address] = size
+            total += size
+            operations += 1
+            history.append(entry("alloc", address, size, dice.choice(streams)))
+        peak = max(peak, total)
+    for address, size in pending:
+        history.append(entry("free_completed", address, size, 0))
+    held = {**live, **{address: old[address] for address in old if address in live}}
+    blocks = [{"address": address, "size": 4096, "requested_size": size,
+               "state": "active_allocated", "frames": []} for address, size in held.items()]
+    segment = {"device": 1, "address": base, "total_size": 1 << 30, "stream": 0,
+               "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False,
+               "blocks": blocks}
+    return {"segments": [segment], "device_traces": [[entry("alloc", 512, 512, 0)], history],
+            "allocator_settings": {"expandable_segments": False, "threshold": 0.5, "x": None,
+                                   "big": 1 << 80, "bytes": b"\0"},
+            "external_annotations": []}, peak, operations
+
+
+def check_snapshots(runs):
+    for seed in range(8):
+        snapshot, peak, operations = make_snapshot(random.Random(seed), 1 + seed % 3)
+        for protocol in range(2, 6):
+            what = f"snapshot {seed} by protocol {protocol}"
+            if protocol == 2:  # knows no bytes: Python writes a call instead
+                del snapshot["allocator_settings"]["bytes"]
+            content = pickle.dumps(snapshot, protocol=protocol)
+            name = runs.write("run.pickle", gzip.compress(content) if seed % 2 else content)
+            result = runs.replays(what, name)
+            got = (result.get("live_peak_bytes"), result.get("last_pass", {}).get("ops"),
+                   result.get("gpu"), result.get("completed"))
+            if got != (peak, operations, 1, True):
+                runs.complain(what, f"{got}, not {(peak, operations, 1, True)}")
+            if protocol == 2:
+                snapshot["allocator_settings"]["bytes"] = b"\0"
+
+
+def check_good_text(runs):
+    for what, content in {
+            "text": GOOD,
+            "gzip": gzip.compress(GOOD),
+            "two gzip members": gzip.compress(GOOD[:11]) + gzip.compress(GOOD[11:]),
+            "line ends of another world": GOOD.replace(b"\n", b"\r\n"),
+            "no line end at the end": GOOD[:-1],
+    }.items():
+        result = runs.replays(what, runs.write("good.trace", content))
+        got = (result.get("live_peak_bytes"), result.get("events"), result.get("trace"))
+        if got != (12288, 3, "good"):
+            runs.complain(what, got)
+
+
+def main(arguments):
+    if len(arguments) != 1:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(arguments[0], folder)
+        for check in (check_text, check_pickles, check_files, check_command_lines,
+                      check_good_text, check_snapshots):
+            check(runs)
+    print("FAILED" if runs.failures else "passed")
+    return 1 if runs.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
