@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of the seam, shared by driver.c (object, guard, accounts), driver_calls.c (one wrapper
- * per call) and driver_codes.c (what the driver's codes mean). Nobody else includes it. */
+ * per call) and driver_codes.c (what the driver's codes mean). Of it, backends use only the
+ * question whether a code is sticky. */
 #ifndef DUCTILE_VMM_DRIVER_SEAM_H
 #define DUCTILE_VMM_DRIVER_SEAM_H
 

@@ -2,7 +2,6 @@
 /* The functions of ductile_virtual.h, for those who drive, disturb and observe a virtual GPU.
  * They are not driver calls: they cost no virtual time, are not counted and cannot be made to
  * fail. */
-#include "vmm/driver_seam.h"
 #include "vmm/driver_virtual.h"
 
 #include "vmm/base/align.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planned faults, violations and the call log of the virtual GPU. */
-#include "vmm/driver_seam.h"
 #include "vmm/driver_virtual.h"
 
 #include <stdarg.h>
