@@ -67,11 +67,13 @@ static dpool_block **link_of(dpool_block **root, const dpool_block *b) {
     return at;
 }
 
-static dpool_block *first_of(dpool_block *root) {
-    while (root->left != NULL) {
-        root = root->left;
+/* The link to the first block of a tree that is not empty. */
+static inline dpool_block **link_of_first(dpool_block **root) {
+    dpool_block **at = root;
+    while ((*at)->left != NULL) {
+        at = &(*at)->left;
     }
-    return root;
+    return at;
 }
 
 static dpool_block *last_of(dpool_block *root) {
@@ -81,15 +83,16 @@ static dpool_block *last_of(dpool_block *root) {
     return root;
 }
 
-/* The first block of at least `size`. */
-static dpool_block *first_at_least(dpool_block *root, uint64_t size) {
-    dpool_block *best = NULL;
-    while (root != NULL) {
-        if (root->size >= size) {
-            best = root;
-            root = root->left;
+/* The link to the first block of at least `size`; NULL when there is none. */
+static dpool_block **link_of_fit(dpool_block **root, uint64_t size) {
+    dpool_block **best = NULL;
+    dpool_block **at = root;
+    while (*at != NULL) {
+        if ((*at)->size >= size) {
+            best = at;
+            at = &(*at)->left;
         } else {
-            root = root->right;
+            at = &(*at)->right;
         }
     }
     return best;
@@ -187,24 +190,22 @@ void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
     remove_at(index, bin, link_of(&index->bins[bin], b));
 }
 
-dpool_block *dpool_index_find(const dpool_free_index *index, uint64_t size) {
-    unsigned bin = dpool_bin(size);
-    if (bin >= DPOOL_EXACT_BINS) {
-        dpool_block *b = first_at_least(index->bins[bin], size);
-        if (b != NULL) {
-            return b;
-        }
-        bin++;
-    }
-    bin = next_bin(index, bin);
-    return bin == DPOOL_BINS ? NULL : first_of(index->bins[bin]);
-}
-
 dpool_block *dpool_index_take(dpool_free_index *index, uint64_t size) {
-    dpool_block *b = dpool_index_find(index, size);
-    if (b != NULL) {
-        dpool_index_remove(index, b);
+    unsigned bin = dpool_bin(size);
+    dpool_block **at = NULL;
+    if (bin >= DPOOL_EXACT_BINS) { /* this bin holds smaller blocks too */
+        at = link_of_fit(&index->bins[bin], size);
+        bin += at == NULL;
     }
+    if (at == NULL) {
+        bin = next_bin(index, bin);
+        if (bin == DPOOL_BINS) {
+            return NULL;
+        }
+        at = link_of_first(&index->bins[bin]);
+    }
+    dpool_block *b = *at;
+    remove_at(index, bin, at);
     return b;
 }
 

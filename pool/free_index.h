@@ -31,9 +31,6 @@ typedef struct dpool_free_index {
 void dpool_index_insert(dpool_free_index *index, dpool_block *b);
 void dpool_index_remove(dpool_free_index *index, dpool_block *b);
 
-/* Finds, without removing it, the best fit for `size`; NULL when no block is large enough. */
-dpool_block *dpool_index_find(const dpool_free_index *index, uint64_t size);
-
 /* The best fit, removed from the index; NULL when no block is large enough. */
 dpool_block *dpool_index_take(dpool_free_index *index, uint64_t size);
 

@@ -43,7 +43,8 @@ ductile_status dvmm_usable(const dvmm_driver *d) {
     if (d->birth != atomic_load_explicit(&forks_above, memory_order_relaxed)) {
         return DUCTILE_ERR_FORKED;
     }
-    return dvmm_status_of(atomic_load_explicit(&d->poison, memory_order_relaxed));
+    int poison = atomic_load_explicit(&d->poison, memory_order_relaxed);
+    return poison == DVMM_SUCCESS ? DUCTILE_OK : dvmm_status_of(poison);
 }
 
 /* ---- The object ---------------------------------------------------------------------------- */
