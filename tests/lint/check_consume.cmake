@@ -28,7 +28,7 @@ function(run)
 endfunction()
 
 function(build_and_run name)
-  run(${CMAKE_COMMAND} -S ${program} -B ${SCRATCH}/${name} -D CMAKE_C_COMPILER=${CC}
+  run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${program} -B ${SCRATCH}/${name} -D CMAKE_C_COMPILER=${CC}
     -D CMAKE_BUILD_TYPE=Debug ${ARGN})
   run(${CMAKE_COMMAND} --build ${SCRATCH}/${name} -j 2)
   run(${SCRATCH}/${name}/consumer)
@@ -43,7 +43,7 @@ foreach(kind static shared)
   if(kind STREQUAL "shared")
     set(is_shared ON)
   endif()
-  run(${CMAKE_COMMAND} -S ${ROOT} -B ${SCRATCH}/library-${kind} -D CMAKE_C_COMPILER=${CC}
+  run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${ROOT} -B ${SCRATCH}/library-${kind} -D CMAKE_C_COMPILER=${CC}
     -D CMAKE_BUILD_TYPE=Debug -D CMAKE_INSTALL_PREFIX=${prefix} -D CMAKE_INSTALL_LIBDIR=lib
     -D BUILD_SHARED_LIBS=${is_shared} -D DUCTILE_BUILD_TESTS=OFF -D DUCTILE_BUILD_BENCH=OFF)
   run(${CMAKE_COMMAND} --build ${SCRATCH}/library-${kind} -j 2)
