@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/arena.h"
 
+#include "pool/heal.h"
+
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
@@ -171,6 +173,7 @@ static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_r
     region->first = gap;
     region->next = arena->regions;
     arena->regions = region;
+    arena->n_regions++;
     (void)dpool_make_gap_locked(a, gap);
     dseg_set_insert(&a->segments, region->seg);
     a->counts.segments++;
@@ -218,6 +221,7 @@ static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_aren
             continue;
         }
         *link = region->next;
+        arena->n_regions--;
         dpool_list_remove(&arena->gaps, region->first);
         dpool_node_give(&a->nodes, region->first);
         dseg_set_remove(&a->segments, region->seg);
@@ -293,13 +297,6 @@ void dpool_make_busy_locked(dpool_block *b) {
     b->state = DPOOL_BUSY;
 }
 
-static void note_rise(dpool_arena *arena) {
-    if (arena->live_bytes > arena->peak_live) {
-        arena->peak_live = arena->live_bytes;
-        arena->heal_below = arena->peak_live / 10 * 3;
-    }
-}
-
 void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
     dpool_arena *arena = b->region->arena;
     dpool_counts *c = &a->counts;
@@ -308,7 +305,9 @@ void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t reque
     b->uses = NULL;
     dpool_map_insert(&a->map, b);
     arena->live_bytes += b->size;
-    note_rise(arena);
+    if (arena->live_bytes > arena->rises_above) {
+        dpool_note_rise_locked(arena);
+    }
     c->requested += requested;
     c->allocated += b->size;
     c->requested_peak = dti_max(c->requested_peak, c->requested);

@@ -77,6 +77,7 @@ typedef struct dpool_arena {
     dpool_use *pending_first;
     dpool_use *pending_last;
     dpool_region *regions;
+    uint64_t n_regions;
     uint64_t live_bytes;
     uint64_t pending_bytes;
     uint64_t mapped_bytes; /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
@@ -86,9 +87,10 @@ typedef struct dpool_arena {
     uint64_t done_seq;
     uint64_t context_epoch;  /* a wait for the whole context has covered frees below it */
     uint64_t next_mark_at;   /* alloc_epoch from which the next regular marker is due   */
-    uint64_t peak_live;      /* of live_bytes, since healing last finished              */
-    uint64_t heal_below;     /* live_bytes under which healing is due                   */
-    uint64_t gaps_tolerated; /* more gaps than this make healing due at any time        */
+    uint64_t peak_live;      /* see heal.h: the peak that the next dip is measured from  */
+    uint64_t dips_below;     /* live_bytes under which the dip begins or goes deeper     */
+    uint64_t rises_above;    /* live_bytes above which the peak grows or the dip is over */
+    uint64_t gaps_tolerated; /* more gaps than this make healing due at any time         */
     bool heal_due;
     bool is_gone;                     /* the stream was named done: it is never named again */
     uint32_t n_waiters;               /* threads waiting without locks that will come back to it */

@@ -56,8 +56,8 @@ static ductile_status carry_out(ductile_allocator *a, request *r) {
     } else {
         dpool_plan_cancel_locked(a);
     }
-    dpool_publish_locked(a, region);
     r->arena->heal_due |= r->arena->gaps.count > r->arena->gaps_tolerated;
+    dpool_publish_locked(a, region);
     dti_lock_open(&a->hot);
     return status;
 }

@@ -7,6 +7,32 @@
 
 enum { HANDLES_PER_CALL = 32 };
 
+/* ---- When ---------------------------------------------------------------------------------- */
+
+static void expect_dip(dpool_arena *arena) {
+    arena->peak_live = arena->live_bytes;
+    arena->rises_above = arena->peak_live;
+    arena->dips_below = arena->peak_live / 3 * 2;
+}
+
+void dpool_note_rise_locked(dpool_arena *arena) {
+    bool dip_is_over = arena->live_bytes <= arena->peak_live;
+    bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
+    bool has_inner_gaps = arena->gaps.count > arena->n_regions;
+    arena->heal_due |= dip_is_over && was_large && has_inner_gaps;
+    expect_dip(arena);
+}
+
+void dpool_note_dip_locked(dpool_arena *arena) {
+    uint64_t low = arena->live_bytes;
+    uint64_t peak = arena->peak_live;
+    bool is_deep = low < peak / 10 * 3;
+    arena->dips_below = low;
+    arena->rises_above = is_deep ? low : low + (peak - low) / 8;
+}
+
+/* ---- How ----------------------------------------------------------------------------------- */
+
 static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
     if (a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
         return false;
@@ -19,11 +45,8 @@ static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t b
     return false;
 }
 
-/* The next dip counts from here. */
 static void finish_locked(dpool_arena *arena) {
     arena->heal_due = false;
-    arena->peak_live = arena->live_bytes;
-    arena->heal_below = 0;
     arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
 }
 

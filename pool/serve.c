@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/serve.h"
 
+#include "pool/heal.h"
 #include "pool/stream_use.h"
 
 dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
@@ -35,8 +36,8 @@ ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_add
 static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     arena->live_bytes -= b->size;
-    if (arena->live_bytes < arena->heal_below) {
-        arena->heal_due = true;
+    if (arena->live_bytes < arena->dips_below) {
+        dpool_note_dip_locked(arena);
     }
     a->counts.requested -= b->requested;
     a->counts.allocated -= b->size;
