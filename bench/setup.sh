@@ -96,6 +96,10 @@ install_packages() {
             --no-install-recommends "$@"
 }
 
+name_things() { # of lines "package reason": the reasons
+    cut -d ' ' -f 2- <<<"$1" | paste -s -d ',' | sed 's/,/, /g'
+}
+
 # try_to_get GROUP...: installs what is missing where it may. On failure `reason` is one line.
 try_to_get() {
     local missing packages
@@ -103,17 +107,17 @@ try_to_get() {
     [ -n "$missing" ] || return 0
     mapfile -t packages < <(cut -d ' ' -f 1 <<<"$missing")
     if ! find_root_rights; then
-        reason="missing: ${packages[*]} (Debian and Ubuntu: apt-get install ${packages[*]})"
+        reason="missing: $(name_things "$missing") (Debian: apt-get install ${packages[*]})"
         return 1
     fi
     progress "installing ${packages[*]}"
     if ! install_packages "${packages[@]}" >>"$log" 2>&1; then
-        reason="cannot install ${packages[*]}; see $log"
+        reason="missing: $(name_things "$missing"), and apt-get install failed; see $log"
         return 1
     fi
-    missing=$(list_missing "$@" | cut -d ' ' -f 2- | paste -s -d ',' | sed 's/,/, /g')
+    missing=$(list_missing "$@")
     if [ -n "$missing" ]; then
-        reason="needed, and the system's own packages do not give it: $missing"
+        reason="missing: $(name_things "$missing"); this system's own packages are older"
         return 1
     fi
 }
