@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does memory keep its contents while the allocator recycles and heals under way? Blocks of all
+ * sizes on several streams are painted with patterns of their own right after they are allocated
+ * and looked at right before they are freed, and written over once more in between, with work in
+ * flight all the time. Live memory rises and dips, so that handles move. Some blocks are used by a
+ * second stream. Afterwards allocators are made and destroyed, and the device's free memory has to
+ * come back each time.
+ *
+ *     pattern_churn [--virtual | --device N] [--seconds N] [--cycles N] [--streams N]
+ *                   [--limit BYTES] [--seed N]
+ *
+ * Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was recycled
+ * or healed, because then nothing was tested; 77 without a device; 3 when it ran out of time.
+ */
+#include "tests/support/complain.h"
+#include "tests/support/painter.h"
+#include "tests/support/rng.h"
+
+#include <ductile_virtual.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    EXIT_BROKEN = 1,
+    EXIT_TIME_IS_OVER = 3,
+    EXIT_NO_DEVICE = 77,
+    MOST_STREAMS = 16,
+    MOST_BLOCKS = 8192,
+    MOST_BYTES = 768 << 20, /* of a block */
+    STEPS_PER_CYCLE = 1500,
+    CHECK_EVERY_CYCLES = 4,
+    TRIM_EVERY_CYCLES = 9,
+    SHARE_PERCENT = 15, /* blocks that a second stream uses too */
+    DAWDLE_PERCENT = 10,
+    ROUNDS_OF_LIFE = 10
+};
+
+typedef struct request {
+    bool is_virtual;
+    int device;
+    uint64_t seconds;
+    uint64_t cycles;
+    uint64_t n_streams;
+    uint64_t limit; /* 0: a fifth of the device */
+    uint64_t seed;
+} request;
+
+typedef struct block {
+    canvas canvas;
+    uint32_t stream;
+} block;
+
+typedef struct churn {
+    const request *request;
+    ductile_virtual_gpu *virtual_gpu; /* NULL on CUDA */
+    dvmm_driver *driver;
+    painter painter;
+    ductile_allocator *allocator;
+    ductile_stream streams[MOST_STREAMS];
+    dvmm_event events[MOST_STREAMS]; /* one for each stream, recorded where its work is shared */
+    uint64_t limit;
+    rng rng;
+
+    block blocks[MOST_BLOCKS]; /* live, in no order */
+    size_t n_blocks;
+    uint64_t live_bytes;
+    uint64_t next_id;
+
+    uint64_t allocs, frees, refusals, shared, cycles, checks;
+    uint64_t painted_bytes;
+} churn;
+
+/* ---- One block ----------------------------------------------------------------------------- */
+
+/* Every magnitude is as likely as the next. */
+static uint64_t random_size(churn *c, uint64_t low, uint64_t high) {
+    uint64_t magnitude = low;
+    for (uint64_t steps = rng_below(&c->rng, 64); steps > 0 && magnitude < high; steps--) {
+        magnitude *= 2;
+    }
+    uint64_t top = magnitude >= high ? high : magnitude;
+    return (top / 2 + rng_below(&c->rng, top / 2 + 1) + low) / 4 * 4;
+}
+
+/* What a cycle allocates: sometimes crumbs, sometimes slabs, mostly both. */
+static uint64_t size_of_cycle(churn *c) {
+    uint64_t slab = c->limit / 16 < MOST_BYTES ? c->limit / 16 : MOST_BYTES;
+    uint64_t middle = c->limit / 512;
+    unsigned percent_small = (unsigned)(c->cycles % 4) * 25;
+    if (rng_percent(&c->rng, percent_small)) {
+        return random_size(c, 512, 64 << 10);
+    }
+    return rng_percent(&c->rng, 70) ? random_size(c, 64 << 10, middle)
+                                    : random_size(c, middle, slab);
+}
+
+/* Refused for lack of memory is no error: *got says. */
+static const char *allocate(churn *c, uint64_t size, bool *got) {
+    block b = {.canvas = {.size = size, .id = c->next_id++}};
+    b.stream = (uint32_t)rng_below(&c->rng, c->request->n_streams);
+    ductile_stream stream = c->streams[b.stream];
+    ductile_status status = ductile_alloc(c->allocator, size, stream, &b.canvas.address);
+    *got = status == DUCTILE_OK;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        c->refusals++;
+        return NULL;
+    }
+    NEED_OK(status);
+    if (rng_percent(&c->rng, DAWDLE_PERCENT)) {
+        TRY(dawdle(&c->painter, stream, rng_between(&c->rng, 1000, 200000)));
+    }
+    TRY(paint(&c->painter, &b.canvas, stream));
+    c->blocks[c->n_blocks++] = b;
+    c->live_bytes += size;
+    c->painted_bytes += size;
+    c->allocs++;
+    return NULL;
+}
+
+/* A second stream, in order after the first, is the last to look and to write. */
+static const char *share(churn *c, const block *b, ductile_stream *user) {
+    uint64_t n = c->request->n_streams;
+    uint32_t second = (uint32_t)((b->stream + 1 + rng_below(&c->rng, n - 1)) % n);
+    *user = c->streams[second];
+    NEED_OK(dvmm_event_record(c->driver, c->events[b->stream], c->streams[b->stream]));
+    NEED_OK(dvmm_stream_wait_event(c->driver, *user, c->events[b->stream]));
+    NEED_OK(ductile_record_stream(c->allocator, b->canvas.address, *user));
+    c->shared++;
+    return NULL;
+}
+
+static const char *release_at(churn *c, size_t index) {
+    block b = c->blocks[index];
+    ductile_stream user = c->streams[b.stream];
+    c->blocks[index] = c->blocks[--c->n_blocks];
+    c->live_bytes -= b.canvas.size;
+    if (c->request->n_streams > 1 && rng_percent(&c->rng, SHARE_PERCENT)) {
+        TRY(share(c, &b, &user));
+    }
+    TRY(look(&c->painter, &b.canvas, user));
+    TRY(scribble(&c->painter, &b.canvas, user));
+    NEED_OK(ductile_free(c->allocator, b.canvas.address));
+    c->frees++;
+    return NULL;
+}
+
+static const char *release_any(churn *c) {
+    return release_at(c, rng_below(&c->rng, c->n_blocks));
+}
+
+static const char *release_until(churn *c, uint64_t live_bytes) {
+    while (c->n_blocks > 0 && c->live_bytes > live_bytes) {
+        TRY(release_any(c));
+    }
+    return NULL;
+}
+
+/* ---- Cycles -------------------------------------------------------------------------------- */
+
+/* Allocates or frees one block, towards the level. */
+static const char *step(churn *c, uint64_t level) {
+    uint64_t size = size_of_cycle(c);
+    bool got = false;
+    if (c->n_blocks == MOST_BLOCKS || c->live_bytes + size > level) {
+        return c->n_blocks > 0 ? release_any(c) : NULL;
+    }
+    TRY(allocate(c, size, &got));
+    return got ? NULL : release_until(c, c->live_bytes - c->live_bytes / 8);
+}
+
+static const char *check_invariants(churn *c) {
+    char report[256] = "";
+    ductile_status status = ductile_check(c->allocator, report, sizeof(report));
+    NEED(status == DUCTILE_OK, "ductile_check: %s %s", ductile_status_name(status), report);
+    c->checks++;
+    return NULL;
+}
+
+/* Up to most of the limit, some turnover there, and down again: to a dip of a step's end, where
+ * healing begins, or nearly to nothing. */
+static const char *run_cycle(churn *c) {
+    uint64_t high = c->limit / 100 * rng_between(&c->rng, 70, 97);
+    uint64_t low = c->limit / 100 * rng_between(&c->rng, 2, 22);
+    for (int i = 0; i < STEPS_PER_CYCLE; i++) {
+        TRY(step(c, high));
+    }
+    TRY(release_until(c, low));
+    for (int i = 0; i < STEPS_PER_CYCLE / 8; i++) {
+        TRY(step(c, low + low / 4));
+    }
+    c->cycles++;
+    if (c->cycles % TRIM_EVERY_CYCLES == 0) {
+        NEED_OK(ductile_trim(c->allocator, c->limit / 2, NULL));
+    }
+    return c->cycles % CHECK_EVERY_CYCLES == 0 ? check_invariants(c) : NULL;
+}
+
+static uint64_t seconds_now(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec;
+}
+
+static const char *run_cycles(churn *c) {
+    uint64_t end = seconds_now() + c->request->seconds;
+    while (c->cycles < c->request->cycles && seconds_now() < end) {
+        TRY(run_cycle(c));
+    }
+    TRY(release_until(c, 0));
+    return check_invariants(c);
+}
+
+/* ---- Reporting ----------------------------------------------------------------------------- */
+
+static void print(const char *name, uint64_t value) {
+    (void)printf("%s %llu\n", name, (unsigned long long)value);
+}
+
+static const char *judge(churn *c) {
+    ductile_stats stats = {.struct_size = sizeof(stats)};
+    uint64_t mismatches = 0;
+    TRY(painter_mismatches(&c->painter, &mismatches));
+    NEED_OK(ductile_get_stats(c->allocator, &stats));
+    print("cycles", c->cycles);
+    print("ops", c->allocs + c->frees);
+    print("painted_bytes", c->painted_bytes);
+    print("shared_blocks", c->shared);
+    print("refused_allocs", c->refusals);
+    print("reserved_peak_bytes", stats.reserved_peak_bytes);
+    print("recycled_handles", stats.recycled_handles);
+    print("healed_handles", stats.healed_handles);
+    print("creates", stats.creates);
+    print("stream_syncs", stats.stream_syncs);
+    print("quarantined_bytes", stats.quarantined_bytes);
+    print("checks_passed", c->checks);
+    print("mismatches", mismatches);
+    NEED(mismatches == 0, "%llu words or windows did not keep their pattern",
+         (unsigned long long)mismatches);
+    NEED(stats.reserved_peak_bytes <= c->limit, "the limit was not kept");
+    NEED(stats.live_blocks == 0, "%llu blocks are live after all were freed",
+         (unsigned long long)stats.live_blocks);
+    NEED(stats.quarantined_bytes == 0, "memory was lost");
+    NEED(stats.recycled_handles > 0 && stats.healed_handles > 0,
+         "no handle was recycled, or none healed: nothing was tested");
+    return NULL;
+}
+
+/* ---- Allocators that come and go ----------------------------------------------------------- */
+
+static const char *make_allocator(churn *c) {
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = c->virtual_gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    options.virtual_gpu = c->virtual_gpu;
+    options.device = c->request->device;
+    options.limit_bytes = c->limit;
+    NEED_OK(ductile_create(&c->allocator, &options));
+    return NULL;
+}
+
+static const char *destroy_allocator(churn *c) {
+    ductile_allocator *allocator = c->allocator;
+    c->allocator = NULL;
+    c->n_blocks = 0;
+    c->live_bytes = 0;
+    NEED_OK(ductile_destroy(allocator));
+    return NULL;
+}
+
+/* Half of the blocks are live when their allocator goes. */
+static const char *live_and_go(churn *c) {
+    TRY(make_allocator(c));
+    for (int i = 0; i < 200; i++) {
+        bool got = false;
+        TRY(allocate(c, size_of_cycle(c), &got));
+        if (i % 2 == 0 && c->n_blocks > 0) {
+            TRY(release_any(c));
+        }
+    }
+    return destroy_allocator(c);
+}
+
+static const char *free_bytes_now(churn *c, uint64_t *out) {
+    uint64_t total = 0;
+    NEED_OK(dvmm_context_sync(c->driver));
+    NEED_OK(dvmm_mem_info(c->driver, out, &total));
+    return NULL;
+}
+
+/* What the first allocators leave behind is the driver's own tables; later ones may add nothing. */
+static const char *run_lives(churn *c, uint64_t before) {
+    const uint64_t first_may_keep = 64 << 20;
+    const uint64_t later_may_keep = 4 << 20;
+    uint64_t first = 0;
+    uint64_t now = 0;
+    for (int i = 0; i < ROUNDS_OF_LIFE; i++) {
+        TRY(live_and_go(c));
+        TRY(free_bytes_now(c, &now));
+        print("free_after_destroy", now);
+        first = i == 0 ? now : first;
+        NEED(now + first_may_keep >= before, "round %d did not give its memory back", i);
+        NEED(now + later_may_keep >= first, "free memory shrinks from round to round");
+    }
+    return NULL;
+}
+
+/* ---- Opening and closing ------------------------------------------------------------------- */
+
+static const char *open_virtual(churn *c) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = (uint64_t)8 << 30;
+    options.schedule = DUCTILE_SCHEDULE_LAGGING;
+    options.lag = 40;
+    options.seed = c->request->seed;
+    NEED_OK(ductile_virtual_create(&c->virtual_gpu, &options));
+    NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver));
+    return NULL;
+}
+
+static const char *make_streams(churn *c) {
+    for (uint64_t i = 0; i < c->request->n_streams; i++) {
+        NEED_OK(dvmm_stream_create(c->driver, &c->streams[i]));
+        NEED_OK(dvmm_event_create(c->driver, &c->events[i]));
+    }
+    return NULL;
+}
+
+static const char *open_all(churn *c) {
+    const dvmm_caps *caps = dvmm_get_caps(c->driver);
+    TRY(painter_open(&c->painter, c->driver, c->request->device));
+    TRY(make_streams(c));
+    c->limit = c->request->limit != 0 ? c->request->limit : caps->total_bytes / 5;
+    c->rng = rng_seeded(c->request->seed);
+    c->next_id = 1;
+    (void)printf("# %s, driver %s, seed %llu, %llu streams, limit %llu\n", caps->name,
+                 caps->driver_version, (unsigned long long)c->request->seed,
+                 (unsigned long long)c->request->n_streams, (unsigned long long)c->limit);
+    return NULL;
+}
+
+static const char *run(churn *c) {
+    uint64_t before = 0;
+    TRY(open_all(c));
+    TRY(free_bytes_now(c, &before));
+    print("free_before", before);
+    TRY(make_allocator(c));
+    TRY(run_cycles(c));
+    TRY(judge(c));
+    TRY(destroy_allocator(c));
+    return run_lives(c, before);
+}
+
+/* Only what is left of a good run; after a bad one the device may be lost. */
+static const char *close_all(churn *c) {
+    painter_close(&c->painter);
+    for (uint64_t i = 0; i < c->request->n_streams; i++) {
+        NEED_OK(dvmm_event_destroy(c->driver, c->events[i]));
+        NEED_OK(dvmm_stream_destroy(c->driver, c->streams[i]));
+    }
+    dvmm_close(c->driver);
+    if (c->virtual_gpu != NULL) {
+        ductile_virtual_state state = {.struct_size = sizeof(state)};
+        NEED_OK(ductile_virtual_get_state(c->virtual_gpu, &state));
+        NEED(state.handles == 0 && state.mappings == 0 && state.reservations == 0,
+             "the device still holds memory");
+        NEED(state.violations == 0, "%llu violations", (unsigned long long)state.violations);
+        ductile_virtual_destroy(c->virtual_gpu);
+    }
+    return NULL;
+}
+
+/* ---- The program --------------------------------------------------------------------------- */
+
+static uint64_t *number_of_option(request *r, const char *option) {
+    if (strcmp(option, "--seconds") == 0) {
+        return &r->seconds;
+    }
+    if (strcmp(option, "--cycles") == 0) {
+        return &r->cycles;
+    }
+    if (strcmp(option, "--streams") == 0) {
+        return &r->n_streams;
+    }
+    if (strcmp(option, "--limit") == 0) {
+        return &r->limit;
+    }
+    return strcmp(option, "--seed") == 0 ? &r->seed : NULL;
+}
+
+static bool parse_option(request *r, int argc, char **argv, int *i) {
+    if (strcmp(argv[*i], "--virtual") == 0) {
+        r->is_virtual = true;
+        return true;
+    }
+    const char *option = argv[*i];
+    if (*i + 1 == argc) {
+        return false;
+    }
+    const char *value = argv[++*i];
+    if (strcmp(option, "--device") == 0) {
+        r->device = atoi(value);
+        return true;
+    }
+    uint64_t *number = number_of_option(r, option);
+    if (number != NULL) {
+        *number = strtoull(value, NULL, 10);
+    }
+    return number != NULL;
+}
+
+static bool parse(request *r, int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (!parse_option(r, argc, argv, &i)) {
+            return false;
+        }
+    }
+    if (r->cycles == 0) {
+        r->cycles = r->is_virtual ? 40 : UINT64_MAX;
+    }
+    return r->n_streams >= 1 && r->n_streams <= MOST_STREAMS;
+}
+
+static void time_is_over(int signal_number) {
+    static const char text[] = "pattern_churn: out of time\n";
+    (void)signal_number;
+    ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)written;
+    _exit(EXIT_TIME_IS_OVER);
+}
+
+static int run_and_close(churn *c) {
+    const char *why = run(c);
+    why = why == NULL ? close_all(c) : why;
+    if (why != NULL) {
+        (void)fflush(stdout);
+        (void)fprintf(stderr, "pattern_churn: %s (driver's code %d)\n", why, dvmm_last_code());
+        return EXIT_BROKEN;
+    }
+    (void)printf("passed\n");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static churn c;
+    request r = {.seconds = 60, .n_streams = 4, .seed = 20};
+    char reason[512];
+    c.request = &r;
+    if (!parse(&r, argc, argv)) {
+        (void)fprintf(stderr, "usage: pattern_churn [--virtual | --device N] [--seconds N] "
+                              "[--cycles N] [--streams N] [--limit BYTES] [--seed N]\n");
+        return 2;
+    }
+    (void)signal(SIGALRM, time_is_over);
+    (void)alarm((unsigned)r.seconds * 2 + 120);
+    if (r.is_virtual) {
+        const char *why = open_virtual(&c);
+        if (why != NULL) {
+            (void)fprintf(stderr, "pattern_churn: %s\n", why);
+            return EXIT_BROKEN;
+        }
+    } else if (dvmm_open_cuda(r.device, &c.driver, reason, sizeof(reason)) != DUCTILE_OK) {
+        (void)fprintf(stderr, "pattern_churn: skipped: %s\n", reason);
+        return EXIT_NO_DEVICE;
+    }
+    return run_and_close(&c);
+}
