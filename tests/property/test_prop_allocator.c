@@ -13,7 +13,7 @@
 
 #include <criterion/parameterized.h>
 
-#include <stdio.h>
+#include <string.h>
 
 #define DEFAULT_OPS 1500
 
@@ -40,7 +40,7 @@ static const geometry geometries[] = {
     {DUCTILE_SCHEDULE_RANDOM, 0, 11, 2, 64 * MIB, true, NULL},
     {DUCTILE_SCHEDULE_RANDOM, 0, 12, 5, 256 * MIB, true, NULL},
     {DUCTILE_SCHEDULE_RANDOM, 0, 13, 16, 256 * MIB, true, NULL},
-    {DUCTILE_SCHEDULE_RANDOM, 0, 14, 3, 128 * MIB, true, "recycle:eager"},
+    {DUCTILE_SCHEDULE_RANDOM, 0, 14, 3, 128 * MIB, true, "recycle:ready,max_handle_bytes:8M"},
     {DUCTILE_SCHEDULE_RANDOM, 0, 15, 3, 128 * MIB, true, "recycle:pressure"},
     {DUCTILE_SCHEDULE_RANDOM, 0, 16, 2, 128 * MIB, true, "recycle:never,heal:off"},
     {DUCTILE_SCHEDULE_RANDOM, 0, 17, 3, 128 * MIB, true, "cross_stream_reuse:off"},
@@ -67,7 +67,8 @@ static churn_setup setup_of(const which *it) {
                                      .conf = g->conf},
                          .seed = churn_setting("DUCTILE_TEST_SEED", it->seed),
                          .n_ops = churn_setting("DUCTILE_TEST_OPS", DEFAULT_OPS),
-                         .has_contents = g->has_contents};
+                         .has_contents = g->has_contents,
+                         .may_refuse = g->conf != NULL && strstr(g->conf, "max_handle") != NULL};
 }
 
 ParameterizedTestParameters(prop_allocator, random_operations_match_the_model) {

@@ -191,7 +191,8 @@ static const char *do_empty_cache(churn *c) {
     ductile_stats s = fixture_stats(c->w.f.allocator);
     uint64_t least = model_pinned_granules(&c->w.m, FIXTURE_GRANULE) * FIXTURE_GRANULE;
     uint64_t most = least + s.pending_bytes + 2 * FIXTURE_GRANULE * s.pending_blocks;
-    NEED(s.reserved_bytes >= least && (s.reserved_bytes <= most || c->has_silent_memory),
+    NEED(s.reserved_bytes >= least &&
+             (s.reserved_bytes <= most || c->has_silent_memory || c->w.may_refuse),
          "an empty cache holds %" PRIu64 " bytes: %" PRIu64 " in granules with live bytes, %" PRIu64
          " pending, %" PRIu64 " free, %" PRIu64 " cached",
          s.reserved_bytes, least, s.pending_bytes, s.free_bytes, s.cached_bytes);
@@ -407,6 +408,7 @@ const char *churn_run(const churn_setup *setup, churn_tally *tally) {
     c->setup = setup;
     c->r = rng_seeded(setup->seed);
     const char *why = world_open(&c->w, &setup->fixture, setup->has_contents);
+    c->w.may_refuse = setup->may_refuse;
     if (why == NULL) {
         why = all_steps(c);
         const char *left = world_close(&c->w);

@@ -14,6 +14,7 @@ typedef struct churn_setup {
     uint64_t seed;
     uint64_t n_ops;
     bool has_contents;
+    bool may_refuse; /* handles of several granules: a refusal is not held against the model */
 } churn_setup;
 
 /* What a run did, so that tests can ask that it did enough. */

@@ -21,6 +21,7 @@ typedef struct world {
     bool has_contents;       /* fill and verify                                            */
     bool expects_faults;     /* any status may come; what must not change is still checked */
     uint64_t reserved_bytes; /* at the latest audit */
+    bool may_refuse;         /* out of memory is believed, not recounted                 */
     ductile_status status;   /* of the latest call                                         */
     uint8_t next_pattern;
 } world;
