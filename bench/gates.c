@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/gates.h"
 
+#include "bench/stopwatch.h"
+
 #include <ductile_virtual.h>
 
 #include <stdlib.h>
@@ -9,8 +11,10 @@
 /* Words of different streams do not share what the device polls. */
 enum { WORD_SPACING = 128 / sizeof(uint64_t) };
 
-/* Real growth of a pool takes less than this between two positions of the replay. */
-enum { STANDSTILL_MS = 250, TICK_MS = 1 };
+/* Growth of a pool takes less than the first between two positions of the replay. */
+static const uint64_t standstill_ns = 250000000;
+static const uint64_t tick_ns = 1000000;
+static const uint64_t forcing_tick_ns = 50000;
 
 static bool has_gates(const trace *t) {
     for (size_t i = 0; i < t->n_streams; i++) {
@@ -23,8 +27,15 @@ static bool has_gates(const trace *t) {
 
 /* ---- The watcher (CUDA) -------------------------------------------------------------------- */
 
-static void sleep_ms(long ms) {
-    struct timespec pause = {.tv_nsec = ms * 1000000L};
+/* What the watcher knows of the replay. */
+typedef struct sight {
+    uint64_t position;
+    uint64_t since_ns; /* when it was first seen there */
+    bool is_forced;    /* gates were opened since */
+} sight;
+
+static void sleep_ns(uint64_t ns) {
+    struct timespec pause = {.tv_nsec = (long)ns};
     (void)nanosleep(&pause, NULL);
 }
 
@@ -36,29 +47,39 @@ static void raise_word(uint64_t *word, uint64_t value) {
     }
 }
 
-static void force_next_gates(gates *g) {
+static bool force_next_gates(gates *g) {
+    bool found = false;
     for (size_t i = 0; i < g->n_lines; i++) {
         gate_line *line = &g->lines[i];
         uint64_t opened = __atomic_load_n(line->word, __ATOMIC_RELAXED);
         if (opened < atomic_load(&line->n_closed)) {
             raise_word(line->word, opened + 1);
             atomic_fetch_add(&g->n_forced, 1);
+            found = true;
         }
+    }
+    return found;
+}
+
+static void look(gates *g, sight *last) {
+    uint64_t now = host_now_ns();
+    uint64_t position = atomic_load(&g->position);
+    if (position != last->position) {
+        if (last->is_forced) {
+            atomic_fetch_add(&g->waited_ns, now - last->since_ns);
+        }
+        *last = (sight){.position = position, .since_ns = now};
+    } else if (now - last->since_ns >= standstill_ns && force_next_gates(g)) {
+        last->is_forced = true;
     }
 }
 
 static void *watch(void *self) {
     gates *g = self;
-    uint64_t seen = 0;
-    int still_ms = 0;
+    sight last = {.since_ns = host_now_ns()};
     while (!atomic_load(&g->stop_watching)) {
-        sleep_ms(TICK_MS);
-        uint64_t position = atomic_load(&g->position);
-        still_ms = position == seen ? still_ms + TICK_MS : 0;
-        seen = position;
-        if (still_ms >= STANDSTILL_MS) {
-            force_next_gates(g);
-        }
+        sleep_ns(last.is_forced ? forcing_tick_ns : tick_ns);
+        look(g, &last);
     }
     return NULL;
 }

@@ -8,7 +8,8 @@
  *
  * A stream passes its gates in order. Whoever waits for the stream on the host (an allocator under
  * pressure does) waits until real work would end: on the virtual GPU that wait itself completes the
- * kernel; on CUDA a watcher opens the next gate once the replay stands still.
+ * kernel; on CUDA a watcher opens the next gate once the replay stands still. How long that takes
+ * says nothing about an allocator, so it is told and can be taken off.
  */
 #ifndef DUCTILE_BENCH_GATES_H
 #define DUCTILE_BENCH_GATES_H
@@ -40,8 +41,9 @@ typedef struct gates {
     pthread_t watcher;
     bool is_watched;
     _Atomic bool stop_watching;
-    _Atomic uint64_t position; /* of the replay; the watcher sees by it whether that moves */
-    _Atomic uint64_t n_forced; /* gates that the watcher opened */
+    _Atomic uint64_t position;  /* of the replay; the watcher sees by it whether that moves */
+    _Atomic uint64_t n_forced;  /* gates that the watcher opened */
+    _Atomic uint64_t waited_ns; /* how long the replay stood still until it did */
 } gates;
 
 ductile_status gates_init(gates *g, const stage *on, const trace *t, uint64_t lag);

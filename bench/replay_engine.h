@@ -53,6 +53,7 @@ typedef struct replay_result {
     uint64_t last_ops;         /* allocations and frees of the last pass */
     uint64_t last_host_ns;     /* host time of the last pass in the contender, driver included */
     uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */
+    uint64_t last_waited_ns;   /* for that, in the last pass; taken off all times of that pass */
     uint64_t violations;       /* virtual GPU: mistakes that hardware lets pass */
     char last_violation[160];
 } replay_result;

@@ -106,6 +106,7 @@ static void print_result(FILE *out, const replay_spec *spec, const replay_result
     print_number(out, "address_span_bytes", result->total.address_span_bytes);
     print_last_pass(out, result);
     print_number(out, "forced_gates", result->forced_gates);
+    print_real(out, "forced_wait_us", (double)result->last_waited_ns / 1e3, 3);
     print_number(out, "violations", result->violations);
 }
 
