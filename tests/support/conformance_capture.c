@@ -8,6 +8,8 @@
  */
 #include "tests/support/conformance_lab.h"
 
+#include <string.h>
+
 /* What the calls need, made before the capture begins. `side` is not captured. */
 typedef struct kit {
     lab *l;
@@ -32,6 +34,9 @@ static kit make_kit(lab *l) {
         need(l, "mem_alloc_async", CALL(l, mem_alloc_async, 4096, k.side, &k.stream_alloc));
     }
     need(l, "host_alloc", CALL(l, host_alloc, 4096, &k.host));
+    if (k.host != NULL) {
+        memset(k.host, 0, 4096); /* a wait for a word of it must end at once */
+    }
     need(l, "record", CALL(l, event_record, k.recorded, k.side));
     need(l, "sync", CALL(l, stream_sync, k.side));
     return k;
