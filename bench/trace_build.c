@@ -97,11 +97,20 @@ const char *trace_build_free(trace_builder *b, uint32_t block) {
     return add_event(b, TRACE_FREE, block);
 }
 
+const char *trace_build_free_in_use(trace_builder *b, uint32_t block) {
+    const char *reason = trace_build_free(b, block);
+    if (reason == NULL) {
+        b->blocks[block].state = BUILD_PENDING;
+    }
+    return reason;
+}
+
 const char *trace_build_complete(trace_builder *b, uint32_t block) {
     switch ((build_state)b->blocks[block].state) {
     case BUILD_LIVE:
         return "completes but was not freed";
     case BUILD_FREED:
+    case BUILD_PENDING:
         b->blocks[block].state = BUILD_COMPLETED;
         return add_event(b, TRACE_OPEN, block);
     case BUILD_COMPLETED:

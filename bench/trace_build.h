@@ -8,6 +8,7 @@
 typedef enum build_state {
     BUILD_LIVE,
     BUILD_FREED,
+    BUILD_PENDING,   /* freed, and another stream uses it for longer than the trace */
     BUILD_COMPLETED, /* freed, and its other use ended later           */
     BUILD_OPENED     /* while finishing: COMPLETED, and that has been seen */
 } build_state;
@@ -35,6 +36,8 @@ typedef struct trace_builder {
 /* Each returns NULL, or a reason. *block is a number to call the others with. */
 const char *trace_build_alloc(trace_builder *b, uint64_t size, uint64_t stream, uint32_t *block);
 const char *trace_build_free(trace_builder *b, uint32_t block);
+/* Freed while another stream still uses it; until trace_build_complete, if that ever comes. */
+const char *trace_build_free_in_use(trace_builder *b, uint32_t block);
 const char *trace_build_complete(trace_builder *b, uint32_t block);
 
 /* Fills all of *out that comes from events. The builder is empty afterwards, on failure too. */

@@ -281,7 +281,8 @@ static bool completes_at_once(snapshot_reader *r, size_t index, const entry *fre
 
 /*
  * PyTorch writes a completion for every free, right behind it unless another stream still uses the
- * block: only in that case is it an event of its own. *skip counts entries used up.
+ * block: only in that case is it an event of its own, and it may be one that the history does not
+ * reach. *skip counts entries used up.
  */
 static bool feed_free(snapshot_reader *r, size_t index, const entry *e, size_t *skip) {
     uint32_t block;
@@ -293,7 +294,8 @@ static bool feed_free(snapshot_reader *r, size_t index, const entry *e, size_t *
                       index, e->address);
     }
     *skip = completes_at_once(r, index, e);
-    const char *reason = trace_build_free(r->builder, block);
+    const char *reason = *skip > 0 ? trace_build_free(r->builder, block)
+                                   : trace_build_free_in_use(r->builder, block);
     return reason == NULL || REFUSE(r, "history entry %zu: %s", index, reason);
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What ductile-bench does with files and command lines that are wrong, and with snapshots that
-Python itself wrote.
+Python and PyTorch themselves wrote.
 
 Wrong ones: a status that is not 0, nothing on standard output, exactly one line on standard error,
 and no file that was not there before. Good ones: the figures that a model of ten lines gives.
@@ -244,6 +244,19 @@ def check_snapshots(runs):
                 snapshot["allocator_settings"]["bytes"] = b"\0"
 
 
+def check_recorded(runs):
+    """One training loop on an H200, recorded by PyTorch 2.11, once wholly and once with a history
+    that keeps the last 3000 entries. PyTorch's own counters said of it: 499168664 bytes requested
+    at most, 880803840 reserved; of the last 3000 entries of the whole, 489136832 requested."""
+    data = Path(__file__).parent / "data"
+    for name, peak in {"torch_whole": 499168664, "torch_ring": 489136832}.items():
+        result = runs.replays(name, str((data / f"{name}.pickle.gz").resolve()))
+        if (result.get("live_peak_bytes"), result.get("trace")) != (peak, name):
+            runs.complain(name, f"{result}, not {peak}")
+        if name == "torch_whole" and result.get("reserved_peak_bytes") != 880803840:
+            runs.complain(name, f"classic reserved {result.get('reserved_peak_bytes')}")
+
+
 def check_good_text(runs):
     for what, content in {
             "text": GOOD,
@@ -264,7 +277,7 @@ def main(arguments):
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(arguments[0], folder)
         for check in (check_text, check_pickles, check_files, check_command_lines,
-                      check_good_text, check_snapshots):
+                      check_good_text, check_snapshots, check_recorded):
             check(runs)
     print("FAILED" if runs.failures else "passed")
     return 1 if runs.failures else 0

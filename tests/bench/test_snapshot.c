@@ -137,6 +137,18 @@ Test(snapshot, an_address_serves_many_blocks) {
     cr_assert_eq(t->live_peak_bytes, 50);
 }
 
+Test(snapshot, a_use_may_outlast_the_history) {
+    begin_traces();
+    entry("alloc", 0x1000, 100, 0);
+    entry("alloc", 0x2000, 50, 0x7f0012340000);
+    entry("free_requested", 0x1000, 100, 0);
+    entry("alloc", 0x3000, 60, 0);
+    end_traces();
+    cr_assert_eq(read_good(TRACE_BUSIEST_GPU)->live_peak_bytes, 210);
+    cr_assert_eq(now.t.n_events, 4);
+    assert_event(2, TRACE_FREE_GATED, 1, 1);
+}
+
 /* ---- Before the history -------------------------------------------------------------------- */
 
 Test(snapshot, what_is_freed_but_never_allocated_was_there_before) {
@@ -167,6 +179,7 @@ Test(snapshot, what_is_in_use_at_the_end_but_never_named_was_there_first) {
     begin_traces();
     entry("alloc", 0x1000, 10, 0);
     entry("free_requested", 0x9000, 500, 0);
+    entry("free_completed", 0x9000, 500, 0);
     begin_segments();
     begin_segment(0, 0x1000, 0);
     block(0x1000, 512, 10, "active_allocated"); /* in the history */
@@ -174,7 +187,7 @@ Test(snapshot, what_is_in_use_at_the_end_but_never_named_was_there_first) {
     block(0x1600, 512, 0, "inactive");
     end_segment();
     begin_segment(0, 0x9000, 0);
-    block(0x9000, 512, 500, "active_pending_free"); /* in the history */
+    block(0x9000, 512, 0, "inactive");
     block(0x9200, 512, 300, "active_pending_free");
     end_segment();
     begin_segment(1, 0x1000, 0); /* another GPU's */
