@@ -69,6 +69,7 @@ static void set_up(ductile_allocator *a) {
     dvmm_phys_props props = {.handle_types = (uint32_t)o->shareable, .rdma = o->rdma != 0};
     dvmm_store_init(&a->store, a->driver, a->granule, effective_limit(o, a->device_bytes), props);
     dvmm_markers_init(&a->markers, a->driver);
+    dvmm_set_trace(a->driver, dpool_note_failure, NULL, false);
 }
 
 static void report_refused_create(const ductile_options *given, const char *message) {
@@ -215,6 +216,7 @@ ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream s
         return status;
     }
     if (size > DPOOL_MAX_REQUEST) {
+        dpool_refuse(a, DUCTILE_ERR_OUT_OF_MEMORY, size);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     uint64_t rounded = rounded_size(a, size);

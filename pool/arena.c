@@ -332,6 +332,12 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
     c->store_host_bytes = a->store.host_bytes;
 }
 
+void dpool_publish_store(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    dpool_publish_locked(a, NULL);
+    dti_lock_open(&a->hot);
+}
+
 /* ---- Room for hits ------------------------------------------------------------------------- */
 
 static ductile_status grow_map(ductile_allocator *a) {

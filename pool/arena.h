@@ -131,6 +131,7 @@ struct ductile_allocator {
     dpool_arena *arenas;
     dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
     dseg_set segments;
+    uint64_t lost_reported; /* of counts.lost, said in the log */
     /* guarded by the slow lock */
     dvmm_handle_store store;
     struct dpool_plan *plan;
@@ -184,6 +185,9 @@ void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t reque
 
 /* Publishes what the store and the region's segment hold now. Both locks held. */
 void dpool_publish_locked(ductile_allocator *a, dpool_region *region);
+
+/* The same for the store alone. Slow lock held, hot lock not. */
+void dpool_publish_store(ductile_allocator *a);
 
 /* ---- Room for hits ------------------------------------------------------------------------- */
 

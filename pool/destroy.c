@@ -6,8 +6,14 @@
 
 #include <stdlib.h>
 
+/* The first error stays; whatever made a call fail, to the caller it is the driver that refused. */
 static ductile_status keep_first(ductile_status first, ductile_status status) {
-    return first == DUCTILE_OK ? status : first;
+    if (first != DUCTILE_OK || status == DUCTILE_OK) {
+        return first;
+    }
+    bool is_plain = status == DUCTILE_ERR_DEVICE_LOST || status == DUCTILE_ERR_EXITING ||
+                    status == DUCTILE_ERR_FORKED;
+    return is_plain ? status : DUCTILE_ERR_DRIVER;
 }
 
 /* Waits for everything: live blocks may be in use, and their streams may be gone. */

@@ -8,7 +8,9 @@
 #include "pool/serve.h"
 #include "pool/trim.h"
 
-enum { RECLAIM_PER_CALL = 64 }; /* granules unmapped in one call: a bounded stall */
+/* Granules unmapped in one call: a bounded stall, but never less than the call may retire, or
+ * retiring addresses would pile up and push the arena ever higher. */
+enum { RECLAIM_PER_CALL = 64 };
 
 typedef struct request {
     uint64_t size;
@@ -156,12 +158,14 @@ static ductile_status attempt(ductile_allocator *a, request *r) {
     if (serve(a, r)) {
         return DUCTILE_OK;
     }
-    dpool_reclaim(a, r->arena, RECLAIM_PER_CALL);
+    uint64_t may_retire = r->size / a->granule + 2;
+    dpool_reclaim(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
     dpool_collect_garbage(a, r->size);
     status = grow(a, r);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && a->store.cached_bytes > 0) {
         /* Cached handles that fit no gap block the limit: give them back and try again. */
         (void)dvmm_store_release_cached(&a->store, 0);
+        dpool_publish_store(a);
         status = grow(a, r);
     }
     dpool_respect_retain(a);
@@ -169,33 +173,6 @@ static ductile_status attempt(ductile_allocator *a, request *r) {
 }
 
 /* ---- Pressure, without locks --------------------------------------------------------------- */
-
-static dvmm_marker *oldest_pending(ductile_allocator *a) {
-    dvmm_marker *oldest = NULL;
-    dti_lock_take(&a->hot);
-    for (dpool_arena *arena = a->arenas; arena != NULL && oldest == NULL; arena = arena->next) {
-        for (dpool_use *use = arena->pending_first; use != NULL && oldest == NULL;
-             use = use->next) {
-            oldest = use->marker;
-        }
-    }
-    if (oldest != NULL) {
-        dvmm_marker_hold(oldest);
-    }
-    dti_lock_open(&a->hot);
-    return oldest;
-}
-
-/* Waits for the oldest memory that another stream holds. False when there is none. */
-static bool wait_for_pending(ductile_allocator *a) {
-    dvmm_marker *m = oldest_pending(a);
-    if (m == NULL) {
-        return false;
-    }
-    bool done = dvmm_marker_wait(&a->markers, m) == DUCTILE_OK;
-    dvmm_marker_drop(&a->markers, m);
-    return done;
-}
 
 /* Waits for all work of the device: afterwards all free memory is proven. */
 static bool wait_for_context(ductile_allocator *a, ductile_stream stream) {
@@ -220,20 +197,27 @@ static ductile_status attempt_once(ductile_allocator *a, request *r) {
     return status;
 }
 
-static void count_result(ductile_allocator *a, ductile_status status) {
+void dpool_refuse(ductile_allocator *a, ductile_status status, uint64_t requested) {
     dti_lock_take(&a->hot);
-    a->counts.slow_allocs += status == DUCTILE_OK;
     a->counts.out_of_memory += status == DUCTILE_ERR_OUT_OF_MEMORY;
+    dti_lock_open(&a->hot);
+    dpool_log_refusal(a, status, requested);
+}
+
+static void count_slow(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    a->counts.slow_allocs++;
     dti_lock_open(&a->hot);
 }
 
 ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t requested,
                                 ductile_stream stream, dpool_block **out) {
     request r = {.size = size, .requested = requested, .stream = stream};
+    dpool_forget_failure();
     bool context_waited = false;
     ductile_status status = attempt_once(a, &r);
     while (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        if (!wait_for_pending(a)) {
+        if (!dpool_wait_pending(a)) {
             if (context_waited || !wait_for_context(a, stream)) {
                 break;
             }
@@ -241,9 +225,11 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t re
         }
         status = attempt_once(a, &r);
     }
-    count_result(a, status);
-    if (status != DUCTILE_OK) {
-        dpool_log_refusal(a, status, requested);
+    dpool_log_losses(a);
+    if (status == DUCTILE_OK) {
+        count_slow(a);
+    } else {
+        dpool_refuse(a, status, requested);
     }
     *out = r.block;
     return status;

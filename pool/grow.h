@@ -11,6 +11,9 @@
 ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t requested,
                                 ductile_stream stream, dpool_block **out);
 
+/* Counts and logs a request that is refused. No lock held. */
+void dpool_refuse(ductile_allocator *a, ductile_status status, uint64_t requested);
+
 /* Takes the slow lock, and lets this thread's driver calls pass beside anybody's capture. */
 dvmm_capture_mode dpool_slow_enter(ductile_allocator *a);
 void dpool_slow_leave(ductile_allocator *a, dvmm_capture_mode mode);

@@ -19,6 +19,44 @@ void dpool_log(const ductile_allocator *a, ductile_log_level level, const char *
     a->options.log(a->options.log_user, level, line);
 }
 
+/* ---- Driver failures ----------------------------------------------------------------------- */
+
+typedef struct failure {
+    bool happened;
+    dvmm_call call;
+    int code;
+    uint64_t size;
+} failure;
+
+static _Thread_local failure first_failure;
+
+void dpool_note_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)user;
+    (void)address;
+    if (!first_failure.happened) {
+        first_failure = (failure){true, call, code, size};
+    }
+}
+
+void dpool_forget_failure(void) {
+    first_failure.happened = false;
+}
+
+void dpool_log_losses(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    uint64_t lost = a->counts.lost - a->lost_reported;
+    a->lost_reported = a->counts.lost;
+    dti_lock_open(&a->hot);
+    if (lost != 0) {
+        dpool_log(a, DUCTILE_LOG_WARNING,
+                  "%" PRIu64 " bytes are lost: the driver would not undo (%s: %s)", lost,
+                  first_failure.happened ? dvmm_call_name(first_failure.call) : "earlier call",
+                  first_failure.happened ? dvmm_code_name(first_failure.code) : "unknown");
+    }
+}
+
+/* ---- Refused requests ---------------------------------------------------------------------- */
+
 static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
     ductile_stats s = {.struct_size = sizeof s};
     if (ductile_get_stats(a, &s) != DUCTILE_OK) {
@@ -40,6 +78,14 @@ void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t req
         log_out_of_memory(a, requested);
         return;
     }
-    dpool_log(a, DUCTILE_LOG_ERROR, "allocation of %" PRIu64 " bytes refused: %s (driver: %s)",
-              requested, ductile_status_name(status), dvmm_code_name(dvmm_last_code()));
+    if (first_failure.happened) {
+        dpool_log(a, DUCTILE_LOG_ERROR,
+                  "allocation of %" PRIu64 " bytes refused: %s: driver call %s of %" PRIu64
+                  " bytes answered %s (%d)",
+                  requested, ductile_status_name(status), dvmm_call_name(first_failure.call),
+                  first_failure.size, dvmm_code_name(first_failure.code), first_failure.code);
+    } else {
+        dpool_log(a, DUCTILE_LOG_ERROR, "allocation of %" PRIu64 " bytes refused: %s", requested,
+                  ductile_status_name(status));
+    }
 }

@@ -12,7 +12,7 @@
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
-typedef enum kind { SIZE, FRACTION, COUNT, NUMBER, SWITCH, SWITCH_OFF, CHOICE } kind;
+typedef enum kind { SIZE, FRACTION, DIVISIONS, NUMBER, SWITCH, SWITCH_OFF, CHOICE } kind;
 
 typedef struct choice {
     const char *name;
@@ -58,7 +58,7 @@ static const key keys[] = {
     {"cross_stream_reuse", CHOICE, FIELD(cross_stream_reuse), crossings},
     {"retain_bytes", SIZE, FIELD(retain_bytes), NULL},
     {"garbage_collection_threshold", FRACTION, FIELD(garbage_collection_threshold), NULL},
-    {"roundup_power2_divisions", COUNT, FIELD(roundup_power2_divisions), NULL},
+    {"roundup_power2_divisions", DIVISIONS, FIELD(roundup_power2_divisions), NULL},
     {"max_split_size_mb", SIZE, FIELD(max_split_size_mb), NULL},
     {"caching", SWITCH_OFF, FIELD(caching_off), NULL},
     {"zero", SWITCH, FIELD(zero), NULL},
@@ -133,13 +133,11 @@ static bool parse_fraction(const char *text, double *out) {
 }
 
 static bool parse_int(const char *text, int *out) {
-    char *end = NULL;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < -1 || value > INT32_MAX) {
+    uint64_t n = 0;
+    if (!parse_size(text, &n) || n > INT32_MAX) {
         return false;
     }
-    *out = (int)value;
+    *out = (int)n;
     return true;
 }
 
@@ -162,9 +160,9 @@ static bool parse_choice(const char *text, const choice *choices, int *out) {
     return false;
 }
 
-static bool parse_count(const char *text, uint32_t *out) {
+static bool parse_divisions(const char *text, uint32_t *out) {
     uint64_t n = 0;
-    if (!parse_size(text, &n) || n > UINT32_MAX) {
+    if (!parse_size(text, &n) || n > UINT32_MAX || (n != 0 && !dti_is_power_of_two(n))) {
         return false;
     }
     *out = (uint32_t)n;
@@ -177,8 +175,8 @@ static bool parse_value(const key *k, const char *text, void *field) {
         return parse_size(text, field);
     case FRACTION:
         return parse_fraction(text, field);
-    case COUNT:
-        return parse_count(text, field);
+    case DIVISIONS:
+        return parse_divisions(text, field);
     case NUMBER:
         return parse_int(text, field);
     case SWITCH:
@@ -197,8 +195,8 @@ static const char *what_is_wanted(const key *k) {
         return "a size such as 512M or 40G";
     case FRACTION:
         return "a number from 0 to 1";
-    case COUNT:
-        return "a count";
+    case DIVISIONS:
+        return "a power of two, or 0 for off";
     case NUMBER:
         return "a number";
     case SWITCH:
@@ -296,7 +294,7 @@ static void format_value(const key *k, const void *field, char *text, size_t siz
     case FRACTION:
         (void)snprintf(text, size, "%.17g", *(const double *)field);
         break;
-    case COUNT:
+    case DIVISIONS:
         (void)snprintf(text, size, "%u", (unsigned)*(const uint32_t *)field);
         break;
     case NUMBER:
@@ -340,17 +338,33 @@ void ductile_options_init(ductile_options *o) {
     *o = defaults;
 }
 
-/* A caller built with an older header gives fewer fields: the others keep their defaults. */
+static bool is_zero(const unsigned char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A caller built with an older header gives fewer fields: the others keep their defaults. One with
+ * a newer header may give more, as long as they say nothing. */
 static ductile_status take_given(const ductile_options *given, ductile_options *out, char *message,
                                  size_t size) {
     *out = defaults;
     if (given == NULL) {
         return DUCTILE_OK;
     }
-    if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof *given) {
-        return refuse(message, size, "options of unknown size: call ductile_options_init first");
+    size_t theirs = given->struct_size;
+    if (theirs < sizeof given->struct_size) {
+        return refuse(message, size, "options without a size: call ductile_options_init first");
     }
-    memcpy(out, given, given->struct_size);
+    if (theirs > sizeof *given &&
+        !is_zero((const unsigned char *)given + sizeof *given, theirs - sizeof *given)) {
+        (void)refuse(message, size, "options that this version does not know are set");
+        return DUCTILE_ERR_UNSUPPORTED;
+    }
+    memcpy(out, given, dti_min(theirs, sizeof *given));
     out->struct_size = sizeof *out;
     if (out->address_budget_bytes == 0) {
         out->address_budget_bytes = defaults.address_budget_bytes;
@@ -378,7 +392,7 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
         return refuse(message, size, "roundup_power2_divisions must be a power of two");
     }
-    if (o->device < 0 || o->check < -1 || o->check > 3) {
+    if (o->device < 0 || o->check < 0 || o->check > 3) {
         return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");
     }
     return DUCTILE_OK;

@@ -201,7 +201,9 @@ static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint
     p->donor_used[p->n_donors] = 0;
     p->donors[p->n_donors++] = donor;
     p->donated += n;
-    p->epoch = dti_max(p->epoch, donor->epoch);
+    if (b->region->arena == p->arena) { /* others count on their own, and are proven done */
+        p->epoch = dti_max(p->epoch, donor->epoch);
+    }
 }
 
 static bool can_add_donor(const ductile_allocator *a) {

@@ -51,7 +51,7 @@ typedef struct dpool_plan {
     uint32_t max_handles;
     uint64_t n_granules; /* of all pieces                                              */
     uint64_t donated;    /* granules of all donors                                     */
-    uint64_t epoch;      /* the latest of the donors' epochs                           */
+    uint64_t epoch;      /* the latest of this arena's donors                          */
     uint64_t seq;        /* of the marker recorded when own memory moves               */
     uint64_t host_bytes;
 } dpool_plan;

@@ -169,6 +169,35 @@ void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
+/* A marker not known done yet, of the oldest pending block that has one. */
+static dvmm_marker *oldest_pending_locked(const ductile_allocator *a) {
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (dpool_use *first = arena->pending_first; first != NULL; first = first->pending_next) {
+            for (dpool_use *use = first; use != NULL; use = use->next) {
+                if (use->marker != NULL && !atomic_load(&use->marker->done)) {
+                    return use->marker;
+                }
+            }
+        }
+    }
+    return NULL;
+}
+
+bool dpool_wait_pending(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    dvmm_marker *m = oldest_pending_locked(a);
+    if (m != NULL) {
+        dvmm_marker_hold(m);
+    }
+    dti_lock_open(&a->hot);
+    if (m == NULL) {
+        return false;
+    }
+    bool done = dvmm_marker_wait(&a->markers, m) == DUCTILE_OK;
+    dvmm_marker_drop(&a->markers, m);
+    return done;
+}
+
 /* ---- Retiring addresses -------------------------------------------------------------------- */
 
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena) {
@@ -214,9 +243,7 @@ void dpool_respect_retain(ductile_allocator *a) {
         return;
     }
     (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
-    dti_lock_take(&a->hot);
-    dpool_publish_locked(a, NULL);
-    dti_lock_open(&a->hot);
+    dpool_publish_store(a);
 }
 
 /* ---- Snapshots around waits ---------------------------------------------------------------- */

@@ -22,6 +22,10 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 /* Frees the pending blocks whose recorded work is done. Slow lock held, hot lock not. */
 void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena);
 
+/* Waits on the host for the oldest memory that a recorded stream holds. False when there is none,
+ * or none that can be waited for. No lock held. */
+bool dpool_wait_pending(ductile_allocator *a);
+
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them. As above. */
 void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 

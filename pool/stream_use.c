@@ -88,7 +88,7 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *uses) {
     a->counts.pending -= b->size;
     a->counts.pending_blocks--;
     a->counts.use_host_bytes -= n * sizeof *uses;
-    dpool_set_epoch(b, arena->alloc_epoch);
+    /* the epoch stays that of the free: its own stream's work on it was issued before then */
     (void)dpool_make_free_locked(a, b);
     dti_lock_open(&a->hot);
     dpool_uses_free(a, uses);

@@ -2,6 +2,7 @@
 #include "pool/trim.h"
 
 #include "pool/grow.h"
+#include "pool/log.h"
 #include "pool/progress.h"
 
 #include <stdint.h>
@@ -114,19 +115,13 @@ static ductile_status give_back_proven(ductile_allocator *a, dpool_arena *arena,
     return first;
 }
 
-static void publish_store(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
-    dpool_publish_locked(a, NULL);
-    dti_lock_open(&a->hot);
-}
-
 static ductile_status give_back_all_proven(ductile_allocator *a, uint64_t keep) {
     ductile_status first = dvmm_store_release_cached(&a->store, keep);
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         ductile_status status = give_back_proven(a, arena, keep);
         first = first == DUCTILE_OK ? status : first;
     }
-    publish_store(a);
+    dpool_publish_store(a);
     return first;
 }
 
@@ -230,6 +225,10 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
     if (enough || status != DUCTILE_OK) {
         return status;
     }
+    while (dpool_wait_pending(a)) {
+        /* each wait takes one marker off; markers of frees that follow belong to the next trim */
+    }
     status = wait_for_streams(a);
+    dpool_log_losses(a);
     return status == DUCTILE_OK ? give_back_now(a, keep, &enough) : status;
 }

@@ -116,6 +116,8 @@ static void check_block(check *c, const dpool_block *b) {
     expect_at(c, "B2", b->size > 0, "a block's size", b->size, unit, b->addr);
     expect_at(c, "B3", b->state != DPOOL_BUSY, "a block's state", b->state, DPOOL_FREE, b->addr);
     expect_at(c, "B5", is_in_own_structure(c, b), "a block in its index or map", 0, 1, b->addr);
+    expect_at(c, "A5", b->state != DPOOL_FREE || b->epoch <= b->region->arena->alloc_epoch,
+              "a free block's epoch", b->epoch, b->region->arena->alloc_epoch, b->addr);
     bool merges = b->state == DPOOL_FREE || b->state == DPOOL_GAP;
     expect_at(c, "B4", !merges || b->next == NULL || b->next->state != b->state,
               "two neighbours in the state", b->state, 0, b->addr);

@@ -172,7 +172,7 @@ typedef struct ductile_options {
     int zero;        /* 1: memory is filled with zeros, in stream order, before it is returned   */
     int shareable;   /* 0 none; others reserved, refused until built                             */
     int rdma;        /* 1: request GPUDirect RDMA capability                                     */
-    int check;       /* 0-3 invariant checking; -1 or 0: by build                                */
+    int check;       /* how often ductile_check runs by itself, see below                        */
     ductile_log_fn log;
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
