@@ -262,6 +262,7 @@ static const char *poison_nth(const fault_scenario *scenario, uint64_t nth, bool
         why = is_lost(&w);
     }
     ductile_status destroyed = ductile_destroy(w.f.allocator);
+    *fired = ductile_virtual_faults_fired(w.f.gpu) > 0;
     model_fini(&w.m);
     fixture_abandon(&w.f);
     TRY(why);

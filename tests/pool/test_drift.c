@@ -39,6 +39,11 @@ static ductile_addr take(training *t, uint64_t size, uint64_t *taken) {
         t->why =
             complain("alloc of %llu: %s", (unsigned long long)size, ductile_status_name(status));
     }
+    ductile_virtual_use use = {.address = address, .size = size, .writes = 1};
+    if (status == DUCTILE_OK) {
+        status = ductile_virtual_launch(t->f.gpu, t->f.streams[0], &use, 1);
+        t->why = status == DUCTILE_OK ? t->why : "a block cannot be written";
+    }
     *taken = model_rounded(size);
     t->live_bytes += *taken;
     if (t->live_bytes > t->live_peak_bytes) {
@@ -58,7 +63,7 @@ static void give(training *t, ductile_addr address, uint64_t taken) {
 static void load_weights(training *t) {
     uint64_t taken = 0;
     for (size_t i = 0; i < N_KEPT; i++) {
-        t->kept[i] = take(t, (i % 3 == 0 ? 1024 : 7 * MIB) + i * 4096, &taken);
+        t->kept[i] = take(t, (i % 3 == 0 ? 1024 : 30 * MIB) + i * 4096, &taken);
     }
 }
 
@@ -66,14 +71,15 @@ static void load_weights(training *t) {
  * sequence squared. */
 static void forward(training *t, uint64_t tokens, uint64_t *sizes) {
     for (size_t layer = 0; layer < N_LAYERS; layer++) {
-        const uint64_t wanted[4] = {tokens * 2048, tokens * 6144, tokens * tokens * 16,
-                                    tokens * 8192 + layer * 512};
+        const uint64_t wanted[4] = {tokens * 8192, tokens * 24576, tokens * tokens * 2,
+                                    tokens * 32768 + layer * 512};
         for (size_t k = 0; k < 4; k++) {
             uint64_t workspace = 0;
-            ductile_addr scratch = take(t, tokens * (1000 + 3000 * k), &workspace);
+            ductile_addr scratch = take(t, tokens * (4000 + 12000 * k), &workspace);
             t->saved[t->n_saved] = take(t, wanted[k], &sizes[t->n_saved]);
             t->n_saved++;
             give(t, scratch, workspace);
+            ductile_virtual_advance(t->f.gpu, 1);
         }
     }
 }
@@ -81,10 +87,10 @@ static void forward(training *t, uint64_t tokens, uint64_t *sizes) {
 /* Frees what was saved, latest first, with a gradient in flight at each. */
 static void backward(training *t, uint64_t tokens, const uint64_t *sizes) {
     uint64_t before = 0;
-    ductile_addr gradient = take(t, tokens * 2048, &before);
+    ductile_addr gradient = take(t, tokens * 8192, &before);
     while (t->n_saved > 0) {
         uint64_t taken = 0;
-        ductile_addr next = take(t, tokens * (512 + 256 * (t->n_saved % 7)), &taken);
+        ductile_addr next = take(t, tokens * (2048 + 1024 * (t->n_saved % 7)), &taken);
         give(t, gradient, before);
         t->n_saved--;
         give(t, t->saved[t->n_saved], sizes[t->n_saved]);
@@ -98,10 +104,10 @@ static void backward(training *t, uint64_t tokens, const uint64_t *sizes) {
 static void pass(training *t) {
     uint64_t sizes[N_SAVED];
     for (size_t i = 0; i < 3; i++) {
-        uint64_t tokens = rng_between(&t->r, 300, 1100);
+        uint64_t tokens = rng_between(&t->r, 2000, 8000);
         forward(t, tokens, sizes);
         backward(t, tokens, sizes);
-        ductile_virtual_advance(t->f.gpu, 1);
+        ductile_virtual_advance(t->f.gpu, 4);
     }
 }
 
@@ -115,14 +121,16 @@ static void start(training *t, const fixture_setup *setup, uint64_t seed) {
     load_weights(t);
 }
 
-/* No counter of things held may be higher at the end than it was early on, give or take what the
- * lengths of the steps explain. */
-static void nothing_creeps(const ductile_stats *early, const ductile_stats *late) {
-    cr_assert_leq(late->handles, early->handles + early->handles / 50);
-    cr_assert_leq(late->maps - late->unmaps, (early->maps - early->unmaps) * 3 / 2);
-    cr_assert_leq(late->host_bytes, early->host_bytes * 3 / 2);
-    cr_assert_leq(late->free_blocks + late->gap_blocks,
-                  2 * (early->free_blocks + early->gap_blocks) + 64);
+/* What is held may grow with the peak, which the longest steps raise, and by nothing else. */
+static void nothing_creeps(const ductile_stats *early, const ductile_stats *late, double growth) {
+    double handles = (double)early->handles * growth;
+    double mappings = (double)(early->maps - early->unmaps) * growth;
+    double spans = (double)(early->free_blocks + early->gap_blocks);
+    cr_assert_leq((double)late->handles, 1.01 * handles, "%llu handles, %llu early on",
+                  (unsigned long long)late->handles, (unsigned long long)early->handles);
+    cr_assert_leq((double)(late->maps - late->unmaps), 1.5 * mappings);
+    cr_assert_leq((double)late->host_bytes, 1.5 * growth * (double)early->host_bytes);
+    cr_assert_leq((double)(late->free_blocks + late->gap_blocks), 2 * spans + 64);
 }
 
 static void forty_passes(const fixture_setup *setup, uint64_t seed) {
@@ -130,12 +138,14 @@ static void forty_passes(const fixture_setup *setup, uint64_t seed) {
     cr_assert_not_null(t);
     start(t, setup, seed);
     ductile_stats early = {.struct_size = sizeof early};
+    uint64_t early_peak = 0;
     for (size_t i = 0; i < N_PASSES; i++) {
         pass(t);
         assert_fine(t->why);
         assert_fine(audit_fixture(&t->f, NULL));
         if (i + 1 == SETTLED) {
             early = fixture_stats(t->f.allocator);
+            early_peak = t->live_peak_bytes;
         }
     }
     ductile_stats late = fixture_stats(t->f.allocator);
@@ -144,19 +154,19 @@ static void forty_passes(const fixture_setup *setup, uint64_t seed) {
     cr_assert_leq(late.address_span_peak_bytes, MOST_SPAN * t->live_peak_bytes,
                   "the addresses span %.2f times the peak",
                   (double)late.address_span_peak_bytes / (double)t->live_peak_bytes);
-    nothing_creeps(&early, &late);
+    nothing_creeps(&early, &late, (double)t->live_peak_bytes / (double)early_peak);
     assert_fine(fixture_close(&t->f));
     free(t);
 }
 
 Test(drift, forty_passes_stay_tight_with_eager_work, .timeout = 200) {
-    fixture_setup setup = {.capacity_bytes = 16 * GIB};
+    fixture_setup setup = {.capacity_bytes = 64 * GIB};
     forty_passes(&setup, 1);
 }
 
 Test(drift, forty_passes_stay_tight_with_lagging_work, .timeout = 200) {
     fixture_setup setup = {
-        .capacity_bytes = 16 * GIB, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
+        .capacity_bytes = 64 * GIB, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
     forty_passes(&setup, 2);
 }
 
@@ -164,7 +174,7 @@ Test(drift, forty_passes_stay_tight_with_lagging_work, .timeout = 200) {
 Test(drift, forty_passes_fit_just_above_the_peak, .timeout = 200) {
     training *t = malloc(sizeof *t);
     cr_assert_not_null(t);
-    fixture_setup setup = {.capacity_bytes = 16 * GIB};
+    fixture_setup setup = {.capacity_bytes = 64 * GIB};
     start(t, &setup, 3);
     for (size_t i = 0; i < N_PASSES; i++) {
         pass(t);

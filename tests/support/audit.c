@@ -133,7 +133,11 @@ static const char *identities(const ductile_stats *s) {
              s->allocated_bytes + s->free_bytes + s->pending_bytes + s->cached_bytes +
                  s->quarantined_bytes));
     TRY(same("allocs - frees", s->allocs - s->frees, s->live_blocks));
-    TRY(same("creates - releases", s->creates - s->releases, s->handles));
+    NEED(s->creates - s->releases >= s->handles, "%llu handles, more than were made",
+         ULL(s->handles));
+    if (s->quarantined_bytes == 0) {
+        TRY(same("creates - releases", s->creates - s->releases, s->handles));
+    }
     NEED(s->mapped_bytes <= s->address_span_bytes && s->address_span_bytes <= s->address_bytes,
          "mapped %llu <= span %llu <= addresses %llu does not hold", ULL(s->mapped_bytes),
          ULL(s->address_span_bytes), ULL(s->address_bytes));
@@ -164,7 +168,7 @@ static const char *recounted(const ductile_stats *s, const recount *r) {
     TRY(same("pending_blocks", s->pending_blocks, r->blocks[DUCTILE_BLOCK_PENDING]));
     TRY(same("gap_blocks", s->gap_blocks, r->blocks[DUCTILE_BLOCK_GAP]));
     TRY(same("segments", s->segments, r->segments));
-    if (s->quarantined_bytes == 0) {
+    if (r->blocks[DUCTILE_BLOCK_QUARANTINED] == 0) {
         TRY(same("address_span_bytes", s->address_span_bytes, r->span_bytes));
     }
     return NULL;
@@ -199,7 +203,9 @@ const char *audit_fixture(const fixture *f, const model *m) {
     TRY(same("reservations on the device", v.reservations, s.segments));
     TRY(same("addresses reserved on the device", v.reserved_address_bytes, s.address_bytes));
     TRY(same("handles on the device", v.handles, s.handles));
-    if (s.quarantined_bytes == 0) {
+    recount r;
+    TRY(audit_walk(f->allocator, m, &r));
+    if (r.blocks[DUCTILE_BLOCK_QUARANTINED] == 0) {
         TRY(same("mappings on the device", v.mappings, s.maps - s.unmaps));
     }
     return NULL;
