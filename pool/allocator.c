@@ -129,6 +129,24 @@ void ductile_get_options(ductile_allocator *a, ductile_options *out) {
     out->struct_size = size;
 }
 
+/* ---- Audits -------------------------------------------------------------------------------- */
+
+/* What calls are worth checking after, by the option `check`. */
+typedef enum audit_level { AUDIT_TRIM = 1, AUDIT_GROW = 2, AUDIT_CALL = 3 } audit_level;
+
+static __attribute__((noinline)) void run_audit(ductile_allocator *a) {
+    char report[256];
+    if (ductile_check(a, report, sizeof report) != DUCTILE_OK) {
+        dpool_log(a, DUCTILE_LOG_ERROR, "invariant broken: %s", report);
+    }
+}
+
+static inline void audit(ductile_allocator *a, audit_level level) {
+    if (a->options.check >= (int)level) {
+        run_audit(a);
+    }
+}
+
 /* ---- Allocate and free --------------------------------------------------------------------- */
 
 static uint64_t rounded_size(const ductile_allocator *a, uint64_t size) {
@@ -223,11 +241,13 @@ ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream s
     dpool_block *b = alloc_hit(a, rounded, size, stream);
     if (b == NULL) {
         status = dpool_alloc_slow(a, rounded, size, stream, &b);
+        audit(a, AUDIT_GROW);
         if (status != DUCTILE_OK) {
             return status;
         }
     }
     ductile_addr addr = b->addr;
+    audit(a, AUDIT_CALL);
     if (a->options.zero != 0) {
         status = zero_fill(a, addr, size, stream);
     }
@@ -247,6 +267,7 @@ ductile_status ductile_free(ductile_allocator *a, ductile_addr address) {
     if (status == DUCTILE_OK && a->options.caching_off != 0) {
         (void)dpool_trim(a, 0);
     }
+    audit(a, AUDIT_CALL);
     return status;
 }
 
@@ -313,7 +334,10 @@ ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t 
         return status;
     }
     uint64_t before = held_now(a);
+    dpool_forget_failure();
     status = dpool_trim(a, keep_bytes);
+    dpool_log_losses(a);
+    audit(a, AUDIT_TRIM);
     uint64_t after = held_now(a);
     if (released != NULL && after < before) {
         *released = before - after;

@@ -78,6 +78,18 @@ static planned plan_locked(ductile_allocator *a, request *r, unsigned sources) {
     return status == DUCTILE_OK ? PLANNED : PLAN_LACKS_MEMORY;
 }
 
+/* Ranges with nothing in them go back when addresses are short. */
+static ductile_status add_range(ductile_allocator *a, request *r) {
+    ductile_status status = dpool_region_add(a, r->arena, r->size);
+    if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
+        for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+            dpool_regions_release_empty(a, arena, 0);
+        }
+        status = dpool_region_add(a, r->arena, r->size);
+    }
+    return status;
+}
+
 static ductile_status grow_from(ductile_allocator *a, request *r, unsigned sources) {
     for (;;) {
         ductile_status status = dpool_reserve_room(a, dpool_plan_nodes(a, r->size));
@@ -94,7 +106,7 @@ static ductile_status grow_from(ductile_allocator *a, request *r, unsigned sourc
             return DUCTILE_ERR_OUT_OF_MEMORY;
         }
         if (how == PLAN_LACKS_RANGE) {
-            status = dpool_region_add(a, r->arena, r->size);
+            status = add_range(a, r);
         }
         if (status != DUCTILE_OK) {
             return status;
@@ -127,19 +139,16 @@ static ductile_status grow(ductile_allocator *a, request *r) {
 
 /* ---- One attempt, under the slow lock ------------------------------------------------------ */
 
-static void poll_arena(ductile_allocator *a, dpool_arena *arena) {
-    if (arena->n_marks > 0) {
-        dpool_poll_marks(a, arena);
-    }
-    if (arena->pending_first != NULL) {
-        dpool_poll_pending(a, arena);
-    }
-}
-
-/* The list of arenas changes under the slow lock only. */
+/* Reads what others have reached, unmaps a bounded part of what they gave away, and lets go of
+ * arenas whose stream is gone once they hold nothing. The list changes under the slow lock only. */
 static void poll_all(ductile_allocator *a) {
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        poll_arena(a, arena);
+    for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
+        next = arena->next;
+        dpool_poll(a, arena, RECLAIM_PER_CALL);
+        if (arena->is_gone && arena->mapped_bytes == 0) {
+            dpool_regions_release_empty(a, arena, 0);
+            dpool_arena_drop_if_empty(a, arena);
+        }
     }
 }
 
@@ -188,6 +197,42 @@ static bool wait_for_context(ductile_allocator *a, ductile_stream stream) {
     return done;
 }
 
+/* Memory that this configuration may not move can still go through the driver: as much of it as
+ * is missing goes back, for the next attempt to create anew. False when there is nothing to try. */
+static bool pass_through_driver(ductile_allocator *a, uint64_t size, unsigned *tries) {
+    bool may_move = a->options.recycle != DUCTILE_RECYCLE_NEVER &&
+                    a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
+    if (may_move || *tries == 2) {
+        return false;
+    }
+    uint64_t missing = size + 2 * a->granule; /* a window may begin and end inside a granule */
+    dti_lock_take(&a->hot);
+    uint64_t held = a->counts.held;
+    dti_lock_open(&a->hot);
+    uint64_t keep = held > missing && *tries == 0 ? held - missing : 0;
+    (*tries)++;
+    return dpool_trim(a, keep) == DUCTILE_OK;
+}
+
+/* Waits, without locks, for what a refused request still may hope for. */
+typedef struct pressure {
+    bool context_waited;
+    unsigned trims;
+} pressure;
+
+static bool relieve(ductile_allocator *a, const request *r, pressure *p) {
+    if (dpool_wait_pending(a)) {
+        return true;
+    }
+    if (!p->context_waited) {
+        p->context_waited = true;
+        if (wait_for_context(a, r->stream)) {
+            return true;
+        }
+    }
+    return pass_through_driver(a, r->size, &p->trims);
+}
+
 /* ---- The slow path ------------------------------------------------------------------------- */
 
 static ductile_status attempt_once(ductile_allocator *a, request *r) {
@@ -214,15 +259,9 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t re
                                 ductile_stream stream, dpool_block **out) {
     request r = {.size = size, .requested = requested, .stream = stream};
     dpool_forget_failure();
-    bool context_waited = false;
+    pressure p = {false, 0};
     ductile_status status = attempt_once(a, &r);
-    while (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        if (!dpool_wait_pending(a)) {
-            if (context_waited || !wait_for_context(a, stream)) {
-                break;
-            }
-            context_waited = true;
-        }
+    while (status == DUCTILE_ERR_OUT_OF_MEMORY && relieve(a, &r, &p)) {
         status = attempt_once(a, &r);
     }
     dpool_log_losses(a);

@@ -84,9 +84,7 @@ static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
         dpool_reserve_room(a, dpool_plan_nodes(a, piece)) != DUCTILE_OK) {
         return;
     }
-    dpool_poll_marks(a, arena);
-    dpool_poll_pending(a, arena); /* pending blocks that are done would divide the runs */
-    dpool_reclaim(a, arena, HANDLES_PER_CALL);
+    dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {
         uint32_t moved = heal_once(a, arena, budget);

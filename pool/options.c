@@ -12,7 +12,7 @@
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
-typedef enum kind { SIZE, FRACTION, DIVISIONS, NUMBER, SWITCH, SWITCH_OFF, CHOICE } kind;
+typedef enum kind { SIZE, FRACTION, DIVISIONS, NUMBER, LEVEL, SWITCH, SWITCH_OFF, CHOICE } kind;
 
 typedef struct choice {
     const char *name;
@@ -64,10 +64,10 @@ static const key keys[] = {
     {"zero", SWITCH, FIELD(zero), NULL},
     {"shareable", CHOICE, FIELD(shareable), shares},
     {"rdma", SWITCH, FIELD(rdma), NULL},
-    {"check", NUMBER, FIELD(check), NULL},
+    {"check", LEVEL, FIELD(check), NULL},
 };
 
-enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128 };
+enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };
 
 _Static_assert(sizeof(ductile_recycle) == sizeof(int), "choices are written as int");
 
@@ -132,9 +132,9 @@ static bool parse_fraction(const char *text, double *out) {
     return true;
 }
 
-static bool parse_int(const char *text, int *out) {
+static bool parse_int(const char *text, uint64_t most, int *out) {
     uint64_t n = 0;
-    if (!parse_size(text, &n) || n > INT32_MAX) {
+    if (!parse_size(text, &n) || n > most) {
         return false;
     }
     *out = (int)n;
@@ -178,7 +178,9 @@ static bool parse_value(const key *k, const char *text, void *field) {
     case DIVISIONS:
         return parse_divisions(text, field);
     case NUMBER:
-        return parse_int(text, field);
+        return parse_int(text, INT32_MAX, field);
+    case LEVEL:
+        return parse_int(text, MAX_CHECK, field);
     case SWITCH:
         return parse_switch(text, false, field);
     case SWITCH_OFF:
@@ -199,6 +201,8 @@ static const char *what_is_wanted(const key *k) {
         return "a power of two, or 0 for off";
     case NUMBER:
         return "a number";
+    case LEVEL:
+        return "0, 1, 2 or 3";
     case SWITCH:
     case SWITCH_OFF:
         return "on or off";
@@ -298,6 +302,7 @@ static void format_value(const key *k, const void *field, char *text, size_t siz
         (void)snprintf(text, size, "%u", (unsigned)*(const uint32_t *)field);
         break;
     case NUMBER:
+    case LEVEL:
         (void)snprintf(text, size, "%d", int_at(field));
         break;
     case SWITCH:
@@ -392,7 +397,7 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
         return refuse(message, size, "roundup_power2_divisions must be a power of two");
     }
-    if (o->device < 0 || o->check < 0 || o->check > 3) {
+    if (o->device < 0 || o->check < 0 || o->check > MAX_CHECK) {
         return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");
     }
     return DUCTILE_OK;

@@ -238,6 +238,18 @@ void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     }
 }
 
+void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
+    if (arena->n_marks > 0) {
+        dpool_poll_marks(a, arena);
+    }
+    if (arena->pending_first != NULL) {
+        dpool_poll_pending(a, arena);
+    }
+    if (arena->retiring.count > 0) {
+        dpool_reclaim(a, arena, most);
+    }
+}
+
 void dpool_respect_retain(ductile_allocator *a) {
     if (a->options.retain_bytes == 0 || a->store.cached_bytes <= a->options.retain_bytes) {
         return;

@@ -29,6 +29,9 @@ bool dpool_wait_pending(ductile_allocator *a);
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them. As above. */
 void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
+/* Markers, pending blocks and retiring addresses, where there are any. As above. */
+void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most);
+
 /* Releases cached handles above retain_bytes. As above. */
 void dpool_respect_retain(ductile_allocator *a);
 

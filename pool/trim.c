@@ -127,11 +127,7 @@ static ductile_status give_back_all_proven(ductile_allocator *a, uint64_t keep) 
 
 static void poll_everything(ductile_allocator *a) {
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        dpool_poll_marks(a, arena);
-        dpool_poll_pending(a, arena);
-    }
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        dpool_reclaim(a, arena, UINT32_MAX);
+        dpool_poll(a, arena, UINT32_MAX);
     }
 }
 
@@ -229,6 +225,5 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
         /* each wait takes one marker off; markers of frees that follow belong to the next trim */
     }
     status = wait_for_streams(a);
-    dpool_log_losses(a);
     return status == DUCTILE_OK ? give_back_now(a, keep, &enough) : status;
 }

@@ -172,7 +172,9 @@ typedef struct ductile_options {
     int zero;        /* 1: memory is filled with zeros, in stream order, before it is returned   */
     int shareable;   /* 0 none; others reserved, refused until built                             */
     int rdma;        /* 1: request GPUDirect RDMA capability                                     */
-    int check;       /* how often ductile_check runs by itself, see below                        */
+    int check;       /* ductile_check runs by itself: 0 never, 1 after a trim, 2 also after an
+                        allocation that had to grow, 3 after every call. What it finds goes to the
+                        log. Other checks are chosen when the library is built (DUCTILE_CHECK)  */
     ductile_log_fn log;
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
