@@ -184,17 +184,25 @@ ParameterizedTest(size_t *index, prop_patterns, pattern_is_served_and_leaves_not
 #define STEP_PEAK (100 * MIB) /* live bytes a step climbs to, of CAPACITY */
 #define N_WEIGHTS 6           /* blocks that stay through all steps       */
 
-/* Climbs to the peak with sizes that only this step has. */
-static const char *climb_step(world *w, rng *r, uint64_t unit) {
-    while (w->m.requested_bytes < STEP_PEAK) {
-        uint64_t left = STEP_PEAK - w->m.requested_bytes;
-        uint64_t size = unit * rng_between(r, 1, 12);
+/* Fills up to `bytes` live bytes with blocks of low .. high bytes. */
+static const char *climb_to(world *w, rng *r, uint64_t bytes, uint64_t low, uint64_t high) {
+    while (w->m.requested_bytes < bytes) {
+        uint64_t left = bytes - w->m.requested_bytes;
+        uint64_t size = rng_between(r, low, high);
         TRY(alloc_audited(w, size < left ? size : left, 0));
-        if (rng_percent(r, 30) && w->m.n > N_WEIGHTS) {
-            TRY(free_audited(w, N_WEIGHTS + rng_below(r, w->m.n - N_WEIGHTS)));
-        }
     }
     return NULL;
+}
+
+/* Small blocks, most of which go, then large ones that fit none of the holes they left: memory has
+ * to move to make room for them. */
+static const char *climb_step(world *w, rng *r, uint64_t unit) {
+    TRY(climb_to(w, r, STEP_PEAK, unit, 3 * unit));
+    size_t n_kept = w->m.n / 10 + N_WEIGHTS;
+    while (w->m.n > n_kept) {
+        TRY(free_audited(w, rng_below(r, w->m.n)));
+    }
+    return climb_to(w, r, STEP_PEAK / 10 * 7, 10 * unit, 30 * unit);
 }
 
 /* Frees all but a few blocks, wherever they lie: between them runs of free memory and gaps. */
