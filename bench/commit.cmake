@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Writes HEADER with the commit of SOURCE_DIR; leaves it alone when it says so already.
+# Writes HEADER with the commit of SOURCE_DIR; leaves it alone when it says so already. Of a copy
+# without its history, the environment variable DUCTILE_COMMIT tells.
 cmake_minimum_required(VERSION 3.23)
 
 set(commit unknown)
@@ -11,6 +12,8 @@ if(Git_FOUND AND EXISTS ${SOURCE_DIR}/.git)
   if(status EQUAL 0)
     set(commit ${answer})
   endif()
+elseif(DEFINED ENV{DUCTILE_COMMIT})
+  set(commit $ENV{DUCTILE_COMMIT})
 endif()
 file(CONFIGURE OUTPUT ${HEADER} @ONLY CONTENT [[
 /* Written by the build. */
