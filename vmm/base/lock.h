@@ -73,8 +73,8 @@ static inline void dti_lock_take(dti_lock *lock) {
 /* Takes the lock if it is open. */
 static inline bool dti_lock_try(dti_lock *lock) {
     uint32_t open = 0;
-    bool taken = atomic_compare_exchange_strong_explicit(&lock->state, &open, 1,
-                                                         memory_order_acquire, memory_order_relaxed);
+    bool taken = atomic_compare_exchange_strong_explicit(
+        &lock->state, &open, 1, memory_order_acquire, memory_order_relaxed);
     if (taken) {
         dti_lock_note_taken(lock);
     }
