@@ -250,3 +250,58 @@ ParameterizedTest(size_t *index, prop_patterns, steps_recycle_and_heal, .timeout
     assert_fine(why);
     assert_fine(world_close(&w));
 }
+
+/* ---- Steps beside another stream ----------------------------------------------------------- */
+
+/* As the steps above, but nobody waits for the first stream, so that its work is still under way
+ * when healing moves the memory under it; the second stream must not get that memory. */
+static const char *step_unseen(world *w, rng *r) {
+    for (size_t i = 0; i < 80; i++) {
+        TRY(world_alloc(w, rng_between(r, 300000, 900000), 0));
+    }
+    for (size_t i = 0; i < 60; i++) {
+        TRY(world_free(w, rng_below(r, w->m.n)));
+    }
+    for (size_t i = 0; i < 5; i++) {
+        TRY(world_alloc(w, rng_between(r, 3, 9) * 1000000, 0));
+    }
+    while (w->m.n > N_WEIGHTS) {
+        TRY(world_free(w, rng_below(r, w->m.n)));
+    }
+    return alloc_audited(w, 100000, 0); /* heals */
+}
+
+static const char *steps_unseen(world *w, uint64_t seed) {
+    rng r = rng_seeded(seed);
+    for (size_t i = 0; i < 2 * N_STEPS; i++) {
+        TRY(step_unseen(w, &r));
+        for (size_t k = 0; k < 4; k++) {
+            TRY(alloc_audited(w, 4000000 + k * 512, 1));
+        }
+        TRY(world_verify_all(w)); /* now all that was under way is done, on what it finds there */
+        TRY(world_free_all(w));
+    }
+    NEED(fixture_stats(w->f.allocator).healed_handles > 0, "nothing was healed");
+    return NULL;
+}
+
+ParameterizedTestParameters(prop_patterns, healed_memory_stays_with_its_stream) {
+    static size_t indices[4];
+    for (size_t i = 0; i < 4; i++) {
+        indices[i] = i;
+    }
+    return cr_make_param_array(size_t, indices, 4);
+}
+
+ParameterizedTest(size_t *index, prop_patterns, healed_memory_stays_with_its_stream,
+                  .timeout = 120) {
+    fixture_setup setup = {.capacity_bytes = CAPACITY,
+                           .schedule =
+                               *index % 2 == 0 ? DUCTILE_SCHEDULE_LAZY : DUCTILE_SCHEDULE_RANDOM,
+                           .seed = *index + 1,
+                           .n_streams = 2};
+    world w;
+    assert_fine(world_open(&w, &setup, true));
+    assert_fine(steps_unseen(&w, 900 + *index));
+    assert_fine(world_close(&w));
+}
