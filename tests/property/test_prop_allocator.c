@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-#define DEFAULT_OPS 1500
+#define DEFAULT_OPS 3000
 
 /* A geometry: how the device completes work, and which options are on. */
 typedef struct geometry {
@@ -49,7 +49,7 @@ static const geometry geometries[] = {
     {DUCTILE_SCHEDULE_LAGGING, 9, 20, 3, 128 * MIB, true, "garbage_collection_threshold:0.6"},
 };
 #define N_GEOMETRIES (sizeof geometries / sizeof geometries[0])
-#define N_SEEDS 2
+#define N_SEEDS 6
 
 /* A parameter is an index: tests run in processes of their own, where pointers mean nothing. */
 typedef struct which {

@@ -26,10 +26,10 @@ typedef struct failed_calls {
 static void add_line(failed_calls *failed) {
     char name[64];
     char address[32];
-    char code[64];
     uint64_t size = 0;
-    int n = sscanf(failed->line, "%*s %63s %31s %" SCNu64 " %63s", name, address, &size, code);
-    if (n != 4 || strstr(code, "SUCCESS") != NULL) {
+    int code = 0;
+    int n = sscanf(failed->line, "%*s %63s %31s %" SCNu64 " %d", name, address, &size, &code);
+    if (n != 4 || code == 0) {
         return;
     }
     failed->unmap_bytes += strcmp(name, "unmap") == 0 ? size : 0;

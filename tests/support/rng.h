@@ -14,18 +14,23 @@ typedef struct rng {
     uint64_t counter;
 } rng;
 
-static inline rng rng_seeded(uint64_t seed) {
-    rng r = {seed * 0x9E3779B97F4A7C15u + 0x632BE59BD9B4E019u};
-    return r;
-}
-
-/* Any 64-bit number. An odd step visits every counter once; two multiplications mix its bits. */
-static inline uint64_t rng_next(rng *r) {
-    r->counter += 0x9E3779B97F4A7C15u;
-    uint64_t x = r->counter;
+/* Two multiplications spread what differs in any bit over all of them. */
+static inline uint64_t rng_mixed(uint64_t x) {
     x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93u;
     x = (x ^ (x >> 29)) * 0xD6E8FEB86659FD93u;
     return x ^ (x >> 32);
+}
+
+/* The seed is mixed, as neighbouring seeds would otherwise give the same numbers, one apart. */
+static inline rng rng_seeded(uint64_t seed) {
+    rng r = {rng_mixed(seed + 0x632BE59BD9B4E019u)};
+    return r;
+}
+
+/* Any 64-bit number. The odd step visits every counter once. */
+static inline uint64_t rng_next(rng *r) {
+    r->counter += 0x9E3779B97F4A7C15u;
+    return rng_mixed(r->counter);
 }
 
 /* 0 .. n - 1; n must not be 0. The bias below 2^-40 for the n of tests does not matter here. */
