@@ -239,15 +239,9 @@ void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
 }
 
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
-    if (arena->n_marks > 0) {
-        dpool_poll_marks(a, arena);
-    }
-    if (arena->pending_first != NULL) {
-        dpool_poll_pending(a, arena);
-    }
-    if (arena->retiring.count > 0) {
-        dpool_reclaim(a, arena, most);
-    }
+    dpool_poll_marks(a, arena);
+    dpool_poll_pending(a, arena);
+    dpool_reclaim(a, arena, most);
 }
 
 void dpool_respect_retain(ductile_allocator *a) {
