@@ -89,6 +89,19 @@ ParameterizedTest(which *it, prop_allocator, random_operations_match_the_model, 
               "the run did too little to mean anything");
 }
 
+/* Handles of several granules cannot be divided: where they fit no place, they have to go back to
+ * the driver before a request for the whole device is refused. Runs that found that out. */
+Test(prop_allocator, large_handles_give_way_to_the_whole_device, .timeout = 60) {
+    static const uint64_t seeds[] = {10023, 55022, 100023, 125023};
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        which it = {11, seeds[i]};
+        churn_setup setup = setup_of(&it);
+        setup.seed = seeds[i];
+        setup.n_ops = 2500;
+        assert_fine(churn_run(&setup, NULL));
+    }
+}
+
 /* A run is a function of its seed: what a failure prints can be had again. */
 Test(prop_allocator, equal_seeds_give_equal_runs) {
     which it = {9, 77};
