@@ -47,13 +47,15 @@ static dvmm_handle *next_donated(ductile_allocator *a, donor_cursor *at, uint32_
     return NULL;
 }
 
+/* Donors come first: the plan has already deducted the cached handles from what donors must give,
+ * and a donor may be a run of handles, which moves as a whole or not at all. */
 static ductile_status next_handle(ductile_allocator *a, donor_cursor *at, uint32_t most,
                                   uint32_t *got) {
-    dvmm_handle *h = dvmm_store_take(&a->store, most);
-    dpool_origin origin = DPOOL_FROM_CACHE;
+    dvmm_handle *h = next_donated(a, at, most);
+    dpool_origin origin = DPOOL_FROM_DONOR;
     if (h == NULL) {
-        h = next_donated(a, at, most);
-        origin = DPOOL_FROM_DONOR;
+        h = dvmm_store_take(&a->store, most);
+        origin = DPOOL_FROM_CACHE;
     }
     if (h == NULL) {
         uint32_t n = (uint32_t)dti_min(most, a->max_handle_granules);
