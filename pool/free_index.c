@@ -160,7 +160,7 @@ static unsigned previous_bin(const dpool_free_index *index, unsigned bin) {
     return w * 64 + 63u - (unsigned)__builtin_clzll(word);
 }
 
-void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
+static void bin_insert(dpool_free_index *index, dpool_block *b) {
     unsigned bin = dpool_bin(b->size);
     dpool_block **root = &index->bins[bin];
     if (*root == NULL) {
@@ -171,45 +171,68 @@ void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
     } else {
         tree_insert(root, b);
     }
+}
+
+static inline void bin_remove_at(dpool_free_index *index, unsigned bin, dpool_block **at) {
+    join_at(at, (*at)->left, (*at)->right);
+    if (index->bins[bin] == NULL) {
+        unmark_bin(index, bin);
+    }
+}
+
+void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
+    if (index->latest != NULL) {
+        bin_insert(index, index->latest);
+    }
+    index->latest = b;
     index->n_blocks++;
     index->bytes += b->size;
 }
 
-static inline void remove_at(dpool_free_index *index, unsigned bin, dpool_block **at) {
-    dpool_block *b = *at;
-    join_at(at, b->left, b->right);
-    if (index->bins[bin] == NULL) {
-        unmark_bin(index, bin);
+void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
+    if (index->latest == b) {
+        index->latest = NULL;
+    } else {
+        unsigned bin = dpool_bin(b->size);
+        bin_remove_at(index, bin, link_of(&index->bins[bin], b));
     }
     index->n_blocks--;
     index->bytes -= b->size;
 }
 
-void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
-    unsigned bin = dpool_bin(b->size);
-    remove_at(index, bin, link_of(&index->bins[bin], b));
+/* The link to the best fit among the bins, and its bin; NULL when no block is large enough. */
+static inline dpool_block **best_of_bins(dpool_free_index *index, uint64_t size, unsigned *bin) {
+    *bin = dpool_bin(size);
+    if (*bin >= DPOOL_EXACT_BINS) { /* this bin holds smaller blocks too */
+        dpool_block **at = link_of_fit(&index->bins[*bin], size);
+        if (at != NULL) {
+            return at;
+        }
+        (*bin)++;
+    }
+    *bin = next_bin(index, *bin);
+    return *bin == DPOOL_BINS ? NULL : link_of_first(&index->bins[*bin]);
 }
 
 dpool_block *dpool_index_take(dpool_free_index *index, uint64_t size) {
-    unsigned bin = dpool_bin(size);
-    dpool_block **at = NULL;
-    if (bin >= DPOOL_EXACT_BINS) { /* this bin holds smaller blocks too */
-        at = link_of_fit(&index->bins[bin], size);
-        bin += at == NULL;
+    unsigned bin;
+    dpool_block **at = best_of_bins(index, size, &bin);
+    dpool_block *b = index->latest;
+    if (b != NULL && b->size >= size && (at == NULL || comes_before(b, *at))) {
+        index->latest = NULL;
+    } else if (at != NULL) {
+        b = *at;
+        bin_remove_at(index, bin, at);
+    } else {
+        return NULL;
     }
-    if (at == NULL) {
-        bin = next_bin(index, bin);
-        if (bin == DPOOL_BINS) {
-            return NULL;
-        }
-        at = link_of_first(&index->bins[bin]);
-    }
-    dpool_block *b = *at;
-    remove_at(index, bin, at);
+    index->n_blocks--;
+    index->bytes -= b->size;
     return b;
 }
 
-dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block *before) {
+/* The largest block of the bins below `before`. */
+static dpool_block *bins_below(const dpool_free_index *index, const dpool_block *before) {
     unsigned bin = DPOOL_BINS - 1;
     if (before != NULL) {
         bin = dpool_bin(before->size);
@@ -226,8 +249,18 @@ dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block 
     return bin == DPOOL_BINS ? NULL : last_of(index->bins[bin]);
 }
 
+dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block *before) {
+    dpool_block *best = bins_below(index, before);
+    dpool_block *latest = index->latest;
+    bool is_below = latest != NULL && (before == NULL || comes_before(latest, before));
+    return is_below && (best == NULL || comes_before(best, latest)) ? latest : best;
+}
+
 bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b) {
     const dpool_block *at = index->bins[dpool_bin(b->size)];
+    if (index->latest == b) {
+        return true;
+    }
     while (at != NULL && at != b) {
         at = comes_before(at, b) ? at->right : at->left;
     }

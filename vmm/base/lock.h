@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mutex of one word that costs one atomic exchange to take and one to give back while nobody
- * else wants it (pthread_mutex costs about twice that, and the hot path takes one lock per call).
+ * A mutex that costs one atomic exchange to take and a plain store to give back while nobody else
+ * wants it: pthread_mutex costs two and a call each, and the hot path takes one lock per call.
  * Waiters sleep in the kernel. Not recursive.
+ *
+ * Giving back looks at `sleepers` after the store, and the processor may do so before it. So
+ * whoever is about to sleep says so first, then has the kernel pass a barrier through all running
+ * threads (membarrier), then looks at the lock once more: either it sees the store, or the other
+ * side sees the sleeper. Where the kernel has no such barrier, giving back uses one itself.
  *
  * Ranks say in which order locks may be taken: a thread takes only a higher rank than it holds.
  */
@@ -23,19 +28,27 @@ typedef enum dti_lock_rank {
 } dti_lock_rank;
 
 typedef struct dti_lock {
-    _Atomic uint32_t state; /* 0 open, 1 taken, 2 taken and somebody sleeps */
+    _Atomic uint32_t taken;    /* 0 or 1 */
+    _Atomic uint32_t sleepers; /* threads that sleep, or are about to */
     uint32_t rank;
 } dti_lock;
+
+/* No barrier from the kernel: giving back must bring its own. */
+extern _Atomic bool dti_lock_needs_fence;
 
 /* Bit r set: this thread holds a lock of rank r. Kept at check level 2 and above. */
 extern _Thread_local unsigned dti_held_ranks;
 
+/* Once per process, before the first lock is contended: dti_lock_init does it. */
+void dti_lock_prepare(void);
 void dti_lock_wait(dti_lock *lock);
 void dti_lock_wake(dti_lock *lock);
 
 static inline void dti_lock_init(dti_lock *lock, dti_lock_rank rank) {
-    atomic_init(&lock->state, 0);
+    atomic_init(&lock->taken, 0);
+    atomic_init(&lock->sleepers, 0);
     lock->rank = (uint32_t)rank;
+    dti_lock_prepare();
 }
 
 static inline bool dti_lock_is_held(const dti_lock *lock) {
@@ -63,7 +76,7 @@ static inline void dti_lock_note_open(const dti_lock *lock) {
 static inline void dti_lock_take(dti_lock *lock) {
     uint32_t open = 0;
     if (__builtin_expect(!atomic_compare_exchange_strong_explicit(
-                             &lock->state, &open, 1, memory_order_acquire, memory_order_relaxed),
+                             &lock->taken, &open, 1, memory_order_acquire, memory_order_relaxed),
                          0)) {
         dti_lock_wait(lock);
     }
@@ -74,7 +87,7 @@ static inline void dti_lock_take(dti_lock *lock) {
 static inline bool dti_lock_try(dti_lock *lock) {
     uint32_t open = 0;
     bool taken = atomic_compare_exchange_strong_explicit(
-        &lock->state, &open, 1, memory_order_acquire, memory_order_relaxed);
+        &lock->taken, &open, 1, memory_order_acquire, memory_order_relaxed);
     if (taken) {
         dti_lock_note_taken(lock);
     }
@@ -83,7 +96,13 @@ static inline bool dti_lock_try(dti_lock *lock) {
 
 static inline void dti_lock_open(dti_lock *lock) {
     dti_lock_note_open(lock);
-    if (__builtin_expect(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2, 0)) {
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
+    if (__builtin_expect(atomic_load_explicit(&dti_lock_needs_fence, memory_order_relaxed), 0)) {
+        atomic_thread_fence(memory_order_seq_cst);
+    } else {
+        atomic_signal_fence(memory_order_seq_cst);
+    }
+    if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0)) {
         dti_lock_wake(lock);
     }
 }
