@@ -110,7 +110,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     }
     first = keep_first(first, destroy_arenas(a));
     dvmm_store_fini(&a->store);
-    dvmm_markers_fini(&a->markers);
+    first = keep_first(first, dvmm_markers_fini(&a->markers));
     dpool_plan_fini(a);
     dpool_nodes_fini(&a->nodes);
     free(a->map.slots);

@@ -200,9 +200,10 @@ static bool wait_for_context(ductile_allocator *a, ductile_stream stream) {
 /* Memory that this configuration may not move can still go through the driver: as much of it as
  * is missing goes back, for the next attempt to create anew. False when there is nothing to try. */
 static bool pass_through_driver(ductile_allocator *a, uint64_t size, unsigned *tries) {
-    bool may_move = a->options.recycle != DUCTILE_RECYCLE_NEVER &&
-                    a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
-    if (may_move || *tries == 2) {
+    bool always_moves = a->options.recycle != DUCTILE_RECYCLE_NEVER &&
+                        a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF &&
+                        a->max_handle_granules == 1; /* larger handles may fit no gap */
+    if (always_moves || *tries == 2) {
         return false;
     }
     uint64_t missing = size + 2 * a->granule; /* a window may begin and end inside a granule */

@@ -48,17 +48,21 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
                     c->table_host_bytes;
 }
 
+static uint64_t successes(const dvmm_counters *d, dvmm_call call) {
+    return d->calls[call] - d->failures[call];
+}
+
 static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
     dvmm_counters d;
     dvmm_get_counters(a->driver, &d);
-    s->creates = d.calls[DVMM_CALL_phys_create] - d.failures[DVMM_CALL_phys_create];
-    s->releases = d.calls[DVMM_CALL_phys_release];
-    s->maps = d.calls[DVMM_CALL_map];
-    s->unmaps = d.calls[DVMM_CALL_unmap];
-    s->stream_syncs = d.calls[DVMM_CALL_stream_sync] + d.calls[DVMM_CALL_event_sync] +
-                      d.calls[DVMM_CALL_context_sync];
-    s->event_waits = d.calls[DVMM_CALL_stream_wait_event];
-    s->event_records = d.calls[DVMM_CALL_event_record];
+    s->creates = successes(&d, DVMM_CALL_phys_create);
+    s->releases = successes(&d, DVMM_CALL_phys_release);
+    s->maps = successes(&d, DVMM_CALL_map);
+    s->unmaps = successes(&d, DVMM_CALL_unmap);
+    s->stream_syncs = successes(&d, DVMM_CALL_stream_sync) + successes(&d, DVMM_CALL_event_sync) +
+                      successes(&d, DVMM_CALL_context_sync);
+    s->event_waits = successes(&d, DVMM_CALL_stream_wait_event);
+    s->event_records = successes(&d, DVMM_CALL_event_record);
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         s->driver_calls += d.calls[i];
     }

@@ -27,12 +27,15 @@ static void push_idle(dvmm_marker_pool *pool, dvmm_marker *m) {
     dti_lock_open(&pool->lock);
 }
 
-void dvmm_markers_fini(dvmm_marker_pool *pool) {
+ductile_status dvmm_markers_fini(dvmm_marker_pool *pool) {
+    ductile_status first = DUCTILE_OK;
     dvmm_marker *m;
     while ((m = pop_idle(pool)) != NULL) {
-        (void)dvmm_event_destroy(pool->driver, m->event);
+        ductile_status status = dvmm_event_destroy(pool->driver, m->event);
+        first = first == DUCTILE_OK ? status : first;
         free(m);
     }
+    return first;
 }
 
 static ductile_status new_marker(dvmm_marker_pool *pool, dvmm_marker **out) {

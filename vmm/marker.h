@@ -30,8 +30,9 @@ typedef struct dvmm_marker_pool {
 
 void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver);
 
-/* Destroys idle events. Markers still referred to are the caller's mistake and leak. */
-void dvmm_markers_fini(dvmm_marker_pool *pool);
+/* Destroys idle events; returns the first error. Markers still referred to are the caller's mistake
+ * and leak. */
+ductile_status dvmm_markers_fini(dvmm_marker_pool *pool);
 
 /*
  * Records a marker on the stream; the caller holds one reference.

@@ -116,7 +116,7 @@ typedef enum ductile_driver { DUCTILE_DRIVER_CUDA = 0, DUCTILE_DRIVER_VIRTUAL = 
 
 typedef enum ductile_recycle {
     DUCTILE_RECYCLE_READY = 0,    /* free memory that is proven done serves before creating     */
-    DUCTILE_RECYCLE_EAGER = 1,    /* also memory of streams still at work, by a wait on the GPU */
+    DUCTILE_RECYCLE_EAGER = 1,    /* reserved: refused until it is built                        */
     DUCTILE_RECYCLE_PRESSURE = 2, /* create first, recycle when the limit is reached            */
     DUCTILE_RECYCLE_NEVER = 3     /* growth only                                                */
 } ductile_recycle;

@@ -97,12 +97,12 @@ static inline bool dti_lock_try(dti_lock *lock) {
 static inline void dti_lock_open(dti_lock *lock) {
     dti_lock_note_open(lock);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order, too */
+    uint32_t sleepers = atomic_load_explicit(&lock->sleepers, memory_order_relaxed);
     if (__builtin_expect(atomic_load_explicit(&dti_lock_needs_fence, memory_order_relaxed), 0)) {
-        atomic_thread_fence(memory_order_seq_cst);
-    } else {
-        atomic_signal_fence(memory_order_seq_cst);
+        sleepers = atomic_fetch_add_explicit(&lock->sleepers, 0, memory_order_seq_cst);
     }
-    if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0)) {
+    if (__builtin_expect(sleepers != 0, 0)) {
         dti_lock_wake(lock);
     }
 }
