@@ -10,11 +10,11 @@
  *     marker         recorded inside allocation call number e, so after every free of epoch < e
  *     proven_epoch   the highest e whose marker is done: FREE blocks with epoch < proven_epoch
  *                    have no work under way, and programs that free first and join streams
- *                    afterwards stay correct
+ *                    afterwards stay correct; no other block leaves its stream (U2)
  *
  * Markers are numbered by sequence. A RETIRING block's epoch is the number of the marker that was
  * recorded when its memory moved away: with done_seq at or above it, the host knows that no work
- * uses the old address.
+ * uses the old address, which may then be unmapped (U3).
  */
 #ifndef DUCTILE_POOL_ARENA_H
 #define DUCTILE_POOL_ARENA_H
@@ -166,7 +166,7 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
  * and serves other streams as a donor. */
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
 
-/* May this thread name the arena's stream in a driver call? */
+/* May this thread name the arena's stream in a driver call (U7)? */
 bool dpool_arena_is_nameable(const dpool_arena *arena);
 
 /* ---- Block transitions, all under the hot lock --------------------------------------------- */

@@ -152,8 +152,8 @@ static void retire_donors(ductile_allocator *a) {
 ductile_status dpool_plan_execute(ductile_allocator *a) {
     dpool_plan *p = a->plan;
     uint32_t n_mapped = 0;
-    /* The marker comes before the maps, so that undoing them never depends on it: donors are FREE,
-     * so all work that used them was issued before now. */
+    /* The marker comes before the maps (U5), so that undoing them never depends on it: donors are
+     * FREE, so all work that used them was issued before now. */
     ductile_status status = DUCTILE_OK;
     if (p->n_own_donors > 0) {
         status = dpool_mark(a, p->arena, &p->seq);

@@ -37,7 +37,7 @@ void dpool_respect_retain(ductile_allocator *a);
 
 /*
  * A snapshot of how far arenas had come, taken before a wait without locks, so that after it just
- * that much is known done. Arenas in it cannot disappear.
+ * that much is known done (U8). Arenas in it cannot disappear.
  */
 typedef struct dpool_snapshot_mark {
     dpool_arena *arena;

@@ -2,7 +2,7 @@
 /*
  * Streams that use a block besides its own (record_stream). At the free a marker is recorded on
  * each; the block is PENDING until all are done. A marker that could not be recorded keeps the
- * block pending until a wait for the whole context: a failed record never means "free".
+ * block pending until a wait for the whole context: a failed record never means "free" (U1).
  */
 #ifndef DUCTILE_POOL_STREAM_USE_H
 #define DUCTILE_POOL_STREAM_USE_H

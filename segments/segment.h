@@ -94,7 +94,7 @@ void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 void dseg_unretire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
 /*
- * RETIRING -> EMPTY for whole handles. Pre: the host knows all work on the span complete.
+ * RETIRING -> EMPTY for whole handles. Pre: the host knows all work on the span complete (U3).
  * A granule the driver will not unmap becomes QUARANTINED; the first such error is returned.
  */
 ductile_status dseg_reclaim(dseg_segment *seg, uint32_t first, uint32_t n_granules);

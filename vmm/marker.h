@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Markers: proof of progress of a stream. A marker is an event recorded on it, counted by those
- * who refer to it, and never recorded again while somebody does. Events of one device and context
- * are pooled, because creating them under load is slow.
+ * who refer to it, and never recorded again while somebody does (U4). Events of one device and
+ * context are pooled, because creating them under load is slow.
  *
  * Threads: safe. Every call may make a driver call; no hot lock may be held, except for
  * dvmm_marker_hold, which makes none.
@@ -37,7 +37,7 @@ ductile_status dvmm_markers_fini(dvmm_marker_pool *pool);
 /*
  * Records a marker on the stream; the caller holds one reference.
  * ERR_CAPTURING when the stream is being captured: the event would belong to the graph and never
- * prove anything. On failure *out is NULL, which never means "done".
+ * prove anything (U6). On failure *out is NULL, which never means "done" (U1).
  */
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream, dvmm_marker **out);
 
