@@ -39,7 +39,7 @@ uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity
     dpool_map old = *map;
     map->slots = slots;
     map->log2_capacity = 63u - (unsigned)__builtin_clzll(capacity);
-    map->max_count = capacity / 2;
+    map->max_count = capacity / 4;
     map->count = 0;
     map->crowded = false;
     if (old.slots != NULL) {
