@@ -107,7 +107,10 @@ static void on_done(void *user, rival_block *block) {
 static ductile_status open_pool(async_pool *p, const contender_env *env) {
     p->driver = env->driver;
     rival_events_init(&p->uses, env->driver, on_done, NULL);
-    ductile_status status = dvmm_stream_create(p->driver, &p->unifying);
+    ductile_status status = async_trim(p); /* the pool outlives a run: its peak must not */
+    if (status == DUCTILE_OK) {
+        status = dvmm_stream_create(p->driver, &p->unifying);
+    }
     if (status != DUCTILE_OK) {
         return status;
     }

@@ -81,13 +81,27 @@ const dvmm_caps *dvmm_get_caps(const dvmm_driver *d) {
     return &d->caps;
 }
 
-uint64_t dvmm_clock_ns(dvmm_driver *d) {
-    return d->ops->clock_ns(d->ctx);
-}
-
 const dvmm_driver_ops *dvmm_raw_ops(const dvmm_driver *d, void **ctx) {
     *ctx = d->ctx;
     return d->ops;
+}
+
+/* ---- Clocks -------------------------------------------------------------------------------- */
+
+static uint64_t host_clock_ns(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Which time it is on the device when the host's clock shows host_ns: one reading serves both
+ * where the device has no clock of its own. */
+static uint64_t device_time_at(const dvmm_driver *d, uint64_t host_ns) {
+    return d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : host_ns;
+}
+
+uint64_t dvmm_clock_ns(dvmm_driver *d) {
+    return device_time_at(d, host_clock_ns());
 }
 
 /* ---- Accounts ------------------------------------------------------------------------------ */
@@ -118,16 +132,10 @@ static void add(_Atomic uint64_t *counter, uint64_t n) {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-static uint64_t host_clock_ns(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void account_time(seam_call *c) {
-    uint64_t driver_ns = c->driver->ops->clock_ns(c->driver->ctx) - c->driver_start;
-    add(&c->driver->driver_time_ns, driver_ns);
-    add(&c->driver->host_time_ns, host_clock_ns() - c->host_start);
+static void account_time(const seam_call *c) {
+    uint64_t now = host_clock_ns();
+    add(&c->driver->driver_time_ns, device_time_at(c->driver, now) - c->driver_start);
+    add(&c->driver->host_time_ns, now - c->host_start);
 }
 
 /* "Not yet" answers a question; from a call that asked none it is an error. */
@@ -176,7 +184,7 @@ bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t addr
     c->address = address;
     c->size = size;
     c->host_start = host_clock_ns();
-    c->driver_start = d->ops->clock_ns(d->ctx);
+    c->driver_start = device_time_at(d, c->host_start);
     return true;
 }
 

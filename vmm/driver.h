@@ -142,12 +142,12 @@ typedef enum dvmm_call {
 } dvmm_call;
 
 /*
- * The table. `ctx` is the backend's. Entries return the driver's code. All entries are filled;
- * one a backend cannot serve returns DVMM_NOT_SUPPORTED.
+ * The table. `ctx` is the backend's. Entries return the driver's code. All entries but clock_ns are
+ * filled; one a backend cannot serve returns DVMM_NOT_SUPPORTED.
  */
 typedef struct dvmm_driver_ops {
     void (*close)(void *ctx);
-    uint64_t (*clock_ns)(void *ctx); /* monotonic; modelled time on the virtual GPU */
+    uint64_t (*clock_ns)(void *ctx); /* monotonic modelled time; NULL: the host's clock */
 
     int (*mem_info)(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes);
     int (*address_reserve)(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
@@ -203,7 +203,7 @@ typedef void (*dvmm_trace_fn)(void *user, dvmm_call call, int code, uint64_t add
 typedef struct dvmm_counters {
     uint64_t calls[DVMM_N_CALLS];    /* made                                               */
     uint64_t failures[DVMM_N_CALLS]; /* of them, not successful (NOT_READY is no failure)  */
-    uint64_t driver_time_ns;         /* by the backend's clock: modelled on the virtual GPU */
+    uint64_t driver_time_ns;         /* modelled on the virtual GPU, else host_time_ns     */
     uint64_t host_time_ns;           /* by the host's clock                                 */
 } dvmm_counters;
 
@@ -268,6 +268,7 @@ ductile_status dvmm_mem_alloc_async(dvmm_driver *d, uint64_t size, ductile_strea
                                     ductile_addr *out);
 ductile_status dvmm_mem_free_async(dvmm_driver *d, ductile_addr addr, ductile_stream stream);
 ductile_status dvmm_async_pool_info(dvmm_driver *d, uint64_t *reserved, uint64_t *reserved_peak);
+/* Gives back and starts a new peak. */
 ductile_status dvmm_async_pool_trim(dvmm_driver *d, uint64_t keep_bytes);
 
 ductile_status dvmm_stream_create(dvmm_driver *d, ductile_stream *out);

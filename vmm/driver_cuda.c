@@ -10,7 +10,6 @@
 #include "vmm/driver_cuda.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 /* ---- The context around a call ------------------------------------------------------------- */
 
@@ -52,13 +51,6 @@ static void cuda_close(void *ctx) {
     cuda_backend *b = ctx;
     (void)b->api->cuDevicePrimaryCtxRelease(b->device);
     free(b);
-}
-
-static uint64_t cuda_clock_ns(void *ctx) {
-    (void)ctx;
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* ---- Memory on demand ---------------------------------------------------------------------- */
@@ -185,9 +177,21 @@ static int cuda_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserve
     return b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_HIGH, reserved_peak);
 }
 
+/* 0 is the only value that the driver takes: a peak falls to what is held now. */
+static int start_new_peaks(const cuda_backend *b) {
+    uint64_t zero = 0;
+    int code = b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_RESERVED_HIGH, &zero);
+    return code != DVMM_SUCCESS ? code
+                                : b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_USED_HIGH, &zero);
+}
+
 static int cuda_async_pool_trim(void *ctx, uint64_t keep_bytes) {
     const cuda_backend *b = ctx;
-    return b->pool == NULL ? DVMM_NOT_SUPPORTED : b->api->cuMemPoolTrimTo(b->pool, keep_bytes);
+    if (b->pool == NULL) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    int code = b->api->cuMemPoolTrimTo(b->pool, keep_bytes);
+    return code == DVMM_SUCCESS ? start_new_peaks(b) : code;
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
@@ -375,7 +379,7 @@ static int cuda_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
 /* ---- The table ----------------------------------------------------------------------------- */
 
 const dvmm_driver_ops dvmm_cuda_ops = {.close = cuda_close,
-                                       .clock_ns = cuda_clock_ns,
+                                       .clock_ns = NULL, /* the host's clock is the device's */
 #define CUDA_ENTRY(name) .name = cuda_##name,
                                        DVMM_CALLS(CUDA_ENTRY)
 #undef CUDA_ENTRY

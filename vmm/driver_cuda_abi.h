@@ -60,6 +60,7 @@ typedef struct cu_access_desc {
     X(CU_POOL_RELEASE_THRESHOLD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 4)                             \
     X(CU_POOL_RESERVED_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 5)                           \
     X(CU_POOL_RESERVED_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 6)                                 \
+    X(CU_POOL_USED_HIGH, CU_MEMPOOL_ATTR_USED_MEM_HIGH, 8)                                         \
     X(CU_HAS_VMM, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)                    \
     X(CU_HAS_MEMORY_POOLS, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 115)                        \
     X(CU_HAS_WAIT_VALUE_64, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 122)                \

@@ -244,11 +244,32 @@ static cu_result fake_cuDeviceGetDefaultMemPool(cu_mem_pool *out, cu_device devi
     ANSWER("cuDeviceGetDefaultMemPool", *out = (cu_mem_pool)SOME_OBJECT);
 }
 
+static cu_result reset_peak(int *n_resets, unsigned long long value) {
+    if (value != 0) {
+        return DVMM_INVALID_VALUE;
+    }
+    *n_resets += fake->pool_trims > *n_resets;
+    return DVMM_SUCCESS;
+}
+
+static cu_result set_in_pool(cu_pool_attribute which, unsigned long long value) {
+    switch (which) {
+    case CU_POOL_RELEASE_THRESHOLD:
+        fake->pool_threshold = value;
+        return DVMM_SUCCESS;
+    case CU_POOL_RESERVED_HIGH:
+        return reset_peak(&fake->reserved_peak_resets, value);
+    case CU_POOL_USED_HIGH:
+        return reset_peak(&fake->used_peak_resets, value);
+    default:
+        return DVMM_INVALID_VALUE;
+    }
+}
+
 static cu_result fake_cuMemPoolSetAttribute(cu_mem_pool pool, cu_pool_attribute which,
                                             void *value) {
     (void)pool;
-    (void)which;
-    ANSWER("cuMemPoolSetAttribute", fake->pool_threshold = *(unsigned long long *)value);
+    ANSWER("cuMemPoolSetAttribute", answer = set_in_pool(which, *(unsigned long long *)value));
 }
 
 static cu_result fake_cuMemPoolGetAttribute(cu_mem_pool pool, cu_pool_attribute which,
@@ -260,7 +281,7 @@ static cu_result fake_cuMemPoolGetAttribute(cu_mem_pool pool, cu_pool_attribute 
 static cu_result fake_cuMemPoolTrimTo(cu_mem_pool pool, size_t keep_bytes) {
     (void)pool;
     (void)keep_bytes;
-    ANSWER("cuMemPoolTrimTo", NOTHING);
+    ANSWER("cuMemPoolTrimTo", fake->pool_trims++);
 }
 
 /* ---- Streams, captures, events ------------------------------------------------------------- */

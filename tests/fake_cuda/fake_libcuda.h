@@ -36,6 +36,9 @@ typedef struct fake_state {
     int pushes;
     int pops;
     unsigned long long pool_threshold;
+    int pool_trims;
+    int reserved_peak_resets; /* after a trim */
+    int used_peak_resets;
     int wrong_finds; /* searches with a flag or version other than agreed */
     cu_context primary;
     cu_context current;              /* of the one thread */

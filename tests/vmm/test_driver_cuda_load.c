@@ -315,7 +315,7 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuMemAllocAsync", true, ops->mem_alloc_async(ctx, 1, NULL, &addr))                          \
     X("cuMemFreeAsync", true, ops->mem_free_async(ctx, addr, NULL))                                \
     X("cuMemPoolGetAttribute", false, ops->async_pool_info(ctx, &a, &b))                           \
-    X("cuMemPoolTrimTo", false, ops->async_pool_trim(ctx, 0))                                      \
+    X("cuMemPoolSetAttribute", false, ops->async_pool_trim(ctx, 0))                                \
     X("cuStreamCreate", true, ops->stream_create(ctx, &stream))                                    \
     X("cuStreamSynchronize", true, ops->stream_sync(ctx, stream))                                  \
     X("cuStreamQuery", true, ops->stream_query(ctx, stream))                                       \
@@ -461,6 +461,39 @@ Test(driver_cuda_load, tells_current_and_peak_of_the_pool) {
     cr_expect_eq(o.ops->async_pool_info(o.ctx, &now, &peak), DVMM_SUCCESS);
     cr_expect_eq(now, CU_POOL_RESERVED_CURRENT);
     cr_expect_eq(peak, CU_POOL_RESERVED_HIGH);
+    close_operands(&o);
+}
+
+Test(driver_cuda_load, a_trim_starts_new_peaks) {
+    operands o = open_operands();
+    cr_expect_eq(o.ops->async_pool_trim(o.ctx, 0), DVMM_SUCCESS);
+    cr_expect_eq(o.fake->pool_trims, 1);
+    cr_expect_eq(o.fake->reserved_peak_resets, 1);
+    cr_expect_eq(o.fake->used_peak_resets, 1);
+    cr_expect_eq(o.fake->pool_threshold, 0, "a peak was taken for the threshold");
+    close_operands(&o);
+}
+
+Test(driver_cuda_load, a_failed_trim_says_so_and_keeps_the_peaks) {
+    operands o = open_operands();
+    o.fake->fail_code = DVMM_INVALID_VALUE;
+    o.fake->failing = "cuMemPoolTrimTo";
+    cr_expect_eq(o.ops->async_pool_trim(o.ctx, 0), DVMM_INVALID_VALUE);
+    cr_expect_eq(o.fake->reserved_peak_resets, 0);
+    close_operands(&o);
+}
+
+/* The driver has no clock of its own: a call takes as long for it as for the host. */
+Test(driver_cuda_load, its_time_is_the_hosts) {
+    operands o = open_operands();
+    dvmm_counters counters;
+    uint64_t before = dvmm_clock_ns(o.driver);
+    cr_expect_eq(dvmm_context_sync(o.driver), DUCTILE_OK);
+    uint64_t after = dvmm_clock_ns(o.driver);
+    dvmm_get_counters(o.driver, &counters);
+    cr_expect(before != 0 && before <= after);
+    cr_expect_eq(counters.driver_time_ns, counters.host_time_ns);
+    cr_expect(counters.host_time_ns <= after - before);
     close_operands(&o);
 }
 
