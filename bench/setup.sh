@@ -14,6 +14,14 @@ fail() {
     exit 1
 }
 
+# For failures that the log explains. Whoever reads .ci/run's output cannot open it.
+fail_with_log() {
+    if [ -n "${DUCTILE_SHOW_LOG-}" ]; then
+        tail -n 60 "$log" >&2
+    fi
+    fail "$1; see $log"
+}
+
 progress() {
     if [ -t 2 ]; then
         printf '%s: %s\n' "$program" "$1" >&2
@@ -141,7 +149,7 @@ build() {
     progress "building $1"
     (cd "$root" && cmake --preset "$2" -B "build/$1" "${@:3}" &&
         cmake --build "build/$1" --parallel "$(nproc)") >>"$log" 2>&1 ||
-        fail "the $1 build failed; see $log"
+        fail_with_log "the $1 build failed"
 }
 
 has_gpu() {
