@@ -12,6 +12,7 @@
 #include "pool/trim.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,13 +137,17 @@ typedef enum audit_level { AUDIT_TRIM = 1, AUDIT_GROW = 2, AUDIT_CALL = 3 } audi
 
 static __attribute__((noinline)) void run_audit(ductile_allocator *a) {
     char report[256];
-    if (ductile_check(a, report, sizeof report) != DUCTILE_OK) {
-        dpool_log(a, DUCTILE_LOG_ERROR, "invariant broken: %s", report);
+    if (ductile_check(a, report, sizeof report) == DUCTILE_OK) {
+        return;
+    }
+    dpool_log(a, DUCTILE_LOG_ERROR, "invariant broken: %s", report);
+    if (DUCTILE_CHECK >= 3) {
+        dti_fail("", report, __FILE__, __LINE__);
     }
 }
 
 static inline void audit(ductile_allocator *a, audit_level level) {
-    if (a->options.check >= (int)level) {
+    if (DUCTILE_CHECK >= 3 || a->options.check >= (int)level) {
         run_audit(a);
     }
 }

@@ -99,8 +99,7 @@ void dpool_heal(ductile_allocator *a, dpool_arena *arena) {
     if (!dti_lock_try(&a->slow)) {
         return; /* somebody grows: the next allocation heals */
     }
-    dti_lock_open(&a->slow);
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     heal_piece(a, arena);
     dpool_slow_leave(a, mode);
 }
