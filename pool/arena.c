@@ -312,7 +312,6 @@ void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t reque
     c->allocated += b->size;
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
-    c->live_blocks++;
     c->allocs++;
 }
 

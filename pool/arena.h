@@ -30,7 +30,7 @@ enum {
     DPOOL_RING = 16, /* markers of one arena under way */
     DPOOL_ARENA_BUCKETS = 256,
     DPOOL_GAPS_TOLERATED = 128,
-    DPOOL_MARK_EVERY = 32 /* allocations between markers while several streams are known */
+    DPOOL_MARK_EVERY = 64 /* allocations between markers while several streams are known */
 };
 
 /* A segment as the pool sees it: its blocks, which tile the range. */
@@ -107,8 +107,8 @@ typedef struct dpool_counts {
     uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
     uint64_t handles, store_host_bytes;
     uint64_t span, span_peak, address_bytes;
-    uint64_t live_blocks, pending_blocks;
-    uint64_t allocs, frees, slow_allocs, out_of_memory;
+    uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
+    uint64_t allocs, slow_allocs, out_of_memory;
     uint64_t recycled_handles, healed_handles;
     uint64_t segments, arenas;
     uint64_t use_host_bytes, table_host_bytes;
@@ -131,6 +131,7 @@ struct ductile_allocator {
     dpool_arena *arenas;
     dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
     dseg_set segments;
+    dpool_use *spare_uses;  /* linked by next */
     uint64_t lost_reported; /* of counts.lost, said in the log */
     /* guarded by the slow lock */
     dvmm_handle_store store;

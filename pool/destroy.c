@@ -28,7 +28,7 @@ static ductile_status wait_for_all(ductile_allocator *a) {
 static void free_uses(ductile_allocator *a, dpool_region *region) {
     for (dpool_block *b = region->first; b != NULL; b = b->next) {
         if (b->state == DPOOL_LIVE || b->state == DPOOL_PENDING) {
-            dpool_uses_free(a, b->uses);
+            dpool_uses_drop(a, b->uses);
             b->uses = NULL;
         }
     }
@@ -111,6 +111,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     first = keep_first(first, destroy_arenas(a));
     dvmm_store_fini(&a->store);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
+    dpool_spare_uses_free(a);
     dpool_plan_fini(a);
     dpool_nodes_fini(&a->nodes);
     free(a->map.slots);

@@ -186,7 +186,6 @@ void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
     }
     index->latest = b;
     index->n_blocks++;
-    index->bytes += b->size;
 }
 
 void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
@@ -197,7 +196,6 @@ void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
         bin_remove_at(index, bin, link_of(&index->bins[bin], b));
     }
     index->n_blocks--;
-    index->bytes -= b->size;
 }
 
 /* The link to the best fit among the bins, and its bin; NULL when no block is large enough. */
@@ -227,7 +225,6 @@ dpool_block *dpool_index_take(dpool_free_index *index, uint64_t size) {
         return NULL;
     }
     index->n_blocks--;
-    index->bytes -= b->size;
     return b;
 }
 

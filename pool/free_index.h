@@ -30,7 +30,6 @@ typedef struct dpool_free_index {
     uint64_t words[DPOOL_BIN_WORDS];
     dpool_block *bins[DPOOL_BINS];
     uint64_t n_blocks;
-    uint64_t bytes;
 } dpool_free_index;
 
 void dpool_index_insert(dpool_free_index *index, dpool_block *b);

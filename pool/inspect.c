@@ -33,13 +33,13 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->address_bytes = c->address_bytes;
     s->address_span_bytes = c->span;
     s->address_span_peak_bytes = c->span_peak;
-    s->live_blocks = c->live_blocks;
+    s->live_blocks = a->map.count;
     s->pending_blocks = c->pending_blocks;
     s->handles = c->handles;
     s->segments = c->segments;
     s->arenas = c->arenas;
     s->allocs = c->allocs;
-    s->frees = c->frees;
+    s->frees = c->allocs - a->map.count;
     s->slow_allocs = c->slow_allocs;
     s->out_of_memory = c->out_of_memory;
     s->recycled_handles = c->recycled_handles;

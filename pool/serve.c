@@ -41,8 +41,6 @@ static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
     }
     a->counts.requested -= b->requested;
     a->counts.allocated -= b->size;
-    a->counts.live_blocks--;
-    a->counts.frees++;
 }
 
 ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr) {

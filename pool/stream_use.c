@@ -18,31 +18,53 @@ static bool is_own_stream(ductile_allocator *a, const dpool_block *b, ductile_st
     return dpool_arena_find_locked(a, stream) == b->region->arena;
 }
 
-/* Links *use to the block if the stream is new to it, and clears *use then. */
-static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, dpool_use **use) {
+/* Adds a use from the spare ones; ERR_BUSY when one is needed and there is none. */
+static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
     dpool_block *b = dpool_map_find(&a->map, addr);
     if (b == NULL) {
         return dpool_explain_miss_locked(a, addr);
     }
-    if (!is_own_stream(a, b, (*use)->stream) && !has_use(b, (*use)->stream)) {
-        (*use)->next = b->uses;
-        b->uses = *use;
-        a->counts.use_host_bytes += sizeof **use;
-        *use = NULL;
+    if (is_own_stream(a, b, stream) || has_use(b, stream)) {
+        return DUCTILE_OK;
     }
+    dpool_use *use = a->spare_uses;
+    if (use == NULL) {
+        return DUCTILE_ERR_BUSY;
+    }
+    a->spare_uses = use->next;
+    *use = (dpool_use){.stream = stream, .next = b->uses};
+    b->uses = use;
+    return DUCTILE_OK;
+}
+
+static ductile_status try_to_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
+    dti_lock_take(&a->hot);
+    ductile_status status = add_locked(a, addr, stream);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+static ductile_status make_spare(ductile_allocator *a) {
+    dpool_use *use = malloc(sizeof *use);
+    if (use == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    use->next = a->spare_uses;
+    a->spare_uses = use;
+    a->counts.use_host_bytes += sizeof *use;
+    dti_lock_open(&a->hot);
     return DUCTILE_OK;
 }
 
 ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
-    dpool_use *use = calloc(1, sizeof *use);
-    if (use == NULL) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    ductile_status status = try_to_add(a, addr, stream);
+    while (status == DUCTILE_ERR_BUSY) { /* others may take the spare one before us */
+        status = make_spare(a);
+        if (status == DUCTILE_OK) {
+            status = try_to_add(a, addr, stream);
+        }
     }
-    use->stream = stream;
-    dti_lock_take(&a->hot);
-    ductile_status status = add_locked(a, addr, &use);
-    dti_lock_open(&a->hot);
-    free(use);
     return status;
 }
 
@@ -77,30 +99,38 @@ void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
 }
 
 void dpool_pending_finish(ductile_allocator *a, dpool_use *uses) {
-    uint64_t n = 0;
-    for (const dpool_use *use = uses; use != NULL; use = use->next) {
-        n++;
-    }
     dti_lock_take(&a->hot);
     dpool_block *b = uses->block;
     dpool_arena *arena = b->region->arena;
     arena->pending_bytes -= b->size;
     a->counts.pending -= b->size;
     a->counts.pending_blocks--;
-    a->counts.use_host_bytes -= n * sizeof *uses;
     /* the epoch stays that of the free: its own stream's work on it was issued before then */
     (void)dpool_make_free_locked(a, b);
     dti_lock_open(&a->hot);
-    dpool_uses_free(a, uses);
+    dpool_uses_drop(a, uses);
 }
 
-void dpool_uses_free(ductile_allocator *a, dpool_use *uses) {
-    while (uses != NULL) {
-        dpool_use *next = uses->next;
-        if (uses->marker != NULL) {
-            dvmm_marker_drop(&a->markers, uses->marker);
+void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
+    dpool_use *last = uses;
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (use->marker != NULL) {
+            dvmm_marker_drop(&a->markers, use->marker);
         }
-        free(uses);
-        uses = next;
+        last = use;
+    }
+    if (last != NULL) {
+        dti_lock_take(&a->hot);
+        last->next = a->spare_uses;
+        a->spare_uses = uses;
+        dti_lock_open(&a->hot);
+    }
+}
+
+void dpool_spare_uses_free(ductile_allocator *a) {
+    while (a->spare_uses != NULL) {
+        dpool_use *use = a->spare_uses;
+        a->spare_uses = use->next;
+        free(use);
     }
 }

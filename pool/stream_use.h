@@ -24,7 +24,10 @@ void dpool_pending_append(ductile_allocator *a, dpool_use *uses);
 /* All uses are done: the block becomes FREE and the uses are freed. No lock HOT. */
 void dpool_pending_finish(ductile_allocator *a, dpool_use *uses);
 
-/* Drops markers and nodes. No lock HOT. */
-void dpool_uses_free(ductile_allocator *a, dpool_use *uses);
+/* Drops the markers of a list of uses, whose nodes become spare. No lock HOT. */
+void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);
+
+/* Frees the spare nodes. Destroying only. */
+void dpool_spare_uses_free(ductile_allocator *a);
 
 #endif

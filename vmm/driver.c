@@ -124,8 +124,10 @@ void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out) {
         out->calls[i] = atomic_load_explicit(&d->calls[i], memory_order_relaxed);
         out->failures[i] = atomic_load_explicit(&d->failures[i], memory_order_relaxed);
     }
-    out->driver_time_ns = atomic_load_explicit(&d->driver_time_ns, memory_order_relaxed);
     out->host_time_ns = atomic_load_explicit(&d->host_time_ns, memory_order_relaxed);
+    out->driver_time_ns = d->ops->clock_ns != NULL
+                              ? atomic_load_explicit(&d->driver_time_ns, memory_order_relaxed)
+                              : out->host_time_ns;
 }
 
 static void add(_Atomic uint64_t *counter, uint64_t n) {
@@ -134,8 +136,10 @@ static void add(_Atomic uint64_t *counter, uint64_t n) {
 
 static void account_time(const seam_call *c) {
     uint64_t now = host_clock_ns();
-    add(&c->driver->driver_time_ns, device_time_at(c->driver, now) - c->driver_start);
     add(&c->driver->host_time_ns, now - c->host_start);
+    if (c->driver->ops->clock_ns != NULL) {
+        add(&c->driver->driver_time_ns, device_time_at(c->driver, now) - c->driver_start);
+    }
 }
 
 /* "Not yet" answers a question; from a call that asked none it is an error. */
