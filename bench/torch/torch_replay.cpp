@@ -455,6 +455,9 @@ int main(int argc, char **argv) {
         return usage(stderr, 2);
     }
     try {
+        // libtorch_cuda, which is not loaded here, answers this question otherwise; the events of
+        // recorded streams ask it. The device is woken before anything else.
+        c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
         wake_device();
         Driver driver;
         bool ok = true;
