@@ -102,11 +102,16 @@ typedef struct served_call {
 
 enum { EFFECT_NONE = 0, EFFECT_ALL = 1, EFFECT_FIRST = 2 };
 
-/* cuda.h: these do not report errors of earlier work, and so go on working after one. */
+/* Memory management goes on working on a device that is lost to everything else. */
 static bool ignores_poison(dvmm_call call) {
     switch ((int)call) {
     case DVMM_CALL_address_reserve:
     case DVMM_CALL_address_free:
+    case DVMM_CALL_phys_create:
+    case DVMM_CALL_phys_release:
+    case DVMM_CALL_map:
+    case DVMM_CALL_unmap:
+    case DVMM_CALL_set_access:
     case DVMM_CALL_get_access:
     case DVMM_CALL_capture_exchange_mode:
         return true;
@@ -318,7 +323,7 @@ static int serve_capture_end(void *ctx, ductile_stream stream) {
 
 static int serve_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
     SERVE(ctx, capture_exchange_mode, 0, 0, FLAT(capture_exchange_mode),
-          dvmm_vgpu_capture_exchange_mode(mode));
+          dvmm_vgpu_capture_exchange_mode(gpu, mode));
 }
 
 /* ---- Events -------------------------------------------------------------------------------- */

@@ -113,6 +113,16 @@ vgpu_range *dvmm_vgpu_range_of(const vgpu *gpu, ductile_addr addr, uint64_t size
     return i < m->n_ranges && holds(&m->ranges[i], addr, size) ? &m->ranges[i] : NULL;
 }
 
+vgpu_range *dvmm_vgpu_range_to_map(const vgpu *gpu, ductile_addr addr, uint64_t size) {
+    const vgpu_memory *m = &gpu->memory;
+    size_t i = range_above(m, addr);
+    if (i == m->n_ranges || m->ranges[i].start > addr) {
+        return NULL;
+    }
+    ductile_addr limit = i + 1 < m->n_ranges ? m->ranges[i + 1].start : m->alloc_base;
+    return size <= limit - addr ? &m->ranges[i] : NULL;
+}
+
 /* The gap below range i; i == n_ranges is the one above all. */
 static vgpu_range gap_below(const vgpu *gpu, size_t i) {
     const vgpu_memory *m = &gpu->memory;
@@ -161,7 +171,7 @@ static bool is_free_at(const vgpu *gpu, ductile_addr addr, uint64_t size) {
  * neighbours; either end keeps the space in one piece. */
 static bool choose_place(vgpu *gpu, uint64_t size, uint64_t alignment, ductile_addr hint,
                          ductile_addr *out) {
-    if (hint != 0 && dti_is_aligned(hint, alignment) && is_free_at(gpu, hint, size)) {
+    if (hint != 0 && is_free_at(gpu, hint, size)) {
         *out = hint;
         return true;
     }
@@ -205,6 +215,9 @@ int dvmm_vgpu_address_reserve(vgpu *gpu, uint64_t size, uint64_t alignment, duct
         return DVMM_INVALID_VALUE;
     }
     alignment = dti_max(alignment, gpu->options.granule_bytes);
+    if (!dti_is_aligned(hint, alignment)) {
+        return DVMM_INVALID_VALUE;
+    }
     if (!choose_place(gpu, size, alignment, hint, out) || !have_room_for_range(&gpu->memory)) {
         return DVMM_OUT_OF_MEMORY;
     }

@@ -265,9 +265,13 @@ int dvmm_vgpu_mem_alloc(vgpu *gpu, uint64_t size, ductile_addr *out) {
     return code;
 }
 
-/* Waits for all work of the device first, as the driver does. */
+/* Waits for all work of the device first, as the driver does. Freeing 0 does nothing. */
 int dvmm_vgpu_mem_free(vgpu *gpu, ductile_addr addr) {
-    int code = dvmm_vgpu_context_sync(gpu);
+    int code = dvmm_vgpu_check_prohibited(gpu);
+    if (code != DVMM_SUCCESS || addr == 0) {
+        return code;
+    }
+    code = dvmm_vgpu_drain(gpu);
     if (code != DVMM_SUCCESS) {
         return code;
     }

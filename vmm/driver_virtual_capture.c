@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream capture: which calls it prohibits, in which mode, and what breaks when one is made.
- * What a capture records is dropped: graphs are never launched here. That a stream which joined
- * must be joined back before the end is not checked.
+ * What a capture records is dropped: graphs are never launched here.
+ *
+ * Work of a stream that joined has to be joined back before the end. Only one step of that is
+ * followed: some member has to wait for it, and whether that one is joined in turn is not asked.
  */
 #include "vmm/driver_virtual.h"
 
@@ -24,12 +26,14 @@ static bool is_mode(dvmm_capture_mode mode) {
            mode == DVMM_CAPTURE_RELAXED;
 }
 
-int dvmm_vgpu_capture_exchange_mode(dvmm_capture_mode *mode) {
-    if (!is_mode(*mode)) {
-        return DVMM_INVALID_VALUE;
-    }
+/* The hardware takes a mode that does not exist. What it then means is unknown: here, nothing. */
+int dvmm_vgpu_capture_exchange_mode(vgpu *gpu, dvmm_capture_mode *mode) {
     dvmm_capture_mode before = thread_mode;
-    thread_mode = *mode;
+    if (is_mode(*mode)) {
+        thread_mode = *mode;
+    } else {
+        dvmm_vgpu_violation(gpu, "exchange to capture mode %d, which does not exist", (int)*mode);
+    }
     *mode = before;
     return DVMM_SUCCESS;
 }
@@ -58,22 +62,43 @@ int dvmm_vgpu_check_prohibited(vgpu *gpu) {
     return code;
 }
 
-int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue) {
-    if (queue->capture != NULL) {
-        queue->capture->is_broken = true;
-        return DVMM_CAPTURE_UNSUPPORTED;
+int dvmm_vgpu_check_no_capture(vgpu *gpu) {
+    for (vgpu_capture *capture = gpu->work.captures; capture != NULL; capture = capture->next) {
+        capture->is_broken = true;
     }
-    return dvmm_vgpu_check_prohibited(gpu);
+    return gpu->work.captures != NULL ? DVMM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
 }
 
-int dvmm_vgpu_record_captured(const vgpu_queue *queue) {
+static int refuse(vgpu_capture *capture, int code) {
+    if (capture != NULL) {
+        capture->is_broken = true;
+    }
+    return code;
+}
+
+int dvmm_vgpu_check_not_captured(const vgpu_queue *queue) {
+    return queue->capture != NULL ? refuse(queue->capture, DVMM_CAPTURE_UNSUPPORTED) : DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue) {
+    int code = dvmm_vgpu_check_not_captured(queue);
+    return code == DVMM_SUCCESS ? dvmm_vgpu_check_prohibited(gpu) : code;
+}
+
+int dvmm_vgpu_check_recording(const vgpu_queue *queue) {
     return queue->capture->is_broken ? DVMM_CAPTURE_INVALIDATED : DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_record_captured(vgpu_queue *queue) {
+    queue->loose_step = ++queue->capture->n_steps;
+    return dvmm_vgpu_check_recording(queue);
 }
 
 /* ---- Begin, join, end ---------------------------------------------------------------------- */
 
 static void add_member(vgpu_capture *capture, vgpu_queue *queue) {
     queue->capture = capture;
+    queue->loose_step = 0;
     queue->next_captured = capture->members;
     capture->members = queue;
 }
@@ -86,11 +111,30 @@ static vgpu_capture *find_capture(const vgpu *gpu, uint64_t id) {
     return capture;
 }
 
-static int refuse(vgpu_capture *capture, int code) {
-    if (capture != NULL) {
-        capture->is_broken = true;
+/* An event of a capture stands for a place in a graph: no mode makes it one in time. Once the
+ * graph is gone it stands for nothing. */
+int dvmm_vgpu_watch_captured(vgpu *gpu, const vgpu_event *event) {
+    vgpu_capture *capture = find_capture(gpu, event->capture_id);
+    return capture != NULL ? refuse(capture, DVMM_CAPTURED_EVENT) : DVMM_INVALID_VALUE;
+}
+
+/* Some member waits for the event, so what its queue had recorded until then is joined. */
+static void join_work(const vgpu_capture *capture, const vgpu_queue *waiter,
+                      const vgpu_event *event) {
+    for (vgpu_queue *queue = capture->members; queue != NULL; queue = queue->next_captured) {
+        if (queue->id == event->captured_queue && queue != waiter &&
+            queue->loose_step <= event->captured_step) {
+            queue->loose_step = 0;
+        }
     }
-    return code;
+}
+
+static bool has_loose_work(const vgpu_capture *capture) {
+    const vgpu_queue *queue = capture->members;
+    while (queue != NULL && (queue == capture->origin || queue->loose_step == 0)) {
+        queue = queue->next_captured;
+    }
+    return queue != NULL;
 }
 
 /* A queue that waits for an event of a capture joins it. A captured queue cannot wait for what
@@ -105,7 +149,7 @@ int dvmm_vgpu_wait_captured(vgpu *gpu, vgpu_queue *queue, const vgpu_event *even
     }
     vgpu_capture *capture = find_capture(gpu, event->capture_id);
     if (capture == NULL) {
-        return refuse(queue->capture, DVMM_CAPTURED_EVENT);
+        return refuse(queue->capture, DVMM_INVALID_VALUE);
     }
     if (queue->capture != NULL && queue->capture != capture) {
         return refuse(queue->capture, refuse(capture, DVMM_CAPTURE_MERGE));
@@ -116,6 +160,7 @@ int dvmm_vgpu_wait_captured(vgpu *gpu, vgpu_queue *queue, const vgpu_event *even
     if (queue->capture == NULL) {
         add_member(capture, queue);
     }
+    join_work(capture, queue, event);
     return DVMM_SUCCESS;
 }
 
@@ -156,6 +201,17 @@ static void end(vgpu *gpu, vgpu_capture *capture) {
     free(capture);
 }
 
+/* Whatever it is, the capture is over. */
+static int code_at_end(const vgpu_capture *capture) {
+    if (capture->mode != DVMM_CAPTURE_RELAXED && capture->thread != dvmm_vgpu_this_thread()) {
+        return DVMM_CAPTURE_WRONG_THREAD;
+    }
+    if (capture->is_broken) {
+        return DVMM_CAPTURE_INVALIDATED;
+    }
+    return has_loose_work(capture) ? DVMM_CAPTURE_UNJOINED : DVMM_SUCCESS;
+}
+
 int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream) {
     vgpu_queue *queue;
     int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
@@ -169,12 +225,9 @@ int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream) {
     if (capture->origin != queue) {
         return refuse(capture, DVMM_CAPTURE_UNMATCHED);
     }
-    if (capture->mode != DVMM_CAPTURE_RELAXED && capture->thread != dvmm_vgpu_this_thread()) {
-        return DVMM_CAPTURE_WRONG_THREAD;
-    }
-    bool was_broken = capture->is_broken;
+    code = code_at_end(capture);
     end(gpu, capture);
-    return was_broken ? DVMM_CAPTURE_INVALIDATED : DVMM_SUCCESS;
+    return code;
 }
 
 /* A capture cannot end without its origin. */

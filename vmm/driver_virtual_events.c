@@ -49,9 +49,11 @@ static void set_marker(vgpu_event *event, vgpu_marker *marker, uint64_t capture_
 }
 
 static int record_captured(vgpu_queue *queue, vgpu_event *event) {
-    int code = dvmm_vgpu_record_captured(queue);
+    int code = dvmm_vgpu_check_recording(queue);
     if (code == DVMM_SUCCESS) {
         set_marker(event, NULL, queue->capture->id);
+        event->captured_queue = queue->id;
+        event->captured_step = queue->capture->n_steps;
     }
     return code;
 }
@@ -77,14 +79,13 @@ int dvmm_vgpu_event_record(vgpu *gpu, dvmm_event handle, ductile_stream stream) 
     return queue->capture != NULL ? record_captured(queue, event) : record(gpu, queue, event);
 }
 
-/* An event recorded in a capture stands for a place in a graph: no capture mode makes it one in
- * time. */
 static int event_to_watch(vgpu *gpu, dvmm_event handle, vgpu_event **out) {
     *out = find_event(gpu, handle);
     if (*out == NULL) {
         return DVMM_INVALID_HANDLE;
     }
-    return (*out)->capture_id != 0 ? DVMM_CAPTURED_EVENT : dvmm_vgpu_check_prohibited(gpu);
+    return (*out)->capture_id != 0 ? dvmm_vgpu_watch_captured(gpu, *out)
+                                   : dvmm_vgpu_check_prohibited(gpu);
 }
 
 /* The hardware answers "done" for an event that was never recorded. Who asks has lost a record,

@@ -11,9 +11,15 @@ static dvmm_phys name_of(const vgpu_phys *phys) {
     return (dvmm_phys)phys->slot.generation << 32 | phys->slot.number;
 }
 
-vgpu_phys *dvmm_vgpu_find_phys(const vgpu *gpu, dvmm_phys name) {
+/* A handle that was released stays alive while it is mapped. */
+static vgpu_phys *find_alive(const vgpu *gpu, dvmm_phys name) {
     vgpu_phys *phys = dvmm_slots_find(&gpu->memory.handles, name & UINT32_MAX);
-    return phys != NULL && name_of(phys) == name && phys->n_refs > 0 ? phys : NULL;
+    return phys != NULL && name_of(phys) == name ? phys : NULL;
+}
+
+vgpu_phys *dvmm_vgpu_find_phys(const vgpu *gpu, dvmm_phys name) {
+    vgpu_phys *phys = find_alive(gpu, name);
+    return phys != NULL && phys->n_refs > 0 ? phys : NULL;
 }
 
 static bool has_memory_for(const vgpu *gpu, uint64_t size) {
@@ -99,22 +105,43 @@ void dvmm_vgpu_drop_mapping(vgpu *gpu, vgpu_mapping *mapping) {
     free_if_unused(gpu, phys);
 }
 
+/* On hardware a released handle maps while another mapping keeps it, and crashes the process when
+ * none does. */
+static vgpu_phys *find_to_map(vgpu *gpu, dvmm_phys name) {
+    vgpu_phys *phys = find_alive(gpu, name);
+    if (name != 0 && (phys == NULL || phys->n_refs == 0)) {
+        dvmm_vgpu_violation(gpu, "map of %#llx, which is no handle held", name);
+    }
+    return phys;
+}
+
+/* The hardware lets a mapping run past the end of its reservation, where nothing is reserved. */
+static int map_in(vgpu *gpu, vgpu_range *range, ductile_addr addr, vgpu_phys *phys) {
+    int code = dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_NONE);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    range->n_mappings++;
+    if (dvmm_vgpu_range_of(gpu, addr, phys->size) == NULL) {
+        dvmm_vgpu_violation(gpu, "map of %#llx, %llu bytes, past the end of its reservation", addr,
+                            (unsigned long long)phys->size);
+    }
+    return DVMM_SUCCESS;
+}
+
 int dvmm_vgpu_map(vgpu *gpu, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys name) {
-    vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
-    if (phys == NULL || !dvmm_vgpu_is_granules(gpu, addr) || !dvmm_vgpu_is_granules(gpu, size) ||
-        !dti_is_aligned(offset, gpu->options.granule_bytes)) {
+    vgpu_phys *phys = find_to_map(gpu, name);
+    if (phys == NULL || size == 0) {
         return DVMM_INVALID_VALUE;
     }
-    if (offset != 0 || size > phys->size) {
+    if (offset != 0 || size != phys->size) {
         return DVMM_NOT_SUPPORTED;
     }
-    vgpu_range *range = dvmm_vgpu_range_of(gpu, addr, size);
-    if (range == NULL || size < phys->size || !is_unmapped(gpu, addr, size)) {
+    vgpu_range *range = dvmm_vgpu_range_to_map(gpu, addr, size);
+    if (range == NULL || !dvmm_vgpu_is_granules(gpu, addr) || !is_unmapped(gpu, addr, size)) {
         return DVMM_INVALID_VALUE;
     }
-    int code = dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_NONE);
-    range->n_mappings += code == DVMM_SUCCESS;
-    return code;
+    return map_in(gpu, range, addr, phys);
 }
 
 /* What a span of granules is made of. */
@@ -145,9 +172,16 @@ static span_survey survey(const vgpu *gpu, ductile_addr addr, uint64_t size) {
     return found;
 }
 
+static bool is_one_mapping(const vgpu *gpu, ductile_addr addr, uint64_t size) {
+    const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, addr);
+    return addr < gpu->memory.alloc_base && mapping != NULL && mapping->start == addr &&
+           mapping->phys->size == size;
+}
+
+/* A mapping past the end of its reservation is served alone. */
 static bool is_reserved_span(const vgpu *gpu, ductile_addr addr, uint64_t size) {
     return dvmm_vgpu_is_granules(gpu, addr) && dvmm_vgpu_is_granules(gpu, size) &&
-           dvmm_vgpu_range_of(gpu, addr, size) != NULL;
+           (dvmm_vgpu_range_of(gpu, addr, size) != NULL || is_one_mapping(gpu, addr, size));
 }
 
 /* 0 for what is no span of granules: the call it is counted for will fail. */
@@ -156,7 +190,7 @@ uint64_t dvmm_vgpu_count_mappings(const vgpu *gpu, ductile_addr addr, uint64_t s
 }
 
 static void unmap_all_in(vgpu *gpu, ductile_addr addr, uint64_t size) {
-    vgpu_range *range = dvmm_vgpu_range_of(gpu, addr, size);
+    vgpu_range *range = dvmm_vgpu_range_of(gpu, addr, gpu->options.granule_bytes);
     ductile_addr end = addr + size;
     for (ductile_addr at = addr; at < end; at += gpu->options.granule_bytes) {
         vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, at);
@@ -189,19 +223,34 @@ static bool is_access(dvmm_access access) {
     return access == DVMM_ACCESS_NONE || access == DVMM_ACCESS_READ || access == DVMM_ACCESS_RW;
 }
 
+static void set_until_hole(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
+    vgpu_mapping *mapping;
+    ductile_addr end = addr + size;
+    while (addr < end && (mapping = dvmm_vgpu_mapping_at(gpu, addr)) != NULL) {
+        mapping->access = access;
+        addr += mapping->phys->size;
+    }
+}
+
+static bool ends_are_mapped(const vgpu *gpu, ductile_addr addr, uint64_t size) {
+    return dvmm_vgpu_mapping_at(gpu, addr) != NULL &&
+           dvmm_vgpu_mapping_at(gpu, addr + size - 1) != NULL;
+}
+
+/* The hardware refuses a hole at either end. At one in between it stops, and says nothing. */
 int dvmm_vgpu_set_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
     if (!is_reserved_span(gpu, addr, size) || !is_access(access)) {
         return DVMM_INVALID_VALUE;
     }
     span_survey found = survey(gpu, addr, size);
-    if (found.cuts_mapping || found.hole_bytes != 0) {
+    if (found.cuts_mapping || !ends_are_mapped(gpu, addr, size)) {
         return DVMM_INVALID_VALUE;
     }
-    for (uint64_t done = 0; done < size;) {
-        vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, addr + done);
-        mapping->access = access;
-        done += mapping->phys->size;
+    if (found.hole_bytes != 0) {
+        dvmm_vgpu_violation(gpu, "set_access of %#llx, %llu bytes, of which %llu were not mapped",
+                            addr, (unsigned long long)size, (unsigned long long)found.hole_bytes);
     }
+    set_until_hole(gpu, addr, size, access);
     return DVMM_SUCCESS;
 }
 

@@ -13,7 +13,7 @@ typedef struct ductile_virtual_gpu vgpu;
 typedef struct vgpu_range {
     ductile_addr start;
     uint64_t size;
-    uint64_t n_mappings;
+    uint64_t n_mappings; /* that start in it */
 } vgpu_range;
 
 /* Contents of a handle: pieces that tile it, ascending. One byte value over the whole piece, or
@@ -87,6 +87,9 @@ void dvmm_vgpu_addresses_fini(vgpu *gpu);
 bool dvmm_vgpu_is_granules(const vgpu *gpu, uint64_t n);
 /* The reservation that holds all of the span, or NULL; valid until the next reservation. */
 vgpu_range *dvmm_vgpu_range_of(const vgpu *gpu, ductile_addr addr, uint64_t size);
+/* The reservation in which a mapping of the span would start, or NULL when there is none or the
+ * span reaches into the next one. */
+vgpu_range *dvmm_vgpu_range_to_map(const vgpu *gpu, ductile_addr addr, uint64_t size);
 int dvmm_vgpu_address_reserve(vgpu *gpu, uint64_t size, uint64_t alignment, ductile_addr hint,
                               ductile_addr *out);
 int dvmm_vgpu_address_free(vgpu *gpu, ductile_addr addr, uint64_t size);

@@ -96,6 +96,7 @@ int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out) {
     vgpu_queue *queue;
     int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
     if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_check_not_captured(queue);
         *out = queue->id;
     }
     return code;
@@ -128,9 +129,13 @@ int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
     return queue->first == NULL || gpu->poison != 0 ? gpu->poison : DVMM_NOT_READY;
 }
 
+int dvmm_vgpu_drain(vgpu *gpu) {
+    return dvmm_vgpu_settle(gpu, dvmm_vgpu_force_all(gpu));
+}
+
 int dvmm_vgpu_context_sync(vgpu *gpu) {
-    int code = dvmm_vgpu_check_prohibited(gpu);
-    return code == DVMM_SUCCESS ? dvmm_vgpu_settle(gpu, dvmm_vgpu_force_all(gpu)) : code;
+    int code = dvmm_vgpu_check_no_capture(gpu);
+    return code == DVMM_SUCCESS ? dvmm_vgpu_drain(gpu) : code;
 }
 
 /* ---- Issuing ------------------------------------------------------------------------------- */

@@ -85,6 +85,10 @@ int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
 /* ---- Host memory --------------------------------------------------------------------------- */
 
 int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out) {
+    int code = dvmm_vgpu_check_prohibited(gpu);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
     vgpu_host_block *block = calloc(1, sizeof(*block));
     void *memory = size != 0 ? calloc(1, size) : NULL;
     if (block == NULL || memory == NULL) {
@@ -99,6 +103,10 @@ int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out) {
 }
 
 int dvmm_vgpu_host_free(vgpu *gpu, void *memory) {
+    int code = dvmm_vgpu_check_prohibited(gpu);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
     vgpu_host_block **link = &gpu->work.host_blocks;
     while (*link != NULL && (*link)->memory != memory) {
         link = &(*link)->next;

@@ -52,6 +52,7 @@ typedef struct vgpu_queue {
     uint64_t id;                  /* never reused                    */
     struct vgpu_capture *capture; /* the capture it is in, or NULL   */
     struct vgpu_queue *next_captured;
+    uint64_t loose_step; /* captured: of its last work, which no member has waited for; 0: none */
 } vgpu_queue;
 
 typedef struct vgpu_stream {
@@ -62,7 +63,8 @@ typedef struct vgpu_stream {
 typedef struct vgpu_event {
     dvmm_slot slot;
     vgpu_marker *marker; /* of the newest recording; NULL: never recorded, or captured */
-    uint64_t capture_id; /* not 0: the capture it was last recorded in                 */
+    uint64_t capture_id; /* not 0: the capture it was last recorded in, and where in it */
+    uint64_t captured_queue, captured_step;
 } vgpu_event;
 
 /* A capture under way. */
@@ -74,6 +76,7 @@ typedef struct vgpu_capture {
     bool is_broken;
     vgpu_queue *origin;
     vgpu_queue *members; /* the queues in it, origin included */
+    uint64_t n_steps;    /* operations recorded so far */
 } vgpu_capture;
 
 /* The default stream of one thread (CU_STREAM_PER_THREAD). */
@@ -137,6 +140,8 @@ int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out);
 int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_context_sync(vgpu *gpu);
+/* Runs all work. */
+int dvmm_vgpu_drain(vgpu *gpu);
 /* Appends work to a stream, or lets the capture it is in record it. Takes `op` over, also when it
  * fails; NULL stands for a host without memory. */
 int dvmm_vgpu_issue_on(vgpu *gpu, ductile_stream stream, vgpu_op *op);
@@ -186,8 +191,16 @@ uint64_t dvmm_vgpu_this_thread(void);
 int dvmm_vgpu_check_prohibited(vgpu *gpu);
 /* The same for a call that waits for or asks about the queue: never while it is captured. */
 int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue);
-/* SUCCESS when the operation may be recorded on the queue, which is captured: it is dropped. */
-int dvmm_vgpu_record_captured(const vgpu_queue *queue);
+/* The same for a call that no mode makes legal while anything is captured. */
+int dvmm_vgpu_check_no_capture(vgpu *gpu);
+/* The same for a call that no mode makes legal on a captured queue. */
+int dvmm_vgpu_check_not_captured(const vgpu_queue *queue);
+/* SUCCESS when the capture that the queue is in still records. */
+int dvmm_vgpu_check_recording(const vgpu_queue *queue);
+/* Records an operation on the queue, which is captured: that it was there, and no more. */
+int dvmm_vgpu_record_captured(vgpu_queue *queue);
+/* What it means to wait for or ask about an event of a capture: never anything good. */
+int dvmm_vgpu_watch_captured(vgpu *gpu, const vgpu_event *event);
 /* What a wait for the event means when the queue or the event is captured: joins, or refuses. */
 int dvmm_vgpu_wait_captured(vgpu *gpu, vgpu_queue *queue, const vgpu_event *event);
 /* The stream's handle is gone. */
@@ -195,6 +208,6 @@ void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue);
 int dvmm_vgpu_capture_status_of(vgpu *gpu, ductile_stream stream, dvmm_capture_status *out);
 int dvmm_vgpu_capture_begin(vgpu *gpu, ductile_stream stream, dvmm_capture_mode mode);
 int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream);
-int dvmm_vgpu_capture_exchange_mode(dvmm_capture_mode *mode);
+int dvmm_vgpu_capture_exchange_mode(vgpu *gpu, dvmm_capture_mode *mode);
 
 #endif

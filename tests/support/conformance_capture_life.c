@@ -132,6 +132,8 @@ EXPERIMENT(exchange_modes) {
     note(l, "was %d", (int)mode);
     mode = (dvmm_capture_mode)7;
     say(l, CALL(l, capture_exchange_mode, &mode));
+    mode = DVMM_CAPTURE_GLOBAL;
+    (void)CALL(l, capture_exchange_mode, &mode);
 }
 
 /* ---- The rows ------------------------------------------------------------------------------ */

@@ -119,8 +119,35 @@ Test(virtual_capture, waits_and_allocations_break_it) {
     assert_code(RAW(&r, stream_sync, other), DVMM_CAPTURE_UNSUPPORTED);
     assert_broken();
     begin(DVMM_CAPTURE_GLOBAL);
+    void *host = NULL;
+    assert_code(RAW(&r, host_alloc, 8, &host), DVMM_CAPTURE_UNSUPPORTED);
+    assert_broken();
+}
+
+/* No mode, of the capture or of the thread, makes these legal. */
+static void assert_always_prohibited(dvmm_capture_mode mode) {
+    uint64_t id = 0;
+    exchange(DVMM_CAPTURE_RELAXED);
+    begin(mode);
     assert_code(r.ops->context_sync(r.ctx), DVMM_CAPTURE_UNSUPPORTED);
     assert_broken();
+    begin(mode);
+    assert_code(RAW(&r, stream_id, captured, &id), DVMM_CAPTURE_UNSUPPORTED);
+    assert_broken();
+    exchange(DVMM_CAPTURE_GLOBAL);
+}
+
+Test(virtual_capture, a_wait_for_the_context_and_the_captured_streams_id_always_break_it) {
+    assert_always_prohibited(DVMM_CAPTURE_GLOBAL);
+    assert_always_prohibited(DVMM_CAPTURE_THREAD_LOCAL);
+    assert_always_prohibited(DVMM_CAPTURE_RELAXED);
+}
+
+Test(virtual_capture, another_streams_id_is_told) {
+    uint64_t id = 0;
+    begin(DVMM_CAPTURE_GLOBAL);
+    assert_ok(dvmm_stream_id(r.d, other, &id));
+    assert_unharmed();
 }
 
 Test(virtual_capture, the_captured_stream_is_never_waited_for) {
@@ -131,13 +158,24 @@ Test(virtual_capture, the_captured_stream_is_never_waited_for) {
     assert_broken();
 }
 
-Test(virtual_capture, a_captured_event_has_no_answer) {
+Test(virtual_capture, asking_a_captured_event_breaks_it) {
     begin(DVMM_CAPTURE_RELAXED);
     assert_ok(dvmm_event_record(r.d, event, captured));
     assert_code(RAW(&r, event_query, event), DVMM_CAPTURED_EVENT);
+    assert_broken();
+    begin(DVMM_CAPTURE_RELAXED);
+    assert_ok(dvmm_event_record(r.d, event, captured));
+    assert_code(RAW(&r, event_sync, event), DVMM_CAPTURED_EVENT);
+    assert_broken();
+}
+
+Test(virtual_capture, an_event_of_a_graph_that_is_gone_means_nothing) {
+    begin(DVMM_CAPTURE_RELAXED);
+    assert_ok(dvmm_event_record(r.d, event, captured));
     assert_unharmed();
-    assert_code(RAW(&r, event_query, event), DVMM_CAPTURED_EVENT);
-    assert_code(RAW(&r, stream_wait_event, other, event), DVMM_CAPTURED_EVENT);
+    assert_code(RAW(&r, event_query, event), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, event_sync, event), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, stream_wait_event, other, event), DVMM_INVALID_VALUE);
     assert_ok(dvmm_event_record(r.d, event, other));
     assert_ok(dvmm_event_query(r.d, event));
 }
@@ -189,14 +227,14 @@ static void *end_elsewhere(void *out) {
     return NULL;
 }
 
-Test(virtual_capture, a_capture_ends_where_it_began) {
+Test(virtual_capture, a_capture_ended_in_another_thread_is_lost) {
     int code = -1;
     pthread_t thread;
     begin(DVMM_CAPTURE_GLOBAL);
     cr_assert_eq(pthread_create(&thread, NULL, end_elsewhere, &code), 0);
     cr_assert_eq(pthread_join(thread, NULL), 0);
     assert_code(code, DVMM_CAPTURE_WRONG_THREAD);
-    assert_unharmed();
+    assert_u64(status_of(captured), DVMM_CAPTURE_NONE);
 }
 
 /* ---- Begin, join, end ---------------------------------------------------------------------- */
@@ -224,6 +262,33 @@ Test(virtual_capture, a_stream_that_waits_for_a_capture_joins_it) {
     assert_ok(dvmm_event_destroy(r.d, fork));
 }
 
+/* Work on `other`, which has joined; then, or not, the captured stream waits for it. */
+static void fork_and_work(bool joins) {
+    dvmm_event fork = rig_event(&r);
+    dvmm_event join = rig_event(&r);
+    begin(DVMM_CAPTURE_RELAXED);
+    assert_ok(dvmm_event_record(r.d, fork, captured));
+    assert_ok(dvmm_stream_wait_event(r.d, other, fork));
+    assert_ok(dvmm_event_record(r.d, join, other));
+    assert_ok(dvmm_stream_wait_event(r.d, captured, join));
+    assert_ok(ductile_virtual_launch(r.gpu, other, NULL, 0));
+    if (joins) {
+        assert_ok(dvmm_event_record(r.d, join, other));
+        assert_ok(dvmm_stream_wait_event(r.d, captured, join));
+    }
+    assert_ok(dvmm_event_destroy(r.d, fork));
+    assert_ok(dvmm_event_destroy(r.d, join));
+}
+
+Test(virtual_capture, work_of_a_stream_that_joined_has_to_be_joined_back) {
+    fork_and_work(true);
+    assert_unharmed();
+    fork_and_work(false);
+    assert_code(RAW(&r, capture_end, captured), DVMM_CAPTURE_UNJOINED);
+    assert_u64(status_of(captured), DVMM_CAPTURE_NONE);
+    assert_u64(status_of(other), DVMM_CAPTURE_NONE);
+}
+
 Test(virtual_capture, a_captured_stream_waits_for_nothing_outside) {
     begin(DVMM_CAPTURE_RELAXED);
     assert_code(RAW(&r, stream_wait_event, captured, event), DVMM_CAPTURE_ISOLATION);
@@ -246,8 +311,10 @@ Test(virtual_capture, a_destroyed_stream_takes_its_capture_along) {
     assert_ok(dvmm_event_query(r.d, event));
 }
 
-Test(virtual_capture, a_mode_that_does_not_exist_is_refused) {
+Test(virtual_capture, a_mode_that_does_not_exist_begins_nothing) {
     dvmm_capture_mode mode = (dvmm_capture_mode)7;
-    assert_code(RAW(&r, capture_exchange_mode, &mode), DVMM_INVALID_VALUE);
+    assert_code(RAW(&r, capture_exchange_mode, &mode), DVMM_SUCCESS);
+    assert_u64(mode, DVMM_CAPTURE_GLOBAL);
+    assert_u64(rig_state(&r).violations, 1);
     assert_code(RAW(&r, capture_begin, captured, (dvmm_capture_mode)7), DVMM_INVALID_VALUE);
 }

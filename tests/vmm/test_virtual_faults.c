@@ -146,7 +146,7 @@ Test(virtual_faults, a_sticky_fault_poisons_the_device, .fini = NULL) {
     plan("phys_create", 1, DVMM_ILLEGAL_ADDRESS, 0, 0);
     assert_status(dvmm_phys_create(r.d, r.granule, &plain, &phys), DUCTILE_ERR_DEVICE_LOST);
     assert_u64((unsigned)rig_state(&r).poisoned, DVMM_ILLEGAL_ADDRESS);
-    assert_code(RAW(&r, phys_create, r.granule, &plain, &phys), DVMM_ILLEGAL_ADDRESS);
+    assert_code(RAW(&r, stream_sync, NULL), DVMM_ILLEGAL_ADDRESS);
     assert_status(ductile_virtual_launch(r.gpu, NULL, NULL, 0), DUCTILE_ERR_DEVICE_LOST);
     rig_abandon(&r);
     open_rig();
