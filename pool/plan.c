@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW_NODES = 8 }; /* splits at both ends, of blocks and of granules */
+enum {
+    WINDOW_NODES = 8, /* splits at both ends, of blocks and of granules                   */
+    HEALED_TIMES = 16 /* a gap is filled up to this many times its smaller free neighbour */
+};
 
 /* ---- Room ---------------------------------------------------------------------------------- */
 
@@ -324,10 +327,22 @@ static dpool_block *top_of_run(const ductile_allocator *a, dpool_block *gap) {
     return top;
 }
 
+/* Filling a gap joins the free memory on both sides of it. A wide gap beside a sliver costs more
+ * moves than the sliver is worth (docs/decisions/0004). */
+static bool is_worth_filling(const dpool_block *gap) {
+    const dpool_block *before = gap->prev;
+    const dpool_block *after = gap->next;
+    if (before == NULL || after == NULL || before->state != DPOOL_FREE ||
+        after->state != DPOOL_FREE) {
+        return false;
+    }
+    return gap->size <= HEALED_TIMES * dti_min(before->size, after->size);
+}
+
 bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
                             uint32_t budget) {
     dpool_plan *p = a->plan;
-    if (gap->prev == NULL || gap->prev->state != DPOOL_FREE) {
+    if (!is_worth_filling(gap)) {
         return false;
     }
     dpool_block *top = top_of_run(a, gap);
