@@ -104,6 +104,16 @@ static void close_hole(dpool_map *map, uint64_t at) {
     map->slots[at] = 0;
 }
 
+dpool_block *dpool_map_next(const dpool_map *map, uint64_t *cursor) {
+    while (map->slots != NULL && *cursor <= mask_of(map)) {
+        uint64_t slot = map->slots[(*cursor)++];
+        if (slot != 0) {
+            return block_of(slot);
+        }
+    }
+    return NULL;
+}
+
 dpool_block *dpool_map_take(dpool_map *map, ductile_addr addr) {
     uint64_t at = slot_of(map, addr);
     if (at == NOT_FOUND) {

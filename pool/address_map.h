@@ -41,6 +41,9 @@ void dpool_map_insert(dpool_map *map, dpool_block *b);
 /* The live block that starts at addr; NULL when there is none. */
 dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr);
 
+/* Visits every block: starts with *cursor 0; NULL at the end. Linear in the table. */
+dpool_block *dpool_map_next(const dpool_map *map, uint64_t *cursor);
+
 /* Finds and removes. */
 dpool_block *dpool_map_take(dpool_map *map, ductile_addr addr);
 

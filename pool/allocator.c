@@ -71,6 +71,7 @@ static void set_up(ductile_allocator *a) {
     dvmm_store_init(&a->store, a->driver, a->granule, effective_limit(o, a->device_bytes), props);
     dvmm_markers_init(&a->markers, a->driver);
     dvmm_set_trace(a->driver, dpool_note_failure, NULL, false);
+    a->counts.limit = a->store.limit_bytes;
 }
 
 static void report_refused_create(const ductile_options *given, const char *message) {
@@ -124,6 +125,11 @@ ductile_status ductile_create(ductile_allocator **out, const ductile_options *op
 
 void ductile_get_options(ductile_allocator *a, ductile_options *out) {
     size_t size = out->struct_size < sizeof *out ? out->struct_size : sizeof *out;
+    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
+        memset(out, 0, size); /* whoever held the lock is not in this process */
+        out->struct_size = size;
+        return;
+    }
     dti_lock_take(&a->hot);
     memcpy(out, &a->options, size);
     dti_lock_open(&a->hot);
@@ -302,6 +308,7 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
         return status;
     }
     dvmm_capture_mode mode = dpool_slow_enter(a);
+    status = dpool_uses_end(a, stream);
     dti_lock_take(&a->hot);
     dpool_arena *arena = dpool_arena_find_locked(a, stream);
     if (arena != NULL) {
@@ -309,7 +316,8 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
     }
     dti_lock_open(&a->hot);
     if (arena != NULL) {
-        status = dpool_mark(a, arena, NULL);
+        ductile_status marked = dpool_mark(a, arena, NULL);
+        status = status == DUCTILE_OK ? marked : status;
         dti_lock_take(&a->hot);
         dpool_arena_part_locked(a, arena);
         dti_lock_open(&a->hot);
@@ -365,8 +373,9 @@ ductile_status ductile_set_limit(ductile_allocator *a, uint64_t limit_bytes) {
     dti_lock_take(&a->slow);
     dti_lock_take(&a->hot);
     a->options.limit_bytes = limit_bytes;
-    dti_lock_open(&a->hot);
     a->store.limit_bytes = effective_limit(&a->options, a->device_bytes);
+    dpool_publish_locked(a, NULL);
+    dti_lock_open(&a->hot);
     dti_lock_open(&a->slow);
     return DUCTILE_OK;
 }

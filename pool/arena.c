@@ -46,13 +46,22 @@ static ductile_stream canonical(ductile_stream stream) {
     return (uintptr_t)stream == LEGACY_STREAM ? NULL : stream;
 }
 
+/* Never used again, unlike addresses and thread ids of the system. */
 static uint64_t this_thread(void) {
-    static _Thread_local char marker;
-    return (uint64_t)(uintptr_t)&marker;
+    static _Atomic uint64_t n_threads;
+    static _Thread_local uint64_t mine;
+    if (mine == 0) {
+        mine = atomic_fetch_add_explicit(&n_threads, 1, memory_order_relaxed) + 1;
+    }
+    return mine;
 }
 
-static uint64_t owner_thread(ductile_stream stream) {
+uint64_t dpool_thread_of(ductile_stream stream) {
     return (uintptr_t)stream == PER_THREAD_STREAM ? this_thread() : 0;
+}
+
+bool dpool_may_name(ductile_stream stream, uint64_t thread) {
+    return thread == dpool_thread_of(stream);
 }
 
 static dpool_arena **bucket_of(ductile_allocator *a, ductile_stream stream, uint64_t thread) {
@@ -64,7 +73,7 @@ _Static_assert(DPOOL_ARENA_BUCKETS == 256, "8 bits of the hash choose the bucket
 
 dpool_arena *dpool_arena_find_locked(ductile_allocator *a, ductile_stream stream) {
     stream = canonical(stream);
-    uint64_t thread = owner_thread(stream);
+    uint64_t thread = dpool_thread_of(stream);
     dpool_arena *arena = *bucket_of(a, stream, thread);
     while (arena != NULL && (arena->stream != stream || arena->thread != thread)) {
         arena = arena->next_in_bucket;
@@ -76,7 +85,7 @@ static dpool_arena *new_arena(ductile_stream stream) {
     dpool_arena *arena = calloc(1, sizeof *arena);
     if (arena != NULL) {
         arena->stream = canonical(stream);
-        arena->thread = owner_thread(arena->stream);
+        arena->thread = dpool_thread_of(arena->stream);
         arena->alloc_epoch = 1;
         arena->gaps_tolerated = DPOOL_GAPS_TOLERATED;
     }
@@ -152,7 +161,7 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
 }
 
 bool dpool_arena_is_nameable(const dpool_arena *arena) {
-    return !arena->is_gone && (arena->thread == 0 || arena->thread == this_thread());
+    return !arena->is_gone && dpool_may_name(arena->stream, arena->thread);
 }
 
 /* ---- Regions ------------------------------------------------------------------------------- */
@@ -181,6 +190,26 @@ static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_r
     a->counts.table_host_bytes += sizeof *region;
 }
 
+/* Hits of other threads may take the node that was made for the region's first gap. */
+static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
+    bool linked = false;
+    ductile_status status = DUCTILE_OK;
+    while (status == DUCTILE_OK && !linked) {
+        status = dpool_reserve_room(a, 1);
+        if (status != DUCTILE_OK) {
+            break;
+        }
+        dti_lock_take(&a->hot);
+        status = dseg_set_reserve(&a->segments);
+        linked = status == DUCTILE_OK && a->nodes.n_spare > 0;
+        if (linked) {
+            link_region_locked(a, arena, region);
+        }
+        dti_lock_open(&a->hot);
+    }
+    return status;
+}
+
 ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes) {
     dpool_region *region = calloc(1, sizeof *region);
     if (region == NULL) {
@@ -195,12 +224,7 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
     }
     region->arena = arena;
     region->seg->owner = region;
-    dti_lock_take(&a->hot);
-    status = dseg_set_reserve(&a->segments);
-    if (status == DUCTILE_OK) {
-        link_region_locked(a, arena, region);
-    }
-    dti_lock_open(&a->hot);
+    status = link_region(a, arena, region);
     if (status != DUCTILE_OK) {
         (void)dseg_destroy(region->seg);
         free(region);
@@ -324,6 +348,7 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
         c->span_peak = dti_max(c->span_peak, c->span);
     }
     c->held = a->store.held_bytes;
+    c->limit = a->store.limit_bytes;
     c->held_peak = dti_max(c->held_peak, c->held);
     c->cached = a->store.cached_bytes;
     c->lost = a->store.lost_bytes;

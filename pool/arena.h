@@ -46,6 +46,8 @@ typedef struct dpool_region {
  * free, or NULL when recording failed, which never means "done". */
 typedef struct dpool_use {
     ductile_stream stream;
+    uint64_t thread; /* per-thread default stream: whose; else 0                          */
+    bool is_gone;    /* the stream was named done: the marker was recorded then, or never */
     dvmm_marker *marker;
     struct dpool_use *next;
     dpool_block *block;             /* first use of a PENDING block only: */
@@ -105,6 +107,7 @@ typedef struct dpool_counts {
     uint64_t allocated, allocated_peak;
     uint64_t pending, mapped, retiring;     /* mapped: own memory of all arenas */
     uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
+    uint64_t limit;                         /* the same                         */
     uint64_t handles, store_host_bytes;
     uint64_t span, span_peak, address_bytes;
     uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
@@ -166,6 +169,12 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
 /* Takes the arena from its stream, whose handle may come to name another one: it keeps its blocks
  * and serves other streams as a donor. */
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
+
+/* Which thread's stream the handle names: 0 unless it is the per-thread default stream. */
+uint64_t dpool_thread_of(ductile_stream stream);
+
+/* May this thread name that stream in a driver call? */
+bool dpool_may_name(ductile_stream stream, uint64_t thread);
 
 /* May this thread name the arena's stream in a driver call (U7)? */
 bool dpool_arena_is_nameable(const dpool_arena *arena);

@@ -5,8 +5,13 @@
 
 /* ---- Treap of one bin ---------------------------------------------------------------------- */
 
+/* Mixed well: the addresses of equal blocks stand in regular strides, and a hash that keeps a
+ * stride's order would turn the tree into a list. */
 static inline uint64_t priority(const dpool_block *b) {
-    return (b->addr / DPOOL_UNIT) * UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t h = b->addr / DPOOL_UNIT;
+    h = (h ^ (h >> 15)) * UINT64_C(0xD6E8FEB86659FD93);
+    h = (h ^ (h >> 32)) * UINT64_C(0x9E3779B97F4A7C15);
+    return h ^ (h >> 29);
 }
 
 static inline bool comes_before(const dpool_block *a, const dpool_block *b) {

@@ -130,9 +130,10 @@ static ductile_status grow(ductile_allocator *a, request *r) {
         }
     }
     ductile_status status = grow_from(a, r, all);
-    if (status == DUCTILE_ERR_CAPTURING) {
+    if (status != DUCTILE_OK && a->plan->mark_failed) {
         /* Own memory cannot move without a marker; what others have proven done can. */
-        status = grow_from(a, r, foreign_donors(a));
+        status = dvmm_usable(a->driver);
+        status = status == DUCTILE_OK ? grow_from(a, r, foreign_donors(a)) : status;
     }
     return status;
 }
@@ -171,8 +172,9 @@ static ductile_status attempt(ductile_allocator *a, request *r) {
     dpool_reclaim(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
     dpool_collect_garbage(a, r->size);
     status = grow(a, r);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && a->store.cached_bytes > 0) {
-        /* Cached handles that fit no gap block the limit: give them back and try again. */
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && a->max_handle_granules > 1 &&
+        a->store.cached_bytes > 0) {
+        /* Cached handles may fit no gap and yet count: give them back and try again. */
         (void)dvmm_store_release_cached(&a->store, 0);
         dpool_publish_store(a);
         status = grow(a, r);
@@ -183,13 +185,24 @@ static ductile_status attempt(ductile_allocator *a, request *r) {
 
 /* ---- Pressure, without locks --------------------------------------------------------------- */
 
+/* A wait for the whole context breaks every capture in it, whatever mode the thread is in. */
+static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
+    for (uint32_t i = 0; i < snapshot->n; i++) {
+        const dpool_arena *arena = snapshot->marks[i].arena;
+        if (dpool_arena_is_nameable(arena) && dvmm_is_capturing(a->driver, arena->stream)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Waits for all work of the device: afterwards all free memory is proven. */
-static bool wait_for_context(ductile_allocator *a, ductile_stream stream) {
+static bool wait_for_context(ductile_allocator *a) {
     dpool_snapshot snapshot;
-    if (dvmm_is_capturing(a->driver, stream) || dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
+    if (dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
         return false;
     }
-    bool done = dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
+    bool done = !any_is_captured(a, &snapshot) && dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
     if (done) {
         dpool_snapshot_settle(a, &snapshot, true);
     }
@@ -227,7 +240,7 @@ static bool relieve(ductile_allocator *a, const request *r, pressure *p) {
     }
     if (!p->context_waited) {
         p->context_waited = true;
-        if (wait_for_context(a, r->stream)) {
+        if (wait_for_context(a)) {
             return true;
         }
     }
@@ -240,6 +253,50 @@ static ductile_status attempt_once(ductile_allocator *a, request *r) {
     dvmm_capture_mode mode = dpool_slow_enter(a);
     ductile_status status = attempt(a, r);
     dpool_slow_leave(a, mode);
+    return status;
+}
+
+/* A request larger than the device is refused before anything is given up for it. */
+static bool can_ever_fit(ductile_allocator *a, uint64_t size) {
+    dti_lock_take(&a->hot);
+    uint64_t most = dti_min(a->counts.limit, a->device_bytes);
+    dti_lock_open(&a->hot);
+    return size <= most;
+}
+
+static uint64_t cached_now(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    uint64_t cached = a->counts.cached;
+    dti_lock_open(&a->hot);
+    return cached;
+}
+
+/* What the attempts created in vain goes back, or a refused request would keep the device full. */
+static void give_up(ductile_allocator *a, uint64_t cached_before) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    (void)dvmm_store_shrink_cache(&a->store, cached_before);
+    dpool_publish_store(a);
+    dpool_slow_leave(a, mode);
+}
+
+/* Waits happen without locks, and beside other threads' captures. */
+static bool relieve_relaxed(ductile_allocator *a, const request *r, pressure *p) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    bool relieved = relieve(a, r, p);
+    dvmm_capture_restore(a->driver, mode);
+    return relieved;
+}
+
+static ductile_status attempt_under_pressure(ductile_allocator *a, request *r) {
+    pressure p = {false, 0};
+    uint64_t cached_before = cached_now(a);
+    ductile_status status = attempt_once(a, r);
+    while (status == DUCTILE_ERR_OUT_OF_MEMORY && relieve_relaxed(a, r, &p)) {
+        status = attempt_once(a, r);
+    }
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        give_up(a, cached_before);
+    }
     return status;
 }
 
@@ -260,10 +317,9 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t re
                                 ductile_stream stream, dpool_block **out) {
     request r = {.size = size, .requested = requested, .stream = stream};
     dpool_forget_failure();
-    pressure p = {false, 0};
-    ductile_status status = attempt_once(a, &r);
-    while (status == DUCTILE_ERR_OUT_OF_MEMORY && relieve(a, &r, &p)) {
-        status = attempt_once(a, &r);
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    if (can_ever_fit(a, size)) {
+        status = attempt_under_pressure(a, &r);
     }
     dpool_log_losses(a);
     if (status == DUCTILE_OK) {

@@ -76,6 +76,7 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
     p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
     p->seq = 0;
+    p->mark_failed = false;
 }
 
 /* ---- The window ---------------------------------------------------------------------------- */

@@ -157,6 +157,7 @@ ductile_status dpool_plan_execute(ductile_allocator *a) {
     ductile_status status = DUCTILE_OK;
     if (p->n_own_donors > 0) {
         status = dpool_mark(a, p->arena, &p->seq);
+        p->mark_failed = status != DUCTILE_OK;
     }
     if (status == DUCTILE_OK) {
         status = gather_handles(a);

@@ -7,39 +7,62 @@
 
 /* ---- Markers ------------------------------------------------------------------------------- */
 
-/* A full ring gives up its newest marker: whoever waited for it waits for the one after it. */
-static dvmm_marker *push_mark_locked(dpool_arena *arena, dvmm_marker *m, uint64_t epoch,
-                                     uint64_t *seq) {
-    dvmm_marker *replaced = NULL;
+/*
+ * Numbers are given out before recording, so that number s being done means: all work issued before
+ * any number up to s was given out is done. Threads may record in another order than their numbers
+ * are; a later number proves the earlier ones all the same, since it was given out later.
+ *
+ * A full ring keeps the latest: whoever waited for the one that leaves waits for the one after it.
+ * Returns the marker that is not needed; NULL for none.
+ */
+static dvmm_marker *insert_mark_locked(dpool_arena *arena, dpool_ring_mark mark) {
+    dvmm_marker *left_out = NULL;
+    uint32_t at = arena->n_marks;
+    while (at > 0 && arena->ring[at - 1].seq > mark.seq) {
+        at--;
+    }
     if (arena->n_marks == DPOOL_RING) {
-        replaced = arena->ring[--arena->n_marks].marker;
+        if (at < DPOOL_RING) {
+            return mark.marker;
+        }
+        left_out = arena->ring[--at].marker;
+        arena->n_marks--;
     }
-    arena->marker_seq++;
-    arena->ring[arena->n_marks++] = (dpool_ring_mark){m, arena->marker_seq, epoch};
+    for (uint32_t i = arena->n_marks; i > at; i--) {
+        arena->ring[i] = arena->ring[i - 1];
+    }
+    arena->ring[at] = mark;
+    arena->n_marks++;
+    return left_out;
+}
+
+static bool give_number(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *mark) {
+    dti_lock_take(&a->hot);
+    bool nameable = dpool_arena_is_nameable(arena);
+    mark->epoch = arena->alloc_epoch;
+    mark->seq = ++arena->marker_seq;
     arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
-    if (seq != NULL) {
-        *seq = arena->marker_seq;
-    }
-    return replaced;
+    dti_lock_open(&a->hot);
+    return nameable;
 }
 
 ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq) {
-    if (!dpool_arena_is_nameable(arena)) {
+    dpool_ring_mark mark = {NULL, 0, 0};
+    if (!give_number(a, arena, &mark)) {
         return DUCTILE_ERR_CAPTURING;
     }
-    dti_lock_take(&a->hot);
-    uint64_t epoch = arena->alloc_epoch;
-    dti_lock_open(&a->hot);
-    dvmm_marker *m = NULL;
-    ductile_status status = dvmm_marker_record(&a->markers, arena->stream, &m);
+    ductile_status status = dvmm_marker_record(&a->markers, arena->stream, &mark.marker);
     if (status != DUCTILE_OK) {
         return status;
     }
     dti_lock_take(&a->hot);
-    dvmm_marker *replaced = push_mark_locked(arena, m, epoch, seq);
+    dvmm_marker *left_out = insert_mark_locked(arena, mark);
     dti_lock_open(&a->hot);
-    if (replaced != NULL) {
-        dvmm_marker_drop(&a->markers, replaced);
+    if (left_out != NULL) {
+        dvmm_marker_drop(&a->markers, left_out);
+    }
+    if (seq != NULL) {
+        *seq = mark.seq;
     }
     return DUCTILE_OK;
 }

@@ -7,7 +7,7 @@
 
 static bool has_use(const dpool_block *b, ductile_stream stream) {
     for (const dpool_use *use = b->uses; use != NULL; use = use->next) {
-        if (use->stream == stream) {
+        if (use->stream == stream && !use->is_gone && use->thread == dpool_thread_of(stream)) {
             return true;
         }
     }
@@ -32,7 +32,7 @@ static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductil
         return DUCTILE_ERR_BUSY;
     }
     a->spare_uses = use->next;
-    *use = (dpool_use){.stream = stream, .next = b->uses};
+    *use = (dpool_use){.stream = stream, .thread = dpool_thread_of(stream), .next = b->uses};
     b->uses = use;
     return DUCTILE_OK;
 }
@@ -80,9 +80,46 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
 
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
     for (dpool_use *use = uses; use != NULL; use = use->next) {
-        (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+        if (!use->is_gone && dpool_may_name(use->stream, use->thread)) {
+            (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+        }
     }
     dpool_pending_append(a, uses);
+}
+
+static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {
+    return use->stream == stream && use->thread == thread && !use->is_gone;
+}
+
+/* The stream's uses of live blocks refer to the marker from now on (NULL: they wait for the whole
+ * context). */
+static void end_uses_locked(ductile_allocator *a, ductile_stream stream, dvmm_marker *m) {
+    uint64_t thread = dpool_thread_of(stream);
+    uint64_t cursor = 0;
+    for (dpool_block *b = dpool_map_next(&a->map, &cursor); b != NULL;
+         b = dpool_map_next(&a->map, &cursor)) {
+        for (dpool_use *use = b->uses; use != NULL; use = use->next) {
+            if (is_use_of(use, stream, thread)) {
+                use->is_gone = true;
+                use->marker = m;
+                if (m != NULL) {
+                    dvmm_marker_hold(m);
+                }
+            }
+        }
+    }
+}
+
+ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream) {
+    dvmm_marker *m = NULL;
+    ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
+    dti_lock_take(&a->hot);
+    end_uses_locked(a, stream, m);
+    dti_lock_open(&a->hot);
+    if (m != NULL) {
+        dvmm_marker_drop(&a->markers, m);
+    }
+    return status;
 }
 
 void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
