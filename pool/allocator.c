@@ -26,6 +26,28 @@ const char *ductile_version(void) {
         DUCTILE_VERSION_PATCH);
 }
 
+/* ---- Audits -------------------------------------------------------------------------------- */
+
+/* What calls are worth checking after, by the option `check`. */
+typedef enum audit_level { AUDIT_TRIM = 1, AUDIT_GROW = 2, AUDIT_CALL = 3 } audit_level;
+
+static __attribute__((noinline)) void run_audit(ductile_allocator *a) {
+    char report[256];
+    if (ductile_check(a, report, sizeof report) == DUCTILE_OK) {
+        return;
+    }
+    dpool_log(a, DUCTILE_LOG_ERROR, "invariant broken: %s", report);
+    if (DUCTILE_CHECK >= 3) {
+        dti_fail("", report, __FILE__, __LINE__);
+    }
+}
+
+static inline void audit(ductile_allocator *a, audit_level level) {
+    if (DUCTILE_CHECK >= 3 || a->options.check >= (int)level) {
+        run_audit(a);
+    }
+}
+
 /* ---- Create -------------------------------------------------------------------------------- */
 
 static ductile_status open_driver(ductile_allocator *a, char *message, size_t size) {
@@ -64,6 +86,8 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
 
 static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
+    a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
+                  o->check < AUDIT_GROW && DUCTILE_CHECK < AUDIT_CALL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->hot, DTI_RANK_HOT);
     dti_lock_init(&a->slow, DTI_RANK_SLOW);
@@ -134,28 +158,6 @@ void ductile_get_options(ductile_allocator *a, ductile_options *out) {
     memcpy(out, &a->options, size);
     dti_lock_open(&a->hot);
     out->struct_size = size;
-}
-
-/* ---- Audits -------------------------------------------------------------------------------- */
-
-/* What calls are worth checking after, by the option `check`. */
-typedef enum audit_level { AUDIT_TRIM = 1, AUDIT_GROW = 2, AUDIT_CALL = 3 } audit_level;
-
-static __attribute__((noinline)) void run_audit(ductile_allocator *a) {
-    char report[256];
-    if (ductile_check(a, report, sizeof report) == DUCTILE_OK) {
-        return;
-    }
-    dpool_log(a, DUCTILE_LOG_ERROR, "invariant broken: %s", report);
-    if (DUCTILE_CHECK >= 3) {
-        dti_fail("", report, __FILE__, __LINE__);
-    }
-}
-
-static inline void audit(ductile_allocator *a, audit_level level) {
-    if (DUCTILE_CHECK >= 3 || a->options.check >= (int)level) {
-        run_audit(a);
-    }
 }
 
 /* ---- Allocate and free --------------------------------------------------------------------- */
@@ -234,22 +236,20 @@ static ductile_status zero_fill(ductile_allocator *a, ductile_addr addr, uint64_
     return status;
 }
 
-ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream stream,
-                             ductile_addr *out) {
-    if (a == NULL || out == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    *out = 0;
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK || size == 0) {
-        return status;
+/* Whatever is no plain hit: options that ask for more than a block, sizes that cannot be, misses.
+ */
+static __attribute__((noinline)) ductile_status
+alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
+    if (size == 0) {
+        return DUCTILE_OK;
     }
     if (size > DPOOL_MAX_REQUEST) {
         dpool_refuse(a, DUCTILE_ERR_OUT_OF_MEMORY, size);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     uint64_t rounded = rounded_size(a, size);
-    dpool_block *b = alloc_hit(a, rounded, size, stream);
+    dpool_block *b = a->is_plain ? NULL : alloc_hit(a, rounded, size, stream);
+    ductile_status status = DUCTILE_OK;
     if (b == NULL) {
         status = dpool_alloc_slow(a, rounded, size, stream, &b);
         audit(a, AUDIT_GROW);
@@ -266,6 +266,33 @@ ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream s
     return status;
 }
 
+ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream stream,
+                             ductile_addr *out) {
+    if (a == NULL || out == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *out = 0;
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    if (a->is_plain && size - 1 < DPOOL_MAX_REQUEST) {
+        dpool_block *b = alloc_hit(a, dpool_round(size), size, stream);
+        if (b != NULL) {
+            *out = b->addr;
+            return DUCTILE_OK;
+        }
+    }
+    return alloc_otherwise(a, size, stream, out);
+}
+
+static __attribute__((noinline)) void after_free(ductile_allocator *a) {
+    if (a->options.caching_off != 0) {
+        (void)dpool_trim(a, 0);
+    }
+    audit(a, AUDIT_CALL);
+}
+
 ductile_status ductile_free(ductile_allocator *a, ductile_addr address) {
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
@@ -275,10 +302,9 @@ ductile_status ductile_free(ductile_allocator *a, ductile_addr address) {
         return status;
     }
     status = dpool_take_back(a, address);
-    if (status == DUCTILE_OK && a->options.caching_off != 0) {
-        (void)dpool_trim(a, 0);
+    if (!a->is_plain && status == DUCTILE_OK) {
+        after_free(a);
     }
-    audit(a, AUDIT_CALL);
     return status;
 }
 

@@ -51,7 +51,7 @@ typedef struct dpool_use {
     dvmm_marker *marker;
     struct dpool_use *next;
     dpool_block *block;             /* first use of a PENDING block only: */
-    struct dpool_use *pending_next; /* the arena's pending list           */
+    struct dpool_use *pending_next; /* the arena's pending list; itself: in none yet */
 } dpool_use;
 
 /* Doubly linked through list_prev and list_next. */
@@ -126,6 +126,7 @@ struct ductile_allocator {
     uint64_t granule; /* handle_bytes: the pool's granule */
     uint32_t max_handle_granules;
     uint64_t device_bytes;
+    bool is_plain; /* no option asks more of a hit than a block */
     /* guarded by the hot lock */
     dpool_arena *recent; /* the arena of the latest allocation */
     dpool_nodes nodes;
