@@ -134,8 +134,8 @@ static bool is_whole(const dseg_segment *seg, uint32_t first, uint32_t n) {
 
 /* ---- Map ----------------------------------------------------------------------------------- */
 
-/* Unmaps one handle at `first`. On failure the spot is quarantined, and with it the handle's
- * memory unless it serves at another address. */
+/* Unmaps one handle at `first`. On failure the spot is quarantined and stays counted in
+ * n_mappings; what becomes of the handle is the caller's to decide. */
 static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);
@@ -149,11 +149,41 @@ static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
     return status;
 }
 
-/* A map that failed may have been done all the same: ask, for mapping over it would fail later
- * and unmapping what is not mapped is a mistake of its own. */
-static bool was_mapped_after_all(dseg_segment *seg, uint32_t first) {
+typedef enum spot { SPOT_EMPTY, SPOT_MAPPED, SPOT_UNKNOWN } spot;
+
+/* "Not mapped" is the driver's answer to an address without memory; any other failure answers
+ * nothing. */
+static spot look_at(const dseg_segment *seg, uint32_t granule) {
     dvmm_access access;
-    return dvmm_get_access(seg->store->driver, dseg_addr(seg, first), &access) == DUCTILE_OK;
+    if (dvmm_get_access(seg->store->driver, dseg_addr(seg, granule), &access) == DUCTILE_OK) {
+        return SPOT_MAPPED;
+    }
+    return dvmm_last_code() == DVMM_INVALID_VALUE ? SPOT_EMPTY : SPOT_UNKNOWN;
+}
+
+/* A handle is mapped whole or not at all: ends that differ are not its mapping. */
+static spot look_at_ends(const dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    spot found = look_at(seg, first);
+    if (n_granules == 1 || found == SPOT_UNKNOWN) {
+        return found;
+    }
+    return look_at(seg, first + n_granules - 1) == found ? found : SPOT_UNKNOWN;
+}
+
+/* A map that failed may have been done all the same: mapping over it would fail later, and
+ * unmapping what is not mapped is a mistake of its own. What cannot be known is never used again.
+ */
+static void settle_failed_map(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
+    spot found = look_at_ends(seg, first, h->n_granules);
+    if (found == SPOT_EMPTY) {
+        return;
+    }
+    fill_slots(seg, first, h);
+    if (found == SPOT_MAPPED) {
+        (void)unmap_one(seg, first);
+    } else {
+        set_states(seg, first, h->n_granules, DSEG_QUARANTINED);
+    }
 }
 
 static ductile_status map_one(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
@@ -161,9 +191,8 @@ static ductile_status map_one(dseg_segment *seg, uint32_t first, dvmm_handle *h)
                                      dvmm_handle_bytes(seg->store, h), h->phys);
     if (status == DUCTILE_OK) {
         fill_slots(seg, first, h);
-    } else if (was_mapped_after_all(seg, first)) {
-        fill_slots(seg, first, h);
-        (void)unmap_one(seg, first);
+    } else {
+        settle_failed_map(seg, first, h);
     }
     return status;
 }
@@ -201,10 +230,6 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
 void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     DTI_ASSERT(is_whole(seg, first, n_granules));
     set_states(seg, first, n_granules, DSEG_RETIRING);
-}
-
-void dseg_unretire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
-    set_states(seg, first, n_granules, DSEG_MAPPED);
 }
 
 typedef void (*after_unmap)(dseg_segment *seg, dvmm_handle *h, bool unmapped);

@@ -8,7 +8,8 @@
  *     MAPPED       backed by a handle whose current place this is
  *     RETIRING     still maps a handle that already serves at another address; never handed out;
  *                  unmapped once the host knows the work that used it complete
- *     QUARANTINED  the driver failed to unmap it: never used, mapped or released again
+ *     QUARANTINED  the driver failed to unmap it, or will not say whether it is mapped: never used,
+ *                  mapped or released again
  *
  * A handle covers whole runs of granules: its granules always change state together.
  * Guarded by the allocator's slow lock. Nothing here knows of requests.
@@ -81,7 +82,8 @@ dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t 
 /*
  * Maps handles one behind the other from granule `first` on and makes them accessible.
  * All or nothing: on failure every granule is EMPTY as before, or QUARANTINED where the undo
- * itself failed (then *quarantined is set), and the caller still owns every handle.
+ * itself failed or nobody can tell (then *quarantined is set), and the caller still owns every
+ * handle; one with n_mappings left over is stuck at such a place.
  * Pre: the granules are EMPTY; the handles' sizes add up to the span.
  */
 ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *handles,
@@ -89,9 +91,6 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
 
 /* MAPPED -> RETIRING for whole handles: they have a second address from now on. No driver call. */
 void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
-
-/* RETIRING -> MAPPED, undoing dseg_retire. No driver call. */
-void dseg_unretire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
 /*
  * RETIRING -> EMPTY for whole handles. Pre: the host knows all work on the span complete (U3).
