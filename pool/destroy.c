@@ -95,11 +95,24 @@ static void forget_mappings(ductile_allocator *a) {
     }
 }
 
+static bool is_open(const dti_lock *lock) {
+    return atomic_load_explicit(&lock->taken, memory_order_acquire) == 0;
+}
+
+/* In a forked child, a lock that another thread held at the fork stays taken, and what that thread
+ * was changing stays half changed. With all of them open, taking them cannot wait. */
+static bool is_at_rest(const ductile_allocator *a) {
+    return is_open(&a->slow) && is_open(&a->hot) && is_open(&a->markers.lock);
+}
+
 ductile_status ductile_destroy(ductile_allocator *a) {
     if (a == NULL) {
         return DUCTILE_OK;
     }
     ductile_status first = dvmm_usable(a->driver);
+    if (first != DUCTILE_OK && !is_at_rest(a)) {
+        return first; /* left to the process's end, bookkeeping and all */
+    }
     first = keep_first(first, first == DUCTILE_OK ? wait_for_all(a) : first);
     if (first == DUCTILE_OK) {
         first = keep_first(first, unmap_all(a, DSEG_RETIRING));

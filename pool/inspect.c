@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* In a forked child a lock that another thread held stays taken for ever. */
+static bool is_parents(const ductile_allocator *a) {
+    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED;
+}
+
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
 static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
@@ -75,6 +80,9 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
         out->struct_size > sizeof *out) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
+    if (is_parents(a)) {
+        return DUCTILE_ERR_FORKED;
+    }
     size_t size = out->struct_size;
     ductile_stats s = {.struct_size = size};
     dti_lock_take(&a->hot);
@@ -87,6 +95,9 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
 }
 
 void ductile_reset_peaks(ductile_allocator *a) {
+    if (is_parents(a)) {
+        return;
+    }
     dti_lock_take(&a->hot);
     dpool_counts *c = &a->counts;
     c->requested_peak = c->requested;
@@ -125,6 +136,9 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
         out->struct_size > sizeof *out) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
+    if (is_parents(a)) {
+        return DUCTILE_ERR_FORKED;
+    }
     ductile_block_info info = {.struct_size = out->struct_size};
     ductile_status status = DUCTILE_OK;
     dti_lock_take(&a->hot);
@@ -142,6 +156,9 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
 ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
     if (a == NULL || visit == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (is_parents(a)) {
+        return DUCTILE_ERR_FORKED;
     }
     dti_lock_take(&a->hot);
     int ended = 0;

@@ -8,6 +8,8 @@
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
 
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +73,90 @@ Test(process, a_forked_child_is_told_and_the_parent_is_untouched, .fini = close_
     assert_ok(ductile_virtual_fill(f.gpu, parents, 1, 10 * MIB, f.streams[0]));
     assert_ok(ductile_free(f.allocator, parents));
     assert_fine(audit_fixture(&f, NULL));
+}
+
+static sem_t is_inside;
+static sem_t may_leave;
+
+static int stay_inside(void *user, const ductile_block_info *block) {
+    (void)user;
+    (void)block;
+    (void)sem_post(&is_inside);
+    (void)sem_wait(&may_leave);
+    return 1;
+}
+
+/* A walk's callback runs with the hot lock held. */
+static void *hold_hot_lock(void *user) {
+    ductile_status *status = user;
+    *status = ductile_walk(f.allocator, stay_inside, NULL);
+    return NULL;
+}
+
+static int end_walk(void *user, const ductile_block_info *block) {
+    (void)user;
+    (void)block;
+    return 1;
+}
+
+static int end_text(void *user, const char *text, size_t length) {
+    (void)user;
+    (void)text;
+    (void)length;
+    return 1;
+}
+
+static int inspect_parents_allocator(void) {
+    (void)alarm(10); /* a call that hangs ends the child by a signal */
+    ductile_stats s = {.struct_size = sizeof s};
+    if (ductile_get_stats(f.allocator, &s) != DUCTILE_ERR_FORKED) {
+        return 21;
+    }
+    ductile_block_info info = {.struct_size = sizeof info};
+    if (ductile_query_block(f.allocator, parents, &info) != DUCTILE_ERR_FORKED) {
+        return 22;
+    }
+    if (ductile_walk(f.allocator, end_walk, NULL) != DUCTILE_ERR_FORKED) {
+        return 23;
+    }
+    if (ductile_snapshot_json(f.allocator, end_text, NULL) != DUCTILE_ERR_FORKED) {
+        return 24;
+    }
+    char report[256];
+    if (ductile_check(f.allocator, report, sizeof report) != DUCTILE_ERR_FORKED) {
+        return 25;
+    }
+    ductile_reset_peaks(f.allocator);
+    ductile_options options = {.struct_size = sizeof options};
+    ductile_get_options(f.allocator, &options);
+    return use_parents_allocator();
+}
+
+Test(process, a_child_forked_while_a_lock_was_held_does_not_hang, .fini = close_fixture,
+     .timeout = 30) {
+    assert_fine(fixture_open(&f, NULL));
+    assert_ok(ductile_alloc(f.allocator, 10 * MIB, f.streams[0], &parents));
+    pthread_t thread;
+    ductile_status walked = DUCTILE_ERR_BUSY;
+    cr_assert_eq(sem_init(&is_inside, 0, 0), 0);
+    cr_assert_eq(sem_init(&may_leave, 0, 0), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, hold_hot_lock, &walked), 0);
+    cr_assert_eq(sem_wait(&is_inside), 0);
+    int answer = in_child(inspect_parents_allocator);
+    (void)sem_post(&may_leave);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    assert_ok(walked);
+    cr_assert_eq(answer, 0, "the child answered %d", answer);
+    assert_ok(ductile_free(f.allocator, parents));
+    assert_fine(audit_fixture(&f, NULL));
+}
+
+Test(process, a_child_forked_while_nobody_was_inside_is_told_too, .fini = close_fixture,
+     .timeout = 30) {
+    assert_fine(fixture_open(&f, NULL));
+    assert_ok(ductile_alloc(f.allocator, 10 * MIB, f.streams[0], &parents));
+    cr_assert_eq(in_child(inspect_parents_allocator), 0);
+    assert_ok(ductile_free(f.allocator, parents));
 }
 
 /* ---- Exit ---------------------------------------------------------------------------------- */
