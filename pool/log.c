@@ -57,6 +57,13 @@ void dpool_log_losses(ductile_allocator *a) {
 
 /* ---- Refused requests ---------------------------------------------------------------------- */
 
+static uint64_t limit_now(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    uint64_t limit = a->counts.limit;
+    dti_lock_open(&a->hot);
+    return limit;
+}
+
 static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
     ductile_stats s = {.struct_size = sizeof s};
     if (ductile_get_stats(a, &s) != DUCTILE_OK) {
@@ -66,7 +73,7 @@ static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
               "out of memory: %" PRIu64 " bytes asked for; of a limit of %" PRIu64 ", %" PRIu64
               " are held: %" PRIu64 " live, %" PRIu64 " free, %" PRIu64
               " waiting for other streams, %" PRIu64 " lost to driver failures",
-              requested, a->store.limit_bytes, s.reserved_bytes, s.allocated_bytes, s.free_bytes,
+              requested, limit_now(a), s.reserved_bytes, s.allocated_bytes, s.free_bytes,
               s.pending_bytes, s.quarantined_bytes);
 }
 
