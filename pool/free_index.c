@@ -268,3 +268,64 @@ bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b) {
     }
     return at == b;
 }
+
+/* ---- Check --------------------------------------------------------------------------------- */
+
+typedef struct tree_walk {
+    const dpool_block *before; /* the block visited last */
+    uint64_t left;             /* blocks that the index still may hold: ends a cycle */
+} tree_walk;
+
+static bool is_heaped(const dpool_block *b, const dpool_block *child) {
+    return child == NULL || priority(child) <= priority(b);
+}
+
+static bool visit(tree_walk *w, const dpool_block *b, unsigned bin) {
+    bool in_order = w->before == NULL || comes_before(w->before, b);
+    w->before = b;
+    return in_order && b->state == DPOOL_FREE && dpool_bin(b->size) == bin;
+}
+
+/* Recursion to the left alone; as deep as the tree, whose priorities are checked on the way. */
+static bool tree_check(tree_walk *w, const dpool_block *b, unsigned bin) {
+    for (; b != NULL; b = b->right) {
+        if (w->left == 0 || !is_heaped(b, b->left) || !is_heaped(b, b->right)) {
+            return false;
+        }
+        w->left--;
+        if (!tree_check(w, b->left, bin) || !visit(w, b, bin)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool word_check(const dpool_free_index *index, unsigned w, uint64_t *left) {
+    for (uint64_t word = index->words[w]; word != 0; word &= word - 1) {
+        unsigned bin = w * 64 + (unsigned)__builtin_ctzll(word);
+        tree_walk walk = {NULL, *left};
+        if (bin >= DPOOL_BINS || index->bins[bin] == NULL ||
+            !tree_check(&walk, index->bins[bin], bin)) {
+            return false;
+        }
+        *left = walk.left;
+    }
+    return true;
+}
+
+bool dpool_index_check(const dpool_free_index *index) {
+    uint64_t left = index->n_blocks;
+    uint64_t summary = 0;
+    if (index->latest != NULL) {
+        if (left-- == 0 || index->latest->state != DPOOL_FREE) {
+            return false;
+        }
+    }
+    for (unsigned w = 0; w < DPOOL_BIN_WORDS; w++) {
+        summary |= (uint64_t)(index->words[w] != 0) << w;
+        if (!word_check(index, w, &left)) {
+            return false;
+        }
+    }
+    return summary == index->summary && left == 0; /* a bin without its bit leaves some */
+}

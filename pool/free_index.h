@@ -47,4 +47,7 @@ dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block 
 /* True when the index holds exactly this block. */
 bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b);
 
+/* Are the trees in order, and bins, bitmaps and count one with them? Linear (invariant A8). */
+bool dpool_index_check(const dpool_free_index *index);
+
 #endif

@@ -73,6 +73,7 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     b->state = DPOOL_PENDING;
     dpool_set_epoch(b, arena->alloc_epoch);
     b->uses->block = b;
+    b->uses->pending_next = b->uses; /* in transit */
     arena->pending_bytes += b->size;
     a->counts.pending += b->size;
     a->counts.pending_blocks++;
@@ -124,8 +125,8 @@ ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream) {
 
 void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
     dpool_arena *arena = uses->block->region->arena;
-    uses->pending_next = NULL;
     dti_lock_take(&a->hot);
+    uses->pending_next = NULL;
     if (arena->pending_last != NULL) {
         arena->pending_last->pending_next = uses;
     } else {

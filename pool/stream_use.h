@@ -15,8 +15,14 @@ ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_st
 /* The stream ends: live blocks recorded for it need not name it at their free. No lock held. */
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream);
 
-/* The block has just left the address map with its uses: it becomes PENDING. Hot lock held. */
+/* The block has just left the address map with its uses: it becomes PENDING, and is in transit
+ * until pollers may see it. Hot lock held. */
 void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b);
+
+/* Is the PENDING block with these uses in no list yet? Hot lock held. */
+static inline bool dpool_is_in_transit(const dpool_use *uses) {
+    return uses->pending_next == uses;
+}
 
 /* Records the markers and lets pollers see the block. No lock held. */
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses);

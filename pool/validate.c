@@ -5,6 +5,7 @@
  * way: no block is BUSY.
  */
 #include "pool/arena.h"
+#include "pool/stream_use.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 typedef struct recount {
     uint64_t live, pending, mapped, retiring, requested;
     uint64_t live_blocks, pending_blocks, free_blocks, gap_blocks, retiring_blocks;
+    uint64_t in_transit; /* PENDING blocks whose markers a thread is recording just now */
 } recount;
 
 typedef struct check {
@@ -59,6 +61,11 @@ static uint64_t wanted_slot(uint64_t state) {
     return DSEG_EMPTY;
 }
 
+/* Does it name a handle that exists? */
+static bool is_usable(const dseg_slot *slot) {
+    return slot->state == DSEG_MAPPED || slot->state == DSEG_RETIRING;
+}
+
 static void check_granules(check *c, const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
     uint32_t first = dseg_granule(seg, b->addr);
@@ -90,6 +97,7 @@ static void count_block(check *c, const dpool_block *b) {
     n->retiring += retiring ? b->size : 0;
     n->live_blocks += live;
     n->pending_blocks += pending;
+    n->in_transit += pending && dpool_is_in_transit(b->uses);
     n->free_blocks += is_free;
     n->gap_blocks += b->state == DPOOL_GAP;
     n->retiring_blocks += retiring;
@@ -127,12 +135,175 @@ static void check_block(check *c, const dpool_block *b) {
     count_block(c, b);
 }
 
+/* ---- Lists of an arena --------------------------------------------------------------------- */
+
+/* Links back are looked at, so that no block is met twice and the walk ends. */
+static void check_list(check *c, const dpool_arena *arena, const dpool_list *list,
+                       dpool_state state) {
+    uint64_t n = 0;
+    const dpool_block *before = NULL;
+    for (const dpool_block *b = list->first; b != NULL && !c->broken; b = b->list_next) {
+        expect_at(c, "A3", b->list_prev == before, "a listed block's link back", 0, 1, b->addr);
+        expect_equal(c, "A3", "a listed block's state", b->state, (uint64_t)state, b->addr);
+        expect_at(c, "A3", b->region->arena == arena, "a listed block's arena", 0, 1, b->addr);
+        before = b;
+        n++;
+    }
+    uint64_t where = (uint64_t)(uintptr_t)arena->stream;
+    expect_equal(c, "A3", "a list's count", list->count, n, where);
+    expect_at(c, "A3", list->last == before, "a list's end", 0, 1, where);
+}
+
+static void check_pending(check *c, const dpool_arena *arena) {
+    uint64_t where = (uint64_t)(uintptr_t)arena->stream;
+    uint64_t listed = c->arena.pending_blocks - c->arena.in_transit;
+    uint64_t n = 0;
+    const dpool_use *last = NULL;
+    for (const dpool_use *use = arena->pending_first; use != NULL && n <= listed && !c->broken;
+         use = use->pending_next) {
+        const dpool_block *b = use->block;
+        expect_at(c, "A7", b->state == DPOOL_PENDING && b->uses == use,
+                  "a block in the pending list, its state", b->state, DPOOL_PENDING, b->addr);
+        expect_at(c, "A7", b->region->arena == arena, "a pending block's arena", 0, 1, b->addr);
+        last = use;
+        n++;
+    }
+    expect_equal(c, "A7", "blocks in the pending list", n, listed, where);
+    expect_at(c, "A7", arena->pending_last == last, "the pending list's end", 0, 1, where);
+}
+
+static void check_ring(check *c, const dpool_arena *arena) {
+    uint64_t where = (uint64_t)(uintptr_t)arena->stream;
+    expect_at(c, "A6", arena->n_marks <= DPOOL_RING, "markers under way", arena->n_marks,
+              DPOOL_RING, where);
+    uint64_t seq = 0;
+    uint64_t epoch = 0;
+    for (uint32_t i = 0; i < arena->n_marks && !c->broken; i++) {
+        const dpool_ring_mark *mark = &arena->ring[i];
+        expect_at(c, "A6", mark->marker != NULL, "a marker", 0, 1, where);
+        expect_at(c, "A6", mark->seq > seq, "a marker's number", mark->seq, seq + 1, where);
+        expect_at(c, "A6", mark->epoch >= epoch, "a marker's epoch", mark->epoch, epoch, where);
+        seq = mark->seq;
+        epoch = mark->epoch;
+    }
+    expect_at(c, "A6", seq <= arena->marker_seq, "the newest marker's number", seq,
+              arena->marker_seq, where);
+    expect_at(c, "A6", epoch <= arena->alloc_epoch, "the newest marker's epoch", epoch,
+              arena->alloc_epoch, where);
+}
+
+static void check_lists(check *c, const dpool_arena *arena) {
+    check_list(c, arena, &arena->gaps, DPOOL_GAP);
+    check_list(c, arena, &arena->retiring, DPOOL_RETIRING);
+    check_pending(c, arena);
+    check_ring(c, arena);
+}
+
+/* ---- Handles ------------------------------------------------------------------------------- */
+
+static bool begins_mapping(const dseg_slot *slot) {
+    return is_usable(slot) && slot->offset == 0;
+}
+
+/* Adds to the count of each handle, once for each address that maps it and can be trusted: a
+ * QUARANTINED granule may name a handle that is no more. */
+static void add_to_mappings(const dseg_set *segments, uint32_t change) {
+    for (uint32_t i = 0; i < segments->count; i++) {
+        const dseg_segment *seg = segments->items[i];
+        for (uint32_t g = seg->low; g < seg->high; g++) {
+            if (begins_mapping(&seg->slots[g])) {
+                seg->slots[g].handle->n_mappings += change;
+            }
+        }
+    }
+}
+
+typedef struct handle_count {
+    uint64_t handles;
+    uint64_t left; /* addresses counted by handles, not found */
+    uint64_t lost; /* QUARANTINED granules: as many may be left */
+} handle_count;
+
+static void count_handle(check *c, handle_count *n, const dvmm_handle *h, uint64_t where) {
+    n->handles++;
+    n->left += h->n_mappings;
+    expect_at(c, "P6", n->left <= n->lost, "a handle's addresses, found ones deducted", n->left,
+              n->lost, where);
+}
+
+static void count_mapped_handles(check *c, handle_count *n) {
+    const dseg_set *segments = &c->a->segments;
+    for (uint32_t i = 0; i < segments->count; i++) {
+        const dseg_segment *seg = segments->items[i];
+        for (uint32_t g = seg->low; g < seg->high && !c->broken; g++) {
+            const dseg_slot *slot = &seg->slots[g];
+            if (begins_mapping(slot) && slot->state == DSEG_MAPPED) {
+                count_handle(c, n, slot->handle, dseg_addr(seg, g));
+            }
+        }
+    }
+}
+
+static void count_cached_handles(check *c, handle_count *n) {
+    const dvmm_handle_store *store = &c->a->store;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < DVMM_HANDLE_SIZES; i++) {
+        const dvmm_handle *h = store->cached[i];
+        for (; h != NULL && n->handles <= store->n_handles && !c->broken; h = h->next) {
+            expect_equal(c, "P7", "a cached handle's list, of its granules",
+                         (uint64_t)h->n_granules >> i, 1, h->phys);
+            count_handle(c, n, h, h->phys);
+            bytes += dvmm_handle_bytes(store, h);
+        }
+    }
+    expect_equal(c, "P7", "cached bytes", store->cached_bytes, bytes, 0);
+}
+
+/* Deducting what is found from the handles' own counts, for a moment, needs no memory. Nobody looks
+ * at them meanwhile: they are guarded by the slow lock. */
+static void check_handles(check *c) {
+    const dseg_set *segments = &c->a->segments;
+    handle_count n = {0, 0, 0};
+    for (uint32_t i = 0; i < segments->count; i++) {
+        n.lost += segments->items[i]->n_quarantined;
+    }
+    add_to_mappings(segments, UINT32_MAX); /* minus 1 */
+    count_mapped_handles(c, &n);
+    count_cached_handles(c, &n);
+    add_to_mappings(segments, 1);
+    expect_equal(c, "P8", "handles", c->a->store.n_handles, n.handles, 0);
+}
+
 /* ---- Regions, arenas, the whole ------------------------------------------------------------ */
+
+/* Does the granule go on with the handle that the one before it began? */
+static bool goes_on(const dseg_segment *seg, uint32_t g) {
+    const dseg_slot *slot = &seg->slots[g];
+    if (g == seg->low || g >= seg->high || slot->offset == 0) {
+        return false;
+    }
+    const dseg_slot *before = slot - 1;
+    return before->handle == slot->handle && before->state == slot->state &&
+           before->offset + 1 == slot->offset;
+}
+
+static void check_run(check *c, const dseg_segment *seg, uint32_t g) {
+    const dseg_slot *slot = &seg->slots[g];
+    if (!is_usable(slot)) {
+        return;
+    }
+    bool is_last = slot->offset + 1 == slot->handle->n_granules;
+    expect_at(c, "S5", slot->offset == 0 || goes_on(seg, g), "a granule's place in its handle",
+              slot->offset, 0, dseg_addr(seg, g));
+    expect_at(c, "S5", is_last != goes_on(seg, g + 1), "a handle's last granule", slot->offset,
+              slot->handle->n_granules - 1, dseg_addr(seg, g));
+}
 
 static void check_slots(check *c, const dseg_segment *seg) {
     uint64_t n[4] = {0};
     for (uint32_t g = seg->low; g < seg->high; g++) {
         n[seg->slots[g].state]++;
+        check_run(c, seg, g);
     }
     expect_equal(c, "S3", "mapped granules", seg->n_mapped, n[DSEG_MAPPED], seg->range.addr);
     expect_equal(c, "S3", "retiring granules", seg->n_retiring, n[DSEG_RETIRING], seg->range.addr);
@@ -171,6 +342,7 @@ static void add_up(recount *to, const recount *n) {
 static void check_arena(check *c, const dpool_arena *arena) {
     uint64_t where = (uint64_t)(uintptr_t)arena->stream;
     c->arena = (recount){0};
+    expect_at(c, "A8", dpool_index_check(&arena->index), "the free index", 0, 1, where);
     for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
         check_region(c, r);
     }
@@ -186,6 +358,7 @@ static void check_arena(check *c, const dpool_arena *arena) {
               arena->done_seq, arena->marker_seq, where);
     expect_at(c, "A4", arena->proven_epoch <= arena->alloc_epoch, "the proven epoch",
               arena->proven_epoch, arena->alloc_epoch, where);
+    check_lists(c, arena);
     add_up(&c->all, n);
 }
 
@@ -215,6 +388,9 @@ static void check_all(check *c) {
     }
     expect_equal(c, "P5", "segments in the set", c->a->segments.count, n_regions, 0);
     check_totals(c);
+    if (!c->broken) { /* what is broken may lead anywhere */
+        check_handles(c);
+    }
 }
 
 ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_size) {
@@ -223,6 +399,9 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
     }
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
+        return DUCTILE_ERR_FORKED;
     }
     check c = {.a = a, .report = report, .size = report_size};
     dti_lock_take(&a->slow);
