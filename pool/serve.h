@@ -12,7 +12,7 @@
 dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                 uint64_t requested);
 
-/* Frees the live block at addr; other may name one more stream that uses it (has_other). */
+/* Frees the live block at addr; with recorded uses it becomes PENDING. No lock held. */
 ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr);
 
 /* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Hot lock held. */

@@ -245,7 +245,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **ou
  *
  * Arguments: allocator: NULL does nothing.
  * Returns:   DUCTILE_OK; ERR_DRIVER or ERR_DEVICE_LOST when something could not be given back
- *            (the rest is); ERR_EXITING, ERR_FORKED (nothing is called).
+ *            (the rest is); ERR_EXITING, ERR_FORKED (nothing is called, no lock waited for).
  *            The allocator is gone in every case.
  * Threads:   no other call on this allocator may run or follow.
  * Cost:      synchronises; one unmap and one release per handle.
@@ -255,7 +255,8 @@ DUCTILE_API ductile_status ductile_destroy(ductile_allocator *allocator);
 /**
  * The options in effect, after defaults and DUCTILE_CONF.
  *
- * Arguments: out: its struct_size must be set (ductile_options_init does it).
+ * Arguments: allocator, out: not NULL. out: its struct_size must be set (ductile_options_init does
+ *            it). In a forked child all of it is 0.
  */
 DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_options *out);
 
@@ -294,7 +295,11 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allo
  */
 DUCTILE_API ductile_status ductile_free(ductile_allocator *allocator, ductile_addr address);
 
-/** ductile_record_stream(address, stream), then ductile_free(address), as one step. */
+/**
+ * ductile_record_stream(address, stream), then ductile_free(address).
+ *
+ * Returns:   as both. On ERR_OUT_OF_HOST_MEMORY the block stays live.
+ */
 DUCTILE_API ductile_status ductile_free_on(ductile_allocator *allocator, ductile_addr address,
                                            ductile_stream stream);
 
@@ -317,7 +322,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
 /**
  * Tells that the stream will be destroyed: it is not named again in any driver call. Its live
  * blocks stay valid, its free memory serves other streams once its last work has completed.
- * Without it, the memory of a destroyed stream comes back only under pressure.
+ * While memory allocated on a stream, or a use recorded for it, is still known, the stream must be
+ * named here before it is destroyed. Otherwise ductile_trim may name a stream that is gone, and a
+ * new stream that gets the same handle shares its arena.
  *
  * Arguments: stream: still valid; a new stream may get the same handle afterwards.
  * Returns:   DUCTILE_OK, also for a stream never used here; ERR_CAPTURING, ERR_DRIVER and others
@@ -412,17 +419,18 @@ typedef struct ductile_stats {
 } ductile_stats;
 
 /**
- * Reads all statistics as of one moment.
+ * Reads all statistics: all as of one moment, but the driver's counters (creates to event_records,
+ * driver_*), which are read after the rest.
  *
  * Arguments: out: struct_size set by the caller; a smaller one gets the fields that fit.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
  * Threads:   safe.
- * Cost:      no driver call, constant time in the number of blocks.
+ * Cost:      no driver call; linear in the number of streams, whatever the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *allocator,
                                                              ductile_stats *out);
 
-/** Sets every *_peak_* statistic to its current value. Threads: safe. */
+/** Sets every *_peak_* statistic to its current value. allocator: not NULL. Threads: safe. */
 DUCTILE_API void ductile_reset_peaks(ductile_allocator *allocator);
 
 typedef enum ductile_block_state {
@@ -451,9 +459,10 @@ typedef struct ductile_block_info {
 /**
  * Describes the live block that starts at `address`.
  *
- * Returns:   DUCTILE_OK; the pointer errors of ductile_free; ERR_INVALID_ARGUMENT.
+ * Returns:   DUCTILE_OK; the pointer errors of ductile_free; ERR_INVALID_ARGUMENT, ERR_FORKED.
  * Threads:   safe; true until the next call that changes the neighbourhood.
- * Cost:      constant time, no driver call.
+ * Cost:      no driver call; constant time for a live block. For an address that is none, linear in
+ *            the blocks of its range.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_query_block(ductile_allocator *allocator,
                                                                ductile_addr address,
@@ -465,7 +474,7 @@ typedef int (*ductile_walk_fn)(void *user, const ductile_block_info *block);
 /**
  * Visits every block of every range, by range and ascending address: blocks tile each range.
  *
- * Returns:   DUCTILE_OK, also when the callback ended the walk.
+ * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT, ERR_FORKED.
  * Threads:   safe; other threads' allocations wait while it runs.
  * Cost:      linear in the number of blocks.
  */
@@ -479,7 +488,7 @@ typedef int (*ductile_write_fn)(void *user, const char *text, size_t length);
  * Writes the whole state as one JSON object: version, options, statistics, segments with their
  * blocks. Valid JSON at any time; keys are only ever added within a major version.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT; ERR_OUT_OF_HOST_MEMORY.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
  * Threads:   safe. The callback runs without any lock held.
  * Cost:      linear in the number of blocks.
  */
@@ -488,11 +497,11 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_snapshot_json(ductile_allocat
                                                                  void *user);
 
 /**
- * Walks every invariant of docs/invariants.md.
+ * Walks every invariant of docs/invariants.md that can be recounted.
  *
  * Arguments: report, report_size: receives the first broken invariant's number, both values and
  *            the place; NULL and 0 to ignore.
- * Returns:   DUCTILE_OK; ERR_CORRUPT.
+ * Returns:   DUCTILE_OK; ERR_CORRUPT; ERR_INVALID_ARGUMENT, ERR_FORKED (nothing was looked at).
  * Threads:   safe; other threads wait while it runs.
  * Cost:      linear in blocks and granules; no driver call on CUDA.
  */
