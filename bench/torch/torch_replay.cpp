@@ -446,6 +446,14 @@ bool measure_file(const char *path, const Driver &driver, const Options &options
 
 } // namespace
 
+// The events of recorded streams ask whether the device has a context, and libtorch_cuda registers
+// the answer when it is loaded. The allocator itself does not need that library.
+static void load_hooks() {
+    if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL) == nullptr) {
+        std::fprintf(stderr, "torch_replay: %s\n", dlerror());
+    }
+}
+
 int main(int argc, char **argv) {
     Options options;
     if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
@@ -455,9 +463,7 @@ int main(int argc, char **argv) {
         return usage(stderr, 2);
     }
     try {
-        // libtorch_cuda, which is not loaded here, answers this question otherwise; the events of
-        // recorded streams ask it. The device is woken before anything else.
-        c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
+        load_hooks();
         wake_device();
         Driver driver;
         bool ok = true;
