@@ -470,7 +470,9 @@ int main(int argc, char **argv) {
         for (const char *path : options.paths) {
             ok = measure_file(path, driver, options) && ok;
         }
-        return ok ? 0 : 1;
+        // libtorch_cuda's own clean-up does not survive in a program that PyTorch did not start
+        std::fflush(stdout);
+        std::_Exit(ok ? 0 : 1);
     } catch (const c10::Error &e) {
         std::fprintf(stderr, "torch_replay: %s\n", first_line(e.what_without_backtrace()).c_str());
     } catch (const std::exception &e) {
