@@ -5,72 +5,155 @@
 #include "pool/log.h"
 #include "pool/progress.h"
 
+#include "vmm/base/align.h"
+
 #include <stdint.h>
+#include <stdlib.h>
 
 static uint64_t held(const ductile_allocator *a) {
     return a->store.held_bytes - a->store.lost_bytes;
 }
 
-/* ---- Free blocks, under the slow lock ------------------------------------------------------ */
-
-/* Whole granules of b whose handles are mapped here alone: their memory can go back. */
-static bool returnable(const ductile_allocator *a, const dpool_block *b, uint32_t *low,
-                       uint32_t *high) {
-    const dseg_segment *seg = b->region->seg;
-    uint64_t offset = b->addr - seg->range.addr;
-    *low = (uint32_t)((offset + a->granule - 1) / a->granule);
-    *high = (uint32_t)((offset + b->size) / a->granule);
-    while (*low < *high && seg->slots[*low].offset != 0) {
-        (*low)++;
-    }
-    uint32_t end = *low;
-    while (end < *high) {
-        const dvmm_handle *h = seg->slots[end].handle;
-        if (h->n_mappings != 1 || end + h->n_granules > *high) {
-            break;
-        }
-        end += h->n_granules;
-    }
-    *high = end;
-    return *low < *high;
+static ductile_status first_error(ductile_status before, ductile_status now) {
+    return before == DUCTILE_OK ? now : before;
 }
 
-/* The returnable proven block with the highest address. */
-static dpool_block *topmost(const ductile_allocator *a, const dpool_arena *arena) {
-    dpool_block *top = NULL;
-    uint32_t low;
-    uint32_t high;
-    dpool_block *b = dpool_index_below(&arena->index, NULL);
-    while (b != NULL && b->size >= a->granule) {
-        if (b->epoch < arena->proven_epoch && (top == NULL || b->addr > top->addr) &&
-            returnable(a, b, &low, &high)) {
-            top = b;
-        }
-        b = dpool_index_below(&arena->index, b);
+/* ---- Candidates: proven free blocks, top addresses first, under the slow lock --------------- */
+
+enum {
+    VISITS_PER_HOLD = 128,   /* blocks looked at in one hold of the hot lock      */
+    GRANULES_PER_HOLD = 512, /* taken in one hold, and unmapped before the next   */
+    ROOM = 64                /* two nodes are needed; hits of others take some too */
+};
+
+/* A block as it was when it was found. Hits go on meanwhile, so it is looked at again when it is
+ * taken; its node stays readable whatever became of it. */
+typedef struct candidate {
+    ductile_addr addr;
+    dpool_block *block;
+} candidate;
+
+/* Owner: one walk. */
+typedef struct candidates {
+    candidate *all;
+    size_t n;
+    size_t room;
+} candidates;
+
+static bool is_proven(const ductile_allocator *a, const dpool_arena *arena, const dpool_block *b) {
+    return b->size >= a->granule && b->epoch < arena->proven_epoch;
+}
+
+static bool make_room(candidates *c) {
+    if (c->room - c->n >= VISITS_PER_HOLD) {
+        return true;
     }
-    return top;
+    size_t room = 2 * c->room + VISITS_PER_HOLD;
+    candidate *all = realloc(c->all, room * sizeof *all);
+    if (all == NULL) {
+        return false;
+    }
+    c->all = all;
+    c->room = room;
+    return true;
+}
+
+/* Looks at the next blocks downwards in size; `last` is a copy of the one looked at before, of size
+ * 0 at the start. False when no block of a granule is left. */
+static bool find_more_locked(const ductile_allocator *a, const dpool_arena *arena,
+                             dpool_block *last, candidates *c) {
+    dpool_block *b = NULL;
+    for (uint32_t i = 0; i < VISITS_PER_HOLD; i++) {
+        b = dpool_index_below(&arena->index, last->size == 0 ? NULL : last);
+        if (b == NULL || b->size < a->granule) {
+            return false;
+        }
+        *last = *b;
+        if (is_proven(a, arena, b)) {
+            c->all[c->n++] = (candidate){b->addr, b};
+        }
+    }
+    return true;
+}
+
+static int by_address_downwards(const void *left, const void *right) {
+    ductile_addr l = ((const candidate *)left)->addr;
+    ductile_addr r = ((const candidate *)right)->addr;
+    return (l < r) - (l > r);
+}
+
+/* Without host memory for all of them, those found so far will do. */
+static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *arena,
+                                      candidates *c) {
+    dpool_block last = {.size = 0};
+    ductile_status status = DUCTILE_OK;
+    bool is_more = true;
+    while (is_more && status == DUCTILE_OK) {
+        if (!make_room(c)) {
+            status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+            break;
+        }
+        dti_lock_take(&a->hot);
+        is_more = find_more_locked(a, arena, &last, c);
+        dti_lock_open(&a->hot);
+    }
+    if (c->n > 1) {
+        qsort(c->all, c->n, sizeof *c->all, by_address_downwards);
+    }
+    return status;
+}
+
+/* ---- Giving back, under the slow lock ------------------------------------------------------- */
+
+typedef struct span {
+    uint32_t first;
+    uint32_t end;
+} span;
+
+/* The granules that lie wholly in b. */
+static span granules_in(const ductile_allocator *a, const dpool_block *b) {
+    uint64_t offset = b->addr - b->region->seg->range.addr;
+    return (span){(uint32_t)((offset + a->granule - 1) / a->granule),
+                  (uint32_t)((offset + b->size) / a->granule)};
+}
+
+/*
+ * The topmost run of handles in b that are mapped here alone, whose memory therefore can go back:
+ * of `most` bytes, or one handle more when that does not come out even. Handles that have another
+ * address, retiring or quarantined, are left where they are.
+ */
+static span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64_t most) {
+    const dseg_slot *slots = b->region->seg->slots;
+    span all = granules_in(a, b);
+    span run = {0, 0};
+    uint32_t at = all.end;
+    while (at > all.first && (run.end - run.first) * a->granule < most) {
+        const dseg_slot *last = &slots[at - 1];
+        uint32_t start = at - 1 - last->offset;
+        if (start < all.first) {
+            break;
+        }
+        bool can_go = last->handle->n_mappings == 1 && start + last->handle->n_granules == at;
+        if (can_go) {
+            run = (span){start, run.end == 0 ? at : run.end};
+        } else if (run.end != 0) {
+            break;
+        }
+        at = start;
+    }
+    return run;
 }
 
 static dpool_block *split_off(ductile_allocator *a, dpool_block *b, ductile_addr addr) {
     return addr > b->addr && addr < dpool_end(b) ? dpool_split(&a->nodes, b, addr - b->addr) : b;
 }
 
-/* Makes up to `most` bytes of the topmost block's returnable granules BUSY, the upper ones. */
-static dpool_block *take_topmost_locked(ductile_allocator *a, dpool_arena *arena, uint64_t most) {
-    uint32_t low;
-    uint32_t high;
-    dpool_block *b = topmost(a, arena);
-    if (b == NULL || a->nodes.n_spare < 2 || !returnable(a, b, &low, &high)) {
-        return NULL;
-    }
+/* Makes a run of a free block BUSY; what lies below and above it stays FREE. */
+static dpool_block *cut_out_locked(ductile_allocator *a, dpool_block *b, span run) {
     const dseg_segment *seg = b->region->seg;
-    uint32_t first = high;
-    while (first > low && (high - first) * a->granule < most) {
-        first -= seg->slots[first - 1].handle->n_granules;
-    }
     dpool_make_busy_locked(b);
-    dpool_block *middle = split_off(a, b, dseg_addr(seg, first));
-    dpool_block *after = split_off(a, middle, dseg_addr(seg, high));
+    dpool_block *middle = split_off(a, b, dseg_addr(seg, run.first));
+    dpool_block *after = split_off(a, middle, dseg_addr(seg, run.end));
     if (after != middle) {
         (void)dpool_make_free_locked(a, after);
     }
@@ -78,6 +161,19 @@ static dpool_block *take_topmost_locked(ductile_allocator *a, dpool_arena *arena
         (void)dpool_make_free_locked(a, b);
     }
     return middle;
+}
+
+/* Takes up to `most` bytes from the top of a candidate, if it still is one; the rest of it below
+ * stays the same block. NULL when there is nothing to take. */
+static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *arena,
+                                     const candidate *c, uint64_t most) {
+    dpool_block *b = c->block;
+    if (a->nodes.n_spare < 2 || !dpool_index_holds(&arena->index, b) || b->addr != c->addr ||
+        !is_proven(a, arena, b)) {
+        return NULL;
+    }
+    span run = topmost_run(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
+    return run.end == 0 ? NULL : cut_out_locked(a, b, run);
 }
 
 static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {
@@ -98,28 +194,44 @@ static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {
     return status;
 }
 
-static ductile_status give_back_proven(ductile_allocator *a, dpool_arena *arena, uint64_t keep) {
+static ductile_status give_back_candidate(ductile_allocator *a, const dpool_arena *arena,
+                                          const candidate *c, uint64_t keep) {
     ductile_status first = DUCTILE_OK;
-    while (held(a) > keep && dpool_reserve_room(a, 2) == DUCTILE_OK) {
+    while (held(a) > keep) {
+        ductile_status status = dpool_reserve_room(a, ROOM);
+        if (status != DUCTILE_OK) {
+            return first_error(first, status);
+        }
         dti_lock_take(&a->hot);
-        dpool_block *b = take_topmost_locked(a, arena, held(a) - keep);
+        dpool_block *b = take_from_locked(a, arena, c, held(a) - keep);
         dti_lock_open(&a->hot);
         if (b == NULL) {
             break;
         }
-        ductile_status status = give_back_block(a, b);
-        first = first == DUCTILE_OK ? status : first;
-        status = dvmm_store_release_cached(&a->store, keep);
-        first = first == DUCTILE_OK ? status : first;
+        first = first_error(first, give_back_block(a, b));
+        first = first_error(first, dvmm_store_release_cached(&a->store, keep));
     }
+    return first;
+}
+
+static ductile_status give_back_proven(ductile_allocator *a, const dpool_arena *arena,
+                                       uint64_t keep) {
+    if (held(a) <= keep) {
+        return DUCTILE_OK;
+    }
+    candidates c = {NULL, 0, 0};
+    ductile_status first = find_candidates(a, arena, &c);
+    for (size_t i = 0; i < c.n && held(a) > keep; i++) {
+        first = first_error(first, give_back_candidate(a, arena, &c.all[i], keep));
+    }
+    free(c.all);
     return first;
 }
 
 static ductile_status give_back_all_proven(ductile_allocator *a, uint64_t keep) {
     ductile_status first = dvmm_store_release_cached(&a->store, keep);
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        ductile_status status = give_back_proven(a, arena, keep);
-        first = first == DUCTILE_OK ? status : first;
+        first = first_error(first, give_back_proven(a, arena, keep));
     }
     dpool_publish_store(a);
     return first;
@@ -141,7 +253,8 @@ static void drop_empty_ranges(ductile_allocator *a) {
 
 void dpool_collect_garbage(ductile_allocator *a, uint64_t need) {
     double threshold = a->options.garbage_collection_threshold;
-    uint64_t most = (uint64_t)(threshold * (double)a->store.limit_bytes);
+    uint64_t limit = dti_min(a->store.limit_bytes, a->device_bytes);
+    uint64_t most = (uint64_t)(threshold * (double)limit);
     if (threshold > 0 && held(a) + need > most) {
         (void)give_back_all_proven(a, most > need ? most - need : 0);
     }
@@ -204,6 +317,44 @@ static ductile_status wait_for_streams(ductile_allocator *a) {
     return DUCTILE_OK;
 }
 
+static uint64_t count_marks(const dpool_use *uses) {
+    uint64_t n = 0;
+    for (const dpool_use *use = uses; use != NULL; use = use->next) {
+        n += use->marker != NULL;
+    }
+    return n;
+}
+
+static uint64_t count_pending_marks(ductile_allocator *a) {
+    uint64_t n = 0;
+    dti_lock_take(&a->hot);
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (const dpool_use *u = arena->pending_first; u != NULL; u = u->pending_next) {
+            n += count_marks(u);
+        }
+    }
+    dti_lock_open(&a->hot);
+    return n;
+}
+
+/* Each wait is for one marker, so as many waits as there are markers now are enough for what is
+ * pending now. Other threads may go on freeing: theirs belong to the next trim. */
+static void wait_for_pending(ductile_allocator *a) {
+    uint64_t n = count_pending_marks(a);
+    while (n > 0 && dpool_wait_pending(a)) {
+        n--;
+    }
+}
+
+/* In relaxed mode, or the waits would break other threads' captures. */
+static ductile_status wait_for_work(ductile_allocator *a) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    wait_for_pending(a);
+    ductile_status status = wait_for_streams(a);
+    dvmm_capture_restore(a->driver, mode);
+    return status;
+}
+
 /* What can go back without waiting does. */
 static ductile_status give_back_now(ductile_allocator *a, uint64_t keep, bool *enough) {
     dvmm_capture_mode mode = dpool_slow_enter(a);
@@ -221,9 +372,6 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
     if (enough || status != DUCTILE_OK) {
         return status;
     }
-    while (dpool_wait_pending(a)) {
-        /* each wait takes one marker off; markers of frees that follow belong to the next trim */
-    }
-    status = wait_for_streams(a);
+    status = wait_for_work(a);
     return status == DUCTILE_OK ? give_back_now(a, keep, &enough) : status;
 }
