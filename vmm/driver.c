@@ -37,11 +37,13 @@ static bool life_is_watched(void) {
 }
 
 ductile_status dvmm_usable(const dvmm_driver *d) {
-    if (atomic_load_explicit(&process_exits, memory_order_relaxed)) {
-        return DUCTILE_ERR_EXITING;
-    }
+    /* A child may exit too, and must not wait for locks that nobody in it holds: forks come first
+     */
     if (d->birth != atomic_load_explicit(&forks_above, memory_order_relaxed)) {
         return DUCTILE_ERR_FORKED;
+    }
+    if (atomic_load_explicit(&process_exits, memory_order_relaxed)) {
+        return DUCTILE_ERR_EXITING;
     }
     int poison = atomic_load_explicit(&d->poison, memory_order_relaxed);
     return poison == DVMM_SUCCESS ? DUCTILE_OK : dvmm_status_of(poison);
