@@ -7,6 +7,7 @@
 #include "pool/arena.h"
 #include "tests/support/audit.h"
 #include "tests/support/expect.h"
+#include "vmm/base/check.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -153,6 +154,9 @@ static void *open_an_arena(void *unused) {
 
 /* The range needs a node for its one gap; while it is being reserved, hits use all nodes up. */
 Test(mark_order, a_new_range_survives_hits_that_take_its_node, .timeout = 60) {
+    if (DUCTILE_CHECK >= 3) {
+        cr_skip_test("every call checks the whole heap, which waits for the stopped thread's lock");
+    }
     fixture_setup setup = {.n_streams = 2, .conf = "heal:off"};
     open_slow(&setup, BEFORE_A_RESERVATION);
     assert_ok(ductile_free(slow.f.allocator, take(64 * MIB, slow.f.streams[0])));
