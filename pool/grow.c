@@ -17,6 +17,7 @@ typedef struct request {
     uint64_t requested;
     ductile_stream stream;
     dpool_arena *arena;
+    bool tried_without_cache;
     dpool_block *block; /* the result */
 } request;
 
@@ -173,7 +174,8 @@ static ductile_status attempt(ductile_allocator *a, request *r) {
     dpool_collect_garbage(a, r->size);
     status = grow(a, r);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && a->max_handle_granules > 1 &&
-        a->store.cached_bytes > 0) {
+        a->store.cached_bytes > 0 && !r->tried_without_cache) {
+        r->tried_without_cache = true;
         /* Cached handles may fit no gap and yet count: give them back and try again. */
         (void)dvmm_store_release_cached(&a->store, 0);
         dpool_publish_store(a);
@@ -196,10 +198,35 @@ static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot
     return false;
 }
 
-/* Waits for all work of the device: afterwards all free memory is proven. */
-static bool wait_for_context(ductile_allocator *a) {
+/* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
+ * in its own arena needs no proof. */
+static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *arena,
+                              const dpool_arena *own) {
+    if (arena->pending_first != NULL || arena == own) {
+        return arena->pending_first != NULL;
+    }
+    const dpool_block *b = dpool_index_below(&arena->index, NULL);
+    while (b != NULL && b->size >= a->granule && b->epoch < arena->proven_epoch) {
+        b = dpool_index_below(&arena->index, b);
+    }
+    return b != NULL && b->size >= a->granule;
+}
+
+static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
+    bool hope = false;
+    dti_lock_take(&a->hot);
+    for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
+        hope = holds_hope_locked(a, arena, own);
+    }
+    dti_lock_open(&a->hot);
+    return hope;
+}
+
+/* Waits for all work of the device: afterwards all free memory is proven. Captures that this
+ * allocator knows nothing of cannot be asked about, so it is done only where it may help. */
+static bool wait_for_context(ductile_allocator *a, const dpool_arena *own) {
     dpool_snapshot snapshot;
-    if (dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
+    if (!is_there_hope(a, own) || dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
         return false;
     }
     bool done = !any_is_captured(a, &snapshot) && dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
@@ -240,7 +267,7 @@ static bool relieve(ductile_allocator *a, const request *r, pressure *p) {
     }
     if (!p->context_waited) {
         p->context_waited = true;
-        if (wait_for_context(a)) {
+        if (wait_for_context(a, r->arena)) {
             return true;
         }
     }

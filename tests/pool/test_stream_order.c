@@ -231,6 +231,15 @@ Test(others_capture, survives_a_hopeless_allocation_where_the_stream_is_known) {
     close_audited();
 }
 
+Test(others_capture, survives_a_hopeless_allocation) {
+    begin_capture();
+    ductile_addr address = 0;
+    assert_status(ductile_alloc(f.allocator, 60 * MIB, f.streams[0], &address),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    end_capture();
+    close_audited();
+}
+
 Test(others_capture, survives_a_trim) {
     begin_capture();
     assert_ok(ductile_trim(f.allocator, 0, NULL));
