@@ -52,8 +52,10 @@ typedef struct dpool_block {
             struct dpool_block *list_next;
         };
     };
-    uint64_t epoch : 56; /* FREE: the arena's allocation count when it was freed, see arena.h */
-    uint64_t state : 8;  /* dpool_state */
+    uint64_t epoch : 44;    /* FREE: the arena's allocation count when it was freed, see arena.h;
+                               2^44 are five years of 100,000 a second */
+    uint64_t priority : 16; /* FREE, in a tree of the index: its place there */
+    uint64_t state : 4;     /* dpool_state */
 } dpool_block;
 
 _Static_assert(sizeof(dpool_block) == 64, "a block is one cache line");
@@ -92,7 +94,7 @@ static inline ductile_addr dpool_end(const dpool_block *b) {
 }
 
 static inline void dpool_set_epoch(dpool_block *b, uint64_t epoch) {
-    b->epoch = epoch & (((uint64_t)1 << 56) - 1);
+    b->epoch = epoch & (((uint64_t)1 << 44) - 1);
 }
 
 /*

@@ -6,12 +6,13 @@
 /* ---- Treap of one bin ---------------------------------------------------------------------- */
 
 /* Mixed well: the addresses of equal blocks stand in regular strides, and a hash that keeps a
- * stride's order would turn the tree into a list. */
-static inline uint64_t priority(const dpool_block *b) {
+ * stride's order would turn the tree into a list. Kept in the block, since a descent compares it at
+ * every step. */
+static inline uint64_t choose_priority(const dpool_block *b) {
     uint64_t h = b->addr / DPOOL_UNIT;
     h = (h ^ (h >> 15)) * UINT64_C(0xD6E8FEB86659FD93);
     h = (h ^ (h >> 32)) * UINT64_C(0x9E3779B97F4A7C15);
-    return h ^ (h >> 29);
+    return h >> 48;
 }
 
 static inline bool comes_before(const dpool_block *a, const dpool_block *b) {
@@ -39,9 +40,9 @@ static void put_above(dpool_block **at, dpool_block *b) {
 }
 
 static void tree_insert(dpool_block **root, dpool_block *b) {
-    uint64_t mine = priority(b);
+    uint64_t mine = b->priority;
     dpool_block **at = root;
-    while (*at != NULL && priority(*at) >= mine) {
+    while (*at != NULL && (*at)->priority >= mine) {
         at = comes_before(*at, b) ? &(*at)->right : &(*at)->left;
     }
     put_above(at, b);
@@ -50,7 +51,7 @@ static void tree_insert(dpool_block **root, dpool_block *b) {
 /* Joins the two subtrees of a node that leaves; all of left comes before all of right. */
 static void join_at(dpool_block **at, dpool_block *left, dpool_block *right) {
     while (left != NULL && right != NULL) {
-        if (priority(left) > priority(right)) {
+        if (left->priority > right->priority) {
             *at = left;
             at = &left->right;
             left = left->right;
@@ -168,6 +169,7 @@ static unsigned previous_bin(const dpool_free_index *index, unsigned bin) {
 static void bin_insert(dpool_free_index *index, dpool_block *b) {
     unsigned bin = dpool_bin(b->size);
     dpool_block **root = &index->bins[bin];
+    b->priority = choose_priority(b) & 0xFFFF;
     if (*root == NULL) {
         mark_bin(index, bin);
         b->left = NULL;
@@ -277,7 +279,7 @@ typedef struct tree_walk {
 } tree_walk;
 
 static bool is_heaped(const dpool_block *b, const dpool_block *child) {
-    return child == NULL || priority(child) <= priority(b);
+    return child == NULL || child->priority <= b->priority;
 }
 
 static bool visit(tree_walk *w, const dpool_block *b, unsigned bin) {
