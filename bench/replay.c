@@ -17,17 +17,17 @@
 #include <stdlib.h>
 
 /* One run of the subcommand. */
-typedef struct session {
+typedef struct replay_job {
     const replay_options *options;
     trace **traces; /* as many as the options name */
     bench_device device;
     timeline timeline;
     bool has_failed;
-} session;
+} replay_job;
 
 /* ---- Inputs -------------------------------------------------------------------------------- */
 
-static bool load_trace(session *s, size_t index) {
+static bool load_trace(replay_job *s, size_t index) {
     trace_error error;
     const char *path = s->options->traces[index];
     s->traces[index] = trace_load(path, s->options->gpu, &error);
@@ -39,7 +39,7 @@ static bool load_trace(session *s, size_t index) {
     return s->traces[index] != NULL;
 }
 
-static bool load_traces(session *s) {
+static bool load_traces(replay_job *s) {
     for (size_t i = 0; i < s->options->n_traces; i++) {
         if (!load_trace(s, i)) {
             return false;
@@ -48,7 +48,7 @@ static bool load_traces(session *s) {
     return true;
 }
 
-static bool has_snapshot(const session *s) {
+static bool has_snapshot(const replay_job *s) {
     for (size_t i = 0; i < s->options->n_traces; i++) {
         if (s->traces[i]->is_snapshot) {
             return true;
@@ -57,7 +57,7 @@ static bool has_snapshot(const session *s) {
     return false;
 }
 
-static bool find_device(session *s) {
+static bool find_device(replay_job *s) {
     char reason[256] = "";
     const replay_options *o = s->options;
     if (!bench_device_find(o->device, o->ordinal, &s->device, reason, sizeof reason)) {
@@ -67,7 +67,7 @@ static bool find_device(session *s) {
     return true;
 }
 
-static bool open_timeline(session *s) {
+static bool open_timeline(replay_job *s) {
     char reason[256];
     if (s->options->timeline != NULL &&
         !timeline_open(&s->timeline, s->options->timeline, &s->device, reason, sizeof reason)) {
@@ -79,7 +79,7 @@ static bool open_timeline(session *s) {
 
 /* ---- Replays ------------------------------------------------------------------------------- */
 
-static void note_failure(session *s, const report_row *row) {
+static void note_failure(replay_job *s, const report_row *row) {
     const replay_spec *spec = row->spec;
     if (row->result->outcome == REPLAY_FAILED) {
         bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
@@ -92,7 +92,7 @@ static void note_failure(session *s, const report_row *row) {
     }
 }
 
-static void report(session *s, const report_row *row) {
+static void report(replay_job *s, const report_row *row) {
     if (s->options->json) {
         report_json(stdout, row);
     } else {
@@ -102,7 +102,7 @@ static void report(session *s, const report_row *row) {
     note_failure(s, row);
 }
 
-static replay_spec make_spec(const session *s, const trace *t, const contender_ops *contender) {
+static replay_spec make_spec(const replay_job *s, const trace *t, const contender_ops *contender) {
     const replay_options *o = s->options;
     return (replay_spec){
         .trace = t,
@@ -117,7 +117,7 @@ static replay_spec make_spec(const session *s, const trace *t, const contender_o
     };
 }
 
-static void replay_contender(session *s, const trace *t, const contender_ops *contender) {
+static void replay_contender(replay_job *s, const trace *t, const contender_ops *contender) {
     replay_spec spec = make_spec(s, t, contender);
     replay_result result;
     replay_run(&spec, &result);
@@ -129,7 +129,7 @@ static void replay_contender(session *s, const trace *t, const contender_ops *co
     report(s, &row);
 }
 
-static void replay_trace(session *s, const trace *t) {
+static void replay_trace(replay_job *s, const trace *t) {
     if (!s->options->json) {
         report_table_begin(stdout, t, s->options->min_capacity);
     }
@@ -138,7 +138,7 @@ static void replay_trace(session *s, const trace *t) {
     }
 }
 
-static int replay_all(session *s) {
+static int replay_all(replay_job *s) {
     if (!s->options->json) {
         provenance_print_heading(stdout, &s->device);
     }
@@ -152,7 +152,7 @@ static int replay_all(session *s) {
     return s->has_failed ? BENCH_FAILED : BENCH_DONE;
 }
 
-static int run_session(session *s) {
+static int run_session(replay_job *s) {
     if (!load_traces(s)) {
         return BENCH_FAILED;
     }
@@ -168,7 +168,7 @@ static int run_options(const replay_options *options) {
         replay_options_print_help();
         return BENCH_DONE;
     }
-    session s = {.options = options};
+    replay_job s = {.options = options};
     s.traces = calloc(options->n_traces, sizeof(trace *));
     if (s.traces == NULL) {
         bench_complain("the host has no memory left");
