@@ -62,6 +62,7 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     d->ops = ops;
     d->ctx = ctx;
     d->caps = *caps;
+    d->opened = dti_tick_base_now();
     d->birth = atomic_load_explicit(&forks_above, memory_order_relaxed);
     *out = d;
     return DUCTILE_OK;
@@ -90,20 +91,13 @@ const dvmm_driver_ops *dvmm_raw_ops(const dvmm_driver *d, void **ctx) {
 
 /* ---- Clocks -------------------------------------------------------------------------------- */
 
-static uint64_t host_clock_ns(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* Which time it is on the device when the host's clock shows host_ns: one reading serves both
- * where the device has no clock of its own. */
-static uint64_t device_time_at(const dvmm_driver *d, uint64_t host_ns) {
-    return d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : host_ns;
+/* A device with a clock of its own is read at both ends of a call; another shares the host's. */
+static uint64_t device_clock_ns(const dvmm_driver *d) {
+    return d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : 0;
 }
 
 uint64_t dvmm_clock_ns(dvmm_driver *d) {
-    return device_time_at(d, host_clock_ns());
+    return d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : dti_clock_ns();
 }
 
 /* ---- Accounts ------------------------------------------------------------------------------ */
@@ -126,7 +120,8 @@ void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out) {
         out->calls[i] = atomic_load_explicit(&d->calls[i], memory_order_relaxed);
         out->failures[i] = atomic_load_explicit(&d->failures[i], memory_order_relaxed);
     }
-    out->host_time_ns = atomic_load_explicit(&d->host_time_ns, memory_order_relaxed);
+    out->host_time_ns =
+        dti_ticks_to_ns(&d->opened, atomic_load_explicit(&d->host_ticks, memory_order_relaxed));
     out->driver_time_ns = d->ops->clock_ns != NULL
                               ? atomic_load_explicit(&d->driver_time_ns, memory_order_relaxed)
                               : out->host_time_ns;
@@ -137,10 +132,9 @@ static void add(_Atomic uint64_t *counter, uint64_t n) {
 }
 
 static void account_time(const seam_call *c) {
-    uint64_t now = host_clock_ns();
-    add(&c->driver->host_time_ns, now - c->host_start);
+    add(&c->driver->host_ticks, dti_ticks() - c->host_start);
     if (c->driver->ops->clock_ns != NULL) {
-        add(&c->driver->driver_time_ns, device_time_at(c->driver, now) - c->driver_start);
+        add(&c->driver->driver_time_ns, device_clock_ns(c->driver) - c->driver_start);
     }
 }
 
@@ -189,8 +183,8 @@ bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t addr
     c->call = call;
     c->address = address;
     c->size = size;
-    c->host_start = host_clock_ns();
-    c->driver_start = device_time_at(d, c->host_start);
+    c->driver_start = device_clock_ns(d);
+    c->host_start = dti_ticks();
     return true;
 }
 

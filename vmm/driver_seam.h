@@ -5,6 +5,7 @@
 #ifndef DUCTILE_VMM_DRIVER_SEAM_H
 #define DUCTILE_VMM_DRIVER_SEAM_H
 
+#include "vmm/base/ticks.h"
 #include "vmm/driver.h"
 
 #include <stdatomic.h>
@@ -15,6 +16,7 @@ struct dvmm_driver {
     const dvmm_driver_ops *ops;
     void *ctx; /* the backend's; closed with the driver */
     dvmm_caps caps;
+    dti_tick_base opened;
     unsigned birth; /* how often this process's line had forked when the driver was opened */
 
     /* set once: the first code after which nothing may be called, 0 until then */
@@ -24,7 +26,7 @@ struct dvmm_driver {
     _Atomic uint64_t calls[DVMM_N_CALLS];
     _Atomic uint64_t failures[DVMM_N_CALLS];
     _Atomic uint64_t driver_time_ns;
-    _Atomic uint64_t host_time_ns;
+    _Atomic uint64_t host_ticks; /* since `opened` */
 
     /* trace is published last, so that who sees it sees the two others */
     void *trace_user;
@@ -38,7 +40,7 @@ typedef struct seam_call {
     dvmm_call call;
     uint64_t address; /* operands, for the trace only */
     uint64_t size;
-    uint64_t host_start;
+    uint64_t host_start; /* in ticks */
     uint64_t driver_start;
     ductile_status refusal; /* valid when dvmm_begin_call returned false */
 } seam_call;
