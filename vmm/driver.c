@@ -62,7 +62,7 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     d->ops = ops;
     d->ctx = ctx;
     d->caps = *caps;
-    d->opened = dti_tick_base_now();
+    dti_ticks_prepare();
     d->birth = atomic_load_explicit(&forks_above, memory_order_relaxed);
     *out = d;
     return DUCTILE_OK;
@@ -120,8 +120,7 @@ void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out) {
         out->calls[i] = atomic_load_explicit(&d->calls[i], memory_order_relaxed);
         out->failures[i] = atomic_load_explicit(&d->failures[i], memory_order_relaxed);
     }
-    out->host_time_ns =
-        dti_ticks_to_ns(&d->opened, atomic_load_explicit(&d->host_ticks, memory_order_relaxed));
+    out->host_time_ns = dti_ticks_to_ns(atomic_load_explicit(&d->host_ticks, memory_order_relaxed));
     out->driver_time_ns = d->ops->clock_ns != NULL
                               ? atomic_load_explicit(&d->driver_time_ns, memory_order_relaxed)
                               : out->host_time_ns;

@@ -16,7 +16,6 @@ struct dvmm_driver {
     const dvmm_driver_ops *ops;
     void *ctx; /* the backend's; closed with the driver */
     dvmm_caps caps;
-    dti_tick_base opened;
     unsigned birth; /* how often this process's line had forked when the driver was opened */
 
     /* set once: the first code after which nothing may be called, 0 until then */
@@ -26,7 +25,7 @@ struct dvmm_driver {
     _Atomic uint64_t calls[DVMM_N_CALLS];
     _Atomic uint64_t failures[DVMM_N_CALLS];
     _Atomic uint64_t driver_time_ns;
-    _Atomic uint64_t host_ticks; /* since `opened` */
+    _Atomic uint64_t host_ticks;
 
     /* trace is published last, so that who sees it sees the two others */
     void *trace_user;

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/base/ticks.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <time.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <pthread.h>
 #endif
+
+enum { MEASURE_NS = 1000000 };
+
+/* Set once by dti_ticks_prepare. */
+static bool counter_is_steady;
+static double ns_per_tick = 1.0;
 
 uint64_t dti_clock_ns(void) {
     struct timespec now;
@@ -16,45 +22,52 @@ uint64_t dti_clock_ns(void) {
 }
 
 #if defined(__x86_64__)
-
-static bool counter_is_steady;
+static uint64_t read_counter(void) {
+    return __builtin_ia32_rdtsc();
+}
 
 /* Leaf 0x80000007, EDX bit 8: the counter's rate depends on no state of the processor. */
-static void look_at_counter(void) {
+static bool has_steady_counter(void) {
     unsigned a = 0;
     unsigned b = 0;
     unsigned c = 0;
     unsigned d = 0;
-    counter_is_steady = __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;
+    return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;
 }
-
-uint64_t dti_ticks(void) {
-    return counter_is_steady ? __builtin_ia32_rdtsc() : dti_clock_ns();
-}
-
-static void prepare(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, look_at_counter);
-}
-
 #else
-
-uint64_t dti_ticks(void) {
+static uint64_t read_counter(void) {
     return dti_clock_ns();
 }
 
-static void prepare(void) {
+static bool has_steady_counter(void) {
+    return false;
 }
-
 #endif
 
-dti_tick_base dti_tick_base_now(void) {
-    prepare();
-    return (dti_tick_base){.ticks = dti_ticks(), .ns = dti_clock_ns()};
+static void measure_rate(void) {
+    if (!has_steady_counter()) {
+        return;
+    }
+    uint64_t start_ns = dti_clock_ns();
+    uint64_t start = read_counter();
+    uint64_t ns = 0;
+    while (ns < MEASURE_NS) {
+        ns = dti_clock_ns() - start_ns;
+    }
+    uint64_t ticks = read_counter() - start;
+    counter_is_steady = ticks > 0;
+    ns_per_tick = ticks > 0 ? (double)ns / (double)ticks : 1.0;
 }
 
-uint64_t dti_ticks_to_ns(const dti_tick_base *base, uint64_t ticks) {
-    uint64_t ns = dti_clock_ns() - base->ns;
-    uint64_t passed = dti_ticks() - base->ticks;
-    return passed == 0 ? 0 : (uint64_t)((double)ticks * ((double)ns / (double)passed));
+void dti_ticks_prepare(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, measure_rate);
+}
+
+uint64_t dti_ticks(void) {
+    return counter_is_steady ? read_counter() : dti_clock_ns();
+}
+
+uint64_t dti_ticks_to_ns(uint64_t ticks) {
+    return (uint64_t)((double)ticks * ns_per_tick);
 }
