@@ -127,22 +127,33 @@ static const bench_option *find_in(const bench_option *table, const char *word, 
     return NULL;
 }
 
+static const bench_option *find_shared(const bench_option *entry) {
+    return find_in(shared_options, entry->name, strlen(entry->name));
+}
+
 static const bench_option *find_option(const bench_command *command, const char *word,
                                        size_t length) {
     const bench_option *found = find_in(command->own, word, length);
-    return found != NULL ? found : find_in(shared_options, word, length);
+    return found != NULL && found->parse != NULL ? found : find_in(shared_options, word, length);
+}
+
+static bool refuse_unknown(bench_parser *p, const bench_command *command, const char *word) {
+    return command->operand != NULL
+               ? bench_refuse(p, "unknown option '%s'; see ductile-bench %s --help", word,
+                              command->name)
+               : bench_refuse(p, "'%s' is no option; see ductile-bench %s --help", word,
+                              command->name);
 }
 
 /* Reads argv[*index], and the word after it if that is its value: then *index moves on. */
-static bool parse_word(bench_parser *p, const bench_command *command, int argc, char **argv,
-                       int *index) {
+static bool parse_option(bench_parser *p, const bench_command *command, int argc, char **argv,
+                         int *index) {
     const char *word = argv[*index];
     size_t length = strcspn(word, "=");
     const bench_option *found = find_option(command, word, length);
     const char *value = word[length] == '=' ? word + length + 1 : NULL;
     if (found == NULL) {
-        return bench_refuse(p, "'%s' is no option; see ductile-bench %s --help", word,
-                            command->name);
+        return refuse_unknown(p, command, word);
     }
     if (found->value == NULL && value != NULL) {
         return bench_refuse(p, "%s takes no value", found->name);
@@ -156,6 +167,30 @@ static bool parse_word(bench_parser *p, const bench_command *command, int argc, 
     return found->parse(p, value);
 }
 
+static bool looks_like_option(const char *word) {
+    return word[0] == '-' && word[1] != '\0';
+}
+
+/* Where there are operands, everything behind "--" is one. */
+static bool parse_words(bench_parser *p, const bench_command *command, int argc, char **argv) {
+    bool takes_operands = command->operand != NULL;
+    bool only_operands = false;
+    for (int i = 1; i < argc; i++) {
+        bool ok = true;
+        if (takes_operands && !only_operands && strcmp(argv[i], "--") == 0) {
+            only_operands = true;
+        } else if (takes_operands && (only_operands || !looks_like_option(argv[i]))) {
+            ok = command->take_operand(p, argv[i]);
+        } else {
+            ok = parse_option(p, command, argc, argv, &i);
+        }
+        if (!ok) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool check_settings(bench_parser *p) {
     ductile_options scratch;
     char why[160] = "";
@@ -167,40 +202,62 @@ static bool check_settings(bench_parser *p) {
            bench_refuse(p, "--set: %s", why);
 }
 
+static bool check_combination(bench_parser *p, const bench_command *command) {
+    return (command->check == NULL || command->check(p)) && check_settings(p);
+}
+
 bool bench_options_parse(const bench_command *command, int argc, char **argv, bench_options *shared,
                          void *own, char *message, size_t message_size) {
     bench_parser p = {
         .shared = shared, .own = own, .message = message, .message_size = message_size};
     *shared = (bench_options){0};
-    for (int i = 1; i < argc; i++) {
-        if (!parse_word(&p, command, argc, argv, &i)) {
-            return false;
-        }
+    if (!parse_words(&p, command, argc, argv)) {
+        return false;
     }
     if (shared->n_contenders == 0) {
         choose_all_contenders(shared);
     }
-    return shared->help || check_settings(&p);
+    return shared->help || check_combination(&p, command);
 }
 
 /* ---- Help ---------------------------------------------------------------------------------- */
 
-static void print_table(const bench_option *table) {
+static void print_option(const bench_option *option, const char *help) {
+    char left[64];
+    (void)snprintf(left, sizeof left, "%s%s%s", option->name, option->value != NULL ? " " : "",
+                   option->value != NULL ? option->value : "");
+    printf("  %-32s  %s\n", left, help);
+}
+
+static void print_own(const bench_option *table) {
     for (; table->name != NULL; table++) {
-        char left[64];
-        (void)snprintf(left, sizeof left, "%s%s%s", table->name, table->value != NULL ? " " : "",
-                       table->value != NULL ? table->value : "");
-        printf("  %-32s  %s\n", left, table->help);
+        const bench_option *option = table->parse != NULL ? table : find_shared(table);
+        print_option(option, table->help != NULL ? table->help : option->help);
+    }
+}
+
+/* Those that the bench's own table has not given a place. */
+static void print_shared(const bench_option *own) {
+    for (const bench_option *option = shared_options; option->name != NULL; option++) {
+        if (find_in(own, option->name, strlen(option->name)) == NULL) {
+            print_option(option, option->help);
+        }
     }
 }
 
 void bench_options_print_help(const bench_command *command) {
-    printf("usage: ductile-bench %s [OPTION]...\n\n%s\n\n", command->name, command->summary);
-    print_table(command->own);
-    print_table(shared_options);
+    bool takes_operands = command->operand != NULL;
+    printf("usage: ductile-bench %s [OPTION]...%s%s%s\n\n%s\n\n", command->name,
+           takes_operands ? " " : "", takes_operands ? command->operand : "",
+           takes_operands ? "..." : "", command->summary);
+    print_own(command->own);
+    print_shared(command->own);
     printf("\nContenders:\n");
     for (size_t i = 0; all_contenders[i] != NULL; i++) {
         printf("  %-16s  %s\n", all_contenders[i]->name, all_contenders[i]->summary);
     }
-    printf("\nExit status: 0 done, 1 something failed, 2 the command line cannot be meant.\n");
+    printf("\nExit status: %s\n",
+           command->exit_status != NULL
+               ? command->exit_status
+               : "0 done, 1 something failed, 2 the command line cannot be meant.");
 }

@@ -39,6 +39,10 @@ typedef struct bench_parser {
 /* Returns false: the message is set. */
 typedef bool (*bench_option_fn)(bench_parser *p, const char *value);
 
+/*
+ * In a bench's own table an entry without parse stands for the shared option of that name: it
+ * gives it its place in the help and, unless NULL, a help of its own.
+ */
 typedef struct bench_option {
     const char *name;  /* "--repeat" */
     const char *value; /* what it is called in the help; NULL: takes none, parse gets NULL */
@@ -51,6 +55,10 @@ typedef struct bench_command {
     const char *name;
     const char *summary; /* a paragraph for --help */
     const bench_option *own;
+    const char *operand;            /* what a word that is no option is called; NULL: takes none */
+    bench_option_fn take_operand;   /* together with operand */
+    bool (*check)(bench_parser *p); /* of options against each other; NULL: nothing to check */
+    const char *exit_status;        /* for --help, without the line's end; NULL: the usual */
 } bench_command;
 
 /* argv[0] is the subcommand's name. False: message holds one line. */

@@ -3,26 +3,25 @@
 #ifndef DUCTILE_BENCH_REPLAY_OPTIONS_H
 #define DUCTILE_BENCH_REPLAY_OPTIONS_H
 
-#include "bench/contender.h"
-#include "bench/device.h"
+#include "bench/command_line.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REPLAY_MAX_CONTENDERS = 16, REPLAY_MAX_SETTINGS = 64, REPLAY_MAX_PASSES = 1000000 };
+enum { REPLAY_MAX_PASSES = 1000000 };
 
 /* Strings point into the command line. */
 typedef struct replay_options {
     bench_device_kind device;
     int ordinal;
-    const contender_ops *contenders[REPLAY_MAX_CONTENDERS]; /* all of them unless chosen */
+    const contender_ops *contenders[BENCH_MAX_CONTENDERS]; /* all of them unless chosen */
     size_t n_contenders;
     uint64_t capacity_bytes; /* 0: what the device has */
     bool min_capacity;
     uint64_t n_passes;
     uint64_t lag;
-    const char *settings[REPLAY_MAX_SETTINGS];
+    const char *settings[BENCH_MAX_SETTINGS];
     size_t n_settings;
     bool json;
     int gpu; /* TRACE_BUSIEST_GPU unless chosen */
