@@ -321,6 +321,20 @@ void dpool_make_busy_locked(dpool_block *b) {
     b->state = DPOOL_BUSY;
 }
 
+dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                     ductile_addr to) {
+    dpool_make_busy_locked(b);
+    dpool_block *middle = dpool_cut(&a->nodes, b, from);
+    dpool_block *after = dpool_cut(&a->nodes, middle, to);
+    if (after != middle) {
+        (void)dpool_make_free_locked(a, after);
+    }
+    if (middle != b) {
+        (void)dpool_make_free_locked(a, b);
+    }
+    return middle;
+}
+
 void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
     dpool_arena *arena = b->region->arena;
     dpool_counts *c = &a->counts;

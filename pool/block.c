@@ -52,6 +52,10 @@ dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size) {
     return rest;
 }
 
+dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr) {
+    return addr > b->addr && addr < dpool_end(b) ? dpool_split(nodes, b, addr - b->addr) : b;
+}
+
 void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b) {
     dpool_block *gone = b->next;
     DTI_ASSERT(gone != NULL && gone->addr == dpool_end(b));

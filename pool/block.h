@@ -104,6 +104,9 @@ static inline void dpool_set_epoch(dpool_block *b, uint64_t epoch) {
  */
 dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size);
 
+/* Cuts at addr if it lies inside the block. Returns the part from addr on, or the block itself. */
+dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr);
+
 /* Makes b one with its next neighbour, whose node is given back. The later epoch stays.
  * Pre: neither is in an index or list that depends on size; the next one is in none at all. */
 void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);

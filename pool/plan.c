@@ -99,31 +99,11 @@ static void add_piece(ductile_allocator *a, ductile_addr from, ductile_addr to) 
     p->n_granules += n;
 }
 
-/* Cuts a BUSY block at addr, if addr lies inside. Returns the part from addr on. */
-static dpool_block *cut(ductile_allocator *a, dpool_block *b, ductile_addr addr) {
-    return addr > b->addr && addr < dpool_end(b) ? dpool_split(&a->nodes, b, addr - b->addr) : b;
-}
-
-/* What lies before `from` or from `to` on stays as it was; the middle is BUSY and returned. */
-static dpool_block *carve_free(ductile_allocator *a, dpool_block *b, ductile_addr from,
-                               ductile_addr to) {
-    dpool_make_busy_locked(b);
-    dpool_block *middle = cut(a, b, from);
-    dpool_block *after = cut(a, middle, to);
-    if (after != middle) {
-        (void)dpool_make_free_locked(a, after);
-    }
-    if (middle != b) {
-        (void)dpool_make_free_locked(a, b);
-    }
-    return middle;
-}
-
 static dpool_block *carve_gap(ductile_allocator *a, dpool_block *b, ductile_addr from,
                               ductile_addr to) {
     dpool_make_busy_locked(b);
-    dpool_block *middle = cut(a, b, from);
-    dpool_block *after = cut(a, middle, to);
+    dpool_block *middle = dpool_cut(&a->nodes, b, from);
+    dpool_block *after = dpool_cut(&a->nodes, middle, to);
     if (after != middle) {
         (void)dpool_make_gap_locked(a, after);
     }
@@ -141,15 +121,15 @@ static dpool_block *busy_part(ductile_allocator *a, dpool_block *b, ductile_addr
     ductile_addr from = dti_max(start, b->addr);
     ductile_addr to = dti_min(end, dpool_end(b));
     if (b->state == DPOOL_FREE) {
-        return carve_free(a, b, from, to);
+        return dpool_carve_free_locked(a, b, from, to);
     }
     ductile_addr low = granule_floor(a, p->region, from);
     ductile_addr high = granule_ceil(a, p->region, to);
     dpool_block *part = carve_gap(a, b, low, high);
     add_piece(a, low, high);
-    dpool_block *body = cut(a, part, from);
+    dpool_block *body = dpool_cut(&a->nodes, part, from);
     p->lead = body != part ? part : p->lead;
-    dpool_block *surplus = cut(a, body, to);
+    dpool_block *surplus = dpool_cut(&a->nodes, body, to);
     p->rest = surplus != body ? surplus : p->rest;
     return body;
 }
@@ -201,7 +181,8 @@ static bool take_from_top(const dpool_block *b) {
 static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint32_t n) {
     dpool_plan *p = a->plan;
     const dseg_segment *seg = b->region->seg;
-    dpool_block *donor = carve_free(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
+    dpool_block *donor =
+        dpool_carve_free_locked(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
     p->donor_used[p->n_donors] = 0;
     p->donors[p->n_donors++] = donor;
     p->donated += n;

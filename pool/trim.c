@@ -144,25 +144,6 @@ static span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64
     return run;
 }
 
-static dpool_block *split_off(ductile_allocator *a, dpool_block *b, ductile_addr addr) {
-    return addr > b->addr && addr < dpool_end(b) ? dpool_split(&a->nodes, b, addr - b->addr) : b;
-}
-
-/* Makes a run of a free block BUSY; what lies below and above it stays FREE. */
-static dpool_block *cut_out_locked(ductile_allocator *a, dpool_block *b, span run) {
-    const dseg_segment *seg = b->region->seg;
-    dpool_make_busy_locked(b);
-    dpool_block *middle = split_off(a, b, dseg_addr(seg, run.first));
-    dpool_block *after = split_off(a, middle, dseg_addr(seg, run.end));
-    if (after != middle) {
-        (void)dpool_make_free_locked(a, after);
-    }
-    if (middle != b) {
-        (void)dpool_make_free_locked(a, b);
-    }
-    return middle;
-}
-
 /* Takes up to `most` bytes from the top of a candidate, if it still is one; the rest of it below
  * stays the same block. NULL when there is nothing to take. */
 static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *arena,
@@ -173,7 +154,9 @@ static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *ar
         return NULL;
     }
     span run = topmost_run(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
-    return run.end == 0 ? NULL : cut_out_locked(a, b, run);
+    return run.end == 0 ? NULL
+                        : dpool_carve_free_locked(a, b, dseg_addr(b->region->seg, run.first),
+                                                  dseg_addr(b->region->seg, run.end));
 }
 
 static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {

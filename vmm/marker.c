@@ -48,9 +48,6 @@ static ductile_status new_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
         free(m);
         return status;
     }
-    dti_lock_take(&pool->lock);
-    pool->n_markers++;
-    dti_lock_open(&pool->lock);
     *out = m;
     return DUCTILE_OK;
 }
@@ -78,7 +75,6 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
     }
     atomic_store(&m->refs, 1);
     atomic_store(&m->done, false);
-    atomic_fetch_add_explicit(&pool->n_records, 1, memory_order_relaxed);
     *out = m;
     return DUCTILE_OK;
 }

@@ -24,8 +24,6 @@ typedef struct dvmm_marker_pool {
     dvmm_driver *driver; /* constant */
     dti_lock lock;       /* guards the rest */
     dvmm_marker *idle;
-    uint64_t n_markers;
-    _Atomic uint64_t n_records;
 } dvmm_marker_pool;
 
 void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver);
