@@ -13,6 +13,7 @@
 #include "bench/replay_options.h"
 #include "bench/report.h"
 #include "bench/timeline.h"
+#include "vmm/base/align.h"
 
 #include <stdlib.h>
 
@@ -95,6 +96,8 @@ static void note_failure(replay_job *s, const report_row *row) {
 static void report(replay_job *s, const report_row *row) {
     if (s->options->json) {
         report_json(stdout, row);
+    } else if (s->options->tight) {
+        report_tight_row(stdout, row);
     } else {
         report_table_row(stdout, row);
     }
@@ -117,21 +120,51 @@ static replay_spec make_spec(const replay_job *s, const trace *t, const contende
     };
 }
 
+/* Near the smallest capacity every policy has to work for its living. */
+static void replay_tight(replay_job *s, const report_row *uncapped) {
+    const replay_options *o = s->options;
+    uint64_t granule = s->device.caps.granule_bytes;
+    uint64_t least = uncapped->min_capacity_bytes;
+    replay_spec spec = *uncapped->spec;
+    replay_result result;
+    spec.capacity_bytes = dti_round_up(least + least / 100 * o->above_min_percent, granule);
+    spec.watch = NULL;
+    replay_run(&spec, &result);
+    report_row row = *uncapped;
+    row.spec = &spec;
+    row.result = &result;
+    row.is_tight = true;
+    row.above_min_percent = o->above_min_percent;
+    report(s, &row);
+}
+
 static void replay_contender(replay_job *s, const trace *t, const contender_ops *contender) {
     replay_spec spec = make_spec(s, t, contender);
     replay_result result;
     replay_run(&spec, &result);
-    report_row row = {
-        .spec = &spec, .result = &result, .has_min_capacity = s->options->min_capacity};
+    report_row row = {.spec = &spec,
+                      .result = &result,
+                      .has_min_capacity = s->options->min_capacity || s->options->tight};
     if (row.has_min_capacity && result.outcome == REPLAY_COMPLETED) {
         row.min_capacity_bytes = mincap_find(&spec, &result);
     }
     report(s, &row);
+    if (s->options->tight && row.min_capacity_bytes > 0) {
+        replay_tight(s, &row);
+    }
+}
+
+static void begin_table(const replay_job *s, const trace *t) {
+    if (s->options->tight) {
+        report_tight_begin(stdout, t);
+    } else {
+        report_table_begin(stdout, t, s->options->min_capacity);
+    }
 }
 
 static void replay_trace(replay_job *s, const trace *t) {
     if (!s->options->json) {
-        report_table_begin(stdout, t, s->options->min_capacity);
+        begin_table(s, t);
     }
     for (size_t i = 0; i < s->options->n_contenders; i++) {
         replay_contender(s, t, s->options->contenders[i]);

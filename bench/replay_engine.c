@@ -236,11 +236,11 @@ static uint64_t less(uint64_t from, uint64_t taken) {
 
 /* A host wait for another stream lasts as long as that stream's work, of which a replay has none;
  * what it waited for the watcher instead is no cost of the contender. */
-static void take_off_waiting(replay_result *result, uint64_t waited_ns) {
-    result->last_waited_ns = waited_ns;
-    result->last_host_ns = less(result->last_host_ns, waited_ns);
-    result->last.driver_time_ns = less(result->last.driver_time_ns, waited_ns);
-    result->last.driver_host_ns = less(result->last.driver_host_ns, waited_ns);
+static void take_off_waiting(replay_pass *pass, uint64_t waited_ns) {
+    pass->waited_ns = waited_ns;
+    pass->host_ns = less(pass->host_ns, waited_ns);
+    pass->stats.driver_time_ns = less(pass->stats.driver_time_ns, waited_ns);
+    pass->stats.driver_host_ns = less(pass->stats.driver_host_ns, waited_ns);
 }
 
 static bool run_pass(replay *r) {
@@ -250,10 +250,13 @@ static bool run_pass(replay *r) {
     r->stage.ops->stats(r->stage.contender, &before);
     bool ok = play_all(r);
     r->stage.ops->stats(r->stage.contender, &result->total);
-    result->last = since(&before, &result->total);
-    result->last_ops = r->n_ops;
-    result->last_host_ns = stopwatch_total_ns(&r->watch);
-    take_off_waiting(result, atomic_load(&r->gates.waited_ns) - waited_before);
+    result->last = (replay_pass){.stats = since(&before, &result->total),
+                                 .ops = r->n_ops,
+                                 .host_ns = stopwatch_total_ns(&r->watch)};
+    take_off_waiting(&result->last, atomic_load(&r->gates.waited_ns) - waited_before);
+    if (r->pass == 0) {
+        result->first = result->last;
+    }
     ductile_status status = free_everything(r);
     if (ok && status != DUCTILE_OK) {
         return fail(r, "the frees at the end of a pass", status);
@@ -322,18 +325,23 @@ void replay_run(const replay_spec *spec, replay_result *result) {
 
 /* ---- Figures ------------------------------------------------------------------------------- */
 
-double replay_ns_per_op(const replay_result *result) {
-    uint64_t driver = result->last.driver_host_ns;
-    if (result->last_ops == 0 || driver >= result->last_host_ns) {
-        return 0;
-    }
-    return (double)(result->last_host_ns - driver) / (double)result->last_ops;
+static double own_ns(const replay_pass *pass) {
+    return (double)less(pass->host_ns, pass->stats.driver_host_ns);
 }
 
-double replay_wall_ns_per_op(const replay_result *result, bool is_virtual) {
-    if (result->last_ops == 0) {
-        return 0;
-    }
-    uint64_t driver = is_virtual ? result->last.driver_time_ns : result->last.driver_host_ns;
-    return replay_ns_per_op(result) + (double)driver / (double)result->last_ops;
+static double per_op(const replay_pass *pass, double ns) {
+    return pass->ops > 0 ? ns / (double)pass->ops : 0;
+}
+
+double replay_wall_ns(const replay_pass *pass, bool is_virtual) {
+    const contender_stats *stats = &pass->stats;
+    return own_ns(pass) + (double)(is_virtual ? stats->driver_time_ns : stats->driver_host_ns);
+}
+
+double replay_ns_per_op(const replay_pass *pass) {
+    return per_op(pass, own_ns(pass));
+}
+
+double replay_wall_ns_per_op(const replay_pass *pass, bool is_virtual) {
+    return per_op(pass, replay_wall_ns(pass, is_virtual));
 }

@@ -43,26 +43,34 @@ typedef enum replay_outcome {
     REPLAY_FAILED         /* anything else: message says what */
 } replay_outcome;
 
+/* What one pass cost. */
+typedef struct replay_pass {
+    contender_stats stats; /* counts and times of this pass; peaks since the first  */
+    uint64_t ops;          /* allocations and frees                                 */
+    uint64_t host_ns;      /* host time in the contender, driver included           */
+    uint64_t waited_ns;    /* CUDA: for uses ended early; taken off all other times */
+} replay_pass;
+
 typedef struct replay_result {
     replay_outcome outcome;
     char message[256];         /* of ABSENT and FAILED */
     uint64_t stopped_at_event; /* of OUT_OF_MEMORY and FAILED, counted from 0 in its pass */
     uint64_t stopped_in_pass;  /* counted from 1 */
     contender_stats total;     /* over all passes */
-    contender_stats last;      /* counts and times of the last pass; peaks as in total */
-    uint64_t last_ops;         /* allocations and frees of the last pass */
-    uint64_t last_host_ns;     /* host time of the last pass in the contender, driver included */
+    replay_pass first;         /* from an empty cache */
+    replay_pass last;          /* the same as first where there is but one */
     uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */
-    uint64_t last_waited_ns;   /* for that, in the last pass; taken off all times of that pass */
     uint64_t violations;       /* virtual GPU: mistakes that hardware lets pass */
     char last_violation[160];
 } replay_result;
 
 void replay_run(const replay_spec *spec, replay_result *result);
 
-/* Host time per operation in the last pass, without and with the driver's part; the latter is the
- * modelled time on the virtual GPU. 0 if the pass had no operation. */
-double replay_ns_per_op(const replay_result *result);
-double replay_wall_ns_per_op(const replay_result *result, bool is_virtual);
+/* Host time of a pass per operation, without and with the driver's part; the latter is the modelled
+ * time on the virtual GPU. 0 if the pass had no operation. */
+double replay_ns_per_op(const replay_pass *pass);
+double replay_wall_ns_per_op(const replay_pass *pass, bool is_virtual);
+/* The whole pass, with the driver's part. */
+double replay_wall_ns(const replay_pass *pass, bool is_virtual);
 
 #endif

@@ -21,6 +21,12 @@ static bool parse_min_capacity(bench_parser *p, const char *unused) {
     return true;
 }
 
+static bool parse_tight(bench_parser *p, const char *value) {
+    own(p)->tight = true;
+    return bench_parse_count(value, 0, 1000, &own(p)->above_min_percent) ||
+           bench_refuse(p, "--tight is a percentage from 0 to 1000, not '%s'", value);
+}
+
 static bool parse_repeat(bench_parser *p, const char *value) {
     return bench_parse_count(value, 1, REPLAY_MAX_PASSES, &own(p)->n_passes) ||
            bench_refuse(p, "--repeat is a number from 1 to %d, not '%s'", REPLAY_MAX_PASSES, value);
@@ -58,6 +64,9 @@ static bool check_combination(bench_parser *p) {
     if (own(p)->min_capacity && p->shared->capacity_bytes != 0) {
         return bench_refuse(p, "--min-capacity searches what --capacity sets: give one of them");
     }
+    if (own(p)->tight && p->shared->capacity_bytes != 0) {
+        return bench_refuse(p, "--tight searches what --capacity sets: give one of them");
+    }
     if (own(p)->lag > 0 && p->shared->device == BENCH_DEVICE_CUDA) {
         return bench_refuse(p, "--lag works on the virtual GPU only");
     }
@@ -70,6 +79,8 @@ static const bench_option own_options[] = {
     {.name = "--capacity"},
     {"--min-capacity", NULL, parse_min_capacity,
      "also find the smallest capacity from which the replay completes"},
+    {"--tight", "PERCENT", parse_tight,
+     "replay twice: uncapped, and so much above the smallest capacity; first and last pass"},
     {"--repeat", "N", parse_repeat, "N passes through one allocator (1)"},
     {"--lag", "N", parse_lag, "virtual GPU: work completes N events after it was issued (0)"},
     {.name = "--set"},

@@ -19,6 +19,8 @@ typedef struct replay_options {
     size_t n_contenders;
     uint64_t capacity_bytes; /* 0: what the device has */
     bool min_capacity;
+    bool tight;
+    uint64_t above_min_percent; /* with tight */
     uint64_t n_passes;
     uint64_t lag;
     const char *settings[BENCH_MAX_SETTINGS];

@@ -15,6 +15,8 @@ typedef struct report_row {
     const replay_result *result;
     bool has_min_capacity;       /* it was searched for  */
     uint64_t min_capacity_bytes; /* 0: none was found    */
+    bool is_tight;               /* capped at so much above that */
+    uint64_t above_min_percent;
 } report_row;
 
 /* Live peak by reserved peak. Only of a completed replay. */
@@ -25,5 +27,9 @@ void report_json(FILE *out, const report_row *row);
 /* The table's heading for one trace, and then one line per contender. */
 void report_table_begin(FILE *out, const trace *t, bool has_min_capacity);
 void report_table_row(FILE *out, const report_row *row);
+
+/* The table of --tight: two lines per contender, without a cap and near the smallest capacity. */
+void report_tight_begin(FILE *out, const trace *t);
+void report_tight_row(FILE *out, const report_row *row);
 
 #endif

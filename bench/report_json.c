@@ -69,16 +69,19 @@ static void print_counts(FILE *out, const contender_stats *stats) {
 }
 
 static void print_times(FILE *out, const replay_spec *spec, const replay_result *result) {
-    print_real(out, "ns_per_op", replay_ns_per_op(result), 2);
-    print_real(out, "wall_ns_per_op", replay_wall_ns_per_op(result, spec->device->is_virtual), 2);
-    print_real(out, "driver_time_us", (double)result->last.driver_time_ns / 1e3, 3);
-    print_real(out, "driver_host_us", (double)result->last.driver_host_ns / 1e3, 3);
+    print_real(out, "ns_per_op", replay_ns_per_op(&result->last), 2);
+    print_real(out, "wall_ns_per_op",
+               replay_wall_ns_per_op(&result->last, spec->device->is_virtual), 2);
+    print_real(out, "driver_time_us", (double)result->last.stats.driver_time_ns / 1e3, 3);
+    print_real(out, "driver_host_us", (double)result->last.stats.driver_host_ns / 1e3, 3);
 }
 
-/* Counts of the last pass: what a contender still does once it is warm. */
-static void print_last_pass(FILE *out, const replay_result *result) {
-    (void)fprintf(out, ",\"last_pass\":{\"ops\":%" PRIu64, result->last_ops);
-    print_counts(out, &result->last);
+/* The first pass: what it costs to become warm. The last: what is still done then. */
+static void print_pass(FILE *out, const char *name, const replay_pass *pass, bool is_virtual) {
+    (void)fprintf(out, ",\"%s\":{\"ops\":%" PRIu64, name, pass->ops);
+    print_counts(out, &pass->stats);
+    print_real(out, "driver_time_us", (double)pass->stats.driver_time_ns / 1e3, 3);
+    print_real(out, "wall_us", replay_wall_ns(pass, is_virtual) / 1e3, 3);
     (void)putc('}', out);
 }
 
@@ -104,9 +107,10 @@ static void print_result(FILE *out, const replay_spec *spec, const replay_result
     print_times(out, spec, result);
     print_counts(out, &result->total);
     print_number(out, "address_span_bytes", result->total.address_span_bytes);
-    print_last_pass(out, result);
+    print_pass(out, "first_pass", &result->first, spec->device->is_virtual);
+    print_pass(out, "last_pass", &result->last, spec->device->is_virtual);
     print_number(out, "forced_gates", result->forced_gates);
-    print_real(out, "forced_wait_us", (double)result->last_waited_ns / 1e3, 3);
+    print_real(out, "forced_wait_us", (double)result->last.waited_ns / 1e3, 3);
     print_number(out, "violations", result->violations);
 }
 
@@ -129,6 +133,9 @@ void report_json(FILE *out, const report_row *row) {
         print_result(out, row->spec, row->result);
         if (row->has_min_capacity) {
             print_min_capacity(out, row);
+        }
+        if (row->is_tight) {
+            print_number(out, "above_min_percent", row->above_min_percent);
         }
     }
     (void)fputs("}\n", out);

@@ -9,7 +9,7 @@ static double mib(uint64_t bytes) {
     return (double)bytes / (double)DTI_MIB;
 }
 
-void report_table_begin(FILE *out, const trace *t, bool has_min_capacity) {
+static void print_trace(FILE *out, const trace *t) {
     (void)fprintf(out, "\n%s", t->name);
     if (t->is_snapshot) {
         (void)fprintf(out, ", GPU %d", t->gpu);
@@ -20,6 +20,10 @@ void report_table_begin(FILE *out, const trace *t, bool has_min_capacity) {
         (void)fprintf(out, ", %" PRIu64 " steps", t->n_steps);
     }
     (void)fprintf(out, ", live peak %.1f MiB\n", mib(t->live_peak_bytes));
+}
+
+void report_table_begin(FILE *out, const trace *t, bool has_min_capacity) {
+    print_trace(out, t);
     (void)fprintf(out, "  %-15s %12s %10s", "contender", "reserved MiB", "efficiency");
     if (has_min_capacity) {
         (void)fprintf(out, " %16s %10s", "smallest cap MiB", "efficiency");
@@ -45,9 +49,9 @@ static void print_figures(FILE *out, const report_row *row) {
     if (row->has_min_capacity) {
         print_min_capacity(out, row);
     }
-    (void)fprintf(out, " %9.1f %10.1f %10.2f", replay_ns_per_op(result),
-                  replay_wall_ns_per_op(result, row->spec->device->is_virtual),
-                  (double)result->last.driver_time_ns / 1e6);
+    (void)fprintf(out, " %9.1f %10.1f %10.2f", replay_ns_per_op(&result->last),
+                  replay_wall_ns_per_op(&result->last, row->spec->device->is_virtual),
+                  (double)result->last.stats.driver_time_ns / 1e6);
     (void)fprintf(out, " %9" PRIu64 " %9" PRIu64 " %7" PRIu64 " %10.1f", total->creates,
                   total->maps, total->stream_syncs, mib(total->address_span_bytes));
 }
@@ -72,11 +76,12 @@ static void print_notes(FILE *out, const replay_result *result) {
     }
 }
 
-void report_table_row(FILE *out, const report_row *row) {
-    (void)fprintf(out, "  %-15s", row->spec->contender->name);
+typedef void (*figures_fn)(FILE *out, const report_row *row);
+
+static void print_outcome(FILE *out, const report_row *row, figures_fn print_completed) {
     switch (row->result->outcome) {
     case REPLAY_COMPLETED:
-        print_figures(out, row);
+        print_completed(out, row);
         break;
     case REPLAY_OUT_OF_MEMORY:
         print_out_of_memory(out, row);
@@ -90,4 +95,40 @@ void report_table_row(FILE *out, const report_row *row) {
     }
     (void)putc('\n', out);
     print_notes(out, row->result);
+}
+
+void report_table_row(FILE *out, const report_row *row) {
+    (void)fprintf(out, "  %-15s", row->spec->contender->name);
+    print_outcome(out, row, print_figures);
+}
+
+/* ---- Near the smallest capacity ------------------------------------------------------------ */
+
+void report_tight_begin(FILE *out, const trace *t) {
+    print_trace(out, t);
+    (void)fprintf(out, "  %-15s %14s %12s %10s %9s %9s %11s %10s %9s %9s\n", "contender",
+                  "capacity MiB", "reserved MiB", "efficiency", "first ms", "last ms",
+                  "first waits", "last waits", "creates", "releases");
+}
+
+static void print_tight_figures(FILE *out, const report_row *row) {
+    const replay_result *result = row->result;
+    bool is_virtual = row->spec->device->is_virtual;
+    (void)fprintf(out, " %12.1f %10.4f", mib(result->total.reserved_peak_bytes),
+                  report_efficiency(row->spec, result));
+    (void)fprintf(out, " %9.2f %9.2f", replay_wall_ns(&result->first, is_virtual) / 1e6,
+                  replay_wall_ns(&result->last, is_virtual) / 1e6);
+    (void)fprintf(out, " %11" PRIu64 " %10" PRIu64 " %9" PRIu64 " %9" PRIu64,
+                  result->first.stats.stream_syncs, result->last.stats.stream_syncs,
+                  result->total.creates, result->total.releases);
+}
+
+void report_tight_row(FILE *out, const report_row *row) {
+    (void)fprintf(out, "  %-15s", row->spec->contender->name);
+    if (row->is_tight) {
+        (void)fprintf(out, " %14.1f", mib(row->spec->capacity_bytes));
+    } else {
+        (void)fprintf(out, " %14s", "uncapped");
+    }
+    print_outcome(out, row, print_tight_figures);
 }

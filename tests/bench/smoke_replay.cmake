@@ -15,6 +15,24 @@ expect_lines("${text}" 1 ${replay_keys} min_capacity_bytes min_capacity_efficien
 string(JSON smallest GET "${text}" min_capacity_bytes)
 math(EXPR too_small "${smallest} - 2097152")
 
+# Near the smallest capacity: one line without a cap, one with it, and what each pass did.
+bench(text replay small.trace --json --device virtual --contender ductile --tight 0 --repeat 2)
+expect_lines("${text}" 2 ${replay_keys} first_pass last_pass min_capacity_bytes)
+string(FIND "${text}" "\n" end)
+math(EXPR end "${end} + 1")
+string(SUBSTRING "${text}" ${end} -1 tight)
+string(JSON cap GET "${tight}" capacity_bytes)
+string(JSON above GET "${tight}" above_min_percent)
+string(JSON waits GET "${tight}" last_pass stream_syncs) # an error where it is missing
+string(JSON least GET "${tight}" min_capacity_bytes)
+if(NOT cap EQUAL least OR NOT above EQUAL 0)
+  message(SEND_ERROR "not at the smallest capacity, ${least}: ${tight}")
+endif()
+bench(text replay small.trace --device virtual --contender ductile --tight 2)
+if(NOT text MATCHES "last waits.*ductile +uncapped.*ductile +[0-9.]+ ")
+  message(SEND_ERROR "no two lines: ${text}")
+endif()
+
 bench(text replay small.trace --json --device virtual --contender ductile --capacity ${smallest})
 expect_lines("${text}" 1 ${replay_keys})
 bench(text replay small.trace --json --device virtual --contender ductile --capacity ${too_small})

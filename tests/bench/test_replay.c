@@ -141,7 +141,7 @@ Test(replay, every_event_arrives_in_order_with_its_size) {
     cr_assert_eq(calls[1].size, 20);
     cr_assert_eq(calls[2].address, calls[0].address);
     cr_assert_eq(calls[4].address, calls[3].address);
-    cr_assert_eq(result.last_ops, 6);
+    cr_assert_eq(result.last.ops, 6);
 }
 
 Test(replay, streams_of_the_trace_are_streams_of_their_own) {
@@ -156,13 +156,15 @@ Test(replay, what_lives_at_the_end_of_a_pass_is_freed) {
                  REPLAY_COMPLETED);
     assert_kinds("aaffaaffaaff");
     cr_assert_eq(n_live, 0);
-    cr_assert_eq(result.last_ops, 3, "frees at the end of a pass are no operations of the trace");
+    cr_assert_eq(result.last.ops, 3, "frees at the end of a pass are no operations of the trace");
 }
 
 Test(replay, counts_are_over_all_passes_and_of_the_last) {
     (void)replay("a 1 10 0\nf 1\n", (replay_spec){.n_passes = 3});
     cr_assert_eq(result.total.creates, 6);
-    cr_assert_eq(result.last.creates, 2);
+    cr_assert_eq(result.last.stats.creates, 2);
+    cr_assert_eq(result.first.stats.creates, 2);
+    cr_assert_eq(result.first.ops, 2);
 }
 
 Test(replay, another_streams_use_is_under_way_from_the_free_to_the_completion) {
@@ -202,7 +204,7 @@ Test(replay, out_of_memory_stops_and_says_where) {
                  REPLAY_OUT_OF_MEMORY);
     cr_assert_eq(result.stopped_at_event, 2);
     cr_assert_eq(result.stopped_in_pass, 1);
-    cr_assert_eq(result.last_ops, 2);
+    cr_assert_eq(result.last.ops, 2);
     cr_assert_eq(n_live, 0);
 }
 

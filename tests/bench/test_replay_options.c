@@ -53,6 +53,7 @@ Test(replay_options, defaults) {
     cr_assert_eq(o->gpu, TRACE_BUSIEST_GPU);
     cr_assert_not(o->json);
     cr_assert_not(o->min_capacity);
+    cr_assert_not(o->tight);
     cr_assert_eq(o->n_traces, 1);
     cr_assert_str_eq(o->traces[0], "x.trace");
 }
@@ -116,6 +117,9 @@ static const bad_case bad_cases[] = {
     {"--capacity 99999999999999999999 x", "--capacity is a number of bytes"},
     {"--capacity 16777216T x", "--capacity is a number of bytes"},
     {"--capacity 1G --min-capacity x", "--min-capacity searches"},
+    {"--capacity 1G --tight 2 x", "--tight searches"},
+    {"--tight -2 x", "--tight is a percentage"},
+    {"--tight 2% x", "--tight is a percentage"},
     {"--contender nobody x", "no contender is called 'nobody'"},
     {"--contender ductile, x", "no contender is called ''"},
     {"--contender ductile,ductile x", "'ductile' is named twice"},
