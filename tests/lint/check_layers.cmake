@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # No include climbs: bench -> pool -> segments -> vmm is the only way down. The public headers
-# are everybody's vocabulary, and are included as <ductile.h> and <ductile_virtual.h>.
+# are everybody's vocabulary, and are included as <ductile.h> and <ductile_virtual.h>. The Python
+# package speaks to those headers alone: its C++ names no layer.
 cmake_minimum_required(VERSION 3.23)
 
 set(above_vmm segments pool bench tests python)
@@ -24,6 +25,14 @@ foreach(layer vmm segments pool bench)
     foreach(line ${climbs} ${hidden})
       message(SEND_ERROR "${file}: ${line}")
     endforeach()
+  endforeach()
+endforeach()
+
+file(GLOB_RECURSE files ${ROOT}/python/ductile/*.h ${ROOT}/python/ductile/*.cpp)
+foreach(file ${files})
+  file(STRINGS ${file} lines REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"](vmm|segments|pool|bench|tests)/")
+  foreach(line ${lines})
+    message(SEND_ERROR "${file}: ${line}")
   endforeach()
 endforeach()
 if(n_files EQUAL 0)

@@ -6,14 +6,18 @@ cmake_minimum_required(VERSION 3.23)
 set(max_lines 600)
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
-  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch])
-file(GLOB_RECURSE scripts ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
+  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile/*.h
+  ${ROOT}/python/ductile/*.cpp)
+file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile/*.py
+  ${ROOT}/python/tools/*.py ${ROOT}/python/tests/*.py ${ROOT}/python/examples/*.py
+  ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
   ${ROOT}/bench/*.cmake)
 file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.txt
-  ${ROOT}/pool/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt)
-file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md)
+  ${ROOT}/pool/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
+file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md)
+list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
 set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/.ci/run)
-set(root_files ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
+set(root_files ${ROOT}/python/pyproject.toml ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
 list(LENGTH sources n_sources)
 if(n_sources LESS 10)
   message(FATAL_ERROR "the sources were not found")

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ductile: a memory allocator for NVIDIA GPUs whose segments grow rather than fragment.
+
+    import ductile
+    ductile.torch.enable()          # PyTorch
+    ductile.share()                 # PyTorch, CuPy, Numba and RMM from one allocator
+
+`Allocator` is the allocator itself, `VirtualGPU` a device for those who have none. The modules
+`ductile.torch`, `ductile.cupy`, `ductile.numba` and `ductile.rmm` are imported when they are first
+named, and they import their library then. `python -m ductile --help` shows the commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from ductile import _abi
+from ductile._abi import BlockState, Schedule, Stats, Status
+from ductile._core import Allocator, Block, Buffer
+from ductile._errors import (
+    Busy,
+    Capturing,
+    CorruptHeap,
+    DeviceLost,
+    DeviceUnavailable,
+    DriverError,
+    Error,
+    ForeignPointer,
+    InteriorPointer,
+    InvalidArgument,
+    NotLive,
+    NotReady,
+    OutOfAddresses,
+    OutOfHostMemory,
+    OutOfMemory,
+    PointerError,
+    ProcessGone,
+    Unsupported,
+)
+from ductile._native import bench_path, include_dir, library_path
+from ductile._virtual import VirtualGPU, VirtualState
+
+__version__ = _abi.VERSION
+
+__all__ = [
+    "Allocator",
+    "Block",
+    "BlockState",
+    "Buffer",
+    "Busy",
+    "Capturing",
+    "CorruptHeap",
+    "DeviceLost",
+    "DeviceUnavailable",
+    "DriverError",
+    "Error",
+    "ForeignPointer",
+    "InteriorPointer",
+    "InvalidArgument",
+    "NotLive",
+    "NotReady",
+    "OutOfAddresses",
+    "OutOfHostMemory",
+    "OutOfMemory",
+    "PointerError",
+    "ProcessGone",
+    "Schedule",
+    "Stats",
+    "Status",
+    "Unsupported",
+    "VirtualGPU",
+    "VirtualState",
+    "__version__",
+    "bench_path",
+    "include_dir",
+    "library_path",
+]
+
+_ON_DEMAND = frozenset(("cupy", "numba", "rmm", "torch"))
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"ductile.{name}")
+    raise AttributeError(f"module 'ductile' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ON_DEMAND])

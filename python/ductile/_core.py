@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The allocator of one device."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import warnings
+from ctypes import byref, sizeof
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from ductile import _abi, _log
+from ductile._abi import BlockState, Stats
+from ductile._errors import CorruptHeap, InvalidArgument, error_from_status
+from ductile._native import lib
+from ductile._streams import StreamLike, stream_handle
+
+if TYPE_CHECKING:
+    from ductile._virtual import VirtualGPU
+
+__all__ = ["Allocator", "Block", "Buffer", "OptionValue", "parse_bytes"]
+
+OptionValue = Union[str, int, float, bool]
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Block(NamedTuple):
+    """A span of a segment, as `Allocator.query` and `Allocator.blocks` describe it."""
+
+    address: int
+    size: int
+    """bytes, rounded up to the alignment"""
+    requested_size: int
+    """bytes asked for; 0 unless live"""
+    state: BlockState
+    stream: int
+    """the stream whose arena holds it; 0 is the legacy default stream"""
+    segment: int
+    """address where its range begins"""
+    segment_bytes: int
+    free_before_bytes: int
+    """free bytes just before it"""
+    free_after_bytes: int
+    """free bytes just after it"""
+
+
+def parse_bytes(value: Union[int, str]) -> int:
+    """A number of bytes: an integer, or text such as "512M" (K, M, G, T are powers of 1024)."""
+    if isinstance(value, int):
+        return value
+    text = value.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = text[-1:] if text[-1:].isalpha() else ""
+    try:
+        number = float(text[: len(text) - len(unit)])
+        if number < 0 or unit not in _UNITS:
+            raise ValueError
+        return int(number * _UNITS[unit])
+    except ValueError:
+        raise InvalidArgument(
+            _abi.Status.ERR_INVALID_ARGUMENT, f"'{value}' is not a number of bytes such as 512M"
+        ) from None
+
+
+def _option_text(value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> None:
+    """Sets one option by its key in DUCTILE_CONF. Raises InvalidArgument, which names the key."""
+    message = ctypes.create_string_buffer(256)
+    status = lib.ductile_options_set(
+        byref(options), key.encode(), _option_text(value).encode(), message, sizeof(message)
+    )
+    if status:
+        raise error_from_status(status, message.value.decode() or key)
+
+
+def format_options(options: _abi.ductile_options) -> dict[str, str]:
+    """Options as text, by key."""
+    size = lib.ductile_options_format(byref(options), None, 0) + 1
+    text = ctypes.create_string_buffer(size)
+    lib.ductile_options_format(byref(options), text, size)
+    pairs = (item.partition(":") for item in text.value.decode().split(",") if item)
+    return {key: value for key, _, value in pairs}
+
+
+class Allocator:
+    """One allocator for one device; safe to use from any thread.
+
+    Addresses are plain integers, multiples of 512. Memory belongs to the stream it was allocated
+    on. Source: pool/include/ductile.h.
+
+    Args:
+        device: ordinal of the CUDA device.
+        virtual: a `VirtualGPU` to allocate on instead. `driver="virtual"` makes a private one.
+        **options: the keys of DUCTILE_CONF: limit_bytes="40G", recycle="pressure", zero=True, ...
+            Sizes take K, M, G, T. The environment variable DUCTILE_CONF is applied on top.
+
+    Raises:
+        InvalidArgument: an option, or DUCTILE_CONF; the message names the key.
+        DeviceUnavailable: no driver, no such device, or one without virtual memory management.
+        Unsupported: a combination that this build does not offer.
+        DriverError, OutOfHostMemory, ProcessGone.
+
+    Example:
+        >>> with Allocator(driver="virtual") as allocator:
+        ...     address = allocator.alloc(100 << 20)
+        ...     allocator.free(address)
+    """
+
+    def __init__(
+        self, device: int = 0, *, virtual: Optional[VirtualGPU] = None, **options: OptionValue
+    ) -> None:
+        self._pointer: Optional[int] = None
+        self._device = device
+        self._virtual = virtual
+        wanted = _abi.ductile_options()
+        lib.ductile_options_init(byref(wanted))
+        set_option(wanted, "device", device)
+        for key, value in options.items():
+            set_option(wanted, key, value)
+        if virtual is not None:
+            set_option(wanted, "driver", "virtual")
+            wanted.virtual_gpu = virtual.pointer
+        wanted.log = _log.callback
+        out = ctypes.c_void_p()
+        _log.forget()
+        status = lib.ductile_create(byref(out), byref(wanted))
+        if status:
+            raise error_from_status(status, "no allocator", _log.take())
+        self._pointer = out.value
+        if virtual is not None:
+            virtual._adopt(self)
+
+    # ---- Life ----------------------------------------------------------------------------------
+
+    @property
+    def pointer(self) -> int:
+        """The ductile_allocator *, for code in C. Raises InvalidArgument once closed."""
+        if self._pointer is None:
+            raise InvalidArgument(_abi.Status.ERR_INVALID_ARGUMENT, "the allocator is closed")
+        return self._pointer
+
+    @property
+    def device(self) -> int:
+        """The ordinal of the device."""
+        return self._device
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pointer is None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the memory is a virtual GPU's, whose addresses nothing can read."""
+        return self.options.get("driver") == "virtual"
+
+    def close(self) -> None:
+        """Waits for the streams that used the memory and gives all of it back.
+
+        Live addresses become invalid. No other call may run at the same time. A second close does
+        nothing.
+
+        Raises:
+            DriverError, DeviceLost: something could not be given back; the rest is.
+        """
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None:
+            self._check(lib.ductile_destroy(pointer), "close")
+
+    def __enter__(self) -> Allocator:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # At exit the driver frees what a process leaves, and others may still use the memory.
+        if getattr(self, "_pointer", None) is None or sys.is_finalizing():
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._pointer is None:
+            return "<ductile.Allocator closed>"
+        place = "virtual GPU" if self.is_virtual else f"device {self._device}"
+        return f"<ductile.Allocator on {place}>"
+
+    @staticmethod
+    def _check(status: int, what: str) -> None:
+        if status:
+            raise error_from_status(status, what, _log.take())
+
+    # ---- Allocate and free ---------------------------------------------------------------------
+
+    def alloc(self, size: int, stream: StreamLike = None) -> int:
+        """Allocates device memory for use on one stream.
+
+        Args:
+            size: bytes. 0 gives address 0.
+            stream: an integer, None for the legacy default stream, or any library's stream object.
+
+        Returns:
+            The address, a multiple of 512. Contents are undefined unless the option zero is on.
+
+        Raises:
+            OutOfMemory: recoverable; a smaller request may succeed.
+            OutOfAddresses, OutOfHostMemory, DriverError, DeviceLost, ProcessGone.
+        """
+        if size < 0:
+            raise InvalidArgument(_abi.Status.ERR_INVALID_ARGUMENT, f"size {size} is negative")
+        out = ctypes.c_ulonglong()
+        handle = stream if type(stream) is int else stream_handle(stream)
+        _log.forget()
+        status = lib.ductile_alloc(self.pointer, size, handle, byref(out))
+        if status:
+            raise error_from_status(status, f"no {size} bytes on stream {handle:#x}", _log.take())
+        return out.value
+
+    def free(self, address: int) -> None:
+        """Frees a block, ordered after the work issued to its stream and to recorded streams.
+
+        Args:
+            address: as `alloc` returned it; 0 does nothing.
+
+        Raises:
+            ForeignPointer, InteriorPointer, NotLive: nothing was freed.
+            DeviceLost, ProcessGone.
+        """
+        status = lib.ductile_free(self.pointer, address)
+        if status:
+            raise error_from_status(status, f"free of {address:#x}", _log.take())
+
+    def free_on(self, address: int, stream: StreamLike) -> None:
+        """`record_stream`, then `free`: for the last stream that used the block.
+
+        Raises:
+            As `free`. OutOfHostMemory: the block stays live.
+        """
+        handle = stream_handle(stream)
+        _log.forget()
+        self._check(lib.ductile_free_on(self.pointer, address, handle), f"free of {address:#x}")
+
+    def buffer(self, size: int, stream: StreamLike = None) -> Buffer:
+        """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
+        return Buffer(self, size, stream)
+
+    # ---- Streams -------------------------------------------------------------------------------
+
+    def record_stream(self, address: int, stream: StreamLike) -> None:
+        """Tells that work on `stream` uses the block: after its free the memory waits for it.
+
+        Args:
+            address: the start of a live block.
+            stream: another stream than the block's own, which needs no telling.
+
+        Raises:
+            ForeignPointer, InteriorPointer, NotLive, OutOfHostMemory.
+        """
+        _log.forget()
+        status = lib.ductile_record_stream(self.pointer, address, stream_handle(stream))
+        self._check(status, f"record_stream of {address:#x}")
+
+    def stream_done(self, stream: StreamLike) -> None:
+        """Tells that a stream will be destroyed, so that the driver is not asked about it again.
+
+        Raises:
+            Capturing, DriverError: its progress could not be marked; it is let go all the same.
+        """
+        _log.forget()
+        self._check(lib.ductile_stream_done(self.pointer, stream_handle(stream)), "stream_done")
+
+    # ---- Give back and limit -------------------------------------------------------------------
+
+    def trim(self, keep: Union[int, str] = 0) -> int:
+        """Gives free memory back to the driver until at most `keep` bytes are held.
+
+        Args:
+            keep: bytes, or text such as "2G". 0 gives back all that is free.
+
+        Returns:
+            Bytes given back.
+
+        Raises:
+            DriverError, DeviceLost, ProcessGone.
+        """
+        released = ctypes.c_uint64()
+        _log.forget()
+        self._check(lib.ductile_trim(self.pointer, parse_bytes(keep), byref(released)), "trim")
+        return released.value
+
+    def empty_cache(self) -> None:
+        """`trim(0)`, under the name that PyTorch gives it."""
+        _log.forget()
+        self._check(lib.ductile_empty_cache(self.pointer), "empty_cache")
+
+    def set_limit(self, limit: Union[int, str, None]) -> None:
+        """Changes the cap on physical memory held, in bytes; None removes it.
+
+        Memory above a lower cap goes back with the next `trim` or when requests need it.
+        """
+        wanted = 0 if limit is None else parse_bytes(limit)
+        self._check(lib.ductile_set_limit(self.pointer, wanted), "set_limit")
+
+    # ---- Inspection ----------------------------------------------------------------------------
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options in effect, after defaults and DUCTILE_CONF, as text by key."""
+        found = _abi.ductile_options()
+        lib.ductile_options_init(byref(found))
+        lib.ductile_get_options(self.pointer, byref(found))
+        return format_options(found)
+
+    def stats(self) -> Stats:
+        """All statistics: bytes, counts and nanoseconds, all as of one moment but the driver's."""
+        found = _abi.ductile_stats()
+        found.struct_size = sizeof(found)
+        self._check(lib.ductile_get_stats(self.pointer, byref(found)), "stats")
+        return Stats(*(getattr(found, name) for name in Stats._fields))
+
+    def reset_peaks(self) -> None:
+        """Sets every *_peak_* statistic to its current value."""
+        lib.ductile_reset_peaks(self.pointer)
+
+    def query(self, address: int) -> Block:
+        """Describes the live block that starts at `address`, with the free bytes around it.
+
+        Raises:
+            ForeignPointer, InteriorPointer, NotLive.
+        """
+        found = _abi.ductile_block_info()
+        found.struct_size = sizeof(found)
+        self._check(
+            lib.ductile_query_block(self.pointer, address, byref(found)), f"query of {address:#x}"
+        )
+        return _block(found)
+
+    def blocks(self) -> list[Block]:
+        """Every block of every range, by ascending address. Allocations wait meanwhile."""
+        found: list[Block] = []
+
+        def visit(_user: Optional[int], info: Optional[int]) -> int:
+            assert info is not None
+            found.append(_block(_abi.ductile_block_info.from_address(info)))
+            return 0
+
+        self._check(lib.ductile_walk(self.pointer, _abi.ductile_walk_fn(visit), None), "blocks")
+        return found
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state: version, options, statistics, segments with their blocks."""
+        pieces: list[bytes] = []
+
+        def write(_user: Optional[int], text: Optional[bytes], length: int) -> int:
+            pieces.append((text or b"")[:length])
+            return 0
+
+        writer = _abi.ductile_write_fn(write)
+        self._check(lib.ductile_snapshot_json(self.pointer, writer, None), "snapshot")
+        state: dict[str, Any] = json.loads(b"".join(pieces))
+        return state
+
+    def check(self) -> None:
+        """Recounts every invariant of the allocator.
+
+        Raises:
+            CorruptHeap: one does not hold; `details` has its number and both values.
+        """
+        report = ctypes.create_string_buffer(1024)
+        status = lib.ductile_check(self.pointer, report, sizeof(report))
+        if status == _abi.Status.ERR_CORRUPT:
+            raise CorruptHeap(status, "check", (report.value.decode("utf-8", "replace"),))
+        self._check(status, "check")
+
+
+def _block(info: _abi.ductile_block_info) -> Block:
+    return Block(
+        info.address,
+        info.size,
+        info.requested_size,
+        BlockState(info.state),
+        info.stream or 0,
+        info.segment,
+        info.segment_bytes,
+        info.free_before_bytes,
+        info.free_after_bytes,
+    )
+
+
+class Buffer:
+    """Bytes of device memory that are freed with this object.
+
+    CuPy, Numba, PyTorch and others read it through __cuda_array_interface__, without a copy, as a
+    one-dimensional array of `size` bytes: `torch.as_tensor(buffer)`, `cupy.asarray(buffer)`.
+
+    Args:
+        allocator: whose memory.
+        size: bytes.
+        stream: where it will be used; see `Allocator.alloc`.
+
+    Raises:
+        As `Allocator.alloc`.
+    """
+
+    def __init__(self, allocator: Allocator, size: int, stream: StreamLike = None) -> None:
+        self.address = 0
+        self.allocator = allocator
+        self.size = size
+        self.stream = stream_handle(stream)
+        self.address = allocator.alloc(size, self.stream)
+
+    def record_stream(self, stream: StreamLike) -> None:
+        """Tells that work on another stream uses the buffer; see `Allocator.record_stream`."""
+        self.allocator.record_stream(self.address, stream)
+
+    def free(self) -> None:
+        """Frees the memory now. A second call does nothing."""
+        address, self.address = self.address, 0
+        if address and not self.allocator.closed:
+            self.allocator.free(address)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.allocator.is_virtual:
+            raise AttributeError("memory of a virtual GPU cannot be read by other libraries")
+        return {
+            "shape": (self.size,),
+            "typestr": "|u1",
+            "data": (self.address, False),
+            "strides": None,
+            "stream": self.stream or 1,
+            "version": 3,
+        }
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.free()
+
+    def __del__(self) -> None:
+        if getattr(self, "address", 0) and not sys.is_finalizing():
+            self.free()
+
+    def __repr__(self) -> str:
+        return f"<ductile.Buffer of {self.size} bytes at {self.address:#x}>"
