@@ -39,6 +39,7 @@ typedef enum dvmm_code {
     DVMM_NO_DEVICE = 100,
     DVMM_INVALID_DEVICE = 101,
     DVMM_INVALID_CONTEXT = 201,
+    DVMM_OPERATING_SYSTEM = 304,
     DVMM_INVALID_HANDLE = 400,
     DVMM_ILLEGAL_STATE = 401,
     DVMM_NOT_FOUND = 500,
@@ -76,11 +77,27 @@ typedef enum dvmm_capture_status {
     DVMM_CAPTURE_BROKEN = 2 /* invalidated: to be treated as capturing */
 } dvmm_capture_status;
 
+/* How a handle can be passed to another process: the driver's own values. */
+typedef enum dvmm_share_type {
+    DVMM_SHARE_NONE = 0,
+    DVMM_SHARE_FD = 1,
+    DVMM_SHARE_FABRIC = 8
+} dvmm_share_type;
+
 /* Physical memory is interchangeable only between equal properties. */
 typedef struct dvmm_phys_props {
-    uint32_t handle_types; /* 0 none, 1 POSIX file descriptor, 8 fabric */
+    uint32_t handle_types; /* dvmm_share_type */
     bool rdma;
 } dvmm_phys_props;
+
+enum { DVMM_FABRIC_BYTES = 64, DVMM_MAX_DEVICES = 64 };
+
+/* A handle on its way to another process. */
+typedef struct dvmm_shared {
+    dvmm_share_type type;
+    int fd; /* FD: owned by whoever holds this; it keeps the memory alive until it is closed */
+    uint8_t fabric[DVMM_FABRIC_BYTES]; /* FABRIC: bytes, which own nothing */
+} dvmm_shared;
 
 /* Constant after opening. Upper code asks these, never which backend it has. */
 typedef struct dvmm_caps {
@@ -92,6 +109,8 @@ typedef struct dvmm_caps {
     bool is_virtual;        /* for naming in results only, never for policy               */
     bool has_async_pool;    /* mem_alloc_async works                                      */
     bool has_stream_memops; /* stream_wait_value works                                    */
+    uint32_t share_types;   /* dvmm_share_type, or-ed: what the device says it can        */
+    bool has_rdma;          /* the same for props.rdma; some systems say so and cannot    */
 } dvmm_caps;
 
 /* Every call of the seam: X(name). The order is that of the counters. */
@@ -105,6 +124,11 @@ typedef struct dvmm_caps {
     X(unmap)                                                                                       \
     X(set_access)                                                                                  \
     X(get_access)                                                                                  \
+    X(can_access_peer)                                                                             \
+    X(set_access_for)                                                                              \
+    X(get_access_for)                                                                              \
+    X(phys_export)                                                                                 \
+    X(phys_import)                                                                                 \
     X(mem_alloc)                                                                                   \
     X(mem_free)                                                                                    \
     X(mem_alloc_async)                                                                             \
@@ -160,6 +184,13 @@ typedef struct dvmm_driver_ops {
     int (*unmap)(void *ctx, ductile_addr addr, uint64_t size);
     int (*set_access)(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access);
     int (*get_access)(void *ctx, ductile_addr addr, dvmm_access *out);
+
+    int (*can_access_peer)(void *ctx, int device, int *out);
+    int (*set_access_for)(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
+                          const int *devices, size_t n_devices);
+    int (*get_access_for)(void *ctx, ductile_addr addr, int device, dvmm_access *out);
+    int (*phys_export)(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out);
+    int (*phys_import)(void *ctx, const dvmm_shared *shared, dvmm_phys *out);
 
     int (*mem_alloc)(void *ctx, uint64_t size, ductile_addr *out);
     int (*mem_free)(void *ctx, ductile_addr addr);
@@ -262,6 +293,22 @@ ductile_status dvmm_unmap(dvmm_driver *d, ductile_addr addr, uint64_t size);
 ductile_status dvmm_set_access(dvmm_driver *d, ductile_addr addr, uint64_t size,
                                dvmm_access access);
 ductile_status dvmm_get_access(dvmm_driver *d, ductile_addr addr, dvmm_access *out);
+
+/* Devices are named by ordinal, as the process numbers them. */
+
+/* Whether `device` can reach memory of this one. ERR_NO_DEVICE: there is no such device. */
+ductile_status dvmm_can_access_peer(dvmm_driver *d, int device, bool *out);
+/* Access of the named devices, of which this one may be one; that of others stays as it is.
+ * Pre: the span is made of whole mappings; 1 to DVMM_MAX_DEVICES devices. */
+ductile_status dvmm_set_access_for(dvmm_driver *d, ductile_addr addr, uint64_t size,
+                                   dvmm_access access, const int *devices, size_t n_devices);
+ductile_status dvmm_get_access_for(dvmm_driver *d, ductile_addr addr, int device, dvmm_access *out);
+/* Pre: phys was created with that type. The caller closes out->fd. On failure out->fd is -1. */
+ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type type,
+                                dvmm_shared *out);
+/* A handle on memory that another process, or this one, exported; released like any other. The
+ * descriptor stays the caller's. Its size must be known: the driver does not tell it. */
+ductile_status dvmm_phys_import(dvmm_driver *d, const dvmm_shared *shared, dvmm_phys *out);
 
 ductile_status dvmm_mem_alloc(dvmm_driver *d, uint64_t size, ductile_addr *out);
 ductile_status dvmm_mem_free(dvmm_driver *d, ductile_addr addr);

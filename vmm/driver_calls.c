@@ -106,6 +106,62 @@ ductile_status dvmm_get_access(dvmm_driver *d, ductile_addr addr, dvmm_access *o
     return status;
 }
 
+/* ---- Other devices, other processes -------------------------------------------------------- */
+
+ductile_status dvmm_can_access_peer(dvmm_driver *d, int device, bool *out) {
+    seam_call call;
+    int can = 0;
+    *out = false;
+    ductile_status status = CALL(d, can_access_peer, (uint64_t)device, 0, (d->ctx, device, &can));
+    if (status == DUCTILE_OK) {
+        *out = can != 0;
+    }
+    return status;
+}
+
+ductile_status dvmm_set_access_for(dvmm_driver *d, ductile_addr addr, uint64_t size,
+                                   dvmm_access access, const int *devices, size_t n_devices) {
+    seam_call call;
+    ASSERT_SPAN(d, addr, size);
+    DTI_ASSERT(n_devices > 0 && n_devices <= DVMM_MAX_DEVICES);
+    return CALL(d, set_access_for, addr, size, (d->ctx, addr, size, access, devices, n_devices));
+}
+
+ductile_status dvmm_get_access_for(dvmm_driver *d, ductile_addr addr, int device,
+                                   dvmm_access *out) {
+    seam_call call;
+    ductile_status status = CALL(d, get_access_for, addr, 0, (d->ctx, addr, device, out));
+    if (status != DUCTILE_OK) {
+        *out = DVMM_ACCESS_NONE;
+    }
+    return status;
+}
+
+/* A descriptor of a call that failed is nobody's: a driver that made one all the same told no
+ * number that could be trusted. */
+ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type type,
+                                dvmm_shared *out) {
+    seam_call call;
+    DTI_ASSERT(phys != 0);
+    *out = (dvmm_shared){.type = type, .fd = -1};
+    ductile_status status = CALL(d, phys_export, phys, 0, (d->ctx, phys, type, out));
+    if (status != DUCTILE_OK) {
+        *out = (dvmm_shared){.type = type, .fd = -1};
+    }
+    return status;
+}
+
+ductile_status dvmm_phys_import(dvmm_driver *d, const dvmm_shared *shared, dvmm_phys *out) {
+    seam_call call;
+    ductile_status status = CALL(d, phys_import, 0, 0, (d->ctx, shared, out));
+    if (status != DUCTILE_OK) {
+        *out = 0;
+        return status;
+    }
+    DTI_ASSERT(*out != 0);
+    return DUCTILE_OK;
+}
+
 /* ---- What rivals use ----------------------------------------------------------------------- */
 
 static ductile_status allocated(ductile_status status, ductile_addr *out) {

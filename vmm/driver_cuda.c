@@ -120,6 +120,52 @@ static int cuda_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
     return code;
 }
 
+/* ---- Other devices, other processes -------------------------------------------------------- */
+
+static int cuda_can_access_peer(void *ctx, int device, int *out) {
+    const cuda_backend *b = ctx;
+    cu_device peer = 0;
+    int code = b->api->cuDeviceGet(&peer, device);
+    return code != DVMM_SUCCESS ? code : b->api->cuDeviceCanAccessPeer(out, peer, b->device);
+}
+
+static int cuda_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
+                               const int *devices, size_t n_devices) {
+    const cuda_backend *b = ctx;
+    cu_access_desc descs[DVMM_MAX_DEVICES];
+    for (size_t i = 0; i < n_devices; i++) {
+        descs[i] = (cu_access_desc){
+            .location = {.type = CU_LOCATION_DEVICE, .id = devices[i]},
+            .flags = (int)access,
+        };
+    }
+    return b->api->cuMemSetAccess(addr, size, descs, n_devices);
+}
+
+static int cuda_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
+    const cuda_backend *b = ctx;
+    const cu_location peer = {.type = CU_LOCATION_DEVICE, .id = device};
+    unsigned long long flags = 0;
+    int code = b->api->cuMemGetAccess(&flags, &peer, addr);
+    *out = (dvmm_access)flags;
+    return code;
+}
+
+/* Where the driver writes depends on the type: a number, or 64 bytes. */
+static int cuda_phys_export(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
+    const cuda_backend *b = ctx;
+    void *to = type == DVMM_SHARE_FABRIC ? (void *)out->fabric : (void *)&out->fd;
+    return b->api->cuMemExportToShareableHandle(to, phys, (int)type, 0);
+}
+
+/* A descriptor is passed as if it were a pointer, the bytes of a fabric handle by one. */
+static int cuda_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out) {
+    const cuda_backend *b = ctx;
+    dvmm_shared copy = *shared;
+    void *from = copy.type == DVMM_SHARE_FABRIC ? (void *)copy.fabric : (void *)(intptr_t)copy.fd;
+    return b->api->cuMemImportFromShareableHandle(out, from, (int)copy.type);
+}
+
 /* ---- Classic and stream-ordered allocation -------------------------------------------------- */
 
 static int cuda_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {

@@ -23,6 +23,7 @@ typedef int cu_granularity_option;
 typedef int cu_pool_attribute;
 typedef int cu_capture_status;
 typedef int cu_capture_mode;
+typedef int cu_handle_type;
 
 typedef struct cu_location {
     int type;
@@ -62,6 +63,8 @@ typedef struct cu_access_desc {
     X(CU_POOL_RESERVED_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 6)                                 \
     X(CU_POOL_USED_HIGH, CU_MEMPOOL_ATTR_USED_MEM_HIGH, 8)                                         \
     X(CU_HAS_VMM, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)                    \
+    X(CU_HAS_SHARED_FD, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 103)      \
+    X(CU_HAS_RDMA, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110)               \
     X(CU_HAS_MEMORY_POOLS, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 115)                        \
     X(CU_HAS_WAIT_VALUE_64, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 122)                \
     X(CU_FIND_LEGACY_STREAM, CU_GET_PROC_ADDRESS_LEGACY_STREAM, 1)                                 \
@@ -70,6 +73,15 @@ typedef struct cu_access_desc {
 enum {
 #define CU_CONSTANT_ENUM(name, theirs, value) name = value,
     CU_CONSTANTS(CU_CONSTANT_ENUM)
+};
+
+/* The same, for what came with CUDA 12.3. */
+#define CU_CONSTANTS_12030(X)                                                                      \
+    X(CU_HAS_SHARED_FABRIC, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 128)                 \
+    X(CU_SHARED_FABRIC, CU_MEM_HANDLE_TYPE_FABRIC, DVMM_SHARE_FABRIC)
+
+enum {
+    CU_CONSTANTS_12030(CU_CONSTANT_ENUM)
 #undef CU_CONSTANT_ENUM
 };
 
@@ -107,6 +119,12 @@ enum {
       (ductile_addr addr, size_t size, const cu_access_desc *descs, size_t n_descs))               \
     X(cuMemGetAccess, "cuMemGetAccess", 10020,                                                     \
       (unsigned long long *flags, const cu_location *location, ductile_addr addr))                 \
+    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000,                                        \
+      (int *out, cu_device device, cu_device of))                                                  \
+    X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020,                         \
+      (void *out, dvmm_phys phys, cu_handle_type type, unsigned long long flags))                  \
+    X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020,                     \
+      (dvmm_phys * out, void *shared, cu_handle_type type))                                        \
     X(cuMemAlloc, "cuMemAlloc_v2", 3020, (ductile_addr * out, size_t size))                        \
     X(cuMemFree, "cuMemFree_v2", 3020, (ductile_addr addr))                                        \
     X(cuStreamCreate, "cuStreamCreate", 2000, (ductile_stream * out, unsigned int flags))          \

@@ -52,12 +52,17 @@ SAME_SIZE(cu_granularity_option, CUmemAllocationGranularity_flags);
 SAME_SIZE(cu_pool_attribute, CUmemPool_attribute);
 SAME_SIZE(cu_capture_status, CUstreamCaptureStatus);
 SAME_SIZE(cu_capture_mode, CUstreamCaptureMode);
+SAME_SIZE(cu_handle_type, CUmemAllocationHandleType);
 
 /* ---- Constants ----------------------------------------------------------------------------- */
 
 #define SAME_VALUE(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
 #define SAME_CONSTANT(ours, theirs, value) SAME_VALUE(ours, theirs);
 CU_CONSTANTS(SAME_CONSTANT)
+#if CUDA_VERSION >= 12030
+CU_CONSTANTS_12030(SAME_CONSTANT)
+_Static_assert(sizeof(CUmemFabricHandle) == DVMM_FABRIC_BYTES, "a fabric handle");
+#endif
 
 SAME_VALUE(DVMM_SUCCESS, CUDA_SUCCESS);
 SAME_VALUE(DVMM_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
@@ -68,6 +73,7 @@ SAME_VALUE(DVMM_STUB_LIBRARY, CUDA_ERROR_STUB_LIBRARY);
 SAME_VALUE(DVMM_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
 SAME_VALUE(DVMM_INVALID_DEVICE, CUDA_ERROR_INVALID_DEVICE);
 SAME_VALUE(DVMM_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
+SAME_VALUE(DVMM_OPERATING_SYSTEM, CUDA_ERROR_OPERATING_SYSTEM);
 SAME_VALUE(DVMM_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
 SAME_VALUE(DVMM_ILLEGAL_STATE, CUDA_ERROR_ILLEGAL_STATE);
 SAME_VALUE(DVMM_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
@@ -82,6 +88,8 @@ SAME_VALUE(DVMM_CAPTURED_EVENT, CUDA_ERROR_CAPTURED_EVENT);
 SAME_VALUE(DVMM_CAPTURE_WRONG_THREAD, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
 SAME_VALUE(DVMM_UNKNOWN, CUDA_ERROR_UNKNOWN);
 
+SAME_VALUE(DVMM_SHARE_NONE, CU_MEM_HANDLE_TYPE_NONE);
+SAME_VALUE(DVMM_SHARE_FD, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 SAME_VALUE(DVMM_ACCESS_NONE, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 SAME_VALUE(DVMM_ACCESS_READ, CU_MEM_ACCESS_FLAGS_PROT_READ);
 SAME_VALUE(DVMM_ACCESS_RW, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
@@ -105,6 +113,7 @@ SAME_VALUE(DVMM_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 #define cu_pool_attribute CUmemPool_attribute
 #define cu_capture_status CUstreamCaptureStatus
 #define cu_capture_mode CUstreamCaptureMode
+#define cu_handle_type CUmemAllocationHandleType
 #define cu_location CUmemLocation
 #define cu_phys_props CUmemAllocationProp
 #define cu_access_desc CUmemAccessDesc

@@ -189,6 +189,9 @@ static ductile_status read_caps(const cuda_backend *b, int version, dvmm_caps *c
     caps->total_bytes = total;
     caps->has_async_pool = b->pool != NULL;
     caps->has_stream_memops = b->has_wait_value;
+    caps->share_types = (device_has(b, CU_HAS_SHARED_FD) ? DVMM_SHARE_FD : 0) |
+                        (device_has(b, CU_HAS_SHARED_FABRIC) ? DVMM_SHARE_FABRIC : 0);
+    caps->has_rdma = device_has(b, CU_HAS_RDMA);
     write_version(caps, version);
     if (b->api->cuDeviceGetName(caps->name, (int)sizeof(caps->name), b->device) != DVMM_SUCCESS) {
         caps->name[0] = '\0';

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
@@ -32,6 +34,7 @@ static ductile_virtual_options resolved(const ductile_virtual_options *given) {
     options.capacity_bytes = or_default(options.capacity_bytes, DEFAULT_CAPACITY);
     options.granule_bytes = or_default(options.granule_bytes, DEFAULT_GRANULE);
     options.address_bytes = or_default(options.address_bytes, DEFAULT_ADDRESSES);
+    options.n_devices = options.n_devices != 0 ? options.n_devices : 1;
     return options;
 }
 
@@ -39,7 +42,18 @@ static bool is_possible(const ductile_virtual_options *o) {
     return dti_is_power_of_two(o->granule_bytes) && o->granule_bytes >= SMALLEST_GRANULE &&
            o->capacity_bytes >= o->granule_bytes && o->capacity_bytes <= LARGEST_CAPACITY &&
            o->address_bytes >= o->granule_bytes && o->address_bytes <= LARGEST_ADDRESSES &&
-           (unsigned)o->schedule <= DUCTILE_SCHEDULE_RANDOM && o->log_calls <= LARGEST_LOG;
+           (unsigned)o->schedule <= DUCTILE_SCHEDULE_RANDOM && o->n_devices <= DVMM_MAX_DEVICES &&
+           (unsigned)o->rdma <= DUCTILE_VIRTUAL_RDMA_TRAP && o->log_calls <= LARGEST_LOG;
+}
+
+/* Tells the virtual GPUs of all processes apart; a forked child makes others than its parent. */
+static uint64_t new_identity(void) {
+    static _Atomic uint32_t n_made;
+    struct timespec now = {0, 0};
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t when = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t nth = atomic_fetch_add_explicit(&n_made, 1, memory_order_relaxed);
+    return (when ^ (uint64_t)getpid() << 40) * UINT64_C(0x9E3779B97F4A7C15) + nth;
 }
 
 void ductile_virtual_options_init(ductile_virtual_options *options) {
@@ -61,6 +75,7 @@ ductile_status ductile_virtual_create(ductile_virtual_gpu **out,
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     gpu->options = full;
+    gpu->identity = new_identity();
     gpu->granule_shift = (unsigned)__builtin_ctzll(full.granule_bytes);
     dti_lock_init(&gpu->lock, DTI_RANK_DRIVER);
     dvmm_vgpu_memory_init(gpu);
@@ -113,6 +128,11 @@ static bool ignores_poison(dvmm_call call) {
     case DVMM_CALL_unmap:
     case DVMM_CALL_set_access:
     case DVMM_CALL_get_access:
+    case DVMM_CALL_can_access_peer:
+    case DVMM_CALL_set_access_for:
+    case DVMM_CALL_get_access_for:
+    case DVMM_CALL_phys_export:
+    case DVMM_CALL_phys_import:
     case DVMM_CALL_capture_exchange_mode:
         return true;
     default:
@@ -190,9 +210,8 @@ static int serve_address_free(void *ctx, ductile_addr addr, uint64_t size) {
 
 static int serve_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *props,
                              dvmm_phys *out) {
-    (void)props; /* nothing is shared with anybody, so all properties are equal */
     SERVE(ctx, phys_create, 0, size, SIZED(phys_create, size),
-          dvmm_vgpu_phys_create(gpu, size, out));
+          dvmm_vgpu_phys_create(gpu, size, props, out));
 }
 
 static uint64_t phys_size(const vgpu *gpu, dvmm_phys name) {
@@ -235,6 +254,32 @@ static int serve_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_ac
 
 static int serve_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
     SERVE(ctx, get_access, addr, 0, FLAT(get_access), dvmm_vgpu_get_access(gpu, addr, out));
+}
+
+static int serve_can_access_peer(void *ctx, int device, int *out) {
+    SERVE(ctx, can_access_peer, (uint64_t)device, 0, FLAT(can_access_peer),
+          dvmm_vgpu_can_access_peer(gpu, device, out));
+}
+
+/* It costs what set_access costs: nobody has measured what further devices add. */
+static int serve_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
+                                const int *devices, size_t n_devices) {
+    SERVE(ctx, set_access_for, addr, size, cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size),
+          dvmm_vgpu_set_access_for(gpu, addr, size_done(&served), access, devices, n_devices));
+}
+
+static int serve_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
+    SERVE(ctx, get_access_for, addr, 0, FLAT(get_access_for),
+          dvmm_vgpu_get_access_for(gpu, addr, device, out));
+}
+
+static int serve_phys_export(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
+    SERVE(ctx, phys_export, phys, 0, FLAT(phys_export),
+          dvmm_vgpu_phys_export(gpu, phys, type, out));
+}
+
+static int serve_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out) {
+    SERVE(ctx, phys_import, 0, 0, FLAT(phys_import), dvmm_vgpu_phys_import(gpu, shared, out));
 }
 
 static int serve_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {
@@ -409,7 +454,10 @@ static dvmm_caps caps_of(const vgpu *gpu) {
                        .total_bytes = gpu->options.capacity_bytes,
                        .is_virtual = true,
                        .has_async_pool = false,
-                       .has_stream_memops = true};
+                       .has_stream_memops = true,
+                       .share_types = (gpu->options.no_descriptors != 0 ? 0 : DVMM_SHARE_FD) |
+                                      (gpu->options.has_fabric != 0 ? DVMM_SHARE_FABRIC : 0),
+                       .has_rdma = gpu->options.rdma != DUCTILE_VIRTUAL_RDMA_NONE};
 }
 
 static ductile_status open_private(dvmm_driver **out) {

@@ -5,6 +5,7 @@
  *   driver_virtual.c            life, the call pipeline, the table of the seam
  *   driver_virtual_addresses.c  reservations, and which granule maps what
  *   driver_virtual_memory.c     physical handles and mappings
+ *   driver_virtual_share.c      access of other devices; export and import
  *   driver_virtual_alloc.c      cuMemAlloc
  *   driver_virtual_content.c    what the bytes are
  *   driver_virtual_work.c       queues of work, and when it runs
@@ -60,7 +61,8 @@ struct ductile_virtual_gpu {
     /* constant after creation */
     ductile_virtual_options options; /* no field means "default" any more */
     unsigned granule_shift;
-    bool is_private; /* closing the driver destroys it */
+    uint64_t identity; /* among the virtual GPUs of all processes */
+    bool is_private;   /* closing the driver destroys it */
 
     _Atomic uint64_t time_ns; /* written under the lock, read without */
 

@@ -60,7 +60,8 @@ static void give_span(vgpu *gpu, ductile_addr addr, uint64_t size) {
 
 static int map_new_phys(vgpu *gpu, ductile_addr addr, uint64_t size) {
     dvmm_phys name;
-    int code = dvmm_vgpu_phys_create(gpu, size, &name);
+    const dvmm_phys_props plain = {0};
+    int code = dvmm_vgpu_phys_create(gpu, size, &plain, &name);
     if (code != DVMM_SUCCESS) {
         return code;
     }

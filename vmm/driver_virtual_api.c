@@ -145,11 +145,20 @@ ductile_status ductile_virtual_get_state(ductile_virtual_gpu *gpu, ductile_virtu
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     dti_lock_take(&gpu->lock);
+    dvmm_vgpu_exports_sweep(gpu);
     ductile_virtual_state state = state_of(gpu);
     dti_lock_open(&gpu->lock);
     state.struct_size = out->struct_size;
     memcpy(out, &state, dti_min(out->struct_size, sizeof(state)));
     return DUCTILE_OK;
+}
+
+int ductile_virtual_access(ductile_virtual_gpu *gpu, ductile_addr address, int device) {
+    dvmm_access access = DVMM_ACCESS_NONE;
+    dti_lock_take(&gpu->lock);
+    int code = dvmm_vgpu_get_access_for(gpu, address, device, &access);
+    dti_lock_open(&gpu->lock);
+    return code == DVMM_SUCCESS ? (int)access : -1;
 }
 
 uint64_t ductile_virtual_count(ductile_virtual_gpu *gpu, const char *call) {

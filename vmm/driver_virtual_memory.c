@@ -27,17 +27,35 @@ static bool has_memory_for(const vgpu *gpu, uint64_t size) {
     return size <= gpu->options.capacity_bytes - held;
 }
 
-int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, dvmm_phys *out) {
+/* The codes for what a machine cannot do: 800 for the fabric was measured, the others were not. */
+static int refusal_of(const vgpu *gpu, const dvmm_phys_props *props) {
+    const ductile_virtual_options *o = &gpu->options;
+    if ((props->handle_types & DVMM_SHARE_FABRIC) != 0 && o->has_fabric == 0) {
+        return DVMM_NOT_PERMITTED;
+    }
+    bool lacks_fd = (props->handle_types & DVMM_SHARE_FD) != 0 && o->no_descriptors != 0;
+    bool lacks_rdma = props->rdma && o->rdma == DUCTILE_VIRTUAL_RDMA_NONE;
+    return lacks_fd || lacks_rdma ? DVMM_NOT_SUPPORTED : DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out) {
     vgpu_memory *m = &gpu->memory;
     if (!dvmm_vgpu_is_granules(gpu, size)) {
         return DVMM_INVALID_VALUE;
     }
+    int refused = refusal_of(gpu, props);
+    if (refused != DVMM_SUCCESS) {
+        return refused;
+    }
+    dvmm_vgpu_exports_sweep(gpu);
     vgpu_phys *phys = has_memory_for(gpu, size) ? dvmm_slots_take(&m->handles) : NULL;
     if (phys == NULL) {
         return DVMM_OUT_OF_MEMORY;
     }
     phys->size = size;
     phys->n_refs = 1;
+    phys->handle_types = props->handle_types;
+    phys->is_rdma = props->rdma;
     m->used_bytes += size;
     m->used_peak_bytes = dti_max(m->used_peak_bytes, m->used_bytes);
     *out = name_of(phys);
@@ -223,11 +241,35 @@ static bool is_access(dvmm_access access) {
     return access == DVMM_ACCESS_NONE || access == DVMM_ACCESS_READ || access == DVMM_ACCESS_RW;
 }
 
-static void set_until_hole(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
+static void set_bit(uint64_t *bits, int i, bool on) {
+    *bits = on ? *bits | (uint64_t)1 << i : *bits & ~((uint64_t)1 << i);
+}
+
+static void set_one(vgpu_mapping *mapping, int device, dvmm_access access) {
+    if (device == 0) {
+        mapping->access = access;
+        return;
+    }
+    set_bit(&mapping->peers_read, device, access != DVMM_ACCESS_NONE);
+    set_bit(&mapping->peers_write, device, access == DVMM_ACCESS_RW);
+}
+
+dvmm_access dvmm_vgpu_access_of(const vgpu_mapping *mapping, int device) {
+    if (device == 0) {
+        return mapping->access;
+    }
+    if ((mapping->peers_write >> device & 1) != 0) {
+        return DVMM_ACCESS_RW;
+    }
+    return (mapping->peers_read >> device & 1) != 0 ? DVMM_ACCESS_READ : DVMM_ACCESS_NONE;
+}
+
+static void set_until_hole(vgpu *gpu, ductile_addr addr, uint64_t size, int device,
+                           dvmm_access access) {
     vgpu_mapping *mapping;
     ductile_addr end = addr + size;
     while (addr < end && (mapping = dvmm_vgpu_mapping_at(gpu, addr)) != NULL) {
-        mapping->access = access;
+        set_one(mapping, device, access);
         addr += mapping->phys->size;
     }
 }
@@ -237,8 +279,20 @@ static bool ends_are_mapped(const vgpu *gpu, ductile_addr addr, uint64_t size) {
            dvmm_vgpu_mapping_at(gpu, addr + size - 1) != NULL;
 }
 
-/* The hardware refuses a hole at either end. At one in between it stops, and says nothing. */
+/* Some systems say that they can do RDMA and refuse access to the memory. */
+static bool holds_trap(const vgpu *gpu, ductile_addr addr) {
+    const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, addr);
+    return gpu->options.rdma == DUCTILE_VIRTUAL_RDMA_TRAP && mapping != NULL &&
+           mapping->phys->is_rdma;
+}
+
 int dvmm_vgpu_set_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
+    return dvmm_vgpu_set_device_access(gpu, addr, size, 0, access);
+}
+
+/* The hardware refuses a hole at either end. At one in between it stops, and says nothing. */
+int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int device,
+                                dvmm_access access) {
     if (!is_reserved_span(gpu, addr, size) || !is_access(access)) {
         return DVMM_INVALID_VALUE;
     }
@@ -250,7 +304,10 @@ int dvmm_vgpu_set_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_acces
         dvmm_vgpu_violation(gpu, "set_access of %#llx, %llu bytes, of which %llu were not mapped",
                             addr, (unsigned long long)size, (unsigned long long)found.hole_bytes);
     }
-    set_until_hole(gpu, addr, size, access);
+    if (holds_trap(gpu, addr)) {
+        return DVMM_UNKNOWN;
+    }
+    set_until_hole(gpu, addr, size, device, access);
     return DVMM_SUCCESS;
 }
 
@@ -288,6 +345,7 @@ void dvmm_vgpu_memory_init(vgpu *gpu) {
 
 void dvmm_vgpu_memory_fini(vgpu *gpu) {
     vgpu_memory *m = &gpu->memory;
+    dvmm_vgpu_exports_fini(gpu);
     vgpu_phys *phys = dvmm_slots_next(&m->handles, 1);
     for (; phys != NULL; phys = dvmm_slots_next(&m->handles, phys->slot.number + 1)) {
         dvmm_vgpu_content_fini(&phys->content);

@@ -36,6 +36,8 @@ typedef struct vgpu_phys {
     uint64_t size;
     uint32_t n_refs;
     uint32_t n_mappings;
+    uint32_t handle_types; /* dvmm_share_type it may be exported as          */
+    bool is_rdma;
     struct vgpu_slab *slab; /* small cuMemAlloc allocations live in it; NULL: none do */
     vgpu_content content;
 } vgpu_phys;
@@ -46,7 +48,14 @@ typedef struct vgpu_mapping {
     ductile_addr start;
     vgpu_phys *phys;
     dvmm_access access;
+    uint64_t peers_read, peers_write; /* bit i: device i may */
 } vgpu_mapping;
+
+/* A descriptor somewhere; see driver_virtual_share.c. */
+typedef struct vgpu_export {
+    vgpu_phys *phys;
+    int kept;
+} vgpu_export;
 
 /* Free address spans of one size for cuMemAlloc, last freed first. */
 typedef struct vgpu_spans {
@@ -78,6 +87,9 @@ typedef struct vgpu_memory {
     vgpu_spans spans[VGPU_SPAN_SIZES];
     struct vgpu_slab *slabs;
     uint64_t n_allocations;
+
+    vgpu_export *exports;
+    size_t n_exports, exports_room;
 } vgpu_memory;
 
 /* ---- driver_virtual_addresses.c ------------------------------------------------------------ */
@@ -102,13 +114,16 @@ bool dvmm_vgpu_point_at(vgpu *gpu, ductile_addr addr, uint64_t size, uint32_t ma
 
 void dvmm_vgpu_memory_init(vgpu *gpu);
 void dvmm_vgpu_memory_fini(vgpu *gpu);
-int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, dvmm_phys *out);
+int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out);
 int dvmm_vgpu_phys_release(vgpu *gpu, dvmm_phys phys);
 vgpu_phys *dvmm_vgpu_find_phys(const vgpu *gpu, dvmm_phys phys);
 int dvmm_vgpu_map(vgpu *gpu, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys);
 int dvmm_vgpu_unmap(vgpu *gpu, ductile_addr addr, uint64_t size);
 int dvmm_vgpu_set_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access);
 int dvmm_vgpu_get_access(vgpu *gpu, ductile_addr addr, dvmm_access *out);
+int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int device,
+                                dvmm_access access);
+dvmm_access dvmm_vgpu_access_of(const vgpu_mapping *mapping, int device);
 /* Maps without asking for a reservation. */
 int dvmm_vgpu_map_anywhere(vgpu *gpu, ductile_addr addr, vgpu_phys *phys, dvmm_access access);
 void dvmm_vgpu_drop_mapping(vgpu *gpu, vgpu_mapping *mapping);
@@ -116,6 +131,18 @@ void dvmm_vgpu_drop_ref(vgpu *gpu, vgpu_phys *phys);
 /* Whether all of the span is mapped with at least that access. */
 bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access);
 uint64_t dvmm_vgpu_count_mappings(const vgpu *gpu, ductile_addr addr, uint64_t size);
+
+/* ---- driver_virtual_share.c ---------------------------------------------------------------- */
+
+int dvmm_vgpu_can_access_peer(const vgpu *gpu, int device, int *out);
+int dvmm_vgpu_set_access_for(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access,
+                             const int *devices, size_t n_devices);
+int dvmm_vgpu_get_access_for(const vgpu *gpu, ductile_addr addr, int device, dvmm_access *out);
+int dvmm_vgpu_phys_export(vgpu *gpu, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out);
+int dvmm_vgpu_phys_import(vgpu *gpu, const dvmm_shared *shared, dvmm_phys *out);
+/* Lets go of memory that only descriptors kept which are closed by now. */
+void dvmm_vgpu_exports_sweep(vgpu *gpu);
+void dvmm_vgpu_exports_fini(vgpu *gpu);
 
 /* ---- driver_virtual_alloc.c ---------------------------------------------------------------- */
 

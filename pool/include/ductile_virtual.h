@@ -28,6 +28,14 @@ typedef enum ductile_schedule {
     DUCTILE_SCHEDULE_RANDOM = 3   /* at each advance or query, a seeded choice of it completes */
 } ductile_schedule;
 
+/* Memory for RDMA (the option `rdma`). */
+typedef enum ductile_virtual_rdma {
+    DUCTILE_VIRTUAL_RDMA_WORKS = 0,
+    DUCTILE_VIRTUAL_RDMA_NONE = 1, /* refused                                              */
+    DUCTILE_VIRTUAL_RDMA_TRAP = 2  /* can be made and mapped, but access to it is refused,
+                                      as on some systems that claim to support it          */
+} ductile_virtual_rdma;
+
 typedef struct ductile_virtual_options {
     size_t struct_size;      /* set by ductile_virtual_options_init                         */
     uint64_t capacity_bytes; /* physical memory; 0: 139 GiB, an H200's                       */
@@ -37,6 +45,11 @@ typedef struct ductile_virtual_options {
     uint64_t lag;       /* LAGGING: advances between issue and completion                        */
     uint64_t seed;      /* RANDOM; also where reservations are placed when not 0                 */
     uint64_t log_calls; /* how many of the latest driver calls to keep; 0: none             */
+    uint32_t n_devices; /* in the machine, at most 64; this one is number 0; 0 means 1      */
+    uint64_t unreachable_devices; /* bit i: device i cannot reach memory of this one        */
+    int no_descriptors; /* 1: memory cannot be exported as file descriptors                 */
+    int has_fabric;     /* 1: memory can be exported to the fabric                          */
+    ductile_virtual_rdma rdma;
 } ductile_virtual_options;
 
 DUCTILE_API void ductile_virtual_options_init(ductile_virtual_options *options);
@@ -136,6 +149,14 @@ typedef struct ductile_virtual_state {
 
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_get_state(ductile_virtual_gpu *gpu,
                                                                      ductile_virtual_state *out);
+
+/**
+ * What a device may do with the memory at an address.
+ *
+ * Returns:   0 nothing, 1 reading, 3 reading and writing; -1: nothing is mapped there, or the
+ *            machine has no such device.
+ */
+DUCTILE_API int ductile_virtual_access(ductile_virtual_gpu *gpu, ductile_addr address, int device);
 
 /** How often a driver call was made, by name; UINT64_MAX for an unknown name. */
 DUCTILE_API uint64_t ductile_virtual_count(ductile_virtual_gpu *gpu, const char *call);

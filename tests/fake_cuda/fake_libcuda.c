@@ -26,7 +26,13 @@ EXPORTED fake_state fake_control = {
 static fake_state *const fake = &fake_control;
 
 /* What the fake hands out: anything but 0 will do. */
-enum { SOME_ADDRESS = 0x40000000, SOME_HANDLE = 0x77, SOME_OBJECT = 0x2000 };
+enum {
+    SOME_ADDRESS = 0x40000000,
+    SOME_HANDLE = 0x77,
+    SOME_OBJECT = 0x2000,
+    SOME_DESCRIPTOR = 1 << 20, /* no process has so many */
+    SOME_BYTE = 0xA5
+};
 
 /* ---- Planned failures ---------------------------------------------------------------------- */
 
@@ -204,7 +210,7 @@ static cu_result fake_cuMemSetAccess(ductile_addr addr, size_t size, const cu_ac
                                      size_t n_descs) {
     (void)addr;
     (void)size;
-    if (n_descs != 1 || descs->location.type != CU_LOCATION_DEVICE) {
+    if (n_descs < 1 || n_descs > 2 || descs->location.type != CU_LOCATION_DEVICE) {
         return DVMM_INVALID_VALUE;
     }
     ANSWER("cuMemSetAccess", NOTHING);
@@ -215,6 +221,36 @@ static cu_result fake_cuMemGetAccess(unsigned long long *flags, const cu_locatio
     (void)location;
     (void)addr;
     ANSWER("cuMemGetAccess", *flags = fake->granted);
+}
+
+static cu_result fake_cuDeviceCanAccessPeer(int *out, cu_device device, cu_device of) {
+    ANSWER("cuDeviceCanAccessPeer", *out = device != of);
+}
+
+static cu_result fake_cuMemExportToShareableHandle(void *out, dvmm_phys phys, cu_handle_type type,
+                                                   unsigned long long flags) {
+    (void)phys;
+    (void)flags;
+    if (type != DVMM_SHARE_FD && type != DVMM_SHARE_FABRIC) {
+        return DVMM_INVALID_VALUE;
+    }
+    ANSWER("cuMemExportToShareableHandle", type == DVMM_SHARE_FD
+                                               ? (void)(*(int *)out = SOME_DESCRIPTOR)
+                                               : (void)memset(out, SOME_BYTE, DVMM_FABRIC_BYTES));
+}
+
+/* What came back is what went out. */
+static cu_result take_back(dvmm_phys *out, const void *shared, cu_handle_type type) {
+    bool is_ours = type == DVMM_SHARE_FD
+                       ? (intptr_t)shared == SOME_DESCRIPTOR
+                       : ((const uint8_t *)shared)[DVMM_FABRIC_BYTES - 1] == SOME_BYTE;
+    *out = is_ours ? SOME_HANDLE : 0;
+    return is_ours ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
+}
+
+static cu_result fake_cuMemImportFromShareableHandle(dvmm_phys *out, void *shared,
+                                                     cu_handle_type type) {
+    ANSWER("cuMemImportFromShareableHandle", answer = take_back(out, shared, type));
 }
 
 static cu_result fake_cuMemAlloc(ductile_addr *out, size_t size) {

@@ -99,6 +99,8 @@ extern const conformance_row memory_rows[];
 extern const size_t n_memory_rows;
 extern const conformance_row alloc_rows[];
 extern const size_t n_alloc_rows;
+extern const conformance_row share_rows[];
+extern const size_t n_share_rows;
 extern const conformance_row stream_rows[];
 extern const size_t n_stream_rows;
 extern const conformance_row capture_life_rows[];

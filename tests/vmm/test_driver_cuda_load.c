@@ -308,6 +308,11 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuMemMap", false, ops->map(ctx, addr, 1, 0, phys))                                          \
     X("cuMemSetAccess", false, ops->set_access(ctx, addr, 1, DVMM_ACCESS_RW))                      \
     X("cuMemGetAccess", false, ops->get_access(ctx, addr, &access))                                \
+    X("cuDeviceCanAccessPeer", false, ops->can_access_peer(ctx, 1, &can))                          \
+    X("cuMemSetAccess", false, ops->set_access_for(ctx, addr, 1, DVMM_ACCESS_RW, devices, 2))      \
+    X("cuMemGetAccess", false, ops->get_access_for(ctx, addr, 1, &access))                         \
+    X("cuMemExportToShareableHandle", false, ops->phys_export(ctx, phys, DVMM_SHARE_FD, &shared))  \
+    X("cuMemImportFromShareableHandle", false, ops->phys_import(ctx, &shared, &phys))              \
     X("cuMemUnmap", false, ops->unmap(ctx, addr, 1))                                               \
     X("cuMemRelease", false, ops->phys_release(ctx, phys))                                         \
     X("cuMemAlloc", true, ops->mem_alloc(ctx, 1, &addr))                                           \
@@ -383,6 +388,9 @@ static void make_all_calls(const operands *o, cu_context callers) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     void *host = NULL;
+    int can = 0;
+    const int devices[] = {0, 1};
+    dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1};
     int n = 0;
 #define MAKE_CALL(function, in_context, call)                                                      \
     cr_expect_eq(call, DVMM_SUCCESS, "%s", #call);                                                 \
@@ -392,6 +400,7 @@ static void make_all_calls(const operands *o, cu_context callers) {
 #undef MAKE_CALL
     cr_expect_eq(n, DVMM_N_CALLS, "%d of %d entries were called", n, DVMM_N_CALLS);
     cr_expect(access == DVMM_ACCESS_RW && status == DVMM_CAPTURE_ACTIVE);
+    cr_expect(can == 1, "device 1 reaches the memory of device 0");
     cr_expect_eq(mode, DVMM_CAPTURE_GLOBAL, "the mode before was not handed back");
 }
 
@@ -434,6 +443,9 @@ Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     void *host = NULL;
+    int can = 0;
+    const int devices[] = {0, 1};
+    dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1};
     o.fake->fail_code = DVMM_ILLEGAL_STATE;
 #define FAIL_CALL(function, in_context, call)                                                      \
     o.fake->failing = function;                                                                    \
