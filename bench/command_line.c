@@ -116,6 +116,15 @@ static const bench_option shared_options[] = {
     {0},
 };
 
+static const bench_option help_alone[] = {
+    {"--help", NULL, parse_help, "this text"},
+    {0},
+};
+
+static const bench_option *shared_of(const bench_command *command) {
+    return command->runs_nothing ? help_alone : shared_options;
+}
+
 /* ---- The command line ---------------------------------------------------------------------- */
 
 static const bench_option *find_in(const bench_option *table, const char *word, size_t length) {
@@ -134,7 +143,8 @@ static const bench_option *find_shared(const bench_option *entry) {
 static const bench_option *find_option(const bench_command *command, const char *word,
                                        size_t length) {
     const bench_option *found = find_in(command->own, word, length);
-    return found != NULL && found->parse != NULL ? found : find_in(shared_options, word, length);
+    return found != NULL && found->parse != NULL ? found
+                                                 : find_in(shared_of(command), word, length);
 }
 
 static bool refuse_unknown(bench_parser *p, const bench_command *command, const char *word) {
@@ -237,11 +247,18 @@ static void print_own(const bench_option *table) {
 }
 
 /* Those that the bench's own table has not given a place. */
-static void print_shared(const bench_option *own) {
-    for (const bench_option *option = shared_options; option->name != NULL; option++) {
-        if (find_in(own, option->name, strlen(option->name)) == NULL) {
+static void print_shared(const bench_command *command) {
+    for (const bench_option *option = shared_of(command); option->name != NULL; option++) {
+        if (find_in(command->own, option->name, strlen(option->name)) == NULL) {
             print_option(option, option->help);
         }
+    }
+}
+
+static void print_contenders(void) {
+    printf("\nContenders:\n");
+    for (size_t i = 0; all_contenders[i] != NULL; i++) {
+        printf("  %-16s  %s\n", all_contenders[i]->name, all_contenders[i]->summary);
     }
 }
 
@@ -249,12 +266,11 @@ void bench_options_print_help(const bench_command *command) {
     bool takes_operands = command->operand != NULL;
     printf("usage: ductile-bench %s [OPTION]...%s%s%s\n\n%s\n\n", command->name,
            takes_operands ? " " : "", takes_operands ? command->operand : "",
-           takes_operands ? "..." : "", command->summary);
+           takes_operands && strchr(command->operand, ' ') == NULL ? "..." : "", command->summary);
     print_own(command->own);
-    print_shared(command->own);
-    printf("\nContenders:\n");
-    for (size_t i = 0; all_contenders[i] != NULL; i++) {
-        printf("  %-16s  %s\n", all_contenders[i]->name, all_contenders[i]->summary);
+    print_shared(command);
+    if (!command->runs_nothing) {
+        print_contenders();
     }
     printf("\nExit status: %s\n",
            command->exit_status != NULL

@@ -58,7 +58,8 @@ typedef struct bench_command {
     const char *operand;            /* what a word that is no option is called; NULL: takes none */
     bench_option_fn take_operand;   /* together with operand */
     bool (*check)(bench_parser *p); /* of options against each other; NULL: nothing to check */
-    const char *exit_status;        /* for --help, without the line's end; NULL: the usual */
+    bool runs_nothing; /* no contender on no device: of the shared options only --help counts */
+    const char *exit_status; /* for --help, without the line's end; NULL: the usual */
 } bench_command;
 
 /* argv[0] is the subcommand's name. False: message holds one line. */

@@ -141,8 +141,8 @@ static ductile_status make_lines(gates *g, const trace *t) {
     return g->on->gpu == NULL ? make_words(g) : DUCTILE_OK;
 }
 
-ductile_status gates_init(gates *g, const stage *on, const trace *t, uint64_t lag) {
-    *g = (gates){.on = on, .lag = lag};
+ductile_status gates_init(gates *g, const stage *on, const trace *t) {
+    *g = (gates){.on = on};
     if (!has_gates(t)) {
         return DUCTILE_OK;
     }
@@ -191,8 +191,7 @@ static ductile_status launch_lazy(const gates *g, ductile_stream stream) {
     ductile_virtual_gpu *gpu = g->on->gpu;
     ductile_virtual_set_schedule(gpu, DUCTILE_SCHEDULE_LAZY, 0);
     ductile_status status = ductile_virtual_launch(gpu, stream, NULL, 0);
-    ductile_virtual_set_schedule(
-        gpu, g->lag > 0 ? DUCTILE_SCHEDULE_LAGGING : DUCTILE_SCHEDULE_EAGER, g->lag);
+    ductile_virtual_set_schedule(gpu, g->on->pace.schedule, g->on->pace.lag);
     return status;
 }
 

@@ -37,7 +37,6 @@ typedef struct gates {
     gate_line *lines; /* one per stream of the trace */
     size_t n_lines;
     void *words;
-    uint64_t lag;
     pthread_t watcher;
     bool is_watched;
     _Atomic bool stop_watching;
@@ -46,7 +45,7 @@ typedef struct gates {
     _Atomic uint64_t waited_ns; /* how long the replay stood still until it did */
 } gates;
 
-ductile_status gates_init(gates *g, const stage *on, const trace *t, uint64_t lag);
+ductile_status gates_init(gates *g, const stage *on, const trace *t);
 void gates_fini(gates *g);
 
 /* Before the free: the gate stands in the stream. After the free: gates_mark. */

@@ -16,6 +16,8 @@ typedef struct subcommand {
 
 static const subcommand subcommands[] = {
     {"replay", "replay recorded allocation traces under several allocators", run_replay},
+    {"convert", "a PyTorch snapshot or an older trace as a trace of the newest version",
+     run_convert},
     {"varybatch", "a training loop whose batch size changes at every step", run_varybatch},
     {"churn", "the time of one allocation and one free at many sizes", run_churn},
 };

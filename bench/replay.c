@@ -115,7 +115,7 @@ static replay_spec make_spec(const replay_job *s, const trace *t, const contende
         .n_settings = o->n_settings,
         .capacity_bytes = o->capacity_bytes,
         .n_passes = o->n_passes,
-        .lag = o->lag,
+        .pace = o->pace,
         .watch = s->timeline.file != NULL ? &s->timeline.watch : NULL,
     };
 }

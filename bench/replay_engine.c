@@ -30,7 +30,19 @@ typedef struct replay {
 /* ---- Failing ------------------------------------------------------------------------------- */
 
 static const char *verb_of(const trace_event *event) {
-    return event->kind == TRACE_ALLOC ? "alloc" : "free";
+    switch ((trace_kind)event->kind) {
+    case TRACE_ALLOC:
+        return "alloc";
+    case TRACE_USE:
+        return "record_stream";
+    case TRACE_FREE:
+    case TRACE_FREE_GATED:
+        return "free";
+    case TRACE_OPEN:
+    case TRACE_STEP:
+        break;
+    }
+    return "completion";
 }
 
 static void note_stop(replay *r, size_t event, ductile_status status) {
@@ -57,33 +69,87 @@ static bool fail(replay *r, const char *what, ductile_status status) {
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
-/* The other stream is told of by record_stream: that is the call whose cost belongs to the
- * allocator. The gate itself is the bench's, and the clock stands still for it. */
+static const trace_gate *gates_of(const replay *r, const trace_event *event) {
+    return &r->spec->trace->gates[event->size];
+}
+
+static ductile_status close_gates(replay *r, const trace_event *event) {
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
+    stopwatch_pause(&r->watch);
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        status = gates_close(&r->gates, gate[i].stream, gate[i].number);
+    }
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+static ductile_status mark_gates(replay *r, const trace_event *event) {
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
+    stopwatch_pause(&r->watch);
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        status = gates_mark(&r->gates, gate[i].stream, gate[i].number);
+    }
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+static ductile_status record_uses(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        if (gate[i].says_use) {
+            status = s->ops->record_stream(s->contender, r->addresses[event->slot],
+                                           s->streams[gate[i].stream]);
+        }
+    }
+    return status;
+}
+
+/* What record_stream and free cost belongs to the allocator. The gates are the bench's, and the
+ * clock stands still for them. */
 static ductile_status free_gated(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
-    ductile_addr address = r->addresses[event->slot];
-    stopwatch_pause(&r->watch);
-    ductile_status status = gates_close(&r->gates, event->stream, event->size);
-    stopwatch_start(&r->watch);
+    ductile_status status = close_gates(r, event);
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = s->ops->record_stream(s->contender, address, s->streams[event->stream]);
+    status = record_uses(r, event);
     if (status == DUCTILE_OK) {
-        status = s->ops->free(s->contender, address);
+        status = s->ops->free(s->contender, r->addresses[event->slot]);
     }
-    stopwatch_pause(&r->watch);
-    ductile_status marked = gates_mark(&r->gates, event->stream, event->size);
-    stopwatch_start(&r->watch);
+    ductile_status marked = mark_gates(r, event);
     r->addresses[event->slot] = 0;
     return status == DUCTILE_OK ? marked : status;
 }
 
 static ductile_status open_gates(replay *r, const trace_event *event) {
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
     stopwatch_pause(&r->watch);
-    ductile_status status = gates_open(&r->gates, event->stream, event->size);
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        status = gates_open(&r->gates, gate[i].stream, gate[i].number);
+    }
     stopwatch_start(&r->watch);
     return status;
+}
+
+/* On the virtual GPU the stream reads the block, and completes that as the run's pace has it:
+ * memory that is taken away too early makes the device fail. */
+static ductile_status use_block(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    ductile_stream stream = s->streams[event->stream];
+    ductile_addr address = r->addresses[event->slot];
+    ductile_status status = DUCTILE_OK;
+    if (s->gpu != NULL) {
+        const ductile_virtual_use use = {.address = address, .size = event->size};
+        stopwatch_pause(&r->watch);
+        status = ductile_virtual_launch(s->gpu, stream, &use, 1);
+        stopwatch_start(&r->watch);
+    }
+    return status == DUCTILE_OK ? s->ops->record_stream(s->contender, address, stream) : status;
 }
 
 /*
@@ -105,6 +171,9 @@ static bool play(replay *r, size_t first, size_t end) {
             status =
                 ops->alloc(contender, event->size, streams[event->stream], &addresses[event->slot]);
             break;
+        case TRACE_USE:
+            status = use_block(r, event);
+            break;
         case TRACE_FREE:
             status = ops->free(contender, addresses[event->slot]);
             addresses[event->slot] = 0;
@@ -115,9 +184,13 @@ static bool play(replay *r, size_t first, size_t end) {
         case TRACE_OPEN:
             status = open_gates(r, event);
             break;
+        case TRACE_STEP: /* never in a finished trace */
+            break;
         }
         if (__builtin_expect(status != DUCTILE_OK, 0)) {
-            addresses[event->slot] = 0;
+            if (event->kind == TRACE_ALLOC) {
+                addresses[event->slot] = 0;
+            }
             note_stop(r, i, status);
             return false;
         }
@@ -131,11 +204,18 @@ static bool wants_sample(const replay *r) {
     return r->spec->watch != NULL && r->next_sample < r->spec->trace->n_samples;
 }
 
+/* Whether work completes as the replay goes on. */
+static bool is_paced(const replay *r) {
+    ductile_schedule schedule = r->spec->pace.schedule;
+    return r->stage.gpu != NULL &&
+           (schedule == DUCTILE_SCHEDULE_LAGGING || schedule == DUCTILE_SCHEDULE_RANDOM);
+}
+
 /* Where the loop has to stop next. */
 static size_t next_stop(const replay *r, size_t at) {
     const trace *t = r->spec->trace;
     size_t stop = t->n_events;
-    if (r->spec->lag > 0) {
+    if (is_paced(r)) {
         return at + 1;
     }
     if (progress_is_shown() && t->n_events / PROGRESS_PARTS > 0) {
@@ -167,7 +247,7 @@ static void take_sample(replay *r) {
 /* Events up to `at` have been played; the clock stands still. */
 static void between(replay *r, size_t at) {
     const replay_spec *spec = r->spec;
-    if (spec->lag > 0) {
+    if (is_paced(r)) {
         ductile_virtual_advance(r->stage.gpu, 1);
     }
     while (wants_sample(r) && spec->trace->samples[r->next_sample].event < at) {
@@ -180,7 +260,8 @@ static void between(replay *r, size_t at) {
 static uint64_t count_ops(const trace *t, size_t end) {
     uint64_t n = 0;
     for (size_t i = 0; i < end; i++) {
-        n += t->events[i].kind != TRACE_OPEN;
+        uint16_t kind = t->events[i].kind;
+        n += kind == TRACE_ALLOC || kind == TRACE_FREE || kind == TRACE_FREE_GATED;
     }
     return n;
 }
@@ -290,7 +371,7 @@ static void run_on_stage(replay *r) {
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
     if (r->addresses != NULL) {
-        status = gates_init(&r->gates, &r->stage, t, r->spec->lag);
+        status = gates_init(&r->gates, &r->stage, t);
     }
     if (status == DUCTILE_OK) {
         run_passes(r);
@@ -308,7 +389,7 @@ void replay_run(const replay_spec *spec, replay_result *result) {
                        .settings = spec->settings,
                        .n_settings = spec->n_settings,
                        .capacity_bytes = spec->capacity_bytes,
-                       .lag = spec->lag,
+                       .pace = spec->pace,
                        .n_streams = spec->trace->n_streams};
     *result = (replay_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);

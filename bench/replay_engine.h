@@ -10,6 +10,7 @@
 
 #include "bench/contender.h"
 #include "bench/device.h"
+#include "bench/stage.h"
 #include "bench/trace.h"
 
 #include <stdbool.h>
@@ -32,7 +33,7 @@ typedef struct replay_spec {
     size_t n_settings;
     uint64_t capacity_bytes;   /* 0: what the device has                      */
     uint64_t n_passes;         /* at least 1, all through the same contender  */
-    uint64_t lag;              /* virtual GPU: events until work completes    */
+    bench_pace pace;           /* advances once an event                      */
     const replay_watch *watch; /* NULL: nobody                              */
 } replay_spec;
 

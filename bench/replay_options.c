@@ -33,8 +33,31 @@ static bool parse_repeat(bench_parser *p, const char *value) {
 }
 
 static bool parse_lag(bench_parser *p, const char *value) {
-    return bench_parse_count(value, 0, UINT32_MAX, &own(p)->lag) ||
+    return bench_parse_count(value, 0, UINT32_MAX, &own(p)->pace.lag) ||
            bench_refuse(p, "--lag is a number of events, not '%s'", value);
+}
+
+/* "random" or "random:SEED". */
+static bool parse_random(const char *value, uint64_t *seed) {
+    size_t length = strlen("random");
+    return strncmp(value, "random", length) == 0 &&
+           (value[length] == '\0' ||
+            (value[length] == ':' && bench_parse_count(value + length + 1, 1, UINT64_MAX, seed)));
+}
+
+static bool parse_schedule(bench_parser *p, const char *value) {
+    bench_pace *pace = &own(p)->pace;
+    pace->seed = 1;
+    if (strcmp(value, "eager") == 0) {
+        pace->schedule = DUCTILE_SCHEDULE_EAGER;
+    } else if (strcmp(value, "lazy") == 0) {
+        pace->schedule = DUCTILE_SCHEDULE_LAZY;
+    } else if (parse_random(value, &pace->seed)) {
+        pace->schedule = DUCTILE_SCHEDULE_RANDOM;
+    } else {
+        return bench_refuse(p, "--schedule is eager, lazy, random or random:SEED, not '%s'", value);
+    }
+    return true;
 }
 
 static bool parse_gpu(bench_parser *p, const char *value) {
@@ -67,8 +90,14 @@ static bool check_combination(bench_parser *p) {
     if (own(p)->tight && p->shared->capacity_bytes != 0) {
         return bench_refuse(p, "--tight searches what --capacity sets: give one of them");
     }
-    if (own(p)->lag > 0 && p->shared->device == BENCH_DEVICE_CUDA) {
-        return bench_refuse(p, "--lag works on the virtual GPU only");
+    const bench_pace *pace = &own(p)->pace;
+    if (pace->lag > 0 && pace->schedule != DUCTILE_SCHEDULE_EAGER) {
+        return bench_refuse(p, "--lag is a schedule of its own: give it or --schedule");
+    }
+    if ((pace->lag > 0 || pace->schedule != DUCTILE_SCHEDULE_EAGER) &&
+        p->shared->device == BENCH_DEVICE_CUDA) {
+        return bench_refuse(p, "%s works on the virtual GPU only",
+                            pace->lag > 0 ? "--lag" : "--schedule");
     }
     return true;
 }
@@ -83,6 +112,8 @@ static const bench_option own_options[] = {
      "replay twice: uncapped, and so much above the smallest capacity; first and last pass"},
     {"--repeat", "N", parse_repeat, "N passes through one allocator (1)"},
     {"--lag", "N", parse_lag, "virtual GPU: work completes N events after it was issued (0)"},
+    {"--schedule", "eager|lazy|random[:SEED]", parse_schedule,
+     "virtual GPU: work completes at once, when waited for, or by chance (eager)"},
     {.name = "--set"},
     {.name = "--json", .help = "one JSON object a line instead of tables"},
     {"--gpu", "N", parse_gpu, "of a PyTorch snapshot: which GPU (the one with most events)"},
@@ -134,8 +165,11 @@ bool replay_options_parse(int argc, char **argv, replay_options *out, char *mess
         return false;
     }
     adopt_shared(out, &shared);
-    if (out->lag > 0 && out->device == BENCH_DEVICE_AUTO) {
-        out->device = BENCH_DEVICE_VIRTUAL; /* only there can work lag */
+    if (out->pace.lag > 0) {
+        out->pace.schedule = DUCTILE_SCHEDULE_LAGGING;
+    }
+    if (out->pace.schedule != DUCTILE_SCHEDULE_EAGER && out->device == BENCH_DEVICE_AUTO) {
+        out->device = BENCH_DEVICE_VIRTUAL; /* only there is a schedule */
     }
     return true;
 }

@@ -4,6 +4,7 @@
 #define DUCTILE_BENCH_REPLAY_OPTIONS_H
 
 #include "bench/command_line.h"
+#include "bench/stage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ typedef struct replay_options {
     bool tight;
     uint64_t above_min_percent; /* with tight */
     uint64_t n_passes;
-    uint64_t lag;
+    bench_pace pace; /* virtual GPU only, unless it is "at once" */
     const char *settings[BENCH_MAX_SETTINGS];
     size_t n_settings;
     bool json;

@@ -34,6 +34,16 @@ static void print_settings(FILE *out, const replay_spec *spec) {
     (void)putc(']', out);
 }
 
+static const char *schedule_name(ductile_schedule schedule) {
+    static const char *const names[] = {
+        [DUCTILE_SCHEDULE_EAGER] = "eager",
+        [DUCTILE_SCHEDULE_LAGGING] = "lagging",
+        [DUCTILE_SCHEDULE_LAZY] = "lazy",
+        [DUCTILE_SCHEDULE_RANDOM] = "random",
+    };
+    return names[schedule];
+}
+
 /* What was asked for. */
 static void print_spec(FILE *out, const replay_spec *spec) {
     const trace *t = spec->trace;
@@ -53,7 +63,8 @@ static void print_spec(FILE *out, const replay_spec *spec) {
     print_number(out, "steps", t->n_steps);
     print_number(out, "streams", t->n_streams);
     print_number(out, "passes", spec->n_passes);
-    print_number(out, "lag", spec->lag);
+    print_text(out, "schedule", schedule_name(spec->pace.schedule));
+    print_number(out, "lag", spec->pace.lag);
     print_number(out, "capacity_bytes",
                  spec->capacity_bytes != 0 ? spec->capacity_bytes : spec->device->caps.total_bytes);
     print_number(out, "live_peak_bytes", t->live_peak_bytes);

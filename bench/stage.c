@@ -17,10 +17,9 @@ static ductile_status make_gpu(stage *s, const stage_plan *plan) {
     if (plan->capacity_bytes > caps->total_bytes) {
         options.capacity_bytes = dti_round_up(plan->capacity_bytes, caps->granule_bytes);
     }
-    if (plan->lag > 0) {
-        options.schedule = DUCTILE_SCHEDULE_LAGGING;
-        options.lag = plan->lag;
-    }
+    options.schedule = plan->pace.schedule;
+    options.lag = plan->pace.lag;
+    options.seed = plan->pace.schedule == DUCTILE_SCHEDULE_RANDOM ? plan->pace.seed : 0;
     return ductile_virtual_create(&s->gpu, &options);
 }
 
@@ -72,7 +71,7 @@ static ductile_status start_contender(stage *s, const stage_plan *plan, char *me
 }
 
 ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size) {
-    *s = (stage){0};
+    *s = (stage){.pace = plan->pace};
     ductile_status status = open_device(s, plan);
     if (status != DUCTILE_OK) {
         (void)snprintf(message, message_size, "the device cannot be opened: %s",

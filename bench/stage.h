@@ -12,13 +12,22 @@
 #include "bench/contender.h"
 #include "bench/device.h"
 
+#include <ductile_virtual.h>
+
+/* Virtual GPU: when work completes. All zero: at once. */
+typedef struct bench_pace {
+    ductile_schedule schedule;
+    uint64_t lag;  /* LAGGING: advances from issue to completion */
+    uint64_t seed; /* RANDOM */
+} bench_pace;
+
 typedef struct stage_plan {
     const bench_device *device;
     const contender_ops *contender;
     const char *const *settings; /* as contender_env */
     size_t n_settings;
     uint64_t capacity_bytes; /* 0: what the device has */
-    uint64_t lag;            /* virtual GPU: advances until work completes; 0: at once */
+    bench_pace pace;
     size_t n_streams;
 } stage_plan;
 
@@ -27,6 +36,7 @@ typedef struct stage {
     ductile_virtual_gpu *gpu; /* NULL on CUDA */
     dvmm_driver *driver;      /* the bench's own */
     dvmm_driver *contender_driver;
+    bench_pace pace;
     ductile_stream *streams; /* none of them is the default stream */
     size_t n_streams;
     const contender_ops *ops;

@@ -8,37 +8,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool read_content(const input *in, int gpu, trace *t, trace_builder *b, trace_error *error) {
-    t->is_snapshot = pickle_recognise(in->data, in->size);
-    if (t->is_snapshot) {
-        return trace_read_snapshot(in->data, in->size, gpu, b, &t->gpu, error);
+static bool read_content(const input *in, int gpu, trace_builder *b, trace_error *error) {
+    if (in->size == 0) {
+        return trace_refuse(error, 0, "the file is empty");
     }
-    return trace_read_text((const char *)in->data, in->size, b, error);
+    b->is_snapshot = pickle_recognise(in->data, in->size);
+    bool ok = b->is_snapshot ? trace_read_snapshot(in->data, in->size, gpu, b, error)
+                             : trace_read_text((const char *)in->data, in->size, b, error);
+    return ok && (b->n_events > b->n_steps || trace_refuse(error, 0, "no event in it"));
 }
 
-static bool read_events(const input *in, int gpu, trace *t, trace_error *error) {
-    trace_builder b = {0};
-    if (!read_content(in, gpu, t, &b, error)) {
-        trace_build_drop(&b);
-        return false;
-    }
-    if (b.n_events == 0) {
-        trace_build_drop(&b);
-        return trace_refuse(error, 0, in->size == 0 ? "the file is empty" : "no event in it");
-    }
-    const char *reason = trace_build_finish(&b, t);
-    return reason == NULL || trace_refuse(error, 0, "%s", reason);
-}
-
-static bool read_trace(const char *path, int gpu, trace *t, trace_error *error) {
+bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *error) {
     input in;
+    *b = (trace_builder){0};
     error->line = 0;
     if (!input_read(path, &in, error->reason, sizeof error->reason)) {
         return false;
     }
-    bool ok = read_events(&in, gpu, t, error);
+    bool ok = read_content(&in, gpu, b, error);
     input_drop(&in);
+    if (!ok) {
+        trace_build_drop(b);
+    }
     return ok;
+}
+
+static bool read_trace(const char *path, int gpu, trace *t, trace_error *error) {
+    trace_builder b;
+    if (!trace_gather(path, gpu, &b, error)) {
+        return false;
+    }
+    const char *reason = trace_build_finish(&b, t);
+    return reason == NULL || trace_refuse(error, 0, "%s", reason);
 }
 
 static void cut_ending(char *name, const char *ending) {
@@ -76,12 +77,19 @@ trace *trace_load(const char *path, int gpu, trace_error *error) {
     return t;
 }
 
+void trace_drop_events(trace *t) {
+    free(t->events);
+    free(t->gates);
+    t->events = NULL;
+    t->gates = NULL;
+}
+
 void trace_free(trace *t) {
     if (t == NULL) {
         return;
     }
+    trace_drop_events(t);
     free(t->path);
     free(t->name);
-    free(t->events);
     free(t);
 }

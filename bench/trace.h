@@ -4,9 +4,11 @@
  * reused slots and streams by dense indexes, everything worked out beforehand that the replay's
  * loop would otherwise have to work out while the clock runs.
  *
- *   trace_text.c      the text format of bench/traces/README.md, version 1
+ *   trace_text.c      the text format of bench/traces/README.md, versions 1 and 2
  *   trace_snapshot.c  PyTorch snapshots
- *   trace_build.c     what both feed; checks that the events make sense, then prepares the array
+ *   trace_build.c     what both feed; checks that the events make sense
+ *   trace_finish.c    prepares the array
+ *   trace_write.c     the other way: writes what was fed as version 2
  */
 #ifndef DUCTILE_BENCH_TRACE_H
 #define DUCTILE_BENCH_TRACE_H
@@ -25,11 +27,15 @@ typedef enum trace_kind {
     TRACE_ALLOC,
     /* Free `slot`. `size` is what it was allocated with. */
     TRACE_FREE,
-    /* Free `slot` while `stream`, another one than its own, still uses it: that stream's gate
-     * number `size` (counted from 1) stands before the use's end. */
+    /* `stream` uses `slot`, which has `size` bytes, from here on. */
+    TRACE_USE,
+    /* Free `slot` while other streams still use it: in each of them a gate stands before the use's
+     * end. They are `stream` many of the trace's gates, from index `size` on. */
     TRACE_FREE_GATED,
-    /* The first `size` gates of `stream` are open from here on. */
-    TRACE_OPEN
+    /* Gates open, found likewise: in each stream the first `number` of them. */
+    TRACE_OPEN,
+    /* A training step ends. Never in a finished trace. */
+    TRACE_STEP
 } trace_kind;
 
 typedef struct trace_event {
@@ -38,6 +44,13 @@ typedef struct trace_event {
     uint16_t stream; /* index into the trace's streams */
     uint16_t kind;   /* a trace_kind                   */
 } trace_event;
+
+/* One gate of a stream, counted from 1. */
+typedef struct trace_gate {
+    uint64_t number;
+    uint16_t stream;
+    bool says_use; /* nothing before has said that the stream uses the block: version 1 */
+} trace_gate;
 
 /* Live bytes just after an event. */
 typedef struct trace_sample {
@@ -57,10 +70,12 @@ typedef struct trace {
     char *name; /* of the file, without folder and known endings                      */
     trace_event *events;
     size_t n_events;
+    trace_gate *gates; /* in the order of the events that name them                          */
+    size_t n_gates;
     uint32_t n_slots; /* slots are 0 ... n_slots - 1                                 */
     trace_stream streams[TRACE_MAX_STREAMS]; /* by ascending number                 */
     size_t n_streams;
-    uint64_t n_file_events; /* a, f and c lines; of a snapshot, what they would be            */
+    uint64_t n_file_events; /* a, u, f and c lines; of a snapshot, what they would be         */
     uint64_t n_ops;         /* allocations and frees                                          */
     uint64_t n_steps;       /* training steps marked                                          */
     uint64_t live_peak_bytes;
@@ -82,5 +97,7 @@ enum { TRACE_BUSIEST_GPU = -1 };
 /* gpu: which of a snapshot's, or TRACE_BUSIEST_GPU; text traces have none. NULL on failure. */
 trace *trace_load(const char *path, int gpu, trace_error *error);
 void trace_free(trace *t);
+/* What a trace holds apart from itself and its names; for those that are not from trace_load. */
+void trace_drop_events(trace *t);
 
 #endif

@@ -415,7 +415,7 @@ static bool read_document(const pickle_document *document, size_t size, int gpu,
            convert(r, pickle_find(root, "segments"));
 }
 
-bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *b, int *gpu_read,
+bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *b,
                          trace_error *error) {
     pickle_error pickle;
     pickle_document *document = pickle_open(data, size, MEMORY_LIMIT, &pickle);
@@ -425,7 +425,7 @@ bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *
     }
     snapshot_reader r = {.builder = b, .error = error};
     bool ok = read_document(document, size, gpu, &r);
-    *gpu_read = (int)r.gpu;
+    b->gpu = (int)r.gpu;
     free(r.elders);
     id_map_drop(&r.blocks);
     id_map_drop(&r.streams);

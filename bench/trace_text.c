@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text format, version 1: one event a line, fields separated by blanks. Nothing is guessed: a
+ * The text format: one event a line, fields separated by blanks. Nothing is guessed: a
  * line that is not exactly an event is an error that names the line.
  */
 #include "bench/id_map.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FORMAT_VERSION = 1 };
+enum { LATEST_VERSION = 2 };
 
 /* Where reading stands. [at, line_end) is what is left of the current line. */
 typedef struct text_reader {
@@ -110,9 +110,41 @@ static bool read_end(text_reader *r, const char *(*add)(trace_builder *b, uint32
     return reason == NULL || REFUSE(r, "ID %llu %s", (unsigned long long)id, reason);
 }
 
+static bool read_use(text_reader *r) {
+    uint64_t id = 0;
+    uint64_t stream = 0;
+    if (!read_number(r, "ID", &id) || !read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
+        return false;
+    }
+    const uint32_t *block = id_map_find(&r->blocks, id);
+    if (block == NULL) {
+        return REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
+    }
+    const char *reason = trace_build_use(r->builder, *block, stream);
+    return reason == NULL || REFUSE(r, "ID %llu %s", (unsigned long long)id, reason);
+}
+
 static bool read_step(text_reader *r) {
-    r->builder->n_steps++;
-    return expect_line_end(r);
+    if (!expect_line_end(r)) {
+        return false;
+    }
+    const char *reason = trace_build_step(r->builder);
+    return reason == NULL || REFUSE(r, "%s", reason);
+}
+
+/* ---- The version --------------------------------------------------------------------------- */
+
+static bool take_version(text_reader *r, uint64_t version) {
+    if (version == 0 || version > LATEST_VERSION) {
+        return REFUSE(r, "format version %llu is not known (1 to %d are)",
+                      (unsigned long long)version, LATEST_VERSION);
+    }
+    bool names_uses = version >= 2;
+    if (names_uses != r->builder->names_uses && r->builder->n_events > 0) {
+        return REFUSE(r, "the format's version is said behind the first event");
+    }
+    r->builder->names_uses = names_uses;
+    return true;
 }
 
 /* `# version N` is the one comment that means something. */
@@ -124,11 +156,15 @@ static bool read_comment(text_reader *r) {
     }
     word number = next_word(r);
     uint64_t version = 0;
-    if (parse_number(number, &version) && version != FORMAT_VERSION) {
-        return REFUSE(r, "format version %llu is not known (%d is)", (unsigned long long)version,
-                      FORMAT_VERSION);
-    }
-    return true;
+    return !parse_number(number, &version) || take_version(r, version);
+}
+
+static bool refuse_event(text_reader *r, word event) {
+    return r->builder->names_uses
+               ? REFUSE(r, "unknown event '%.*s' (a, u, f, c and s are known)", shown(event),
+                        event.text)
+               : REFUSE(r, "unknown event '%.*s' (a, f, c and s are known; u behind '# version 2')",
+                        shown(event), event.text);
 }
 
 static bool read_line(text_reader *r) {
@@ -148,9 +184,10 @@ static bool read_line(text_reader *r) {
         return read_end(r, trace_build_complete);
     case 's':
         return read_step(r);
+    case 'u':
+        return r->builder->names_uses ? read_use(r) : refuse_event(r, event);
     default:
-        return REFUSE(r, "unknown event '%.*s' (a, f, c and s are known)", shown(event),
-                      event.text);
+        return refuse_event(r, event);
     }
 }
 

@@ -42,7 +42,9 @@ void vary_free(vary_sink *sink, vary_tensor *tensor) {
 }
 
 void vary_end_step(vary_sink *sink) {
-    sink->builder.n_steps++;
+    if (sink->failure == NULL) {
+        note(sink, trace_build_step(&sink->builder));
+    }
     if (sink->text != NULL) {
         note_written(sink, fputs("s\n", sink->text));
     }

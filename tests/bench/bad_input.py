@@ -91,7 +91,11 @@ def check_text(runs):
     runs.refuses_file("a size beyond 64 bits", b"a 3 99999999999999999999 0\n", "input.trace:1:")
     runs.refuses_file("a missing field", GOOD + b"a 3 512\n", "input.trace:4:", "STREAM")
     runs.refuses_file("text behind an event", GOOD + b"f 2 2\n", "input.trace:4:", "more text")
-    runs.refuses_file("a later format", b"# version 2\nu 1 2\n", "input.trace:1:", "version 2")
+    runs.refuses_file("a later format", b"# version 3\nu 1 2\n", "input.trace:1:", "version 3")
+    runs.refuses_file("a use of nothing", b"# version 2\nu 1 2\n", "input.trace:2:", "ID 1")
+    runs.refuses_file("a use in version 1", GOOD + b"u 2 1\n", "input.trace:4:", "'u'")
+    runs.refuses_file("a use after the free", b"# version 2\n" + GOOD + b"u 1 1\n",
+                      "input.trace:5:", "after its free")
     runs.refuses_file("an empty file", b"", "empty")
     runs.refuses_file("no event", b"# nothing\ns\n", "no event")
     runs.refuses_file("binary", bytes(range(256)) * 16, "input.trace:1:")
@@ -145,6 +149,9 @@ def check_files(runs):
     bad = runs.write("bad.trace", GOOD + b"f 9\n")
     runs.refuses("a good trace before a bad one", [*REPLAY, "--timeline", "out.csv", good, bad], 1,
                  "bad.trace:4:")
+    runs.refuses("a conversion of a bad trace", ["convert", bad, "out.trace"], 1, "bad.trace:4:")
+    runs.refuses("a conversion to a folder", ["convert", good, "folder"], 1, "folder: ")
+    runs.refuses("a GPU of a text trace", ["convert", "--gpu", "1", good, "out.trace"], 1, "--gpu")
     runs.refuses("a timeline nowhere", [*REPLAY, "--timeline", "nowhere/out.csv", good], 1,
                  "nowhere/out.csv")
 
@@ -168,6 +175,9 @@ def check_command_lines(runs):
             "a lag on CUDA": ["replay", "--device", "cuda", "--lag", "3", good],
             "a GPU without snapshot": ["replay", "--gpu", "0", good],
             "a missing value": ["replay", good, "--repeat"],
+            "a lag and a schedule": ["replay", "--lag", "3", "--schedule", "lazy", good],
+            "a conversion to nowhere": ["convert", good],
+            "a GPU of a text trace": ["replay", "--gpu", "1", good],
     }.items():
         runs.refuses(what, arguments, 2)
 
@@ -226,6 +236,23 @@ def make_snapshot(dice, n_streams):
             "external_annotations": []}, peak, operations
 
 
+def check_converted(runs, what, name, result):
+    """A converted snapshot replays as the snapshot itself does."""
+    new = "new.trace.gz" if len(what) % 2 else "new.trace"
+    done = runs.run(["convert", name, new])
+    if done.returncode != 0 or done.stdout or done.stderr:
+        runs.complain(what, f"convert: {done.returncode}: {done.stderr!r}")
+        return
+    content = (runs.folder / new).read_bytes()
+    if (content[:2] == b"\x1f\x8b") != new.endswith(".gz"):
+        runs.complain(what, f"{new} starts with {content[:2]!r}")
+    converted = runs.replays(f"{what}, converted", new)
+    for key in ("live_peak_bytes", "reserved_peak_bytes", "completed", "streams"):
+        if converted.get(key) != result.get(key):
+            runs.complain(what, f"converted: {key}: {converted.get(key)}, not {result.get(key)}")
+    (runs.folder / new).unlink()
+
+
 def check_snapshots(runs):
     for seed in range(8):
         snapshot, peak, operations = make_snapshot(random.Random(seed), 1 + seed % 3)
@@ -240,6 +267,7 @@ def check_snapshots(runs):
                    result.get("gpu"), result.get("completed"))
             if got != (peak, operations, 1, True):
                 runs.complain(what, f"{got}, not {(peak, operations, 1, True)}")
+            check_converted(runs, what, name, result)
             if protocol == 2:
                 snapshot["allocator_settings"]["bytes"] = b"\0"
 

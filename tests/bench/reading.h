@@ -25,10 +25,9 @@ static inline bool read_bytes_as_trace(const void *bytes, size_t size, int gpu, 
     cr_assert_not_null(copy);
     memcpy(copy, bytes, size);
     *out = (reading){0};
-    out->t.is_snapshot = pickle_recognise(copy, size);
-    bool ok = out->t.is_snapshot
-                  ? trace_read_snapshot(copy, size, gpu, &builder, &out->t.gpu, &out->error)
-                  : trace_read_text(copy, size, &builder, &out->error);
+    builder.is_snapshot = pickle_recognise(copy, size);
+    bool ok = builder.is_snapshot ? trace_read_snapshot(copy, size, gpu, &builder, &out->error)
+                                  : trace_read_text(copy, size, &builder, &out->error);
     free(copy);
     if (ok) {
         const char *reason = trace_build_finish(&builder, &out->t);
@@ -39,8 +38,7 @@ static inline bool read_bytes_as_trace(const void *bytes, size_t size, int gpu, 
 }
 
 static inline void drop_reading(reading *r) {
-    free(r->t.events);
-    r->t.events = NULL;
+    trace_drop_events(&r->t);
 }
 
 #endif

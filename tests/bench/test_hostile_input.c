@@ -14,6 +14,11 @@ static const char good_text[] = "# comment\n"
                                 "a 0 205852672 0\na 1 4194304 0\na 2 512 1\ns\nf 0\nc 0\n"
                                 "a 3 700 2\nf 1\nf 2\nf 3\nc 3\nc 1\ns\na 4 1 0\n";
 
+static const char good_text_2[] = "# version 2\n"
+                                  "a 0 205852672 0\nu 0 3\na 1 4194304 0\na 2 512 1\ns\nf 0\n"
+                                  "u 1 1\nu 1 2\nf 1\na 3 700 2\nu 3 0\nu 3 0\nc 1\nf 3\nc 0\n"
+                                  "u 2 3\nf 2\n";
+
 static pickle_maker good_pickle;
 
 static void add_entry(const char *action, uint64_t address, uint64_t size, uint64_t stream) {
@@ -63,9 +68,47 @@ typedef struct walk {
     uint64_t n_opened[TRACE_MAX_STREAMS];
 } walk;
 
+static const char *check_gate(walk *w, const trace *t, size_t index, bool closes) {
+    const trace_gate *gate = &t->gates[index];
+    if (gate->stream >= t->n_streams) {
+        return "a gate of no stream";
+    }
+    uint64_t *n_closed = &w->n_closed[gate->stream];
+    uint64_t *n_opened = &w->n_opened[gate->stream];
+    if (closes) {
+        if (gate->number != ++*n_closed) {
+            return "gates are not numbered in order";
+        }
+        return *n_closed - *n_opened > t->streams[gate->stream].max_closed_gates
+                   ? "more gates are closed than said"
+                   : NULL;
+    }
+    if (gate->number < *n_opened || gate->number > *n_closed) {
+        return "a gate opens that is not closed";
+    }
+    *n_opened = gate->number;
+    return NULL;
+}
+
+static const char *check_gates(walk *w, const trace *t, const trace_event *e, bool closes) {
+    if (e->stream == 0 || e->size > t->n_gates || e->stream > t->n_gates - e->size) {
+        return "gates that are not there";
+    }
+    const char *reason = NULL;
+    for (size_t i = 0; reason == NULL && i < e->stream; i++) {
+        reason = check_gate(w, t, e->size + i, closes);
+    }
+    return reason;
+}
+
 static const char *check_event(walk *w, const trace *t, const trace_event *e) {
-    if (e->slot >= t->n_slots || e->slot >= 4096 || e->stream >= t->n_streams) {
+    bool has_gates = e->kind == TRACE_FREE_GATED || e->kind == TRACE_OPEN;
+    if (e->slot >= t->n_slots || e->slot >= 4096 || (!has_gates && e->stream >= t->n_streams)) {
         return "an index is out of range";
+    }
+    const char *reason = has_gates ? check_gates(w, t, e, e->kind == TRACE_FREE_GATED) : NULL;
+    if (reason != NULL) {
+        return reason;
     }
     switch ((trace_kind)e->kind) {
     case TRACE_ALLOC:
@@ -74,11 +117,9 @@ static const char *check_event(walk *w, const trace *t, const trace_event *e) {
         }
         w->is_live[e->slot] = true;
         return NULL;
+    case TRACE_USE:
+        return w->is_live[e->slot] && e->size > 0 ? NULL : "a use of what is not live";
     case TRACE_FREE_GATED:
-        if (e->size != ++w->n_closed[e->stream]) {
-            return "gates are not numbered in order";
-        }
-        __attribute__((fallthrough));
     case TRACE_FREE:
         if (!w->is_live[e->slot]) {
             return "a slot is freed that is not live";
@@ -86,11 +127,9 @@ static const char *check_event(walk *w, const trace *t, const trace_event *e) {
         w->is_live[e->slot] = false;
         return NULL;
     case TRACE_OPEN:
-        if (e->size < w->n_opened[e->stream] || e->size > w->n_closed[e->stream]) {
-            return "a gate opens that is not closed";
-        }
-        w->n_opened[e->stream] = e->size;
         return NULL;
+    case TRACE_STEP:
+        break;
     }
     return "an unknown kind";
 }
@@ -172,13 +211,21 @@ static void assert_both_happened(uint64_t n_taken) {
     cr_assert_lt(n_taken, N_ROUNDS - N_ROUNDS / 200);
 }
 
-Test(hostile_input, damaged_text_is_refused_or_makes_sense) {
+static void damage_text(const char *good) {
     uint64_t n_taken = 0;
-    assert_taken(good_text, sizeof good_text - 1);
+    assert_taken(good, strlen(good));
     for (uint64_t seed = 1; seed <= N_ROUNDS; seed++) {
-        read_damaged(good_text, sizeof good_text - 1, seed, &n_taken);
+        read_damaged(good, strlen(good), seed, &n_taken);
     }
     assert_both_happened(n_taken);
+}
+
+Test(hostile_input, damaged_text_is_refused_or_makes_sense) {
+    damage_text(good_text);
+}
+
+Test(hostile_input, damaged_text_of_version_2_is_refused_or_makes_sense) {
+    damage_text(good_text_2);
 }
 
 Test(hostile_input, damaged_snapshots_are_refused_or_make_sense) {

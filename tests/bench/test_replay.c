@@ -24,7 +24,10 @@ static size_t n_calls;
 static size_t n_live;
 static uint64_t capacity;
 static uint64_t held;
-static uint64_t sizes[MAX_CALLS + 1];
+static ductile_addr blocks[MAX_CALLS]; /* every one ever handed out */
+static uint64_t sizes[MAX_CALLS];
+static size_t n_blocks;
+static bool has_no_memory; /* behind the addresses it hands out */
 static dvmm_driver *driver;
 static ductile_stream recorded; /* the latest stream that was recorded */
 static ductile_status init_answer;
@@ -52,6 +55,18 @@ static ductile_status fake_init(const contender_env *env, void **self, char *mes
 
 static void fake_fini(void *self) {
     (void)self;
+    for (; n_blocks > 0 && !has_no_memory; n_blocks--) {
+        (void)dvmm_mem_free(driver, blocks[n_blocks - 1]);
+    }
+}
+
+static size_t index_of(ductile_addr address) {
+    size_t i = 0;
+    while (i < n_blocks && blocks[i] != address) {
+        i++;
+    }
+    cr_assert_lt(i, n_blocks, "an address that was never handed out");
+    return i;
 }
 
 static ductile_status fake_alloc(void *self, uint64_t size, ductile_stream stream,
@@ -61,8 +76,13 @@ static ductile_status fake_alloc(void *self, uint64_t size, ductile_stream strea
     if (capacity != 0 && held + size > capacity) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
-    *out = n_calls + 1;
-    sizes[*out] = size;
+    if (has_no_memory) {
+        *out = n_blocks + 1;
+    } else if (dvmm_mem_alloc(driver, size, out) != DUCTILE_OK) {
+        return DUCTILE_ERR_DRIVER;
+    }
+    sizes[n_blocks] = size;
+    blocks[n_blocks++] = *out;
     held += size;
     n_live++;
     note((call){.kind = 'a', .size = size, .address = *out, .stream = stream});
@@ -71,7 +91,7 @@ static ductile_status fake_alloc(void *self, uint64_t size, ductile_stream strea
 
 static ductile_status fake_free(void *self, ductile_addr address) {
     (void)self;
-    held -= sizes[address];
+    held -= sizes[index_of(address)];
     n_live--;
     note((call){.kind = 'f', .address = address});
     note_query();
@@ -197,6 +217,50 @@ Test(replay, a_use_that_never_completes_ends_with_its_pass) {
         REPLAY_COMPLETED);
     cr_assert_eq(n_live, 0);
     cr_assert_eq(result.violations, 0);
+}
+
+Test(replay, a_named_use_is_recorded_where_it_stands) {
+    cr_assert_eq(
+        replay("# version 2\na 1 10 0\na 2 20 1\nu 1 1\na 3 30 0\nf 1\n", (replay_spec){0}),
+        REPLAY_COMPLETED);
+    assert_kinds("aarqafqfqfq");
+    cr_assert_eq(calls[2].address, calls[0].address);
+    cr_assert_eq(calls[2].stream, calls[1].stream);
+    cr_assert_eq(calls[6].answer, DUCTILE_OK, "work completes at once unless told otherwise");
+}
+
+Test(replay, a_named_use_completes_as_the_pace_has_it) {
+    static const char text[] = "# version 2\na 1 10 0\na 2 20 1\nu 1 1\nf 1\na 3 30 0\na 4 40 0\n";
+    const bench_pace lag = {.schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
+    cr_assert_eq(replay(text, (replay_spec){.pace = lag}), REPLAY_COMPLETED);
+    assert_kinds("aarfqqaqafqfqfq");
+    cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY, "one event after the use");
+    cr_assert_eq(calls[5].answer, DUCTILE_OK, "two events after the use");
+}
+
+Test(replay, nothing_completes_by_itself_on_a_lazy_device) {
+    static const char text[] = "# version 2\na 1 10 0\na 2 20 1\nu 1 1\nf 1\na 3 30 0\n";
+    const bench_pace lazy = {.schedule = DUCTILE_SCHEDULE_LAZY};
+    cr_assert_eq(replay(text, (replay_spec){.pace = lazy}), REPLAY_COMPLETED);
+    for (size_t i = 0; i < n_calls; i++) {
+        cr_assert(calls[i].kind != 'q' || calls[i].answer == DUCTILE_ERR_NOT_READY);
+    }
+}
+
+Test(replay, named_uses_end_together_at_the_completion) {
+    cr_assert_eq(replay("# version 2\na 1 10 0\nu 1 1\nu 1 2\nf 1\na 2 1 0\nc 1\na 3 1 0\n",
+                        (replay_spec){0}),
+                 REPLAY_COMPLETED);
+    assert_kinds("arrfqqaqafqfq");
+    cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY, "over at the free already");
+    cr_assert_eq(calls[5].answer, DUCTILE_ERR_NOT_READY, "over before the completion");
+    cr_assert_eq(calls[7].answer, DUCTILE_OK, "still under way after the completion");
+}
+
+Test(replay, a_use_of_what_is_not_mapped_is_a_failure) {
+    has_no_memory = true; /* as of a contender that unmaps too early */
+    cr_assert_eq(replay("# version 2\na 1 10 0\nu 1 1\na 2 1 0\nf 1\n", (replay_spec){0}),
+                 REPLAY_FAILED);
 }
 
 Test(replay, out_of_memory_stops_and_says_where) {

@@ -49,7 +49,7 @@ Test(replay_options, defaults) {
     cr_assert_eq(o->n_contenders, n);
     cr_assert_eq(o->capacity_bytes, 0);
     cr_assert_eq(o->n_passes, 1);
-    cr_assert_eq(o->lag, 0);
+    cr_assert_eq(o->pace.lag, 0);
     cr_assert_eq(o->gpu, TRACE_BUSIEST_GPU);
     cr_assert_not(o->json);
     cr_assert_not(o->min_capacity);
@@ -110,6 +110,10 @@ static const bad_case bad_cases[] = {
     {"--repeat 2x x", "--repeat is a number from 1"},
     {"--lag -1 x", "--lag is a number"},
     {"--lag 5 --device cuda x", "--lag works on the virtual GPU only"},
+    {"--lag 5 --schedule lazy x", "--lag is a schedule"},
+    {"--schedule lazy --device cuda x", "--schedule works on the virtual GPU only"},
+    {"--schedule sometimes x", "--schedule is eager"},
+    {"--schedule random:x x", "--schedule is eager"},
     {"--capacity 0 x", "--capacity is a number of bytes"},
     {"--capacity 5X x", "--capacity is a number of bytes"},
     {"--capacity 5GB x", "--capacity is a number of bytes"},

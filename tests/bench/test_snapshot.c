@@ -91,6 +91,15 @@ static void assert_event(size_t index, trace_kind kind, uint64_t size, uint16_t 
     cr_expect_eq(now.t.events[index].stream, stream, "event %zu", index);
 }
 
+/* An event of one gate. */
+static void assert_gate(size_t index, trace_kind kind, uint64_t number, uint16_t stream) {
+    const trace_event *e = &now.t.events[index];
+    cr_assert_eq(e->kind, kind, "event %zu", index);
+    cr_assert_eq(e->stream, 1, "event %zu has %u gates", index, e->stream);
+    cr_expect_eq(now.t.gates[e->size].number, number, "event %zu", index);
+    cr_expect_eq(now.t.gates[e->size].stream, stream, "event %zu", index);
+}
+
 /* ---- Events -------------------------------------------------------------------------------- */
 
 Test(snapshot, a_completion_right_behind_its_free_is_no_event) {
@@ -119,8 +128,8 @@ Test(snapshot, a_later_completion_is_a_use_by_another_stream) {
     cr_assert_eq(t->n_streams, 2);
     cr_assert_eq(t->streams[1].number, 1);
     cr_assert_eq(t->live_peak_bytes, 210);
-    assert_event(2, TRACE_FREE_GATED, 1, 1);
-    assert_event(4, TRACE_OPEN, 1, 1);
+    assert_gate(2, TRACE_FREE_GATED, 1, 1);
+    assert_gate(4, TRACE_OPEN, 1, 1);
 }
 
 Test(snapshot, an_address_serves_many_blocks) {
@@ -146,7 +155,7 @@ Test(snapshot, a_use_may_outlast_the_history) {
     end_traces();
     cr_assert_eq(read_good(TRACE_BUSIEST_GPU)->live_peak_bytes, 210);
     cr_assert_eq(now.t.n_events, 4);
-    assert_event(2, TRACE_FREE_GATED, 1, 1);
+    assert_gate(2, TRACE_FREE_GATED, 1, 1);
 }
 
 /* ---- Before the history -------------------------------------------------------------------- */

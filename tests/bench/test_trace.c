@@ -28,6 +28,26 @@ static void assert_event(const trace *t, size_t index, trace_kind kind, uint64_t
     cr_expect_eq(e->stream, stream, "event %zu", index);
 }
 
+/* A free of `slot` behind one gate. */
+static void assert_gated(const trace *t, size_t index, uint32_t slot, uint16_t stream,
+                         uint64_t number) {
+    const trace_event *e = &t->events[index];
+    cr_assert_eq(e->kind, TRACE_FREE_GATED, "event %zu", index);
+    cr_assert_eq(e->stream, 1, "event %zu has %u gates", index, e->stream);
+    cr_expect_eq(e->slot, slot, "event %zu", index);
+    cr_expect_eq(t->gates[e->size].stream, stream, "event %zu", index);
+    cr_expect_eq(t->gates[e->size].number, number, "event %zu", index);
+}
+
+/* The first n gates of one stream open. */
+static void assert_opens(const trace *t, size_t index, uint16_t stream, uint64_t n) {
+    const trace_event *e = &t->events[index];
+    cr_assert_eq(e->kind, TRACE_OPEN, "event %zu", index);
+    cr_assert_eq(e->stream, 1, "event %zu opens %u gates", index, e->stream);
+    cr_expect_eq(t->gates[e->size].stream, stream, "event %zu", index);
+    cr_expect_eq(t->gates[e->size].number, n, "event %zu", index);
+}
+
 /* ---- Good traces --------------------------------------------------------------------------- */
 
 Test(trace, counts_events_steps_and_the_live_peak) {
@@ -76,15 +96,16 @@ Test(trace, a_completed_free_waits_at_a_gate_of_the_next_higher_stream) {
     const trace *t = read_good("a 1 100 0\na 2 50 3\nf 1\nc 1\n");
     cr_assert_eq(t->n_file_events, 4);
     cr_assert_eq(t->n_ops, 3);
-    assert_event(t, 2, TRACE_FREE_GATED, 1, 0, 1);
-    assert_event(t, 3, TRACE_OPEN, 1, 0, 1);
+    assert_gated(t, 2, 0, 1, 1);
+    assert_opens(t, 3, 1, 1);
+    cr_assert(t->gates[0].says_use, "nothing else tells the allocator of the use");
     cr_assert_eq(t->streams[1].n_gates, 1);
     cr_assert_eq(t->streams[1].max_closed_gates, 1);
 }
 
 Test(trace, above_the_highest_stream_comes_the_lowest) {
     const trace *t = read_good("a 1 100 0\na 2 50 3\nf 2\nc 2\n");
-    assert_event(t, 2, TRACE_FREE_GATED, 1, 1, 0);
+    assert_gated(t, 2, 1, 0, 1);
 }
 
 Test(trace, the_live_peak_counts_a_block_until_its_completion) {
@@ -96,9 +117,9 @@ Test(trace, the_live_peak_counts_a_block_until_its_completion) {
 Test(trace, gates_of_a_stream_open_in_order) {
     const trace *t = read_good("a 1 10 0\na 2 10 0\na 3 10 0\na 4 1 1\n"
                                "f 1\nf 2\nf 3\nc 2\nc 1\nc 3\n");
-    assert_event(t, 7, TRACE_OPEN, 0, 1, 1); /* the first is still closed */
-    assert_event(t, 8, TRACE_OPEN, 2, 0, 1); /* the first, and the second behind it */
-    assert_event(t, 9, TRACE_OPEN, 3, 2, 1);
+    assert_opens(t, 7, 1, 0); /* the first is still closed */
+    assert_opens(t, 8, 1, 2); /* the first, and the second behind it */
+    assert_opens(t, 9, 1, 3);
     cr_assert_eq(t->streams[1].max_closed_gates, 3);
 }
 
@@ -109,6 +130,44 @@ Test(trace, with_a_single_stream_the_free_moves_to_the_completion) {
     assert_event(t, 1, TRACE_ALLOC, 60, 1, 0);
     assert_event(t, 2, TRACE_FREE, 100, 0, 0);
     cr_assert_eq(t->live_peak_bytes, 160);
+}
+
+/* ---- Version 2 ----------------------------------------------------------------------------- */
+
+#define V2 "# version 2\n"
+
+Test(trace, a_use_names_its_stream_and_is_no_operation) {
+    const trace *t = read_good(V2 "a 1 100 0\nu 1 5\nf 1\n");
+    cr_assert_eq(t->n_file_events, 3);
+    cr_assert_eq(t->n_ops, 2);
+    cr_assert_eq(t->n_streams, 2, "a stream that allocates nothing is one, too");
+    assert_event(t, 1, TRACE_USE, 100, 0, 1);
+    assert_event(t, 2, TRACE_FREE, 100, 0, 0);
+}
+
+Test(trace, the_live_peak_counts_a_used_block_until_its_free_or_its_completion) {
+    cr_assert_eq(read_good(V2 "a 1 100 0\nu 1 1\nf 1\na 2 60 0\n")->live_peak_bytes, 100);
+    drop_now();
+    cr_assert_eq(read_good(V2 "a 1 100 0\nu 1 1\nf 1\na 2 60 0\nc 1\n")->live_peak_bytes, 160);
+}
+
+Test(trace, a_completed_free_waits_at_a_gate_of_every_stream_that_was_named) {
+    const trace *t = read_good(V2 "a 1 100 0\nu 1 7\nu 1 3\nu 1 7\nu 1 0\nf 1\nc 1\n");
+    const trace_event *freed = &t->events[5];
+    cr_assert_eq(freed->kind, TRACE_FREE_GATED);
+    cr_assert_eq(freed->stream, 2, "7 once, 3, and not its own");
+    cr_assert_eq(t->gates[freed->size].stream + t->gates[freed->size + 1].stream, 1 + 2);
+    cr_assert_not(t->gates[freed->size].says_use, "the u lines have said so");
+    cr_assert_eq(t->events[6].kind, TRACE_OPEN);
+    cr_assert_eq(t->events[6].stream, 2);
+}
+
+Test(trace, uses_of_two_blocks_open_in_the_order_of_their_frees) {
+    const trace *t = read_good(V2 "a 1 10 0\na 2 10 0\nu 1 1\nu 2 1\nf 2\nf 1\nc 1\nc 2\n");
+    assert_gated(t, 4, 1, 1, 1);
+    assert_gated(t, 5, 0, 1, 2);
+    assert_opens(t, 6, 1, 0);
+    assert_opens(t, 7, 1, 2);
 }
 
 /* ---- Samples ------------------------------------------------------------------------------- */
@@ -161,6 +220,20 @@ static const bad_case bad_cases[] = {
     {"1 100 0\n", 1, "unknown event '1'"},
     {"a 1 100 0\nx 1\n", 2, "unknown event 'x'"},
     {"a 1 100 0\nu 1 2\n", 2, "unknown event 'u'"},
+    {V2 "a 1 100 0\nu 2 1\n", 3, "ID 2 was never allocated"},
+    {V2 "a 1 100 0\nu 1\n", 3, "STREAM is missing"},
+    {V2 "a 1 100 0\nu 1 x\n", 3, "STREAM is not a number"},
+    {V2 "a 1 100 0\nu 1 1 1\n", 3, "more text"},
+    {V2 "a 1 100 0\nf 1\nu 1 1\n", 4, "ID 1 is used after its free"},
+    {V2 "a 1 100 0\nu 1 1\nf 1\nc 1\nu 1 1\n", 6, "ID 1 is used after its free"},
+    {V2 "a 1 100 0\nf 1\nc 1\n", 4, "ID 1 completes but no other stream uses it"},
+    {V2 "a 1 100 0\nu 1 0\nf 1\nc 1\n", 5, "ID 1 completes but no other stream uses it"},
+    {V2 "a 1 100 0\nu 1 1\nc 1\n", 4, "ID 1 completes but was not freed"},
+    {V2 "a 1 100 0\nu 1 1\nf 1\nc 1\nc 1\n", 6, "ID 1 completes twice"},
+    {V2 "a 1 100 0\n# version 1\n", 3, "behind the first event"},
+    {"a 1 100 0\n# version 2\n", 2, "behind the first event"},
+    {"s\n# version 2\n", 2, "behind the first event"},
+    {"# version 0\na 1 100 0\n", 1, "format version 0 is not known"},
     {"alloc 1 100 0\n", 1, "unknown event 'alloc'"},
     {"a 1 -100 0\n", 1, "SIZE is not a number"},
     {"a 1 +100 0\n", 1, "SIZE is not a number"},
@@ -180,7 +253,7 @@ static const bad_case bad_cases[] = {
     {"a 1 100 0\nc 1\n", 2, "ID 1 completes but was not freed"},
     {"a 1 100 0\nf 1\nc 1\nc 1\n", 4, "ID 1 completes twice"},
     {"a 1 100 0\nf 1\nc 1\nf 1\n", 4, "ID 1 is freed twice"},
-    {"# version 2\na 1 100 0\n", 1, "format version 2 is not known"},
+    {"# version 3\na 1 100 0\n", 1, "format version 3 is not known"},
 };
 
 Test(trace, every_bad_line_is_refused_with_its_number) {
