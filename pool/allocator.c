@@ -3,9 +3,12 @@
 #include "pool/arena.h"
 #include "pool/grow.h"
 #include "pool/heal.h"
+#include "pool/limits.h"
 #include "pool/log.h"
+#include "pool/oom_report.h"
 #include "pool/options.h"
 #include "pool/plan.h"
+#include "pool/pressure.h"
 #include "pool/progress.h"
 #include "pool/serve.h"
 #include "pool/stream_use.h"
@@ -58,14 +61,6 @@ static ductile_status open_driver(ductile_allocator *a, char *message, size_t si
     return dvmm_open_cuda(o->device, &a->driver, message, size);
 }
 
-static uint64_t effective_limit(const ductile_options *o, uint64_t device_bytes) {
-    uint64_t limit = o->limit_bytes != 0 ? o->limit_bytes : UINT64_MAX;
-    if (o->per_process_memory_fraction > 0) {
-        limit = dti_min(limit, (uint64_t)(o->per_process_memory_fraction * (double)device_bytes));
-    }
-    return limit;
-}
-
 /* Handle sizes: multiples of the driver's granule, the largest one of the smallest. */
 static ductile_status choose_handles(ductile_allocator *a, char *message, size_t size) {
     uint64_t unit = dvmm_get_caps(a->driver)->granule_bytes;
@@ -92,10 +87,12 @@ static void set_up(ductile_allocator *a) {
     dti_lock_init(&a->hot, DTI_RANK_HOT);
     dti_lock_init(&a->slow, DTI_RANK_SLOW);
     dvmm_phys_props props = {.handle_types = (uint32_t)o->shareable, .rdma = o->rdma != 0};
-    dvmm_store_init(&a->store, a->driver, a->granule, effective_limit(o, a->device_bytes), props);
+    dvmm_store_init(&a->store, a->driver, a->granule, 0, props);
     dvmm_markers_init(&a->markers, a->driver);
     dvmm_set_trace(a->driver, dpool_note_failure, NULL, false);
-    a->counts.limit = a->store.limit_bytes;
+    dpool_oom_callbacks_init(&a->oom_callbacks);
+    a->birth = dpool_report_birth();
+    dpool_limits_apply_locked(a);
 }
 
 static void report_refused_create(const ductile_options *given, const char *message) {
@@ -244,8 +241,7 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
         return DUCTILE_OK;
     }
     if (size > DPOOL_MAX_REQUEST) {
-        dpool_refuse(a, DUCTILE_ERR_OUT_OF_MEMORY, size);
-        return DUCTILE_ERR_OUT_OF_MEMORY;
+        return dpool_refuse_impossible(a, size, stream);
     }
     uint64_t rounded = rounded_size(a, size);
     dpool_block *b = a->is_plain ? NULL : alloc_hit(a, rounded, size, stream);
@@ -352,7 +348,7 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
     return status;
 }
 
-/* ---- Give back and limit ------------------------------------------------------------------- */
+/* ---- Give back ----------------------------------------------------------------------------- */
 
 static uint64_t held_now(ductile_allocator *a) {
     dti_lock_take(&a->hot);
@@ -386,22 +382,4 @@ ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t 
 
 ductile_status ductile_empty_cache(ductile_allocator *a) {
     return ductile_trim(a, 0, NULL);
-}
-
-ductile_status ductile_set_limit(ductile_allocator *a, uint64_t limit_bytes) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    dti_lock_take(&a->slow);
-    dti_lock_take(&a->hot);
-    a->options.limit_bytes = limit_bytes;
-    a->store.limit_bytes = effective_limit(&a->options, a->device_bytes);
-    dpool_publish_locked(a, NULL);
-    dti_lock_open(&a->hot);
-    dti_lock_open(&a->slow);
-    return DUCTILE_OK;
 }

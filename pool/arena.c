@@ -362,7 +362,6 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
         c->span_peak = dti_max(c->span_peak, c->span);
     }
     c->held = a->store.held_bytes;
-    c->limit = a->store.limit_bytes;
     c->held_peak = dti_max(c->held_peak, c->held);
     c->cached = a->store.cached_bytes;
     c->lost = a->store.lost_bytes;

@@ -22,6 +22,7 @@
 #include "pool/address_map.h"
 #include "pool/block.h"
 #include "pool/free_index.h"
+#include "pool/oom_callbacks.h"
 #include "segments/segment_set.h"
 #include "vmm/base/lock.h"
 #include "vmm/marker.h"
@@ -107,7 +108,7 @@ typedef struct dpool_counts {
     uint64_t allocated, allocated_peak;
     uint64_t pending, mapped, retiring;     /* mapped: own memory of all arenas */
     uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
-    uint64_t limit;                         /* the same                         */
+    uint64_t limit, soft_limit;             /* see limits.h                     */
     uint64_t handles, store_host_bytes;
     uint64_t span, span_peak, address_bytes;
     uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
@@ -126,7 +127,8 @@ struct ductile_allocator {
     uint64_t granule; /* handle_bytes: the pool's granule */
     uint32_t max_handle_granules;
     uint64_t device_bytes;
-    bool is_plain; /* no option asks more of a hit than a block */
+    uint64_t birth; /* which allocator of the process this is, from 1 */
+    bool is_plain;  /* no option asks more of a hit than a block */
     /* guarded by the hot lock */
     dpool_arena *recent; /* the arena of the latest allocation */
     dpool_nodes nodes;
@@ -139,9 +141,11 @@ struct ductile_allocator {
     uint64_t lost_reported; /* of counts.lost, said in the log */
     /* guarded by the slow lock */
     dvmm_handle_store store;
+    uint64_t soft_limit; /* at most store.limit_bytes */
     struct dpool_plan *plan;
-    /* safe by itself */
+    /* safe by themselves */
     dvmm_marker_pool markers;
+    dpool_oom_callbacks oom_callbacks;
 };
 
 /* ---- Lists --------------------------------------------------------------------------------- */

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The slow path: requests that no free block serves at once, and pressure when memory is short. */
+/* Requests that no free block serves at once: memory is moved to them, or created. */
 #ifndef DUCTILE_POOL_GROW_H
 #define DUCTILE_POOL_GROW_H
 
 #include "pool/arena.h"
 #include "vmm/capture.h"
 
-/* Serves a request by moving or creating memory; waits for the GPU only when nothing else is left.
- * No lock held. Errors as ductile_alloc. */
-ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t requested,
-                                ductile_stream stream, dpool_block **out);
+typedef struct dpool_request {
+    uint64_t size;      /* rounded */
+    uint64_t requested; /* as asked for */
+    ductile_stream stream;
+    bool is_soft;       /* nothing is created above the soft limit            */
+    dpool_arena *arena; /* set by the first attempt                           */
+    dpool_block *block; /* the result */
+    uint64_t missing;   /* after ERR_OUT_OF_MEMORY: memory that would have done */
+} dpool_request;
 
-/* Counts and logs a request that is refused. No lock held. */
-void dpool_refuse(ductile_allocator *a, ductile_status status, uint64_t requested);
+/* One attempt: polls, searches again, moves or creates memory. Waits for nothing. Slow lock held.
+ * ERR_OUT_OF_MEMORY and the other errors of ductile_alloc; then what it created is in the cache. */
+ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r);
 
 /* Takes the slow lock, and lets this thread's driver calls pass beside anybody's capture. */
 dvmm_capture_mode dpool_slow_enter(ductile_allocator *a);

@@ -48,6 +48,7 @@ static const key keys[] = {
     {"device", NUMBER, FIELD(device), NULL},
     {"limit_bytes", SIZE, FIELD(limit_bytes), NULL},
     {"per_process_memory_fraction", FRACTION, FIELD(per_process_memory_fraction), NULL},
+    {"soft_limit_bytes", SIZE, FIELD(soft_limit_bytes), NULL},
     {"handle_bytes", SIZE, FIELD(handle_bytes), NULL},
     {"max_handle_bytes", SIZE, FIELD(max_handle_bytes), NULL},
     {"recycle", CHOICE, FIELD(recycle), recycles},

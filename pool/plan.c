@@ -75,7 +75,7 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->body = p->lead = p->rest = NULL;
     p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
     p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
-    p->seq = 0;
+    p->seq = p->lacks = 0;
     p->mark_failed = false;
 }
 
@@ -264,12 +264,17 @@ static void collect_foreign(ductile_allocator *a, uint64_t need) {
 
 /* ---- Requests and healing ------------------------------------------------------------------ */
 
-static bool sources_suffice(const ductile_allocator *a, uint64_t cached) {
+/* Bytes that creating has to add to donated and cached handles, less what the limit leaves for it.
+ * A limit that was lowered below what is held lacks that much more. */
+static uint64_t lacking(const ductile_allocator *a, uint64_t cached) {
     const dvmm_handle_store *store = &a->store;
-    uint64_t room = store->limit_bytes > store->held_bytes
-                        ? (store->limit_bytes - store->held_bytes) / a->granule
-                        : 0;
-    return a->plan->donated + cached + room >= a->plan->n_granules;
+    const dpool_plan *p = a->plan;
+    if (p->donated + cached >= p->n_granules) {
+        return 0;
+    }
+    uint64_t created = (p->n_granules - p->donated - cached) * a->granule;
+    uint64_t after = store->held_bytes + created;
+    return after > store->limit_bytes ? after - store->limit_bytes : 0;
 }
 
 ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
@@ -287,7 +292,8 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
     if ((sources & DPOOL_FOREIGN_DONORS) != 0 && p->donated < need) {
         collect_foreign(a, need);
     }
-    if (!sources_suffice(a, cached)) {
+    p->lacks = lacking(a, cached);
+    if (p->lacks > 0) {
         dpool_plan_cancel_locked(a);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }

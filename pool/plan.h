@@ -53,6 +53,7 @@ typedef struct dpool_plan {
     uint64_t donated;    /* granules of all donors                                     */
     uint64_t epoch;      /* the latest of this arena's donors                          */
     uint64_t seq;        /* of the marker recorded when own memory moves               */
+    uint64_t lacks;      /* bytes of memory that would have made it succeed            */
     bool mark_failed;    /* execute failed because that marker could not be recorded   */
     uint64_t host_bytes;
 } dpool_plan;

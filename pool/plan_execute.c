@@ -85,12 +85,23 @@ static ductile_status fill_piece(ductile_allocator *a, dpool_piece *piece, donor
     return DUCTILE_OK;
 }
 
+/* What no handle was found for, when the device had less than the limit allows. */
+static uint64_t bytes_not_gathered(const ductile_allocator *a) {
+    const dpool_plan *p = a->plan;
+    uint64_t n = p->n_granules;
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        n -= p->handles[i]->n_granules;
+    }
+    return n * a->granule;
+}
+
 static ductile_status gather_handles(ductile_allocator *a) {
     dpool_plan *p = a->plan;
     donor_cursor at = {0, 0};
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         ductile_status status = fill_piece(a, &p->pieces[i], &at);
         if (status != DUCTILE_OK) {
+            p->lacks = bytes_not_gathered(a);
             return status;
         }
     }

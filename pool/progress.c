@@ -221,6 +221,26 @@ bool dpool_wait_pending(ductile_allocator *a) {
     return done;
 }
 
+static uint64_t count_marks(const dpool_use *uses) {
+    uint64_t n = 0;
+    for (const dpool_use *use = uses; use != NULL; use = use->next) {
+        n += use->marker != NULL;
+    }
+    return n;
+}
+
+uint64_t dpool_count_pending_marks(ductile_allocator *a) {
+    uint64_t n = 0;
+    dti_lock_take(&a->hot);
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (const dpool_use *u = arena->pending_first; u != NULL; u = u->pending_next) {
+            n += count_marks(u);
+        }
+    }
+    dti_lock_open(&a->hot);
+    return n;
+}
+
 /* ---- Retiring addresses -------------------------------------------------------------------- */
 
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena) {

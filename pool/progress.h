@@ -26,6 +26,10 @@ void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena);
  * or none that can be waited for. No lock held. */
 bool dpool_wait_pending(ductile_allocator *a);
 
+/* Markers of pending memory: as many waits, each for one, are enough for what is pending now.
+ * No lock held. */
+uint64_t dpool_count_pending_marks(ductile_allocator *a);
+
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them. As above. */
 void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 

@@ -234,15 +234,6 @@ static void drop_empty_ranges(ductile_allocator *a) {
     }
 }
 
-void dpool_collect_garbage(ductile_allocator *a, uint64_t need) {
-    double threshold = a->options.garbage_collection_threshold;
-    uint64_t limit = dti_min(a->store.limit_bytes, a->device_bytes);
-    uint64_t most = (uint64_t)(threshold * (double)limit);
-    if (threshold > 0 && held(a) + need > most) {
-        (void)give_back_all_proven(a, most > need ? most - need : 0);
-    }
-}
-
 /* ---- Waiting, without locks ---------------------------------------------------------------- */
 
 static bool has_unproven(ductile_allocator *a, const dpool_arena *arena) {
@@ -300,30 +291,10 @@ static ductile_status wait_for_streams(ductile_allocator *a) {
     return DUCTILE_OK;
 }
 
-static uint64_t count_marks(const dpool_use *uses) {
-    uint64_t n = 0;
-    for (const dpool_use *use = uses; use != NULL; use = use->next) {
-        n += use->marker != NULL;
-    }
-    return n;
-}
-
-static uint64_t count_pending_marks(ductile_allocator *a) {
-    uint64_t n = 0;
-    dti_lock_take(&a->hot);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_use *u = arena->pending_first; u != NULL; u = u->pending_next) {
-            n += count_marks(u);
-        }
-    }
-    dti_lock_open(&a->hot);
-    return n;
-}
-
 /* Each wait is for one marker, so as many waits as there are markers now are enough for what is
  * pending now. Other threads may go on freeing: theirs belong to the next trim. */
 static void wait_for_pending(ductile_allocator *a) {
-    uint64_t n = count_pending_marks(a);
+    uint64_t n = dpool_count_pending_marks(a);
     while (n > 0 && dpool_wait_pending(a)) {
         n--;
     }
@@ -349,7 +320,7 @@ static ductile_status give_back_now(ductile_allocator *a, uint64_t keep, bool *e
     return status;
 }
 
-ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
+static ductile_status trim(ductile_allocator *a, uint64_t keep) {
     bool enough = false;
     ductile_status status = give_back_now(a, keep, &enough);
     if (enough || status != DUCTILE_OK) {
@@ -357,4 +328,18 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
     }
     status = wait_for_work(a);
     return status == DUCTILE_OK ? give_back_now(a, keep, &enough) : status;
+}
+
+/* A query or a wait that meets a lost device says only that nothing is known. */
+static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_status status) {
+    return first_error(status, dvmm_usable(a->driver));
+}
+
+ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
+    return or_what_is_wrong(a, trim(a, keep));
+}
+
+ductile_status dpool_trim_proven(ductile_allocator *a, uint64_t keep) {
+    bool enough = false;
+    return or_what_is_wrong(a, give_back_now(a, keep, &enough));
 }

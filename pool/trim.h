@@ -9,8 +9,7 @@
  * the streams that used it. No lock held. */
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep_bytes);
 
-/* Keeps what is held under garbage_collection_threshold, a share of the limit or of the device when
- * that is smaller, without waiting, before `need` more is created. Slow lock held, hot lock not. */
-void dpool_collect_garbage(ductile_allocator *a, uint64_t need);
+/* The same without waiting: only memory that is proven done already. */
+ductile_status dpool_trim_proven(ductile_allocator *a, uint64_t keep_bytes);
 
 #endif

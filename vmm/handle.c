@@ -162,3 +162,10 @@ ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_c
     }
     return first;
 }
+
+/* ---- The device ---------------------------------------------------------------------------- */
+
+ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free_bytes,
+                                        uint64_t *total_bytes) {
+    return dvmm_mem_info(store->driver, free_bytes, total_bytes);
+}

@@ -64,6 +64,11 @@ ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep
 /* Releases cached handles until cached_bytes <= keep. */
 ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes);
 
+/* What the driver says of the device's memory: for reports only, since others change it at any
+ * time. On error both are 0. */
+ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free_bytes,
+                                        uint64_t *total_bytes);
+
 /* Forgets a handle stuck at an address the driver would not unmap: never used or released again,
  * charged to the limit for good. */
 void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *handle);

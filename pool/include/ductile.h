@@ -165,7 +165,7 @@ typedef struct ductile_options {
     ductile_record_policy record_stream;
     ductile_cross_stream cross_stream_reuse;
     uint64_t retain_bytes; /* unmapped handles kept above this go back to the driver; 0: no cap  */
-    double garbage_collection_threshold; /* share of the limit, [0,1); 0: off                    */
+    double garbage_collection_threshold; /* soft limit as a share of the limit, [0,1); 0: off    */
     uint32_t roundup_power2_divisions;   /* power of two; 0: off                                 */
     uint64_t max_split_size_mb;          /* accepted, without effect: blocks always split        */
     int caching_off; /* key `caching` (on/off): 1 sends every request straight to the driver     */
@@ -178,6 +178,7 @@ typedef struct ductile_options {
     ductile_log_fn log;
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
+    uint64_t soft_limit_bytes; /* above it creating comes last (ductile_pressure.h); 0: none     */
 } ductile_options;
 
 /**
@@ -511,4 +512,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 #ifdef __cplusplus
 }
 #endif
+
+#include "ductile_pressure.h"
+
 #endif

@@ -52,7 +52,8 @@ foreach(kind static shared)
 
   # Nobody gets at what is below the public headers.
   file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/*)
-  if(NOT headers STREQUAL "ductile.h;ductile_virtual.h")
+  file(GLOB public_headers RELATIVE ${ROOT}/pool/include ${ROOT}/pool/include/*.h)
+  if(NOT headers STREQUAL "${public_headers}")
     message(FATAL_ERROR "installed headers: ${headers}")
   endif()
 

@@ -12,7 +12,8 @@ function(compile name)
   endif()
 endfunction()
 
-foreach(header ductile.h ductile_virtual.h)
+file(GLOB public_headers RELATIVE ${ROOT}/pool/include ${ROOT}/pool/include/*.h)
+foreach(header ${public_headers})
   set(file ${ROOT}/pool/include/${header})
   compile("${header} as C11" ${CC} -std=c11 ${warnings} -Wstrict-prototypes -fsyntax-only
     -I ${ROOT}/pool/include -include ${file} -x c /dev/null)

@@ -49,7 +49,8 @@ endforeach()
 
 # And every public declaration is there to be linked.
 symbols_of(${SHARED_LIBRARY} "-D;--defined-only" exported)
-foreach(header ductile.h ductile_virtual.h)
+file(GLOB public_headers RELATIVE ${ROOT}/pool/include ${ROOT}/pool/include/*.h)
+foreach(header ${public_headers})
   file(READ ${ROOT}/pool/include/${header} text)
   string(REGEX MATCHALL "DUCTILE_API[^;]*;" declarations "${text}")
   foreach(declaration ${declarations})

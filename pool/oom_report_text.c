@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A report as text and as JSON. Functions of the report alone. */
+#include <ductile.h>
+
+#include "vmm/base/align.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+typedef struct writer {
+    char *buffer;
+    size_t size;
+    size_t length; /* of all that was written, whether it fits or not */
+} writer;
+
+__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
+    size_t room = w->length < w->size ? w->size - w->length : 0;
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(room > 0 ? w->buffer + w->length : NULL, room, format, args);
+    va_end(args);
+    w->length += n > 0 ? (size_t)n : 0;
+}
+
+/* A size for people, in a buffer of its own. */
+typedef struct size_text {
+    char text[32];
+} size_text;
+
+static size_text text_of(uint64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_text t;
+    double n = (double)bytes;
+    unsigned unit = 0;
+    while (n >= 1024 && unit + 1 < sizeof units / sizeof *units) {
+        n /= 1024;
+        unit++;
+    }
+    (void)snprintf(t.text, sizeof t.text, unit == 0 ? "%.0f %s" : "%.2f %s", n, units[unit]);
+    return t;
+}
+
+#define SIZE(bytes) text_of(bytes).text
+
+/* ---- What would help ----------------------------------------------------------------------- */
+
+/* Writes a sentence, or nothing where it does not apply. */
+typedef void (*advice_fn)(writer *w, const ductile_oom_report *r);
+
+static bool is_limited(const ductile_oom_report *r) {
+    return r->held_bytes + r->missing_bytes > r->limit_bytes;
+}
+
+static bool can_never_fit(const ductile_oom_report *r) {
+    return r->rounded_bytes > r->limit_bytes;
+}
+
+static void advise_size(writer *w, const ductile_oom_report *r) {
+    if (can_never_fit(r)) {
+        put(w, "The request alone is larger than the limit of %s.", SIZE(r->limit_bytes));
+    }
+}
+
+static void advise_limit(writer *w, const ductile_oom_report *r) {
+    if (is_limited(r) && r->limit_bytes < r->device_bytes &&
+        r->device_free_bytes >= r->missing_bytes) {
+        put(w,
+            "The limit of %s is reached while the device has %s free: raise limit_bytes or "
+            "per_process_memory_fraction.",
+            SIZE(r->limit_bytes), SIZE(r->device_free_bytes));
+    }
+}
+
+static void advise_others(writer *w, const ductile_oom_report *r) {
+    if (!is_limited(r) && r->others_bytes >= r->missing_bytes) {
+        put(w,
+            "%s of the device are used outside this allocator (other processes, contexts, "
+            "libraries): end them, or let them use this allocator.",
+            SIZE(r->others_bytes));
+    }
+}
+
+static void advise_streams(writer *w, const ductile_oom_report *r) {
+    if (r->unproven_bytes < r->granule_bytes) {
+        return;
+    }
+    if (r->cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF) {
+        put(w, "%s are free on other streams, and cross_stream_reuse:off keeps them there.",
+            SIZE(r->unproven_bytes));
+    } else {
+        put(w,
+            "%s are free on other streams whose work is not proven done: call "
+            "ductile_stream_done for streams no longer used, or synchronise them and try again.",
+            SIZE(r->unproven_bytes));
+    }
+}
+
+static void advise_capture(writer *w, const ductile_oom_report *r) {
+    if (r->captured != 0) {
+        put(w, "A stream was being captured, so that work under way could not be waited for: "
+               "allocate before the capture, or try again after it.");
+    }
+}
+
+static void advise_pending(writer *w, const ductile_oom_report *r) {
+    if (r->pending_bytes < r->granule_bytes) {
+        return;
+    }
+    put(w, "%s were freed while another stream still uses them", SIZE(r->pending_bytes));
+    put(w, "%s",
+        r->record_stream == DUCTILE_RECORD_POLL
+            ? ": record_stream:wait reuses such memory without waiting on the host."
+            : ".");
+}
+
+static void advise_recycling(writer *w, const ductile_oom_report *r) {
+    if (r->recycle == DUCTILE_RECYCLE_NEVER && r->free_bytes >= r->missing_bytes) {
+        put(w, "recycle:never keeps %s of free memory where it is: recycle:ready moves it.",
+            SIZE(r->free_bytes));
+    }
+}
+
+static void advise_pinned(writer *w, const ductile_oom_report *r) {
+    if (r->pinned_bytes >= r->granule_bytes && r->pinned_bytes >= r->missing_bytes) {
+        put(w,
+            "%s are free in granules of %s that live blocks also use: allocate what lives long "
+            "before what does not, or free the blocks beside them (ductile_query_block names "
+            "them).",
+            SIZE(r->pinned_bytes), SIZE(r->granule_bytes));
+    }
+}
+
+static void advise_lost(writer *w, const ductile_oom_report *r) {
+    if (r->quarantined_bytes > 0) {
+        put(w, "%s are lost to driver failures until the process ends.",
+            SIZE(r->quarantined_bytes));
+    }
+}
+
+static void advise_less(writer *w, const ductile_oom_report *r) {
+    if (!can_never_fit(r) && r->live_bytes >= r->held_bytes / 2) {
+        put(w,
+            "%s of the %s held here are in live blocks: a smaller batch, shorter sequences or "
+            "recomputation would need less.",
+            SIZE(r->live_bytes), SIZE(r->held_bytes));
+    }
+}
+
+static const advice_fn advice[] = {advise_size,    advise_limit,   advise_others,    advise_streams,
+                                   advise_capture, advise_pending, advise_recycling, advise_pinned,
+                                   advise_lost,    advise_less};
+
+/* Every sentence that applies, each between `before` and `after`, with `between` between two. */
+static void put_advice(writer *w, const ductile_oom_report *r, const char *before,
+                       const char *between, const char *after) {
+    const char *lead = "";
+    for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+        char sentence[512];
+        writer one = {sentence, sizeof sentence, 0};
+        advice[i](&one, r);
+        if (one.length > 0) {
+            put(w, "%s%s%s%s", lead, before, sentence, after);
+            lead = between;
+        }
+    }
+}
+
+/* ---- Text ---------------------------------------------------------------------------------- */
+
+static void put_head(writer *w, const ductile_oom_report *r) {
+    put(w, "Out of memory: %s asked for on stream %p of device %d", SIZE(r->requested_bytes),
+        (void *)r->stream, r->device);
+    put(w, ", %s of device memory missing.\n", SIZE(r->missing_bytes));
+    put(w, "Device: %s, %s free, %s used outside this allocator.\n", SIZE(r->device_bytes),
+        SIZE(r->device_free_bytes), SIZE(r->others_bytes));
+    put(w, "Held here: %s of a limit of %s: ", SIZE(r->held_bytes), SIZE(r->limit_bytes));
+    put(w, "%s live, %s free, %s waiting for other streams, ", SIZE(r->live_bytes),
+        SIZE(r->free_bytes), SIZE(r->pending_bytes));
+    put(w, "%s in unmapped handles, %s lost.\n", SIZE(r->cached_bytes), SIZE(r->quarantined_bytes));
+}
+
+static void put_free(writer *w, const ductile_oom_report *r) {
+    put(w, "Largest free block: %s on this stream, %s on any. ", SIZE(r->largest_free_here_bytes),
+        SIZE(r->largest_free_bytes));
+    put(w, "Free but not to be moved: %s beside live blocks, %s not proven done.\n",
+        SIZE(r->pinned_bytes), SIZE(r->unproven_bytes));
+    for (unsigned i = 0; i < DUCTILE_OOM_SIZES; i++) {
+        if (r->free_blocks_by_size[i] > 0) {
+            put(w, "  free blocks from %s: %" PRIu64 ", together %s\n", SIZE((uint64_t)512 << i),
+                r->free_blocks_by_size[i], SIZE(r->free_bytes_by_size[i]));
+        }
+    }
+    if (r->unvisited_bytes > 0) {
+        put(w, "  and in smaller ones %s\n", SIZE(r->unvisited_bytes));
+    }
+}
+
+static uint64_t n_kept(const ductile_oom_report *r) {
+    return dti_min(r->n_holders, DUCTILE_OOM_HOLDERS);
+}
+
+static void put_holder(writer *w, const ductile_oom_holder *h) {
+    put(w, "  stream %p", (void *)h->stream);
+    if (h->pool != 0) {
+        put(w, ", pool %" PRIu64, h->pool);
+    }
+    put(w, ": %s held, %s live, ", SIZE(h->held_bytes), SIZE(h->live_bytes));
+    put(w, "%s free (largest block %s), %s waiting for other streams\n", SIZE(h->free_bytes),
+        SIZE(h->largest_free_bytes), SIZE(h->pending_bytes));
+}
+
+static void put_holders(writer *w, const ductile_oom_report *r) {
+    for (uint64_t i = 0; i < n_kept(r); i++) {
+        put_holder(w, &r->holders[i]);
+    }
+    if (r->n_holders > n_kept(r)) {
+        put(w, "  and %" PRIu64 " streams that hold less\n", r->n_holders - n_kept(r));
+    }
+}
+
+size_t ductile_oom_report_text(const ductile_oom_report *r, char *buffer, size_t size) {
+    writer w = {buffer, size, 0};
+    put(&w, "%s", "");
+    if (r->number == 0) {
+        put(&w, "No request was refused for lack of memory.\n");
+        return w.length;
+    }
+    put_head(&w, r);
+    put_free(&w, r);
+    put_holders(&w, r);
+    put(&w, "What would help:\n");
+    put_advice(&w, r, "  - ", "", "\n");
+    return w.length;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+#define NUMBER(field) put(w, "\"" #field "\":%" PRIu64 ",", (uint64_t)r->field)
+
+static void put_numbers(writer *w, const ductile_oom_report *r) {
+    put(w, "\"device\":%d,\"captured\":%d,\"stream\":%" PRIuPTR ",", r->device, r->captured,
+        (uintptr_t)r->stream);
+    NUMBER(number);
+    NUMBER(pool);
+    NUMBER(requested_bytes);
+    NUMBER(rounded_bytes);
+    NUMBER(missing_bytes);
+    NUMBER(limit_bytes);
+    NUMBER(soft_limit_bytes);
+    NUMBER(device_bytes);
+    NUMBER(device_free_bytes);
+    NUMBER(others_bytes);
+    NUMBER(held_bytes);
+    NUMBER(live_bytes);
+    NUMBER(free_bytes);
+    NUMBER(pending_bytes);
+    NUMBER(cached_bytes);
+    NUMBER(quarantined_bytes);
+    NUMBER(retiring_bytes);
+    NUMBER(unproven_bytes);
+    NUMBER(pinned_bytes);
+    NUMBER(largest_free_bytes);
+    NUMBER(largest_free_here_bytes);
+    NUMBER(unvisited_bytes);
+    NUMBER(granule_bytes);
+    NUMBER(n_holders);
+}
+
+static void put_holders_json(writer *w, const ductile_oom_report *report) {
+    put(w, "\"holders\":[");
+    for (uint64_t i = 0; i < n_kept(report); i++) {
+        const ductile_oom_holder *r = &report->holders[i];
+        put(w, "%s{\"stream\":%" PRIuPTR ",", i == 0 ? "" : ",", (uintptr_t)r->stream);
+        NUMBER(pool);
+        NUMBER(held_bytes);
+        NUMBER(live_bytes);
+        NUMBER(free_bytes);
+        NUMBER(pending_bytes);
+        NUMBER(unproven_bytes);
+        put(w, "\"largest_free_bytes\":%" PRIu64 "}", r->largest_free_bytes);
+    }
+    put(w, "],");
+}
+
+static void put_sizes_json(writer *w, const ductile_oom_report *r) {
+    const char *comma = "";
+    put(w, "\"free_by_size\":[");
+    for (unsigned i = 0; i < DUCTILE_OOM_SIZES; i++) {
+        if (r->free_blocks_by_size[i] > 0) {
+            put(w, "%s{\"from_bytes\":%" PRIu64 ",\"blocks\":%" PRIu64 ",\"bytes\":%" PRIu64 "}",
+                comma, (uint64_t)512 << i, r->free_blocks_by_size[i], r->free_bytes_by_size[i]);
+            comma = ",";
+        }
+    }
+    put(w, "],");
+}
+
+size_t ductile_oom_report_json(const ductile_oom_report *r, char *buffer, size_t size) {
+    writer w = {buffer, size, 0};
+    put(&w, "{");
+    put_numbers(&w, r);
+    put_holders_json(&w, r);
+    put_sizes_json(&w, r);
+    put(&w, "\"advice\":[");
+    if (r->number > 0) {
+        put_advice(&w, r, "\"", ",", "\"");
+    }
+    put(&w, "]}");
+    return w.length;
+}
