@@ -5,8 +5,9 @@
  * PyTorch program; one process measures one of them.
  *
  * Blocks are got and given back with raw_alloc_with_stream and raw_delete: what a tensor costs at
- * the C++ level, without the tensor. A use by another stream is record_stream before the free; that
- * stream first waits for a word in host memory, which the trace opens where the use ends.
+ * the C++ level, without the tensor. A use by another stream is record_stream, where the trace has
+ * it; before the free that stream waits for a word in host memory, if the trace says where the use
+ * ends.
  *
  * Prints one JSON object a line, with the keys of ductile-bench.
  */
@@ -250,14 +251,17 @@ class Replay {
         case TRACE_FREE:
             give_back(event.slot);
             return;
+        case TRACE_USE:
+            use_elsewhere(event.slot, event.stream);
+            return;
         case TRACE_FREE_GATED:
-            off_the_clock([&] { gates_.close(event.stream, event.size, stream_of(event)); });
-            use_elsewhere(event);
-            give_back(event.slot);
-            off_the_clock([&] { gates_.mark(event.stream, event.size, stream_of(event)); });
+            free_gated(event);
             return;
         case TRACE_OPEN:
-            off_the_clock([&] { gates_.open(event.stream, event.size); });
+            off_the_clock([&] {
+                for_each_gate(
+                    event, [&](const trace_gate &gate) { gates_.open(gate.stream, gate.number); });
+            });
             return;
         default:
             return;
@@ -270,8 +274,29 @@ class Replay {
         allocator_->raw_delete(block);
     }
 
-    cudaStream_t stream_of(const trace_event &event) const {
-        return streams_[event.stream].stream();
+    template <typename Action> void for_each_gate(const trace_event &event, Action action) {
+        for (size_t i = 0; i < event.stream; i++) {
+            action(trace_.gates[event.size + i]);
+        }
+    }
+
+    void free_gated(const trace_event &event) {
+        off_the_clock([&] {
+            for_each_gate(event, [&](const trace_gate &gate) {
+                gates_.close(gate.stream, gate.number, streams_[gate.stream].stream());
+            });
+        });
+        for_each_gate(event, [&](const trace_gate &gate) {
+            if (gate.says_use) {
+                use_elsewhere(event.slot, gate.stream);
+            }
+        });
+        give_back(event.slot);
+        off_the_clock([&] {
+            for_each_gate(event, [&](const trace_gate &gate) {
+                gates_.mark(gate.stream, gate.number, streams_[gate.stream].stream());
+            });
+        });
     }
 
     template <typename Action> void off_the_clock(Action action) {
@@ -281,10 +306,10 @@ class Replay {
     }
 
     /* record_stream takes a DataPtr and heeds only those that the allocator itself would delete. */
-    void use_elsewhere(const trace_event &event) {
-        void *block = blocks_[event.slot];
+    void use_elsewhere(uint32_t slot, uint16_t stream) {
+        void *block = blocks_[slot];
         at::DataPtr handle(block, block, allocator_->raw_deleter(), device_);
-        allocator_->recordStream(handle, streams_[event.stream]);
+        allocator_->recordStream(handle, streams_[stream]);
         (void)handle.release_context();
     }
 
