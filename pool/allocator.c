@@ -8,6 +8,7 @@
 #include "pool/oom_report.h"
 #include "pool/options.h"
 #include "pool/plan.h"
+#include "pool/pools.h"
 #include "pool/pressure.h"
 #include "pool/progress.h"
 #include "pool/serve.h"
@@ -173,16 +174,24 @@ typedef struct chores {
     bool heal;
 } chores;
 
-static inline dpool_arena *find_arena_locked(ductile_allocator *a, ductile_stream stream) {
+static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_private *pool,
+                                             ductile_stream stream) {
+    if (pool != NULL) {
+        return dpool_arena_find_locked(a, pool, stream);
+    }
     dpool_arena *arena = a->recent;
     if (arena == NULL || arena->stream != stream || arena->thread != 0) {
-        arena = dpool_arena_find_locked(a, stream);
+        arena = dpool_arena_find_locked(a, NULL, stream);
         a->recent = arena;
     }
     return arena;
 }
 
-static inline chores note_chores(const ductile_allocator *a, const dpool_arena *arena) {
+static inline chores note_chores(const ductile_allocator *a, const dpool_private *pool,
+                                 const dpool_arena *arena) {
+    if (pool != NULL && dpool_is_frozen(arena)) {
+        return (chores){false, false};
+    }
     return (chores){
         .mark = a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
         .heal = arena->heal_due && a->options.heal_off == 0,
@@ -203,16 +212,16 @@ static __attribute__((noinline)) void do_chores(ductile_allocator *a, dpool_aren
 }
 
 /* The quick path: a block when a free one fits. */
-static inline dpool_block *alloc_hit(ductile_allocator *a, uint64_t size, uint64_t requested,
-                                     ductile_stream stream) {
+static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *pool, uint64_t size,
+                                     uint64_t requested, ductile_stream stream) {
     chores what = {false, false};
     dpool_block *b = NULL;
     dti_lock_take(&a->hot);
-    dpool_arena *arena = find_arena_locked(a, stream);
+    dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (arena != NULL) {
         arena->alloc_epoch++;
         b = dpool_serve_locked(a, arena, size, requested);
-        what = note_chores(a, arena);
+        what = note_chores(a, pool, arena);
         if (what.mark || what.heal) {
             arena->n_waiters++;
         }
@@ -233,21 +242,18 @@ static ductile_status zero_fill(ductile_allocator *a, ductile_addr addr, uint64_
     return status;
 }
 
-/* Whatever is no plain hit: options that ask for more than a block, sizes that cannot be, misses.
- */
-static __attribute__((noinline)) ductile_status
-alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
-    if (size == 0) {
-        return DUCTILE_OK;
-    }
-    if (size > DPOOL_MAX_REQUEST) {
-        return dpool_refuse_impossible(a, size, stream);
-    }
-    uint64_t rounded = rounded_size(a, size);
-    dpool_block *b = a->is_plain ? NULL : alloc_hit(a, rounded, size, stream);
+static inline bool has_routes(const ductile_allocator *a) {
+    return atomic_load_explicit(&a->has_routes, memory_order_relaxed);
+}
+
+/* A request whose pool is known (NULL for none), with the block that a hit gave, if any. */
+static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a, dpool_private *pool,
+                                                         dpool_block *b, size_t size,
+                                                         ductile_stream stream, ductile_addr *out) {
     ductile_status status = DUCTILE_OK;
     if (b == NULL) {
-        status = dpool_alloc_slow(a, rounded, size, stream, &b);
+        uint64_t rounded = rounded_size(a, size);
+        status = dpool_alloc_slow(a, pool, rounded, size, stream, &b);
         audit(a, AUDIT_GROW);
         if (status != DUCTILE_OK) {
             return status;
@@ -262,6 +268,23 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     return status;
 }
 
+/* What the quick path does not try: options that ask for more than a block, sizes that cannot be,
+ * and all requests while pools are open. */
+static __attribute__((noinline)) ductile_status
+alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
+    if (size == 0) {
+        return DUCTILE_OK;
+    }
+    if (size > DPOOL_MAX_REQUEST) {
+        return dpool_refuse_impossible(a, size, stream);
+    }
+    dpool_private *pool = has_routes(a) ? dpool_pool_of(a, stream) : NULL;
+    dpool_block *b = alloc_hit(a, pool, rounded_size(a, size), size, stream);
+    ductile_status status = alloc_in(a, pool, b, size, stream, out);
+    dpool_unpin(a, pool);
+    return status;
+}
+
 ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream stream,
                              ductile_addr *out) {
     if (a == NULL || out == NULL) {
@@ -272,12 +295,13 @@ ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream s
     if (status != DUCTILE_OK) {
         return status;
     }
-    if (a->is_plain && size - 1 < DPOOL_MAX_REQUEST) {
-        dpool_block *b = alloc_hit(a, dpool_round(size), size, stream);
+    if (a->is_plain && size - 1 < DPOOL_MAX_REQUEST && !has_routes(a)) {
+        dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
         if (b != NULL) {
             *out = b->addr;
             return DUCTILE_OK;
         }
+        return alloc_in(a, NULL, NULL, size, stream, out);
     }
     return alloc_otherwise(a, size, stream, out);
 }
@@ -321,6 +345,25 @@ ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ducti
     return status == DUCTILE_OK ? ductile_free(a, address) : status;
 }
 
+/* An arena of the stream, of whatever pool. */
+static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {
+    dti_lock_take(&a->hot);
+    dpool_arena *arena = dpool_arena_any_locked(a, stream);
+    if (arena != NULL) {
+        arena->alloc_epoch++; /* the last marker proves all frees before this call */
+    }
+    dti_lock_open(&a->hot);
+    return arena;
+}
+
+static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
+    ductile_status status = dpool_mark(a, arena, NULL);
+    dti_lock_take(&a->hot);
+    dpool_arena_part_locked(a, arena);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
 ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) {
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
@@ -331,18 +374,11 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
     }
     dvmm_capture_mode mode = dpool_slow_enter(a);
     status = dpool_uses_end(a, stream);
-    dti_lock_take(&a->hot);
-    dpool_arena *arena = dpool_arena_find_locked(a, stream);
-    if (arena != NULL) {
-        arena->alloc_epoch++; /* the last marker proves all frees before this call */
-    }
-    dti_lock_open(&a->hot);
-    if (arena != NULL) {
-        ductile_status marked = dpool_mark(a, arena, NULL);
-        status = status == DUCTILE_OK ? marked : status;
-        dti_lock_take(&a->hot);
-        dpool_arena_part_locked(a, arena);
-        dti_lock_open(&a->hot);
+    dpool_arena *arena = next_of_stream(a, stream);
+    while (arena != NULL) {
+        ductile_status parted = part(a, arena);
+        status = status == DUCTILE_OK ? parted : status;
+        arena = next_of_stream(a, stream);
     }
     dpool_slow_leave(a, mode);
     return status;

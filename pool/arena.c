@@ -2,6 +2,7 @@
 #include "pool/arena.h"
 
 #include "pool/heal.h"
+#include "pool/pools.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
@@ -46,8 +47,8 @@ static ductile_stream canonical(ductile_stream stream) {
     return (uintptr_t)stream == LEGACY_STREAM ? NULL : stream;
 }
 
-/* Never used again, unlike addresses and thread ids of the system. */
-static uint64_t this_thread(void) {
+/* Unlike addresses and thread ids of the system. */
+uint64_t dpool_this_thread(void) {
     static _Atomic uint64_t n_threads;
     static _Thread_local uint64_t mine;
     if (mine == 0) {
@@ -57,7 +58,7 @@ static uint64_t this_thread(void) {
 }
 
 uint64_t dpool_thread_of(ductile_stream stream) {
-    return (uintptr_t)stream == PER_THREAD_STREAM ? this_thread() : 0;
+    return (uintptr_t)stream == PER_THREAD_STREAM ? dpool_this_thread() : 0;
 }
 
 bool dpool_may_name(ductile_stream stream, uint64_t thread) {
@@ -71,19 +72,36 @@ static dpool_arena **bucket_of(ductile_allocator *a, ductile_stream stream, uint
 
 _Static_assert(DPOOL_ARENA_BUCKETS == 256, "8 bits of the hash choose the bucket");
 
-dpool_arena *dpool_arena_find_locked(ductile_allocator *a, ductile_stream stream) {
+dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const dpool_private *pool,
+                                     ductile_stream stream) {
     stream = canonical(stream);
     uint64_t thread = dpool_thread_of(stream);
     dpool_arena *arena = *bucket_of(a, stream, thread);
-    while (arena != NULL && (arena->stream != stream || arena->thread != thread)) {
+    while (arena != NULL &&
+           (arena->stream != stream || arena->thread != thread || arena->pool != pool)) {
         arena = arena->next_in_bucket;
     }
     return arena;
 }
 
-static dpool_arena *new_arena(ductile_stream stream) {
+dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream) {
+    stream = canonical(stream);
+    dpool_arena *arena = *bucket_of(a, stream, dpool_thread_of(stream));
+    while (arena != NULL && !dpool_arena_is_of(arena, stream)) {
+        arena = arena->next_in_bucket;
+    }
+    return arena;
+}
+
+bool dpool_arena_is_of(const dpool_arena *arena, ductile_stream stream) {
+    stream = canonical(stream);
+    return arena->stream == stream && arena->thread == dpool_thread_of(stream) && !arena->is_gone;
+}
+
+static dpool_arena *new_arena(dpool_private *pool, ductile_stream stream) {
     dpool_arena *arena = calloc(1, sizeof *arena);
     if (arena != NULL) {
+        arena->pool = pool;
         arena->stream = canonical(stream);
         arena->thread = dpool_thread_of(arena->stream);
         arena->alloc_epoch = 1;
@@ -92,24 +110,32 @@ static dpool_arena *new_arena(ductile_stream stream) {
     return arena;
 }
 
+/* Arenas of no pool come first in their bucket, so that pools never lengthen the way to them. */
 static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
-    dpool_arena **bucket = bucket_of(a, arena->stream, arena->thread);
-    arena->next_in_bucket = *bucket;
-    *bucket = arena;
+    dpool_arena **link = bucket_of(a, arena->stream, arena->thread);
+    while (arena->pool != NULL && *link != NULL) {
+        link = &(*link)->next_in_bucket;
+    }
+    arena->next_in_bucket = *link;
+    *link = arena;
+    if (arena->pool != NULL) {
+        arena->pool->n_arenas++;
+    }
     arena->next = a->arenas;
     a->arenas = arena;
     a->counts.arenas++;
     a->counts.table_host_bytes += sizeof *arena;
 }
 
-ductile_status dpool_arena_get(ductile_allocator *a, ductile_stream stream, dpool_arena **out) {
+ductile_status dpool_arena_get(ductile_allocator *a, dpool_private *pool, ductile_stream stream,
+                               dpool_arena **out) {
     dti_lock_take(&a->hot);
-    *out = dpool_arena_find_locked(a, stream);
+    *out = dpool_arena_find_locked(a, pool, stream);
     dti_lock_open(&a->hot);
     if (*out != NULL) {
         return DUCTILE_OK;
     }
-    dpool_arena *arena = new_arena(stream);
+    dpool_arena *arena = new_arena(pool, stream);
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
@@ -133,7 +159,8 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
     arena->is_gone = true;
 }
 
-static void unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+/* Returns the arena's pool if that goes with it. */
+static dpool_private *unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     dpool_arena_part_locked(a, arena);
     dpool_arena **link = &a->arenas;
     while (*link != arena) {
@@ -142,15 +169,15 @@ static void unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     *link = arena->next;
     a->counts.arenas--;
     a->counts.table_host_bytes -= sizeof *arena;
+    return arena->pool != NULL ? dpool_leave_pool_locked(a, arena->pool) : NULL;
 }
 
 void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_take(&a->hot);
     bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
-    if (is_empty) {
-        unlink_arena_locked(a, arena);
-    }
+    dpool_private *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
     dti_lock_open(&a->hot);
+    free(pool);
     if (!is_empty) {
         return;
     }

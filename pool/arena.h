@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arenas: the segments, blocks and free index of one stream.
+ * Arenas: the segments, blocks and free index of one stream in one pool.
  *
  * Proof that free memory may leave its stream (design rule: the earliest point at which the
  * stream itself could have reused it):
@@ -70,8 +70,9 @@ typedef struct dpool_ring_mark {
 
 typedef struct dpool_arena {
     /* constant after creation */
-    ductile_stream stream; /* NULL stands for the legacy default stream */
-    uint64_t thread;       /* per-thread default stream: whose; else 0  */
+    ductile_stream stream;      /* NULL stands for the legacy default stream */
+    uint64_t thread;            /* per-thread default stream: whose; else 0  */
+    struct dpool_private *pool; /* NULL: in no private pool, see pools.h     */
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
     /* guarded by the hot lock */
@@ -127,10 +128,14 @@ struct ductile_allocator {
     uint64_t granule; /* handle_bytes: the pool's granule */
     uint32_t max_handle_granules;
     uint64_t device_bytes;
-    uint64_t birth; /* which allocator of the process this is, from 1 */
-    bool is_plain;  /* no option asks more of a hit than a block */
+    uint64_t birth;          /* which allocator of the process this is, from 1 */
+    bool is_plain;           /* no option asks more of a hit than a block */
+    _Atomic bool has_routes; /* pools are open: requests ask for theirs first */
     /* guarded by the hot lock */
-    dpool_arena *recent; /* the arena of the latest allocation */
+    dpool_arena *recent; /* the arena of the latest allocation in no pool */
+    struct dpool_private *pools;
+    struct dpool_route *routes; /* newest first */
+    uint32_t n_context_waits;   /* threads in a wait for the whole device */
     dpool_nodes nodes;
     dpool_map map;
     dpool_counts counts;
@@ -155,11 +160,19 @@ void dpool_list_remove(dpool_list *list, dpool_block *b);
 
 /* ---- Arenas and regions -------------------------------------------------------------------- */
 
-/* NULL when the stream is not known yet. */
-dpool_arena *dpool_arena_find_locked(ductile_allocator *a, ductile_stream stream);
+/* NULL when the stream is not known in the pool yet. pool: NULL for none. */
+dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_private *pool,
+                                     ductile_stream stream);
 
 /* Finds or makes the arena. Slow lock held, hot lock not. ERR_OUT_OF_HOST_MEMORY. */
-ductile_status dpool_arena_get(ductile_allocator *a, ductile_stream stream, dpool_arena **out);
+ductile_status dpool_arena_get(ductile_allocator *a, struct dpool_private *pool,
+                               ductile_stream stream, dpool_arena **out);
+
+/* The stream's arena in whatever pool: NULL when there is none that was not parted from it. */
+dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream);
+
+/* Is it an arena of this stream, which was not named done since? */
+bool dpool_arena_is_of(const dpool_arena *arena, ductile_stream stream);
 
 /* Chains one more range to the arena. Slow lock held, hot lock not. */
 ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes);
@@ -174,6 +187,9 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
 /* Takes the arena from its stream, whose handle may come to name another one: it keeps its blocks
  * and serves other streams as a donor. */
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
+
+/* A number that names the calling thread, never used again. */
+uint64_t dpool_this_thread(void);
 
 /* Which thread's stream the handle names: 0 unless it is the per-thread default stream. */
 uint64_t dpool_thread_of(ductile_stream stream);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tearing an allocator down: all memory goes back, whatever state its blocks are in. */
 #include "pool/plan.h"
+#include "pool/pools.h"
 #include "pool/progress.h"
 #include "pool/stream_use.h"
 
@@ -125,6 +126,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     first = keep_first(first, destroy_arenas(a));
     dvmm_store_fini(&a->store);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
+    dpool_pools_fini(a);
     dpool_spare_uses_free(a);
     dpool_plan_fini(a);
     dpool_oom_callbacks_fini(&a->oom_callbacks);

@@ -3,6 +3,7 @@
 
 #include "pool/place.h"
 #include "pool/plan.h"
+#include "pool/pools.h"
 #include "pool/progress.h"
 #include "pool/serve.h"
 
@@ -109,7 +110,8 @@ static unsigned foreign_donors(const ductile_allocator *a) {
 }
 
 static ductile_status grow(ductile_allocator *a, dpool_request *r) {
-    unsigned all = DPOOL_OWN_DONORS | foreign_donors(a);
+    unsigned foreign = foreign_donors(a) | (r->from_pools ? DPOOL_POOL_DONORS : 0);
+    unsigned all = DPOOL_OWN_DONORS | foreign;
     if (a->options.recycle == DUCTILE_RECYCLE_NEVER) {
         return grow_from(a, r, 0);
     }
@@ -120,10 +122,13 @@ static ductile_status grow(ductile_allocator *a, dpool_request *r) {
         }
     }
     ductile_status status = grow_from(a, r, all);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && dpool_has_pools(a) && foreign_donors(a) != 0) {
+        status = grow_from(a, r, all | DPOOL_POOL_DONORS);
+    }
     if (status != DUCTILE_OK && a->plan->mark_failed) {
         /* Own memory cannot move without a marker; what others have proven done can. */
         status = dvmm_usable(a->driver);
-        status = status == DUCTILE_OK ? grow_from(a, r, foreign_donors(a)) : status;
+        status = status == DUCTILE_OK ? grow_from(a, r, foreign) : status;
     }
     return status;
 }
@@ -144,7 +149,7 @@ static void poll_all(ductile_allocator *a) {
 }
 
 static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
-    ductile_status status = dpool_arena_get(a, r->stream, &r->arena);
+    ductile_status status = dpool_arena_get(a, r->pool, r->stream, &r->arena);
     if (status == DUCTILE_OK) {
         status = dpool_plan_reserve(a, r->size);
     }

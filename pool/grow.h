@@ -7,10 +7,12 @@
 #include "vmm/capture.h"
 
 typedef struct dpool_request {
-    uint64_t size;      /* rounded */
-    uint64_t requested; /* as asked for */
+    uint64_t size;              /* rounded */
+    uint64_t requested;         /* as asked for */
+    struct dpool_private *pool; /* NULL: none */
     ductile_stream stream;
     bool is_soft;       /* nothing is created above the soft limit            */
+    bool from_pools;    /* private pools in use are to help out               */
     dpool_arena *arena; /* set by the first attempt                           */
     dpool_block *block; /* the result */
     uint64_t missing;   /* after ERR_OUT_OF_MEMORY: memory that would have done */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What callers may see: statistics, one block, all blocks. */
-#include "pool/arena.h"
+#include "pool/inspect.h"
 #include "pool/plan.h"
+#include "pool/pools.h"
 #include "pool/serve.h"
 
 #include <stdlib.h>
@@ -113,8 +114,9 @@ static uint64_t free_bytes_of(const dpool_block *b) {
     return b != NULL && b->state == DPOOL_FREE ? b->size : 0;
 }
 
-static void describe_locked(const dpool_block *b, ductile_block_info *info) {
+void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
     const dseg_segment *seg = b->region->seg;
+    const dpool_private *pool = b->region->arena->pool;
     size_t size = info->struct_size;
     *info = (ductile_block_info){
         .struct_size = size,
@@ -127,6 +129,7 @@ static void describe_locked(const dpool_block *b, ductile_block_info *info) {
         .segment_bytes = seg->range.size,
         .free_before_bytes = free_bytes_of(b->prev),
         .free_after_bytes = free_bytes_of(b->next),
+        .pool = dpool_id_of(pool),
     };
 }
 
@@ -144,13 +147,23 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     dti_lock_take(&a->hot);
     const dpool_block *b = dpool_map_find(&a->map, address);
     if (b != NULL) {
-        describe_locked(b, &info);
+        dpool_describe_locked(b, &info);
     } else {
         status = dpool_explain_miss_locked(a, address);
     }
     dti_lock_open(&a->hot);
     memcpy(out, &info, info.struct_size);
     return status;
+}
+
+int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit, void *user) {
+    int ended = 0;
+    for (const dpool_block *b = region->first; b != NULL && ended == 0; b = b->next) {
+        ductile_block_info info = {.struct_size = sizeof info};
+        dpool_describe_locked(b, &info);
+        ended = visit(user, &info);
+    }
+    return ended;
 }
 
 ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
@@ -163,12 +176,7 @@ ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *u
     dti_lock_take(&a->hot);
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
-        const dpool_region *region = a->segments.items[i]->owner;
-        for (const dpool_block *b = region->first; b != NULL && ended == 0; b = b->next) {
-            ductile_block_info info = {.struct_size = sizeof info};
-            describe_locked(b, &info);
-            ended = visit(user, &info);
-        }
+        ended = dpool_visit_region_locked(a->segments.items[i]->owner, visit, user);
     }
     dti_lock_open(&a->hot);
     return DUCTILE_OK;

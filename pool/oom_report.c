@@ -3,6 +3,8 @@
  * between pieces, so blocks may come and go: then numbers of different pieces differ by that. */
 #include "pool/oom_report.h"
 
+#include "pool/pools.h"
+
 #include "vmm/base/align.h"
 
 #include <string.h>
@@ -57,7 +59,7 @@ static void count_block(const ductile_allocator *a, tally *t, const dpool_block 
     t->report->free_blocks_by_size[index]++;
     t->report->free_bytes_by_size[index] += b->size;
     t->report->pinned_bytes += b->size - whole;
-    if (b->epoch >= t->arena->proven_epoch) {
+    if (b->epoch >= dpool_proven_epoch(t->arena)) {
         t->holder->unproven_bytes += whole;
         t->report->unproven_bytes += t->is_requesters ? 0 : whole;
     }
@@ -99,6 +101,7 @@ static ductile_oom_holder holder_of(ductile_allocator *a, const dpool_arena *are
     dti_lock_take(&a->hot);
     ductile_oom_holder h = {
         .stream = arena->stream,
+        .pool = dpool_id_of(arena->pool),
         .held_bytes = arena->mapped_bytes,
         .live_bytes = arena->live_bytes,
         .pending_bytes = arena->pending_bytes,
@@ -142,10 +145,10 @@ static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dp
     keep_holder(report, &h);
 }
 
-static void add_arenas(ductile_allocator *a, ductile_oom_report *report, ductile_stream stream) {
+static void add_arenas(ductile_allocator *a, ductile_oom_report *report, const dpool_request *r) {
     uint32_t visits_left = VISITS;
     dti_lock_take(&a->hot);
-    const dpool_arena *own = dpool_arena_find_locked(a, stream);
+    const dpool_arena *own = dpool_arena_find_locked(a, r->pool, r->stream);
     dti_lock_open(&a->hot);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         add_arena(a, report, arena, own, &visits_left);
@@ -194,12 +197,13 @@ void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captur
     *o = (ductile_oom_report){.struct_size = sizeof *o,
                               .captured = captured,
                               .stream = r->stream,
+                              .pool = dpool_id_of(r->pool),
                               .requested_bytes = r->requested,
                               .rounded_bytes = r->size,
                               .missing_bytes = r->missing};
     fill_totals(a, o);
     fill_device(a, o);
-    add_arenas(a, o, r->stream);
+    add_arenas(a, o, r);
 }
 
 ductile_status ductile_get_oom_report(ductile_allocator *a, ductile_oom_report *out) {

@@ -203,8 +203,8 @@ static uint64_t n_kept(const ductile_oom_report *r) {
 
 static void put_holder(writer *w, const ductile_oom_holder *h) {
     put(w, "  stream %p", (void *)h->stream);
-    if (h->pool != 0) {
-        put(w, ", pool %" PRIu64, h->pool);
+    if (h->pool.first != 0 || h->pool.second != 0) {
+        put(w, ", pool {%" PRIu64 ",%" PRIu64 "}", h->pool.first, h->pool.second);
     }
     put(w, ": %s held, %s live, ", SIZE(h->held_bytes), SIZE(h->live_bytes));
     put(w, "%s free (largest block %s), %s waiting for other streams\n", SIZE(h->free_bytes),
@@ -239,11 +239,15 @@ size_t ductile_oom_report_text(const ductile_oom_report *r, char *buffer, size_t
 
 #define NUMBER(field) put(w, "\"" #field "\":%" PRIu64 ",", (uint64_t)r->field)
 
+static void put_pool(writer *w, ductile_pool_id id) {
+    put(w, "\"pool\":[%" PRIu64 ",%" PRIu64 "],", id.first, id.second);
+}
+
 static void put_numbers(writer *w, const ductile_oom_report *r) {
     put(w, "\"device\":%d,\"captured\":%d,\"stream\":%" PRIuPTR ",", r->device, r->captured,
         (uintptr_t)r->stream);
     NUMBER(number);
-    NUMBER(pool);
+    put_pool(w, r->pool);
     NUMBER(requested_bytes);
     NUMBER(rounded_bytes);
     NUMBER(missing_bytes);
@@ -273,7 +277,7 @@ static void put_holders_json(writer *w, const ductile_oom_report *report) {
     for (uint64_t i = 0; i < n_kept(report); i++) {
         const ductile_oom_holder *r = &report->holders[i];
         put(w, "%s{\"stream\":%" PRIuPTR ",", i == 0 ? "" : ",", (uintptr_t)r->stream);
-        NUMBER(pool);
+        put_pool(w, r->pool);
         NUMBER(held_bytes);
         NUMBER(live_bytes);
         NUMBER(free_bytes);

@@ -2,6 +2,8 @@
 /* Making a plan: the window, the donors, and taking both back. */
 #include "pool/plan.h"
 
+#include "pool/pools.h"
+
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
@@ -254,10 +256,11 @@ static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint
     sweep(a, from, need, below_epoch, false);
 }
 
-static void collect_foreign(ductile_allocator *a, uint64_t need) {
+static void collect_foreign(ductile_allocator *a, uint64_t need, bool from_pools) {
+    const dpool_arena *own = a->plan->arena;
     for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
-        if (other != a->plan->arena) {
-            collect(a, other, need, other->proven_epoch);
+        if (other != own && dpool_may_serve(other, own, from_pools)) {
+            collect(a, other, need, dpool_proven_epoch(other));
         }
     }
 }
@@ -285,12 +288,12 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
     busy_window(a, place, size);
     uint64_t cached = dti_min(p->n_granules, a->store.cached_bytes / a->granule);
     uint64_t need = p->n_granules - cached;
-    if ((sources & DPOOL_OWN_DONORS) != 0) {
+    if ((sources & DPOOL_OWN_DONORS) != 0 && !dpool_is_frozen(arena)) {
         collect(a, arena, need, UINT64_MAX);
         p->n_own_donors = p->n_donors;
     }
     if ((sources & DPOOL_FOREIGN_DONORS) != 0 && p->donated < need) {
-        collect_foreign(a, need);
+        collect_foreign(a, need, (sources & DPOOL_POOL_DONORS) != 0);
     }
     p->lacks = lacking(a, cached);
     if (p->lacks > 0) {

@@ -58,7 +58,8 @@ typedef struct dpool_plan {
     uint64_t host_bytes;
 } dpool_plan;
 
-enum { DPOOL_OWN_DONORS = 1, DPOOL_FOREIGN_DONORS = 2 }; /* flags: where handles may come from */
+/* Flags: where handles may come from. POOL_DONORS: private pools in use give what is proven. */
+enum { DPOOL_OWN_DONORS = 1, DPOOL_FOREIGN_DONORS = 2, DPOOL_POOL_DONORS = 4 };
 
 /* Makes the arrays large enough for a request. Slow lock held, hot lock not. */
 ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size);

@@ -3,6 +3,7 @@
 
 #include "pool/log.h"
 #include "pool/oom_report.h"
+#include "pool/pools.h"
 #include "pool/progress.h"
 #include "pool/trim.h"
 
@@ -68,6 +69,17 @@ static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
         return false;
     }
     return dpool_trim(a, bytes_to_keep(a, c)) == DUCTILE_OK;
+}
+
+/* ---- Private pools ------------------------------------------------------------------------- */
+
+/* From now on plain pools that are in use give what they have proven, too. */
+static bool ask_pools(ductile_allocator *a, dpool_climb *c) {
+    if (c->request->from_pools || !dpool_has_pools(a)) {
+        return false;
+    }
+    c->request->from_pools = true;
+    return true;
 }
 
 /* ---- Callbacks ----------------------------------------------------------------------------- */
@@ -144,26 +156,15 @@ static bool wait_for_pending(ductile_allocator *a, dpool_climb *c) {
 
 /* ---- All work of the device ---------------------------------------------------------------- */
 
-/* A wait for the whole context breaks every capture in it, whatever mode the thread is in. */
-static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
-    for (uint32_t i = 0; i < snapshot->n; i++) {
-        const dpool_arena *arena = snapshot->marks[i].arena;
-        if (dpool_arena_is_nameable(arena) && dvmm_is_capturing(a->driver, arena->stream)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
  * in its own arena needs no proof. */
 static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *arena,
                               const dpool_arena *own) {
-    if (arena->pending_first != NULL || arena == own) {
+    if (arena->pending_first != NULL || arena == own || dpool_is_frozen(arena)) {
         return arena->pending_first != NULL;
     }
     const dpool_block *b = dpool_index_below(&arena->index, NULL);
-    while (b != NULL && b->size >= a->granule && b->epoch < arena->proven_epoch) {
+    while (b != NULL && b->size >= a->granule && b->epoch < dpool_proven_epoch(arena)) {
         b = dpool_index_below(&arena->index, b);
     }
     return b != NULL && b->size >= a->granule;
@@ -183,18 +184,8 @@ static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
  * allocator knows nothing of cannot be asked about, so it is done only where it may help, and
  * once on a way up. */
 static bool wait_for_context(ductile_allocator *a, dpool_climb *c) {
-    dpool_snapshot snapshot;
-    if (c->n_tries == 1 || !is_there_hope(a, c->request->arena) ||
-        dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
-        return false;
-    }
-    c->was_captured = any_is_captured(a, &snapshot);
-    bool done = !c->was_captured && dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
-    if (done) {
-        dpool_snapshot_settle(a, &snapshot, true);
-    }
-    dpool_snapshot_drop(a, &snapshot);
-    return done;
+    return c->n_tries == 0 && is_there_hope(a, c->request->arena) &&
+           dpool_wait_context(a, &c->was_captured);
 }
 
 static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
@@ -216,6 +207,7 @@ typedef struct rung {
 static const rung ladder[] = {
     {release_misfits, true},               /* handles that exist and fit nowhere        */
     {pass_through_driver, true},           /* free memory that the options nail down    */
+    {ask_pools, false},                    /* proven memory of pools in use             */
     {ask_callbacks, false},                /* memory of the user's                      */
     {wait_for_pending, true},              /* memory that recorded streams still use    */
     {wait_for_all_work, false},            /* memory of silent streams                  */
@@ -362,10 +354,10 @@ static void count_slow(ductile_allocator *a) {
     dti_lock_open(&a->hot);
 }
 
-ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t requested,
-                                ductile_stream stream, dpool_block **out) {
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private *pool, uint64_t size,
+                                uint64_t requested, ductile_stream stream, dpool_block **out) {
     situation s = look(a);
-    dpool_request r = {.size = size, .requested = requested, .stream = stream};
+    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
     r.is_soft = s.has_soft;
     dpool_climb c = {.request = &r, .cached_before = s.cached};
     dpool_forget_failure();

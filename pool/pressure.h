@@ -36,9 +36,10 @@ typedef struct dpool_climb {
  */
 typedef bool (*dpool_rung_fn)(ductile_allocator *a, dpool_climb *c);
 
-/* Serves a request that no free block served. No lock held. Errors as ductile_alloc. */
-ductile_status dpool_alloc_slow(ductile_allocator *a, uint64_t size, uint64_t requested,
-                                ductile_stream stream, dpool_block **out);
+/* Serves a request that no free block served. pool: NULL for none. No lock held. Errors as
+ * ductile_alloc. */
+ductile_status dpool_alloc_slow(ductile_allocator *a, struct dpool_private *pool, uint64_t size,
+                                uint64_t requested, ductile_stream stream, dpool_block **out);
 
 /* Refuses, counts and reports a request of a size that cannot be: ERR_OUT_OF_MEMORY, or what is
  * wrong with the device. No lock held. */

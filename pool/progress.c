@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/progress.h"
 
+#include "pool/pools.h"
 #include "pool/stream_use.h"
+
+#include "vmm/capture.h"
 
 #include <stdlib.h>
 
@@ -310,11 +313,18 @@ ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
     for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
         arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
         arena->n_waiters++;
-        s->marks[s->n++] =
-            (dpool_snapshot_mark){arena, arena->alloc_epoch, arena->marker_seq, false};
+        s->marks[s->n++] = (dpool_snapshot_mark){arena, arena->alloc_epoch, arena->marker_seq,
+                                                 false, dpool_released_life(arena)};
     }
     dti_lock_open(&a->hot);
     return DUCTILE_OK;
+}
+
+/* What graphs did with the pool's memory is done, unless somebody holds it again. */
+static void settle_pool_locked(const dpool_snapshot_mark *mark) {
+    if (mark->life != 0 && dpool_released_life(mark->arena) == mark->life) {
+        mark->arena->pool->awaits_context = false;
+    }
 }
 
 void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context) {
@@ -329,6 +339,7 @@ void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context
         arena->done_seq = dti_max(arena->done_seq, mark->seq);
         if (context) {
             arena->context_epoch = dti_max(arena->context_epoch, mark->epoch);
+            settle_pool_locked(mark);
         }
     }
     dti_lock_open(&a->hot);
@@ -342,4 +353,41 @@ void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
     dti_lock_open(&a->hot);
     free(s->marks);
     *s = (dpool_snapshot){NULL, 0};
+}
+
+/* ---- The whole context --------------------------------------------------------------------- */
+
+/* A wait for the whole context breaks every capture in it, whatever mode the thread is in. */
+static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
+    for (uint32_t i = 0; i < snapshot->n; i++) {
+        const dpool_arena *arena = snapshot->marks[i].arena;
+        if (dpool_arena_is_nameable(arena) && dvmm_is_capturing(a->driver, arena->stream)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool wait_and_settle(ductile_allocator *a, bool *captured) {
+    dpool_snapshot snapshot;
+    if (dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
+        return false;
+    }
+    *captured = any_is_captured(a, &snapshot);
+    bool done = !*captured && dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
+    if (done) {
+        dpool_snapshot_settle(a, &snapshot, true);
+    }
+    dpool_snapshot_drop(a, &snapshot);
+    return done;
+}
+
+bool dpool_wait_context(ductile_allocator *a, bool *captured) {
+    *captured = !dpool_context_wait_begin(a);
+    if (*captured) {
+        return false;
+    }
+    bool done = wait_and_settle(a, captured);
+    dpool_context_wait_end(a);
+    return done;
 }

@@ -30,6 +30,11 @@ bool dpool_wait_pending(ductile_allocator *a);
  * No lock held. */
 uint64_t dpool_count_pending_marks(ductile_allocator *a);
 
+/* Waits on the host for all work of the device: afterwards all free memory is proven. False when it
+ * could not be; *captured: because it would have broken a capture that is known of. No lock held.
+ */
+bool dpool_wait_context(ductile_allocator *a, bool *captured);
+
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them. As above. */
 void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
@@ -47,7 +52,8 @@ typedef struct dpool_snapshot_mark {
     dpool_arena *arena;
     uint64_t epoch;
     uint64_t seq;
-    bool skipped; /* could not be waited for */
+    bool skipped;  /* could not be waited for                          */
+    uint64_t life; /* of its pool, held by nobody then: no graph will start in it; else 0 */
 } dpool_snapshot_mark;
 
 typedef struct dpool_snapshot {

@@ -121,8 +121,9 @@ static void put_statistics(ductile_allocator *a, writer *w) {
 }
 
 static void put_segment_head(writer *w, const ductile_block_info *b, bool first) {
-    put(w, "%s{\"address\":%llu,\"size\":%" PRIu64 ",\"stream\":%" PRIuPTR ",\"blocks\":[",
-        first ? "" : "]},", b->segment, b->segment_bytes, (uintptr_t)b->stream);
+    put(w, "%s{\"address\":%llu,\"size\":%" PRIu64 ",\"stream\":%" PRIuPTR, first ? "" : "]},",
+        b->segment, b->segment_bytes, (uintptr_t)b->stream);
+    put(w, ",\"pool\":[%" PRIu64 ",%" PRIu64 "],\"blocks\":[", b->pool.first, b->pool.second);
 }
 
 static void put_blocks(writer *w, const block_copy *copy) {

@@ -14,17 +14,13 @@ static bool has_use(const dpool_block *b, ductile_stream stream) {
     return false;
 }
 
-static bool is_own_stream(ductile_allocator *a, const dpool_block *b, ductile_stream stream) {
-    return dpool_arena_find_locked(a, stream) == b->region->arena;
-}
-
 /* Adds a use from the spare ones; ERR_BUSY when one is needed and there is none. */
 static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
     dpool_block *b = dpool_map_find(&a->map, addr);
     if (b == NULL) {
         return dpool_explain_miss_locked(a, addr);
     }
-    if (is_own_stream(a, b, stream) || has_use(b, stream)) {
+    if (dpool_arena_is_of(b->region->arena, stream) || has_use(b, stream)) {
         return DUCTILE_OK;
     }
     dpool_use *use = a->spare_uses;

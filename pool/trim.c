@@ -3,6 +3,7 @@
 
 #include "pool/grow.h"
 #include "pool/log.h"
+#include "pool/pools.h"
 #include "pool/progress.h"
 
 #include "vmm/base/align.h"
@@ -12,6 +13,16 @@
 
 static uint64_t held(const ductile_allocator *a) {
     return a->store.held_bytes - a->store.lost_bytes;
+}
+
+/* What a trim is about: everything, or one pool (NULL: what is in none). */
+typedef struct scope {
+    bool is_all;
+    const dpool_private *pool;
+} scope;
+
+static bool is_in(const scope *s, const dpool_arena *arena) {
+    return s->is_all || arena->pool == s->pool;
 }
 
 static ductile_status first_error(ductile_status before, ductile_status now) {
@@ -41,7 +52,7 @@ typedef struct candidates {
 } candidates;
 
 static bool is_proven(const ductile_allocator *a, const dpool_arena *arena, const dpool_block *b) {
-    return b->size >= a->granule && b->epoch < arena->proven_epoch;
+    return b->size >= a->granule && b->epoch < dpool_proven_epoch(arena);
 }
 
 static bool make_room(candidates *c) {
@@ -177,9 +188,17 @@ static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {
     return status;
 }
 
+/* The handles that a block gave; others stay cached when the trim is about one pool. */
+static ductile_status release_handles(ductile_allocator *a, const scope *s, uint64_t keep,
+                                      uint64_t cached_before) {
+    return s->is_all ? dvmm_store_release_cached(&a->store, keep)
+                     : dvmm_store_shrink_cache(&a->store, cached_before);
+}
+
 static ductile_status give_back_candidate(ductile_allocator *a, const dpool_arena *arena,
-                                          const candidate *c, uint64_t keep) {
+                                          const scope *s, const candidate *c, uint64_t keep) {
     ductile_status first = DUCTILE_OK;
+    uint64_t cached_before = a->store.cached_bytes;
     while (held(a) > keep) {
         ductile_status status = dpool_reserve_room(a, ROOM);
         if (status != DUCTILE_OK) {
@@ -192,29 +211,31 @@ static ductile_status give_back_candidate(ductile_allocator *a, const dpool_aren
             break;
         }
         first = first_error(first, give_back_block(a, b));
-        first = first_error(first, dvmm_store_release_cached(&a->store, keep));
+        first = first_error(first, release_handles(a, s, keep, cached_before));
     }
     return first;
 }
 
 static ductile_status give_back_proven(ductile_allocator *a, const dpool_arena *arena,
-                                       uint64_t keep) {
+                                       const scope *s, uint64_t keep) {
     if (held(a) <= keep) {
         return DUCTILE_OK;
     }
     candidates c = {NULL, 0, 0};
     ductile_status first = find_candidates(a, arena, &c);
     for (size_t i = 0; i < c.n && held(a) > keep; i++) {
-        first = first_error(first, give_back_candidate(a, arena, &c.all[i], keep));
+        first = first_error(first, give_back_candidate(a, arena, s, &c.all[i], keep));
     }
     free(c.all);
     return first;
 }
 
-static ductile_status give_back_all_proven(ductile_allocator *a, uint64_t keep) {
-    ductile_status first = dvmm_store_release_cached(&a->store, keep);
+static ductile_status give_back_all_proven(ductile_allocator *a, const scope *s, uint64_t keep) {
+    ductile_status first = s->is_all ? dvmm_store_release_cached(&a->store, keep) : DUCTILE_OK;
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        first = first_error(first, give_back_proven(a, arena, keep));
+        if (is_in(s, arena)) {
+            first = first_error(first, give_back_proven(a, arena, s, keep));
+        }
     }
     dpool_publish_store(a);
     return first;
@@ -240,8 +261,8 @@ static bool has_unproven(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_take(&a->hot);
     bool unproven = arena->retiring.count > 0 || arena->pending_first != NULL;
     const dpool_block *b = dpool_index_below(&arena->index, NULL);
-    while (!unproven && b != NULL && b->size >= a->granule) {
-        unproven = b->epoch >= arena->proven_epoch;
+    while (!unproven && b != NULL && b->size >= a->granule && !dpool_is_frozen(arena)) {
+        unproven = b->epoch >= dpool_proven_epoch(arena);
         b = dpool_index_below(&arena->index, b);
     }
     dti_lock_open(&a->hot);
@@ -275,7 +296,19 @@ static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
     return dseg_sync(&a->store, arena->stream);
 }
 
-static ductile_status wait_for_streams(ductile_allocator *a) {
+/* Streams cannot prove what graphs did with a pool that nobody holds any more. */
+static bool needs_context(ductile_allocator *a, const scope *s) {
+    bool needs = false;
+    dti_lock_take(&a->hot);
+    for (const dpool_arena *arena = a->arenas; arena != NULL && !needs; arena = arena->next) {
+        needs = is_in(s, arena) && dpool_released_life(arena) != 0 && arena->pool->awaits_context &&
+                arena->mapped_bytes > 0;
+    }
+    dti_lock_open(&a->hot);
+    return needs;
+}
+
+static ductile_status wait_for_streams(ductile_allocator *a, const scope *s) {
     dpool_snapshot snapshot;
     ductile_status status = dpool_snapshot_take(a, &snapshot);
     if (status != DUCTILE_OK) {
@@ -283,8 +316,8 @@ static ductile_status wait_for_streams(ductile_allocator *a) {
     }
     for (uint32_t i = 0; i < snapshot.n; i++) {
         dpool_snapshot_mark *mark = &snapshot.marks[i];
-        mark->skipped =
-            !has_unproven(a, mark->arena) || wait_for_arena(a, mark->arena) != DUCTILE_OK;
+        mark->skipped = !is_in(s, mark->arena) || !has_unproven(a, mark->arena) ||
+                        wait_for_arena(a, mark->arena) != DUCTILE_OK;
     }
     dpool_snapshot_settle(a, &snapshot, false);
     dpool_snapshot_drop(a, &snapshot);
@@ -301,33 +334,38 @@ static void wait_for_pending(ductile_allocator *a) {
 }
 
 /* In relaxed mode, or the waits would break other threads' captures. */
-static ductile_status wait_for_work(ductile_allocator *a) {
+static ductile_status wait_for_work(ductile_allocator *a, const scope *s) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     wait_for_pending(a);
-    ductile_status status = wait_for_streams(a);
+    ductile_status status = DUCTILE_OK;
+    bool captured = false;
+    if (!needs_context(a, s) || !dpool_wait_context(a, &captured)) {
+        status = wait_for_streams(a, s);
+    }
     dvmm_capture_restore(a->driver, mode);
     return status;
 }
 
 /* What can go back without waiting does. */
-static ductile_status give_back_now(ductile_allocator *a, uint64_t keep, bool *enough) {
+static ductile_status give_back_now(ductile_allocator *a, const scope *s, uint64_t keep,
+                                    bool *enough) {
     dvmm_capture_mode mode = dpool_slow_enter(a);
     poll_everything(a);
-    ductile_status status = give_back_all_proven(a, keep);
+    ductile_status status = give_back_all_proven(a, s, keep);
     drop_empty_ranges(a);
     *enough = held(a) <= keep;
     dpool_slow_leave(a, mode);
     return status;
 }
 
-static ductile_status trim(ductile_allocator *a, uint64_t keep) {
+static ductile_status trim_scope(ductile_allocator *a, const scope *s, uint64_t keep) {
     bool enough = false;
-    ductile_status status = give_back_now(a, keep, &enough);
+    ductile_status status = give_back_now(a, s, keep, &enough);
     if (enough || status != DUCTILE_OK) {
         return status;
     }
-    status = wait_for_work(a);
-    return status == DUCTILE_OK ? give_back_now(a, keep, &enough) : status;
+    status = wait_for_work(a, s);
+    return status == DUCTILE_OK ? give_back_now(a, s, keep, &enough) : status;
 }
 
 /* A query or a wait that meets a lost device says only that nothing is known. */
@@ -336,10 +374,17 @@ static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_statu
 }
 
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
-    return or_what_is_wrong(a, trim(a, keep));
+    const scope all = {.is_all = true};
+    return or_what_is_wrong(a, trim_scope(a, &all, keep));
+}
+
+ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private *pool) {
+    const scope one = {.pool = pool};
+    return or_what_is_wrong(a, trim_scope(a, &one, 0));
 }
 
 ductile_status dpool_trim_proven(ductile_allocator *a, uint64_t keep) {
+    const scope all = {.is_all = true};
     bool enough = false;
-    return or_what_is_wrong(a, give_back_now(a, keep, &enough));
+    return or_what_is_wrong(a, give_back_now(a, &all, keep, &enough));
 }

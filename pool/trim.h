@@ -12,4 +12,7 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep_bytes);
 /* The same without waiting: only memory that is proven done already. */
 ductile_status dpool_trim_proven(ductile_allocator *a, uint64_t keep_bytes);
 
+/* dpool_trim for all free memory of one pool (NULL: of none). */
+ductile_status dpool_trim_pool(ductile_allocator *a, const struct dpool_private *pool);
+
 #endif

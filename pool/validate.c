@@ -4,7 +4,7 @@
  * docs/invariants.md does not hold, with both values. Both locks are held, so no plan is under
  * way: no block is BUSY.
  */
-#include "pool/arena.h"
+#include "pool/pools.h"
 #include "pool/stream_use.h"
 
 #include <inttypes.h>
@@ -378,6 +378,22 @@ static void check_totals(check *c) {
     expect_equal(c, "P4", "published cached memory", n->cached, a->store.cached_bytes, 0);
 }
 
+static void check_pool(check *c, const dpool_private *pool) {
+    uint64_t n_arenas = 0;
+    uint64_t n_routes = 0;
+    for (const dpool_arena *arena = c->a->arenas; arena != NULL; arena = arena->next) {
+        n_arenas += arena->pool == pool;
+    }
+    for (const dpool_route *route = c->a->routes; route != NULL; route = route->next) {
+        n_routes += route->pool == pool;
+    }
+    expect_equal(c, "G2", "a pool's arenas", pool->n_arenas, n_arenas, pool->id.first);
+    expect_equal(c, "G2", "how often a pool is open", pool->n_routes, n_routes, pool->id.first);
+    bool may_be_proven = pool->kind == DUCTILE_POOL_PLAIN || !dpool_is_held(pool);
+    expect_at(c, "G3", pool->awaits_context || may_be_proven, "a capture pool's proof", 1, 0,
+              pool->id.first);
+}
+
 static void check_all(check *c) {
     uint64_t n_regions = 0;
     for (const dpool_arena *arena = c->a->arenas; arena != NULL; arena = arena->next) {
@@ -387,6 +403,9 @@ static void check_all(check *c) {
         }
     }
     expect_equal(c, "P5", "segments in the set", c->a->segments.count, n_regions, 0);
+    for (const dpool_private *pool = c->a->pools; pool != NULL; pool = pool->next) {
+        check_pool(c, pool);
+    }
     check_totals(c);
     if (!c->broken) { /* what is broken may lead anywhere */
         check_handles(c);

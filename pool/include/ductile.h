@@ -107,6 +107,12 @@ typedef struct CUstream_st *ductile_stream;
 /** One allocator for one device. Opaque. */
 typedef struct ductile_allocator ductile_allocator;
 
+/** A private pool of memory (see ductile_pools.h). {0,0} is the default pool. */
+typedef struct ductile_pool_id {
+    uint64_t first;
+    uint64_t second;
+} ductile_pool_id;
+
 /** A virtual GPU (see ductile_virtual.h). Opaque. */
 typedef struct ductile_virtual_gpu ductile_virtual_gpu;
 
@@ -455,6 +461,7 @@ typedef struct ductile_block_info {
     uint64_t segment_bytes;     /* size of the range                                      */
     uint64_t free_before_bytes; /* free bytes just before the block; 0 if none            */
     uint64_t free_after_bytes;  /* free bytes just after the block; 0 if none             */
+    ductile_pool_id pool;       /* the pool it is in; {0,0} for none                      */
 } ductile_block_info;
 
 /**
@@ -513,6 +520,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 }
 #endif
 
+#include "ductile_pools.h"
 #include "ductile_pressure.h"
 
 #endif

@@ -110,7 +110,7 @@ DUCTILE_API ductile_status ductile_remove_oom_callback(ductile_allocator *alloca
 /** What one stream holds in one pool. */
 typedef struct ductile_oom_holder {
     ductile_stream stream;
-    uint64_t pool;           /* 0: the default pool                                     */
+    ductile_pool_id pool;    /* {0,0}: in no private pool                               */
     uint64_t held_bytes;     /* physical memory mapped here: live, free and pending     */
     uint64_t live_bytes;     /* of live blocks                                          */
     uint64_t free_bytes;     /* of free blocks                                          */
@@ -130,7 +130,7 @@ typedef struct ductile_oom_report {
     int device;         /* ordinal */
     int captured;       /* 1: streams under capture kept the allocator from waiting for all work */
     ductile_stream stream;
-    uint64_t pool;            /* 0: the default pool                                             */
+    ductile_pool_id pool;     /* of the request; {0,0}: none                                     */
     uint64_t requested_bytes; /* as asked for                                                    */
     uint64_t rounded_bytes;   /* the block it would have become                                  */
     uint64_t missing_bytes;   /* physical memory that would have served it                       */

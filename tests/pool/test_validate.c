@@ -29,7 +29,7 @@ static void open_variety(void) {
     }
     assert_fine(world_must_alloc(&w, 9 * MIB, 0));
     assert_fine(world_free(&w, 2));
-    arena = dpool_arena_find_locked(a, w.f.streams[0]);
+    arena = dpool_arena_find_locked(a, NULL, w.f.streams[0]);
     cr_assert_not_null(arena);
 }
 

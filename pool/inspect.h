@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks as callers see them. All under the hot lock. */
+#ifndef DUCTILE_POOL_INSPECT_H
+#define DUCTILE_POOL_INSPECT_H
+
+#include "pool/arena.h"
+
+/* Keeps info->struct_size. */
+void dpool_describe_locked(const dpool_block *b, ductile_block_info *info);
+
+/* Visits the region's blocks; what ended it, or 0. */
+int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit, void *user);
+
+#endif
