@@ -377,6 +377,10 @@ void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t reque
     c->allocated += b->size;
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
+    c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
+    c->live_peak = dti_max(c->live_peak, a->map.count);
+    c->requested_total += requested;
+    c->allocated_total += b->size;
     c->allocs++;
 }
 
@@ -390,6 +394,7 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
     }
     c->held = a->store.held_bytes;
     c->held_peak = dti_max(c->held_peak, c->held);
+    c->created = a->store.created_bytes;
     c->cached = a->store.cached_bytes;
     c->lost = a->store.lost_bytes;
     c->handles = a->store.n_handles;

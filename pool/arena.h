@@ -107,9 +107,12 @@ typedef struct dpool_arena {
 typedef struct dpool_counts {
     uint64_t requested, requested_peak;
     uint64_t allocated, allocated_peak;
+    uint64_t requested_total, allocated_total;
+    uint64_t active_peak, live_peak;        /* of allocated + pending; of blocks */
     uint64_t pending, mapped, retiring;     /* mapped: own memory of all arenas */
     uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
     uint64_t limit, soft_limit;             /* see limits.h                     */
+    uint64_t created;                       /* bytes, the store's           */
     uint64_t handles, store_host_bytes;
     uint64_t span, span_peak, address_bytes;
     uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */

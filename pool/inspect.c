@@ -50,6 +50,11 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->out_of_memory = c->out_of_memory;
     s->recycled_handles = c->recycled_handles;
     s->healed_handles = c->healed_handles;
+    s->requested_total_bytes = c->requested_total;
+    s->allocated_total_bytes = c->allocated_total;
+    s->active_peak_bytes = c->active_peak;
+    s->live_peak_blocks = c->live_peak;
+    s->created_total_bytes = c->created;
     s->host_bytes = sizeof *a + a->nodes.host_bytes + c->store_host_bytes + c->use_host_bytes +
                     c->table_host_bytes;
 }
@@ -103,6 +108,8 @@ void ductile_reset_peaks(ductile_allocator *a) {
     dpool_counts *c = &a->counts;
     c->requested_peak = c->requested;
     c->allocated_peak = c->allocated;
+    c->active_peak = c->allocated + c->pending;
+    c->live_peak = a->map.count;
     c->held_peak = c->held;
     c->span_peak = c->span;
     dti_lock_open(&a->hot);
@@ -122,7 +129,7 @@ void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
         .struct_size = size,
         .address = b->addr,
         .size = b->size,
-        .requested_size = b->state == DPOOL_LIVE ? b->requested : 0,
+        .requested_size = b->state == DPOOL_LIVE || b->state == DPOOL_PENDING ? b->requested : 0,
         .state = (ductile_block_state)b->state,
         .stream = b->region->arena->stream,
         .segment = seg->range.addr,

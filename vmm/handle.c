@@ -81,6 +81,7 @@ ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, 
     }
     *h = (dvmm_handle){.phys = phys, .n_granules = n_granules};
     store->held_bytes += bytes;
+    store->created_bytes += bytes;
     store->n_handles++;
     *out = h;
     return DUCTILE_OK;

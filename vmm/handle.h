@@ -29,6 +29,7 @@ typedef struct dvmm_handle_store {
     uint64_t granule_bytes; /* constant; bytes of one granule of ours */
     uint64_t limit_bytes;   /* cap on held_bytes */
     uint64_t held_bytes;
+    uint64_t created_bytes; /* of all handles ever created */
     uint64_t cached_bytes;
     uint64_t lost_bytes; /* physical memory the driver would not take back */
     uint64_t n_handles;  /* cached or mapped */

@@ -416,7 +416,12 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(driver_calls, "driver calls, all kinds")                                                     \
     X(driver_time_ns, "time in driver calls; modelled on the virtual GPU")                         \
     X(driver_host_ns, "host time in driver calls, as spent on this machine")                       \
-    X(host_bytes, "host memory of the allocator's own bookkeeping")
+    X(host_bytes, "host memory of the allocator's own bookkeeping")                                \
+    X(requested_total_bytes, "bytes asked for by all successful allocations")                      \
+    X(allocated_total_bytes, "the same, rounded")                                                  \
+    X(active_peak_bytes, "peak of allocated_bytes + pending_bytes")                                \
+    X(live_peak_blocks, "peak of live_blocks")                                                     \
+    X(created_total_bytes, "bytes of all handles created")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */
@@ -454,7 +459,7 @@ typedef struct ductile_block_info {
     size_t struct_size; /* set by the caller */
     ductile_addr address;
     uint64_t size;           /* bytes, rounded                                            */
-    uint64_t requested_size; /* bytes asked for; 0 unless live                            */
+    uint64_t requested_size; /* bytes asked for; 0 unless live or pending                */
     ductile_block_state state;
     ductile_stream stream;      /* the stream whose arena holds it                        */
     ductile_addr segment;       /* start of the range                                     */

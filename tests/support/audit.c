@@ -67,7 +67,8 @@ static const char *sound_block(const walk *w, const ductile_block_info *b) {
     NEED(b->state <= DUCTILE_BLOCK_QUARANTINED, "block %llx is in state %d", b->address,
          (int)b->state);
     NEED(b->state != DUCTILE_BLOCK_BUSY, "block %llx is left busy", b->address);
-    NEED((b->requested_size == 0) == (b->state != DUCTILE_BLOCK_LIVE),
+    NEED((b->requested_size == 0) ==
+             (b->state != DUCTILE_BLOCK_LIVE && b->state != DUCTILE_BLOCK_PENDING),
          "block %llx in state %d has %llu requested bytes", b->address, (int)b->state,
          ULL(b->requested_size));
     if (b->state == DUCTILE_BLOCK_LIVE && w->model != NULL) {
@@ -79,7 +80,7 @@ static const char *sound_block(const walk *w, const ductile_block_info *b) {
 static void add_block(walk *w, const ductile_block_info *b) {
     w->count->bytes[b->state] += b->size;
     w->count->blocks[b->state]++;
-    w->count->requested_bytes += b->requested_size;
+    w->count->requested_bytes += b->state == DUCTILE_BLOCK_LIVE ? b->requested_size : 0;
     if (b->state == DUCTILE_BLOCK_GAP) {
         return;
     }
