@@ -43,7 +43,8 @@ static bool is_possible(const ductile_virtual_options *o) {
            o->capacity_bytes >= o->granule_bytes && o->capacity_bytes <= LARGEST_CAPACITY &&
            o->address_bytes >= o->granule_bytes && o->address_bytes <= LARGEST_ADDRESSES &&
            (unsigned)o->schedule <= DUCTILE_SCHEDULE_RANDOM && o->n_devices <= DVMM_MAX_DEVICES &&
-           (unsigned)o->rdma <= DUCTILE_VIRTUAL_RDMA_TRAP && o->log_calls <= LARGEST_LOG;
+           (unsigned)o->rdma <= DUCTILE_VIRTUAL_RDMA_TRAP && o->log_calls <= LARGEST_LOG &&
+           o->detect >= 0 && o->detect <= 2;
 }
 
 /* Tells the virtual GPUs of all processes apart; a forked child makes others than its parent. */
@@ -76,6 +77,7 @@ ductile_status ductile_virtual_create(ductile_virtual_gpu **out,
     }
     gpu->options = full;
     gpu->identity = new_identity();
+    gpu->race.level = full.detect;
     gpu->granule_shift = (unsigned)__builtin_ctzll(full.granule_bytes);
     dti_lock_init(&gpu->lock, DTI_RANK_DRIVER);
     dvmm_vgpu_memory_init(gpu);
@@ -102,6 +104,7 @@ void ductile_virtual_destroy(ductile_virtual_gpu *gpu) {
     dvmm_vgpu_memory_fini(gpu);
     dvmm_vgpu_addresses_fini(gpu);
     dvmm_vgpu_watch_fini(gpu);
+    dvmm_vgpu_lanes_fini(&gpu->race.lanes);
     free(gpu);
 }
 
@@ -146,7 +149,9 @@ static void spend(vgpu *gpu, uint64_t ns) {
 
 static served_call begin(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size) {
     dti_lock_take(&gpu->lock);
-    return (served_call){gpu, call, address, size, dvmm_vgpu_fault_for(gpu, call)};
+    const ductile_virtual_fault *fault = dvmm_vgpu_fault_for(gpu, call);
+    gpu->race.is_unanswered = fault != NULL;
+    return (served_call){gpu, call, address, size, fault};
 }
 
 /* What the call returns without being served; SUCCESS: serve it. */
@@ -164,6 +169,7 @@ static int end(const served_call *c, uint64_t cost_ns, int code) {
             dvmm_vgpu_poison(c->gpu, code);
         }
     }
+    c->gpu->race.is_unanswered = false;
     spend(c->gpu, cost_ns);
     dvmm_vgpu_log(c->gpu, c->call, c->address, c->size, code);
     dti_lock_open(&c->gpu->lock);
@@ -363,7 +369,8 @@ static int serve_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mo
 }
 
 static int serve_capture_end(void *ctx, ductile_stream stream) {
-    SERVE(ctx, capture_end, word(stream), 0, FLAT(capture_end), dvmm_vgpu_capture_end(gpu, stream));
+    SERVE(ctx, capture_end, word(stream), 0, FLAT(capture_end),
+          dvmm_vgpu_capture_end(gpu, stream, NULL));
 }
 
 static int serve_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {

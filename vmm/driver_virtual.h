@@ -13,6 +13,8 @@
  *   driver_virtual_events.c     events, and waits for them
  *   driver_virtual_uses.c       work with memory; host memory
  *   driver_virtual_capture.c    stream capture
+ *   driver_virtual_graph.c      graphs
+ *   driver_virtual_race.h       detection of misuse, in four files
  *   driver_virtual_watch.c      planned faults, violations, the call log
  *   driver_virtual_cost.c       what a call costs
  *   driver_virtual_api.c        the functions of ductile_virtual.h
@@ -40,6 +42,8 @@ typedef struct vgpu_log_entry {
     uint64_t size;
 } vgpu_log_entry;
 
+enum { VGPU_VIOLATION_KINDS = DUCTILE_VIOLATION_OVERLAP + 1, VGPU_KEPT_VIOLATIONS = 32 };
+
 typedef struct vgpu_watch {
     uint64_t calls[DVMM_N_CALLS];
     uint64_t n_calls;
@@ -51,7 +55,9 @@ typedef struct vgpu_watch {
     uint64_t fault_fired;
 
     uint64_t n_violations;
-    char violation[160];
+    uint64_t violations_of[VGPU_VIOLATION_KINDS];
+    ductile_virtual_violation kept[VGPU_KEPT_VIOLATIONS]; /* the first */
+    char violation[240];                                  /* the latest */
 
     vgpu_log_entry *log; /* a ring of log_room */
     uint64_t log_room;
@@ -71,6 +77,7 @@ struct ductile_virtual_gpu {
     vgpu_memory memory;
     vgpu_work work;
     vgpu_watch watch;
+    vgpu_race race;
 };
 
 /* ---- driver_virtual_watch.c ---------------------------------------------------------------- */
@@ -82,6 +89,9 @@ const ductile_virtual_fault *dvmm_vgpu_fault_for(vgpu *gpu, dvmm_call call);
 void dvmm_vgpu_log(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size, int code);
 /* A mistake that the hardware lets pass. */
 void dvmm_vgpu_violation(vgpu *gpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* One that was detected. `first` may be all zero: not known. */
+void dvmm_vgpu_report(vgpu *gpu, ductile_violation kind, const ductile_virtual_side *first,
+                      const ductile_virtual_side *second);
 void dvmm_vgpu_poison(vgpu *gpu, int code);
 
 /* ---- driver_virtual_cost.c ----------------------------------------------------------------- */

@@ -15,7 +15,9 @@
 #define UNDER_LOCK(gpu, action)                                                                    \
     int code;                                                                                      \
     dti_lock_take(&(gpu)->lock);                                                                   \
+    (gpu)->race.is_program = true;                                                                 \
     code = (gpu)->poison != 0 ? (gpu)->poison : (action);                                          \
+    (gpu)->race.is_program = false;                                                                \
     dti_lock_open(&(gpu)->lock);                                                                   \
     return dvmm_status_of(code)
 
@@ -27,6 +29,15 @@ ductile_status ductile_virtual_stream_create(ductile_virtual_gpu *gpu, ductile_s
     }
     *out = NULL;
     UNDER_LOCK(gpu, dvmm_vgpu_stream_create(gpu, out));
+}
+
+ductile_status ductile_virtual_stream_create_blocking(ductile_virtual_gpu *gpu,
+                                                      ductile_stream *out) {
+    if (gpu == NULL || out == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *out = NULL;
+    UNDER_LOCK(gpu, dvmm_vgpu_stream_create_blocking(gpu, out));
 }
 
 ductile_status ductile_virtual_stream_destroy(ductile_virtual_gpu *gpu, ductile_stream stream) {
@@ -62,6 +73,39 @@ void ductile_virtual_set_schedule(ductile_virtual_gpu *gpu, ductile_schedule sch
     dti_lock_take(&gpu->lock);
     gpu->work.schedule = schedule;
     gpu->work.lag = lag;
+    dti_lock_open(&gpu->lock);
+}
+
+/* ---- Captures and graphs ------------------------------------------------------------------- */
+
+ductile_status ductile_virtual_capture_begin(ductile_virtual_gpu *gpu, ductile_stream stream,
+                                             ductile_capture_mode mode) {
+    UNDER_LOCK(gpu, dvmm_vgpu_capture_begin(gpu, stream, (dvmm_capture_mode)mode));
+}
+
+ductile_status ductile_virtual_capture_end(ductile_virtual_gpu *gpu, ductile_stream stream,
+                                           ductile_virtual_graph **out) {
+    if (out != NULL) {
+        *out = NULL;
+    }
+    UNDER_LOCK(gpu, dvmm_vgpu_capture_end(gpu, stream, out));
+}
+
+ductile_status ductile_virtual_graph_launch(ductile_virtual_graph *graph, ductile_stream stream) {
+    if (graph == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_virtual_gpu *gpu = dvmm_vgpu_gpu_of(graph);
+    UNDER_LOCK(gpu, dvmm_vgpu_graph_launch(graph, stream));
+}
+
+void ductile_virtual_graph_destroy(ductile_virtual_graph *graph) {
+    if (graph == NULL) {
+        return;
+    }
+    ductile_virtual_gpu *gpu = dvmm_vgpu_gpu_of(graph);
+    dti_lock_take(&gpu->lock);
+    dvmm_vgpu_graph_destroy(graph);
     dti_lock_open(&gpu->lock);
 }
 
@@ -137,6 +181,7 @@ static ductile_virtual_state state_of(const vgpu *gpu) {
         .calls = gpu->watch.n_calls,
         .time_ns = atomic_load_explicit(&gpu->time_ns, memory_order_relaxed),
         .poisoned = gpu->poison,
+        .detects = gpu->race.level,
     };
 }
 
@@ -179,6 +224,58 @@ void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *buffer, size
     }
     dti_lock_open(&gpu->lock);
 }
+
+/* ---- What it detects ----------------------------------------------------------------------- */
+
+const char *ductile_virtual_violation_name(ductile_violation kind) {
+    static const char *const names[VGPU_VIOLATION_KINDS] = {
+#define VIOLATION_NAME(name, value, text, sentence) [value] = (text),
+        DUCTILE_VIOLATION_MAP(VIOLATION_NAME)
+#undef VIOLATION_NAME
+    };
+    return (unsigned)kind < VGPU_VIOLATION_KINDS ? names[kind] : "unknown";
+}
+
+uint64_t ductile_virtual_violations_of(ductile_virtual_gpu *gpu, ductile_violation kind) {
+    if ((unsigned)kind >= VGPU_VIOLATION_KINDS) {
+        return 0;
+    }
+    dti_lock_take(&gpu->lock);
+    uint64_t n = gpu->watch.violations_of[kind];
+    dti_lock_open(&gpu->lock);
+    return n;
+}
+
+ductile_status ductile_virtual_get_violation(ductile_virtual_gpu *gpu, uint64_t index,
+                                             ductile_virtual_violation *out) {
+    if (gpu == NULL || out == NULL || out->struct_size < sizeof(out->struct_size)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_virtual_violation found = {0};
+    dti_lock_take(&gpu->lock);
+    bool is_kept = index < dti_min(gpu->watch.n_violations, VGPU_KEPT_VIOLATIONS);
+    if (is_kept) {
+        found = gpu->watch.kept[index];
+    }
+    dti_lock_open(&gpu->lock);
+    found.struct_size = out->struct_size;
+    memcpy(out, &found, dti_min(out->struct_size, sizeof(found)));
+    return is_kept ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
+}
+
+void ductile_virtual_block_begin(ductile_virtual_gpu *gpu, ductile_addr address, uint64_t size) {
+    dti_lock_take(&gpu->lock);
+    dvmm_vgpu_block_begin(gpu, address, size);
+    dti_lock_open(&gpu->lock);
+}
+
+void ductile_virtual_block_end(ductile_virtual_gpu *gpu, ductile_addr address) {
+    dti_lock_take(&gpu->lock);
+    dvmm_vgpu_block_end(gpu, address);
+    dti_lock_open(&gpu->lock);
+}
+
+/* ---- The log ------------------------------------------------------------------------------- */
 
 /* The kept calls, oldest first. The caller frees it; NULL when the host has no memory. */
 static vgpu_log_entry *copy_log(vgpu *gpu, uint64_t *n) {

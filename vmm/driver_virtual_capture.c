@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream capture: which calls it prohibits, in which mode, and what breaks when one is made.
- * What a capture records is dropped: graphs are never launched here.
+ * Stream capture: which calls it prohibits, in which mode, and what breaks when one is made. What
+ * it records goes to a graph (driver_virtual_graph.c), or is dropped.
  *
  * Work of a stream that joined has to be joined back before the end. Only one step of that is
  * followed: some member has to wait for it, and whether that one is joined in turn is not asked.
@@ -89,9 +89,25 @@ int dvmm_vgpu_check_recording(const vgpu_queue *queue) {
     return queue->capture->is_broken ? DVMM_CAPTURE_INVALIDATED : DVMM_SUCCESS;
 }
 
-int dvmm_vgpu_record_captured(vgpu_queue *queue) {
+int dvmm_vgpu_record_captured(vgpu *gpu, vgpu_queue *queue, vgpu_op *op) {
     queue->loose_step = ++queue->capture->n_steps;
-    return dvmm_vgpu_check_recording(queue);
+    int code = dvmm_vgpu_check_recording(queue);
+    if (code != DVMM_SUCCESS) {
+        dvmm_vgpu_op_free(op);
+        return code;
+    }
+    return dvmm_vgpu_script_add(gpu, &queue->capture->script, op);
+}
+
+int dvmm_vgpu_check_implicit(vgpu *gpu, const vgpu_queue *queue) {
+    const vgpu_queue *other = queue == gpu->work.legacy ? gpu->work.blocking : NULL;
+    int code = DVMM_SUCCESS;
+    for (; other != NULL; other = other->next_blocking) {
+        if (other->capture != NULL) {
+            code = refuse(other->capture, DVMM_CAPTURE_IMPLICIT);
+        }
+    }
+    return code;
 }
 
 /* ---- Begin, join, end ---------------------------------------------------------------------- */
@@ -198,6 +214,7 @@ static void end(vgpu *gpu, vgpu_capture *capture) {
         link = &(*link)->next;
     }
     *link = capture->next;
+    dvmm_vgpu_script_fini(gpu, &capture->script);
     free(capture);
 }
 
@@ -212,7 +229,7 @@ static int code_at_end(const vgpu_capture *capture) {
     return has_loose_work(capture) ? DVMM_CAPTURE_UNJOINED : DVMM_SUCCESS;
 }
 
-int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream) {
+int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream, ductile_virtual_graph **graph) {
     vgpu_queue *queue;
     int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
     if (code != DVMM_SUCCESS) {
@@ -226,6 +243,9 @@ int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream) {
         return refuse(capture, DVMM_CAPTURE_UNMATCHED);
     }
     code = code_at_end(capture);
+    if (code == DVMM_SUCCESS && graph != NULL) {
+        code = dvmm_vgpu_graph_new(gpu, &capture->script, graph);
+    }
     end(gpu, capture);
     return code;
 }
@@ -250,14 +270,14 @@ void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue) {
 
 /* ---- Status -------------------------------------------------------------------------------- */
 
-/* The legacy stream waits for the per-thread default streams: while one of them is captured, it
- * cannot even be asked. */
-static bool captures_a_default_stream(const vgpu *gpu) {
-    const vgpu_thread_stream *stream = gpu->work.thread_streams;
-    while (stream != NULL && (stream->queue == NULL || stream->queue->capture == NULL)) {
-        stream = stream->next;
+/* The legacy stream waits for the blocking ones: while one of them is captured, it cannot even be
+ * asked. */
+static bool captures_a_blocking_stream(const vgpu *gpu) {
+    const vgpu_queue *queue = gpu->work.blocking;
+    while (queue != NULL && queue->capture == NULL) {
+        queue = queue->next_blocking;
     }
-    return stream != NULL;
+    return queue != NULL;
 }
 
 int dvmm_vgpu_capture_status_of(vgpu *gpu, ductile_stream stream, dvmm_capture_status *out) {
@@ -266,7 +286,7 @@ int dvmm_vgpu_capture_status_of(vgpu *gpu, ductile_stream stream, dvmm_capture_s
     if (code != DVMM_SUCCESS) {
         return code;
     }
-    if (queue == gpu->work.legacy && captures_a_default_stream(gpu)) {
+    if (queue == gpu->work.legacy && captures_a_blocking_stream(gpu)) {
         return DVMM_CAPTURE_IMPLICIT;
     }
     *out = DVMM_CAPTURE_NONE;

@@ -10,16 +10,6 @@ static vgpu_event *find_event(vgpu *gpu, dvmm_event handle) {
     return event;
 }
 
-/* An operation that holds one more reference to the marker. */
-static vgpu_op *marker_op(vgpu_op_kind kind, vgpu_marker *marker) {
-    vgpu_op *op = dvmm_vgpu_op_new(kind, 0);
-    if (op != NULL) {
-        op->marker = marker;
-        marker->n_refs++;
-    }
-    return op;
-}
-
 /* ---- Events -------------------------------------------------------------------------------- */
 
 int dvmm_vgpu_event_create(vgpu *gpu, dvmm_event *out) {
@@ -58,15 +48,29 @@ static int record_captured(vgpu_queue *queue, vgpu_event *event) {
     return code;
 }
 
-static int record(vgpu *gpu, vgpu_queue *queue, vgpu_event *event) {
+int dvmm_vgpu_record_in(vgpu *gpu, vgpu_queue *queue, vgpu_marker **out) {
     vgpu_marker *marker = dvmm_vgpu_marker_new(queue);
-    vgpu_op *op = marker != NULL ? marker_op(VGPU_OP_RECORD, marker) : NULL;
+    vgpu_op *op = marker != NULL ? dvmm_vgpu_marker_op(VGPU_OP_RECORD, marker) : NULL;
     if (op == NULL) {
         dvmm_vgpu_marker_drop(marker);
         return DVMM_OUT_OF_MEMORY;
     }
-    set_marker(event, marker, 0);
-    return dvmm_vgpu_issue_in(gpu, queue, op);
+    int code = dvmm_vgpu_issue_in(gpu, queue, op);
+    bool is_issued = code == DVMM_SUCCESS || code == gpu->poison;
+    if (!is_issued) {
+        dvmm_vgpu_marker_drop(marker);
+    }
+    *out = is_issued ? marker : NULL;
+    return code;
+}
+
+static int record(vgpu *gpu, vgpu_queue *queue, vgpu_event *event) {
+    vgpu_marker *marker = NULL;
+    int code = dvmm_vgpu_record_in(gpu, queue, &marker);
+    if (marker != NULL) {
+        set_marker(event, marker, 0);
+    }
+    return code;
 }
 
 int dvmm_vgpu_event_record(vgpu *gpu, dvmm_event handle, ductile_stream stream) {
@@ -101,7 +105,11 @@ int dvmm_vgpu_event_query(vgpu *gpu, dvmm_event handle) {
         dvmm_vgpu_violation(gpu, "event_query of %p, which was never recorded", (void *)handle);
         return gpu->poison;
     }
-    return event->marker->is_done || gpu->poison != 0 ? gpu->poison : DVMM_NOT_READY;
+    if (!event->marker->is_done && gpu->poison == 0) {
+        return DVMM_NOT_READY;
+    }
+    dvmm_vgpu_learn_marker(gpu, event->marker);
+    return gpu->poison;
 }
 
 int dvmm_vgpu_event_sync(vgpu *gpu, dvmm_event handle) {
@@ -110,10 +118,18 @@ int dvmm_vgpu_event_sync(vgpu *gpu, dvmm_event handle) {
     if (code != DVMM_SUCCESS || event->marker == NULL) {
         return code;
     }
-    return dvmm_vgpu_settle(gpu, dvmm_vgpu_force_marker(gpu, event->marker));
+    code = dvmm_vgpu_force_marker(gpu, event->marker);
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_learn_marker(gpu, event->marker);
+    }
+    return dvmm_vgpu_settle(gpu, code);
 }
 
 /* ---- Waits on the device ------------------------------------------------------------------- */
+
+int dvmm_vgpu_wait_in(vgpu *gpu, vgpu_queue *queue, vgpu_marker *marker) {
+    return dvmm_vgpu_issue_in(gpu, queue, dvmm_vgpu_marker_op(VGPU_OP_WAIT, marker));
+}
 
 int dvmm_vgpu_stream_wait_event(vgpu *gpu, ductile_stream stream, dvmm_event handle) {
     vgpu_queue *queue;
@@ -125,9 +141,7 @@ int dvmm_vgpu_stream_wait_event(vgpu *gpu, ductile_stream stream, dvmm_event han
     if (queue->capture != NULL || event->capture_id != 0) {
         return dvmm_vgpu_wait_captured(gpu, queue, event);
     }
-    return event->marker == NULL
-               ? DVMM_SUCCESS
-               : dvmm_vgpu_issue_in(gpu, queue, marker_op(VGPU_OP_WAIT, event->marker));
+    return event->marker == NULL ? DVMM_SUCCESS : dvmm_vgpu_wait_in(gpu, queue, event->marker);
 }
 
 int dvmm_vgpu_stream_wait_stream(vgpu *gpu, ductile_stream stream, ductile_stream on) {

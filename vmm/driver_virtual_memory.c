@@ -66,6 +66,7 @@ static void free_if_unused(vgpu *gpu, vgpu_phys *phys) {
     if (phys->n_refs == 0 && phys->n_mappings == 0) {
         gpu->memory.used_bytes -= phys->size;
         dvmm_vgpu_content_fini(&phys->content);
+        dvmm_vgpu_shadow_fini(&phys->shadow);
         dvmm_slots_give(&gpu->memory.handles, phys);
     }
 }
@@ -117,6 +118,9 @@ int dvmm_vgpu_map_anywhere(vgpu *gpu, ductile_addr addr, vgpu_phys *phys, dvmm_a
 
 void dvmm_vgpu_drop_mapping(vgpu *gpu, vgpu_mapping *mapping) {
     vgpu_phys *phys = mapping->phys;
+    dvmm_vgpu_race_unmap(gpu, mapping);
+    phys->shadow.n_graphs -= mapping->users.n_graphs;
+    dvmm_vgpu_users_fini(&mapping->users);
     (void)dvmm_vgpu_point_at(gpu, mapping->start, phys->size, 0);
     dvmm_slots_give(&gpu->memory.mappings, mapping);
     phys->n_mappings--;
@@ -135,6 +139,7 @@ static vgpu_phys *find_to_map(vgpu *gpu, dvmm_phys name) {
 
 /* The hardware lets a mapping run past the end of its reservation, where nothing is reserved. */
 static int map_in(vgpu *gpu, vgpu_range *range, ductile_addr addr, vgpu_phys *phys) {
+    dvmm_vgpu_race_map(gpu, phys, addr);
     int code = dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_NONE);
     if (code != DVMM_SUCCESS) {
         return code;
@@ -269,6 +274,9 @@ static void set_until_hole(vgpu *gpu, ductile_addr addr, uint64_t size, int devi
     vgpu_mapping *mapping;
     ductile_addr end = addr + size;
     while (addr < end && (mapping = dvmm_vgpu_mapping_at(gpu, addr)) != NULL) {
+        if ((dvmm_vgpu_access_of(mapping, device) & ~access) != 0) {
+            dvmm_vgpu_race_close(gpu, mapping);
+        }
         set_one(mapping, device, access);
         addr += mapping->phys->size;
     }
@@ -349,6 +357,11 @@ void dvmm_vgpu_memory_fini(vgpu *gpu) {
     vgpu_phys *phys = dvmm_slots_next(&m->handles, 1);
     for (; phys != NULL; phys = dvmm_slots_next(&m->handles, phys->slot.number + 1)) {
         dvmm_vgpu_content_fini(&phys->content);
+        dvmm_vgpu_shadow_fini(&phys->shadow);
+    }
+    vgpu_mapping *mapping = dvmm_slots_next(&m->mappings, 1);
+    for (; mapping != NULL; mapping = dvmm_slots_next(&m->mappings, mapping->slot.number + 1)) {
+        dvmm_vgpu_users_fini(&mapping->users);
     }
     dvmm_slots_fini(&m->handles);
     dvmm_slots_fini(&m->mappings);

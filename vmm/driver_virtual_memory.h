@@ -5,6 +5,7 @@
 #define DUCTILE_VMM_DRIVER_VIRTUAL_MEMORY_H
 
 #include "vmm/driver.h"
+#include "vmm/driver_virtual_race.h"
 #include "vmm/driver_virtual_slots.h"
 
 typedef struct ductile_virtual_gpu vgpu;
@@ -13,7 +14,8 @@ typedef struct ductile_virtual_gpu vgpu;
 typedef struct vgpu_range {
     ductile_addr start;
     uint64_t size;
-    uint64_t n_mappings; /* that start in it */
+    uint64_t n_mappings; /* that start in it                      */
+    bool is_announced;   /* some block in it was announced as live */
 } vgpu_range;
 
 /* Contents of a handle: pieces that tile it, ascending. One byte value over the whole piece, or
@@ -40,6 +42,7 @@ typedef struct vgpu_phys {
     bool is_rdma;
     struct vgpu_slab *slab; /* small cuMemAlloc allocations live in it; NULL: none do */
     vgpu_content content;
+    vgpu_shadow shadow;
 } vgpu_phys;
 
 /* The whole of one handle at one address. */
@@ -49,6 +52,7 @@ typedef struct vgpu_mapping {
     vgpu_phys *phys;
     dvmm_access access;
     uint64_t peers_read, peers_write; /* bit i: device i may */
+    vgpu_users users;
 } vgpu_mapping;
 
 /* A descriptor somewhere; see driver_virtual_share.c. */
@@ -90,6 +94,7 @@ typedef struct vgpu_memory {
 
     vgpu_export *exports;
     size_t n_exports, exports_room;
+    bool allocs_are_announced; /* some block among them was announced as live */
 } vgpu_memory;
 
 /* ---- driver_virtual_addresses.c ------------------------------------------------------------ */

@@ -2,8 +2,9 @@
 /*
  * Streams of the virtual GPU: their handles, their default kinds, waiting for them.
  *
- * Streams made here wait for no other, so the legacy default stream is one more queue: that it
- * waits for blocking streams is not modelled, as there are none but the per-thread defaults.
+ * Work on the legacy default stream waits for the earlier work of all blocking streams, which are
+ * the per-thread defaults and those asked for, and their later work waits for it. Streams of the
+ * driver seam are not blocking.
  */
 #include "vmm/driver_virtual.h"
 
@@ -36,19 +37,33 @@ static vgpu_thread_stream *thread_stream(vgpu *gpu) {
     return stream;
 }
 
+static int legacy_queue(vgpu *gpu, vgpu_queue **out) {
+    int code = have_queue(gpu, &gpu->work.legacy);
+    *out = gpu->work.legacy;
+    return code;
+}
+
+/* The legacy stream has to be there to come after the queue's work when that is gone. */
+static int block(vgpu *gpu, vgpu_queue *queue) {
+    vgpu_queue *legacy;
+    int code = legacy_queue(gpu, &legacy);
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_queue_block(gpu, queue);
+    }
+    return code;
+}
+
 static int per_thread_queue(vgpu *gpu, vgpu_queue **out) {
     vgpu_thread_stream *stream = thread_stream(gpu);
     if (stream == NULL) {
         return DVMM_OUT_OF_MEMORY;
     }
     int code = have_queue(gpu, &stream->queue);
+    if (code == DVMM_SUCCESS && !stream->queue->is_blocking) {
+        stream->queue->handle = (ductile_stream)PER_THREAD_STREAM;
+        code = block(gpu, stream->queue);
+    }
     *out = stream->queue;
-    return code;
-}
-
-static int legacy_queue(vgpu *gpu, vgpu_queue **out) {
-    int code = have_queue(gpu, &gpu->work.legacy);
-    *out = gpu->work.legacy;
     return code;
 }
 
@@ -77,7 +92,22 @@ int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out) {
     }
     stream->queue = queue;
     *out = dvmm_slots_handle(stream);
+    queue->handle = *out;
     return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out) {
+    int code = dvmm_vgpu_stream_create(gpu, out);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, *out);
+    code = block(gpu, stream->queue);
+    if (code != DVMM_SUCCESS) {
+        (void)dvmm_vgpu_stream_destroy(gpu, *out);
+        *out = NULL;
+    }
+    return code;
 }
 
 int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream handle) {
@@ -87,7 +117,7 @@ int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream handle) {
         return DVMM_INVALID_HANDLE;
     }
     dvmm_vgpu_capture_lost_stream(gpu, stream->queue);
-    dvmm_vgpu_queue_orphan(stream->queue);
+    dvmm_vgpu_queue_orphan(gpu, stream->queue);
     dvmm_slots_give(&gpu->work.streams, stream);
     return DVMM_SUCCESS;
 }
@@ -102,10 +132,18 @@ int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out) {
     return code;
 }
 
-/* The queue of a stream that may be waited for or asked about now. */
+/* The queue of a stream that may be waited for or asked about now. The legacy stream stands for
+ * the blocking ones too. */
 static int queue_to_watch(vgpu *gpu, ductile_stream stream, vgpu_queue **out) {
     int code = dvmm_vgpu_find_queue(gpu, stream, out);
-    return code == DVMM_SUCCESS ? dvmm_vgpu_check_prohibited_on(gpu, *out) : code;
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_check_prohibited_on(gpu, *out);
+    }
+    if (code == DVMM_SUCCESS && *out == gpu->work.legacy) {
+        code = dvmm_vgpu_check_implicit(gpu, *out);
+        code = code == DVMM_SUCCESS ? dvmm_vgpu_barrier(gpu, *out) : code;
+    }
+    return code;
 }
 
 int dvmm_vgpu_settle(vgpu *gpu, int code) {
@@ -116,7 +154,13 @@ int dvmm_vgpu_settle(vgpu *gpu, int code) {
 int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream) {
     vgpu_queue *queue;
     int code = queue_to_watch(gpu, stream, &queue);
-    return code == DVMM_SUCCESS ? dvmm_vgpu_settle(gpu, dvmm_vgpu_force_queue(gpu, queue)) : code;
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_queue(gpu, queue));
+    }
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_learn_queue(gpu, queue);
+    }
+    return code;
 }
 
 int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
@@ -126,11 +170,19 @@ int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
         return code;
     }
     dvmm_vgpu_progress(gpu, true);
-    return queue->first == NULL || gpu->poison != 0 ? gpu->poison : DVMM_NOT_READY;
+    if (queue->first != NULL && gpu->poison == 0) {
+        return DVMM_NOT_READY;
+    }
+    dvmm_vgpu_learn_queue(gpu, queue);
+    return gpu->poison;
 }
 
 int dvmm_vgpu_drain(vgpu *gpu) {
-    return dvmm_vgpu_settle(gpu, dvmm_vgpu_force_all(gpu));
+    int code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_all(gpu));
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_learn_everything(gpu);
+    }
+    return code;
 }
 
 int dvmm_vgpu_context_sync(vgpu *gpu) {
@@ -145,8 +197,15 @@ int dvmm_vgpu_issue_in(vgpu *gpu, vgpu_queue *queue, vgpu_op *op) {
         return DVMM_OUT_OF_MEMORY;
     }
     if (queue->capture != NULL) {
+        return dvmm_vgpu_record_captured(gpu, queue, op);
+    }
+    int code = dvmm_vgpu_check_implicit(gpu, queue);
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_barrier(gpu, queue);
+    }
+    if (code != DVMM_SUCCESS) {
         dvmm_vgpu_op_free(op);
-        return dvmm_vgpu_record_captured(queue);
+        return code;
     }
     dvmm_vgpu_enqueue(gpu, queue, op);
     return gpu->poison;
@@ -175,29 +234,33 @@ void dvmm_vgpu_streams_init(vgpu *gpu) {
     dvmm_slots_init(&work->events, sizeof(vgpu_event));
 }
 
-static void free_streams(vgpu_work *work) {
+static void free_streams(vgpu *gpu) {
+    vgpu_work *work = &gpu->work;
     vgpu_stream *stream = dvmm_slots_next(&work->streams, 1);
     for (; stream != NULL; stream = dvmm_slots_next(&work->streams, stream->slot.number + 1)) {
-        dvmm_vgpu_queue_orphan(stream->queue);
+        dvmm_vgpu_queue_orphan(gpu, stream->queue);
     }
     dvmm_slots_fini(&work->streams);
 }
 
-static void free_default_streams(vgpu_work *work) {
-    if (work->legacy != NULL) {
-        dvmm_vgpu_queue_orphan(work->legacy);
+static void free_default_streams(vgpu *gpu) {
+    vgpu_work *work = &gpu->work;
+    vgpu_queue *legacy = work->legacy;
+    work->legacy = NULL;
+    if (legacy != NULL) {
+        dvmm_vgpu_queue_orphan(gpu, legacy);
     }
     while (work->thread_streams != NULL) {
         vgpu_thread_stream *stream = work->thread_streams;
         work->thread_streams = stream->next;
         if (stream->queue != NULL) {
-            dvmm_vgpu_queue_orphan(stream->queue);
+            dvmm_vgpu_queue_orphan(gpu, stream->queue);
         }
         free(stream);
     }
 }
 
 void dvmm_vgpu_streams_fini(vgpu *gpu) {
-    free_streams(&gpu->work);
-    free_default_streams(&gpu->work);
+    free_streams(gpu);
+    free_default_streams(gpu);
 }

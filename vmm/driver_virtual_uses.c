@@ -77,6 +77,7 @@ int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
     }
     int code = dvmm_vgpu_stream_sync(gpu, stream);
     if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_race_read(gpu, from, size);
         dvmm_vgpu_read_bytes(gpu, to, from, size);
     }
     return code;

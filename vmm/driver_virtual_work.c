@@ -24,6 +24,7 @@ vgpu_marker *dvmm_vgpu_marker_new(vgpu_queue *queue) {
 
 void dvmm_vgpu_marker_drop(vgpu_marker *marker) {
     if (marker != NULL && --marker->n_refs == 0) {
+        dvmm_vgpu_clock_fini(&marker->after);
         free(marker);
     }
 }
@@ -39,9 +40,19 @@ vgpu_op *dvmm_vgpu_op_new(vgpu_op_kind kind, size_t n_uses) {
     return op;
 }
 
+vgpu_op *dvmm_vgpu_marker_op(vgpu_op_kind kind, vgpu_marker *marker) {
+    vgpu_op *op = dvmm_vgpu_op_new(kind, 0);
+    if (op != NULL) {
+        op->marker = marker;
+        marker->n_refs++;
+    }
+    return op;
+}
+
 void dvmm_vgpu_op_free(vgpu_op *op) {
     dvmm_vgpu_marker_drop(op->marker);
     free(op->bytes);
+    free(op->owners);
     free(op);
 }
 
@@ -86,23 +97,49 @@ static void append(vgpu_work *work, vgpu_queue *queue, vgpu_op *op) {
     queue->last = op;
 }
 
+void dvmm_vgpu_queue_block(vgpu *gpu, vgpu_queue *queue) {
+    queue->is_blocking = true;
+    queue->next_blocking = gpu->work.blocking;
+    gpu->work.blocking = queue;
+}
+
+/* The legacy stream comes after the work of blocking ones for good, also when they are gone. */
+static void unblock(vgpu *gpu, vgpu_queue *queue) {
+    if (gpu->work.legacy != NULL) {
+        dvmm_vgpu_order_after_queue(gpu, gpu->work.legacy, queue);
+    }
+    vgpu_queue **link = &gpu->work.blocking;
+    while (*link != queue) {
+        link = &(*link)->next_blocking;
+    }
+    *link = queue->next_blocking;
+}
+
+static void free_queue(vgpu *gpu, vgpu_queue *queue) {
+    if (queue->is_blocking) {
+        unblock(gpu, queue);
+    }
+    dvmm_vgpu_order_fini_queue(gpu, queue);
+    free(queue);
+}
+
 /* Afterwards the queue may be gone: the caller must not touch it again unless it has a stream. */
-static void remove_first(vgpu_work *work, vgpu_queue *queue) {
+static void remove_first(vgpu *gpu, vgpu_queue *queue) {
     vgpu_op *op = queue->first;
     queue->first = op->next;
     dvmm_vgpu_op_free(op);
     if (queue->first == NULL) {
-        unlink_busy(work, queue);
+        unlink_busy(&gpu->work, queue);
         if (!queue->has_stream) {
-            free(queue);
+            free_queue(gpu, queue);
         }
     }
 }
 
-void dvmm_vgpu_queue_orphan(vgpu_queue *queue) {
+void dvmm_vgpu_queue_orphan(vgpu *gpu, vgpu_queue *queue) {
     queue->has_stream = false;
     if (queue->first == NULL) {
-        free(queue);
+        free_queue(gpu, queue);
     }
 }
 
@@ -186,7 +223,7 @@ static void run_first(vgpu *gpu, vgpu_queue *queue) {
         dvmm_vgpu_violation(gpu, "the host has no memory left to keep the contents of the device");
         dvmm_vgpu_poison(gpu, DVMM_UNKNOWN);
     }
-    remove_first(&gpu->work, queue);
+    remove_first(gpu, queue);
 }
 
 /* How many ran. A poisoned device runs nothing more. */
@@ -242,11 +279,65 @@ void dvmm_vgpu_progress(vgpu *gpu, bool roll) {
 }
 
 void dvmm_vgpu_enqueue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op) {
+    dvmm_vgpu_race_issue(gpu, queue, op);
     op->schedule = gpu->work.schedule;
     op->due = gpu->work.now + gpu->work.lag;
     append(&gpu->work, queue, op);
     dvmm_vgpu_progress(gpu, false);
 }
+
+/* ---- The legacy stream --------------------------------------------------------------------- */
+
+/* Later work of `queue` waits for the work of `on` so far. */
+static int wait_for_queue(vgpu *gpu, vgpu_queue *queue, vgpu_queue *on) {
+    dvmm_vgpu_order_after_queue(gpu, queue, on);
+    if (on->first == NULL) {
+        return DVMM_SUCCESS;
+    }
+    vgpu_marker *marker = dvmm_vgpu_marker_new(on);
+    vgpu_op *record = marker != NULL ? dvmm_vgpu_marker_op(VGPU_OP_RECORD, marker) : NULL;
+    vgpu_op *wait = record != NULL ? dvmm_vgpu_marker_op(VGPU_OP_WAIT, marker) : NULL;
+    dvmm_vgpu_marker_drop(marker);
+    if (wait == NULL) {
+        if (record != NULL) {
+            dvmm_vgpu_op_free(record);
+        }
+        return DVMM_OUT_OF_MEMORY;
+    }
+    dvmm_vgpu_enqueue(gpu, on, record);
+    dvmm_vgpu_enqueue(gpu, queue, wait);
+    return DVMM_SUCCESS;
+}
+
+static vgpu_queue *next_to_wait_for(const vgpu_work *work) {
+    vgpu_queue *queue = work->blocking;
+    while (queue != NULL && queue->last_barrier == work->n_barriers) {
+        queue = queue->next_blocking;
+    }
+    return queue;
+}
+
+/* Queues without a stream may run and be gone while this goes on: so it starts again after each. */
+static int wait_for_blocking(vgpu *gpu, vgpu_queue *queue) {
+    int code = DVMM_SUCCESS;
+    vgpu_queue *on;
+    gpu->work.n_barriers++;
+    while (code == DVMM_SUCCESS && (on = next_to_wait_for(&gpu->work)) != NULL) {
+        on->last_barrier = gpu->work.n_barriers;
+        code = wait_for_queue(gpu, queue, on);
+    }
+    return code;
+}
+
+int dvmm_vgpu_barrier(vgpu *gpu, vgpu_queue *queue) {
+    if (queue == gpu->work.legacy) {
+        return wait_for_blocking(gpu, queue);
+    }
+    bool waits = queue->is_blocking && gpu->work.legacy != NULL;
+    return waits ? wait_for_queue(gpu, queue, gpu->work.legacy) : DVMM_SUCCESS;
+}
+
+/* ---- Forcing ------------------------------------------------------------------------------- */
 
 static int report_stuck(vgpu *gpu) {
     dvmm_vgpu_violation(gpu, "a wait for work that itself waits for a value nobody has written");
@@ -309,6 +400,6 @@ void dvmm_vgpu_forget_words(vgpu *gpu, const vgpu_host_block *block) {
 
 void dvmm_vgpu_work_fini(vgpu *gpu) {
     while (gpu->work.busy != NULL) {
-        remove_first(&gpu->work, gpu->work.busy);
+        remove_first(gpu, gpu->work.busy);
     }
 }

@@ -5,6 +5,7 @@
 #define DUCTILE_VMM_DRIVER_VIRTUAL_WORK_H
 
 #include "vmm/driver.h"
+#include "vmm/driver_virtual_race.h"
 #include "vmm/driver_virtual_slots.h"
 
 #include <ductile_virtual.h>
@@ -17,6 +18,7 @@ typedef struct vgpu_marker {
     uint32_t n_refs;
     bool is_done;
     struct vgpu_queue *queue; /* where it is recorded; valid until done */
+    vgpu_clock after;         /* the work it stands for                 */
 } vgpu_marker;
 
 typedef enum vgpu_op_kind {
@@ -40,9 +42,17 @@ typedef struct vgpu_op {
     const uint64_t *word;      /* WAIT_VALUE: NULL when it was freed */
     uint64_t value;            /* WAIT_VALUE; FILL: the byte         */
     uint8_t *bytes;            /* UPLOAD: owned                      */
+    uint64_t *owners;          /* captured: the block of each use; owned. NULL: look when issued */
     size_t n_uses;
     ductile_virtual_use uses[];
 } vgpu_op;
+
+/* Work in the order of its capture, and the mappings it uses, by number and generation. */
+typedef struct vgpu_script {
+    vgpu_op *first, *last;
+    dvmm_slot *held;
+    size_t n_held, held_room;
+} vgpu_script;
 
 /* The work of one stream, in order. Outlives the stream's handle until it has all run. */
 typedef struct vgpu_queue {
@@ -52,7 +62,15 @@ typedef struct vgpu_queue {
     uint64_t id;                  /* never reused                    */
     struct vgpu_capture *capture; /* the capture it is in, or NULL   */
     struct vgpu_queue *next_captured;
-    uint64_t loose_step; /* captured: of its last work, which no member has waited for; 0: none */
+    uint64_t loose_step;   /* captured: of its last work, which no member has waited for; 0: none */
+    ductile_stream handle; /* for reports                                       */
+    bool is_blocking;      /* waits for the legacy stream's work, and it for ours */
+    struct vgpu_queue *next_blocking; /* valid while is_blocking                           */
+    uint64_t last_barrier;            /* the latest of the legacy stream that waits for it */
+    bool has_lane;                    /* detection: it has had work                        */
+    uint32_t lane;                    /* of its work                                       */
+    uint64_t n_work;                  /* pieces of work so far                             */
+    vgpu_clock after;                 /* what its later work comes after, besides its own  */
 } vgpu_queue;
 
 typedef struct vgpu_stream {
@@ -77,6 +95,7 @@ typedef struct vgpu_capture {
     vgpu_queue *origin;
     vgpu_queue *members; /* the queues in it, origin included */
     uint64_t n_steps;    /* operations recorded so far */
+    vgpu_script script;
 } vgpu_capture;
 
 /* The default stream of one thread (CU_STREAM_PER_THREAD). */
@@ -100,6 +119,8 @@ typedef struct vgpu_work {
     dvmm_slots streams; /* of vgpu_stream */
     dvmm_slots events;  /* of vgpu_event  */
     vgpu_queue *legacy;
+    vgpu_queue *blocking; /* all blocking queues */
+    uint64_t n_barriers;
     vgpu_thread_stream *thread_streams;
     vgpu_queue *busy; /* queues with work in them */
     vgpu_capture *captures;
@@ -112,12 +133,18 @@ typedef struct vgpu_work {
 void dvmm_vgpu_work_fini(vgpu *gpu);
 vgpu_queue *dvmm_vgpu_queue_new(vgpu *gpu);
 /* The stream's handle is gone: the queue goes once it has run. */
-void dvmm_vgpu_queue_orphan(vgpu_queue *queue);
+void dvmm_vgpu_queue_orphan(vgpu *gpu, vgpu_queue *queue);
+/* From now on the queue and the legacy stream wait for each other. */
+void dvmm_vgpu_queue_block(vgpu *gpu, vgpu_queue *queue);
+/* Makes later work of the queue wait for what the legacy stream's rules say. */
+int dvmm_vgpu_barrier(vgpu *gpu, vgpu_queue *queue);
 /* NULL when the host has no memory. */
 vgpu_op *dvmm_vgpu_op_new(vgpu_op_kind kind, size_t n_uses);
 void dvmm_vgpu_op_free(vgpu_op *op);
 /* Takes the operation over. Pre: the queue is in no capture. */
 void dvmm_vgpu_enqueue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
+/* An operation that holds one more reference to the marker; NULL: the host has no memory. */
+vgpu_op *dvmm_vgpu_marker_op(vgpu_op_kind kind, vgpu_marker *marker);
 vgpu_marker *dvmm_vgpu_marker_new(vgpu_queue *queue);
 void dvmm_vgpu_marker_drop(vgpu_marker *marker);
 /* Runs what may run; with `roll` the dice of the random schedule are thrown. */
@@ -134,6 +161,7 @@ void dvmm_vgpu_forget_words(vgpu *gpu, const vgpu_host_block *block);
 void dvmm_vgpu_streams_init(vgpu *gpu);
 void dvmm_vgpu_streams_fini(vgpu *gpu);
 int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out);
+int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out);
 int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_find_queue(vgpu *gpu, ductile_stream stream, vgpu_queue **out);
 int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out);
@@ -159,6 +187,9 @@ int dvmm_vgpu_event_query(vgpu *gpu, dvmm_event event);
 int dvmm_vgpu_event_sync(vgpu *gpu, dvmm_event event);
 int dvmm_vgpu_stream_wait_event(vgpu *gpu, ductile_stream stream, dvmm_event event);
 int dvmm_vgpu_stream_wait_stream(vgpu *gpu, ductile_stream stream, ductile_stream on);
+/* Pre: the queue is in no capture. */
+int dvmm_vgpu_wait_in(vgpu *gpu, vgpu_queue *queue, vgpu_marker *marker);
+int dvmm_vgpu_record_in(vgpu *gpu, vgpu_queue *queue, vgpu_marker **out);
 
 /* ---- driver_virtual_uses.c ----------------------------------------------------------------- */
 
@@ -197,8 +228,8 @@ int dvmm_vgpu_check_no_capture(vgpu *gpu);
 int dvmm_vgpu_check_not_captured(const vgpu_queue *queue);
 /* SUCCESS when the capture that the queue is in still records. */
 int dvmm_vgpu_check_recording(const vgpu_queue *queue);
-/* Records an operation on the queue, which is captured: that it was there, and no more. */
-int dvmm_vgpu_record_captured(vgpu_queue *queue);
+/* Collects an operation of the queue, which is captured. Takes it over, also when it fails. */
+int dvmm_vgpu_record_captured(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
 /* What it means to wait for or ask about an event of a capture: never anything good. */
 int dvmm_vgpu_watch_captured(vgpu *gpu, const vgpu_event *event);
 /* What a wait for the event means when the queue or the event is captured: joins, or refuses. */
@@ -207,7 +238,22 @@ int dvmm_vgpu_wait_captured(vgpu *gpu, vgpu_queue *queue, const vgpu_event *even
 void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue);
 int dvmm_vgpu_capture_status_of(vgpu *gpu, ductile_stream stream, dvmm_capture_status *out);
 int dvmm_vgpu_capture_begin(vgpu *gpu, ductile_stream stream, dvmm_capture_mode mode);
-int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream);
+/* graph: NULL drops what was captured. */
+int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream, ductile_virtual_graph **graph);
 int dvmm_vgpu_capture_exchange_mode(vgpu *gpu, dvmm_capture_mode *mode);
+/* Work with the legacy stream while a blocking one is captured would be captured with it. */
+int dvmm_vgpu_check_implicit(vgpu *gpu, const vgpu_queue *queue);
+
+/* ---- driver_virtual_graph.c ---------------------------------------------------------------- */
+
+/* Takes the operation over, also when it fails. */
+int dvmm_vgpu_script_add(vgpu *gpu, vgpu_script *script, vgpu_op *op);
+void dvmm_vgpu_script_fini(vgpu *gpu, vgpu_script *script);
+/* Takes the script over on success. */
+int dvmm_vgpu_graph_new(vgpu *gpu, vgpu_script *script, ductile_virtual_graph **out);
+int dvmm_vgpu_graph_launch(ductile_virtual_graph *graph, ductile_stream stream);
+void dvmm_vgpu_graph_destroy(ductile_virtual_graph *graph);
+/* Needs no lock. */
+ductile_virtual_gpu *dvmm_vgpu_gpu_of(const ductile_virtual_graph *graph);
 
 #endif

@@ -5,7 +5,9 @@
  *
  * It returns the codes the hardware returns. What the hardware silently lets pass although it is
  * always a mistake (unmapping what is not mapped) passes here too and is recorded as a violation.
- * Addresses it hands out cannot be dereferenced by the host.
+ * With the option `detect` that includes memory that is reused, unmapped or moved too early, and it
+ * is found whatever the schedule: what counts is whether the program ordered it, not whether it
+ * went well this time. Addresses it hands out cannot be dereferenced by the host.
  *
  * Work on a stream completes when the schedule says so. Time is virtual: every driver call moves
  * the clock by what the same call costs on an H200.
@@ -50,6 +52,8 @@ typedef struct ductile_virtual_options {
     int no_descriptors; /* 1: memory cannot be exported as file descriptors                 */
     int has_fabric;     /* 1: memory can be exported to the fabric                          */
     ductile_virtual_rdma rdma;
+    int detect; /* misuse of memory is recorded, see "What it detects": 0 none, the default; 1 what
+                   an allocator can cause; 2 also what a program does to its own blocks          */
 } ductile_virtual_options;
 
 DUCTILE_API void ductile_virtual_options_init(ductile_virtual_options *options);
@@ -71,6 +75,14 @@ DUCTILE_API void ductile_virtual_destroy(ductile_virtual_gpu *gpu);
 /** Makes a stream that waits for no other. Release with ductile_virtual_stream_destroy. */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_stream_create(ductile_virtual_gpu *gpu,
                                                                          ductile_stream *out);
+
+/**
+ * Makes a blocking stream, as cudaStreamCreate does: work on the legacy default stream waits for
+ * all its earlier work, and its later work waits for that. Per-thread default streams are blocking
+ * too. Release with ductile_virtual_stream_destroy.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status
+ductile_virtual_stream_create_blocking(ductile_virtual_gpu *gpu, ductile_stream *out);
 
 /** Returns at once; work already issued still completes. */
 DUCTILE_API ductile_status ductile_virtual_stream_destroy(ductile_virtual_gpu *gpu,
@@ -106,6 +118,45 @@ DUCTILE_API void ductile_virtual_advance(ductile_virtual_gpu *gpu, uint64_t n);
 /** Changes the schedule for work issued from now on. */
 DUCTILE_API void ductile_virtual_set_schedule(ductile_virtual_gpu *gpu, ductile_schedule schedule,
                                               uint64_t lag);
+
+/* ---- Captures and graphs ------------------------------------------------------------------- */
+
+/** The work of one capture, ready to be launched. Opaque. */
+typedef struct ductile_virtual_graph ductile_virtual_graph;
+
+typedef enum ductile_capture_mode {
+    DUCTILE_CAPTURE_GLOBAL = 0,
+    DUCTILE_CAPTURE_THREAD_LOCAL = 1,
+    DUCTILE_CAPTURE_RELAXED = 2
+} ductile_capture_mode;
+
+/** Begins to capture a stream: its work, and that of streams that wait for it, is collected. */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_capture_begin(ductile_virtual_gpu *gpu,
+                                                                         ductile_stream stream,
+                                                                         ductile_capture_mode mode);
+
+/**
+ * Ends a capture and makes a graph of what it collected, in the order in which it was issued.
+ *
+ * Arguments: out: NULL drops the work.
+ * Returns:   DUCTILE_OK; ERR_CAPTURING when the capture was broken or not joined, ERR_DRIVER when
+ *            there is none that began on the stream, ERR_OUT_OF_HOST_MEMORY.
+ * Ownership: ductile_virtual_graph_destroy, before the virtual GPU's.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_capture_end(ductile_virtual_gpu *gpu,
+                                                                       ductile_stream stream,
+                                                                       ductile_virtual_graph **out);
+
+/**
+ * Issues the work of a graph to a stream, after its launch before. As on hardware, it uses the
+ * addresses of the capture, whatever has become of them. Work that several streams captured runs
+ * one after the other.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status
+ductile_virtual_graph_launch(ductile_virtual_graph *graph, ductile_stream stream);
+
+/** Ends the graph; launches under way complete. NULL does nothing. */
+DUCTILE_API void ductile_virtual_graph_destroy(ductile_virtual_graph *graph);
 
 /* ---- Faults -------------------------------------------------------------------------------- */
 
@@ -145,6 +196,7 @@ typedef struct ductile_virtual_state {
     uint64_t calls;       /* driver calls, all kinds */
     uint64_t time_ns;     /* virtual time */
     int poisoned;         /* 0, or the sticky code */
+    int detects;          /* the option `detect`; 0 also when the host had no memory to go on */
 } ductile_virtual_state;
 
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_get_state(ductile_virtual_gpu *gpu,
@@ -164,6 +216,88 @@ DUCTILE_API uint64_t ductile_virtual_count(ductile_virtual_gpu *gpu, const char 
 /** One sentence about the latest violation, into `buffer`; empty when there was none. */
 DUCTILE_API void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *buffer,
                                                 size_t size);
+
+/* ---- What it detects ------------------------------------------------------------------------ */
+
+/*
+ * Order, in which one thing comes before another:
+ *
+ *     work of one stream in the order of issue; a stream's wait for an event after the work before
+ *     the event's recording; the legacy default stream and blocking streams after each other; a
+ *     launch of a graph after the launch before; work after everything its host knew complete when
+ *     it issued it, by a synchronisation or a query that succeeded.
+ *
+ * That a schedule happened to complete work is no order. All threads of the host know what one of
+ * them knows. A wait for a host word (cuStreamWaitValue) is no order either: who orders memory by
+ * one is reported although all may be well.
+ *
+ * Violations by kind, X(name, value, text, sentence):
+ */
+#define DUCTILE_VIOLATION_MAP(X)                                                                   \
+    X(MISUSE, 0, "misuse", "a call that the hardware lets pass although it is a mistake")          \
+    X(REUSE, 1, "reuse", "memory has a new owner before work of its old one is ordered before")    \
+    X(RACE, 2, "race", "work of one owner, or of none known, conflicts and has no order")          \
+    X(EARLY_UNMAP, 3, "early-unmap", "unmapped while the host does not know the work complete")    \
+    X(LIVE_UNMAP, 4, "live-unmap", "unmapped under a live block")                                  \
+    X(GRAPH_MEMORY, 5, "graph-memory", "unmapped or moved while a capture or graph uses it")       \
+    X(USE_AFTER_FREE, 6, "use-after-free", "work outside of live blocks")                          \
+    X(UNMAPPED_USE, 7, "unmapped-use", "work with addresses that are not mapped")                  \
+    X(OVERLAP, 8, "overlap", "two live blocks share memory")
+
+typedef enum ductile_violation {
+#define DUCTILE_VIOLATION_ENUM(name, value, text, sentence) DUCTILE_VIOLATION_##name = value,
+    DUCTILE_VIOLATION_MAP(DUCTILE_VIOLATION_ENUM)
+#undef DUCTILE_VIOLATION_ENUM
+} ductile_violation;
+
+/** Its text, such as "early-unmap"; "unknown" for a value that is none. Static string. */
+DUCTILE_API const char *ductile_virtual_violation_name(ductile_violation kind);
+
+/** One of the two that should have been ordered. */
+typedef struct ductile_virtual_side {
+    int is_host;           /* 1: a driver call; then `operation` is its number                    */
+    ductile_stream stream; /* of the work; maybe another stream's by now                          */
+    uint64_t stream_id;    /* names the stream for good                                           */
+    uint64_t operation;    /* its number among the work of its stream; 0: this side is not known  */
+    ductile_addr address;  /* what it used                                                        */
+    uint64_t size;
+    int writes;
+    uint64_t handle; /* physical memory behind the address                                        */
+    uint64_t block;  /* number of the live block, see ductile_virtual_block_begin; 0: none known  */
+} ductile_virtual_side;
+
+typedef struct ductile_virtual_violation {
+    size_t struct_size; /* set by the caller */
+    ductile_violation kind;
+    ductile_virtual_side first, second;
+    char text[240]; /* one sentence */
+} ductile_virtual_violation;
+
+/** How many violations of the kind there were. */
+DUCTILE_API uint64_t ductile_virtual_violations_of(ductile_virtual_gpu *gpu,
+                                                   ductile_violation kind);
+
+/**
+ * One of the violations since creation, oldest first; the first 32 are kept.
+ *
+ * Arguments: index: from 0. out: its struct_size set.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT when there is no such violation or it was not kept.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_get_violation(
+    ductile_virtual_gpu *gpu, uint64_t index, ductile_virtual_violation *out);
+
+/**
+ * Tells the device that a block is live, so that it can tell the owners of memory apart. Optional:
+ * without it, REUSE is reported as RACE, and LIVE_UNMAP, USE_AFTER_FREE and OVERLAP never. In a
+ * reservation where a block was ever announced, only live blocks may be used by the work of
+ * ductile_virtual.h; driver calls (an allocator's fill with zeros) may use anything.
+ * Call it right after ductile_alloc.
+ */
+DUCTILE_API void ductile_virtual_block_begin(ductile_virtual_gpu *gpu, ductile_addr address,
+                                             uint64_t size);
+
+/** The block that begins there is free. Call it right before ductile_free. */
+DUCTILE_API void ductile_virtual_block_end(ductile_virtual_gpu *gpu, ductile_addr address);
 
 /** Writes the kept driver calls, oldest first, one a line: "NUMBER NAME ADDRESS SIZE CODE". */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_write_log(ductile_virtual_gpu *gpu,

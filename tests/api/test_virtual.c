@@ -15,7 +15,10 @@
 
 static fixture f;
 
+static ductile_addr block;
+
 static void close_fixture(void) {
+    ductile_virtual_block_end(f.gpu, block);
     assert_fine(fixture_close(&f));
 }
 
@@ -23,9 +26,9 @@ static ductile_addr open_with_block(ductile_schedule schedule, uint64_t lag, uin
     fixture_setup setup = {
         .schedule = schedule, .lag = lag, .seed = 3, .n_streams = 2, .log_calls = 100};
     assert_fine(fixture_open(&f, &setup));
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[0], &address));
-    return address;
+    assert_ok(ductile_alloc(f.allocator, size, f.streams[0], &block));
+    ductile_virtual_block_begin(f.gpu, block, size); /* streams race for it here, on purpose */
+    return block;
 }
 
 static uint8_t byte_at(ductile_addr address, size_t stream) {

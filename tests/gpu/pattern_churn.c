@@ -112,6 +112,9 @@ static const char *allocate(churn *c, uint64_t size, bool *got) {
         return NULL;
     }
     NEED_OK(status);
+    if (c->virtual_gpu != NULL) {
+        ductile_virtual_block_begin(c->virtual_gpu, b.canvas.address, size);
+    }
     if (rng_percent(&c->rng, DAWDLE_PERCENT)) {
         TRY(dawdle(&c->painter, stream, rng_between(&c->rng, 1000, 200000)));
     }
@@ -121,6 +124,12 @@ static const char *allocate(churn *c, uint64_t size, bool *got) {
     c->painted_bytes += size;
     c->allocs++;
     return NULL;
+}
+
+static void end_block(churn *c, const block *b) {
+    if (c->virtual_gpu != NULL) {
+        ductile_virtual_block_end(c->virtual_gpu, b->canvas.address);
+    }
 }
 
 /* A second stream, in order after the first, is the last to look and to write. */
@@ -145,6 +154,7 @@ static const char *release_at(churn *c, size_t index) {
     }
     TRY(look(&c->painter, &b.canvas, user));
     TRY(scribble(&c->painter, &b.canvas, user));
+    end_block(c, &b);
     NEED_OK(ductile_free(c->allocator, b.canvas.address));
     c->frees++;
     return NULL;
@@ -267,7 +277,9 @@ static const char *make_allocator(churn *c) {
 static const char *destroy_allocator(churn *c) {
     ductile_allocator *allocator = c->allocator;
     c->allocator = NULL;
-    c->n_blocks = 0;
+    while (c->n_blocks > 0) {
+        end_block(c, &c->blocks[--c->n_blocks]);
+    }
     c->live_bytes = 0;
     NEED_OK(ductile_destroy(allocator));
     return NULL;
@@ -319,6 +331,7 @@ static const char *open_virtual(churn *c) {
     options.schedule = DUCTILE_SCHEDULE_LAGGING;
     options.lag = 40;
     options.seed = c->request->seed;
+    options.detect = 2; /* every work with a block is ordered here */
     NEED_OK(ductile_virtual_create(&c->virtual_gpu, &options));
     NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver));
     return NULL;
@@ -370,7 +383,10 @@ static const char *close_all(churn *c) {
         NEED_OK(ductile_virtual_get_state(c->virtual_gpu, &state));
         NEED(state.handles == 0 && state.mappings == 0 && state.reservations == 0,
              "the device still holds memory");
-        NEED(state.violations == 0, "%llu violations", (unsigned long long)state.violations);
+        char violation[256] = "";
+        ductile_virtual_last_violation(c->virtual_gpu, violation, sizeof(violation));
+        NEED(state.violations == 0, "%llu violations, the last: %s",
+             (unsigned long long)state.violations, violation);
         ductile_virtual_destroy(c->virtual_gpu);
     }
     return NULL;

@@ -192,8 +192,10 @@ static void open_full(void) {
     assert_fine(fixture_open(&f, &setup));
     (void)take(8 * MIB, f.streams[0]);
     waiting = take(40 * MIB, f.streams[0]);
+    ductile_virtual_block_begin(f.gpu, waiting, 40 * MIB); /* its two users race: its own affair */
     assert_ok(launch(f.streams[1], waiting, 40 * MIB));
     assert_ok(launch(f.streams[0], waiting, 40 * MIB));
+    ductile_virtual_block_end(f.gpu, waiting);
     assert_ok(ductile_free_on(f.allocator, waiting, f.streams[1]));
 }
 

@@ -118,6 +118,7 @@ static const char *make(life *l, held **out) {
     }
     NEED(status == DUCTILE_OK, "alloc: %s", ductile_status_name(status));
     TRY(claims_take(p->claims, h.address, h.size));
+    ductile_virtual_block_begin(p->f.gpu, h.address, h.size);
     TRY(fill(p, &h, h.stream));
     *out = malloc(sizeof h);
     NEED(*out != NULL, "no host memory for the test");
@@ -141,6 +142,7 @@ static const char *destroy(arena_of_play *p, held *h, rng *r) {
         TRY(fill(p, &gone, other));
     }
     TRY(claims_give(p->claims, gone.address, gone.size));
+    ductile_virtual_block_end(p->f.gpu, gone.address);
     ductile_status status = is_used
                                 ? ductile_free_on(p->f.allocator, gone.address, p->f.streams[other])
                                 : ductile_free(p->f.allocator, gone.address);

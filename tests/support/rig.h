@@ -32,11 +32,22 @@ typedef struct rig {
                   dvmm_code_name(expected));                                                       \
     } while (0)
 
-static inline void rig_open(rig *r, const ductile_virtual_options *options) {
+/* With the level of detection that the options say. */
+static inline void rig_open_detecting(rig *r, const ductile_virtual_options *options) {
     assert_ok(ductile_virtual_create(&r->gpu, options));
     assert_ok(dvmm_open_virtual(r->gpu, &r->d));
     r->ops = dvmm_raw_ops(r->d, &r->ctx);
     r->granule = dvmm_get_caps(r->d)->granule_bytes;
+}
+
+static inline void rig_open(rig *r, const ductile_virtual_options *given) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    if (given != NULL) {
+        options = *given;
+    }
+    options.detect = 2;
+    rig_open_detecting(r, &options);
 }
 
 /* A device whose work completes by `schedule`. */

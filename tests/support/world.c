@@ -17,7 +17,11 @@ const char *world_open(world *w, const fixture_setup *setup, bool has_contents) 
     return NULL;
 }
 
+/* Blocks that are left end with the allocator. */
 const char *world_close(world *w) {
+    for (size_t i = 0; i < w->m.n && w->f.gpu != NULL; i++) {
+        ductile_virtual_block_end(w->f.gpu, w->m.blocks[i].address);
+    }
     model_fini(&w->m);
     return fixture_close(&w->f);
 }
@@ -120,6 +124,7 @@ static const char *admit(world *w, model_block *b) {
     b->size = model_rounded(b->requested);
     b->pattern = ++w->next_pattern;
     TRY(model_add(&w->m, b));
+    ductile_virtual_block_begin(w->f.gpu, b->address, b->size);
     return first_use(w, b, b->stream);
 }
 
@@ -149,17 +154,21 @@ static const char *freed(world *w, size_t i) {
         (void)model_remove(&w->m, i);
         return NULL;
     }
-    NEED(w->expects_faults, "free of live block %llx: %s", w->m.blocks[i].address,
+    const model_block *b = &w->m.blocks[i];
+    ductile_virtual_block_begin(w->f.gpu, b->address, b->size);
+    NEED(w->expects_faults, "free of live block %llx: %s", b->address,
          ductile_status_name(w->status));
     return clean_status(w, "free");
 }
 
 const char *world_free(world *w, size_t i) {
+    ductile_virtual_block_end(w->f.gpu, w->m.blocks[i].address);
     w->status = ductile_free(w->f.allocator, w->m.blocks[i].address);
     return freed(w, i);
 }
 
 const char *world_free_on(world *w, size_t i, size_t stream) {
+    ductile_virtual_block_end(w->f.gpu, w->m.blocks[i].address);
     w->status = ductile_free_on(w->f.allocator, w->m.blocks[i].address, w->f.streams[stream]);
     return freed(w, i);
 }
