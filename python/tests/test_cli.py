@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands, as a user runs them: results on standard output, one line for each error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import ductile
+from ductile.__main__ import COMMANDS
+from ductile._cli.common import Failure, in_bytes, read_settings
+
+SNAPSHOT = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
+STUB = Path(__file__).parent / "stub"
+
+
+class Place:
+    """A folder to run commands in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "stub.log"
+        self.environment = dict(
+            os.environ,
+            PYTHONPATH=str(STUB),
+            STUB_LOG=str(self.log),
+            STUB_SNAPSHOT=str(SNAPSHOT),
+        )
+
+    def script(self, text: str, name: str = "train.py") -> Path:
+        path = self.folder / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def command(self, *words: object) -> list[str]:
+        return [sys.executable, "-m", "ductile", *map(str, words)]
+
+    def run(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def said(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+TRAINING = """
+    import sys
+    import torch
+    print("arguments", sys.argv[1:], __name__)
+    torch.cuda.init()
+"""
+
+
+def read_trace(path: Path) -> list[str]:
+    with gzip.open(path, "rt") as file:
+        return file.read().splitlines()
+
+
+# ---- Help and misuse ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS)])
+def test_every_command_explains_itself(place, words):
+    answer = place.run(*words, "--help")
+    assert answer.returncode == 0
+    assert answer.stdout.startswith("usage: python -m ductile")
+    assert answer.stderr == ""
+
+
+def test_the_version_is_the_librarys(place):
+    assert place.run("--version").stdout.split() == ["ductile", ductile.__version__]
+
+
+def test_no_command_shows_what_there_is(place):
+    answer = place.run()
+    assert answer.returncode == 0
+    assert all(name in answer.stdout for name in COMMANDS)
+
+
+def test_an_unknown_command_is_misuse(place):
+    assert place.run("frobnicate").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("record", "missing.py"), 2, "missing.py: no such file"),
+        (("run", "missing.py"), 2, "missing.py: no such file"),
+        (("replay", "missing.gz"), 1, "missing.gz: No such file"),
+        (("record", "-o", "run.txt", "train.py"), 2, "must end in one of"),
+        (("record", "-o", "nowhere/run.trace.gz", "train.py"), 1, "no such folder"),
+        (("run", "--set", "zero", "train.py"), 2, "KEY=VALUE"),
+    ],
+)
+def test_an_error_is_one_line(place, words, status, line):
+    place.script("raise SystemExit(99)")
+    answer = place.run(*words)
+    assert answer.returncode == status
+    assert line in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert "Traceback" not in answer.stderr
+
+
+# ---- record ------------------------------------------------------------------------------------
+
+
+def test_recording_runs_the_script_unchanged_and_writes_a_trace(place):
+    place.script(TRAINING)
+    answer = place.run("record", "-o", "run.trace.gz", "train.py", "--epochs", "1", "-o", "mine")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "arguments ['--epochs', '1', '-o', 'mine'] __main__\n"
+    assert "replay run.trace.gz" in answer.stderr
+    assert place.said() == [
+        "imported",
+        "recording enabled=all context=None max_entries=None",
+        "dumped",
+    ]
+    lines = read_trace(place.folder / "run.trace.gz")
+    assert sum(line.startswith("a ") for line in lines) > 1000
+    assert not list(place.folder.glob(".ductile-*"))
+
+
+def test_what_was_recorded_can_be_replayed(place):
+    place.script(TRAINING)
+    assert place.run("record", "train.py").returncode == 0
+    results = []
+    for file in ("train.trace.gz", str(SNAPSHOT)):
+        answer = place.run("replay", "--json", file)
+        assert answer.returncode == 0, answer.stderr
+        results.append([json.loads(line) for line in answer.stdout.splitlines()])
+    kept = ("contender", "live_peak_bytes", "reserved_peak_bytes")
+    trace, snapshot = ([{k: r[k] for k in kept} for r in result] for result in results)
+    assert trace == snapshot
+
+
+def test_a_pickle_is_pytorchs_own_snapshot(place):
+    place.script(TRAINING)
+    assert place.run("record", "-o", "run.pickle", "train.py").returncode == 0
+    assert (place.folder / "run.pickle").read_bytes() == gzip.decompress(SNAPSHOT.read_bytes())
+
+
+def test_the_number_of_events_can_be_limited(place):
+    place.script(TRAINING)
+    assert place.run("record", "--max-events", 1000, "train.py").returncode == 0
+    assert place.said()[1].endswith("max_entries=1000")
+
+
+def test_recording_does_not_initialise_cuda_for_the_script(place):
+    place.script("import torch; assert not torch.cuda.is_initialized()")
+    answer = place.run("record", "train.py")
+    assert answer.returncode == 1
+    assert "did not use a GPU" in answer.stderr
+    assert place.said() == ["imported"]
+
+
+def test_settings_that_the_script_makes_before_its_import_count(place):
+    place.script(
+        """
+        import os
+        os.environ["STUB_NO_CUDA"] = "1"
+        import torch
+        """
+    )
+    answer = place.run("record", "train.py")
+    assert answer.returncode == 1
+    assert "built without CUDA" in answer.stderr
+
+
+def test_a_script_without_pytorch_has_nothing_to_record(place):
+    place.script("print('done')")
+    answer = place.run("record", "train.py")
+    assert (answer.returncode, answer.stdout) == (1, "done\n")
+    assert "did not import torch" in answer.stderr
+    assert not list(place.folder.glob("*.trace*"))
+
+
+def test_a_failing_script_is_recorded_too_and_keeps_its_traceback(place):
+    place.script(TRAINING + "    raise RuntimeError('CUDA out of memory')\n")
+    answer = place.run("record", "train.py")
+    assert answer.returncode == 1
+    assert (place.folder / "train.trace.gz").exists()
+    assert "RuntimeError: CUDA out of memory" in answer.stderr
+    assert re.search(r'File ".*train.py", line 6, in <module>', answer.stderr)
+    assert "_cli" not in answer.stderr
+    assert "runpy" not in answer.stderr
+
+
+@pytest.mark.parametrize(("code", "status"), [("3", 3), ("'no data'", 1), ("", 0)])
+def test_the_scripts_exit_status_is_kept(place, code, status):
+    place.script(TRAINING + f"    sys.exit({code})\n")
+    answer = place.run("record", "train.py")
+    assert answer.returncode == status
+    assert (place.folder / "train.trace.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_an_interrupted_script_is_recorded_too(place, number, status):
+    place.script(TRAINING + "    open('ready', 'w').close()\n    import time; time.sleep(60)\n")
+    process = subprocess.Popen(
+        place.command("record", "train.py"),
+        cwd=place.folder,
+        env=place.environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    until = time.monotonic() + 30
+    while not (place.folder / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status, said
+    assert (place.folder / "train.trace.gz").exists()
+
+
+def test_each_rank_writes_a_file_of_its_own(place):
+    place.script(TRAINING)
+    answer = place.run("record", "-o", "run.trace.gz", "train.py", RANK="3", WORLD_SIZE="8")
+    assert answer.returncode == 0, answer.stderr
+    assert (place.folder / "run.rank3.trace.gz").exists()
+
+
+def test_a_module_can_be_recorded(place):
+    place.script(TRAINING, "training_module.py")
+    answer = place.run("record", "-m", "training_module", "--fast")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "arguments ['--fast'] __main__\n"
+    assert (place.folder / "training_module.trace.gz").exists()
+
+
+def test_a_snapshot_that_cannot_be_read_is_kept(place):
+    place.script(TRAINING)
+    broken = place.folder / "broken.gz"
+    broken.write_bytes(gzip.compress(b"\x80\x04no snapshot"))
+    answer = place.run("record", "train.py", STUB_SNAPSHOT=str(broken))
+    assert answer.returncode == 1
+    assert "kept as train.pickle" in answer.stderr
+    assert (place.folder / "train.pickle").read_bytes() == b"\x80\x04no snapshot"
+
+
+# ---- replay ------------------------------------------------------------------------------------
+
+
+def test_a_replay_says_what_each_allocator_needs(place):
+    answer = place.run("replay", SNAPSHOT)
+    assert answer.returncode == 0, answer.stderr
+    rows = {line.strip().split("  ")[0]: line for line in answer.stdout.splitlines()}
+    assert {"PyTorch native", "PyTorch expandable segments", "Ductile"} <= set(rows)
+    assert "840.0 MiB" in rows["PyTorch native"]
+    assert re.search(r"Ductile holds .* less than PyTorch native", answer.stdout)
+
+
+def test_a_replay_finds_the_smallest_gpu(place):
+    answer = place.run("replay", "--min-capacity", SNAPSHOT)
+    assert answer.returncode == 0, answer.stderr
+    assert "smallest GPU" in answer.stdout
+
+
+def test_a_run_that_does_not_fit_says_so(place):
+    answer = place.run("replay", "--capacity", "400M", SNAPSHOT)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("out of memory") == 3
+
+
+def test_options_reach_the_replay(place):
+    answer = place.run("replay", "--json", "--set", "recycle=never", SNAPSHOT)
+    ours = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert any("recycle" in str(result.get("settings")) for result in ours)
+    answer = place.run("replay", "--set", "nonsense=1", SNAPSHOT)
+    assert answer.returncode == 2
+    assert "nonsense" in answer.stderr
+
+
+# ---- run and info ------------------------------------------------------------------------------
+
+
+def test_running_enables_ductile_when_the_script_imports_pytorch(place):
+    stub = place.folder / "adapter"
+    stub.mkdir()
+    (stub / "sitecustomize.py").write_text(
+        textwrap.dedent(
+            """
+            import sys, types
+            adapter = types.ModuleType("ductile.torch")
+            adapter.enable = lambda **options: print("enabled", options)
+            sys.modules["ductile.torch"] = adapter
+            """
+        )
+    )
+    place.script("import sys; print('before'); import torch; print('after', sys.argv[1:])")
+    answer = place.run(
+        "run", "--set", "zero=on", "train.py", "-x", PYTHONPATH=f"{stub}{os.pathsep}{STUB}"
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines() == ["before", "enabled {'zero': 'on'}", "after ['-x']"]
+
+
+def test_info_works_without_a_gpu(place):
+    answer = place.run("info", DUCTILE_CONF="recycle:never")
+    assert answer.returncode == 0, answer.stderr
+    assert f"ductile    {ductile.__version__}" in answer.stdout
+    assert re.search(r"recycle +never", answer.stdout)
+    found = json.loads(place.run("info", "--json").stdout)
+    assert found["version"] == ductile.__version__
+    assert Path(found["bench"]).exists()
+
+
+def test_info_names_the_wrong_key_of_the_environment(place):
+    answer = place.run("info", DUCTILE_CONF="nonsense:1")
+    assert answer.returncode == 1
+    assert "nonsense" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_the_bench_is_a_command_of_its_own():
+    program = Path(sys.executable).parent / "ductile-bench"
+    answer = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
+    assert answer.stdout.split()[-1] == ductile.__version__
+
+
+# ---- Small parts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (5 << 20, "5.0 MiB"),
+        (3 << 29, "1.50 GiB"),
+        (139 << 30, "139.0 GiB"),
+    ],
+)
+def test_sizes_are_written_for_people(size, text):
+    assert in_bytes(size) == text
+
+
+def test_settings_are_key_and_value():
+    assert read_settings(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    with pytest.raises(Failure):
+        read_settings(["=1"])
+
+
+@pytest.mark.gpu
+def test_a_real_training_is_recorded(tmp_path):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch has no GPU")
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            model = torch.nn.Linear(1024, 1024).cuda()
+            optimizer = torch.optim.AdamW(model.parameters())
+            for size in (8, 512, 64, 2048):
+                model(torch.randn(size, 1024, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            """
+        )
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "ductile", "record", "-o", "run.trace.gz", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    lines = read_trace(tmp_path / "run.trace.gz")
+    assert sum(line.startswith("a ") for line in lines) >= 40
+    assert any(re.match(r"a \S+ 8388608 ", line) for line in lines), "2048 x 1024 floats"
