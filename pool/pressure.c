@@ -44,31 +44,22 @@ static bool may_always_move(const ductile_allocator *a) {
            a->max_handle_granules == 1; /* larger handles may fit no gap */
 }
 
-/* How much may stay held for what is missing to be created. What goes back may have been part of
- * the place, so that the second time all of the request is missing: it may begin and end inside a
- * granule. */
-static uint64_t bytes_to_keep(ductile_allocator *a, const dpool_climb *c) {
-    uint64_t missing = c->n_tries == 0 ? c->request->missing : c->request->size + 2 * a->granule;
-    dti_lock_take(&a->hot);
-    uint64_t held = a->counts.held;
-    dti_lock_open(&a->hot);
-    return held > missing ? held - missing : 0;
+/* What goes back may have been part of the place, so that the second time all of the request is
+ * missing: it may begin and end inside a granule. */
+static uint64_t bytes_to_pass(const ductile_allocator *a, const dpool_climb *c) {
+    return c->n_tries == 0 ? c->request->missing : c->request->size + 2 * a->granule;
 }
 
 /* What the options keep from moving can still go through the driver: as much as is missing goes
  * back, for the next attempt to create anew. */
 static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    if (may_always_move(a) || c->n_tries == MOST_PASSES) {
-        return false;
-    }
-    return dpool_trim_proven(a, bytes_to_keep(a, c)) == DUCTILE_OK;
+    return !may_always_move(a) && c->n_tries < MOST_PASSES &&
+           dpool_give_back(a, bytes_to_pass(a, c), false);
 }
 
 static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    if (may_always_move(a) || c->n_tries == MOST_PASSES) {
-        return false;
-    }
-    return dpool_trim(a, bytes_to_keep(a, c)) == DUCTILE_OK;
+    return !may_always_move(a) && c->n_tries < MOST_PASSES &&
+           dpool_give_back(a, bytes_to_pass(a, c), true);
 }
 
 /* ---- Private pools ------------------------------------------------------------------------- */
@@ -111,14 +102,23 @@ static dvmm_marker *oldest_marker_locked(const dpool_arena *arena, uint64_t *byt
     return NULL;
 }
 
-/* The requester's own memory first: it needs no further proof. */
+/* The requester's own memory first: it needs no further proof. `own` may be gone by now, and is
+ * only compared with. */
 static dvmm_marker *choose_marker_locked(const ductile_allocator *a, const dpool_arena *own,
                                          uint64_t *bytes) {
-    dvmm_marker *m = own != NULL ? oldest_marker_locked(own, bytes) : NULL;
-    for (const dpool_arena *arena = a->arenas; m == NULL && arena != NULL; arena = arena->next) {
-        m = oldest_marker_locked(arena, bytes);
+    dvmm_marker *first = NULL;
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (first != NULL && arena != own) {
+            continue;
+        }
+        uint64_t size = 0;
+        dvmm_marker *m = oldest_marker_locked(arena, &size);
+        if (m != NULL) {
+            *bytes = size;
+            first = m;
+        }
     }
-    return m;
+    return first;
 }
 
 /* Waits for one marker. Returns the bytes of its block, 0 when there was none to wait for. */

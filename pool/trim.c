@@ -15,11 +15,25 @@ static uint64_t held(const ductile_allocator *a) {
     return a->store.held_bytes - a->store.lost_bytes;
 }
 
-/* What a trim is about: everything, or one pool (NULL: what is in none). */
+/* What a trim is about: everything, or one pool (NULL: what is in none). Memory goes until at most
+ * `keep` is held; the cache goes first, but for `spared` of it. */
 typedef struct scope {
     bool is_all;
     const dpool_private *pool;
+    uint64_t keep;
+    uint64_t spared;
 } scope;
+
+/* What has to go yet. */
+static uint64_t surplus(const ductile_allocator *a, const scope *s) {
+    return held(a) > s->keep ? held(a) - s->keep : 0;
+}
+
+static ductile_status release_surplus(ductile_allocator *a, const scope *s) {
+    uint64_t cached = a->store.cached_bytes;
+    uint64_t most = cached > s->spared ? cached - s->spared : 0;
+    return dvmm_store_shrink_cache(&a->store, cached - dti_min(most, surplus(a, s)));
+}
 
 static bool is_in(const scope *s, const dpool_arena *arena) {
     return s->is_all || arena->pool == s->pool;
@@ -188,53 +202,45 @@ static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {
     return status;
 }
 
-/* The handles that a block gave; others stay cached when the trim is about one pool. */
-static ductile_status release_handles(ductile_allocator *a, const scope *s, uint64_t keep,
-                                      uint64_t cached_before) {
-    return s->is_all ? dvmm_store_release_cached(&a->store, keep)
-                     : dvmm_store_shrink_cache(&a->store, cached_before);
-}
-
 static ductile_status give_back_candidate(ductile_allocator *a, const dpool_arena *arena,
-                                          const scope *s, const candidate *c, uint64_t keep) {
+                                          const scope *s, const candidate *c) {
     ductile_status first = DUCTILE_OK;
-    uint64_t cached_before = a->store.cached_bytes;
-    while (held(a) > keep) {
+    while (surplus(a, s) > 0) {
         ductile_status status = dpool_reserve_room(a, ROOM);
         if (status != DUCTILE_OK) {
             return first_error(first, status);
         }
         dti_lock_take(&a->hot);
-        dpool_block *b = take_from_locked(a, arena, c, held(a) - keep);
+        dpool_block *b = take_from_locked(a, arena, c, surplus(a, s));
         dti_lock_open(&a->hot);
         if (b == NULL) {
             break;
         }
         first = first_error(first, give_back_block(a, b));
-        first = first_error(first, release_handles(a, s, keep, cached_before));
+        first = first_error(first, release_surplus(a, s));
     }
     return first;
 }
 
 static ductile_status give_back_proven(ductile_allocator *a, const dpool_arena *arena,
-                                       const scope *s, uint64_t keep) {
-    if (held(a) <= keep) {
+                                       const scope *s) {
+    if (surplus(a, s) == 0) {
         return DUCTILE_OK;
     }
     candidates c = {NULL, 0, 0};
     ductile_status first = find_candidates(a, arena, &c);
-    for (size_t i = 0; i < c.n && held(a) > keep; i++) {
-        first = first_error(first, give_back_candidate(a, arena, s, &c.all[i], keep));
+    for (size_t i = 0; i < c.n && surplus(a, s) > 0; i++) {
+        first = first_error(first, give_back_candidate(a, arena, s, &c.all[i]));
     }
     free(c.all);
     return first;
 }
 
-static ductile_status give_back_all_proven(ductile_allocator *a, const scope *s, uint64_t keep) {
-    ductile_status first = s->is_all ? dvmm_store_release_cached(&a->store, keep) : DUCTILE_OK;
+static ductile_status give_back_all_proven(ductile_allocator *a, const scope *s) {
+    ductile_status first = release_surplus(a, s);
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (is_in(s, arena)) {
-            first = first_error(first, give_back_proven(a, arena, s, keep));
+            first = first_error(first, give_back_proven(a, arena, s));
         }
     }
     dpool_publish_store(a);
@@ -347,25 +353,24 @@ static ductile_status wait_for_work(ductile_allocator *a, const scope *s) {
 }
 
 /* What can go back without waiting does. */
-static ductile_status give_back_now(ductile_allocator *a, const scope *s, uint64_t keep,
-                                    bool *enough) {
+static ductile_status give_back_now(ductile_allocator *a, const scope *s, bool *enough) {
     dvmm_capture_mode mode = dpool_slow_enter(a);
     poll_everything(a);
-    ductile_status status = give_back_all_proven(a, s, keep);
+    ductile_status status = give_back_all_proven(a, s);
     drop_empty_ranges(a);
-    *enough = held(a) <= keep;
+    *enough = surplus(a, s) == 0;
     dpool_slow_leave(a, mode);
     return status;
 }
 
-static ductile_status trim_scope(ductile_allocator *a, const scope *s, uint64_t keep) {
+static ductile_status give_back_waiting(ductile_allocator *a, const scope *s) {
     bool enough = false;
-    ductile_status status = give_back_now(a, s, keep, &enough);
+    ductile_status status = give_back_now(a, s, &enough);
     if (enough || status != DUCTILE_OK) {
         return status;
     }
     status = wait_for_work(a, s);
-    return status == DUCTILE_OK ? give_back_now(a, s, keep, &enough) : status;
+    return status == DUCTILE_OK ? give_back_now(a, s, &enough) : status;
 }
 
 /* A query or a wait that meets a lost device says only that nothing is known. */
@@ -374,17 +379,30 @@ static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_statu
 }
 
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
-    const scope all = {.is_all = true};
-    return or_what_is_wrong(a, trim_scope(a, &all, keep));
+    const scope all = {.is_all = true, .keep = keep};
+    return or_what_is_wrong(a, give_back_waiting(a, &all));
+}
+
+/* The totals that others read, as of now. */
+static dpool_counts counts_now(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    dpool_counts counts = a->counts;
+    dti_lock_open(&a->hot);
+    return counts;
 }
 
 ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private *pool) {
-    const scope one = {.pool = pool};
-    return or_what_is_wrong(a, trim_scope(a, &one, 0));
+    const scope one = {.pool = pool, .spared = counts_now(a).cached};
+    return or_what_is_wrong(a, give_back_waiting(a, &one));
 }
 
-ductile_status dpool_trim_proven(ductile_allocator *a, uint64_t keep) {
-    const scope all = {.is_all = true};
+bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait) {
+    dpool_counts before = counts_now(a);
+    uint64_t held_before = before.held - before.lost;
+    const scope s = {.is_all = true,
+                     .keep = held_before > bytes ? held_before - bytes : 0,
+                     .spared = before.cached};
     bool enough = false;
-    return or_what_is_wrong(a, give_back_now(a, &all, keep, &enough));
+    (void)(may_wait ? give_back_waiting(a, &s) : give_back_now(a, &s, &enough));
+    return counts_now(a).mapped < before.mapped;
 }

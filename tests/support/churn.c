@@ -308,6 +308,23 @@ static const char *do_replace_stream(churn *c) {
     return NULL;
 }
 
+/* Another process breathes: mostly a little, sometimes all there is. */
+static const char *do_breathe(churn *c) {
+    uint64_t most = c->w.f.capacity_bytes;
+    uint64_t bytes = rng_percent(&c->r, 30) ? 0 : rng_below(&c->r, most);
+    c->tally.breaths++;
+    TRY(world_set_external(&c->w, bytes));
+    note(c, "another process holds %" PRIu64, c->w.external_bytes);
+    return NULL;
+}
+
+static const char *do_soft_limit(churn *c) {
+    uint64_t limit = rng_percent(&c->r, 30) ? 0 : rng_below(&c->r, c->w.f.capacity_bytes);
+    note(c, "soft limit %" PRIu64, limit);
+    NEED_OK(ductile_set_soft_limit(c->w.f.allocator, limit));
+    return NULL;
+}
+
 /* How often each operation is drawn in each phase, in parts of the phase's sum. */
 static const struct operation {
     const char *(*run)(churn *c);
@@ -352,7 +369,11 @@ static const char *one_step(churn *c) {
         c->phase = (phase)rng_below(&c->r, N_PHASES);
     }
     note(c, "nothing");
-    TRY(draw(c)->run(c));
+    if (c->setup->breathes && rng_percent(&c->r, 12)) {
+        TRY(rng_percent(&c->r, 80) ? do_breathe(c) : do_soft_limit(c));
+    } else {
+        TRY(draw(c)->run(c));
+    }
     TRY(world_audit(&c->w));
     uint64_t pending = fixture_stats(c->w.f.allocator).pending_bytes;
     if (pending > c->tally.pending_peak_bytes) {
@@ -367,6 +388,7 @@ static const char *the_end(churn *c) {
     TRY(world_verify_all(&c->w));
     TRY(world_free_all(&c->w));
     TRY(world_set_limit(&c->w, 0));
+    TRY(world_set_external(&c->w, 0));
     TRY(world_must_alloc(&c->w, c->w.f.capacity_bytes, 0));
     TRY(world_verify_all(&c->w));
     TRY(world_free_all(&c->w));

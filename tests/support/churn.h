@@ -14,12 +14,13 @@ typedef struct churn_setup {
     uint64_t seed;
     uint64_t n_ops;
     bool has_contents;
+    bool breathes;   /* another process takes and gives back memory, the soft limit moves      */
     bool may_refuse; /* handles of several granules: a refusal is not held against the model */
 } churn_setup;
 
 /* What a run did, so that tests can ask that it did enough. */
 typedef struct churn_tally {
-    uint64_t allocs, refusals, frees, recorded, trims, verified;
+    uint64_t allocs, refusals, frees, recorded, trims, verified, breaths;
     uint64_t recycled_handles, healed_handles, pending_peak_bytes;
 } churn_tally;
 

@@ -244,9 +244,22 @@ const char *world_audit(world *w) {
     return NULL;
 }
 
+static void know_limit(world *w) {
+    uint64_t left = w->f.capacity_bytes - w->external_bytes;
+    w->limit_bytes = w->cap_bytes != 0 && w->cap_bytes < left ? w->cap_bytes : left;
+}
+
 const char *world_set_limit(world *w, uint64_t limit) {
     NEED_OK(ductile_set_limit(w->f.allocator, limit));
-    bool has_cap = limit != 0 && limit < w->f.capacity_bytes;
-    w->limit_bytes = has_cap ? limit : w->f.capacity_bytes;
+    w->cap_bytes = limit;
+    know_limit(w);
+    return NULL;
+}
+
+const char *world_set_external(world *w, uint64_t bytes) {
+    uint64_t most = w->f.capacity_bytes - fixture_state(&w->f).used_bytes;
+    w->external_bytes = bytes < most ? bytes : most;
+    NEED_OK(ductile_virtual_set_external_bytes(w->f.gpu, w->external_bytes));
+    know_limit(w);
     return NULL;
 }

@@ -18,6 +18,8 @@ typedef struct world {
     fixture f;
     model m;
     uint64_t limit_bytes;    /* physical memory the allocator may hold: device, others, cap */
+    uint64_t cap_bytes;      /* the allocator's own; 0: none                               */
+    uint64_t external_bytes; /* what another process holds                                 */
     bool has_contents;       /* fill and verify                                            */
     bool expects_faults;     /* any status may come; what must not change is still checked */
     uint64_t reserved_bytes; /* at the latest audit */
@@ -60,5 +62,9 @@ const char *world_audit(world *w);
 
 /* Sets the allocator's cap; 0 removes it. */
 const char *world_set_limit(world *w, uint64_t limit);
+
+/* Another process takes memory of the device or gives it back, so that it holds `bytes`: as many
+ * as the device has left, at most. */
+const char *world_set_external(world *w, uint64_t bytes);
 
 #endif
