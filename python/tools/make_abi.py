@@ -35,15 +35,12 @@ SCALARS = {
     "long long": "ctypes.c_longlong",
     "ductile_addr": "ctypes.c_ulonglong",
 }
+PASTE = "\x01"  # stands for ##, and is no part of a word
 PYTHON_TYPES = {"ctypes.c_double": "float", "ctypes.c_float": "float", "ctypes.c_char": "bytes"}
 
 
-class Entry(NamedTuple):
-    """A line of an X-macro list: X(name, value, "sentence")."""
-
-    name: str
-    value: Optional[str]
-    sentence: str
+# The arguments of one line of an X-macro list, X(name, ..., "sentence"), as they are written.
+Entry = list[str]
 
 
 class Struct(NamedTuple):
@@ -142,23 +139,17 @@ class Reader:
 
         def replace(match: re.Match[str]) -> str:
             parameters = [part.strip() for part in match["parameters"].split(",")]
-            lines = []
-            for entry in self.macros[match["map"]]:
-                line = match["body"]
-                given = [entry.name, entry.value, entry.sentence]
-                if len(parameters) == 2:
-                    given = [entry.name, entry.sentence]
-                for parameter, value in zip(parameters, given):
-                    line = re.sub(rf"(##)?\b{parameter}\b", lambda _, v=value: str(v), line)
-                lines.append(line.replace("##", ""))
-            return "\n".join(lines)
+            body = match["body"].replace("##", PASTE)
+            return "\n".join(
+                substitute(body, parameters, entry) for entry in self.macros[match["map"]]
+            )
 
         return re.sub(
             r"#define (?P<use>\w+)\((?P<parameters>[^)]*)\)(?P<body>[^\n]*)\n"
             r"\s*(?P<map>DUCTILE_\w+_MAP)\((?P=use)\)",
             replace,
-            text.replace("DUCTILE_##name", "DUCTILE_@@name"),
-        ).replace("@@", "")
+            text,
+        )
 
     def read_fields(self, struct: str, inner: str) -> list[tuple[str, str]]:
         fields = []
@@ -197,10 +188,23 @@ def split_entries(lines: str) -> list[str]:
 
 
 def read_entry(part: str) -> Entry:
-    match = re.fullmatch(r'\s*(\w+)\s*,(?:\s*(\w+)\s*,)?\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', part)
-    if match is None:
+    arguments = re.findall(r'(?:"(?:[^"\\]|\\.)*"\s*)+|[^\s,"][^,"]*', part)
+    if not arguments or not re.fullmatch(r"\w+", arguments[0].strip()):
         raise ValueError(f"cannot read the list entry '{part}'")
-    return Entry(match[1], match[2], "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', match[3])))
+    return [argument.strip() for argument in arguments]
+
+
+def sentence(entry: Entry) -> str:
+    """The text of an entry: its last argument, written in one or several pieces."""
+    return "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', entry[-1]))
+
+
+def substitute(body: str, parameters: list[str], entry: Entry) -> str:
+    if len(parameters) != len(entry):
+        raise ValueError(f"{len(parameters)} parameters for {len(entry)} arguments: {entry}")
+    for parameter, value in zip(parameters, entry):
+        body = re.sub(rf"\b{parameter}\b", lambda _, value=value: value, body)
+    return body.replace(PASTE, "")
 
 
 # ---- Writing -----------------------------------------------------------------------------------
@@ -269,15 +273,15 @@ def write_stats(reader: Reader) -> list[str]:
     lines = ["", "", "class Stats(NamedTuple):"]
     lines += ['    """Statistics of an allocator: each as its name and unit say."""', ""]
     for entry in reader.macros["DUCTILE_STATS_MAP"]:
-        lines += [f"    {entry.name}: int", f'    """{entry.sentence}"""']
+        lines += [f"    {entry[0]}: int", f'    """{sentence(entry)}"""']
     return lines
 
 
 def write_tables(reader: Reader) -> list[str]:
     lines = ["", "", "STATUS_SENTENCES: dict[int, str] = {"]
-    lines += [f'    {e.value}: "{e.sentence}",' for e in reader.macros["DUCTILE_STATUS_MAP"]]
+    lines += [f'    {e[1]}: "{sentence(e)}",' for e in reader.macros["DUCTILE_STATUS_MAP"]]
     lines += ["}", "", "STAT_MEANINGS: dict[str, str] = {"]
-    lines += [f'    "{e.name}": "{e.sentence}",' for e in reader.macros["DUCTILE_STATS_MAP"]]
+    lines += [f'    "{e[0]}": "{sentence(e)}",' for e in reader.macros["DUCTILE_STATS_MAP"]]
     lines += ["}", "", "# name: (result, arguments)"]
     lines.append("FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {")
     for name, (result, arguments) in reader.functions.items():
