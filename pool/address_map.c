@@ -10,21 +10,17 @@ enum { FIRST_LOG2 = 12, CROWDED_DISTANCE = 48 }; /* 6 bits hold 63; one insert a
 #define TAG_MASK UINT64_C(0xFFFF000000000000)
 #define NOT_FOUND UINT64_MAX
 
+/* The home takes the high bits, the tag some below them. */
 static inline uint64_t hash_of(ductile_addr addr) {
-    uint64_t h = (addr / DPOOL_UNIT) * UINT64_C(0x9E3779B97F4A7C15);
-    return h ^ (h >> 29); /* the tag takes low bits, the home high ones: mix them */
+    return addr / DPOOL_UNIT * UINT64_C(0x9E3779B97F4A7C15);
 }
 
 static inline uint64_t tag_of(uint64_t hash) {
-    return hash << 48;
+    return hash << 28 & TAG_MASK;
 }
 
 static inline uint64_t home_of(const dpool_map *map, uint64_t hash) {
-    return hash >> (64 - map->log2_capacity);
-}
-
-static inline uint64_t mask_of(const dpool_map *map) {
-    return ((uint64_t)1 << map->log2_capacity) - 1;
+    return hash >> map->shift;
 }
 
 static inline dpool_block *block_of(uint64_t slot) {
@@ -39,11 +35,13 @@ uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity
     dpool_map old = *map;
     map->slots = slots;
     map->log2_capacity = 63u - (unsigned)__builtin_clzll(capacity);
+    map->shift = 64u - map->log2_capacity;
+    map->mask = capacity - 1;
     map->max_count = capacity / 4;
     map->count = 0;
     map->crowded = false;
     if (old.slots != NULL) {
-        for (uint64_t i = 0; i <= mask_of(&old); i++) {
+        for (uint64_t i = 0; i <= old.mask; i++) {
             if (old.slots[i] != 0) {
                 dpool_map_insert(map, block_of(old.slots[i]));
             }
@@ -55,7 +53,7 @@ uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity
 /* Robin Hood: whoever is further from home keeps the slot, so distances stay short and even. */
 void dpool_map_insert(dpool_map *map, dpool_block *b) {
     uint64_t hash = hash_of(b->addr);
-    uint64_t mask = mask_of(map);
+    uint64_t mask = map->mask;
     uint64_t at = home_of(map, hash);
     uint64_t entry = tag_of(hash) | (uint64_t)(uintptr_t)b;
     while (map->slots[at] != 0) {
@@ -72,19 +70,25 @@ void dpool_map_insert(dpool_map *map, dpool_block *b) {
     map->count++;
 }
 
+static inline bool is_of(uint64_t slot, uint64_t hash, ductile_addr addr) {
+    return ((slot ^ tag_of(hash)) & TAG_MASK) == 0 && block_of(slot)->addr == addr;
+}
+
 static inline uint64_t slot_of(const dpool_map *map, ductile_addr addr) {
     if (map->slots == NULL) {
         return NOT_FOUND;
     }
     uint64_t hash = hash_of(addr);
-    uint64_t mask = mask_of(map);
-    for (uint64_t at = home_of(map, hash); map->slots[at] != 0; at = (at + 1) & mask) {
-        uint64_t slot = map->slots[at];
-        if ((slot & TAG_MASK) == tag_of(hash) && block_of(slot)->addr == addr) {
-            return at;
+    uint64_t at = home_of(map, hash);
+    uint64_t slot = map->slots[at];
+    while (slot == 0 || !is_of(slot, hash, addr)) {
+        if (slot == 0) {
+            return NOT_FOUND;
         }
+        at = (at + 1) & map->mask;
+        slot = map->slots[at];
     }
-    return NOT_FOUND;
+    return at;
 }
 
 dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr) {
@@ -93,19 +97,19 @@ dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr) {
 }
 
 /* Closes the hole at `at`: the followers that are not at home move one back. */
-static void close_hole(dpool_map *map, uint64_t at) {
-    uint64_t mask = mask_of(map);
-    uint64_t next = (at + 1) & mask;
-    while ((map->slots[next] & DISTANCE_MASK) != 0) {
-        map->slots[at] = map->slots[next] - 1;
+static inline void close_hole(dpool_map *map, uint64_t at) {
+    uint64_t *slots = map->slots;
+    uint64_t next = (at + 1) & map->mask;
+    while (__builtin_expect((slots[next] & DISTANCE_MASK) != 0, 0)) {
+        slots[at] = slots[next] - 1;
         at = next;
-        next = (next + 1) & mask;
+        next = (next + 1) & map->mask;
     }
-    map->slots[at] = 0;
+    slots[at] = 0;
 }
 
 dpool_block *dpool_map_next(const dpool_map *map, uint64_t *cursor) {
-    while (map->slots != NULL && *cursor <= mask_of(map)) {
+    while (map->slots != NULL && *cursor <= map->mask) {
         uint64_t slot = map->slots[(*cursor)++];
         if (slot != 0) {
             return block_of(slot);

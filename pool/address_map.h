@@ -17,6 +17,8 @@
 typedef struct dpool_map {
     uint64_t *slots;
     unsigned log2_capacity;
+    unsigned shift; /* of a hash, to its home */
+    uint64_t mask;
     uint64_t count;
     uint64_t max_count; /* at most this many, so that probes stay short */
     bool crowded;       /* a probe became too long: grow before the next insert */

@@ -180,22 +180,30 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
         return dpool_arena_find_locked(a, pool, stream);
     }
     dpool_arena *arena = a->recent;
-    if (arena == NULL || arena->stream != stream || arena->thread != 0) {
+    if (__builtin_expect(arena == NULL || arena->stream != stream || arena->thread != 0, 0)) {
         arena = dpool_arena_find_locked(a, NULL, stream);
         a->recent = arena;
     }
     return arena;
 }
 
-static inline chores note_chores(const ductile_allocator *a, const dpool_private *pool,
-                                 const dpool_arena *arena) {
-    if (pool != NULL && dpool_is_frozen(arena)) {
-        return (chores){false, false};
-    }
-    return (chores){
-        .mark = a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
-        .heal = arena->heal_due && a->options.heal_off == 0,
+static __attribute__((noinline)) chores note_chores_locked(const ductile_allocator *a,
+                                                           dpool_arena *arena) {
+    arena->heal_due = arena->heal_due && a->options.heal_off == 0;
+    bool may_move = !dpool_is_frozen(arena);
+    chores what = {
+        .mark = may_move && a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
+        .heal = may_move && arena->heal_due,
     };
+    bool is_early = arena->alloc_epoch < arena->next_mark_at;
+    arena->chores_at = is_early ? arena->next_mark_at : arena->alloc_epoch + DPOOL_MARK_EVERY;
+    if (what.heal) {
+        arena->chores_at = 0;
+    }
+    if (what.mark || what.heal) {
+        arena->n_waiters++;
+    }
+    return what;
 }
 
 static __attribute__((noinline)) void do_chores(ductile_allocator *a, dpool_arena *arena,
@@ -218,16 +226,15 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *
     dpool_block *b = NULL;
     dti_lock_take(&a->hot);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
-    if (arena != NULL) {
-        arena->alloc_epoch++;
+    if (__builtin_expect(arena != NULL, 1)) {
+        bool may_be_due = ++arena->alloc_epoch >= arena->chores_at;
         b = dpool_serve_locked(a, arena, size, requested);
-        what = note_chores(a, pool, arena);
-        if (what.mark || what.heal) {
-            arena->n_waiters++;
+        if (__builtin_expect(may_be_due, 0)) {
+            what = note_chores_locked(a, arena);
         }
     }
     dti_lock_open(&a->hot);
-    if (what.mark || what.heal) {
+    if (__builtin_expect(what.mark || what.heal, 0)) {
         do_chores(a, arena, what);
     }
     return b;
@@ -287,17 +294,16 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
 
 ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream stream,
                              ductile_addr *out) {
-    if (a == NULL || out == NULL) {
+    if (__builtin_expect(a == NULL || out == NULL, 0)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *out = 0;
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
+    if (__builtin_expect(!dvmm_is_usable(a->driver), 0)) {
+        return dvmm_usable(a->driver);
     }
     if (a->is_plain && size - 1 < DPOOL_MAX_REQUEST && !has_routes(a)) {
         dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
-        if (b != NULL) {
+        if (__builtin_expect(b != NULL, 1)) {
             *out = b->addr;
             return DUCTILE_OK;
         }
@@ -306,26 +312,28 @@ ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream s
     return alloc_otherwise(a, size, stream, out);
 }
 
-static __attribute__((noinline)) void after_free(ductile_allocator *a) {
-    if (a->options.caching_off != 0) {
+/* With options that ask for more than a free. */
+static __attribute__((noinline)) ductile_status free_otherwise(ductile_allocator *a,
+                                                               ductile_addr address) {
+    ductile_status status = dpool_take_back(a, address);
+    if (status == DUCTILE_OK && a->options.caching_off != 0) {
         (void)dpool_trim(a, 0);
     }
-    audit(a, AUDIT_CALL);
+    if (status == DUCTILE_OK) {
+        audit(a, AUDIT_CALL);
+    }
+    return status;
 }
 
 ductile_status ductile_free(ductile_allocator *a, ductile_addr address) {
-    if (a == NULL) {
+    if (__builtin_expect(a == NULL, 0)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK || address == 0) {
-        return status;
+    if (__builtin_expect(address == 0 || !dvmm_is_usable(a->driver), 0)) {
+        return dvmm_usable(a->driver);
     }
-    status = dpool_take_back(a, address);
-    if (!a->is_plain && status == DUCTILE_OK) {
-        after_free(a);
-    }
-    return status;
+    return __builtin_expect(a->is_plain, 1) ? dpool_take_back(a, address)
+                                            : free_otherwise(a, address);
 }
 
 ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,

@@ -124,6 +124,9 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     arena->next = a->arenas;
     a->arenas = arena;
     a->counts.arenas++;
+    if (a->counts.arenas == 2) {
+        arena->next->chores_at = 0; /* markers are of use from now on */
+    }
     a->counts.table_host_bytes += sizeof *arena;
 }
 
@@ -307,18 +310,19 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
 
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     dpool_free_index *index = &b->region->arena->index;
+    unsigned slot = DPOOL_NO_SLOT;
     if (is_in_state(b->next, DPOOL_FREE)) {
-        dpool_index_remove(index, b->next);
+        slot = dpool_index_leave(index, b->next);
         dpool_absorb_next(&a->nodes, b);
     }
     if (is_in_state(b->prev, DPOOL_FREE)) {
-        dpool_block *before = b->prev;
-        dpool_index_remove(index, before);
-        dpool_absorb_next(&a->nodes, before);
-        b = before;
+        b = b->prev;
+        dpool_index_close(index, slot);
+        slot = dpool_index_leave(index, b);
+        dpool_absorb_next(&a->nodes, b);
     }
     b->state = DPOOL_FREE;
-    dpool_index_insert(index, b);
+    dpool_index_enter(index, slot, b);
     return b;
 }
 

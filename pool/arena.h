@@ -91,6 +91,7 @@ typedef struct dpool_arena {
     uint64_t done_seq;
     uint64_t context_epoch;  /* a wait for the whole context has covered frees below it */
     uint64_t next_mark_at;   /* alloc_epoch from which the next regular marker is due   */
+    uint64_t chores_at;      /* alloc_epoch from which a hit asks what else is due      */
     uint64_t peak_live;      /* see heal.h: the peak that the next dip is measured from  */
     uint64_t dips_below;     /* live_bytes under which the dip begins or goes deeper     */
     uint64_t rises_above;    /* live_bytes above which the peak grows or the dip is over */
@@ -196,6 +197,12 @@ uint64_t dpool_this_thread(void);
 
 /* Which thread's stream the handle names: 0 unless it is the per-thread default stream. */
 uint64_t dpool_thread_of(ductile_stream stream);
+
+/* Healing is due from the next allocation on. */
+static inline void dpool_arena_want_heal(dpool_arena *arena) {
+    arena->heal_due = true;
+    arena->chores_at = 0;
+}
 
 /* May this thread name that stream in a driver call? */
 bool dpool_may_name(ductile_stream stream, uint64_t thread);

@@ -54,7 +54,7 @@ typedef struct dpool_block {
     };
     uint64_t epoch : 44;    /* FREE: the arena's allocation count when it was freed, see arena.h;
                                2^44 are five years of 100,000 a second */
-    uint64_t priority : 16; /* FREE, in a tree of the index: its place there */
+    uint64_t priority : 16; /* FREE: its place in a tree of the index, or its slot in the front */
     uint64_t state : 4;     /* dpool_state */
 } dpool_block;
 

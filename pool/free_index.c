@@ -73,13 +73,11 @@ static dpool_block **link_of(dpool_block **root, const dpool_block *b) {
     return at;
 }
 
-/* The link to the first block of a tree that is not empty. */
-static inline dpool_block **link_of_first(dpool_block **root) {
-    dpool_block **at = root;
-    while ((*at)->left != NULL) {
-        at = &(*at)->left;
+static dpool_block *first_of(dpool_block *root) {
+    while (root->left != NULL) {
+        root = root->left;
     }
-    return at;
+    return root;
 }
 
 static dpool_block *last_of(dpool_block *root) {
@@ -89,17 +87,13 @@ static dpool_block *last_of(dpool_block *root) {
     return root;
 }
 
-/* The link to the first block of at least `size`; NULL when there is none. */
-static dpool_block **link_of_fit(dpool_block **root, uint64_t size) {
-    dpool_block **best = NULL;
-    dpool_block **at = root;
-    while (*at != NULL) {
-        if ((*at)->size >= size) {
-            best = at;
-            at = &(*at)->left;
-        } else {
-            at = &(*at)->right;
-        }
+/* The first block of at least `size`; NULL when there is none. */
+static dpool_block *fit_of(dpool_block *root, uint64_t size) {
+    dpool_block *best = NULL;
+    while (root != NULL) {
+        bool fits = root->size >= size;
+        best = fits ? root : best;
+        root = fits ? root->left : root->right;
     }
     return best;
 }
@@ -187,52 +181,40 @@ static inline void bin_remove_at(dpool_free_index *index, unsigned bin, dpool_bl
     }
 }
 
-void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
-    if (index->latest != NULL) {
-        bin_insert(index, index->latest);
-    }
-    index->latest = b;
-    index->n_blocks++;
+void dpool_bins_insert(dpool_free_index *index, dpool_block *b) {
+    bin_insert(index, b);
+    index->n_binned++;
 }
 
-void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
-    if (index->latest == b) {
-        index->latest = NULL;
-    } else {
-        unsigned bin = dpool_bin(b->size);
-        bin_remove_at(index, bin, link_of(&index->bins[bin], b));
-    }
-    index->n_blocks--;
+void dpool_bins_remove(dpool_free_index *index, dpool_block *b) {
+    unsigned bin = dpool_bin(b->size);
+    bin_remove_at(index, bin, link_of(&index->bins[bin], b));
+    index->n_binned--;
 }
 
-/* The link to the best fit among the bins, and its bin; NULL when no block is large enough. */
-static inline dpool_block **best_of_bins(dpool_free_index *index, uint64_t size, unsigned *bin) {
-    *bin = dpool_bin(size);
-    if (*bin >= DPOOL_EXACT_BINS) { /* this bin holds smaller blocks too */
-        dpool_block **at = link_of_fit(&index->bins[*bin], size);
-        if (at != NULL) {
-            return at;
-        }
-        (*bin)++;
-    }
-    *bin = next_bin(index, *bin);
-    return *bin == DPOOL_BINS ? NULL : link_of_first(&index->bins[*bin]);
+unsigned dpool_index_make_slot(dpool_free_index *index) {
+    dpool_bins_insert(index, dpool_front_evict(&index->front));
+    return dpool_front_take(&index->front);
 }
 
-dpool_block *dpool_index_take(dpool_free_index *index, uint64_t size) {
-    unsigned bin;
-    dpool_block **at = best_of_bins(index, size, &bin);
-    dpool_block *b = index->latest;
-    if (b != NULL && b->size >= size && (at == NULL || comes_before(b, *at))) {
-        index->latest = NULL;
-    } else if (at != NULL) {
-        b = *at;
-        bin_remove_at(index, bin, at);
-    } else {
-        return NULL;
+/* The best fit of `bin`, the first from the size's own on that holds a block, or of the next. */
+static dpool_block *best_from(const dpool_free_index *index, unsigned bin, uint64_t size) {
+    dpool_block *b = fit_of(index->bins[bin], size);
+    if (b == NULL) { /* the size's own bin, and all of it is smaller */
+        bin = next_bin(index, bin + 1);
+        b = bin == DPOOL_BINS ? NULL : first_of(index->bins[bin]);
     }
-    index->n_blocks--;
     return b;
+}
+
+dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival) {
+    unsigned bin = next_bin(index, dpool_bin(size));
+    unsigned last = rival != NULL ? dpool_bin(rival->size) : DPOOL_BINS - 1;
+    if (bin > last) {
+        return rival; /* as is most often so: no tree is looked at */
+    }
+    dpool_block *b = best_from(index, bin, size);
+    return b == NULL || (rival != NULL && comes_before(rival, b)) ? rival : b;
 }
 
 /* The largest block of the bins below `before`. */
@@ -255,14 +237,17 @@ static dpool_block *bins_below(const dpool_free_index *index, const dpool_block 
 
 dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block *before) {
     dpool_block *best = bins_below(index, before);
-    dpool_block *latest = index->latest;
-    bool is_below = latest != NULL && (before == NULL || comes_before(latest, before));
-    return is_below && (best == NULL || comes_before(best, latest)) ? latest : best;
+    for (uint32_t left = index->front.used; left != 0; left &= left - 1) {
+        dpool_block *b = index->front.blocks[__builtin_ctz(left)];
+        bool is_below = before == NULL || comes_before(b, before);
+        best = is_below && (best == NULL || comes_before(best, b)) ? b : best;
+    }
+    return best;
 }
 
 bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b) {
     const dpool_block *at = index->bins[dpool_bin(b->size)];
-    if (index->latest == b) {
+    if (dpool_front_slot(&index->front, b) != DPOOL_NO_SLOT) {
         return true;
     }
     while (at != NULL && at != b) {
@@ -315,13 +300,29 @@ static bool word_check(const dpool_free_index *index, unsigned w, uint64_t *left
     return true;
 }
 
+static bool slot_check(const dpool_front *front, unsigned slot) {
+    const dpool_block *b = front->blocks[slot];
+    bool is_used = (front->used >> slot & 1u) != 0;
+    if (!is_used) {
+        return b == NULL && front->units[slot] == 0;
+    }
+    return b != NULL && b->priority == slot && b->state == DPOOL_FREE &&
+           b->size == front->units[slot] * DPOOL_UNIT;
+}
+
+static bool front_check(const dpool_front *front) {
+    bool good = front->hand < DPOOL_FRONT_SLOTS;
+    for (unsigned slot = 0; good && slot < DPOOL_FRONT_SLOTS; slot++) {
+        good = slot_check(front, slot);
+    }
+    return good;
+}
+
 bool dpool_index_check(const dpool_free_index *index) {
-    uint64_t left = index->n_blocks;
+    uint64_t left = index->n_binned;
     uint64_t summary = 0;
-    if (index->latest != NULL) {
-        if (left-- == 0 || index->latest->state != DPOOL_FREE) {
-            return false;
-        }
+    if (!front_check(&index->front)) {
+        return false;
     }
     for (unsigned w = 0; w < DPOOL_BIN_WORDS; w++) {
         summary |= (uint64_t)(index->words[w] != 0) << w;

@@ -8,16 +8,16 @@
  * where a treap is as quick as a list; unlike a list it stays quick with 100,000 blocks of one
  * size. A red-black tree needs parent links, which would not fit the block's cache line.
  *
- * Beside the bins stands one block, the latest that became free: programs mostly free what they
- * will ask for next, or what lies beside it, and then neither call touches a tree. It counts as
- * part of the index in every respect; a search compares it with the best of the bins.
+ * Before the bins stand a few slots for the blocks that became free last (free_front.h); what is
+ * pushed out of them goes to the bins. They are part of the index in every respect: a search
+ * compares the best of both.
  *
  * Guarded by the hot lock. No call allocates memory.
  */
 #ifndef DUCTILE_POOL_FREE_INDEX_H
 #define DUCTILE_POOL_FREE_INDEX_H
 
-#include "pool/block.h"
+#include "pool/free_front.h"
 #include "pool/size_class.h"
 
 enum { DPOOL_BIN_WORDS = (DPOOL_BINS + 63) / 64 };
@@ -25,18 +25,75 @@ enum { DPOOL_BIN_WORDS = (DPOOL_BINS + 63) / 64 };
 _Static_assert(DPOOL_BIN_WORDS <= 64, "one summary word covers all bins");
 
 typedef struct dpool_free_index {
-    dpool_block *latest;
+    dpool_front front;
     uint64_t summary; /* bit w: words[w] is not 0 */
+    uint64_t n_binned;
     uint64_t words[DPOOL_BIN_WORDS];
     dpool_block *bins[DPOOL_BINS];
-    uint64_t n_blocks;
 } dpool_free_index;
 
-void dpool_index_insert(dpool_free_index *index, dpool_block *b);
-void dpool_index_remove(dpool_free_index *index, dpool_block *b);
+void dpool_bins_insert(dpool_free_index *index, dpool_block *b);
+void dpool_bins_remove(dpool_free_index *index, dpool_block *b);
 
-/* The best fit, removed from the index; NULL when no block is large enough. */
-dpool_block *dpool_index_take(dpool_free_index *index, uint64_t size);
+/* The better fit of the bins' best and the rival (NULL: none), which has the size at least. */
+dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival);
+
+/* Takes a slot of a full front. */
+unsigned dpool_index_make_slot(dpool_free_index *index);
+
+static inline uint64_t dpool_index_count(const dpool_free_index *index) {
+    return index->n_binned + (uint64_t)__builtin_popcount(index->front.used);
+}
+
+/* The best fit, left in the index; NULL when no block is large enough. */
+static inline dpool_block *dpool_index_best(const dpool_free_index *index, uint64_t size) {
+    uint64_t units = size / DPOOL_UNIT;
+    dpool_block *b = NULL;
+    if (units <= DPOOL_FRONT_MAX_UNITS) {
+        b = dpool_front_best(&index->front, (uint32_t)units);
+    }
+    return index->summary != 0 ? dpool_bins_best(index, size, b) : b;
+}
+
+/*
+ * A block that gives its place to another (the rest of it, or what it was merged with) leaves the
+ * index, changes, and the other enters at the slot that it kept: DPOOL_NO_SLOT if it had none.
+ */
+static inline unsigned dpool_index_leave(dpool_free_index *index, dpool_block *b) {
+    unsigned slot = dpool_front_slot(&index->front, b);
+    if (__builtin_expect(slot == DPOOL_NO_SLOT, 0)) {
+        dpool_bins_remove(index, b);
+    }
+    return slot;
+}
+
+/* Nobody takes the place that was left. */
+static inline void dpool_index_close(dpool_free_index *index, unsigned slot) {
+    if (slot != DPOOL_NO_SLOT) {
+        dpool_front_empty(&index->front, slot);
+    }
+}
+
+static inline void dpool_index_enter(dpool_free_index *index, unsigned slot, dpool_block *b) {
+    if (__builtin_expect(!dpool_front_suits(b), 0)) {
+        dpool_index_close(index, slot);
+        dpool_bins_insert(index, b);
+        return;
+    }
+    if (slot == DPOOL_NO_SLOT) {
+        slot = dpool_front_is_full(&index->front) ? dpool_index_make_slot(index)
+                                                  : dpool_front_take(&index->front);
+    }
+    dpool_front_put(&index->front, slot, b);
+}
+
+static inline void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
+    dpool_index_enter(index, DPOOL_NO_SLOT, b);
+}
+
+static inline void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
+    dpool_index_close(index, dpool_index_leave(index, b));
+}
 
 /*
  * The next block downwards in size: the largest with (size, address) below the given one, or the

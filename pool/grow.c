@@ -49,7 +49,9 @@ static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
     } else {
         dpool_plan_cancel_locked(a);
     }
-    r->arena->heal_due |= r->arena->gaps.count > r->arena->gaps_tolerated;
+    if (r->arena->gaps.count > r->arena->gaps_tolerated) {
+        dpool_arena_want_heal(r->arena);
+    }
     dpool_publish_locked(a, region);
     dti_lock_open(&a->hot);
     return status;

@@ -19,7 +19,9 @@ void dpool_note_rise_locked(dpool_arena *arena) {
     bool dip_is_over = arena->live_bytes <= arena->peak_live;
     bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
     bool has_inner_gaps = arena->gaps.count > arena->n_regions;
-    arena->heal_due |= dip_is_over && was_large && has_inner_gaps;
+    if (dip_is_over && was_large && has_inner_gaps) {
+        dpool_arena_want_heal(arena);
+    }
     expect_dip(arena);
 }
 

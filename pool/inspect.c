@@ -17,7 +17,7 @@ static bool is_parents(const ductile_allocator *a) {
 
 static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        s->free_blocks += arena->index.n_blocks;
+        s->free_blocks += dpool_index_count(&arena->index);
         s->gap_blocks += arena->gaps.count;
     }
 }

@@ -9,12 +9,16 @@ dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64
     if (a->nodes.n_spare == 0 || !dpool_map_has_room(&a->map)) {
         return NULL;
     }
-    dpool_block *b = dpool_index_take(&arena->index, size);
+    dpool_free_index *index = &arena->index;
+    dpool_block *b = dpool_index_best(index, size);
     if (b == NULL) {
         return NULL;
     }
+    unsigned slot = dpool_index_leave(index, b);
     if (b->size > size) {
-        dpool_index_insert(&arena->index, dpool_split(&a->nodes, b, size));
+        dpool_index_enter(index, slot, dpool_split(&a->nodes, b, size));
+    } else {
+        dpool_index_close(index, slot);
     }
     dpool_make_live_locked(a, b, requested);
     return b;

@@ -350,7 +350,8 @@ static void check_arena(check *c, const dpool_arena *arena) {
     expect_equal(c, "A1", "an arena's live bytes", arena->live_bytes, n->live, where);
     expect_equal(c, "A1", "an arena's pending bytes", arena->pending_bytes, n->pending, where);
     expect_equal(c, "A1", "an arena's mapped bytes", arena->mapped_bytes, n->mapped, where);
-    expect_equal(c, "A2", "blocks in the free index", arena->index.n_blocks, n->free_blocks, where);
+    expect_equal(c, "A2", "blocks in the free index", dpool_index_count(&arena->index),
+                 n->free_blocks, where);
     expect_equal(c, "A3", "blocks in the gap list", arena->gaps.count, n->gap_blocks, where);
     expect_equal(c, "A3", "blocks in the retire queue", arena->retiring.count, n->retiring_blocks,
                  where);

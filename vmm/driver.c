@@ -13,16 +13,17 @@
 /* ---- Process life -------------------------------------------------------------------------- */
 
 /* Calling the driver after exit has begun, or in a forked child, is undefined and the driver
- * cannot detect it. Two flags do, at the price of a load each; a getpid would be a system call. */
-static atomic_bool process_exits;
-static atomic_uint forks_above; /* forks between the process that loaded us and this one */
+ * cannot detect it. A number does, at the price of a load; a getpid would be a system call. */
+_Atomic unsigned dvmm_process_age;
+
+#define EXITS (1u << 31)
 
 static void note_exit(void) {
-    atomic_store_explicit(&process_exits, true, memory_order_release);
+    atomic_fetch_or_explicit(&dvmm_process_age, EXITS, memory_order_release);
 }
 
 static void note_fork_in_child(void) {
-    atomic_fetch_add_explicit(&forks_above, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&dvmm_process_age, 1, memory_order_relaxed);
 }
 
 static bool watches_life;
@@ -37,15 +38,16 @@ static bool life_is_watched(void) {
 }
 
 ductile_status dvmm_usable(const dvmm_driver *d) {
+    unsigned age = atomic_load_explicit(&dvmm_process_age, memory_order_relaxed);
     /* A child may exit too, and must not wait for locks that nobody in it holds: forks come first
      */
-    if (d->birth != atomic_load_explicit(&forks_above, memory_order_relaxed)) {
+    if (d->vital.birth != (age & ~EXITS)) {
         return DUCTILE_ERR_FORKED;
     }
-    if (atomic_load_explicit(&process_exits, memory_order_relaxed)) {
+    if ((age & EXITS) != 0) {
         return DUCTILE_ERR_EXITING;
     }
-    int poison = atomic_load_explicit(&d->poison, memory_order_relaxed);
+    int poison = atomic_load_explicit(&d->vital.poison, memory_order_relaxed);
     return poison == DVMM_SUCCESS ? DUCTILE_OK : dvmm_status_of(poison);
 }
 
@@ -63,7 +65,7 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     d->ctx = ctx;
     d->caps = *caps;
     dti_ticks_prepare();
-    d->birth = atomic_load_explicit(&forks_above, memory_order_relaxed);
+    d->vital.birth = atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) & ~EXITS;
     *out = d;
     return DUCTILE_OK;
 }
@@ -154,7 +156,7 @@ static void report(const seam_call *c, int code, bool failed) {
 static void poison_if_sticky(dvmm_driver *d, int code) {
     int healthy = 0;
     if (dvmm_code_is_sticky(code)) {
-        (void)atomic_compare_exchange_strong(&d->poison, &healthy, code);
+        (void)atomic_compare_exchange_strong(&d->vital.poison, &healthy, code);
     }
 }
 
@@ -166,7 +168,7 @@ static int code_of_refusal(const dvmm_driver *d, ductile_status refusal) {
     case DUCTILE_ERR_FORKED:
         return DVMM_NOT_INITIALIZED;
     default:
-        return atomic_load_explicit(&d->poison, memory_order_relaxed);
+        return atomic_load_explicit(&d->vital.poison, memory_order_relaxed);
     }
 }
 

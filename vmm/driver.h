@@ -19,6 +19,7 @@
 
 #include <ductile.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -269,6 +270,23 @@ ductile_status dvmm_status_of(int code);
 
 /* DUCTILE_OK while calls may be made; otherwise ERR_EXITING, ERR_FORKED or ERR_DEVICE_LOST. */
 ductile_status dvmm_usable(const dvmm_driver *d);
+
+/* What an open device begins with: that of it which the hot path asks for. */
+typedef struct dvmm_vital {
+    unsigned birth; /* dvmm_process_age when the device was opened */
+    _Atomic int
+        poison; /* set once: the first code after which nothing may be called; 0 until then */
+} dvmm_vital;
+
+/* How often this process's line has forked, and a bit more once it exits. */
+extern _Atomic unsigned dvmm_process_age;
+
+/* Whether dvmm_usable says DUCTILE_OK, for two loads. */
+static inline bool dvmm_is_usable(const dvmm_driver *d) {
+    const dvmm_vital *vital = (const dvmm_vital *)(const void *)d;
+    return vital->birth == atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) &&
+           atomic_load_explicit(&vital->poison, memory_order_relaxed) == 0;
+}
 
 /* The raw table, for the conformance suite only. */
 const dvmm_driver_ops *dvmm_raw_ops(const dvmm_driver *d, void **ctx);

@@ -12,14 +12,11 @@
 
 /* One open device. Owned by whoever opened it. No lock: every field that changes is atomic. */
 struct dvmm_driver {
+    dvmm_vital vital; /* first: see dvmm_is_usable */
     /* constant after opening */
     const dvmm_driver_ops *ops;
     void *ctx; /* the backend's; closed with the driver */
     dvmm_caps caps;
-    unsigned birth; /* how often this process's line had forked when the driver was opened */
-
-    /* set once: the first code after which nothing may be called, 0 until then */
-    _Atomic int poison;
 
     /* statistics, relaxed: each number is right, two of them need not be of one moment */
     _Atomic uint64_t calls[DVMM_N_CALLS];

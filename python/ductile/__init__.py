@@ -39,7 +39,6 @@ from ductile._errors import (
     Unsupported,
 )
 from ductile._native import bench_path, include_dir, library_path
-from ductile._share import allocators, record_stream, share, shared
 from ductile._virtual import VirtualGPU, VirtualState
 
 __version__ = _abi.VERSION
@@ -73,13 +72,9 @@ __all__ = [
     "VirtualGPU",
     "VirtualState",
     "__version__",
-    "allocators",
     "bench_path",
     "include_dir",
     "library_path",
-    "record_stream",
-    "share",
-    "shared",
 ]
 
 _ON_DEMAND = frozenset(("cupy", "numba", "rmm", "torch"))

@@ -26,10 +26,6 @@ def _from_attribute(stream: Any) -> Optional[int]:
     return None
 
 
-# cudaStreamLegacy is another name of the default stream; one stream must have one name.
-_LEGACY = 1
-
-
 def stream_handle(stream: StreamLike) -> int:
     """The CUstream behind a stream object, as an integer.
 
@@ -43,13 +39,13 @@ def stream_handle(stream: StreamLike) -> int:
     """
     if stream is None:
         return 0
-    if type(stream) is int:
-        return 0 if stream == _LEGACY else stream
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         answer = protocol() if callable(protocol) else protocol
-        return stream_handle(int(answer[1]))
+        return int(answer[1])
     found = _from_attribute(stream)
-    if found is None or isinstance(stream, bool):
+    if found is None:
         raise TypeError(f"not a CUDA stream: {stream!r}")
-    return stream_handle(found)
+    return found
