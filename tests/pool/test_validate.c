@@ -143,23 +143,36 @@ Test(validate, ring_of_markers) {
     assert_finds_change("A6", mark->marker, NULL);
 }
 
-/* A block that stands in a bin, not beside the bins. */
-static dpool_block *binned_block(unsigned *bin) {
-    for (*bin = 0; *bin < DPOOL_BINS; (*bin)++) {
-        if (arena->index.bins[*bin] != NULL) {
-            return arena->index.bins[*bin];
-        }
+/* Pushes all blocks from the front into the bins; returns one of them. */
+static dpool_block *binned_block(dpool_free_index *index, unsigned *bin) {
+    dpool_block *b = NULL;
+    while (index->front.used != 0) {
+        b = index->front.blocks[__builtin_ctz(index->front.used)];
+        dpool_index_remove(index, b);
+        dpool_bins_insert(index, b);
     }
-    cr_assert_fail("no bin holds a block");
-    return NULL;
+    cr_assert_not_null(b, "the front holds no block");
+    *bin = dpool_bin(b->size);
+    return b;
 }
 
 Test(validate, free_index) {
     dpool_free_index *index = &arena->index;
     unsigned bin = 0;
-    dpool_block *b = binned_block(&bin);
+    dpool_block *b = binned_block(index, &bin);
+    assert_sound();
     assert_finds_change("A8", index->summary, index->summary ^ 1);
     assert_finds_change("A8", index->words[0], index->words[0] ^ 2);
     assert_finds_change("A8", index->words[bin / 64], 0);
     assert_finds_change("A8", b->right, b);
+}
+
+Test(validate, front_of_the_free_index) {
+    dpool_front *front = &arena->index.front;
+    cr_assert_neq(front->used, 0);
+    unsigned slot = (unsigned)__builtin_ctz(front->used);
+    unsigned empty = (unsigned)__builtin_ctz(~front->used);
+    assert_finds_change("A8", front->units[slot], front->units[slot] + 1);
+    assert_finds_change("A8", front->blocks[empty], front->blocks[slot]);
+    assert_finds_change("A8", front->hand, DPOOL_FRONT_SLOTS);
 }
