@@ -9,6 +9,7 @@
 int run_replay(int argc, char **argv);
 int run_varybatch(int argc, char **argv);
 int run_convert(int argc, char **argv);
+int run_fsdp(int argc, char **argv);
 int run_churn(int argc, char **argv);
 
 #endif

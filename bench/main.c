@@ -19,6 +19,8 @@ static const subcommand subcommands[] = {
     {"convert", "a PyTorch snapshot or an older trace as a trace of the newest version",
      run_convert},
     {"varybatch", "a training loop whose batch size changes at every step", run_varybatch},
+    {"fsdp", "training steps with sharded parameters: two streams that use each other's memory",
+     run_fsdp},
     {"churn", "the time of one allocation and one free at many sizes", run_churn},
 };
 

@@ -18,6 +18,8 @@ COLUMNS = ["trace", "contender", "event", "live_bytes", "reserved_bytes", "live_
 # colour: by dashes.
 STYLES = {
     "ductile": {"color": "#0b6e4f", "linewidth": 2.2, "zorder": 5},
+    "ductile wait": {"color": "#0b6e4f", "linewidth": 2.2, "zorder": 7},
+    "ductile poll": {"color": "#e09f3e", "linewidth": 1.8, "zorder": 5},
     "expandable": {"color": "#d1495b", "linewidth": 1.5, "linestyle": (0, (5, 1.5)), "zorder": 6},
     "classic": {"color": "#30638e", "linewidth": 1.5, "linestyle": (0, (2, 1)), "zorder": 3},
     "cumemallocasync": {"color": "#8d5a97", "linewidth": 1.3, "linestyle": (0, (6, 1, 1, 1)),

@@ -22,13 +22,18 @@ static void print_field(FILE *out, const char *text) {
     (void)putc('"', out);
 }
 
+void timeline_add(timeline *t, const char *panel, const char *contender, uint64_t event,
+                  uint64_t live_bytes, uint64_t live_peak_bytes, const contender_stats *stats) {
+    print_field(t->file, panel);
+    (void)fprintf(t->file, ",%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n",
+                  contender, event, live_bytes, stats->reserved_bytes, live_peak_bytes,
+                  stats->reserved_peak_bytes);
+}
+
 static void write_sample(void *user, const replay_spec *spec, uint64_t event, uint64_t live_bytes,
                          const contender_stats *stats) {
-    FILE *out = ((timeline *)user)->file;
-    print_field(out, spec->trace->name);
-    (void)fprintf(out, ",%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n",
-                  spec->contender->name, event, live_bytes, stats->reserved_bytes,
-                  spec->trace->live_peak_bytes, stats->reserved_peak_bytes);
+    timeline_add(user, spec->trace->name, spec->contender->name, event, live_bytes,
+                 spec->trace->live_peak_bytes, stats);
 }
 
 /* Every line of the heading becomes a comment. */

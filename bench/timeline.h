@@ -22,6 +22,10 @@ typedef struct timeline {
 bool timeline_open(timeline *t, const char *path, const bench_device *device, char *reason,
                    size_t reason_size);
 
+/* One sample of a run that is no replay. */
+void timeline_add(timeline *t, const char *panel, const char *contender, uint64_t event,
+                  uint64_t live_bytes, uint64_t live_peak_bytes, const contender_stats *stats);
+
 /* False: not all could be written. */
 bool timeline_close(timeline *t);
 
