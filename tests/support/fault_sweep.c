@@ -132,6 +132,7 @@ static const char *remains_are_explained(const world *w, uint64_t segments, uint
 
 static const char *destroy(world *w) {
     ductile_stats s = fixture_stats(w->f.allocator);
+    world_end_blocks(w);
     ductile_status status = ductile_destroy(w->f.allocator);
     w->f.allocator = NULL;
     NEED(status == DUCTILE_OK || status == DUCTILE_ERR_DRIVER, "destroy: %s",

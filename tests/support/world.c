@@ -17,11 +17,14 @@ const char *world_open(world *w, const fixture_setup *setup, bool has_contents) 
     return NULL;
 }
 
-/* Blocks that are left end with the allocator. */
-const char *world_close(world *w) {
+void world_end_blocks(world *w) {
     for (size_t i = 0; i < w->m.n && w->f.gpu != NULL; i++) {
         ductile_virtual_block_end(w->f.gpu, w->m.blocks[i].address);
     }
+}
+
+const char *world_close(world *w) {
+    world_end_blocks(w);
     model_fini(&w->m);
     return fixture_close(&w->f);
 }

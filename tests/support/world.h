@@ -31,6 +31,8 @@ typedef struct world {
 const char *world_open(world *w, const fixture_setup *setup, bool has_contents);
 
 /* Closes and passes the leak gate; live blocks may be left. */
+/* Blocks that are left end with the allocator. Before it is destroyed. */
+void world_end_blocks(world *w);
 const char *world_close(world *w);
 
 /* Allocates. Complains about an address that is not admissible and about running out of memory
