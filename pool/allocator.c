@@ -14,6 +14,7 @@
 #include "pool/serve.h"
 #include "pool/stream_use.h"
 #include "pool/trim.h"
+#include "pool/wait_map.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
@@ -83,7 +84,8 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
 static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
-                  o->check < AUDIT_GROW && DUCTILE_CHECK < AUDIT_CALL;
+                  o->check < AUDIT_GROW && DUCTILE_CHECK < AUDIT_CALL &&
+                  o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->hot, DTI_RANK_HOT);
     dti_lock_init(&a->slow, DTI_RANK_SLOW);
@@ -258,6 +260,9 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a, d
                                                          dpool_block *b, size_t size,
                                                          ductile_stream stream, ductile_addr *out) {
     ductile_status status = DUCTILE_OK;
+    if (b != NULL) {
+        b = dpool_wait_hand_out(a, b);
+    }
     if (b == NULL) {
         uint64_t rounded = rounded_size(a, size);
         status = dpool_alloc_slow(a, pool, rounded, size, stream, &b);
@@ -382,6 +387,9 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
     }
     dvmm_capture_mode mode = dpool_slow_enter(a);
     status = dpool_uses_end(a, stream);
+    dti_lock_take(&a->hot);
+    dpool_unbar_locked(a, stream);
+    dti_lock_open(&a->hot);
     dpool_arena *arena = next_of_stream(a, stream);
     while (arena != NULL) {
         ductile_status parted = part(a, arena);

@@ -41,9 +41,22 @@ void dpool_list_remove(dpool_list *list, dpool_block *b) {
     list->count--;
 }
 
+void dpool_list_insert_by_epoch(dpool_list *list, dpool_block *b) {
+    dpool_block *before = list->last;
+    while (before != NULL && before->epoch > b->epoch) {
+        before = before->list_prev;
+    }
+    dpool_block *after = before != NULL ? before->list_next : list->first;
+    b->list_prev = before;
+    b->list_next = after;
+    *(before != NULL ? &before->list_next : &list->first) = b;
+    *(after != NULL ? &after->list_prev : &list->last) = b;
+    list->count++;
+}
+
 /* ---- Finding and making arenas ------------------------------------------------------------- */
 
-static ductile_stream canonical(ductile_stream stream) {
+ductile_stream dpool_canonical_stream(ductile_stream stream) {
     return (uintptr_t)stream == LEGACY_STREAM ? NULL : stream;
 }
 
@@ -74,7 +87,7 @@ _Static_assert(DPOOL_ARENA_BUCKETS == 256, "8 bits of the hash choose the bucket
 
 dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const dpool_private *pool,
                                      ductile_stream stream) {
-    stream = canonical(stream);
+    stream = dpool_canonical_stream(stream);
     uint64_t thread = dpool_thread_of(stream);
     dpool_arena *arena = *bucket_of(a, stream, thread);
     while (arena != NULL &&
@@ -85,7 +98,7 @@ dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const dpool_private *
 }
 
 dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream) {
-    stream = canonical(stream);
+    stream = dpool_canonical_stream(stream);
     dpool_arena *arena = *bucket_of(a, stream, dpool_thread_of(stream));
     while (arena != NULL && !dpool_arena_is_of(arena, stream)) {
         arena = arena->next_in_bucket;
@@ -94,7 +107,7 @@ dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream)
 }
 
 bool dpool_arena_is_of(const dpool_arena *arena, ductile_stream stream) {
-    stream = canonical(stream);
+    stream = dpool_canonical_stream(stream);
     return arena->stream == stream && arena->thread == dpool_thread_of(stream) && !arena->is_gone;
 }
 
@@ -102,7 +115,7 @@ static dpool_arena *new_arena(dpool_private *pool, ductile_stream stream) {
     dpool_arena *arena = calloc(1, sizeof *arena);
     if (arena != NULL) {
         arena->pool = pool;
-        arena->stream = canonical(stream);
+        arena->stream = dpool_canonical_stream(stream);
         arena->thread = dpool_thread_of(arena->stream);
         arena->alloc_epoch = 1;
         arena->gaps_tolerated = DPOOL_GAPS_TOLERATED;
@@ -122,6 +135,7 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
         arena->pool->n_arenas++;
     }
     arena->next = a->arenas;
+    arena->never_waits = dpool_is_barred_locked(a, arena->stream, arena->thread);
     a->arenas = arena;
     a->counts.arenas++;
     if (a->counts.arenas == 2) {

@@ -47,13 +47,40 @@ typedef struct dpool_region {
  * free, or NULL when recording failed, which never means "done". */
 typedef struct dpool_use {
     ductile_stream stream;
-    uint64_t thread; /* per-thread default stream: whose; else 0                          */
-    bool is_gone;    /* the stream was named done: the marker was recorded then, or never */
+    uint64_t thread;   /* per-thread default stream: whose; else 0                          */
+    bool is_gone;      /* the stream was named done: the marker was recorded then, or never */
+    bool is_done;      /* in a span with waits: the host knows it, and the marker is gone   */
+    bool is_barred;    /* the same: no stream may wait for this one                         */
+    uint32_t priority; /* first use of a span, see below */
     dvmm_marker *marker;
     struct dpool_use *next;
-    dpool_block *block;             /* first use of a PENDING block only: */
-    struct dpool_use *pending_next; /* the arena's pending list; itself: in none yet */
+    union {
+        struct { /* first use of a PENDING block: */
+            dpool_block *block;
+            struct dpool_use *pending_next; /* the arena's pending list; itself: in none yet */
+        };
+        struct { /* first use of a span with waits (wait_map.h): */
+            ductile_addr addr;
+            ductile_addr end;
+            struct dpool_use *left;
+            struct dpool_use *right;
+        };
+    };
 } dpool_use;
+
+/* The spans with waits, see wait_map.h. */
+typedef struct dpool_wait_map {
+    dpool_use *root;
+    _Atomic uint64_t n; /* changed under the hot lock */
+    ductile_addr polled_to;
+} dpool_wait_map;
+
+/* A stream that never waits, and is never waited for, on the GPU. */
+typedef struct dpool_barred {
+    ductile_stream stream;
+    uint64_t thread;
+    struct dpool_barred *next;
+} dpool_barred;
 
 /* Doubly linked through list_prev and list_next. */
 typedef struct dpool_list {
@@ -77,7 +104,7 @@ typedef struct dpool_arena {
     struct dpool_arena *next; /* all arenas */
     /* guarded by the hot lock */
     dpool_list gaps;     /* GAP blocks */
-    dpool_list retiring; /* RETIRING blocks, oldest first */
+    dpool_list retiring; /* RETIRING blocks, by epoch */
     dpool_use *pending_first;
     dpool_use *pending_last;
     dpool_region *regions;
@@ -97,8 +124,9 @@ typedef struct dpool_arena {
     uint64_t rises_above;    /* live_bytes above which the peak grows or the dip is over */
     uint64_t gaps_tolerated; /* more gaps than this make healing due at any time         */
     bool heal_due;
-    bool is_gone;                     /* the stream was named done: it is never named again */
-    uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
+    bool is_gone;       /* the stream was named done: it is never named again                  */
+    bool never_waits;   /* neither on the GPU for others, nor they for it                      */
+    uint32_t n_waiters; /* threads waiting without locks that will come back to it */
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
     uint32_t n_marks;
     dpool_free_index index;
@@ -146,7 +174,9 @@ struct ductile_allocator {
     dpool_arena *arenas;
     dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
     dseg_set segments;
-    dpool_use *spare_uses;  /* linked by next */
+    dpool_use *spare_uses; /* linked by next */
+    dpool_wait_map waits;
+    dpool_barred *barred;
     uint64_t lost_reported; /* of counts.lost, said in the log */
     /* guarded by the slow lock */
     dvmm_handle_store store;
@@ -161,6 +191,9 @@ struct ductile_allocator {
 
 void dpool_list_append(dpool_list *list, dpool_block *b);
 void dpool_list_remove(dpool_list *list, dpool_block *b);
+
+/* Behind the last one of no later epoch. Quick when epochs mostly rise. */
+void dpool_list_insert_by_epoch(dpool_list *list, dpool_block *b);
 
 /* ---- Arenas and regions -------------------------------------------------------------------- */
 
@@ -194,6 +227,17 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
 
 /* A number that names the calling thread, never used again. */
 uint64_t dpool_this_thread(void);
+/* Is the stream one that never waits? Hot lock held. */
+bool dpool_is_barred_locked(const ductile_allocator *a, ductile_stream stream, uint64_t thread);
+
+/* The stream is done: its handle may come to name another one. Hot lock held. */
+void dpool_unbar_locked(ductile_allocator *a, ductile_stream stream);
+
+/* Forgets all such streams. Destroying only. */
+void dpool_barred_fini(ductile_allocator *a);
+
+/* One handle for each stream: NULL for the legacy default stream. */
+ductile_stream dpool_canonical_stream(ductile_stream stream);
 
 /* Which thread's stream the handle names: 0 unless it is the per-thread default stream. */
 uint64_t dpool_thread_of(ductile_stream stream);

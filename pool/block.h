@@ -13,7 +13,8 @@
  *
  * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
  * Two neighbours are never both FREE, nor both GAP.
- * Guarded by the hot lock; a BUSY or RETIRING block is changed by the slow lock's holder only.
+ * Guarded by the hot lock; a BUSY or RETIRING block is changed by the slow lock's holder only, but
+ * for the epoch of a BUSY one, which a wait may raise (wait_map.h).
  */
 #ifndef DUCTILE_POOL_BLOCK_H
 #define DUCTILE_POOL_BLOCK_H

@@ -4,6 +4,7 @@
 #include "pool/pools.h"
 #include "pool/progress.h"
 #include "pool/stream_use.h"
+#include "pool/wait_map.h"
 
 #include <stdlib.h>
 
@@ -123,11 +124,13 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     } else {
         forget_mappings(a);
     }
+    dpool_wait_map_fini(a);
     first = keep_first(first, destroy_arenas(a));
     dvmm_store_fini(&a->store);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
     dpool_pools_fini(a);
     dpool_spare_uses_free(a);
+    dpool_barred_fini(a);
     dpool_plan_fini(a);
     dpool_oom_callbacks_fini(&a->oom_callbacks);
     dpool_nodes_fini(&a->nodes);

@@ -6,10 +6,14 @@
 #include "pool/pools.h"
 #include "pool/progress.h"
 #include "pool/serve.h"
+#include "pool/wait_map.h"
 
 /* Granules unmapped in one call: a bounded stall, but never less than the call may retire, or
  * retiring addresses would pile up and push the arena ever higher. */
 enum { RECLAIM_PER_CALL = 64 };
+
+/* Markers of spans with waits that one call asks about. */
+enum { WAITS_PER_CALL = 64 };
 
 dvmm_capture_mode dpool_slow_enter(ductile_allocator *a) {
     dti_lock_take(&a->slow);
@@ -27,6 +31,11 @@ static bool serve(ductile_allocator *a, dpool_request *r) {
     dti_lock_take(&a->hot);
     r->block = dpool_serve_locked(a, r->arena, r->size, r->requested);
     dti_lock_open(&a->hot);
+    if (r->block != NULL && dpool_wait_hand_out(a, r->block) == NULL) {
+        dti_lock_take(&a->hot); /* the stream cannot wait: perhaps another block needs no wait */
+        r->block = dpool_wait_serve_around_locked(a, r->arena, r->size, r->requested);
+        dti_lock_open(&a->hot);
+    }
     return r->block != NULL;
 }
 
@@ -63,7 +72,8 @@ static planned plan_locked(ductile_allocator *a, dpool_request *r, unsigned sour
     if (a->nodes.n_spare < dpool_plan_nodes(a, r->size)) {
         return PLAN_LACKS_NODES; /* hits of other threads took them */
     }
-    dpool_place place = dpool_place_choose_locked(a, r->arena, r->size);
+    dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
+                                  : dpool_place_choose_locked(a, r->arena, r->size);
     if (place.block == NULL) {
         return PLAN_LACKS_RANGE;
     }
@@ -111,8 +121,7 @@ static unsigned foreign_donors(const ductile_allocator *a) {
     return a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF ? 0 : DPOOL_FOREIGN_DONORS;
 }
 
-static ductile_status grow(ductile_allocator *a, dpool_request *r) {
-    unsigned foreign = foreign_donors(a) | (r->from_pools ? DPOOL_POOL_DONORS : 0);
+static ductile_status grow_by_policy(ductile_allocator *a, dpool_request *r, unsigned foreign) {
     unsigned all = DPOOL_OWN_DONORS | foreign;
     if (a->options.recycle == DUCTILE_RECYCLE_NEVER) {
         return grow_from(a, r, 0);
@@ -127,12 +136,24 @@ static ductile_status grow(ductile_allocator *a, dpool_request *r) {
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && dpool_has_pools(a) && foreign_donors(a) != 0) {
         status = grow_from(a, r, all | DPOOL_POOL_DONORS);
     }
-    if (status != DUCTILE_OK && a->plan->mark_failed) {
-        /* Own memory cannot move without a marker; what others have proven done can. */
-        status = dvmm_usable(a->driver);
-        status = status == DUCTILE_OK ? grow_from(a, r, foreign) : status;
-    }
     return status;
+}
+
+/* A stream that cannot be marked, or cannot wait, just now: its own memory stays where it is, or as
+ * it is. What others have proven done can move, and new memory can come. */
+static ductile_status grow(ductile_allocator *a, dpool_request *r) {
+    unsigned foreign = foreign_donors(a) | (r->from_pools ? DPOOL_POOL_DONORS : 0);
+    r->in_gap = false;
+    ductile_status status = grow_by_policy(a, r, foreign);
+    if (status == DUCTILE_OK || !(a->plan->mark_failed || a->plan->wait_failed)) {
+        return status;
+    }
+    status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    r->in_gap = r->could_not_wait = a->plan->wait_failed;
+    return grow_from(a, r, foreign);
 }
 
 /* ---- One attempt, under the slow lock ------------------------------------------------------ */
@@ -156,12 +177,13 @@ static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
         status = dpool_plan_reserve(a, r->size);
     }
     if (status == DUCTILE_OK) {
-        status = dpool_reserve_room(a, 1);
+        status = dpool_reserve_room(a, 2);
     }
     if (status != DUCTILE_OK) {
         return status;
     }
     poll_all(a);
+    dpool_wait_poll(a, WAITS_PER_CALL);
     if (serve(a, r)) {
         return DUCTILE_OK;
     }

@@ -11,11 +11,13 @@ typedef struct dpool_request {
     uint64_t requested;         /* as asked for */
     struct dpool_private *pool; /* NULL: none */
     ductile_stream stream;
-    bool is_soft;       /* nothing is created above the soft limit            */
-    bool from_pools;    /* private pools in use are to help out               */
-    dpool_arena *arena; /* set by the first attempt                           */
-    dpool_block *block; /* the result */
-    uint64_t missing;   /* after ERR_OUT_OF_MEMORY: memory that would have done */
+    bool is_soft;        /* nothing is created above the soft limit            */
+    bool from_pools;     /* private pools in use are to help out               */
+    bool could_not_wait; /* the stream, on the GPU, for what its free memory needs */
+    bool in_gap;         /* its place is to be all new                             */
+    dpool_arena *arena;  /* set by the first attempt                           */
+    dpool_block *block;  /* the result */
+    uint64_t missing;    /* after ERR_OUT_OF_MEMORY: memory that would have done */
 } dpool_request;
 
 /* One attempt: polls, searches again, moves or creates memory. Waits for nothing. Slow lock held.

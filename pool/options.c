@@ -408,8 +408,6 @@ static ductile_status check_support(const ductile_options *o, char *message, siz
     const char *what = NULL;
     if (o->recycle == DUCTILE_RECYCLE_EAGER) {
         what = "recycle:eager";
-    } else if (o->record_stream == DUCTILE_RECORD_WAIT) {
-        what = "record_stream:wait";
     } else if (o->cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT) {
         what = "cross_stream_reuse:wait";
     } else if (o->shareable != 0) {

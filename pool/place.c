@@ -66,3 +66,14 @@ dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_ar
     }
     return best;
 }
+
+dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                      uint64_t size) {
+    uint64_t lacks = granules_of(a, size);
+    dpool_block *best = NULL;
+    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+        bool fits = gap->size >= lacks * a->granule;
+        best = fits && (best == NULL || gap->addr < best->addr) ? gap : best;
+    }
+    return (dpool_place){best, best != NULL ? best->addr : 0, lacks};
+}

@@ -22,4 +22,8 @@ typedef struct dpool_place {
 dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size);
 
+/* The lowest gap that holds all of it, for a stream that cannot have free memory as it is. */
+dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                      uint64_t size);
+
 #endif

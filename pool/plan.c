@@ -3,6 +3,7 @@
 #include "pool/plan.h"
 
 #include "pool/pools.h"
+#include "pool/wait_map.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
@@ -78,7 +79,7 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
     p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
     p->seq = p->lacks = 0;
-    p->mark_failed = false;
+    p->mark_failed = p->wait_failed = false;
 }
 
 /* ---- The window ---------------------------------------------------------------------------- */
@@ -148,23 +149,37 @@ static void busy_window(ductile_allocator *a, const dpool_place *place, uint64_t
 
 /* ---- Donors -------------------------------------------------------------------------------- */
 
-/* The granules of b that are backed by whole handles inside it: [*low, *high). */
-static bool whole_handles(const ductile_allocator *a, const dpool_block *b, uint32_t *low,
-                          uint32_t *high) {
-    const dseg_segment *seg = b->region->seg;
-    *low = dseg_granule(seg, granule_ceil(a, b->region, b->addr));
-    *high = dseg_granule(seg, granule_floor(a, b->region, dpool_end(b)));
-    while (*low < *high && seg->slots[*low].offset != 0) {
-        (*low)++;
+/* Granules [low, high) of a segment. */
+typedef struct span {
+    uint32_t low;
+    uint32_t high;
+} span;
+
+static bool is_empty(span s) {
+    return s.low >= s.high;
+}
+
+/* Without the handles that begin before it or end behind it. */
+static span trim_to_handles(const dseg_segment *seg, span s) {
+    while (!is_empty(s) && seg->slots[s.low].offset != 0) {
+        s.low++;
     }
-    while (*low < *high) {
-        const dseg_slot *last = &seg->slots[*high - 1];
+    while (!is_empty(s)) {
+        const dseg_slot *last = &seg->slots[s.high - 1];
         if (last->offset == last->handle->n_granules - 1) {
             break;
         }
-        (*high)--;
+        s.high--;
     }
-    return *low < *high;
+    return s;
+}
+
+/* The granules of b that are backed by whole handles inside it. */
+static span whole_handles(const ductile_allocator *a, const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    return trim_to_handles(seg,
+                           (span){dseg_granule(seg, granule_ceil(a, b->region, b->addr)),
+                                  dseg_granule(seg, granule_floor(a, b->region, dpool_end(b)))});
 }
 
 static bool is_gap(const dpool_block *b) {
@@ -198,23 +213,21 @@ static bool can_add_donor(const ductile_allocator *a) {
 }
 
 /* Where every handle is one granule, a donor is a run of them, never more than is needed. */
-static void donate_run(ductile_allocator *a, dpool_block *b, uint32_t low, uint32_t high,
-                       uint64_t need) {
-    uint32_t n = (uint32_t)dti_min(high - low, need);
-    add_donor(a, b, take_from_top(b) ? high - n : low, n);
+static void donate_run(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
+    uint32_t n = (uint32_t)dti_min(s.high - s.low, need);
+    add_donor(a, b, take_from_top(b) ? s.high - n : s.low, n);
 }
 
 /* Handles of several granules are donors one by one, because some may not fit any piece. */
-static void donate_singly(ductile_allocator *a, dpool_block *b, uint32_t low, uint32_t high,
-                          uint64_t need) {
+static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
     const dseg_segment *seg = b->region->seg;
     uint64_t enough = a->plan->donated + need;
-    while (high > low && a->plan->donated < enough && can_add_donor(a)) {
-        uint32_t n = seg->slots[high - 1].handle->n_granules;
-        ductile_addr start = dseg_addr(seg, high - n);
+    while (!is_empty(s) && a->plan->donated < enough && can_add_donor(a)) {
+        uint32_t n = seg->slots[s.high - 1].handle->n_granules;
+        ductile_addr start = dseg_addr(seg, s.high - n);
         dpool_block *below = b->addr < start ? b : NULL;
-        add_donor(a, b, high - n, n);
-        high -= n;
+        add_donor(a, b, s.high - n, n);
+        s.high -= n;
         if (below == NULL) {
             return;
         }
@@ -222,16 +235,35 @@ static void donate_singly(ductile_allocator *a, dpool_block *b, uint32_t low, ui
     }
 }
 
+/* Of another stream's free memory, the part on which no recorded work may be under way. */
+static span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, span s) {
+    while (!is_empty(s)) {
+        const dpool_use *due =
+            dpool_wait_find_due_locked(a, dseg_addr(seg, s.low), dseg_addr(seg, s.high));
+        if (due == NULL) {
+            break;
+        }
+        if (due->addr >= dseg_addr(seg, s.low + 1)) {
+            s.high = dseg_granule(seg, due->addr);
+        } else {
+            s.low = dseg_granule(seg, due->end - 1) + 1;
+        }
+    }
+    return trim_to_handles(seg, s);
+}
+
 static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
-    uint32_t low;
-    uint32_t high;
-    if (!whole_handles(a, b, &low, &high)) {
+    span s = whole_handles(a, b);
+    if (!dpool_waits_are_none(a) && b->region->arena != a->plan->arena) {
+        s = spare_due_waits(a, b->region->seg, s);
+    }
+    if (is_empty(s)) {
         return;
     }
     if (a->max_handle_granules == 1) {
-        donate_run(a, b, low, high, need);
+        donate_run(a, b, s, need);
     } else {
-        donate_singly(a, b, low, high, need);
+        donate_singly(a, b, s, need);
     }
 }
 
@@ -306,10 +338,8 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
 /* The topmost FREE block above the gap, in its run, that can give a handle; NULL for none. */
 static dpool_block *top_of_run(const ductile_allocator *a, dpool_block *gap) {
     dpool_block *top = NULL;
-    uint32_t low;
-    uint32_t high;
     for (dpool_block *b = gap->next; b != NULL; b = b->next) {
-        if (b->state == DPOOL_FREE && whole_handles(a, b, &low, &high)) {
+        if (b->state == DPOOL_FREE && !is_empty(whole_handles(a, b))) {
             top = b;
         } else if (b->state != DPOOL_GAP && b->state != DPOOL_FREE) {
             break;
@@ -358,9 +388,10 @@ bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_bloc
 
 static void retire_donor(ductile_allocator *a, dpool_block *b, uint64_t seq) {
     dpool_arena *arena = b->region->arena;
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     b->state = DPOOL_RETIRING;
     dpool_set_epoch(b, arena == a->plan->arena ? seq : 0);
-    dpool_list_append(&arena->retiring, b);
+    dpool_list_insert_by_epoch(&arena->retiring, b);
     arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
     a->counts.retiring += b->size;
@@ -396,6 +427,9 @@ static void free_surplus(ductile_allocator *a, dpool_block *b) {
 dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested) {
     dpool_plan *p = a->plan;
     uint64_t bytes = p->n_granules * a->granule;
+    for (uint32_t i = 0; i < p->n_own_donors; i++) {
+        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
+    }
     p->arena->mapped_bytes += bytes;
     a->counts.mapped += bytes;
     settle_donors(a, true);

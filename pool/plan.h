@@ -55,6 +55,7 @@ typedef struct dpool_plan {
     uint64_t seq;        /* of the marker recorded when own memory moves               */
     uint64_t lacks;      /* bytes of memory that would have made it succeed            */
     bool mark_failed;    /* execute failed because that marker could not be recorded   */
+    bool wait_failed;    /* the same, because the stream could not wait on the GPU     */
     uint64_t host_bytes;
 } dpool_plan;
 

@@ -2,6 +2,7 @@
 /* Carrying a plan out: marker, handles, mappings; and undoing them in reverse. */
 #include "pool/plan.h"
 #include "pool/progress.h"
+#include "pool/wait_map.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
@@ -160,13 +161,29 @@ static void retire_donors(ductile_allocator *a) {
     }
 }
 
+/* The stream waits for other streams' work on what it gets or moves. */
+static ductile_status settle_waits(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t i = 0; i < p->n_own_donors && status == DUCTILE_OK; i++) {
+        status = dpool_wait_settle(a, p->donors[i]);
+    }
+    uint64_t seen = 0;
+    for (dpool_block *b = p->body; seen < p->body_bytes && status == DUCTILE_OK; b = b->next) {
+        seen += b->size;
+        status = dpool_wait_settle(a, b);
+    }
+    return status;
+}
+
 ductile_status dpool_plan_execute(ductile_allocator *a) {
     dpool_plan *p = a->plan;
     uint32_t n_mapped = 0;
-    /* The marker comes before the maps (U5), so that undoing them never depends on it: donors are
-     * FREE, so all work that used them was issued before now. */
-    ductile_status status = DUCTILE_OK;
-    if (p->n_own_donors > 0) {
+    /* Waits and the marker come before the maps (U5), so that undoing them never depends on either:
+     * donors are FREE, so all work that used them was issued before now. */
+    ductile_status status = dpool_waits_are_none(a) ? DUCTILE_OK : settle_waits(a);
+    p->wait_failed = status != DUCTILE_OK;
+    if (status == DUCTILE_OK && p->n_own_donors > 0) {
         status = dpool_mark(a, p->arena, &p->seq);
         p->mark_failed = status != DUCTILE_OK;
     }

@@ -6,6 +6,7 @@
 #include "pool/pools.h"
 #include "pool/progress.h"
 #include "pool/trim.h"
+#include "pool/wait_map.h"
 
 enum {
     MOST_CLIMBS = 4,   /* others may free all the time: this often at most is all looked at again */
@@ -154,6 +155,18 @@ static bool wait_for_pending(ductile_allocator *a, dpool_climb *c) {
     return awaited > 0;
 }
 
+/* A stream that cannot wait on the GPU: the host does, for the work on the arena's free memory. */
+static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
+    bool waited = false;
+    ductile_addr waited_to = 0;
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    while (c->request->could_not_wait && dpool_wait_on_host(a, &waited_to, UINT64_MAX)) {
+        waited = true;
+    }
+    dvmm_capture_restore(a->driver, mode);
+    return waited;
+}
+
 /* ---- All work of the device ---------------------------------------------------------------- */
 
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
@@ -164,7 +177,8 @@ static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *are
         return arena->pending_first != NULL;
     }
     const dpool_block *b = dpool_index_below(&arena->index, NULL);
-    while (b != NULL && b->size >= a->granule && b->epoch < dpool_proven_epoch(arena)) {
+    while (b != NULL && b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
+           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b))) {
         b = dpool_index_below(&arena->index, b);
     }
     return b != NULL && b->size >= a->granule;
@@ -210,6 +224,7 @@ static const rung ladder[] = {
     {ask_pools, false},                    /* proven memory of pools in use             */
     {ask_callbacks, false},                /* memory of the user's                      */
     {wait_for_pending, true},              /* memory that recorded streams still use    */
+    {wait_for_spans, true},                /* the same, of a stream that cannot wait    */
     {wait_for_all_work, false},            /* memory of silent streams                  */
     {wait_and_pass_through_driver, false}, /* the second again, now that all is proven  */
 };

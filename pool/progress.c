@@ -3,6 +3,7 @@
 
 #include "pool/pools.h"
 #include "pool/stream_use.h"
+#include "pool/wait_map.h"
 
 #include "vmm/capture.h"
 
@@ -249,8 +250,8 @@ uint64_t dpool_count_pending_marks(ductile_allocator *a) {
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_take(&a->hot);
     dpool_block *b = arena->retiring.first;
-    while (b != NULL && b->epoch > arena->done_seq) {
-        b = b->list_next;
+    if (b != NULL && b->epoch > arena->done_seq) {
+        b = NULL; /* later ones are not done either */
     }
     if (b != NULL) {
         dpool_list_remove(&arena->retiring, b);
@@ -377,6 +378,7 @@ static bool wait_and_settle(ductile_allocator *a, bool *captured) {
     bool done = !*captured && dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
     if (done) {
         dpool_snapshot_settle(a, &snapshot, true);
+        dpool_wait_poll(a, UINT32_MAX);
     }
     dpool_snapshot_drop(a, &snapshot);
     return done;

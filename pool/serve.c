@@ -3,6 +3,7 @@
 
 #include "pool/heal.h"
 #include "pool/stream_use.h"
+#include "pool/wait_map.h"
 
 dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                 uint64_t requested) {
@@ -13,6 +14,9 @@ dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64
     dpool_block *b = dpool_index_best(index, size);
     if (b == NULL) {
         return NULL;
+    }
+    if (!dpool_waits_are_none(a)) {
+        b = dpool_wait_prefer_locked(a, index, b);
     }
     unsigned slot = dpool_index_leave(index, b);
     if (b->size > size) {

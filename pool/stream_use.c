@@ -2,6 +2,7 @@
 #include "pool/stream_use.h"
 
 #include "pool/serve.h"
+#include "pool/wait_map.h"
 
 #include <stdlib.h>
 
@@ -75,13 +76,26 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.pending_blocks++;
 }
 
+/* Free for its own stream, behind a wait on the GPU; false where that cannot be. */
+static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
+    dti_lock_take(&a->hot);
+    bool is_possible = dpool_wait_is_possible_locked(a, uses);
+    if (is_possible) {
+        dpool_wait_add_locked(a, uses);
+    }
+    dti_lock_open(&a->hot);
+    return is_possible;
+}
+
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (!use->is_gone && dpool_may_name(use->stream, use->thread)) {
             (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
         }
     }
-    dpool_pending_append(a, uses);
+    if (a->options.record_stream != DUCTILE_RECORD_WAIT || !becomes_free_at_once(a, uses)) {
+        dpool_pending_append(a, uses);
+    }
 }
 
 static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {

@@ -5,6 +5,7 @@
 #include "pool/log.h"
 #include "pool/pools.h"
 #include "pool/progress.h"
+#include "pool/wait_map.h"
 
 #include "vmm/base/align.h"
 
@@ -66,7 +67,8 @@ typedef struct candidates {
 } candidates;
 
 static bool is_proven(const ductile_allocator *a, const dpool_arena *arena, const dpool_block *b) {
-    return b->size >= a->granule && b->epoch < dpool_proven_epoch(arena);
+    return b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
+           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
 }
 
 static bool make_room(candidates *c) {
@@ -192,6 +194,7 @@ static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {
     dti_lock_take(&a->hot);
     region->arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     if (status == DUCTILE_OK) {
         (void)dpool_make_gap_locked(a, b);
     } else {
@@ -251,6 +254,7 @@ static void poll_everything(ductile_allocator *a) {
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         dpool_poll(a, arena, UINT32_MAX);
     }
+    dpool_wait_poll(a, UINT32_MAX);
 }
 
 static void drop_empty_ranges(ductile_allocator *a) {
@@ -343,6 +347,9 @@ static void wait_for_pending(ductile_allocator *a) {
 static ductile_status wait_for_work(ductile_allocator *a, const scope *s) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     wait_for_pending(a);
+    ductile_addr waited_to = 0;
+    while (dpool_wait_on_host(a, &waited_to, UINT64_MAX)) {
+    }
     ductile_status status = DUCTILE_OK;
     bool captured = false;
     if (!needs_context(a, s) || !dpool_wait_context(a, &captured)) {

@@ -6,6 +6,7 @@
  */
 #include "pool/pools.h"
 #include "pool/stream_use.h"
+#include "pool/wait_map.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -131,6 +132,9 @@ static void check_block(check *c, const dpool_block *b) {
               "two neighbours in the state", b->state, 0, b->addr);
     expect_at(c, "B6", b->state != DPOOL_LIVE || b->requested <= b->size, "a live block's request",
               b->state == DPOOL_LIVE ? b->requested : 0, b->size, b->addr);
+    bool may_wait = b->state == DPOOL_FREE || b->state == DPOOL_LIVE;
+    expect_at(c, "W1", may_wait || !dpool_wait_covers_locked(c->a, b->addr, dpool_end(b)),
+              "a span with waits over a block in the state", b->state, DPOOL_FREE, b->addr);
     check_granules(c, b);
     count_block(c, b);
 }
@@ -407,6 +411,7 @@ static void check_all(check *c) {
     for (const dpool_private *pool = c->a->pools; pool != NULL; pool = pool->next) {
         check_pool(c, pool);
     }
+    expect_at(c, "W1", dpool_wait_check_locked(c->a), "the map of waits", 0, 1, 0);
     check_totals(c);
     if (!c->broken) { /* what is broken may lead anywhere */
         check_handles(c);

@@ -103,6 +103,16 @@ ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *m) {
     return status;
 }
 
+ductile_status dvmm_marker_wait_on(dvmm_marker_pool *pool, ductile_stream stream, dvmm_marker *m) {
+    if (dvmm_marker_query(pool, m) == DUCTILE_OK) {
+        return DUCTILE_OK;
+    }
+    if (dvmm_is_capturing(pool->driver, stream)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    return dvmm_stream_wait_event(pool->driver, stream, m->event);
+}
+
 ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool) {
     return dvmm_context_sync(pool->driver);
 }

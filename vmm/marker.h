@@ -45,6 +45,14 @@ ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 /* Waits on the host. */
 ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
 
+/*
+ * Later work of the stream starts once the marker's work is done; no call is made when it is known
+ * to be. Pre: inside a call that names this stream (U7).
+ * ERR_CAPTURING when the stream is being captured: its graph cannot wait for work outside of it.
+ */
+ductile_status dvmm_marker_wait_on(dvmm_marker_pool *pool, ductile_stream stream,
+                                   dvmm_marker *marker);
+
 /* Waits on the host for all work of the device. Pre: no capture is known to be under way. */
 ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool);
 

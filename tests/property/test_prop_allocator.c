@@ -47,6 +47,10 @@ static const geometry geometries[] = {
     {DUCTILE_SCHEDULE_RANDOM, 0, 18, 2, 64 * MIB, true, "heal:off"},
     {DUCTILE_SCHEDULE_LAZY, 0, 19, 3, 128 * MIB, true, "retain_bytes:8M"},
     {DUCTILE_SCHEDULE_LAGGING, 9, 20, 3, 128 * MIB, true, "garbage_collection_threshold:0.6"},
+    {DUCTILE_SCHEDULE_EAGER, 0, 0, 3, 64 * MIB, true, "record_stream:wait"},
+    {DUCTILE_SCHEDULE_LAGGING, 20, 21, 4, 128 * MIB, true, "record_stream:wait"},
+    {DUCTILE_SCHEDULE_LAZY, 0, 22, 3, 128 * MIB, true, "record_stream:wait,check:3"},
+    {DUCTILE_SCHEDULE_RANDOM, 0, 23, 8, 256 * MIB, true, "record_stream:wait"},
 };
 #define N_GEOMETRIES (sizeof geometries / sizeof geometries[0])
 #define N_SEEDS 6

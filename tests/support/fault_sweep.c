@@ -115,7 +115,10 @@ static const char *remains_are_explained(const world *w, uint64_t segments, uint
     ductile_virtual_state v = fixture_state(&w->f);
     uint64_t at_stake = bytes_at_stake(&failed);
     bool has_lost = at_stake > 0 || failed.syncs > 0;
-    NEED(v.violations == 0, "the device saw %llu violations", ULL(v.violations));
+    char violation[256] = "";
+    ductile_virtual_last_violation(w->f.gpu, violation, sizeof violation);
+    NEED(v.violations == 0, "the device saw %llu violations, the last: %s", ULL(v.violations),
+         violation);
     if (failed.syncs == 0) {
         NEED(v.used_bytes <= at_stake, "%llu bytes are left, failed calls were about %llu",
              ULL(v.used_bytes), ULL(at_stake));
