@@ -59,6 +59,11 @@ find_plot_python() {
     return 1
 }
 
+# A virtual environment that can install packages: Debian ships that part of Python by itself.
+has_venv() {
+    python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 9))'
+}
+
 # Prints "package reason" for each thing that a group needs and the machine lacks.
 # A reason names what is wanted where the package alone does not say it.
 list_missing() {
@@ -79,6 +84,9 @@ list_missing() {
             want g++ "a C++ compiler" command -v c++
             want pkg-config pkg-config command -v pkg-config
             want libcriterion-dev "Criterion 2.4.1 or newer" has_criterion
+            ;;
+        python)
+            want python3-venv "Python 3.9 or newer with venv" has_venv
             ;;
         picture)
             want python3-matplotlib "Python 3 with matplotlib" find_plot_python

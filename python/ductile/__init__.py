@@ -39,6 +39,7 @@ from ductile._errors import (
     Unsupported,
 )
 from ductile._native import bench_path, include_dir, library_path
+from ductile._share import allocators, record_stream, share, shared
 from ductile._virtual import VirtualGPU, VirtualState
 
 __version__ = _abi.VERSION
@@ -72,9 +73,13 @@ __all__ = [
     "VirtualGPU",
     "VirtualState",
     "__version__",
+    "allocators",
     "bench_path",
     "include_dir",
     "library_path",
+    "record_stream",
+    "share",
+    "shared",
 ]
 
 _ON_DEMAND = frozenset(("cupy", "numba", "rmm", "torch"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ductile import _abi, _log
 from ductile._abi import BlockState, Stats
-from ductile._errors import CorruptHeap, InvalidArgument, error_from_status
+from ductile._errors import CorruptHeap, InvalidArgument, ProcessGone, error_from_status
 from ductile._native import lib
 from ductile._streams import StreamLike, stream_handle
 
@@ -116,6 +117,7 @@ class Allocator:
         self, device: int = 0, *, virtual: Optional[VirtualGPU] = None, **options: OptionValue
     ) -> None:
         self._pointer: Optional[int] = None
+        self._borrowed = False
         self._device = device
         self._virtual = virtual
         wanted = _abi.ductile_options()
@@ -137,6 +139,26 @@ class Allocator:
             virtual._adopt(self)
 
     # ---- Life ----------------------------------------------------------------------------------
+
+    @classmethod
+    def borrow(cls, pointer: int, device: int = 0) -> Allocator:
+        """An object for an allocator that somebody else made, and will destroy.
+
+        Args:
+            pointer: the ductile_allocator *. `close` only lets go of it.
+            device: its ordinal.
+        """
+        found = cls.__new__(cls)
+        found._pointer = pointer
+        found._borrowed = True
+        found._device = device
+        found._virtual = None
+        return found
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether somebody else made it, and will destroy it."""
+        return self._borrowed
 
     @property
     def pointer(self) -> int:
@@ -170,7 +192,7 @@ class Allocator:
             DriverError, DeviceLost: something could not be given back; the rest is.
         """
         pointer, self._pointer = self._pointer, None
-        if pointer is not None:
+        if pointer is not None and not self._borrowed:
             self._check(lib.ductile_destroy(pointer), "close")
 
     def __enter__(self) -> Allocator:
@@ -186,7 +208,7 @@ class Allocator:
 
     def __del__(self) -> None:
         # At exit the driver frees what a process leaves, and others may still use the memory.
-        if getattr(self, "_pointer", None) is None or sys.is_finalizing():
+        if getattr(self, "_pointer", None) is None or self._borrowed or sys.is_finalizing():
             return
         warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
         self.close()
@@ -221,7 +243,7 @@ class Allocator:
         if size < 0:
             raise InvalidArgument(_abi.Status.ERR_INVALID_ARGUMENT, f"size {size} is negative")
         out = ctypes.c_ulonglong()
-        handle = stream if type(stream) is int else stream_handle(stream)
+        handle = stream_handle(stream)
         _log.forget()
         status = lib.ductile_alloc(self.pointer, size, handle, byref(out))
         if status:
@@ -457,7 +479,8 @@ class Buffer:
 
     def __del__(self) -> None:
         if getattr(self, "address", 0) and not sys.is_finalizing():
-            self.free()
+            with contextlib.suppress(ProcessGone):
+                self.free()
 
     def __repr__(self) -> str:
         return f"<ductile.Buffer of {self.size} bytes at {self.address:#x}>"

@@ -26,6 +26,10 @@ def _from_attribute(stream: Any) -> Optional[int]:
     return None
 
 
+# cudaStreamLegacy is another name of the default stream; one stream must have one name.
+_LEGACY = 1
+
+
 def stream_handle(stream: StreamLike) -> int:
     """The CUstream behind a stream object, as an integer.
 
@@ -39,13 +43,13 @@ def stream_handle(stream: StreamLike) -> int:
     """
     if stream is None:
         return 0
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
+    if type(stream) is int:
+        return 0 if stream == _LEGACY else stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         answer = protocol() if callable(protocol) else protocol
-        return int(answer[1])
+        return stream_handle(int(answer[1]))
     found = _from_attribute(stream)
-    if found is None:
+    if found is None or isinstance(stream, bool):
         raise TypeError(f"not a CUDA stream: {stream!r}")
-    return found
+    return stream_handle(found)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RMM, and with it cuDF, cuML and cuGraph, from Ductile.
+
+    import ductile.rmm
+    ductile.rmm.enable()            # before the first cuDF object
+
+RMM names the stream of every allocation and of every deallocation. The memory belongs to the first,
+and where the second is another one, its work is waited for too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import rmm
+
+from ductile._core import Allocator
+from ductile._errors import Error
+from ductile._log import logger
+from ductile._share import shared
+from ductile._streams import stream_handle
+
+__all__ = ["disable", "enable", "is_enabled", "resource"]
+
+# RMM's C++ side keeps plain pointers to the functions of a resource, and buffers may outlive it.
+_resources: dict[int, Any] = {}
+_previous: dict[int, Any] = {}
+
+
+def make_resource(allocator: Allocator) -> Any:
+    """A memory resource over any allocator. The caller keeps it alive as long as its memory."""
+
+    def allocate(size: int, stream: Any) -> int:
+        # A MemoryError here becomes rmm's out_of_memory, and a MemoryError again in Python.
+        return allocator.alloc(size, stream_handle(stream))
+
+    def deallocate(address: int, _size: int, stream: Any) -> None:
+        try:
+            allocator.free_on(address, stream_handle(stream))
+        except Error as error:  # RMM's deallocation may not fail
+            logger.error("%s", error)
+
+    return rmm.mr.CallbackMemoryResource(allocate, deallocate)
+
+
+def resource(device: int = 0) -> Any:
+    """The rmm.mr.DeviceMemoryResource of a device's shared allocator, always the same object.
+
+    Args:
+        device: ordinal.
+
+    Raises:
+        As `ductile.Allocator`.
+    """
+    if device not in _resources:
+        _resources[device] = make_resource(shared(device))
+    return _resources[device]
+
+
+def _visible_devices() -> int:
+    from ductile import _cuda
+
+    return len(_cuda.devices())
+
+
+def enable(device: Optional[int] = None) -> None:
+    """Makes RMM allocate from Ductile: sets the resource of a device, or of all devices.
+
+    Buffers that exist keep their memory. A second call does nothing.
+
+    Args:
+        device: ordinal; None: all.
+
+    Raises:
+        As `ductile.Allocator`.
+    """
+    for ordinal in range(_visible_devices()) if device is None else (device,):
+        if ordinal not in _previous:
+            wanted = resource(ordinal)
+            _previous[ordinal] = rmm.mr.get_per_device_resource(ordinal)
+            rmm.mr.set_per_device_resource(ordinal, wanted)
+
+
+def disable() -> None:
+    """Makes RMM allocate as before `enable`. Buffers that exist keep their memory."""
+    while _previous:
+        ordinal, previous = _previous.popitem()
+        rmm.mr.set_per_device_resource(ordinal, previous)
+
+
+def is_enabled() -> bool:
+    """Whether `enable` is in effect for any device."""
+    return bool(_previous)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: virtual devices, and one place that knows whether there is a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ductile
+from ductile import _share
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.path.exists("/dev/nvidiactl"):
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DUCTILE_CONF", raising=False)
+
+
+@pytest.fixture
+def gpu() -> Iterator[ductile.VirtualGPU]:
+    """A virtual GPU; at the end it must have seen no mistake."""
+    with ductile.VirtualGPU("1G") as found:
+        yield found
+        assert found.state().violations == 0, found.last_violation
+        assert found.state().poisoned == 0
+
+
+@pytest.fixture
+def allocator(gpu: ductile.VirtualGPU) -> ductile.Allocator:
+    return gpu.allocator(check=2)
+
+
+@pytest.fixture
+def shared(allocator: ductile.Allocator) -> Iterator[ductile.Allocator]:
+    """The allocator on the virtual GPU as the process's allocator of device 0."""
+    _share.adopt(0, allocator)
+    yield allocator
+    _share.adopt(0, None)

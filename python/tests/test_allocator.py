@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The allocator as Python sees it, on a virtual GPU: what it promises, and what it raises."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import warnings
+
+import pytest
+
+import ductile
+
+MIB = 1 << 20
+
+
+def test_addresses_are_aligned_and_apart(allocator):
+    found = sorted(allocator.alloc(size) for size in (1, 511, 512, 513, 3 * MIB))
+    assert all(address % 512 == 0 for address in found)
+    assert all(b - a >= 512 for a, b in zip(found, found[1:]))
+
+
+def test_no_bytes_have_no_address(allocator):
+    assert allocator.alloc(0) == 0
+    allocator.free(0)
+
+
+def test_a_freed_block_serves_the_next_request(allocator):
+    first = allocator.alloc(10 * MIB)
+    allocator.free(first)
+    assert allocator.alloc(10 * MIB) == first
+    assert allocator.stats().reserved_bytes == 10 * MIB
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [(512, ductile.InteriorPointer), (1 << 50, ductile.ForeignPointer)],
+)
+def test_pointers_that_are_no_start_are_told_apart(allocator, offset, error):
+    address = allocator.alloc(MIB)
+    for call in (allocator.free, allocator.query):
+        with pytest.raises(error) as caught:
+            call(address + offset)
+        assert caught.value.name.startswith("DUCTILE_ERR_")
+        assert isinstance(caught.value, ValueError)
+    allocator.free(address)
+
+
+def test_a_second_free_is_refused(allocator):
+    address = allocator.alloc(MIB)
+    allocator.free(address)
+    with pytest.raises(ductile.NotLive):
+        allocator.free(address)
+
+
+def test_out_of_memory_is_a_memory_error_that_says_who_holds_what(allocator):
+    held = allocator.alloc(900 * MIB)
+    with pytest.raises(ductile.OutOfMemory) as caught:
+        allocator.alloc(200 * MIB)
+    assert isinstance(caught.value, MemoryError)
+    assert caught.value.name == "DUCTILE_ERR_OUT_OF_MEMORY"
+    assert caught.value.details
+    assert str(900 * MIB) in str(caught.value) or "900" in str(caught.value)
+    smaller = allocator.alloc(100 * MIB)
+    allocator.free(smaller)
+    allocator.free(held)
+
+
+def test_a_negative_size_is_refused_before_c_sees_it(allocator):
+    with pytest.raises(ductile.InvalidArgument, match="negative"):
+        allocator.alloc(-1)
+
+
+def test_lines_of_an_earlier_call_do_not_explain_a_later_one(allocator):
+    with pytest.raises(ductile.OutOfMemory) as first:
+        allocator.alloc(2048 * MIB)
+    with pytest.raises(ductile.NotLive) as second:
+        allocator.free(allocator_freed(allocator))
+    assert first.value.details
+    assert second.value.details == ()
+
+
+def allocator_freed(allocator):
+    address = allocator.alloc(512)
+    allocator.free(address)
+    return address
+
+
+def test_what_the_library_says_reaches_the_logger(allocator, caplog):
+    with caplog.at_level(logging.DEBUG, "ductile"), pytest.raises(ductile.OutOfMemory):
+        allocator.alloc(2048 * MIB)
+    assert any("memory" in record.message for record in caplog.records)
+
+
+# ---- Options -----------------------------------------------------------------------------------
+
+
+def test_options_take_python_values(gpu):
+    with gpu.allocator(
+        limit_bytes="64M", zero=True, recycle="never", retain_bytes=1 << 20
+    ) as found:
+        assert found.options["limit_bytes"] == str(64 * MIB)
+        assert found.options["zero"] == "on"
+        assert found.options["recycle"] == "never"
+
+
+@pytest.mark.parametrize(
+    "options", [{"no_such_key": 1}, {"recycle": "sometimes"}, {"limit_bytes": "much"}]
+)
+def test_a_wrong_option_is_named(gpu, options):
+    with pytest.raises(ductile.InvalidArgument, match=next(iter(options))):
+        gpu.allocator(**options)
+
+
+def test_the_environment_is_applied_on_top(gpu, monkeypatch):
+    monkeypatch.setenv("DUCTILE_CONF", "limit_bytes:32M")
+    with gpu.allocator(limit_bytes="64M") as found:
+        assert found.options["limit_bytes"] == str(32 * MIB)
+    monkeypatch.setenv("DUCTILE_CONF", "nonsense:1")
+    with pytest.raises(ductile.InvalidArgument) as caught:
+        gpu.allocator()
+    assert "nonsense" in str(caught.value)
+
+
+def test_the_limit_can_change(allocator):
+    allocator.set_limit("16M")
+    with pytest.raises(ductile.OutOfMemory):
+        allocator.alloc(17 * MIB)
+    allocator.set_limit(None)
+    allocator.free(allocator.alloc(17 * MIB))
+
+
+@pytest.mark.parametrize("size", ["1.5X", "", "-1", "G"])
+def test_sizes_that_are_none_are_refused(allocator, size):
+    with pytest.raises(ductile.InvalidArgument):
+        allocator.trim(size)
+
+
+# ---- Streams -----------------------------------------------------------------------------------
+
+
+def test_memory_waits_for_the_streams_that_were_recorded(gpu):
+    gpu.set_schedule("lazy")
+    allocator = gpu.allocator()
+    own, other = gpu.stream(), gpu.stream()
+    address = allocator.alloc(4 * MIB, own)
+    gpu.launch(other, writes=[(address, 4 * MIB)])
+    allocator.record_stream(address, other)
+    allocator.free(address)
+    assert allocator.stats().pending_bytes == 4 * MIB
+    assert allocator.alloc(4 * MIB, own) != address
+    gpu.sync(other)
+    assert allocator.alloc(4 * MIB, own) == address
+
+
+def test_free_on_is_record_and_free(gpu):
+    gpu.set_schedule("lazy")
+    allocator = gpu.allocator()
+    own, other = gpu.stream(), gpu.stream()
+    address = allocator.alloc(4 * MIB, own)
+    gpu.launch(other, reads=[(address, 4 * MIB)])
+    allocator.free_on(address, other)
+    assert allocator.stats().pending_blocks == 1
+    gpu.sync(other)
+    allocator.stream_done(other)
+
+
+class _Protocol:
+    def __cuda_stream__(self):
+        return (0, 4096)
+
+
+class _Torch:
+    cuda_stream = 4096
+
+
+class _CuPy:
+    ptr = 4096
+
+
+@pytest.mark.parametrize("stream", [4096, _Protocol(), _Torch(), _CuPy()])
+def test_streams_of_all_libraries_are_numbers(stream):
+    from ductile._streams import stream_handle
+
+    assert stream_handle(stream) == 4096
+
+
+def test_the_default_stream_has_one_name():
+    from ductile._streams import stream_handle
+
+    assert stream_handle(None) == stream_handle(0) == stream_handle(1) == 0
+
+
+@pytest.mark.parametrize("stream", ["0", 1.5, True, object()])
+def test_what_is_no_stream_is_refused(allocator, stream):
+    with pytest.raises(TypeError, match="not a CUDA stream"):
+        allocator.alloc(512, stream)
+
+
+# ---- Life --------------------------------------------------------------------------------------
+
+
+def test_closing_gives_everything_back(gpu):
+    with gpu.allocator() as allocator:
+        allocator.alloc(64 * MIB)
+        assert gpu.state().used_bytes == 64 * MIB
+    assert gpu.state().used_bytes == 0
+    assert allocator.closed
+
+
+def test_a_closed_allocator_refuses(gpu):
+    allocator = gpu.allocator()
+    allocator.close()
+    allocator.close()
+    for call in (lambda: allocator.alloc(1), allocator.stats, lambda: allocator.free(512)):
+        with pytest.raises(ductile.InvalidArgument, match="closed"):
+            call()
+    assert "closed" in repr(allocator)
+
+
+def test_a_forgotten_allocator_warns_and_gives_back(gpu):
+    allocators = [gpu.allocator()]
+    allocators[0].alloc(MIB)
+    with pytest.warns(ResourceWarning):
+        allocators.clear()
+    assert gpu.state().used_bytes == 0
+
+
+def test_a_borrowed_allocator_is_never_destroyed(allocator):
+    borrowed = ductile.Allocator.borrow(allocator.pointer)
+    address = borrowed.alloc(MIB)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        borrowed.close()
+        del borrowed
+        gc.collect()
+    allocator.free(address)
+
+
+def test_a_buffer_frees_itself(allocator):
+    buffer = allocator.buffer(MIB)
+    assert allocator.stats().live_blocks == 1
+    del buffer
+    assert allocator.stats().live_blocks == 0
+    with allocator.buffer(MIB) as buffer:
+        assert allocator.query(buffer.address).requested_size == MIB
+    buffer.free()
+    assert allocator.stats().live_blocks == 0
+
+
+def test_nobody_is_invited_to_read_virtual_memory(allocator):
+    assert not hasattr(allocator.buffer(MIB), "__cuda_array_interface__")
+
+
+def test_threads_share_an_allocator(allocator):
+    failures = []
+
+    def work(seed: int) -> None:
+        try:
+            live = []
+            for i in range(400):
+                live.append(allocator.alloc(512 * (1 + (seed * 7919 + i * 31) % 64)))
+                if len(live) > 8:
+                    allocator.free(live.pop(i % 8))
+            for address in live:
+                allocator.free(address)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert allocator.stats().live_blocks == 0
+    allocator.check()
+
+
+# ---- Inspection --------------------------------------------------------------------------------
+
+
+def test_statistics_obey_their_identity(allocator):
+    kept = [allocator.alloc(size) for size in (100, 5000, 3 * MIB)]
+    allocator.free(kept.pop(1))
+    stats = allocator.stats()
+    assert stats.requested_bytes == 100 + 3 * MIB <= stats.allocated_bytes
+    assert stats.reserved_bytes == (
+        stats.allocated_bytes
+        + stats.free_bytes
+        + stats.pending_bytes
+        + stats.cached_bytes
+        + stats.quarantined_bytes
+    )
+    allocator.reset_peaks()
+    assert allocator.stats().allocated_peak_bytes == allocator.stats().allocated_bytes
+
+
+def test_blocks_tile_their_segment(allocator):
+    allocator.alloc(MIB)
+    allocator.free(allocator.alloc(5 * MIB))
+    blocks = allocator.blocks()
+    assert sum(block.size for block in blocks) == blocks[0].segment_bytes
+    assert all(a.address + a.size == b.address for a, b in zip(blocks, blocks[1:]))
+    assert {block.state for block in blocks} >= {
+        ductile.BlockState.LIVE,
+        ductile.BlockState.FREE,
+        ductile.BlockState.GAP,
+    }
+
+
+def test_a_query_tells_what_is_free_around_the_block(allocator):
+    first, middle, last = (allocator.alloc(2 * MIB) for _ in range(3))
+    allocator.free(first)
+    allocator.free(last)
+    found = allocator.query(middle)
+    assert (found.free_before_bytes, found.free_after_bytes) == (2 * MIB, 2 * MIB)
+
+
+def test_a_snapshot_is_the_whole_state(allocator):
+    allocator.alloc(MIB)
+    state = allocator.snapshot()
+    assert {"version", "options", "statistics", "segments"} <= set(state)
+    assert state["statistics"]["live_blocks"] == 1
+
+
+def test_trim_says_what_went_back(allocator, gpu):
+    allocator.free(allocator.alloc(64 * MIB))
+    assert allocator.trim("32M") == 32 * MIB
+    allocator.empty_cache()
+    assert gpu.state().used_bytes == 0
+
+
+def test_a_virtual_gpu_keeps_what_is_written(allocator, gpu):
+    address = allocator.alloc(4096)
+    gpu.upload(address, b"ductile")
+    gpu.fill(address + 7, 0x21, 1)
+    assert gpu.read_back(address, 8) == b"ductile!"
+
+
+def test_a_failing_driver_call_leaves_the_allocator_whole(gpu):
+    allocator = gpu.allocator()
+    gpu.inject("phys_create", code=2, nth=3)
+    with pytest.raises(ductile.OutOfMemory):
+        allocator.alloc(16 * MIB)
+    assert gpu.faults_fired == 1
+    gpu.clear_fault()
+    allocator.check()
+    allocator.free(allocator.alloc(16 * MIB))
+    with pytest.raises(ductile.InvalidArgument):
+        gpu.inject("no_such_call")
+
+
+def test_the_device_keeps_a_log():
+    with ductile.VirtualGPU("64M", log_calls=8) as gpu, gpu.allocator() as allocator:
+        allocator.alloc(2 * MIB)
+        assert 0 < len(gpu.log()) <= 8
+        assert gpu.count("phys_create") >= 1

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel and the source distribution carry what they must, and stand on their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import ductile
+
+PACKAGE = ROOT / "python" / "ductile"
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    folder = os.environ.get("DUCTILE_WHEEL_DIR")
+    if folder is None:
+        pytest.skip("DUCTILE_WHEEL_DIR names no folder; python/tests/run builds one")
+    (found,) = Path(folder).glob("ductile-*.whl")
+    with zipfile.ZipFile(found) as archive:
+        yield archive
+
+
+def test_the_wheel_carries_library_program_headers_and_types(wheel):
+    names = set(wheel.namelist())
+    assert {
+        "ductile/lib/libductile.so",
+        "ductile/bin/ductile-bench",
+        "ductile/include/ductile.h",
+        "ductile/include/ductile_virtual.h",
+        "ductile/_abi.py",
+        "ductile/py.typed",
+    } <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_carries_every_source_of_the_package(wheel):
+    kept = {".py", ".h", ".cpp", ".typed"}
+    sources = {
+        f"ductile/{path.relative_to(PACKAGE).as_posix()}"
+        for path in PACKAGE.rglob("*")
+        if path.suffix in kept or path.name == "py.typed"
+    }
+    assert sources <= set(wheel.namelist())
+
+
+def test_the_wheel_is_for_every_python_and_not_much_else(wheel):
+    assert "-py3-none-" in Path(wheel.filename).name
+    assert not [name for name in wheel.namelist() if name.endswith((".c", ".o", ".a"))]
+    assert sum(entry.file_size for entry in wheel.infolist()) < 4 << 20
+
+
+def test_the_program_can_be_executed(wheel):
+    mode = wheel.getinfo("ductile/bin/ductile-bench").external_attr >> 16
+    assert mode & 0o111
+    answer = subprocess.run(
+        [str(ductile.bench_path()), "--version"], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.split()[-1] == ductile.__version__
+
+
+def test_library_package_and_metadata_are_one_version():
+    from importlib.metadata import version
+
+    from ductile._native import lib
+
+    assert version("ductile") == ductile.__version__ == lib.ductile_version().decode()
+
+
+def test_another_versions_library_is_refused(tmp_path):
+    other = tmp_path / "libductile.so"
+    other.write_bytes(b"\x7fELF not quite")
+    answer = subprocess.run(
+        [sys.executable, "-c", "import ductile"],
+        env=dict(os.environ, DUCTILE_LIBRARY=str(other)),
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 1
+    assert "libductile.so cannot be loaded" in answer.stderr
+
+
+def test_importing_needs_no_gpu_library_and_imports_no_other():
+    code = (
+        "import sys, ductile; "
+        "print(sorted({'torch', 'cupy', 'numba', 'rmm', 'numpy'} & set(sys.modules)))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_source_distribution_builds_on_its_own(tmp_path):
+    pytest.importorskip("build")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--sdist", "-o", str(tmp_path), str(ROOT / "python")],
+        check=True,
+        capture_output=True,
+    )
+    (archive,) = tmp_path.glob("ductile-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+        assert "csrc/pool/include/ductile.h" in names
+        assert not [name for name in names if name.endswith((".trace.gz", ".so", ".pyc"))]
+        opened.extractall(tmp_path)
+    folder = tmp_path / archive.name.removesuffix(".tar.gz")
+    wheels = tmp_path / "wheels"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(wheels), str(folder)],
+        check=True,
+        capture_output=True,
+    )
+    (built,) = wheels.glob("ductile-*.whl")
+    with zipfile.ZipFile(built) as opened_wheel:
+        assert "ductile/lib/libductile.so" in opened_wheel.namelist()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One allocator for all libraries: which one it is, who makes it, what may be recorded."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import ductile
+from ductile import _share
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    monkeypatch.setattr(_share, "_allocators", {})
+    monkeypatch.setattr(_share, "_options", {})
+    monkeypatch.setattr(_share, "_provider", None)
+
+
+@pytest.fixture
+def made():
+    """Shared allocators on virtual devices, closed at the end."""
+    _share.configure({"driver": "virtual"})
+    yield _share.shared
+    for allocator in _share.allocators().values():
+        allocator.close()
+
+
+def test_every_library_gets_the_same_allocator(made):
+    assert made(0) is made(0)
+    assert _share.allocators() == {0: made(0)}
+
+
+def test_what_one_frees_serves_the_next(made):
+    address = made(0).alloc(8 * MIB)
+    made(0).free(address)
+    assert made(0).alloc(8 * MIB) == address
+
+
+def test_a_provider_owns_the_allocators(allocator):
+    _share.provide(lambda device: allocator.pointer)
+    found = ductile.shared(0)
+    assert found.is_borrowed
+    assert found.pointer == allocator.pointer
+
+
+def test_a_provider_that_comes_too_late_is_refused(made):
+    made(0)
+    with pytest.raises(ductile.Busy, match="before the others"):
+        _share.provide(lambda device: 0)
+
+
+def test_options_cannot_change_once_an_allocator_exists(made):
+    made(0)
+    _share.configure({"driver": "virtual"})
+    with pytest.raises(ductile.Busy, match="other options"):
+        _share.configure({"recycle": "never"})
+
+
+def test_sharing_needs_a_library_by_its_right_name(monkeypatch):
+    with pytest.raises(ductile.InvalidArgument, match="tensorflow"):
+        ductile.share("tensorflow")
+    for name in _share.LIBRARIES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ductile.InvalidArgument, match="import them first"):
+        ductile.share()
+
+
+def test_pytorch_comes_first(monkeypatch):
+    order = []
+
+    class _Adapter:
+        def __init__(self, name):
+            self.name = name
+
+        def enable(self, **options):
+            order.append(self.name)
+
+    for name in ("torch", "cupy"):
+        monkeypatch.setitem(sys.modules, f"ductile.{name}", _Adapter(name))
+    assert ductile.share("cupy", "torch") == ["torch", "cupy"] == order
+
+
+class _Array:
+    def __init__(self, address):
+        self.__cuda_array_interface__ = {"data": (address, False)}
+
+
+class _Tensor:
+    def __init__(self, address):
+        self._address = address
+
+    def untyped_storage(self):
+        return self
+
+    def data_ptr(self):
+        return self._address
+
+
+@pytest.mark.parametrize("kind", [_Array, _Tensor, int])
+def test_arrays_of_all_libraries_can_be_recorded(kind, gpu, allocator):
+    _share.adopt(0, allocator)
+    gpu.set_schedule("lazy")
+    address = allocator.alloc(MIB)
+    other = gpu.stream()
+    gpu.launch(other, reads=[(address, MIB)])
+    ductile.record_stream(kind(address), other)
+    allocator.free(address)
+    assert allocator.stats().pending_bytes == MIB
+    gpu.sync(other)
+
+
+def test_memory_of_others_cannot_be_recorded(allocator):
+    with pytest.raises(ductile.ForeignPointer, match="no allocator is shared"):
+        ductile.record_stream(_Array(1 << 50), 0)
+    _share.adopt(0, allocator)
+    with pytest.raises(ductile.ForeignPointer):
+        ductile.record_stream(_Array(1 << 50), 0)
+    with pytest.raises(TypeError, match="neither"):
+        ductile.record_stream("array", 0)
