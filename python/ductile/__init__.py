@@ -17,7 +17,8 @@ from types import ModuleType
 
 from ductile import _abi
 from ductile._abi import BlockState, Schedule, Stats, Status
-from ductile._core import Allocator, Block, Buffer
+from ductile._buffer import Buffer
+from ductile._core import Allocator, Block, Limits
 from ductile._errors import (
     Busy,
     Capturing,
@@ -59,6 +60,7 @@ __all__ = [
     "ForeignPointer",
     "InteriorPointer",
     "InvalidArgument",
+    "Limits",
     "NotLive",
     "NotReady",
     "OutOfAddresses",

@@ -8,22 +8,25 @@ import ctypes
 import json
 import sys
 import warnings
+from collections.abc import Iterator
 from ctypes import byref, sizeof
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ductile import _abi, _log
 from ductile._abi import BlockState, Stats
-from ductile._errors import CorruptHeap, InvalidArgument, ProcessGone, error_from_status
+from ductile._errors import CorruptHeap, InvalidArgument, error_from_status
 from ductile._native import lib
 from ductile._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
+    from ductile._buffer import Buffer
     from ductile._virtual import VirtualGPU
 
-__all__ = ["Allocator", "Block", "Buffer", "OptionValue", "parse_bytes"]
+__all__ = ["Allocator", "Block", "Limits", "OptionValue", "PoolId", "parse_bytes"]
 
 OptionValue = Union[str, int, float, bool]
+PoolId = tuple[int, int]
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -45,6 +48,21 @@ class Block(NamedTuple):
     """free bytes just before it"""
     free_after_bytes: int
     """free bytes just after it"""
+    pool: tuple[int, int]
+    """the private pool it is in; (0, 0): none"""
+
+
+class Limits(NamedTuple):
+    """How much physical memory an allocator may hold, in bytes."""
+
+    limit_bytes: int
+    """the hard cap: the smallest of limit_bytes, the fraction and the device"""
+    soft_limit_bytes: int
+    """above it creating comes last; limit_bytes where none is set"""
+    device_bytes: int
+    """what the device has"""
+    fraction: float
+    """per_process_memory_fraction; 0 when not set"""
 
 
 def parse_bytes(value: Union[int, str]) -> int:
@@ -118,6 +136,7 @@ class Allocator:
     ) -> None:
         self._pointer: Optional[int] = None
         self._borrowed = False
+        self._callbacks: dict[int, Any] = {}
         self._device = device
         self._virtual = virtual
         wanted = _abi.ductile_options()
@@ -151,6 +170,7 @@ class Allocator:
         found = cls.__new__(cls)
         found._pointer = pointer
         found._borrowed = True
+        found._callbacks = {}
         found._device = device
         found._virtual = None
         return found
@@ -276,6 +296,8 @@ class Allocator:
 
     def buffer(self, size: int, stream: StreamLike = None) -> Buffer:
         """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
+        from ductile._buffer import Buffer
+
         return Buffer(self, size, stream)
 
     # ---- Streams -------------------------------------------------------------------------------
@@ -334,6 +356,124 @@ class Allocator:
         """
         wanted = 0 if limit is None else parse_bytes(limit)
         self._check(lib.ductile_set_limit(self.pointer, wanted), "set_limit")
+
+    def set_soft_limit(self, limit: Union[int, str, None]) -> None:
+        """Changes the soft limit in bytes; None removes it.
+
+        A request that would create memory above it first tries all that disturbs nobody else.
+        """
+        wanted = 0 if limit is None else parse_bytes(limit)
+        self._check(lib.ductile_set_soft_limit(self.pointer, wanted), "set_soft_limit")
+
+    def set_memory_fraction(self, fraction: Optional[float]) -> None:
+        """Changes the cap as a share of the device, in (0, 1]; None removes it."""
+        self._check(
+            lib.ductile_set_memory_fraction(self.pointer, fraction or 0.0), "set_memory_fraction"
+        )
+
+    def limits(self) -> Limits:
+        """The limits in effect, in bytes."""
+        found = _abi.ductile_limits()
+        found.struct_size = sizeof(found)
+        self._check(lib.ductile_get_limits(self.pointer, byref(found)), "limits")
+        return Limits(*(getattr(found, name) for name in Limits._fields))
+
+    # ---- Pressure ------------------------------------------------------------------------------
+
+    def add_oom_callback(self, ask: Callable[[int], int], priority: int = 0) -> int:
+        """Registers a function that is asked for memory before a request is refused.
+
+        Args:
+            ask: takes the bytes that are missing, and returns the bytes that it gave back, to this
+                allocator or to the device; 0 for none. It runs in the requesting thread, which may
+                be any, and must not wait for another one. What it raises is logged and counts as 0.
+            priority: the smaller is asked first.
+
+        Returns:
+            A number for `remove_oom_callback`.
+        """
+
+        def answer(_user: Any, _allocator: Any, missing: int, _stream: Any) -> int:
+            try:
+                return max(0, int(ask(missing)))
+            except Exception:
+                _log.logger.exception("an out-of-memory callback failed")
+                return 0
+
+        callback = _abi.ductile_oom_fn(answer)
+        number = ctypes.c_uint64()
+        self._check(
+            lib.ductile_add_oom_callback(self.pointer, callback, None, priority, byref(number)),
+            "add_oom_callback",
+        )
+        self._callbacks[number.value] = callback
+        return number.value
+
+    def remove_oom_callback(self, number: int) -> None:
+        """Unregisters a callback. Waits for threads that are inside of it.
+
+        Raises:
+            InvalidArgument: no such callback.
+        """
+        status = lib.ductile_remove_oom_callback(self.pointer, number)
+        self._check(status, f"callback {number}")
+        self._callbacks.pop(number, None)
+
+    def oom_report(self) -> Optional[dict[str, Any]]:
+        """Why this thread's latest request was refused: numbers in bytes by name, and "advice".
+
+        None when this allocator has refused this thread nothing.
+        """
+        found = _abi.ductile_oom_report()
+        found.struct_size = sizeof(found)
+        self._check(lib.ductile_get_oom_report(self.pointer, byref(found)), "oom_report")
+        if found.number == 0:
+            return None
+        size = lib.ductile_oom_report_json(byref(found), None, 0) + 1
+        text = ctypes.create_string_buffer(size)
+        lib.ductile_oom_report_json(byref(found), text, size)
+        report: dict[str, Any] = json.loads(text.value)
+        return report
+
+    # ---- Pools ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def pool(self, pool: PoolId, takes: Optional[Callable[[int], bool]] = None) -> Iterator[PoolId]:
+        """Inside, requests are served from a private pool: for captured graphs, or to keep apart.
+
+        The pool has one reference more afterwards; give it back with `release_pool`.
+
+        Args:
+            pool: two numbers that name it, not (0, 0).
+            takes: says for a stream's number whether its requests belong to the pool, in every
+                thread; must not call this allocator. None: requests of this thread.
+
+        Raises:
+            InvalidArgument, OutOfHostMemory.
+        """
+        named = _abi.ductile_pool_id(*pool)
+        chosen: Any = None
+        if takes is not None:
+            wanted = takes
+
+            def belongs(_user: Any, stream: Optional[int]) -> int:
+                return int(bool(wanted(stream or 0)))
+
+            chosen = _abi.ductile_pool_filter(belongs)
+        self._check(lib.ductile_pool_begin(self.pointer, named, chosen, None), f"pool {pool}")
+        try:
+            yield pool
+        finally:
+            self._check(lib.ductile_pool_end(self.pointer, named), f"pool {pool}")
+
+    def release_pool(self, pool: PoolId) -> None:
+        """Drops a reference: without any, the pool's free memory serves others.
+
+        Raises:
+            InvalidArgument: no reference is held.
+        """
+        named = _abi.ductile_pool_id(*pool)
+        self._check(lib.ductile_pool_release(self.pointer, named), f"pool {pool}")
 
     # ---- Inspection ----------------------------------------------------------------------------
 
@@ -418,69 +558,5 @@ def _block(info: _abi.ductile_block_info) -> Block:
         info.segment_bytes,
         info.free_before_bytes,
         info.free_after_bytes,
+        (info.pool.first, info.pool.second),
     )
-
-
-class Buffer:
-    """Bytes of device memory that are freed with this object.
-
-    CuPy, Numba, PyTorch and others read it through __cuda_array_interface__, without a copy, as a
-    one-dimensional array of `size` bytes: `torch.as_tensor(buffer)`, `cupy.asarray(buffer)`.
-
-    Args:
-        allocator: whose memory.
-        size: bytes.
-        stream: where it will be used; see `Allocator.alloc`.
-
-    Raises:
-        As `Allocator.alloc`.
-    """
-
-    def __init__(self, allocator: Allocator, size: int, stream: StreamLike = None) -> None:
-        self.address = 0
-        self.allocator = allocator
-        self.size = size
-        self.stream = stream_handle(stream)
-        self.address = allocator.alloc(size, self.stream)
-
-    def record_stream(self, stream: StreamLike) -> None:
-        """Tells that work on another stream uses the buffer; see `Allocator.record_stream`."""
-        self.allocator.record_stream(self.address, stream)
-
-    def free(self) -> None:
-        """Frees the memory now. A second call does nothing."""
-        address, self.address = self.address, 0
-        if address and not self.allocator.closed:
-            self.allocator.free(address)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.allocator.is_virtual:
-            raise AttributeError("memory of a virtual GPU cannot be read by other libraries")
-        return {
-            "shape": (self.size,),
-            "typestr": "|u1",
-            "data": (self.address, False),
-            "strides": None,
-            "stream": self.stream or 1,
-            "version": 3,
-        }
-
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.free()
-
-    def __del__(self) -> None:
-        if getattr(self, "address", 0) and not sys.is_finalizing():
-            with contextlib.suppress(ProcessGone):
-                self.free()
-
-    def __repr__(self) -> str:
-        return f"<ductile.Buffer of {self.size} bytes at {self.address:#x}>"

@@ -10,7 +10,7 @@ from ctypes import byref
 from functools import lru_cache
 from typing import NamedTuple, Optional
 
-__all__ = ["Device", "Stream", "devices", "driver_version", "memory_info"]
+__all__ = ["Device", "Stream", "devices", "driver_version", "memory_info", "relaxed_capture"]
 
 _CAPTURE_RELAXED = 2
 _STREAM_DEFAULT = 0
@@ -112,8 +112,9 @@ def memory_info(ordinal: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _relaxed_capture(library: ctypes.CDLL) -> Iterator[None]:
-    """Inside, a query does not break the captures of other threads."""
+def relaxed_capture() -> Iterator[None]:
+    """Inside, this thread's queries and frees do not break the captures of other threads."""
+    library = _open()
     mode = ctypes.c_int(_CAPTURE_RELAXED)
     library.cuThreadExchangeStreamCaptureMode(byref(mode))
     try:
@@ -135,7 +136,7 @@ class Stream:
     def synchronize(self) -> None:
         """Waits on the host for the stream; most often there is nothing to wait for."""
         library = _open()
-        with _relaxed_capture(library):
+        with relaxed_capture():
             code = library.cuStreamQuery(ctypes.c_void_p(self.handle))
             if code == _NOT_READY:
                 code = library.cuStreamSynchronize(ctypes.c_void_p(self.handle))

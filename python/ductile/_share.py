@@ -7,6 +7,7 @@ is on, its allocators are the process's; otherwise they are made here, when firs
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import threading
@@ -84,6 +85,7 @@ def _open(device: int) -> Allocator:
                 found = Allocator.borrow(_provider(device), device)
             else:
                 found = Allocator(device, virtual=None, **_options)
+            _add_callbacks(found)
             _allocators[device] = found
         return found
 
@@ -101,6 +103,43 @@ def allocators() -> dict[int, Allocator]:
     """The shared allocators that exist, by device."""
     with _lock:
         return dict(_allocators)
+
+
+# ---- Who is asked for memory -------------------------------------------------------------------
+
+# The adapters' own caches: each function gives back what it can, and returns the bytes.
+_givers: list[Callable[[], int]] = []
+
+
+def add_giver(give: Callable[[], int]) -> None:
+    """Has a library asked for its own caches before a request on a shared allocator is refused."""
+    with _lock:
+        if give not in _givers:
+            _givers.append(give)
+
+
+def _ask_libraries(_missing: int) -> int:
+    """Out-of-memory callback of the shared allocators."""
+    return sum(give() for give in tuple(_givers))
+
+
+def _ask_collector(allocator: Allocator) -> Callable[[int], int]:
+    """Asked last: arrays that hang in reference cycles hold memory until Python looks for them."""
+
+    def collect(_missing: int) -> int:
+        before = allocator.stats().allocated_bytes
+        gc.collect()
+        return max(0, before - allocator.stats().allocated_bytes)
+
+    return collect
+
+
+def _add_callbacks(allocator: Allocator) -> None:
+    allocator.add_oom_callback(_ask_libraries, priority=0)
+    allocator.add_oom_callback(_ask_collector(allocator), priority=100)
+
+
+# ---- One call for all --------------------------------------------------------------------------
 
 
 def _chosen(libraries: Iterable[str]) -> list[str]:

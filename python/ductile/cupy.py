@@ -20,9 +20,10 @@ from cupy.cuda.device import get_device_id
 from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
 from cupy.cuda.stream import get_current_stream
 
+from ductile import _cuda
 from ductile._core import Allocator
 from ductile._errors import OutOfHostMemory, OutOfMemory, ProcessGone
-from ductile._share import shared
+from ductile._share import add_giver, shared
 
 __all__ = ["disable", "enable", "is_enabled", "malloc"]
 
@@ -88,6 +89,7 @@ def enable() -> None:
     _previous = cupy.cuda.get_allocator()
     cupy.cuda.set_allocator(malloc)
     release_own_cache()
+    add_giver(release_own_cache)
 
 
 def disable() -> None:
@@ -108,5 +110,6 @@ def release_own_cache() -> int:
     pool = cupy.get_default_memory_pool()
     held = int(pool.free_bytes())
     if held:
-        pool.free_all_blocks()
+        with _cuda.relaxed_capture():
+            pool.free_all_blocks()
     return held

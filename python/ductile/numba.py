@@ -135,6 +135,8 @@ class DuctileNumbaManager(HostOnlyCUDAMemoryManager):  # type: ignore[misc]
             allocator = shared(device)
             self._memory = _Memory(allocator, _cuda.Stream(device))
             _watch_external_streams(self.context)
+            # Managed and pinned memory stays Numba's, which puts off frees up to a share of this.
+            self.deallocations.memory_capacity = _cuda.memory_info(device)[1]
 
     @property
     def _opened(self) -> _Memory:

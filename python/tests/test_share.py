@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
@@ -18,6 +19,7 @@ def _fresh(monkeypatch):
     monkeypatch.setattr(_share, "_allocators", {})
     monkeypatch.setattr(_share, "_options", {})
     monkeypatch.setattr(_share, "_provider", None)
+    monkeypatch.setattr(_share, "_givers", [])
 
 
 @pytest.fixture
@@ -82,6 +84,49 @@ def test_pytorch_comes_first(monkeypatch):
     for name in ("torch", "cupy"):
         monkeypatch.setitem(sys.modules, f"ductile.{name}", _Adapter(name))
     assert ductile.share("cupy", "torch") == ["torch", "cupy"] == order
+
+
+# ---- Who is asked for memory -------------------------------------------------------------------
+
+
+def test_a_library_gives_up_its_own_cache_before_another_is_refused(made):
+    with ductile.VirtualGPU("256M") as gpu:
+        _share.configure({})
+        allocator = gpu.allocator()
+        _share._add_callbacks(allocator)
+        cached = [allocator.alloc(200 * MIB)]
+
+        def give():
+            if not cached:
+                return 0
+            allocator.free(cached.pop())
+            return 200 * MIB
+
+        _share.add_giver(give)
+        _share.add_giver(give)
+        allocator.free(allocator.alloc(128 * MIB))
+        assert cached == []
+
+
+def test_arrays_in_cycles_are_collected_before_a_request_is_refused():
+    class Node:
+        def __init__(self, buffer):
+            self.buffer = buffer
+            self.me = self
+
+    with ductile.VirtualGPU("256M") as gpu:
+        allocator = gpu.allocator()
+        _share._add_callbacks(allocator)
+        gc.disable()
+        try:
+            Node(allocator.buffer(200 * MIB))
+            assert allocator.stats().live_blocks == 1
+            allocator.free(allocator.alloc(128 * MIB))
+        finally:
+            gc.enable()
+
+
+# ---- Uses on other streams ---------------------------------------------------------------------
 
 
 class _Array:
