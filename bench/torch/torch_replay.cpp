@@ -9,6 +9,8 @@
  * it; before the free that stream waits for a word in host memory, if the trace says where the use
  * ends.
  *
+ * With --adapter the same goes through Ductile, by the adapter that a PyTorch program would use.
+ *
  * Prints one JSON object a line, with the keys of ductile-bench.
  */
 #include <c10/core/Allocator.h>
@@ -16,6 +18,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
+
+#include <ductile.h>
 
 extern "C" {
 #include "bench/trace.h"
@@ -79,6 +83,46 @@ void check(int code, const char *call) {
         throw std::runtime_error(std::string(call) + " returned " + std::to_string(code));
     }
 }
+
+/* ---- Ductile as PyTorch's allocator --------------------------------------------------------- */
+
+/* The adapter's functions; none of them when PyTorch's own allocator is measured. */
+struct Adapter {
+    ductile_allocator *(*allocator_of)(int) = nullptr;
+    ductile_status (*get_stats)(ductile_allocator *, ductile_stats *) = nullptr;
+
+    bool is_used() const {
+        return allocator_of != nullptr;
+    }
+
+    void install(const char *path) {
+        void *library = dlopen(path, RTLD_NOW);
+        if (library == nullptr) {
+            throw std::runtime_error(dlerror());
+        }
+        int (*enter)(char *, size_t) = nullptr;
+        char message[512] = "";
+        Driver::load(library, "ductile_torch_install", enter);
+        if (enter(message, sizeof message) != 0) {
+            throw std::runtime_error(message);
+        }
+        Driver::load(library, "ductile_torch_allocator", allocator_of);
+        Driver::load(library, "ductile_get_stats", get_stats);
+    }
+
+    /* Host time in driver calls so far; 0 for PyTorch's own allocator, which does not say. */
+    double driver_seconds() const {
+        ductile_stats stats = {};
+        stats.struct_size = sizeof stats;
+        ductile_allocator *a = is_used() ? allocator_of(0) : nullptr;
+        if (a == nullptr || get_stats(a, &stats) != DUCTILE_OK) {
+            return 0;
+        }
+        return static_cast<double>(stats.driver_host_ns) * 1e-9;
+    }
+};
+
+Adapter adapter;
 
 /* ---- Gates ---------------------------------------------------------------------------------- */
 
@@ -205,6 +249,7 @@ class Gates {
 struct Pass {
     bool completed = false;
     double seconds = 0; /* of allocations and frees: what gates cost the replay is left out */
+    double driver_seconds = 0; /* of that, in driver calls, where the allocator says so */
 };
 
 class Replay {
@@ -222,6 +267,7 @@ class Replay {
     Pass run() {
         Pass pass;
         gate_seconds_ = 0;
+        double driver_before = adapter.driver_seconds();
         auto start = clock_type::now();
         try {
             for (size_t i = 0; i < trace_.n_events; i++) {
@@ -233,6 +279,7 @@ class Replay {
             pass.completed = false;
         }
         pass.seconds = seconds_since(start) - gate_seconds_;
+        pass.driver_seconds = adapter.driver_seconds() - driver_before;
         clean_up();
         return pass;
     }
@@ -338,6 +385,7 @@ class Replay {
 struct Options {
     uint64_t repeat = 2;
     bool min_capacity = false;
+    const char *adapter_path = nullptr;
     std::vector<const char *> paths;
 };
 
@@ -378,6 +426,9 @@ uint64_t find_min_capacity(const trace &t, const Driver &driver, uint64_t enough
 }
 
 const char *contender_name() {
+    if (adapter.is_used()) {
+        return "torch-ductile";
+    }
     std::string conf;
     for (const char *name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
         const char *value = std::getenv(name);
@@ -404,7 +455,8 @@ void measure(const trace &t, const Driver &driver, const Options &options) {
         }
     }
     uint64_t peak = reserved_peak();
-    double ns = pass.seconds * 1e9 / static_cast<double>(t.n_ops);
+    double wall_ns = pass.seconds * 1e9 / static_cast<double>(t.n_ops);
+    double ns = wall_ns - pass.driver_seconds * 1e9 / static_cast<double>(t.n_ops);
     char device[96] = "";
     check(driver.device_name(device, sizeof device, 0), "cuDeviceGetName");
     std::printf("{\"trace\":\"%s\",\"contender\":\"%s\",\"device\":\"%s\",\"events\":%" PRIu64
@@ -412,7 +464,7 @@ void measure(const trace &t, const Driver &driver, const Options &options) {
                 ",\"efficiency\":%.6f,\"completed\":%s,\"ns_per_op\":%.2f,\"wall_ns_per_op\":%.2f"
                 ",\"passes\":%" PRIu64,
                 t.name, contender_name(), device, t.n_file_events, t.live_peak_bytes, peak,
-                share(t.live_peak_bytes, peak), pass.completed ? "true" : "false", ns, ns,
+                share(t.live_peak_bytes, peak), pass.completed ? "true" : "false", ns, wall_ns,
                 options.repeat);
     if (options.min_capacity && pass.completed) {
         uint64_t cap = find_min_capacity(t, driver, (peak + 2 * kMiB - 1) / (2 * kMiB) * 2 * kMiB);
@@ -426,7 +478,8 @@ void measure(const trace &t, const Driver &driver, const Options &options) {
 /* ---- Command line --------------------------------------------------------------------------- */
 
 int usage(std::FILE *to, int status) {
-    std::fprintf(to, "usage: torch_replay [--repeat N] [--min-capacity] TRACE...\n");
+    std::fprintf(to,
+                 "usage: torch_replay [--repeat N] [--min-capacity] [--adapter FILE] TRACE...\n");
     return status;
 }
 
@@ -436,6 +489,8 @@ bool parse(int argc, char **argv, Options &options) {
             options.repeat = std::strtoull(argv[++i], nullptr, 10);
         } else if (std::strcmp(argv[i], "--min-capacity") == 0) {
             options.min_capacity = true;
+        } else if (std::strcmp(argv[i], "--adapter") == 0 && i + 1 < argc) {
+            options.adapter_path = argv[++i];
         } else if (argv[i][0] == '-') {
             return false;
         } else {
@@ -489,6 +544,9 @@ int main(int argc, char **argv) {
     }
     try {
         load_hooks();
+        if (options.adapter_path != nullptr) {
+            adapter.install(options.adapter_path);
+        }
         wake_device();
         Driver driver;
         bool ok = true;

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One device: its Ductile allocator, made when first needed, and what the adapter adds to it. */
+#ifndef DUCTILE_TORCH_DEVICE_H
+#define DUCTILE_TORCH_DEVICE_H
+
+#include "torch_pools.h"
+#include "torch_watch.h"
+
+namespace ductile_torch {
+
+/*
+ * Why a call may not take the quick path. One word for the process, so that a quick call tests one
+ * word: what is watched on one device makes the others slower too.
+ */
+enum Special : unsigned {
+    kWatched = 1,   /* history is recorded, or a tracker listens           */
+    kRounding = 2,  /* roundup_power2_divisions has been on in this process */
+    kUncached = 4,  /* caching is switched off, or was and memory is left   */
+    kRouted = 8,    /* a pool with an allocator of its own is open          */
+    kExported = 16, /* memory was shared with other processes              */
+};
+extern std::atomic<unsigned> special;
+
+/* Counts since the process began; what was asked to be forgotten is subtracted when read. */
+struct Tally {
+    std::atomic<int64_t> retries{0};
+    std::atomic<int64_t> ooms{0};
+};
+
+/* What the accumulated statistics are counted from. */
+struct Baseline {
+    uint64_t allocs = 0;
+    uint64_t frees = 0;
+    uint64_t requested = 0, requested_freed = 0;
+    uint64_t allocated = 0, allocated_freed = 0;
+    uint64_t created = 0, created_freed = 0;
+    uint64_t creates = 0;
+    uint64_t releases = 0;
+    uint64_t syncs = 0;
+    int64_t retries = 0;
+    int64_t ooms = 0;
+};
+
+struct Device {
+    DeviceIndex index = 0;
+    std::atomic<ductile_allocator *> allocator{nullptr};
+    std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
+    std::mutex log_mutex;
+    std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
+    double fraction = 1.0;
+    Tally tally;
+    Baseline baseline;
+    Watch watch;
+    Pools pools;
+    std::unordered_map<void *, size_t> asked; /* while rounding: what was asked for */
+
+    /* The allocator, created on the first call. Throws when it cannot be. */
+    ductile_allocator *open();
+    uint64_t total_bytes();
+    void apply_limit();
+};
+
+/* Both are fixed once init() has run; 0 devices before. */
+extern Device *devices;
+extern int n_devices;
+
+void make_devices(int count);
+Device &device_at(DeviceIndex index);
+DeviceIndex current_device();
+
+/* The device whose allocator holds the live block at ptr, or nullptr. */
+Device *find_home(const void *ptr);
+
+/* The live block that ptr lies in, and its device; nullptr when there is none. */
+Device *find_block(const void *ptr, ductile_block_info &info);
+
+/* The device that most likely holds ptr: right but for the first pointer of each 64 GiB. */
+Device &guess_home(const void *ptr);
+void note_home(const void *ptr, const Device &device);
+
+ductile_stats read_stats(const Device &device);
+
+[[noreturn]] void raise_status(Device &device, ductile_status status, const char *call);
+
+} // namespace ductile_torch
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of PYTORCH_CUDA_ALLOC_CONF, as PyTorch itself has parsed them. */
+#ifndef DUCTILE_TORCH_SETTINGS_H
+#define DUCTILE_TORCH_SETTINGS_H
+
+#include "torch_common.h"
+
+namespace ductile_torch {
+
+/* Options of the library, "key:value,...", for devices opened from now on. Throws. */
+void set_options(const char *text);
+
+/* Passes these on, and what of PyTorch's settings Ductile has an option for. */
+void apply_settings(ductile_options &options);
+
+/* Reads again what may change at run time. */
+void refresh_settings();
+
+/* The size a request is rounded up to by roundup_power2_divisions; the size itself without. */
+size_t round_request(size_t size);
+
+caching::AllocatorConfigInfo describe_settings();
+
+} // namespace ductile_torch
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "torch_watch.h"
+
+#include "torch_device.h"
+
+#include <algorithm>
+
+namespace ductile_torch {
+
+HistorySettings history;
+thread_local std::vector<std::string> compile_contexts;
+
+std::string &user_metadata() {
+    static thread_local std::string text;
+    return text;
+}
+
+/* ---- Trace ---------------------------------------------------------------------------------- */
+
+void Trace::set_capacity(size_t entries) {
+    std::vector<TraceEntry> kept = list();
+    capacity_ = std::max<size_t>(entries, 1);
+    if (kept.size() > capacity_) {
+        kept.erase(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(capacity_));
+    }
+    entries_ = std::move(kept);
+    next_ = 0;
+}
+
+void Trace::add(TraceEntry entry) {
+    if (entries_.size() < capacity_) {
+        entries_.push_back(std::move(entry));
+        return;
+    }
+    entries_[next_] = std::move(entry);
+    next_ = (next_ + 1) % capacity_;
+}
+
+void Trace::clear() {
+    entries_.clear();
+    next_ = 0;
+}
+
+std::vector<TraceEntry> Trace::list() const {
+    std::vector<TraceEntry> out;
+    out.reserve(entries_.size());
+    auto oldest = entries_.begin() + static_cast<std::ptrdiff_t>(next_);
+    out.insert(out.end(), oldest, entries_.end());
+    out.insert(out.end(), entries_.begin(), oldest);
+    return out;
+}
+
+/* ---- Runs ----------------------------------------------------------------------------------- */
+
+namespace {
+
+bool has_memory(ductile_block_state state) {
+    return state == DUCTILE_BLOCK_LIVE || state == DUCTILE_BLOCK_FREE ||
+           state == DUCTILE_BLOCK_PENDING || state == DUCTILE_BLOCK_BUSY;
+}
+
+int add_to_runs(void *user, const ductile_block_info *block) {
+    auto &runs = *static_cast<std::vector<Run> *>(user);
+    if (!has_memory(block->state)) {
+        return 0;
+    }
+    Run run;
+    run.address = block->address;
+    run.size = block->size;
+    run.stream = block->stream;
+    run.pool = pool_of_block(*block);
+    if (!runs.empty() && runs.back().end() == run.address && runs.back().is_like(run)) {
+        runs.back().size += run.size;
+    } else {
+        runs.push_back(run);
+    }
+    return 0;
+}
+
+} // namespace
+
+std::vector<Run> list_runs(const Device &device) {
+    std::vector<Run> runs;
+    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    if (a != nullptr) {
+        walk_blocks(a, add_to_runs, &runs);
+    }
+    std::sort(runs.begin(), runs.end(),
+              [](const Run &a, const Run &b) { return a.address < b.address; });
+    return runs;
+}
+
+std::vector<Run> subtract_runs(const std::vector<Run> &from, const std::vector<Run> &other) {
+    std::vector<Run> left;
+    size_t first = 0;
+    for (Run run : from) {
+        while (first < other.size() && other[first].end() <= run.address) {
+            first++;
+        }
+        ductile_addr at = run.address;
+        for (size_t i = first; i < other.size() && other[i].address < run.end(); i++) {
+            if (!other[i].is_like(run)) {
+                continue;
+            }
+            if (other[i].address > at) {
+                left.push_back({at, other[i].address - at, run.stream, run.pool});
+            }
+            at = std::max(at, other[i].end());
+        }
+        if (at < run.end()) {
+            left.push_back({at, run.end() - at, run.stream, run.pool});
+        }
+    }
+    return left;
+}
+
+/* ---- Watch ---------------------------------------------------------------------------------- */
+
+namespace {
+
+cudaStream_t to_cuda(ductile_stream stream) {
+    return reinterpret_cast<cudaStream_t>(stream);
+}
+
+template <typename Entry = TraceEntry>
+Entry make_entry(TraceEntry::Action action, DeviceIndex device, uint64_t address, size_t size,
+                 cudaStream_t stream, const MempoolId_t &pool, const Context &context) {
+    auto now = c10::getApproximateTime();
+    if constexpr (std::is_constructible_v<Entry, TraceEntry::Action, DeviceIndex, size_t, size_t,
+                                          cudaStream_t, MempoolId_t, decltype(now), Context>) {
+        return Entry(action, device, address, size, stream, pool, now, context);
+    } else {
+        return Entry(action, device, address, size, stream, now, context);
+    }
+}
+
+} // namespace
+
+Context gather_context(RecordContext level) {
+    caching::CreateContextFn recorder = history.recorder.load(std::memory_order_relaxed);
+    if (recorder == nullptr || history.when.load(std::memory_order_relaxed) < level) {
+        return nullptr;
+    }
+    return recorder();
+}
+
+void Watch::start(Device &device) {
+    ductile_stats stats = read_stats(device);
+    maps_ = stats.maps;
+    unmaps_ = stats.unmaps;
+    runs_ = list_runs(device);
+    pending_.clear();
+}
+
+void Watch::stop() {
+    notes_.clear();
+    pending_.clear();
+}
+
+void Watch::record(Device &device, TraceEntry::Action action, uint64_t address, size_t size,
+                   cudaStream_t stream, const MempoolId_t &pool, const Context &context) {
+    bool is_kept = history.enabled && history.skipped.count(static_cast<int>(action)) == 0;
+    if (!is_kept && trackers.empty()) {
+        return;
+    }
+    bool with_stack = history.when >= RecordContext::ALLOC;
+    TraceEntry entry = make_entry(action, device.index, address, size, stream, pool,
+                                  with_stack ? context : nullptr);
+    if (!compile_contexts.empty()) {
+        set_compile_context_(entry, compile_contexts.back(), 0);
+    }
+    set_user_metadata_(entry, user_metadata(), 0);
+    for (const auto &tracker : trackers) {
+        tracker(entry);
+    }
+    if (is_kept) {
+        trace.add(std::move(entry));
+    }
+}
+
+void Watch::settle_segments(Device &device) {
+    ductile_stats stats = read_stats(device);
+    if (stats.maps == maps_ && stats.unmaps == unmaps_) {
+        return;
+    }
+    maps_ = stats.maps;
+    unmaps_ = stats.unmaps;
+    std::vector<Run> now = list_runs(device);
+    for (const Run &run : subtract_runs(runs_, now)) {
+        record(device, TraceEntry::SEGMENT_UNMAP, run.address, run.size, to_cuda(run.stream),
+               run.pool, nullptr);
+    }
+    for (const Run &run : subtract_runs(now, runs_)) {
+        record(device, TraceEntry::SEGMENT_MAP, run.address, run.size, to_cuda(run.stream),
+               run.pool, nullptr);
+    }
+    runs_ = std::move(now);
+}
+
+namespace {
+
+int note_pending(void *user, const ductile_block_info *block) {
+    if (block->state == DUCTILE_BLOCK_PENDING) {
+        static_cast<std::unordered_set<ductile_addr> *>(user)->insert(block->address);
+    }
+    return 0;
+}
+
+} // namespace
+
+void Watch::settle_pending(Device &device) {
+    if (pending_.empty() || read_stats(device).pending_blocks >= pending_.size()) {
+        return;
+    }
+    std::unordered_set<ductile_addr> still;
+    walk_blocks(device.open(), note_pending, &still);
+    for (auto it = pending_.begin(); it != pending_.end();) {
+        if (still.count(it->first) != 0) {
+            ++it;
+            continue;
+        }
+        const PendingBlock &b = it->second;
+        record(device, TraceEntry::FREE_COMPLETED, it->first, b.requested, b.stream, b.pool,
+               b.context);
+        notes_.erase(it->first);
+        it = pending_.erase(it);
+    }
+}
+
+void Watch::settle(Device &device) {
+    settle_pending(device);
+    settle_segments(device);
+}
+
+void Watch::note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
+                       Context context) {
+    ductile_block_info info = {};
+    info.struct_size = sizeof info;
+    MempoolId_t pool = {0, 0};
+    if (ductile_query_block(device.open(), to_address(ptr), &info) == DUCTILE_OK) {
+        pool = pool_of_block(info);
+    }
+    record(device, TraceEntry::ALLOC, to_address(ptr), requested, stream, pool, context);
+    if (context != nullptr) {
+        notes_[to_address(ptr)] = Note{std::move(context)};
+    }
+}
+
+/* The library says neither way whether the block is pending: one more pending block is the answer,
+ * as no other call of a watched device runs meanwhile. */
+void Watch::note_free(Device &device, void *ptr, const ductile_block_info &info, Context context) {
+    cudaStream_t stream = to_cuda(info.stream);
+    MempoolId_t pool = pool_of_block(info);
+    record(device, TraceEntry::FREE_REQUESTED, to_address(ptr), info.requested_size, stream, pool,
+           context);
+    if (read_stats(device).pending_blocks > pending_.size()) {
+        pending_[to_address(ptr)] = {info.requested_size, stream, pool, std::move(context)};
+        return;
+    }
+    record(device, TraceEntry::FREE_COMPLETED, to_address(ptr), info.requested_size, stream, pool,
+           context);
+    notes_.erase(to_address(ptr));
+}
+
+void Watch::note_out_of_memory(Device &device, size_t free, size_t size, cudaStream_t stream,
+                               Context context) {
+    record(device, TraceEntry::OOM, free, size, stream, {0, 0}, context);
+}
+
+void Watch::note_snapshot(Device &device) {
+    record(device, TraceEntry::SNAPSHOT, 0, 0, nullptr, {0, 0}, nullptr);
+}
+
+const Context *Watch::context_of(ductile_addr address) const {
+    auto found = notes_.find(address);
+    return found == notes_.end() ? nullptr : &found->second.context;
+}
+
+/* ---- Annotations ---------------------------------------------------------------------------- */
+
+namespace {
+
+struct Annotations {
+    std::mutex mutex;
+    std::deque<Annotation> entries;
+    size_t capacity = 1;
+};
+Annotations annotations;
+
+} // namespace
+
+void record_annotation(const std::vector<std::pair<std::string, std::string>> &values) {
+    if (!history.enabled) {
+        return;
+    }
+    Annotation entry(current_device(), c10::getApproximateTime());
+    for (const auto &value : values) {
+        entry.recordUserMetadata(value.first, value.second);
+    }
+    const std::lock_guard<std::mutex> lock(annotations.mutex);
+    annotations.entries.push_back(std::move(entry));
+    while (annotations.entries.size() > annotations.capacity) {
+        annotations.entries.pop_front();
+    }
+}
+
+std::vector<Annotation> list_annotations() {
+    const std::lock_guard<std::mutex> lock(annotations.mutex);
+    return {annotations.entries.begin(), annotations.entries.end()};
+}
+
+void set_annotation_capacity(size_t entries) {
+    const std::lock_guard<std::mutex> lock(annotations.mutex);
+    annotations.capacity = std::max<size_t>(entries, 1);
+}
+
+void clear_annotations() {
+    const std::lock_guard<std::mutex> lock(annotations.mutex);
+    annotations.entries.clear();
+}
+
+} // namespace ductile_torch

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What recordHistory and trace trackers see of one device.
+ *
+ * While a device is watched its calls run one at a time, so that the order of the trace is the
+ * order of events. What the library did inside a call (memory mapped and unmapped, pending blocks
+ * that became free) is found by comparing before and after; the comparison costs a walk over the
+ * blocks, and happens only when a counter says that something moved.
+ */
+#ifndef DUCTILE_TORCH_WATCH_H
+#define DUCTILE_TORCH_WATCH_H
+
+#include "torch_common.h"
+
+namespace ductile_torch {
+
+struct Device;
+
+/* The latest entries of a trace. */
+class Trace {
+  public:
+    void set_capacity(size_t entries);
+    void add(TraceEntry entry);
+    void clear();
+    std::vector<TraceEntry> list() const; /* oldest first */
+
+  private:
+    std::vector<TraceEntry> entries_;
+    size_t capacity_ = 1;
+    size_t next_ = 0; /* once full: the oldest, and where the next one goes */
+};
+
+/* Addresses with memory behind them, of one stream and pool. */
+struct Run {
+    ductile_addr address = 0;
+    uint64_t size = 0;
+    ductile_stream stream = nullptr;
+    MempoolId_t pool = {0, 0};
+
+    ductile_addr end() const {
+        return address + size;
+    }
+    bool is_like(const Run &other) const {
+        return stream == other.stream && pool == other.pool;
+    }
+};
+
+/* What is known of one block beyond what the library knows. */
+struct Note {
+    Context context; /* of its allocation */
+};
+
+struct PendingBlock {
+    size_t requested = 0;
+    cudaStream_t stream = nullptr;
+    MempoolId_t pool = {0, 0};
+    Context context;
+};
+
+/* Settings of recordHistory, for the whole process. */
+struct HistorySettings {
+    std::atomic<bool> enabled{false};
+    std::atomic<caching::CreateContextFn> recorder{nullptr};
+    std::atomic<RecordContext> when{RecordContext::NEVER};
+    std::unordered_set<int> skipped; /* actions; changed with every device's mutex held */
+};
+extern HistorySettings history;
+
+/* The caller's stack when `level` is recorded. Call it with no lock held: it may need the GIL. */
+Context gather_context(RecordContext level);
+
+/* Guarded by the device's mutex. */
+class Watch {
+  public:
+    void start(Device &device);
+    void stop();
+
+    void note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
+                    Context context);
+    void note_free(Device &device, void *ptr, const ductile_block_info &info, Context context);
+    void note_out_of_memory(Device &device, size_t free, size_t size, cudaStream_t stream,
+                            Context context);
+    void note_snapshot(Device &device);
+
+    /* Records what the library did since the last call. */
+    void settle(Device &device);
+
+    const Context *context_of(ductile_addr address) const;
+
+    Trace trace;
+    std::vector<caching::AllocatorTraceTracker> trackers;
+
+  private:
+    void record(Device &device, TraceEntry::Action action, uint64_t address, size_t size,
+                cudaStream_t stream, const MempoolId_t &pool, const Context &context);
+    void settle_segments(Device &device);
+    void settle_pending(Device &device);
+
+    std::unordered_map<ductile_addr, Note> notes_;
+    std::unordered_map<ductile_addr, PendingBlock> pending_;
+    std::vector<Run> runs_;
+    uint64_t maps_ = 0;
+    uint64_t unmaps_ = 0;
+};
+
+/* The runs of a device's allocator, by address. */
+std::vector<Run> list_runs(const Device &device);
+
+/* The parts of `from` that no like run of `other` covers. Both by address. */
+std::vector<Run> subtract_runs(const std::vector<Run> &from, const std::vector<Run> &other);
+
+void record_annotation(const std::vector<std::pair<std::string, std::string>> &values);
+std::vector<Annotation> list_annotations();
+void set_annotation_capacity(size_t entries);
+void clear_annotations();
+
+extern thread_local std::vector<std::string> compile_contexts;
+
+/* What setUserMetadata last said in this thread. */
+std::string &user_metadata();
+
+} // namespace ductile_torch
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The functions that PyTorch's pluggable interface (CUDAPluggableAllocator) takes: for places
+ * without a C++ compiler, and for torch.cuda.MemPool.
+ *
+ * One allocator per device, made when first asked. PyTorch's checks are C++ exceptions, which C
+ * cannot throw: a refused request is passed to a function of PyTorch's that does, when one was
+ * given; otherwise it is NULL.
+ */
+#include <ductile.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_DEVICES 64
+
+#define TORCH_API __attribute__((visibility("default")))
+
+/* c10::detail::torchCheckFail(function, file, line, message): throws, never returns. */
+typedef void (*raise_fn)(const char *function, const char *file, uint32_t line,
+                         const char *message);
+
+static _Atomic(ductile_allocator *) allocators[MAX_DEVICES];
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(raise_fn) raise_error;
+static char given_options[1024]; /* guarded by `opening` */
+
+static ductile_allocator *open_device(int device) {
+    ductile_options options;
+    ductile_allocator *a = NULL;
+    ductile_options_init(&options);
+    options.device = device;
+    if (ductile_options_parse(&options, given_options, NULL, 0) != DUCTILE_OK) {
+        return NULL;
+    }
+    if (ductile_create(&a, &options) != DUCTILE_OK) {
+        return NULL;
+    }
+    return a;
+}
+
+static ductile_allocator *allocator_of(int device) {
+    if (device < 0 || device >= MAX_DEVICES) {
+        return NULL;
+    }
+    ductile_allocator *a = atomic_load_explicit(&allocators[device], memory_order_acquire);
+    if (a == NULL) {
+        (void)pthread_mutex_lock(&opening);
+        a = atomic_load_explicit(&allocators[device], memory_order_acquire);
+        if (a == NULL) {
+            a = open_device(device);
+            atomic_store_explicit(&allocators[device], a, memory_order_release);
+        }
+        (void)pthread_mutex_unlock(&opening);
+    }
+    return a;
+}
+
+/* The allocator of a device, made if need be; NULL when it cannot be. For the Python side. */
+TORCH_API ductile_allocator *ductile_torch_plain_open(int device) {
+    return allocator_of(device);
+}
+
+/* The allocator of a device that was used already; NULL otherwise. */
+static ductile_allocator *used_allocator(int device) {
+    return device >= 0 && device < MAX_DEVICES
+               ? atomic_load_explicit(&allocators[device], memory_order_acquire)
+               : NULL;
+}
+
+/* Options as in DUCTILE_CONF, for devices that are still to be used. 0 when they are refused. */
+TORCH_API int ductile_torch_plain_set_options(const char *text) {
+    ductile_options probe;
+    ductile_options_init(&probe);
+    if (strlen(text) >= sizeof given_options ||
+        ductile_options_parse(&probe, text, NULL, 0) != DUCTILE_OK) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&opening);
+    memcpy(given_options, text, strlen(text) + 1);
+    (void)pthread_mutex_unlock(&opening);
+    return 1;
+}
+
+TORCH_API void ductile_torch_plain_set_raise(raise_fn function) {
+    atomic_store(&raise_error, function);
+}
+
+/* ---- What PyTorch calls -------------------------------------------------------------------- */
+
+static void refuse(int device, size_t size, ductile_status status) {
+    raise_fn fail = atomic_load(&raise_error);
+    if (fail == NULL) {
+        return;
+    }
+    char message[256];
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        (void)snprintf(message, sizeof message,
+                       "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d; see "
+                       "torch.cuda.memory_summary()",
+                       (double)size / (1 << 20), device);
+    } else {
+        (void)snprintf(message, sizeof message, "Ductile: allocating %zu bytes on GPU %d: %s", size,
+                       device, ductile_status_string(status));
+    }
+    fail("ductile_torch_malloc", "ductile", 0, message);
+}
+
+TORCH_API void *ductile_torch_malloc(size_t size, int device, ductile_stream stream) {
+    ductile_addr address = 0;
+    if (size == 0) {
+        return NULL;
+    }
+    ductile_allocator *a = allocator_of(device);
+    ductile_status status =
+        a != NULL ? ductile_alloc(a, size, stream, &address) : DUCTILE_ERR_NO_DEVICE;
+    if (status != DUCTILE_OK) {
+        refuse(device, size, status);
+        return NULL;
+    }
+    return (void *)(uintptr_t)address;
+}
+
+/* The library orders the memory after the stream's work by itself. */
+TORCH_API void ductile_torch_free(void *ptr, size_t size, int device, ductile_stream stream) {
+    (void)size;
+    (void)stream;
+    ductile_allocator *a = used_allocator(device);
+    if (ptr != NULL && a != NULL) {
+        (void)ductile_free(a, (ductile_addr)(uintptr_t)ptr);
+    }
+}
+
+TORCH_API void ductile_torch_reset(void) {
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        ductile_allocator *a = used_allocator(i);
+        if (a != NULL) {
+            ductile_status status = ductile_empty_cache(a);
+            (void)status; /* what could not go back stays cached */
+        }
+    }
+}
+
+TORCH_API void ductile_torch_memory_fraction(double fraction, int device) {
+    ductile_allocator *a = allocator_of(device);
+    if (a != NULL && ductile_set_memory_fraction(a, fraction) != DUCTILE_OK) {
+        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+    }
+}
+
+TORCH_API void ductile_torch_record_stream(void *ptr, ductile_stream stream) {
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        ductile_allocator *a = used_allocator(i);
+        if (a != NULL &&
+            ductile_record_stream(a, (ductile_addr)(uintptr_t)ptr, stream) == DUCTILE_OK) {
+            return;
+        }
+    }
+}
+
+/* ---- Private pools -------------------------------------------------------------------------- */
+
+/*
+ * The third argument of begin is a C++ function object, which C cannot call. Requests of the
+ * calling thread belong to the pool: right for use_mem_pool, and for a capture whose memory is
+ * asked for by the thread that captures.
+ */
+TORCH_API void ductile_torch_begin_pool(int device, ductile_pool_id id, void *filter) {
+    (void)filter;
+    ductile_allocator *a = allocator_of(device);
+    if (a == NULL || ductile_pool_begin(a, id, NULL, NULL) != DUCTILE_OK) {
+        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+    }
+}
+
+TORCH_API void ductile_torch_end_pool(int device, ductile_pool_id id) {
+    ductile_allocator *a = allocator_of(device);
+    if (a != NULL && ductile_pool_end(a, id) != DUCTILE_OK) {
+        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+    }
+}
+
+TORCH_API void ductile_torch_release_pool(int device, ductile_pool_id id) {
+    ductile_allocator *a = allocator_of(device);
+    if (a != NULL && ductile_pool_release(a, id) != DUCTILE_OK) {
+        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+    }
+}
