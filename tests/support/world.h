@@ -30,9 +30,10 @@ typedef struct world {
 
 const char *world_open(world *w, const fixture_setup *setup, bool has_contents);
 
-/* Closes and passes the leak gate; live blocks may be left. */
-/* Blocks that are left end with the allocator. Before it is destroyed. */
+/* To be called before a world's allocator is destroyed by hand: blocks that are left end with it. */
 void world_end_blocks(world *w);
+
+/* Closes and passes the leak gate; live blocks may be left. */
 const char *world_close(world *w);
 
 /* Allocates. Complains about an address that is not admissible and about running out of memory
