@@ -30,7 +30,8 @@ typedef struct world {
 
 const char *world_open(world *w, const fixture_setup *setup, bool has_contents);
 
-/* To be called before a world's allocator is destroyed by hand: blocks that are left end with it. */
+/* To be called before a world's allocator is destroyed by hand: blocks that are left end with it.
+ */
 void world_end_blocks(world *w);
 
 /* Closes and passes the leak gate; live blocks may be left. */

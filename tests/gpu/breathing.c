@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Can two programs share a device when one of them breathes? A second process takes between 10 %
+ * and 95 % of the device and gives it back, at random; the first works: it allocates and frees on
+ * two streams, paints every block and looks at it before it frees it, and trims now and then.
+ * Memory may be refused only when there is none: then the second process holds its breath, the
+ * device is asked what it has free, and the request is made once more.
+ *
+ *     breathing [--virtual | --device N] [--seconds N] [--seed N]
+ *
+ * On the virtual GPU, which lives in one process, a thread with a driver of its own breathes.
+ *
+ * Prints one figure a line. Ends with 1 when anything is wrong, also when memory was never short or
+ * the two never changed places, because then nothing was tested; 77 without a device; 3 when it
+ * hangs.
+ */
+#include "tests/support/complain.h"
+#include "tests/support/painter.h"
+#include "tests/support/rng.h"
+#include "vmm/base/align.h"
+
+#include <ductile_virtual.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    EXIT_BROKEN = 1,
+    EXIT_TIME_IS_OVER = 3,
+    EXIT_NO_DEVICE = 77,
+    N_STREAMS = 2,
+    MOST_BLOCKS = 2048,
+    MOST_PIECES = 512,
+    LEAST_PERCENT = 10,
+    MOST_PERCENT = 95,
+    SHARE_PERCENT = 15,
+    STEPS_PER_BREATH = 64
+};
+
+typedef struct request {
+    bool is_virtual;
+    int device;
+    uint64_t seconds;
+    uint64_t seed;
+} request;
+
+/* Between the two. */
+typedef struct meeting {
+    _Atomic bool is_ready; /* the lung has opened the device, or given up  */
+    _Atomic bool is_over;
+    _Atomic bool hold_breath;
+    _Atomic bool is_held; /* answers hold_breath */
+    _Atomic uint64_t breaths;
+    _Atomic uint64_t held_bytes;
+    _Atomic bool is_broken;
+} meeting;
+
+static void nap(long ns) {
+    struct timespec pause = {.tv_nsec = ns};
+    (void)nanosleep(&pause, NULL);
+}
+
+/* ---- The one that breathes ----------------------------------------------------------------- */
+
+typedef struct lung {
+    meeting *at;
+    dvmm_driver *driver;
+    rng rng;
+    dvmm_phys pieces[MOST_PIECES];
+    size_t n_pieces;
+    uint64_t piece_bytes;
+    uint64_t total_bytes;
+} lung;
+
+static void obey(lung *l) {
+    while (atomic_load(&l->at->hold_breath) && !atomic_load(&l->at->is_over)) {
+        atomic_store(&l->at->is_held, true);
+        nap(100000);
+    }
+    atomic_store(&l->at->is_held, false);
+}
+
+static void note_held(lung *l) {
+    atomic_store(&l->at->held_bytes, l->n_pieces * l->piece_bytes);
+}
+
+/* False: the device has no more. */
+static bool inhale(lung *l) {
+    const dvmm_phys_props props = {0};
+    ductile_status status =
+        dvmm_phys_create(l->driver, l->piece_bytes, &props, &l->pieces[l->n_pieces]);
+    l->n_pieces += status == DUCTILE_OK;
+    note_held(l);
+    if (status != DUCTILE_OK && status != DUCTILE_ERR_OUT_OF_MEMORY) {
+        atomic_store(&l->at->is_broken, true);
+    }
+    return status == DUCTILE_OK;
+}
+
+static void exhale(lung *l) {
+    size_t i = (size_t)rng_below(&l->rng, l->n_pieces);
+    if (dvmm_phys_release(l->driver, l->pieces[i]) != DUCTILE_OK) {
+        atomic_store(&l->at->is_broken, true);
+    }
+    l->pieces[i] = l->pieces[--l->n_pieces];
+    note_held(l);
+}
+
+static void breathe_to(lung *l, uint64_t wanted) {
+    while (!atomic_load(&l->at->is_over)) {
+        uint64_t held = l->n_pieces * l->piece_bytes;
+        obey(l);
+        if (held + l->piece_bytes <= wanted) {
+            if (!inhale(l)) {
+                return;
+            }
+        } else if (held > wanted) {
+            exhale(l);
+        } else {
+            return;
+        }
+        nap((long)rng_below(&l->rng, 200000));
+    }
+}
+
+static void live(lung *l) {
+    l->total_bytes = dvmm_get_caps(l->driver)->total_bytes;
+    l->piece_bytes =
+        dti_round_up(l->total_bytes / (MOST_PIECES - 8), dvmm_get_caps(l->driver)->granule_bytes);
+    atomic_store(&l->at->is_ready, true);
+    while (!atomic_load(&l->at->is_over)) {
+        uint64_t percent = rng_between(&l->rng, LEAST_PERCENT, MOST_PERCENT);
+        breathe_to(l, l->total_bytes / 100 * percent);
+        atomic_fetch_add(&l->at->breaths, 1);
+        nap((long)rng_below(&l->rng, 3000000));
+    }
+    while (l->n_pieces > 0) {
+        exhale(l);
+    }
+}
+
+/* A process of its own: nothing of CUDA may be open when it is made. */
+static int live_alone(meeting *at, const request *r) {
+    static lung l;
+    l = (lung){.at = at, .rng = rng_seeded(r->seed + 1)};
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (dvmm_open_cuda(r->device, &l.driver, NULL, 0) != DUCTILE_OK) {
+        atomic_store(&at->is_broken, true);
+        atomic_store(&at->is_ready, true);
+        return EXIT_NO_DEVICE;
+    }
+    live(&l);
+    dvmm_close(l.driver);
+    return atomic_load(&at->is_broken) ? EXIT_BROKEN : 0;
+}
+
+static void *live_beside(void *self) {
+    live(self);
+    return NULL;
+}
+
+/* ---- The one that works -------------------------------------------------------------------- */
+
+typedef struct block {
+    canvas canvas;
+    uint32_t stream;
+} block;
+
+typedef struct worker {
+    const request *request;
+    meeting *at;
+    ductile_virtual_gpu *gpu; /* NULL on CUDA */
+    dvmm_driver *driver;
+    painter painter;
+    ductile_allocator *allocator;
+    ductile_stream streams[N_STREAMS];
+    uint64_t granule;
+    uint64_t total_bytes;
+    rng rng;
+    block blocks[MOST_BLOCKS]; /* live, in no order */
+    size_t n_blocks;
+    uint64_t live_bytes;
+    uint64_t next_id;
+    uint64_t allocs, refusals, overtaken, trims;
+    uint64_t least_live, most_live;
+} worker;
+
+/* What the driver keeps for itself on hardware. */
+static uint64_t slack_bytes(const worker *w) {
+    return w->gpu != NULL ? w->granule : 256 * DTI_MIB;
+}
+
+static int by_address(const void *a, const void *b) {
+    ductile_addr x = ((const block *)a)->canvas.address;
+    ductile_addr y = ((const block *)b)->canvas.address;
+    return (x > y) - (x < y);
+}
+
+/* Granules that hold a byte of a live block. */
+static uint64_t touched_granules(worker *w) {
+    uint64_t n = 0;
+    uint64_t next = 0; /* the first granule that is not counted yet */
+    qsort(w->blocks, w->n_blocks, sizeof w->blocks[0], by_address);
+    for (size_t i = 0; i < w->n_blocks; i++) {
+        const canvas *c = &w->blocks[i].canvas;
+        uint64_t first = c->address / w->granule;
+        uint64_t last = (c->address + c->size - 1) / w->granule;
+        first = first < next ? next : first;
+        n += last >= first ? last - first + 1 : 0;
+        next = last + 1 > next ? last + 1 : next;
+    }
+    return n;
+}
+
+static const char *wait_for_streams(const worker *w) {
+    for (int i = 0; i < N_STREAMS; i++) {
+        NEED_OK(dvmm_stream_sync(w->driver, w->streams[i]));
+    }
+    return NULL;
+}
+
+/* All work is done and nobody takes anything: what was refused twice must not be there. */
+static const char *check_refusal(worker *w, uint64_t size) {
+    uint64_t free_bytes = 0;
+    uint64_t total = 0;
+    ductile_stats s = {.struct_size = sizeof s};
+    NEED_OK(dvmm_mem_info(w->driver, &free_bytes, &total));
+    NEED_OK(ductile_get_stats(w->allocator, &s));
+    uint64_t touched = touched_granules(w) * w->granule;
+    uint64_t unused = s.reserved_bytes > touched ? s.reserved_bytes - touched : 0;
+    uint64_t needed = dti_round_up(size, w->granule) + slack_bytes(w);
+    NEED(free_bytes + unused < needed,
+         "%llu bytes refused with %llu free on the device and %llu unused in the allocator",
+         (unsigned long long)size, (unsigned long long)free_bytes, (unsigned long long)unused);
+    return NULL;
+}
+
+static const char *hold_breath(const worker *w) {
+    atomic_store(&w->at->hold_breath, true);
+    while (!atomic_load(&w->at->is_held)) {
+        NEED(!atomic_load(&w->at->is_broken), "the other process has failed");
+        nap(50000);
+    }
+    return NULL;
+}
+
+static const char *retry(worker *w, uint64_t size, ductile_stream stream, ductile_addr *out) {
+    TRY(wait_for_streams(w));
+    TRY(hold_breath(w));
+    ductile_status status = ductile_alloc(w->allocator, size, stream, out);
+    const char *why = NULL;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        w->refusals++;
+        why = check_refusal(w, size);
+    } else {
+        w->overtaken++;
+    }
+    atomic_store(&w->at->hold_breath, false);
+    TRY(why);
+    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s",
+         ductile_status_string(status));
+    return NULL;
+}
+
+static uint64_t random_size(worker *w) {
+    uint64_t top = rng_percent(&w->rng, 30) ? w->total_bytes / 24 : w->total_bytes / 400;
+    return rng_between(&w->rng, 512, top) / 4 * 4;
+}
+
+static const char *allocate(worker *w) {
+    block b = {.canvas = {.size = random_size(w), .id = w->next_id++}};
+    b.stream = (uint32_t)rng_below(&w->rng, N_STREAMS);
+    ductile_stream stream = w->streams[b.stream];
+    ductile_status status = ductile_alloc(w->allocator, b.canvas.size, stream, &b.canvas.address);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        b.canvas.address = 0;
+        TRY(retry(w, b.canvas.size, stream, &b.canvas.address));
+        if (b.canvas.address == 0) {
+            return NULL;
+        }
+    } else {
+        NEED_OK(status);
+    }
+    w->allocs++;
+    w->live_bytes += b.canvas.size;
+    w->blocks[w->n_blocks++] = b;
+    return paint(&w->painter, &b.canvas, stream);
+}
+
+/* Some blocks are looked at by the other stream, which is recorded. */
+static const char *release(worker *w, size_t index) {
+    block b = w->blocks[index];
+    w->blocks[index] = w->blocks[--w->n_blocks];
+    w->live_bytes -= b.canvas.size;
+    TRY(look(&w->painter, &b.canvas, w->streams[b.stream]));
+    if (rng_percent(&w->rng, SHARE_PERCENT)) {
+        uint32_t other = (b.stream + 1) % N_STREAMS;
+        NEED_OK(dvmm_stream_sync(w->driver, w->streams[b.stream]));
+        TRY(look(&w->painter, &b.canvas, w->streams[other]));
+        NEED_OK(ductile_record_stream(w->allocator, b.canvas.address, w->streams[other]));
+    } else {
+        TRY(scribble(&w->painter, &b.canvas, w->streams[b.stream]));
+    }
+    NEED_OK(ductile_free(w->allocator, b.canvas.address));
+    return NULL;
+}
+
+/* Live memory swings between little and more than there may be. */
+static const char *work_for_a_breath(worker *w) {
+    uint64_t wanted = w->total_bytes / 100 * rng_between(&w->rng, 1, 80);
+    for (int i = 0; i < STEPS_PER_BREATH; i++) {
+        bool grows = w->live_bytes < wanted && w->n_blocks < MOST_BLOCKS;
+        if (w->n_blocks == 0 || (grows && rng_percent(&w->rng, 75))) {
+            TRY(allocate(w));
+        } else {
+            TRY(release(w, (size_t)rng_below(&w->rng, w->n_blocks)));
+        }
+        if (w->gpu != NULL) {
+            ductile_virtual_advance(w->gpu, 1);
+        }
+    }
+    w->least_live = w->live_bytes < w->least_live ? w->live_bytes : w->least_live;
+    w->most_live = w->live_bytes > w->most_live ? w->live_bytes : w->most_live;
+    return NULL;
+}
+
+static const char *trim_sometimes(worker *w) {
+    if (!rng_percent(&w->rng, 20)) {
+        return NULL;
+    }
+    w->trims++;
+    NEED_OK(ductile_empty_cache(w->allocator));
+    return NULL;
+}
+
+static const char *work(worker *w) {
+    time_t end = time(NULL) + (time_t)w->request->seconds;
+    w->least_live = UINT64_MAX;
+    while (time(NULL) < end) {
+        uint64_t mismatches = 0;
+        TRY(work_for_a_breath(w));
+        TRY(trim_sometimes(w));
+        TRY(painter_mismatches(&w->painter, &mismatches));
+        NEED(mismatches == 0, "%llu places were overwritten", (unsigned long long)mismatches);
+        NEED(!atomic_load(&w->at->is_broken), "the other process has failed");
+    }
+    while (w->n_blocks > 0) {
+        TRY(release(w, w->n_blocks - 1));
+    }
+    NEED_OK(ductile_check(w->allocator, NULL, 0));
+    return NULL;
+}
+
+static const char *open_worker(worker *w) {
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = w->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    options.virtual_gpu = w->gpu;
+    options.device = w->request->device;
+    w->granule = dvmm_get_caps(w->driver)->granule_bytes;
+    w->total_bytes = dvmm_get_caps(w->driver)->total_bytes;
+    w->rng = rng_seeded(w->request->seed);
+    for (int i = 0; i < N_STREAMS; i++) {
+        NEED_OK(dvmm_stream_create(w->driver, &w->streams[i]));
+    }
+    TRY(painter_open(&w->painter, w->driver, w->request->device));
+    NEED_OK(ductile_create(&w->allocator, &options));
+    return NULL;
+}
+
+static const char *close_worker(worker *w) {
+    painter_close(&w->painter);
+    if (w->allocator != NULL) {
+        NEED_OK(ductile_destroy(w->allocator));
+        w->allocator = NULL;
+    }
+    for (int i = 0; i < N_STREAMS; i++) {
+        if (w->streams[i] != NULL) {
+            NEED_OK(dvmm_stream_destroy(w->driver, w->streams[i]));
+        }
+    }
+    return NULL;
+}
+
+/* ---- The two together ---------------------------------------------------------------------- */
+
+static void report(const worker *w) {
+    printf("seconds %llu\nallocations %llu\nrefusals %llu\novertaken %llu\ntrims %llu\n"
+           "breaths %llu\nleast live bytes %llu\nmost live bytes %llu\n",
+           (unsigned long long)w->request->seconds, (unsigned long long)w->allocs,
+           (unsigned long long)w->refusals, (unsigned long long)w->overtaken,
+           (unsigned long long)w->trims, (unsigned long long)atomic_load(&w->at->breaths),
+           (unsigned long long)w->least_live, (unsigned long long)w->most_live);
+}
+
+static const char *was_a_test(const worker *w) {
+    NEED(atomic_load(&w->at->breaths) > 2, "the other process hardly breathed");
+    NEED(w->refusals + w->overtaken > 0, "memory was never short");
+    return NULL;
+}
+
+static const char *work_and_report(worker *w) {
+    TRY(open_worker(w));
+    const char *why = work(w);
+    atomic_store(&w->at->is_over, true);
+    report(w);
+    TRY(why);
+    TRY(was_a_test(w));
+    NEED_OK(ductile_empty_cache(w->allocator));
+    ductile_stats s = {.struct_size = sizeof s};
+    NEED_OK(ductile_get_stats(w->allocator, &s));
+    NEED(s.reserved_bytes == 0, "%llu bytes are still held", (unsigned long long)s.reserved_bytes);
+    return NULL;
+}
+
+/* Both are gone: the device has what it had. */
+static const char *check_device(const worker *w, uint64_t before) {
+    uint64_t after = 0;
+    uint64_t total = 0;
+    NEED_OK(dvmm_mem_info(w->driver, &after, &total));
+    NEED(after + slack_bytes(w) >= before, "%llu bytes of the device did not come back",
+         (unsigned long long)(before - after));
+    return NULL;
+}
+
+static int fail(const char *why) {
+    (void)fprintf(stderr, "breathing: %s\n", why);
+    return EXIT_BROKEN;
+}
+
+static const char *run(worker *w) {
+    const char *why = work_and_report(w);
+    atomic_store(&w->at->is_over, true);
+    if (why != NULL) {
+        return why;
+    }
+    return close_worker(w);
+}
+
+static int run_virtual(worker *w) {
+    static lung l;
+    pthread_t thread;
+    ductile_virtual_options options;
+    uint64_t before = 0;
+    uint64_t total = 0;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = 1024 * DTI_MIB;
+    options.schedule = DUCTILE_SCHEDULE_LAGGING;
+    options.lag = 7;
+    l = (lung){.at = w->at, .rng = rng_seeded(w->request->seed + 1)};
+    if (ductile_virtual_create(&w->gpu, &options) != DUCTILE_OK ||
+        dvmm_open_virtual(w->gpu, &w->driver) != DUCTILE_OK ||
+        dvmm_open_virtual(w->gpu, &l.driver) != DUCTILE_OK ||
+        dvmm_mem_info(w->driver, &before, &total) != DUCTILE_OK ||
+        pthread_create(&thread, NULL, live_beside, &l) != 0) {
+        return fail("the virtual GPU cannot be opened");
+    }
+    const char *why = run(w);
+    (void)pthread_join(thread, NULL);
+    if (why == NULL) {
+        why = check_device(w, before);
+    }
+    dvmm_close(l.driver);
+    dvmm_close(w->driver);
+    ductile_virtual_destroy(w->gpu);
+    return why == NULL ? 0 : fail(why);
+}
+
+static int end_of_child(pid_t child) {
+    int status = 0;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status)
+                                                                    : EXIT_BROKEN;
+}
+
+static int run_cuda(worker *w, pid_t child) {
+    char reason[256] = "";
+    uint64_t before = 0;
+    uint64_t total = 0;
+    if (dvmm_open_cuda(w->request->device, &w->driver, reason, sizeof reason) != DUCTILE_OK) {
+        atomic_store(&w->at->is_over, true);
+        (void)end_of_child(child);
+        (void)fprintf(stderr, "breathing: skipped: %s\n", reason);
+        return EXIT_NO_DEVICE;
+    }
+    while (!atomic_load(&w->at->is_ready)) {
+        nap(1000000);
+    }
+    const char *why = hold_breath(w);
+    if (why == NULL && dvmm_mem_info(w->driver, &before, &total) != DUCTILE_OK) {
+        why = "the device does not say what it has free";
+    }
+    before += atomic_load(&w->at->held_bytes);
+    atomic_store(&w->at->hold_breath, false);
+    why = why == NULL ? run(w) : why;
+    atomic_store(&w->at->is_over, true);
+    int lung_status = end_of_child(child);
+    if (why == NULL && lung_status == 0) {
+        why = check_device(w, before);
+    }
+    dvmm_close(w->driver);
+    if (why == NULL && lung_status != 0) {
+        why = "the other process has failed";
+    }
+    return why == NULL ? 0 : fail(why);
+}
+
+/* ---- The command line ---------------------------------------------------------------------- */
+
+static bool parse_number(const char *text, uint64_t *out) {
+    char *end = NULL;
+    *out = strtoull(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0';
+}
+
+static bool parse(request *r, int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        uint64_t device = 0;
+        if (strcmp(argv[i], "--virtual") == 0) {
+            r->is_virtual = true;
+        } else if (i + 1 == argc) {
+            return false;
+        } else if (strcmp(argv[i], "--device") == 0) {
+            if (!parse_number(argv[++i], &device)) {
+                return false;
+            }
+            r->device = (int)device;
+        } else if (strcmp(argv[i], "--seconds") == 0) {
+            if (!parse_number(argv[++i], &r->seconds)) {
+                return false;
+            }
+        } else if (strcmp(argv[i], "--seed") != 0 || !parse_number(argv[++i], &r->seed)) {
+            return false;
+        }
+    }
+    return r->seconds > 0;
+}
+
+static void time_is_over(int signal_number) {
+    (void)signal_number;
+    static const char text[] = "breathing: hangs\n";
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(EXIT_TIME_IS_OVER);
+}
+
+int main(int argc, char **argv) {
+    static worker w;
+    request r = {.seconds = 10, .seed = 1};
+    if (!parse(&r, argc, argv)) {
+        (void)fprintf(stderr,
+                      "usage: breathing [--virtual | --device N] [--seconds N] [--seed N]\n");
+        return 2;
+    }
+    meeting *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) {
+        return fail("the host has no memory left");
+    }
+    w.request = &r;
+    w.at = at;
+    pid_t child = 0;
+    if (!r.is_virtual) {
+        child = fork();
+        if (child == 0) {
+            _exit(live_alone(at, &r));
+        }
+        if (child < 0) {
+            return fail("no second process");
+        }
+    }
+    (void)signal(SIGALRM, time_is_over);
+    (void)alarm((unsigned)r.seconds * 2 + 60);
+    return r.is_virtual ? run_virtual(&w) : run_cuda(&w, child);
+}
