@@ -297,8 +297,9 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     return status;
 }
 
-ductile_status ductile_alloc(ductile_allocator *a, size_t size, ductile_stream stream,
-                             ductile_addr *out) {
+/* Flat: the calls between the parts of a hit would cost 7 % of its instructions. */
+__attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size_t size,
+                                                      ductile_stream stream, ductile_addr *out) {
     if (__builtin_expect(a == NULL || out == NULL, 0)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }

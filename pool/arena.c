@@ -380,28 +380,6 @@ dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ducti
     return middle;
 }
 
-void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
-    dpool_arena *arena = b->region->arena;
-    dpool_counts *c = &a->counts;
-    b->state = DPOOL_LIVE;
-    b->requested = requested;
-    b->uses = NULL;
-    dpool_map_insert(&a->map, b);
-    arena->live_bytes += b->size;
-    if (arena->live_bytes > arena->rises_above) {
-        dpool_note_rise_locked(arena);
-    }
-    c->requested += requested;
-    c->allocated += b->size;
-    c->requested_peak = dti_max(c->requested_peak, c->requested);
-    c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
-    c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
-    c->live_peak = dti_max(c->live_peak, a->map.count);
-    c->requested_total += requested;
-    c->allocated_total += b->size;
-    c->allocs++;
-}
-
 void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
     dpool_counts *c = &a->counts;
     if (region != NULL) {

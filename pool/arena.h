@@ -270,9 +270,6 @@ void dpool_make_busy_locked(dpool_block *b);
 dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
                                      ductile_addr to);
 
-/* A BUSY span with memory becomes LIVE. Pre: room in the address map. */
-void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested);
-
 /* Publishes what the store and the region's segment hold now. Both locks held. */
 void dpool_publish_locked(ductile_allocator *a, dpool_region *region);
 

@@ -181,18 +181,18 @@ static inline void bin_remove_at(dpool_free_index *index, unsigned bin, dpool_bl
     }
 }
 
-void dpool_bins_insert(dpool_free_index *index, dpool_block *b) {
+__attribute__((noinline)) void dpool_bins_insert(dpool_free_index *index, dpool_block *b) {
     bin_insert(index, b);
     index->n_binned++;
 }
 
-void dpool_bins_remove(dpool_free_index *index, dpool_block *b) {
+__attribute__((noinline)) void dpool_bins_remove(dpool_free_index *index, dpool_block *b) {
     unsigned bin = dpool_bin(b->size);
     bin_remove_at(index, bin, link_of(&index->bins[bin], b));
     index->n_binned--;
 }
 
-unsigned dpool_index_make_slot(dpool_free_index *index) {
+__attribute__((noinline)) unsigned dpool_index_make_slot(dpool_free_index *index) {
     dpool_bins_insert(index, dpool_front_evict(&index->front));
     return dpool_front_take(&index->front);
 }
@@ -207,7 +207,8 @@ static dpool_block *best_from(const dpool_free_index *index, unsigned bin, uint6
     return b;
 }
 
-dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival) {
+__attribute__((noinline)) dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size,
+                                                       dpool_block *rival) {
     unsigned bin = next_bin(index, dpool_bin(size));
     unsigned last = rival != NULL ? dpool_bin(rival->size) : DPOOL_BINS - 1;
     if (bin > last) {

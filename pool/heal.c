@@ -15,7 +15,7 @@ static void expect_dip(dpool_arena *arena) {
     arena->dips_below = arena->peak_live / 3 * 2;
 }
 
-void dpool_note_rise_locked(dpool_arena *arena) {
+__attribute__((noinline)) void dpool_note_rise_locked(dpool_arena *arena) {
     bool dip_is_over = arena->live_bytes <= arena->peak_live;
     bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
     bool has_inner_gaps = arena->gaps.count > arena->n_regions;
@@ -25,7 +25,7 @@ void dpool_note_rise_locked(dpool_arena *arena) {
     expect_dip(arena);
 }
 
-void dpool_note_dip_locked(dpool_arena *arena) {
+__attribute__((noinline)) void dpool_note_dip_locked(dpool_arena *arena) {
     uint64_t low = arena->live_bytes;
     uint64_t peak = arena->peak_live;
     bool is_deep = low < peak / 10 * 3;

@@ -3,6 +3,7 @@
 #include "pool/plan.h"
 
 #include "pool/pools.h"
+#include "pool/serve.h"
 #include "pool/wait_map.h"
 
 #include "vmm/base/align.h"

@@ -3,6 +3,7 @@
 #include "pool/inspect.h"
 #include "pool/log.h"
 #include "pool/pools.h"
+#include "pool/serve.h"
 #include "pool/trim.h"
 
 #include "vmm/base/align.h"

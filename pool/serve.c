@@ -5,6 +5,32 @@
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
 
+static void count_live_locked(ductile_allocator *a, const dpool_block *b) {
+    dpool_counts *c = &a->counts;
+    c->requested += b->requested;
+    c->allocated += b->size;
+    c->requested_peak = dti_max(c->requested_peak, c->requested);
+    c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
+    c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
+    c->live_peak = dti_max(c->live_peak, a->map.count);
+    c->requested_total += b->requested;
+    c->allocated_total += b->size;
+    c->allocs++;
+}
+
+void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
+    dpool_arena *arena = b->region->arena;
+    b->state = DPOOL_LIVE;
+    b->requested = requested;
+    b->uses = NULL;
+    dpool_map_insert(&a->map, b);
+    arena->live_bytes += b->size;
+    if (arena->live_bytes > arena->rises_above) {
+        dpool_note_rise_locked(arena);
+    }
+    count_live_locked(a, b);
+}
+
 dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                 uint64_t requested) {
     if (a->nodes.n_spare == 0 || !dpool_map_has_room(&a->map)) {
@@ -28,7 +54,8 @@ dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64
     return b;
 }
 
-ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr) {
+__attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile_allocator *a,
+                                                                   ductile_addr addr) {
     const dseg_segment *seg = dseg_set_find(&a->segments, addr);
     if (seg == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
@@ -51,7 +78,7 @@ static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.allocated -= b->size;
 }
 
-ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr) {
+__attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr) {
     dti_lock_take(&a->hot);
     dpool_block *b = dpool_map_take(&a->map, addr);
     if (b == NULL) {
