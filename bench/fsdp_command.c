@@ -312,7 +312,8 @@ static void note_failure(fsdp_command *c, const variant *v, const fsdp_result *r
         bench_complain("fsdp: %s: %" PRIu64 " of %" PRIu64 " tags were overwritten while in use",
                        v->label, r->wrong_tags, r->n_tags);
     } else if (r->violations > 0) {
-        bench_complain("fsdp: %s: %" PRIu64 " violations", v->label, r->violations);
+        bench_complain("fsdp: %s: %" PRIu64 " violations, the last: %s", v->label, r->violations,
+                       r->last_violation);
     } else {
         return;
     }

@@ -155,12 +155,18 @@ static ductile_status alloc_block(run *r, const fsdp_op *op) {
         return status;
     }
     r->live_bytes += op->bytes;
+    if (r->stage.gpu != NULL) {
+        ductile_virtual_block_begin(r->stage.gpu, r->addresses[op->block], op->bytes);
+    }
     return DUCTILE_OK;
 }
 
 static ductile_status free_block(run *r, uint32_t block) {
     ductile_addr address = r->addresses[block];
     r->addresses[block] = 0;
+    if (r->stage.gpu != NULL) {
+        ductile_virtual_block_end(r->stage.gpu, address);
+    }
     r->live_bytes -= r->spec->program->bytes[block];
     return r->stage.ops->free(r->stage.contender, address);
 }
@@ -264,7 +270,7 @@ static void clean_up(run *r) {
     fsdp_work_close(r->work);
     for (uint32_t i = 0; r->addresses != NULL && i < r->spec->program->n_blocks; i++) {
         if (r->addresses[i] != 0) {
-            (void)r->stage.ops->free(r->stage.contender, r->addresses[i]);
+            (void)free_block(r, i);
         }
     }
     while (r->n_events > 0) {
@@ -318,8 +324,13 @@ static void run_on_stage(run *r) {
 
 static void note_violations(const stage *s, fsdp_result *result) {
     ductile_virtual_state state = {.struct_size = sizeof state};
-    if (s->gpu != NULL && ductile_virtual_get_state(s->gpu, &state) == DUCTILE_OK) {
-        result->violations = state.violations;
+    if (s->gpu == NULL || ductile_virtual_get_state(s->gpu, &state) != DUCTILE_OK) {
+        return;
+    }
+    result->violations = state.violations;
+    if (state.violations > 0) {
+        ductile_virtual_last_violation(s->gpu, result->last_violation,
+                                       sizeof result->last_violation);
     }
 }
 
@@ -330,6 +341,7 @@ void fsdp_run(const fsdp_run_spec *spec, fsdp_result *result) {
                              .settings = spec->settings,
                              .n_settings = spec->n_settings,
                              .capacity_bytes = spec->capacity_bytes,
+                             .detects = true,
                              .n_streams = FSDP_N_STREAMS};
     *result = (fsdp_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);

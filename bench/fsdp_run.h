@@ -2,7 +2,8 @@
 /*
  * Runs the program of fsdp_model.h under one contender, from a fresh device, with work on real
  * streams. Every block that one stream writes and the other reads carries a tag, which is read
- * again when the work on it starts and when it ends: memory handed out too early is found.
+ * again when the work on it starts and when it ends: memory handed out too early is found. The
+ * virtual GPU also looks for memory that is used again without an order, whatever the timing.
  */
 #ifndef DUCTILE_BENCH_FSDP_RUN_H
 #define DUCTILE_BENCH_FSDP_RUN_H
@@ -32,6 +33,7 @@ typedef struct fsdp_result {
     uint64_t n_tags;     /* read */
     uint64_t wrong_tags; /* of them, not what was written */
     uint64_t violations; /* virtual GPU: mistakes that hardware lets pass */
+    char last_violation[240];
 } fsdp_result;
 
 void fsdp_run(const fsdp_run_spec *spec, fsdp_result *result);

@@ -116,6 +116,7 @@ static replay_spec make_spec(const replay_job *s, const trace *t, const contende
         .capacity_bytes = o->capacity_bytes,
         .n_passes = o->n_passes,
         .pace = o->pace,
+        .checks = o->check,
         .watch = s->timeline.file != NULL ? &s->timeline.watch : NULL,
     };
 }

@@ -69,6 +69,26 @@ static bool fail(replay *r, const char *what, ductile_status status) {
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
+/* Only for --check: the owner writes its whole block, so that the device can tell whether whoever
+ * had the memory before was done with it. */
+static ductile_status write_block(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    const ductile_virtual_use use = {
+        .address = r->addresses[event->slot], .size = event->size, .writes = 1};
+    stopwatch_pause(&r->watch);
+    ductile_virtual_block_begin(s->gpu, use.address, use.size);
+    ductile_status status = ductile_virtual_launch(s->gpu, s->streams[event->stream], &use, 1);
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+/* Only for --check. */
+static void end_block(replay *r, ductile_addr address) {
+    stopwatch_pause(&r->watch);
+    ductile_virtual_block_end(r->stage.gpu, address);
+    stopwatch_start(&r->watch);
+}
+
 static const trace_gate *gates_of(const replay *r, const trace_event *event) {
     return &r->spec->trace->gates[event->size];
 }
@@ -116,6 +136,9 @@ static ductile_status free_gated(replay *r, const trace_event *event) {
     if (status != DUCTILE_OK) {
         return status;
     }
+    if (r->spec->checks) {
+        end_block(r, r->addresses[event->slot]);
+    }
     status = record_uses(r, event);
     if (status == DUCTILE_OK) {
         status = s->ops->free(s->contender, r->addresses[event->slot]);
@@ -162,6 +185,7 @@ static bool play(replay *r, size_t first, size_t end) {
     void *contender = r->stage.contender;
     ductile_addr *addresses = r->addresses;
     const ductile_stream *streams = r->stage.streams;
+    const bool checks = r->spec->checks;
     for (size_t i = first; i < end; i++) {
         const trace_event *event = &events[i];
         ductile_status status = DUCTILE_OK;
@@ -170,11 +194,17 @@ static bool play(replay *r, size_t first, size_t end) {
         case TRACE_ALLOC:
             status =
                 ops->alloc(contender, event->size, streams[event->stream], &addresses[event->slot]);
+            if (checks && status == DUCTILE_OK) {
+                status = write_block(r, event);
+            }
             break;
         case TRACE_USE:
             status = use_block(r, event);
             break;
         case TRACE_FREE:
+            if (checks) {
+                end_block(r, addresses[event->slot]);
+            }
             status = ops->free(contender, addresses[event->slot]);
             addresses[event->slot] = 0;
             break;
@@ -289,6 +319,9 @@ static ductile_status free_everything(replay *r) {
     ductile_status first = gates_end_pass(&r->gates);
     for (uint32_t slot = 0; slot < r->spec->trace->n_slots; slot++) {
         if (r->addresses[slot] != 0) {
+            if (r->spec->checks) {
+                ductile_virtual_block_end(r->stage.gpu, r->addresses[slot]);
+            }
             ductile_status status = r->stage.ops->free(r->stage.contender, r->addresses[slot]);
             first = first == DUCTILE_OK ? status : first;
             r->addresses[slot] = 0;
@@ -390,6 +423,7 @@ void replay_run(const replay_spec *spec, replay_result *result) {
                        .n_settings = spec->n_settings,
                        .capacity_bytes = spec->capacity_bytes,
                        .pace = spec->pace,
+                       .detects = spec->checks,
                        .n_streams = spec->trace->n_streams};
     *result = (replay_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);

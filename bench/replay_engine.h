@@ -34,6 +34,7 @@ typedef struct replay_spec {
     uint64_t capacity_bytes;   /* 0: what the device has                      */
     uint64_t n_passes;         /* at least 1, all through the same contender  */
     bench_pace pace;           /* advances once an event                      */
+    bool checks;               /* virtual GPU: every block is written, misuse is a violation */
     const replay_watch *watch; /* NULL: nobody                              */
 } replay_spec;
 

@@ -21,6 +21,12 @@ static bool parse_min_capacity(bench_parser *p, const char *unused) {
     return true;
 }
 
+static bool parse_check(bench_parser *p, const char *unused) {
+    (void)unused;
+    own(p)->check = true;
+    return true;
+}
+
 static bool parse_tight(bench_parser *p, const char *value) {
     own(p)->tight = true;
     return bench_parse_count(value, 0, 1000, &own(p)->above_min_percent) ||
@@ -90,6 +96,9 @@ static bool check_combination(bench_parser *p) {
     if (own(p)->tight && p->shared->capacity_bytes != 0) {
         return bench_refuse(p, "--tight searches what --capacity sets: give one of them");
     }
+    if (own(p)->check && p->shared->device == BENCH_DEVICE_CUDA) {
+        return bench_refuse(p, "--check works on the virtual GPU only");
+    }
     const bench_pace *pace = &own(p)->pace;
     if (pace->lag > 0 && pace->schedule != DUCTILE_SCHEDULE_EAGER) {
         return bench_refuse(p, "--lag is a schedule of its own: give it or --schedule");
@@ -114,6 +123,8 @@ static const bench_option own_options[] = {
     {"--lag", "N", parse_lag, "virtual GPU: work completes N events after it was issued (0)"},
     {"--schedule", "eager|lazy|random[:SEED]", parse_schedule,
      "virtual GPU: work completes at once, when waited for, or by chance (eager)"},
+    {"--check", NULL, parse_check,
+     "virtual GPU: write every block and look for memory that is handed out too early"},
     {.name = "--set"},
     {.name = "--json", .help = "one JSON object a line instead of tables"},
     {"--gpu", "N", parse_gpu, "of a PyTorch snapshot: which GPU (the one with most events)"},
@@ -168,8 +179,9 @@ bool replay_options_parse(int argc, char **argv, replay_options *out, char *mess
     if (out->pace.lag > 0) {
         out->pace.schedule = DUCTILE_SCHEDULE_LAGGING;
     }
-    if (out->pace.schedule != DUCTILE_SCHEDULE_EAGER && out->device == BENCH_DEVICE_AUTO) {
-        out->device = BENCH_DEVICE_VIRTUAL; /* only there is a schedule */
+    if ((out->check || out->pace.schedule != DUCTILE_SCHEDULE_EAGER) &&
+        out->device == BENCH_DEVICE_AUTO) {
+        out->device = BENCH_DEVICE_VIRTUAL; /* only there are schedules and checks */
     }
     return true;
 }

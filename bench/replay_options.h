@@ -19,6 +19,7 @@ typedef struct replay_options {
     const contender_ops *contenders[BENCH_MAX_CONTENDERS]; /* all of them unless chosen */
     size_t n_contenders;
     uint64_t capacity_bytes; /* 0: what the device has */
+    bool check;
     bool min_capacity;
     bool tight;
     uint64_t above_min_percent; /* with tight */

@@ -28,6 +28,7 @@ typedef struct stage_plan {
     size_t n_settings;
     uint64_t capacity_bytes; /* 0: what the device has */
     bench_pace pace;
+    bool detects; /* virtual GPU: misuse of memory is a violation, whatever the schedule */
     size_t n_streams;
 } stage_plan;
 

@@ -156,6 +156,70 @@ Test(fsdp, no_contender_hands_out_memory_that_is_in_use) {
     }
 }
 
+/* ---- Ductile's two ways -------------------------------------------------------------------- */
+
+/* Large against a granule; the host runs far ahead. */
+static const fsdp_options large = {.layers = 12,
+                                   .hidden = 4096,
+                                   .ranks = 64,
+                                   .tokens_min = 2048,
+                                   .tokens_max = 8192,
+                                   .steps = 4,
+                                   .prefetch = 3,
+                                   .hold = 1,
+                                   .seed = 1};
+
+static const fsdp_result *run_ductile(const char *setting, uint64_t seed) {
+    fsdp_run_spec spec = spec_of(&contender_ductile, seed);
+    spec.settings = &setting;
+    spec.n_settings = 1;
+    run(spec);
+    cr_assert_eq(result.outcome, REPLAY_COMPLETED, "%s", result.message);
+    cr_assert_eq(result.wrong_tags, 0, "seed %llu", (unsigned long long)seed);
+    cr_assert_eq(result.violations, 0);
+    return &result;
+}
+
+Test(fsdp, with_wait_the_peak_is_the_same_on_every_run_and_near_what_is_live) {
+    build(&large);
+    uint64_t peak = run_ductile("record_stream=wait", 1)->stats.reserved_peak_bytes;
+    cr_expect_leq((double)peak, (double)events.live_peak_bytes / 0.98);
+    for (uint64_t seed = 2; seed <= 5; seed++) {
+        run_ductile("record_stream=wait", seed);
+        cr_expect_eq(result.stats.reserved_peak_bytes, peak);
+        cr_expect_eq(result.stats.stream_syncs, 0, "the host waited");
+        cr_expect_gt(result.stats.event_waits, 0);
+    }
+}
+
+Test(fsdp, with_poll_the_peak_is_what_a_host_that_runs_ahead_makes_it) {
+    build(&large);
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        run_ductile("record_stream=poll", seed);
+        cr_expect_gt(result.stats.reserved_peak_bytes, events.live_peak_bytes / 2 * 3);
+        cr_expect_eq(result.stats.event_waits, 0, "streams were tied together");
+        cr_expect_eq(result.stats.stream_syncs, 0);
+    }
+}
+
+/* Communication is the shorter of the two and hides behind compute. */
+Test(fsdp, with_poll_the_streams_overlap_as_if_nobody_waited) {
+    uint64_t alone[FSDP_N_STREAMS];
+    const char *poll = "record_stream=poll";
+    build(&large);
+    for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
+        fsdp_run_spec spec = spec_of(&contender_ductile, 1);
+        spec.settings = &poll;
+        spec.n_settings = 1;
+        spec.is_idle[FSDP_N_STREAMS - 1 - i] = true;
+        alone[i] = run(spec)->steady_ns;
+    }
+    double together = (double)run_ductile(poll, 1)->steady_ns;
+    double longer = (double)(alone[0] > alone[1] ? alone[0] : alone[1]);
+    double shorter = (double)(alone[0] > alone[1] ? alone[1] : alone[0]);
+    cr_expect_lt(together, longer + 0.1 * shorter);
+}
+
 /* ---- A contender that forgets record_stream ------------------------------------------------ */
 
 static ductile_status forget(void *self, ductile_addr address, ductile_stream stream) {
@@ -175,6 +239,7 @@ Test(fsdp, memory_that_is_handed_out_too_early_is_found) {
     make_work_long();
     cr_assert_eq(run(spec_of(&careless, 1))->outcome, REPLAY_COMPLETED);
     cr_assert_gt(result.wrong_tags, 0);
+    cr_assert_gt(result.violations, 0);
     cr_assert_eq(run(spec_of(&contender_expandable, 1))->wrong_tags, 0);
 }
 

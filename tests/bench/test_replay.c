@@ -140,7 +140,7 @@ static replay_outcome replay(const char *text, replay_spec spec) {
     cr_assert(read_bytes_as_trace(text, strlen(text), TRACE_BUSIEST_GPU, &now));
     spec.trace = &now.t;
     spec.device = &device;
-    spec.contender = &fake;
+    spec.contender = spec.contender != NULL ? spec.contender : &fake;
     spec.n_passes = spec.n_passes > 0 ? spec.n_passes : 1;
     replay_run(&spec, &result);
     return result.outcome;
@@ -261,6 +261,31 @@ Test(replay, a_use_of_what_is_not_mapped_is_a_failure) {
     has_no_memory = true; /* as of a contender that unmaps too early */
     cr_assert_eq(replay("# version 2\na 1 10 0\nu 1 1\na 2 1 0\nf 1\n", (replay_spec){0}),
                  REPLAY_FAILED);
+}
+
+static ductile_status forget(void *self, ductile_addr address, ductile_stream stream) {
+    (void)self;
+    (void)address;
+    (void)stream;
+    return DUCTILE_OK;
+}
+
+/* On a device that does everything at once: what is missing is the order. */
+Test(replay, a_check_finds_memory_that_is_handed_out_too_early) {
+    static const char text[] =
+        "# version 2\na 1 4194304 0\nu 1 1\nf 1\na 2 4194304 0\nf 2\na 3 4194304 0\n";
+    contender_ops careless = contender_expandable;
+    careless.record_stream = forget;
+    cr_assert_eq(replay(text, (replay_spec){.contender = &careless}), REPLAY_COMPLETED);
+    cr_assert_eq(result.violations, 0, "nobody looks unless told to");
+    drop_now();
+    cr_assert_eq(replay(text, (replay_spec){.contender = &careless, .checks = true}),
+                 REPLAY_COMPLETED);
+    cr_assert_gt(result.violations, 0);
+    drop_now();
+    cr_assert_eq(replay(text, (replay_spec){.contender = &contender_expandable, .checks = true}),
+                 REPLAY_COMPLETED);
+    cr_assert_eq(result.violations, 0, "%s", result.last_violation);
 }
 
 Test(replay, out_of_memory_stops_and_says_where) {

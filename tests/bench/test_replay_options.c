@@ -112,6 +112,7 @@ static const bad_case bad_cases[] = {
     {"--lag 5 --device cuda x", "--lag works on the virtual GPU only"},
     {"--lag 5 --schedule lazy x", "--lag is a schedule"},
     {"--schedule lazy --device cuda x", "--schedule works on the virtual GPU only"},
+    {"--check --device cuda x", "--check works on the virtual GPU only"},
     {"--schedule sometimes x", "--schedule is eager"},
     {"--schedule random:x x", "--schedule is eager"},
     {"--capacity 0 x", "--capacity is a number of bytes"},
