@@ -121,8 +121,20 @@ static unsigned foreign_donors(const ductile_allocator *a) {
     return a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF ? 0 : DPOOL_FOREIGN_DONORS;
 }
 
+/* What other streams give at first: with recycle:eager whatever they can, behind a wait. */
+static unsigned eager_donors(const ductile_allocator *a) {
+    bool is_eager = a->options.recycle == DUCTILE_RECYCLE_EAGER && foreign_donors(a) != 0;
+    return is_eager ? DPOOL_UNPROVEN_DONORS | DPOOL_BARE_DONORS : 0;
+}
+
+/* Before anything is refused or waited for: all that they can give. */
+static unsigned last_donors(const ductile_allocator *a, unsigned sources) {
+    bool waits = a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT;
+    return (sources & ~(unsigned)DPOOL_BARE_DONORS) | (waits ? DPOOL_UNPROVEN_DONORS : 0);
+}
+
 static ductile_status grow_by_policy(ductile_allocator *a, dpool_request *r, unsigned foreign) {
-    unsigned all = DPOOL_OWN_DONORS | foreign;
+    unsigned all = DPOOL_OWN_DONORS | foreign | eager_donors(a);
     if (a->options.recycle == DUCTILE_RECYCLE_NEVER) {
         return grow_from(a, r, 0);
     }
@@ -133,6 +145,10 @@ static ductile_status grow_by_policy(ductile_allocator *a, dpool_request *r, uns
         }
     }
     ductile_status status = grow_from(a, r, all);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && last_donors(a, all) != all) {
+        all = last_donors(a, all);
+        status = grow_from(a, r, all);
+    }
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && dpool_has_pools(a) && foreign_donors(a) != 0) {
         status = grow_from(a, r, all | DPOOL_POOL_DONORS);
     }

@@ -406,11 +406,7 @@ static ductile_status check_values(const ductile_options *o, char *message, size
 
 static ductile_status check_support(const ductile_options *o, char *message, size_t size) {
     const char *what = NULL;
-    if (o->recycle == DUCTILE_RECYCLE_EAGER) {
-        what = "recycle:eager";
-    } else if (o->cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT) {
-        what = "cross_stream_reuse:wait";
-    } else if (o->shareable != 0) {
+    if (o->shareable != 0) {
         what = "shareable memory";
     }
     if (what == NULL) {

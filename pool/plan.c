@@ -80,6 +80,8 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
     p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
     p->seq = p->lacks = 0;
+    p->n_waits = 0;
+    p->sources = 0;
     p->mark_failed = p->wait_failed = false;
 }
 
@@ -204,8 +206,10 @@ static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint
     p->donor_used[p->n_donors] = 0;
     p->donors[p->n_donors++] = donor;
     p->donated += n;
-    if (b->region->arena == p->arena) { /* others count on their own, and are proven done */
+    if (b->region->arena == p->arena) { /* others count on their own */
         p->epoch = dti_max(p->epoch, donor->epoch);
+    } else {
+        dpool_plan_note_epoch_locked(a, b->region->arena, donor->epoch);
     }
 }
 
@@ -236,11 +240,16 @@ static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t
     }
 }
 
+/* A span that bars memory from leaving its stream. */
+static const dpool_use *find_span(const ductile_allocator *a, ductile_addr from, ductile_addr to) {
+    bool is_bare = (a->plan->sources & DPOOL_BARE_DONORS) != 0;
+    return is_bare ? dpool_wait_find_locked(a, from, to) : dpool_wait_find_due_locked(a, from, to);
+}
+
 /* Of another stream's free memory, the part on which no recorded work may be under way. */
 static span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, span s) {
     while (!is_empty(s)) {
-        const dpool_use *due =
-            dpool_wait_find_due_locked(a, dseg_addr(seg, s.low), dseg_addr(seg, s.high));
+        const dpool_use *due = find_span(a, dseg_addr(seg, s.low), dseg_addr(seg, s.high));
         if (due == NULL) {
             break;
         }
@@ -289,11 +298,12 @@ static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint
     sweep(a, from, need, below_epoch, false);
 }
 
-static void collect_foreign(ductile_allocator *a, uint64_t need, bool from_pools) {
+static void collect_foreign(ductile_allocator *a, uint64_t need, unsigned sources) {
     const dpool_arena *own = a->plan->arena;
+    bool from_pools = (sources & DPOOL_POOL_DONORS) != 0;
     for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
         if (other != own && dpool_may_serve(other, own, from_pools)) {
-            collect(a, other, need, dpool_proven_epoch(other));
+            collect(a, other, need, dpool_takeable_epoch_locked(a, other, sources));
         }
     }
 }
@@ -318,6 +328,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
                                          unsigned sources) {
     dpool_plan *p = a->plan;
     clear(p, arena, place->block->region);
+    p->sources = sources;
     busy_window(a, place, size);
     uint64_t cached = dti_min(p->n_granules, a->store.cached_bytes / a->granule);
     uint64_t need = p->n_granules - cached;
@@ -326,10 +337,11 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
         p->n_own_donors = p->n_donors;
     }
     if ((sources & DPOOL_FOREIGN_DONORS) != 0 && p->donated < need) {
-        collect_foreign(a, need, (sources & DPOOL_POOL_DONORS) != 0);
+        collect_foreign(a, need, sources);
     }
     p->lacks = lacking(a, cached);
     if (p->lacks > 0) {
+        dpool_plan_drop_markers(a);
         dpool_plan_cancel_locked(a);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
@@ -387,11 +399,11 @@ bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_bloc
 
 /* ---- Publish and cancel -------------------------------------------------------------------- */
 
-static void retire_donor(ductile_allocator *a, dpool_block *b, uint64_t seq) {
+static void retire_donor(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     b->state = DPOOL_RETIRING;
-    dpool_set_epoch(b, arena == a->plan->arena ? seq : 0);
+    dpool_set_epoch(b, dpool_plan_seq_of(a->plan, arena));
     dpool_list_insert_by_epoch(&arena->retiring, b);
     arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
@@ -403,7 +415,7 @@ static void settle_donors(ductile_allocator *a, bool published) {
     for (uint32_t i = 0; i < p->n_donors; i++) {
         dpool_block *b = p->donors[i];
         if (published && p->donor_used[i] != 0) {
-            retire_donor(a, b, p->seq);
+            retire_donor(a, b);
         } else {
             (void)dpool_make_free_locked(a, b);
         }
@@ -430,6 +442,9 @@ dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested)
     uint64_t bytes = p->n_granules * a->granule;
     for (uint32_t i = 0; i < p->n_own_donors; i++) {
         p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
+    }
+    if (p->n_waits > 0) { /* proven by a marker behind the wait only */
+        p->epoch = p->arena->alloc_epoch;
     }
     p->arena->mapped_bytes += bytes;
     a->counts.mapped += bytes;

@@ -30,6 +30,15 @@ typedef struct dpool_piece {
     uint32_t n_handles;
 } dpool_piece;
 
+enum { DPOOL_PLAN_WAITS = 16 }; /* streams at work that one plan takes from, at most */
+
+/* Another arena's marker that the receiving stream waits for, behind the frees of what it takes. */
+typedef struct dpool_plan_wait {
+    const dpool_arena *arena;
+    uint64_t seq;        /* its number there: once done, the old addresses may be unmapped */
+    dvmm_marker *marker; /* held from the plan to the wait */
+} dpool_plan_wait;
+
 typedef struct dpool_plan {
     dpool_arena *arena; /* that receives */
     dpool_region *region;
@@ -56,11 +65,23 @@ typedef struct dpool_plan {
     uint64_t lacks;      /* bytes of memory that would have made it succeed            */
     bool mark_failed;    /* execute failed because that marker could not be recorded   */
     bool wait_failed;    /* the same, because the stream could not wait on the GPU     */
+    dpool_plan_wait waits[DPOOL_PLAN_WAITS];
+    uint32_t n_waits;
+    unsigned sources;
     uint64_t host_bytes;
 } dpool_plan;
 
-/* Flags: where handles may come from. POOL_DONORS: private pools in use give what is proven. */
-enum { DPOOL_OWN_DONORS = 1, DPOOL_FOREIGN_DONORS = 2, DPOOL_POOL_DONORS = 4 };
+/* Flags: where handles may come from. POOL_DONORS: private pools in use give what is proven.
+ * UNPROVEN_DONORS: other streams give also what they may still work on, behind a wait on the GPU.
+ * BARE_DONORS: they give nothing over which a span with waits stands, done or not, so that who
+ * gives does not depend on how far the GPU is. */
+enum {
+    DPOOL_OWN_DONORS = 1,
+    DPOOL_FOREIGN_DONORS = 2,
+    DPOOL_POOL_DONORS = 4,
+    DPOOL_UNPROVEN_DONORS = 8,
+    DPOOL_BARE_DONORS = 16
+};
 
 /* Makes the arrays large enough for a request. Slow lock held, hot lock not. */
 ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size);
@@ -88,5 +109,24 @@ ductile_status dpool_plan_execute(ductile_allocator *a);
 dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested);
 
 void dpool_plan_cancel_locked(ductile_allocator *a);
+
+/* ---- plan_waits.c -------------------------------------------------------------------------- */
+
+/* Below which epoch the arena's FREE blocks may be taken by the plan. Hot lock held. */
+uint64_t dpool_takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
+                                     unsigned sources);
+
+/* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
+ * epoch is takeable. Hot lock held. */
+void dpool_plan_note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uint64_t epoch);
+
+/* The number in its arena of the marker behind all work on a donor; 0: done. */
+uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from);
+
+/* The receiving stream waits. No lock HOT. */
+ductile_status dpool_plan_make_waits(ductile_allocator *a);
+
+/* A plan that is not carried out waits for nothing. */
+void dpool_plan_drop_markers(ductile_allocator *a);
 
 #endif

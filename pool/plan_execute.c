@@ -181,7 +181,10 @@ ductile_status dpool_plan_execute(ductile_allocator *a) {
     uint32_t n_mapped = 0;
     /* Waits and the marker come before the maps (U5), so that undoing them never depends on either:
      * donors are FREE, so all work that used them was issued before now. */
-    ductile_status status = dpool_waits_are_none(a) ? DUCTILE_OK : settle_waits(a);
+    ductile_status status = dpool_plan_make_waits(a);
+    if (status == DUCTILE_OK && !dpool_waits_are_none(a)) {
+        status = settle_waits(a);
+    }
     p->wait_failed = status != DUCTILE_OK;
     if (status == DUCTILE_OK && p->n_own_donors > 0) {
         status = dpool_mark(a, p->arena, &p->seq);

@@ -111,8 +111,9 @@ void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses) {
 
 /* ---- Looking ------------------------------------------------------------------------------- */
 
-bool dpool_wait_covers_locked(const ductile_allocator *a, ductile_addr from, ductile_addr to) {
-    return find_in(a, from, to) != NULL;
+const dpool_use *dpool_wait_find_locked(const ductile_allocator *a, ductile_addr from,
+                                        ductile_addr to) {
+    return find_in(a, from, to);
 }
 
 static bool is_done(const dpool_use *s) {

@@ -38,8 +38,14 @@ void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses);
 /* May that block have a span? Not when a record failed, nor where streams must not wait. */
 bool dpool_wait_is_possible_locked(const ductile_allocator *a, const dpool_use *uses);
 
-/* Is there a span in [from, to)? The same on every run, whatever the GPU has done. */
-bool dpool_wait_covers_locked(const ductile_allocator *a, ductile_addr from, ductile_addr to);
+/* The first span in [from, to), the same on every run, whatever the GPU has done; NULL for none. */
+const dpool_use *dpool_wait_find_locked(const ductile_allocator *a, ductile_addr from,
+                                        ductile_addr to);
+
+static inline bool dpool_wait_covers_locked(const ductile_allocator *a, ductile_addr from,
+                                            ductile_addr to) {
+    return dpool_wait_find_locked(a, from, to) != NULL;
+}
 
 /* The first one whose work the host does not know done; NULL for none. */
 const dpool_use *dpool_wait_find_due_locked(const ductile_allocator *a, ductile_addr from,

@@ -212,9 +212,6 @@ Test(options_text, what_is_reserved_is_refused) {
     (void)unsetenv("DUCTILE_CONF");
     ductile_allocator *a = NULL;
     ductile_options o = parsed("");
-    o.cross_stream_reuse = DUCTILE_CROSS_STREAM_WAIT;
-    assert_status(create_virtual(&o, &a), DUCTILE_ERR_UNSUPPORTED);
-    o = parsed("");
     o.shareable = 1;
     assert_status(create_virtual(&o, &a), DUCTILE_ERR_UNSUPPORTED);
     cr_assert_null(a);

@@ -105,6 +105,19 @@ static const char *cross_streams(world *w) {
     return alloc_some(w, 2, 6 * FIXTURE_GRANULE, 0);
 }
 
+/* A stream takes what others have freed and may still work on; it lies behind a marker of theirs,
+ * which regular allocations record. */
+static const char *take_at_once(world *w) {
+    for (size_t round = 0; round < 2; round++) {
+        TRY(alloc_some(w, 3, 3 * FIXTURE_GRANULE, 1));
+        TRY(world_free_all(w));
+        TRY(alloc_some(w, 70, 512, 1));
+        TRY(alloc_some(w, 1, 8 * FIXTURE_GRANULE, 0));
+        TRY(world_free_all(w));
+    }
+    return alloc_some(w, 2, 4 * FIXTURE_GRANULE, 2);
+}
+
 /* Live, free and pending blocks on several streams, for the destroy that follows. */
 static const char *leave_a_mess(world *w) {
     TRY(alloc_some(w, 3, FIXTURE_GRANULE + 512, 0));
@@ -143,6 +156,13 @@ static const fault_scenario scenarios[] = {
       .conf = "record_stream:wait"},
      NULL,
      cross_streams},
+    {"streams that take at once",
+     {.capacity_bytes = CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAZY,
+      .n_streams = 3,
+      .conf = "recycle:eager,cross_stream_reuse:wait"},
+     NULL,
+     take_at_once},
     {"destroy",
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
      NULL,
