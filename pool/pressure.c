@@ -82,77 +82,19 @@ static bool ask_callbacks(ductile_allocator *a, dpool_climb *c) {
 
 /* ---- Pending memory ------------------------------------------------------------------------ */
 
-static dvmm_marker *undone_marker(const dpool_use *uses) {
-    for (const dpool_use *use = uses; use != NULL; use = use->next) {
-        if (use->marker != NULL && !atomic_load(&use->marker->done)) {
-            return use->marker;
-        }
-    }
-    return NULL;
-}
-
-/* A marker to wait for, of the arena's oldest pending block that has one; *bytes: the block's. */
-static dvmm_marker *oldest_marker_locked(const dpool_arena *arena, uint64_t *bytes) {
-    for (const dpool_use *uses = arena->pending_first; uses != NULL; uses = uses->pending_next) {
-        dvmm_marker *m = undone_marker(uses);
-        if (m != NULL) {
-            *bytes = uses->block->size;
-            return m;
-        }
-    }
-    return NULL;
-}
-
-/* The requester's own memory first: it needs no further proof. `own` may be gone by now, and is
- * only compared with. */
-static dvmm_marker *choose_marker_locked(const ductile_allocator *a, const dpool_arena *own,
-                                         uint64_t *bytes) {
-    dvmm_marker *first = NULL;
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        if (first != NULL && arena != own) {
-            continue;
-        }
-        uint64_t size = 0;
-        dvmm_marker *m = oldest_marker_locked(arena, &size);
-        if (m != NULL) {
-            *bytes = size;
-            first = m;
-        }
-    }
-    return first;
-}
-
-/* Waits for one marker. Returns the bytes of its block, 0 when there was none to wait for. */
-static uint64_t wait_for_oldest(ductile_allocator *a, const dpool_arena *own) {
-    uint64_t bytes = 0;
-    dti_lock_take(&a->hot);
-    dvmm_marker *m = choose_marker_locked(a, own, &bytes);
-    if (m != NULL) {
-        dvmm_marker_hold(m);
-    }
-    dti_lock_open(&a->hot);
-    if (m == NULL) {
-        return 0;
-    }
-    ductile_status status = dvmm_marker_wait(&a->markers, m);
-    dvmm_marker_drop(&a->markers, m);
-    return status == DUCTILE_OK ? bytes : 0;
-}
-
-/* Waits on the host for the oldest pending memory, as much as is missing. */
+/* Waits on the host for the oldest pending memory, as much as is missing. Each time twice as much,
+ * for what comes back may not lie together. */
 static bool wait_for_pending(ductile_allocator *a, dpool_climb *c) {
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    uint64_t awaited = 0;
-    while (c->waits_left > 0 && (awaited == 0 || awaited < c->request->missing)) {
-        uint64_t bytes = wait_for_oldest(a, c->request->arena);
-        if (bytes == 0) {
-            break;
-        }
-        c->waits_left--;
-        awaited += bytes;
+    if (c->waits_left == 0) {
+        return false;
     }
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    unsigned doublings = c->n_tries < 32 ? c->n_tries : 32;
+    uint64_t bytes = dti_max(c->request->missing, a->granule) << doublings;
+    bool waited = dpool_wait_oldest(a, c->request->arena, bytes) > 0;
+    c->waits_left--;
     dvmm_capture_restore(a->driver, mode);
-    return awaited > 0;
+    return waited;
 }
 
 /* A stream that cannot wait on the GPU: the host does, for the work on the arena's free memory. */

@@ -196,55 +196,6 @@ void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
-/* A marker not known done yet, of the oldest pending block that has one. */
-static dvmm_marker *oldest_pending_locked(const ductile_allocator *a) {
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (dpool_use *first = arena->pending_first; first != NULL; first = first->pending_next) {
-            for (dpool_use *use = first; use != NULL; use = use->next) {
-                if (use->marker != NULL && !atomic_load(&use->marker->done)) {
-                    return use->marker;
-                }
-            }
-        }
-    }
-    return NULL;
-}
-
-bool dpool_wait_pending(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
-    dvmm_marker *m = oldest_pending_locked(a);
-    if (m != NULL) {
-        dvmm_marker_hold(m);
-    }
-    dti_lock_open(&a->hot);
-    if (m == NULL) {
-        return false;
-    }
-    bool done = dvmm_marker_wait(&a->markers, m) == DUCTILE_OK;
-    dvmm_marker_drop(&a->markers, m);
-    return done;
-}
-
-static uint64_t count_marks(const dpool_use *uses) {
-    uint64_t n = 0;
-    for (const dpool_use *use = uses; use != NULL; use = use->next) {
-        n += use->marker != NULL;
-    }
-    return n;
-}
-
-uint64_t dpool_count_pending_marks(ductile_allocator *a) {
-    uint64_t n = 0;
-    dti_lock_take(&a->hot);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_use *u = arena->pending_first; u != NULL; u = u->pending_next) {
-            n += count_marks(u);
-        }
-    }
-    dti_lock_open(&a->hot);
-    return n;
-}
-
 /* ---- Retiring addresses -------------------------------------------------------------------- */
 
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena) {

@@ -22,9 +22,13 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 /* Frees the pending blocks whose recorded work is done. Slow lock held, hot lock not. */
 void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena);
 
-/* Waits on the host for the oldest memory that a recorded stream holds. False when there is none,
- * or none that can be waited for. No lock held. */
-bool dpool_wait_pending(ductile_allocator *a);
+/*
+ * Waits on the host for the oldest memory that recorded streams hold, `bytes` of it if there is so
+ * much; of own (may be NULL) first. Returns how much was waited for: 0 when there is none, or none
+ * that can be waited for. Linear in the blocks covered; a poll afterwards frees them, and without
+ * one the next call would find them again. No lock held.
+ */
+uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes);
 
 /* Markers of pending memory: as many waits, each for one, are enough for what is pending now.
  * No lock held. */

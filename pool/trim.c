@@ -334,11 +334,20 @@ static ductile_status wait_for_streams(ductile_allocator *a, const scope *s) {
     return DUCTILE_OK;
 }
 
-/* Each wait is for one marker, so as many waits as there are markers now are enough for what is
- * pending now. Other threads may go on freeing: theirs belong to the next trim. */
+static void poll_all_pending(ductile_allocator *a) {
+    dti_lock_take(&a->slow);
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        dpool_poll_pending(a, arena);
+    }
+    dti_lock_open(&a->slow);
+}
+
+/* Each wait is for one marker or more, so as many waits as there are markers now are enough for
+ * what is pending now. Other threads may go on freeing: theirs belong to the next trim. */
 static void wait_for_pending(ductile_allocator *a) {
     uint64_t n = dpool_count_pending_marks(a);
-    while (n > 0 && dpool_wait_pending(a)) {
+    while (n > 0 && dpool_wait_oldest(a, NULL, UINT64_MAX) > 0) {
+        poll_all_pending(a);
         n--;
     }
 }
