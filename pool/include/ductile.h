@@ -122,7 +122,7 @@ typedef enum ductile_driver { DUCTILE_DRIVER_CUDA = 0, DUCTILE_DRIVER_VIRTUAL = 
 
 typedef enum ductile_recycle {
     DUCTILE_RECYCLE_READY = 0,    /* free memory that is proven done serves before creating     */
-    DUCTILE_RECYCLE_EAGER = 1,    /* reserved: refused until it is built                        */
+    DUCTILE_RECYCLE_EAGER = 1,    /* also, behind a GPU wait, of streams that are still at work */
     DUCTILE_RECYCLE_PRESSURE = 2, /* create first, recycle when the limit is reached            */
     DUCTILE_RECYCLE_NEVER = 3     /* growth only                                                */
 } ductile_recycle;
@@ -136,7 +136,7 @@ typedef enum ductile_record_policy {
 typedef enum ductile_cross_stream {
     DUCTILE_CROSS_STREAM_DONE = 0, /* memory crosses streams once its work is proven done */
     DUCTILE_CROSS_STREAM_OFF = 1,  /* never, except through the driver                    */
-    DUCTILE_CROSS_STREAM_WAIT = 2  /* reserved: refused until it is built                 */
+    DUCTILE_CROSS_STREAM_WAIT = 2  /* also unfinished, behind a GPU wait, when memory is short */
 } ductile_cross_stream;
 
 typedef enum ductile_log_level {
