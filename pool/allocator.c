@@ -98,6 +98,13 @@ static void set_up(ductile_allocator *a) {
     dpool_limits_apply_locked(a);
 }
 
+/* What a device claims to be able to do, it is asked to do once. */
+static ductile_status check_properties(ductile_allocator *a, char *message, size_t size) {
+    const dvmm_phys_props *props = &a->store.props;
+    bool is_plain = props->handle_types == 0 && !props->rdma;
+    return is_plain ? DUCTILE_OK : dvmm_probe_props(a->driver, props, message, size);
+}
+
 static void report_refused_create(const ductile_options *given, const char *message) {
     if (given != NULL && given->struct_size >= sizeof *given && given->log != NULL &&
         message[0] != '\0') {
@@ -124,6 +131,10 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
         goto close_driver;
     }
     set_up(a);
+    status = check_properties(a, message, size);
+    if (status != DUCTILE_OK) {
+        goto close_driver;
+    }
     *out = a;
     return DUCTILE_OK;
 
@@ -391,6 +402,8 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
     dti_lock_take(&a->hot);
     dpool_unbar_locked(a, stream);
     dti_lock_open(&a->hot);
+    ductile_status ended = dpool_imports_end(a, stream);
+    status = status == DUCTILE_OK ? ended : status;
     dpool_arena *arena = next_of_stream(a, stream);
     while (arena != NULL) {
         ductile_status parted = part(a, arena);

@@ -394,6 +394,8 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
     c->cached = a->store.cached_bytes;
     c->lost = a->store.lost_bytes;
     c->handles = a->store.n_handles;
+    c->pinned = a->store.pinned_bytes;
+    c->exported = a->store.exported_bytes;
     c->store_host_bytes = a->store.host_bytes;
 }
 

@@ -22,7 +22,9 @@
 #include "pool/address_map.h"
 #include "pool/block.h"
 #include "pool/free_index.h"
+#include "pool/import.h"
 #include "pool/oom_callbacks.h"
+#include "pool/pin.h"
 #include "segments/segment_set.h"
 #include "vmm/base/lock.h"
 #include "vmm/marker.h"
@@ -143,6 +145,8 @@ typedef struct dpool_counts {
     uint64_t limit, soft_limit;             /* see limits.h                     */
     uint64_t created;                       /* bytes, the store's           */
     uint64_t handles, store_host_bytes;
+    uint64_t pinned, exported; /* the same */
+    uint64_t imported;
     uint64_t span, span_peak, address_bytes;
     uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
     uint64_t allocs, slow_allocs, out_of_memory;
@@ -178,10 +182,12 @@ struct ductile_allocator {
     dpool_wait_map waits;
     dpool_barred *barred;
     uint64_t lost_reported; /* of counts.lost, said in the log */
+    dpool_imports imports;  /* changed under both locks */
     /* guarded by the slow lock */
     dvmm_handle_store store;
     uint64_t soft_limit; /* at most store.limit_bytes */
     struct dpool_plan *plan;
+    dpool_pins pins;
     /* safe by themselves */
     dvmm_marker_pool markers;
     dpool_oom_callbacks oom_callbacks;
@@ -237,6 +243,9 @@ void dpool_unbar_locked(ductile_allocator *a, ductile_stream stream);
 void dpool_barred_fini(ductile_allocator *a);
 
 /* One handle for each stream: NULL for the legacy default stream. */
+ductile_stream dpool_canonical_stream(ductile_stream stream);
+
+/* The same for both handles of the legacy default stream. */
 ductile_stream dpool_canonical_stream(ductile_stream stream);
 
 /* Which thread's stream the handle names: 0 unless it is the per-thread default stream. */

@@ -24,6 +24,7 @@ static ductile_status wait_for_all(ductile_allocator *a) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         mapped |= arena->mapped_bytes > 0 || arena->retiring.count > 0;
     }
+    mapped |= a->imports.count > 0;
     return mapped ? dvmm_markers_wait_all(&a->markers) : DUCTILE_OK;
 }
 
@@ -117,7 +118,8 @@ ductile_status ductile_destroy(ductile_allocator *a) {
         return first; /* left to the process's end, bookkeeping and all */
     }
     first = keep_first(first, first == DUCTILE_OK ? wait_for_all(a) : first);
-    if (first == DUCTILE_OK) {
+    bool may_unmap = first == DUCTILE_OK;
+    if (may_unmap) {
         first = keep_first(first, unmap_all(a, DSEG_RETIRING));
         first = keep_first(first, unmap_all(a, DSEG_MAPPED));
         first = keep_first(first, dvmm_store_release_cached(&a->store, 0));
@@ -126,6 +128,8 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     }
     dpool_wait_map_fini(a);
     first = keep_first(first, destroy_arenas(a));
+    first = keep_first(first, dpool_imports_fini(a, may_unmap));
+    dpool_pins_fini(a);
     dvmm_store_fini(&a->store);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
     dpool_pools_fini(a);

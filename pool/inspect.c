@@ -55,6 +55,9 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->active_peak_bytes = c->active_peak;
     s->live_peak_blocks = c->live_peak;
     s->created_total_bytes = c->created;
+    s->pinned_bytes = c->pinned;
+    s->exported_bytes = c->exported;
+    s->imported_bytes = c->imported;
     s->host_bytes = sizeof *a + a->nodes.host_bytes + c->store_host_bytes + c->use_host_bytes +
                     c->table_host_bytes;
 }
@@ -137,6 +140,7 @@ void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
         .free_before_bytes = free_bytes_of(b->prev),
         .free_after_bytes = free_bytes_of(b->next),
         .pool = dpool_id_of(pool),
+        .flags = dpool_pin_flags_locked(b),
     };
 }
 
@@ -155,7 +159,7 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     const dpool_block *b = dpool_map_find(&a->map, address);
     if (b != NULL) {
         dpool_describe_locked(b, &info);
-    } else {
+    } else if (!dpool_import_describe_locked(a, address, &info)) {
         status = dpool_explain_miss_locked(a, address);
     }
     dti_lock_open(&a->hot);
@@ -184,6 +188,9 @@ ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *u
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
         ended = dpool_visit_region_locked(a->segments.items[i]->owner, visit, user);
+    }
+    if (ended == 0) {
+        dpool_imports_walk_locked(a, visit, user);
     }
     dti_lock_open(&a->hot);
     return DUCTILE_OK;

@@ -404,18 +404,6 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     return DUCTILE_OK;
 }
 
-static ductile_status check_support(const ductile_options *o, char *message, size_t size) {
-    const char *what = NULL;
-    if (o->shareable != 0) {
-        what = "shareable memory";
-    }
-    if (what == NULL) {
-        return DUCTILE_OK;
-    }
-    (void)refuse(message, size, "%s is not supported by this version", what);
-    return DUCTILE_ERR_UNSUPPORTED;
-}
-
 ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
                                      char *message, size_t size) {
     ductile_status status = take_given(given, out, message, size);
@@ -426,5 +414,5 @@ ductile_status dpool_options_resolve(const ductile_options *given, ductile_optio
     if (status == DUCTILE_OK) {
         status = check_values(out, message, size);
     }
-    return status == DUCTILE_OK ? check_support(out, message, size) : status;
+    return status;
 }

@@ -177,12 +177,37 @@ static span trim_to_handles(const dseg_segment *seg, span s) {
     return s;
 }
 
-/* The granules of b that are backed by whole handles inside it. */
+static bool is_pinned(const dseg_segment *seg, uint32_t granule) {
+    return seg->slots[granule].handle->n_pins > 0;
+}
+
+/* Without the handles at its ends that have to stay (U10). */
+static span trim_pins(const dseg_segment *seg, span s) {
+    while (!is_empty(s) && is_pinned(seg, s.high - 1)) {
+        s.high -= seg->slots[s.high - 1].handle->n_granules;
+    }
+    while (!is_empty(s) && is_pinned(seg, s.low)) {
+        s.low += seg->slots[s.low].handle->n_granules;
+    }
+    return s;
+}
+
+static bool holds_pins(const dseg_segment *seg, span s) {
+    for (uint32_t g = s.low; seg->store->pinned_bytes > 0 && g < s.high; g++) {
+        if (is_pinned(seg, g)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The granules of b that are backed by whole handles inside it, from one that may move to another.
+ */
 static span whole_handles(const ductile_allocator *a, const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
-    return trim_to_handles(seg,
-                           (span){dseg_granule(seg, granule_ceil(a, b->region, b->addr)),
-                                  dseg_granule(seg, granule_floor(a, b->region, dpool_end(b)))});
+    span s = {dseg_granule(seg, granule_ceil(a, b->region, b->addr)),
+              dseg_granule(seg, granule_floor(a, b->region, dpool_end(b)))};
+    return trim_pins(seg, trim_to_handles(seg, s));
 }
 
 static bool is_gap(const dpool_block *b) {
@@ -223,12 +248,17 @@ static void donate_run(ductile_allocator *a, dpool_block *b, span s, uint64_t ne
     add_donor(a, b, take_from_top(b) ? s.high - n : s.low, n);
 }
 
-/* Handles of several granules are donors one by one, because some may not fit any piece. */
+/* Handles of several granules are donors one by one, because some may not fit any piece; and so are
+ * those between others that have to stay. */
 static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
     const dseg_segment *seg = b->region->seg;
     uint64_t enough = a->plan->donated + need;
     while (!is_empty(s) && a->plan->donated < enough && can_add_donor(a)) {
         uint32_t n = seg->slots[s.high - 1].handle->n_granules;
+        if (is_pinned(seg, s.high - 1)) {
+            s.high -= n;
+            continue;
+        }
         ductile_addr start = dseg_addr(seg, s.high - n);
         dpool_block *below = b->addr < start ? b : NULL;
         add_donor(a, b, s.high - n, n);
@@ -259,7 +289,7 @@ static span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg,
             s.low = dseg_granule(seg, due->end - 1) + 1;
         }
     }
-    return trim_to_handles(seg, s);
+    return trim_pins(seg, trim_to_handles(seg, s));
 }
 
 static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
@@ -270,7 +300,7 @@ static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
     if (is_empty(s)) {
         return;
     }
-    if (a->max_handle_granules == 1) {
+    if (a->max_handle_granules == 1 && !holds_pins(b->region->seg, s)) {
         donate_run(a, b, s, need);
     } else {
         donate_singly(a, b, s, need);

@@ -84,7 +84,7 @@ __attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, du
     if (b == NULL) {
         ductile_status status = dpool_explain_miss_locked(a, addr);
         dti_lock_open(&a->hot);
-        return status;
+        return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
     }
     leave_live_locked(a, b);
     dpool_use *uses = b->uses;

@@ -88,6 +88,8 @@ static const char *state_name(ductile_block_state state) {
         return "retiring";
     case DUCTILE_BLOCK_QUARANTINED:
         return "quarantined";
+    case DUCTILE_BLOCK_IMPORTED:
+        return "imported";
     }
     return "unknown";
 }
@@ -126,6 +128,15 @@ static void put_segment_head(writer *w, const ductile_block_info *b, bool first)
     put(w, ",\"pool\":[%" PRIu64 ",%" PRIu64 "],\"blocks\":[", b->pool.first, b->pool.second);
 }
 
+static void put_flags(writer *w, uint32_t flags) {
+    if ((flags & DUCTILE_BLOCK_PINNED) != 0) {
+        put(w, ",\"pinned\":true");
+    }
+    if ((flags & DUCTILE_BLOCK_EXPORTED) != 0) {
+        put(w, ",\"exported\":true");
+    }
+}
+
 static void put_blocks(writer *w, const block_copy *copy) {
     ductile_addr segment = 0;
     for (size_t i = 0; i < copy->count; i++) {
@@ -140,6 +151,7 @@ static void put_blocks(writer *w, const block_copy *copy) {
         if (b->state == DUCTILE_BLOCK_LIVE) {
             put(w, ",\"requested_size\":%" PRIu64, b->requested_size);
         }
+        put_flags(w, b->flags);
         put(w, "}");
     }
     put(w, "%s]}\n", copy->count > 0 ? "]}" : "");

@@ -147,7 +147,7 @@ static span granules_in(const ductile_allocator *a, const dpool_block *b) {
 /*
  * The topmost run of handles in b that are mapped here alone, whose memory therefore can go back:
  * of `most` bytes, or one handle more when that does not come out even. Handles that have another
- * address, retiring or quarantined, are left where they are.
+ * address, retiring or quarantined, or that are pinned (U10), are left where they are.
  */
 static span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64_t most) {
     const dseg_slot *slots = b->region->seg->slots;
@@ -160,7 +160,8 @@ static span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64
         if (start < all.first) {
             break;
         }
-        bool can_go = last->handle->n_mappings == 1 && start + last->handle->n_granules == at;
+        bool can_go = last->handle->n_mappings == 1 && last->handle->n_pins == 0 &&
+                      start + last->handle->n_granules == at;
         if (can_go) {
             run = (span){start, run.end == 0 ? at : run.end};
         } else if (run.end != 0) {
@@ -251,6 +252,7 @@ static ductile_status give_back_all_proven(ductile_allocator *a, const scope *s)
 }
 
 static void poll_everything(ductile_allocator *a) {
+    (void)dpool_imports_poll(a);
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         dpool_poll(a, arena, UINT32_MAX);
     }

@@ -226,10 +226,14 @@ typedef struct handle_count {
     uint64_t handles;
     uint64_t left; /* addresses counted by handles, not found */
     uint64_t lost; /* QUARANTINED granules: as many may be left */
+    uint64_t pinned_bytes;
+    uint64_t exported_bytes;
 } handle_count;
 
 static void count_handle(check *c, handle_count *n, const dvmm_handle *h, uint64_t where) {
     n->handles++;
+    n->pinned_bytes += h->n_pins > 0 ? dvmm_handle_bytes(&c->a->store, h) : 0;
+    n->exported_bytes += h->n_exports > 0 ? dvmm_handle_bytes(&c->a->store, h) : 0;
     n->left += h->n_mappings;
     expect_at(c, "P6", n->left <= n->lost, "a handle's addresses, found ones deducted", n->left,
               n->lost, where);
@@ -257,6 +261,7 @@ static void count_cached_handles(check *c, handle_count *n) {
             expect_equal(c, "P7", "a cached handle's list, of its granules",
                          (uint64_t)h->n_granules >> i, 1, h->phys);
             count_handle(c, n, h, h->phys);
+            expect_equal(c, "P9", "a cached handle's pins", h->n_pins, 0, h->phys);
             bytes += dvmm_handle_bytes(store, h);
         }
     }
@@ -267,7 +272,7 @@ static void count_cached_handles(check *c, handle_count *n) {
  * at them meanwhile: they are guarded by the slow lock. */
 static void check_handles(check *c) {
     const dseg_set *segments = &c->a->segments;
-    handle_count n = {0, 0, 0};
+    handle_count n = {0};
     for (uint32_t i = 0; i < segments->count; i++) {
         n.lost += segments->items[i]->n_quarantined;
     }
@@ -276,6 +281,75 @@ static void check_handles(check *c) {
     count_cached_handles(c, &n);
     add_to_mappings(segments, 1);
     expect_equal(c, "P8", "handles", c->a->store.n_handles, n.handles, 0);
+    expect_equal(c, "P10", "pinned bytes", c->a->counts.pinned, n.pinned_bytes, 0);
+    expect_equal(c, "P10", "exported bytes", c->a->counts.exported, n.exported_bytes, 0);
+}
+
+/* ---- Pins and imports ---------------------------------------------------------------------- */
+
+static void check_record(check *c, const dpool_pin *pin, ductile_addr above) {
+    expect_at(c, "P9", pin->addr > above, "a pin's place in the list", pin->addr, above, pin->addr);
+    expect_at(c, "P9", pin->n_pins + pin->n_exports > 0, "a pin's count", 0, 1, pin->addr);
+    for (uint32_t g = pin->first; g < pin->first + pin->n_granules && !c->broken; g++) {
+        expect_equal(c, "P9", "state of a pinned granule", pin->seg->slots[g].state, DSEG_MAPPED,
+                     dseg_addr(pin->seg, g));
+    }
+}
+
+/* Adds to the counts of every handle that the record covers. */
+static void add_to_pins(const dpool_pin *pin, uint32_t change) {
+    for (uint32_t g = pin->first; g < pin->first + pin->n_granules;) {
+        dvmm_handle *h = pin->seg->slots[g].handle;
+        h->n_pins += change;
+        h->n_exports += pin->n_exports > 0 ? change : 0;
+        g += h->n_granules;
+    }
+}
+
+static void add_all_to_pins(const dpool_pins *pins, uint32_t change) {
+    for (uint32_t i = 0; i < pins->count; i++) {
+        add_to_pins(&pins->items[i], change);
+    }
+}
+
+static void expect_no_pins(check *c, const dseg_segment *seg) {
+    for (uint32_t g = seg->low; g < seg->high && !c->broken; g++) {
+        if (begins_mapping(&seg->slots[g])) {
+            const dvmm_handle *h = seg->slots[g].handle;
+            expect_equal(c, "P9", "a handle's pins, records deducted", h->n_pins, 0,
+                         dseg_addr(seg, g));
+            expect_equal(c, "P9", "a handle's exports, records deducted", h->n_exports, 0,
+                         dseg_addr(seg, g));
+        }
+    }
+}
+
+/* As with addresses: deducted for a moment, under the lock that guards them. */
+static void check_pins(check *c) {
+    const dpool_pins *pins = &c->a->pins;
+    for (uint32_t i = 0; i < pins->count && !c->broken; i++) {
+        check_record(c, &pins->items[i], i > 0 ? pins->items[i - 1].addr : 0);
+    }
+    if (c->broken) {
+        return;
+    }
+    add_all_to_pins(pins, UINT32_MAX); /* minus 1 */
+    for (uint32_t i = 0; i < c->a->segments.count; i++) {
+        expect_no_pins(c, c->a->segments.items[i]);
+    }
+    add_all_to_pins(pins, 1);
+}
+
+static void check_imports(check *c) {
+    const dpool_imports *all = &c->a->imports;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < all->count; i++) {
+        const dpool_import *import = all->items[i];
+        expect_equal(c, "P11", "an import's range", import->in.range.size, import->in.mapped_bytes,
+                     import->addr);
+        bytes += import->in.mapped_bytes;
+    }
+    expect_equal(c, "P11", "imported bytes", c->a->counts.imported, bytes, 0);
 }
 
 /* ---- Regions, arenas, the whole ------------------------------------------------------------ */
@@ -415,6 +489,8 @@ static void check_all(check *c) {
     check_totals(c);
     if (!c->broken) { /* what is broken may lead anywhere */
         check_handles(c);
+        check_pins(c);
+        check_imports(c);
     }
 }
 

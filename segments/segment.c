@@ -215,8 +215,8 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
         at += status == DUCTILE_OK ? handles[i]->n_granules : 0;
     }
     if (status == DUCTILE_OK) {
-        status = dvmm_set_access(seg->store->driver, dseg_addr(seg, first),
-                                 (at - first) * seg->store->granule_bytes, DVMM_ACCESS_RW);
+        status = dvmm_store_grant(seg->store, dseg_addr(seg, first),
+                                  (at - first) * seg->store->granule_bytes);
     }
     if (status != DUCTILE_OK) {
         unmap_back_to(seg, first, at);

@@ -109,6 +109,21 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
 /* Undoes a dseg_map whose memory no work has used: MAPPED -> EMPTY, the caller owns the handles. */
 ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
+/*
+ * Gives the devices access to all that is mapped in the segment, or takes it from them.
+ * All or nothing, as far as the driver undoes: on failure they have what they had, given that all
+ * of it had the opposite before.
+ */
+ductile_status dseg_set_devices(dseg_segment *seg, const int *devices, size_t n_devices,
+                                bool may_access);
+
+/* What each handle of a span of granules is to go through. */
+typedef void (*dseg_handle_fn)(dvmm_handle_store *store, dvmm_handle *handle);
+
+/* Visits every handle behind [first, first + n) once, those cut by its ends too. Pre: no granule
+ * is EMPTY. */
+void dseg_each_handle(dseg_segment *seg, uint32_t first, uint32_t n_granules, dseg_handle_fn visit);
+
 /* Fills mapped memory with zeros, in stream order. */
 ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
                          ductile_stream stream);

@@ -17,7 +17,9 @@ void dvmm_store_init(dvmm_handle_store *store, dvmm_driver *driver, uint64_t gra
     *store = (dvmm_handle_store){.driver = driver,
                                  .props = props,
                                  .granule_bytes = granule_bytes,
-                                 .limit_bytes = limit_bytes};
+                                 .limit_bytes = limit_bytes,
+                                 .devices = {dvmm_get_caps(driver)->ordinal},
+                                 .n_devices = 1};
 }
 
 void dvmm_store_fini(dvmm_handle_store *store) {
@@ -169,4 +171,34 @@ ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_c
 ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free_bytes,
                                         uint64_t *total_bytes) {
     return dvmm_mem_info(store->driver, free_bytes, total_bytes);
+}
+
+/* ---- Access, pins, exports ----------------------------------------------------------------- */
+
+ductile_status dvmm_can_reach(dvmm_handle_store *store, int device, bool *out) {
+    return dvmm_can_access_peer(store->driver, device, out);
+}
+
+ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size) {
+    if (store->n_devices == 1) {
+        return dvmm_set_access(store->driver, addr, size, DVMM_ACCESS_RW);
+    }
+    return dvmm_set_access_for(store->driver, addr, size, DVMM_ACCESS_RW, store->devices,
+                               store->n_devices);
+}
+
+void dvmm_handle_pin(dvmm_handle_store *store, dvmm_handle *h) {
+    store->pinned_bytes += h->n_pins++ == 0 ? dvmm_handle_bytes(store, h) : 0;
+}
+
+void dvmm_handle_unpin(dvmm_handle_store *store, dvmm_handle *h) {
+    store->pinned_bytes -= --h->n_pins == 0 ? dvmm_handle_bytes(store, h) : 0;
+}
+
+void dvmm_handle_add_export(dvmm_handle_store *store, dvmm_handle *h) {
+    store->exported_bytes += h->n_exports++ == 0 ? dvmm_handle_bytes(store, h) : 0;
+}
+
+void dvmm_handle_drop_export(dvmm_handle_store *store, dvmm_handle *h) {
+    store->exported_bytes -= --h->n_exports == 0 ? dvmm_handle_bytes(store, h) : 0;
 }

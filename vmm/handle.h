@@ -20,6 +20,8 @@ typedef struct dvmm_handle {
     dvmm_phys phys;
     uint32_t n_granules;
     uint32_t n_mappings;      /* addresses mapping it, retiring and quarantined ones included */
+    uint32_t n_pins;          /* who needs it to stay where it is: not moved, not unmapped    */
+    uint32_t n_exports;       /* of them, those who passed it to another process              */
     struct dvmm_handle *next; /* cached: its list; a spare node: the list of spare nodes      */
 } dvmm_handle;
 
@@ -31,9 +33,13 @@ typedef struct dvmm_handle_store {
     uint64_t held_bytes;
     uint64_t created_bytes; /* of all handles ever created */
     uint64_t cached_bytes;
-    uint64_t lost_bytes; /* physical memory the driver would not take back */
-    uint64_t n_handles;  /* cached or mapped */
-    uint64_t host_bytes; /* of handle nodes */
+    uint64_t lost_bytes;           /* physical memory the driver would not take back */
+    uint64_t n_handles;            /* cached or mapped */
+    uint64_t host_bytes;           /* of handle nodes */
+    uint64_t pinned_bytes;         /* of handles with pins    */
+    uint64_t exported_bytes;       /* of handles with exports */
+    int devices[DVMM_MAX_DEVICES]; /* that get access to all that is mapped: our own first */
+    size_t n_devices;
     dvmm_handle *cached[DVMM_HANDLE_SIZES];
     dvmm_handle *spare;
     struct dvmm_handle_chunk *chunks;
@@ -73,5 +79,18 @@ ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free
 /* Forgets a handle stuck at an address the driver would not unmap: never used or released again,
  * charged to the limit for good. */
 void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *handle);
+
+/* Whether the device can reach memory of this store's. ERR_NO_DEVICE: there is none of that number.
+ */
+ductile_status dvmm_can_reach(dvmm_handle_store *store, int device, bool *out);
+
+/* Opens a span of whole mappings to every device that gets access. */
+ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size);
+
+/* Adds or takes away one pin, or one export; the caller holds what readers of them hold, too. */
+void dvmm_handle_pin(dvmm_handle_store *store, dvmm_handle *handle);
+void dvmm_handle_unpin(dvmm_handle_store *store, dvmm_handle *handle);
+void dvmm_handle_add_export(dvmm_handle_store *store, dvmm_handle *handle);
+void dvmm_handle_drop_export(dvmm_handle_store *store, dvmm_handle *handle);
 
 #endif

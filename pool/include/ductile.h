@@ -59,6 +59,7 @@ extern "C" {
     X(ERR_OUT_OF_MEMORY, 20, "the device or the limit has no physical memory left")                \
     X(ERR_OUT_OF_ADDRESSES, 21, "no range of virtual addresses is left for this request")          \
     X(ERR_OUT_OF_HOST_MEMORY, 22, "the host has no memory left for bookkeeping")                   \
+    X(ERR_NO_DESCRIPTORS, 23, "too few file descriptors are left: raise the limit (ulimit -n)")    \
     X(ERR_NO_LIBRARY, 30, "libcuda.so.1 cannot be opened: no NVIDIA driver is installed")          \
     X(ERR_NO_DEVICE, 31, "the driver reports no such device")                                      \
     X(ERR_DRIVER_TOO_OLD, 32, "the driver lacks a function Ductile needs (CUDA 11.2 or newer)")    \
@@ -67,6 +68,7 @@ extern "C" {
     X(ERR_DEVICE_LOST, 41, "an earlier error poisoned the device context; nothing more is called") \
     X(ERR_NOT_READY, 42, "the work has not completed yet")                                         \
     X(ERR_CAPTURING, 43, "the call is not allowed while a stream is being captured")               \
+    X(ERR_BAD_MESSAGE, 44, "what the other process sent is no whole and valid export")             \
     X(ERR_EXITING, 50, "the process is exiting; the driver is not called any more")                \
     X(ERR_FORKED, 51, "the allocator belongs to the parent of this process")                       \
     X(ERR_CORRUPT, 60, "an invariant of the allocator does not hold; see the report")
@@ -177,8 +179,8 @@ typedef struct ductile_options {
     uint64_t max_split_size_mb;          /* accepted, without effect: blocks always split        */
     int caching_off; /* key `caching` (on/off): 1 sends every request straight to the driver     */
     int zero;        /* 1: memory is filled with zeros, in stream order, before it is returned   */
-    int shareable;   /* 0 none; others reserved, refused until built                             */
-    int rdma;        /* 1: request GPUDirect RDMA capability                                     */
+    int shareable;   /* 0 none, 1 fd, 8 fabric: how memory can go to other processes             */
+    int rdma;        /* 1: memory can be registered for GPUDirect RDMA                           */
     int check;       /* ductile_check runs by itself: 0 never, 1 after a trim, 2 also after an
                         allocation that had to grow, 3 after every call. What it finds goes to the
                         log. Other checks are chosen when the library is built (DUCTILE_CHECK)  */
@@ -437,7 +439,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(allocated_total_bytes, "the same, rounded")                                                  \
     X(active_peak_bytes, "peak of allocated_bytes + pending_bytes")                                \
     X(live_peak_blocks, "peak of live_blocks")                                                     \
-    X(created_total_bytes, "bytes of all handles created")
+    X(created_total_bytes, "bytes of all handles created")                                         \
+    X(pinned_bytes, "physical memory that stays where it is: pinned or exported")                  \
+    X(exported_bytes, "of it, passed to other processes")                                          \
+    X(imported_bytes, "memory of other processes mapped here; in no other statistic")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */
@@ -468,8 +473,15 @@ typedef enum ductile_block_state {
     DUCTILE_BLOCK_BUSY = 3,
     DUCTILE_BLOCK_GAP = 4,
     DUCTILE_BLOCK_RETIRING = 5,
-    DUCTILE_BLOCK_QUARANTINED = 6
+    DUCTILE_BLOCK_QUARANTINED = 6,
+    DUCTILE_BLOCK_IMPORTED = 7 /* memory of another process; alone in its range */
 } ductile_block_state;
+
+/* What the memory behind a block is, in part at least. */
+typedef enum ductile_block_flags {
+    DUCTILE_BLOCK_PINNED = 1,  /* stays where it is; see ductile_share.h */
+    DUCTILE_BLOCK_EXPORTED = 2 /* passed to another process              */
+} ductile_block_flags;
 
 typedef struct ductile_block_info {
     size_t struct_size; /* set by the caller */
@@ -483,6 +495,7 @@ typedef struct ductile_block_info {
     uint64_t free_before_bytes; /* free bytes just before the block; 0 if none            */
     uint64_t free_after_bytes;  /* free bytes just after the block; 0 if none             */
     ductile_pool_id pool;       /* the pool it is in; {0,0} for none                      */
+    uint32_t flags;             /* of ductile_block_flags, or-ed                          */
 } ductile_block_info;
 
 /**
@@ -543,5 +556,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 
 #include "ductile_pools.h"
 #include "ductile_pressure.h"
+#include "ductile_share.h"
 
 #endif

@@ -208,15 +208,6 @@ Test(options_text, a_wrong_environment_is_an_error) {
     cr_assert_null(a);
 }
 
-Test(options_text, what_is_reserved_is_refused) {
-    (void)unsetenv("DUCTILE_CONF");
-    ductile_allocator *a = NULL;
-    ductile_options o = parsed("");
-    o.shareable = 1;
-    assert_status(create_virtual(&o, &a), DUCTILE_ERR_UNSUPPORTED);
-    cr_assert_null(a);
-}
-
 Test(options_text, what_no_device_can_do_is_refused) {
     (void)unsetenv("DUCTILE_CONF");
     static const char *const texts[] = {"handle_bytes:3M", "handle_bytes:4M,max_handle_bytes:2M"};

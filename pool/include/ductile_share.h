@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that others know of: pinned for a registration (NCCL, RDMA), open to other GPUs of the
+ * machine, passed to other processes and taken from them. Included by ductile.h.
+ *
+ * One allocator is one tenant and one property class: whatever it maps has the same kind of handle
+ * (options `shareable`, `rdma`) and is open to the same devices. Memory for another tenant comes
+ * from another allocator, and moves between two of them only through the driver.
+ *
+ * Passing a block means passing the whole granules it lies in. The other process can read and write
+ * what its neighbours there hold: share with those you trust, or give such a block granules of its
+ * own (a size that is a multiple of the granule does not share them in a fresh range).
+ */
+#ifndef DUCTILE_SHARE_H
+#define DUCTILE_SHARE_H
+
+#include "ductile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Pins --------------------------------------------------------------------------------- */
+
+/**
+ * Pins the memory behind a live block: until as many unpins, it is not moved, healed, given back
+ * or unmapped, also after the block was freed. Free memory that is pinned is reused at its own
+ * address, by its own stream only.
+ *
+ * Arguments: address: the start of a live block.
+ * Returns:   DUCTILE_OK; the pointer errors of ductile_free; ERR_INVALID_ARGUMENT,
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  nothing has changed.
+ * Ownership: a pin belongs to the address: give it back with ductile_unpin(address), before or
+ *            after the free. Where the block that starts there is freed and a larger one pinned,
+ *            all that was pinned by that address stays so until its last unpin.
+ *            ductile_destroy ends all pins.
+ * Threads:   safe; waits while another thread maps memory.
+ * Cost:      no driver call; linear in the granules of the block.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pin(ductile_allocator *allocator,
+                                                       ductile_addr address);
+
+/**
+ * Takes one pin back.
+ *
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (a live block without a pin); the pointer errors of
+ *            ductile_free; ERR_EXITING, ERR_FORKED.
+ * On error:  nothing has changed.
+ * Threads, cost: as ductile_pin.
+ */
+DUCTILE_API ductile_status ductile_unpin(ductile_allocator *allocator, ductile_addr address);
+
+/* ---- Other GPUs --------------------------------------------------------------------------- */
+
+/**
+ * Gives another GPU access to all memory of this allocator: to what is mapped now, imports
+ * included, and to whatever is mapped later. cudaDeviceEnablePeerAccess does not do that.
+ *
+ * Arguments: device: its ordinal.
+ * Returns:   DUCTILE_OK, also when it has access already; ERR_UNSUPPORTED (the two GPUs cannot
+ * reach each other), ERR_NO_DEVICE, ERR_INVALID_ARGUMENT (this allocator's own device), ERR_DRIVER,
+ * ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED. On error:  it has access to nothing, as far as the
+ * driver lets access be taken back. Threads:   safe; other threads' allocations that must map wait.
+ * Cost:      one driver call for each run of mapped memory; its price is by handle.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_enable_peer(ductile_allocator *allocator,
+                                                               int device);
+
+/**
+ * Takes the access away again. No work of that GPU may still use this allocator's memory.
+ *
+ * Returns:   as ductile_enable_peer; DUCTILE_OK also when it had no access.
+ * On error:  it keeps access to everything.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocator *allocator,
+                                                                int device);
+
+/* ---- To other processes ------------------------------------------------------------------- */
+
+/**
+ * Passes a live block to the process at the other end of a UNIX-domain socket, which calls
+ * ductile_import. The two calls talk to each other: both return when all is mapped there, or when
+ * one of them gave up.
+ *
+ * The memory is pinned until ductile_unexport, whatever becomes of the importer. While it uses the
+ * block, keep it live: a block that is freed is reused at its address, and the importer sees that.
+ * When this process ends first, the importer's mapping stays valid.
+ *
+ * Arguments: address: the start of a live block. socket: connected, of any type that keeps order;
+ *            blocking, with a time limit (SO_RCVTIMEO, SO_SNDTIMEO) if the other side is not
+ *            trusted to answer. It stays the caller's.
+ * Returns:   DUCTILE_OK; ERR_UNSUPPORTED (the option `shareable` is none); ERR_BAD_MESSAGE (the
+ *            other side closed, timed out, gave up, or is not ductile_import); ERR_NO_DESCRIPTORS;
+ *            the pointer errors of ductile_free; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY,
+ *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the block is not exported by this call, no descriptor is left open. The socket may
+ *            hold part of a message: close it.
+ * Threads:   safe; no lock is held while the socket is used.
+ * Streams:   none is named. Order the importer's work after what was issued here, by a
+ *            synchronisation or an interprocess event.
+ * Cost:      one driver call for each handle; with `shareable:fd` at most 64 descriptors at a time.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_export(ductile_allocator *allocator,
+                                                          ductile_addr address, int socket);
+
+/**
+ * The same as bytes that the caller passes on by himself, for ductile_import_bytes. With
+ * `shareable:fd` they hold this process's id and the numbers of one descriptor for each handle,
+ * which stay open until ductile_unexport and which the importer fetches (pidfd_getfd): that needs
+ * Linux 5.6 and the right to trace this process. ductile_export needs neither: prefer it.
+ *
+ * Arguments: buffer, size: where to write; NULL and 0 to ask for the size. needed: receives the
+ *            number of bytes; not NULL.
+ * Returns:   as ductile_export; ERR_INVALID_ARGUMENT also when `size` is too small;
+ *            ERR_NO_DESCRIPTORS when the process could not keep so many descriptors open.
+ * On error, and when only asked for the size: nothing is exported.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_export_bytes(ductile_allocator *allocator,
+                                                                ductile_addr address, void *buffer,
+                                                                size_t size, size_t *needed);
+
+/**
+ * Takes one export back: with the last one the memory is no longer pinned by them, and descriptors
+ * kept for ductile_export_bytes are closed. What importers have mapped stays mapped there, and
+ * the driver keeps the memory for them, whatever this process does with its own addresses.
+ *
+ * Returns and on error: as ductile_unpin.
+ */
+DUCTILE_API ductile_status ductile_unexport(ductile_allocator *allocator, ductile_addr address);
+
+/* ---- From other processes ----------------------------------------------------------------- */
+
+/**
+ * Maps a block that another process passes with ductile_export, in a range just large enough.
+ *
+ * Arguments: socket: as of ductile_export. stream: whose work will use the memory, not
+ *            cudaStreamPerThread; work of other streams has to be ordered before the close.
+ *            address: receives the start of the block; not NULL. size: its bytes; NULL to ignore.
+ * Returns:   DUCTILE_OK; ERR_BAD_MESSAGE (truncated, malformed or hostile; closed or timed out);
+ *            ERR_NO_DESCRIPTORS; ERR_OUT_OF_ADDRESSES; ERR_INVALID_ARGUMENT,
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  *address is 0; every descriptor received is closed, nothing stays mapped or reserved.
+ *            Close the socket.
+ * Ownership: release with ductile_import_close or ductile_free. The memory is the exporter's: it
+ *            counts in `imported_bytes` only, not against the limit.
+ * Threads:   safe; no lock is held while the socket is used.
+ * Cost:      a reservation; an import, a map and a release for each handle, one access call.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import(ductile_allocator *allocator, int socket,
+                                                          ductile_stream stream,
+                                                          ductile_addr *address, uint64_t *size);
+
+/**
+ * The same from the bytes of ductile_export_bytes.
+ *
+ * Returns:   as ductile_import; ERR_UNSUPPORTED when the system does not let this process fetch the
+ *            exporter's descriptors: the log says what to do.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import_bytes(ductile_allocator *allocator,
+                                                                const void *bytes, size_t length,
+                                                                ductile_stream stream,
+                                                                ductile_addr *address,
+                                                                uint64_t *size);
+
+/**
+ * Gives an import back, ordered after the work already issued to its stream: the addresses are
+ * unmapped at once when that work is done, otherwise by a later call of this kind, an import or a
+ * trim. ductile_free does the same without unmapping.
+ *
+ * Arguments: address: as ductile_import gave it; 0 does nothing.
+ * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER (no import starts there); ERR_CAPTURING (its stream is
+ *            being captured); ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the import is still there, except that after a failed unmap its addresses are lost to
+ *            the process.
+ * Threads:   safe.
+ * Cost:      one event record; an unmap for each handle. Waits for the device only if the stream
+ *            was named done (ductile_stream_done) at a time when its progress could not be marked.
+ */
+DUCTILE_API ductile_status ductile_import_close(ductile_allocator *allocator, ductile_addr address);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

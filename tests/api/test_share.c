@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The idea: a block passed to another process is the same memory there, stays where it is here, and
+ * outlives whoever goes first; nothing is left over of it in the end. */
+#include "tests/support/expect.h"
+#include "tests/support/two_ends.h"
+
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define GRANULE FIXTURE_GRANULE
+
+static two_ends t;
+
+static void open_ends(void) {
+    const fixture_setup setup = {.capacity_bytes = 1 * GIB, .n_streams = 2};
+    assert_fine(two_ends_open(&t, &setup, SOCK_STREAM));
+}
+
+static void close_ends(void) {
+    assert_fine(two_ends_close(&t));
+}
+
+TestSuite(share, .init = open_ends, .fini = close_ends, .timeout = 60);
+
+static ductile_addr take(uint64_t bytes) {
+    ductile_addr addr = 0;
+    assert_ok(ductile_alloc(t.f.allocator, bytes, t.f.streams[0], &addr));
+    return addr;
+}
+
+static ductile_addr pass(ductile_addr addr) {
+    passed p = two_ends_pass(&t, addr);
+    assert_ok(p.exported);
+    assert_ok(p.imported);
+    return p.addr;
+}
+
+static void fill(ductile_addr addr, uint8_t value, uint64_t size) {
+    assert_ok(ductile_virtual_fill(t.f.gpu, addr, value, size, t.f.streams[0]));
+}
+
+static uint8_t byte_at(ductile_addr addr) {
+    uint8_t byte = 0;
+    assert_ok(ductile_virtual_read_back(t.f.gpu, &byte, addr, 1, t.f.streams[0]));
+    return byte;
+}
+
+static void check_both(void) {
+    char report[256] = "";
+    cr_assert_eq(ductile_check(t.f.allocator, report, sizeof report), DUCTILE_OK, "%s", report);
+    cr_assert_eq(ductile_check(t.importer, report, sizeof report), DUCTILE_OK, "%s", report);
+}
+
+Test(share, both_sides_see_the_same_bytes) {
+    ductile_addr first = take(4096);
+    ductile_addr here = take(5 * GRANULE + 512);
+    (void)first;
+    fill(here, 0x11, 5 * GRANULE + 512);
+    passed p = two_ends_pass(&t, here);
+    assert_ok(p.exported);
+    assert_ok(p.imported);
+    assert_u64(p.size, 5 * GRANULE + 512);
+    cr_assert_eq(p.addr % GRANULE, here % GRANULE, "the place in the granule is kept");
+    cr_assert_eq(byte_at(p.addr), 0x11);
+    cr_assert_eq(byte_at(p.addr + p.size - 1), 0x11);
+    fill(p.addr + 3 * GRANULE, 0x22, 1);
+    cr_assert_eq(byte_at(here + 3 * GRANULE), 0x22);
+    check_both();
+    assert_ok(ductile_import_close(t.importer, p.addr));
+    assert_ok(ductile_unexport(t.f.allocator, here));
+    check_both();
+}
+
+Test(share, the_import_reserves_no_more_than_it_maps) {
+    ductile_virtual_state before = fixture_state(&t.f);
+    ductile_addr here = take(3 * GRANULE);
+    uint64_t addresses = fixture_state(&t.f).reserved_address_bytes;
+    (void)before;
+    ductile_addr there = pass(here);
+    assert_u64(fixture_state(&t.f).reserved_address_bytes - addresses, 3 * GRANULE);
+    assert_u64(fixture_stats(t.importer).imported_bytes, 3 * GRANULE);
+    assert_u64(fixture_stats(t.importer).reserved_bytes, 0);
+    assert_ok(ductile_import_close(t.importer, there));
+    assert_u64(fixture_stats(t.importer).imported_bytes, 0);
+    assert_u64(fixture_state(&t.f).reserved_address_bytes, addresses);
+}
+
+/* More handles than one batch, and than one message may carry descriptors. */
+Test(share, a_large_block_goes_in_batches_and_leaves_no_descriptor) {
+    const uint64_t granules = 300;
+    ductile_addr here = take(granules * GRANULE);
+    fill(here + 299 * GRANULE, 0x77, GRANULE);
+    size_t open = count_descriptors();
+    ductile_addr there = pass(here);
+    assert_u64(fixture_state(&t.f).handles, granules);
+    cr_assert_eq(count_descriptors(), open);
+    cr_assert_eq(byte_at(there + 300 * GRANULE - 1), 0x77);
+    assert_ok(ductile_free(t.importer, there));
+    assert_ok(ductile_empty_cache(t.importer));
+    assert_u64(fixture_stats(t.importer).imported_bytes, 0);
+}
+
+Test(share, handles_of_several_granules_pass_whole) {
+    assert_fine(two_ends_close(&t));
+    const fixture_setup setup = {.capacity_bytes = 1 * GIB,
+                                 .conf = "shareable:fd,max_handle_bytes:16M"};
+    assert_fine(two_ends_open(&t, &setup, SOCK_SEQPACKET));
+    ductile_addr here = take(21 * GRANULE);
+    fill(here, 0x42, 21 * GRANULE);
+    ductile_addr there = pass(here);
+    cr_assert_eq(byte_at(there + 20 * GRANULE), 0x42);
+    check_both();
+}
+
+Test(share, exported_memory_stays_where_it_is) {
+    ductile_addr here = take(2 * GRANULE);
+    ductile_addr there = pass(here);
+    ductile_block_info info = {.struct_size = sizeof info};
+    assert_ok(ductile_query_block(t.f.allocator, here, &info));
+    cr_assert_eq(info.flags, DUCTILE_BLOCK_PINNED | DUCTILE_BLOCK_EXPORTED);
+    assert_ok(ductile_free(t.f.allocator, here));
+    assert_ok(ductile_empty_cache(t.f.allocator));
+    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 2 * GRANULE);
+    cr_assert_eq(ductile_virtual_access(t.f.gpu, here, 0), 3);
+    cr_assert_eq(take(2 * GRANULE), here, "reused in place");
+    assert_ok(ductile_free(t.f.allocator, here));
+    assert_ok(ductile_unexport(t.f.allocator, here));
+    assert_ok(ductile_empty_cache(t.f.allocator));
+    cr_assert_eq(ductile_virtual_access(t.f.gpu, here, 0), -1);
+    fill(there, 0x10, 1);
+    cr_assert_eq(byte_at(there), 0x10, "the importer's mapping keeps the memory");
+}
+
+Test(share, the_importer_outlives_the_exporter) {
+    ductile_addr here = take(2 * GRANULE);
+    fill(here, 0x31, 2 * GRANULE);
+    ductile_addr there = pass(here);
+    assert_ok(ductile_destroy(t.f.allocator));
+    t.f.allocator = NULL;
+    cr_assert_eq(byte_at(there + GRANULE), 0x31);
+    assert_ok(ductile_import_close(t.importer, there));
+    assert_u64(fixture_state(&t.f).handles, 0);
+}
+
+Test(share, the_exporter_outlives_the_importer) {
+    ductile_addr here = take(2 * GRANULE);
+    (void)pass(here);
+    assert_ok(ductile_destroy(t.importer));
+    t.importer = NULL;
+    fill(here, 0x31, GRANULE);
+    cr_assert_eq(byte_at(here), 0x31);
+}
+
+Test(share, a_block_can_go_to_many_and_come_back) {
+    ductile_addr here = take(GRANULE);
+    ductile_addr first = pass(here);
+    ductile_addr second = pass(here);
+    cr_assert_neq(first, second);
+    fill(second, 0x66, 1);
+    cr_assert_eq(byte_at(first), 0x66);
+    assert_ok(ductile_unexport(t.f.allocator, here));
+    assert_u64(fixture_stats(t.f.allocator).exported_bytes, GRANULE);
+    assert_ok(ductile_unexport(t.f.allocator, here));
+    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
+    assert_status(ductile_unexport(t.f.allocator, here), DUCTILE_ERR_INVALID_ARGUMENT);
+}
+
+/* ---- Closing an import --------------------------------------------------------------------- */
+
+Test(share, an_import_in_use_is_unmapped_when_its_work_is_done) {
+    ductile_addr there = pass(take(GRANULE));
+    ductile_virtual_set_schedule(t.f.gpu, DUCTILE_SCHEDULE_LAZY, 0);
+    fill(there, 0x01, GRANULE);
+    assert_ok(ductile_import_close(t.importer, there));
+    cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), 3);
+    check_both();
+    assert_status(ductile_import_close(t.importer, there), DUCTILE_ERR_FOREIGN_POINTER);
+    assert_ok(ductile_virtual_stream_sync(t.f.gpu, t.f.streams[0]));
+    assert_ok(ductile_empty_cache(t.importer));
+    cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), -1);
+}
+
+Test(share, an_import_outlives_its_stream) {
+    ductile_addr there = pass(take(GRANULE));
+    ductile_virtual_set_schedule(t.f.gpu, DUCTILE_SCHEDULE_LAZY, 0);
+    fill(there, 0x01, GRANULE);
+    assert_ok(ductile_stream_done(t.importer, t.f.streams[0]));
+    assert_ok(ductile_import_close(t.importer, there));
+    cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), 3);
+    assert_ok(ductile_virtual_stream_sync(t.f.gpu, t.f.streams[0]));
+    assert_ok(ductile_empty_cache(t.importer));
+    cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), -1);
+}
+
+Test(share, an_import_is_told_apart_from_memory_of_ours) {
+    ductile_addr there = pass(take(GRANULE));
+    ductile_block_info info = {.struct_size = sizeof info};
+    assert_ok(ductile_query_block(t.importer, there, &info));
+    cr_assert_eq(info.state, DUCTILE_BLOCK_IMPORTED);
+    assert_u64(info.size, GRANULE);
+    cr_assert_eq(info.stream, t.f.streams[0]);
+    assert_status(ductile_pin(t.importer, there), DUCTILE_ERR_FOREIGN_POINTER);
+    assert_status(ductile_export(t.importer, there, t.out), DUCTILE_ERR_FOREIGN_POINTER);
+    assert_status(ductile_import_close(t.importer, there + 512), DUCTILE_ERR_FOREIGN_POINTER);
+    assert_status(ductile_import_close(t.f.allocator, there), DUCTILE_ERR_FOREIGN_POINTER);
+}
+
+/* ---- What is refused ----------------------------------------------------------------------- */
+
+Test(share, what_was_not_made_to_be_shared_is_refused) {
+    ductile_allocator *plain = NULL;
+    const fixture_setup setup = {.conf = NULL};
+    assert_fine(fixture_add_allocator(&t.f, &setup, &plain));
+    ductile_addr addr = 0;
+    assert_ok(ductile_alloc(plain, GRANULE, NULL, &addr));
+    assert_status(ductile_export(plain, addr, t.out), DUCTILE_ERR_UNSUPPORTED);
+    size_t needed = 0;
+    assert_status(ductile_export_bytes(plain, addr, NULL, 0, &needed), DUCTILE_ERR_UNSUPPORTED);
+    assert_ok(ductile_destroy(plain));
+}
+
+Test(share, what_is_no_block_or_no_socket_is_refused) {
+    ductile_addr addr = take(GRANULE);
+    assert_status(ductile_export(t.f.allocator, addr + 512, t.out), DUCTILE_ERR_INTERIOR_POINTER);
+    assert_status(ductile_export(t.f.allocator, addr, -1), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_export(t.f.allocator, addr, 1000), DUCTILE_ERR_INVALID_ARGUMENT);
+    ductile_addr there = 1;
+    assert_status(ductile_import(t.importer, -1, NULL, &there, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_eq(there, 0);
+    ductile_stream per_thread = (ductile_stream)(uintptr_t)2;
+    assert_status(ductile_import(t.importer, t.in, per_thread, &there, NULL),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
+}
+
+Test(share, a_machine_without_the_means_is_named) {
+    static const struct {
+        const char *conf;
+        int no_descriptors;
+        ductile_virtual_rdma rdma;
+    } cases[] = {{"shareable:fd", 1, DUCTILE_VIRTUAL_RDMA_WORKS},
+                 {"shareable:fabric", 0, DUCTILE_VIRTUAL_RDMA_WORKS},
+                 {"rdma:on", 0, DUCTILE_VIRTUAL_RDMA_NONE},
+                 {"rdma:on", 0, DUCTILE_VIRTUAL_RDMA_TRAP},
+                 {"rdma:on,shareable:fd", 0, DUCTILE_VIRTUAL_RDMA_TRAP}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ductile_virtual_options device;
+        ductile_virtual_options_init(&device);
+        device.no_descriptors = cases[i].no_descriptors;
+        device.rdma = cases[i].rdma;
+        ductile_virtual_gpu *gpu = NULL;
+        assert_ok(ductile_virtual_create(&gpu, &device));
+        ductile_options options;
+        ductile_options_init(&options);
+        assert_ok(ductile_options_parse(&options, cases[i].conf, NULL, 0));
+        options.driver = DUCTILE_DRIVER_VIRTUAL;
+        options.virtual_gpu = gpu;
+        ductile_allocator *a = NULL;
+        assert_status(ductile_create(&a, &options), DUCTILE_ERR_UNSUPPORTED);
+        cr_assert_null(a);
+        ductile_virtual_state s = {.struct_size = sizeof s};
+        assert_ok(ductile_virtual_get_state(gpu, &s));
+        cr_assert(s.handles == 0 && s.mappings == 0 && s.reservations == 0, "%s", cases[i].conf);
+        ductile_virtual_destroy(gpu);
+    }
+}
+
+/* ---- As bytes ------------------------------------------------------------------------------ */
+
+static size_t export_bytes(ductile_addr addr, char *buffer, size_t room) {
+    size_t needed = 0;
+    assert_ok(ductile_export_bytes(t.f.allocator, addr, NULL, 0, &needed));
+    cr_assert_leq(needed, room);
+    assert_ok(ductile_export_bytes(t.f.allocator, addr, buffer, room, &needed));
+    return needed;
+}
+
+Test(share, bytes_say_it_all) {
+    char bytes[4096];
+    ductile_addr here = take(7 * GRANULE);
+    fill(here, 0x5C, 7 * GRANULE);
+    size_t open = count_descriptors();
+    size_t length = export_bytes(here, bytes, sizeof bytes);
+    cr_assert_gt(count_descriptors(), open);
+    ductile_addr there = 0;
+    uint64_t size = 0;
+    assert_ok(ductile_import_bytes(t.importer, bytes, length, NULL, &there, &size));
+    assert_u64(size, 7 * GRANULE);
+    cr_assert_eq(byte_at(there + 6 * GRANULE), 0x5C);
+    ductile_addr again = 0;
+    assert_ok(ductile_import_bytes(t.importer, bytes, length, NULL, &again, NULL));
+    check_both();
+    assert_ok(ductile_unexport(t.f.allocator, here));
+    assert_u64(fixture_state(&t.f).handles, 7); /* the kept ends notice */
+    cr_assert_eq(count_descriptors(), open);
+    assert_status(ductile_import_bytes(t.importer, bytes, length, NULL, &again, NULL),
+                  DUCTILE_ERR_BAD_MESSAGE);
+    cr_assert_eq(byte_at(there), 0x5C, "what is mapped stays");
+}
+
+Test(share, the_same_block_twice_keeps_one_set_of_descriptors) {
+    char bytes[4096];
+    ductile_addr here = take(3 * GRANULE);
+    (void)export_bytes(here, bytes, sizeof bytes);
+    size_t open = count_descriptors();
+    (void)export_bytes(here, bytes, sizeof bytes);
+    cr_assert_eq(count_descriptors(), open);
+}
+
+Test(share, only_asking_for_the_size_exports_nothing) {
+    size_t needed = 0;
+    ductile_addr here = take(GRANULE);
+    assert_ok(ductile_export_bytes(t.f.allocator, here, NULL, 0, &needed));
+    cr_assert_gt(needed, 0);
+    char small[8];
+    assert_status(ductile_export_bytes(t.f.allocator, here, small, sizeof small, &needed),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
+}
+
+Test(share, too_few_descriptors_are_noticed_before_any_is_opened) {
+    ductile_addr here = take(100 * GRANULE);
+    size_t needed = 0;
+    assert_ok(ductile_export_bytes(t.f.allocator, here, NULL, 0, &needed));
+    static char bytes[1 << 16];
+    cr_assert_leq(needed, sizeof bytes);
+    struct rlimit before;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    struct rlimit low = {.rlim_cur = count_descriptors() + 60, .rlim_max = before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    size_t open = count_descriptors();
+    assert_status(ductile_export_bytes(t.f.allocator, here, bytes, needed, &needed),
+                  DUCTILE_ERR_NO_DESCRIPTORS);
+    assert_status(ductile_export(t.f.allocator, here, t.out), DUCTILE_ERR_NO_DESCRIPTORS);
+    cr_assert_eq(count_descriptors(), open);
+    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* ---- The fabric ---------------------------------------------------------------------------- */
+
+Test(share, fabric_handles_pass_without_descriptors) {
+    ductile_virtual_options device;
+    ductile_virtual_options_init(&device);
+    device.has_fabric = 1;
+    ductile_virtual_gpu *gpu = NULL;
+    assert_ok(ductile_virtual_create(&gpu, &device));
+    ductile_options options;
+    ductile_options_init(&options);
+    assert_ok(ductile_options_parse(&options, "shareable:fabric,rdma:on", NULL, 0));
+    options.driver = DUCTILE_DRIVER_VIRTUAL;
+    options.virtual_gpu = gpu;
+    ductile_allocator *a = NULL;
+    assert_ok(ductile_create(&a, &options));
+    ductile_addr here = 0;
+    assert_ok(ductile_alloc(a, 2 * GRANULE, NULL, &here));
+    assert_ok(ductile_virtual_fill(gpu, here, 0x0F, 2 * GRANULE, NULL));
+    char bytes[1024];
+    size_t length = 0;
+    size_t open = count_descriptors();
+    assert_ok(ductile_export_bytes(a, here, bytes, sizeof bytes, &length));
+    ductile_addr there = 0;
+    assert_ok(ductile_import_bytes(a, bytes, length, NULL, &there, NULL));
+    cr_assert_eq(count_descriptors(), open);
+    uint8_t byte = 0;
+    assert_ok(ductile_virtual_read_back(gpu, &byte, there + GRANULE, 1, NULL));
+    cr_assert_eq(byte, 0x0F);
+    assert_ok(ductile_destroy(a));
+    ductile_virtual_destroy(gpu);
+}
+
+/* ---- What is seen of it -------------------------------------------------------------------- */
+
+static int collect_text(void *user, const char *text, size_t length) {
+    char *all = user;
+    (void)strncat(all, text, length);
+    return 0;
+}
+
+Test(share, snapshots_show_pins_exports_and_imports) {
+    static char text[1 << 16];
+    (void)pass(take(GRANULE));
+    text[0] = '\0';
+    assert_ok(ductile_snapshot_json(t.f.allocator, collect_text, text));
+    cr_assert_not_null(strstr(text, "\"pinned\":true,\"exported\":true"));
+    cr_assert_not_null(strstr(text, "\"exported_bytes\":2097152"));
+    text[0] = '\0';
+    assert_ok(ductile_snapshot_json(t.importer, collect_text, text));
+    cr_assert_not_null(strstr(text, "\"state\":\"imported\""));
+    cr_assert_not_null(strstr(text, "\"imported_bytes\":2097152"));
+}

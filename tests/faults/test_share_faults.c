@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The idea: while a block passes from one allocator to another, with peers enabled, every driver
+ * call of either side fails in turn, before or after its deed. Both sides get a clean status, both
+ * heaps are whole, no descriptor and no mapping is left, and the next attempt succeeds.
+ */
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/two_ends.h"
+#include "vmm/driver.h"
+
+#include <criterion/parameterized.h>
+#include <sys/socket.h>
+
+#define GRANULE FIXTURE_GRANULE
+
+enum { BLOCK_GRANULES = 5, MOST_CALLS = 500 };
+
+static const char *check_side(ductile_allocator *a, const char *who) {
+    char report[256] = "";
+    NEED(ductile_check(a, report, sizeof report) == DUCTILE_OK, "%s: %s", who, report);
+    return NULL;
+}
+
+static const char *check_contents(const two_ends *t, ductile_addr addr, uint8_t expected) {
+    uint8_t byte = 0;
+    NEED_OK(ductile_virtual_read_back(t->f.gpu, &byte, addr + 4 * GRANULE, 1, t->f.streams[0]));
+    NEED(byte == expected, "the bytes are %02x, not %02x", byte, expected);
+    return NULL;
+}
+
+/* A whole passage; *clean tells whether every step of it succeeded. */
+static const char *pass_once(two_ends *t, ductile_addr block, bool *clean, ductile_addr *left) {
+    *clean = false;
+    *left = 0;
+    passed p = two_ends_pass(t, block);
+    NEED(p.imported != DUCTILE_ERR_BUSY && p.exported != DUCTILE_ERR_BUSY, "a side never began");
+    NEED((p.addr != 0) == (p.imported == DUCTILE_OK), "an address with a failure, or none without");
+    if (p.imported == DUCTILE_OK) {
+        TRY(check_contents(t, p.addr, 0x5A));
+    }
+    bool closed =
+        p.imported == DUCTILE_OK && ductile_import_close(t->importer, p.addr) == DUCTILE_OK;
+    *left = closed ? 0 : p.addr;
+    if (p.exported == DUCTILE_OK) {
+        NEED_OK(ductile_unexport(t->f.allocator, block));
+    }
+    *clean = p.imported == DUCTILE_OK && p.exported == DUCTILE_OK && closed;
+    return NULL;
+}
+
+/* What the driver kept because it would not undo is no leak of ours. */
+static bool may_leave_something(const char *call) {
+    static const char *const undoing[] = {"unmap", "phys_release", "address_free"};
+    for (size_t i = 0; i < sizeof undoing / sizeof undoing[0]; i++) {
+        if (strcmp(call, undoing[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *run_with_fault(const ductile_virtual_fault *fault, bool *fired) {
+    two_ends t;
+    bool clean = false;
+    ductile_addr left = 0;
+    const fixture_setup setup = {.capacity_bytes = 64 * MIB};
+    TRY(two_ends_open(&t, &setup, SOCK_STREAM));
+    ductile_addr block = 0;
+    NEED_OK(ductile_alloc(t.f.allocator, BLOCK_GRANULES * GRANULE, t.f.streams[0], &block));
+    NEED_OK(ductile_virtual_fill(t.f.gpu, block, 0x5A, BLOCK_GRANULES * GRANULE, t.f.streams[0]));
+    size_t open = count_descriptors();
+    ductile_virtual_state before = fixture_state(&t.f);
+    NEED_OK(ductile_virtual_inject(t.f.gpu, fault));
+    TRY(pass_once(&t, block, &clean, &left));
+    *fired = ductile_virtual_faults_fired(t.f.gpu) > 0;
+    NEED(*fired || clean, "nothing failed, and yet it did not work");
+    NEED_OK(ductile_virtual_inject(t.f.gpu, NULL));
+    if (left != 0 && !may_leave_something(fault->call)) { /* refused, it is still there */
+        NEED_OK(ductile_import_close(t.importer, left));
+    }
+    TRY(check_side(t.f.allocator, "exporter"));
+    TRY(check_side(t.importer, "importer"));
+    NEED(ductile_empty_cache(t.importer) == DUCTILE_OK, "a trim of the importer");
+    ductile_virtual_state after = fixture_state(&t.f);
+    NEED(count_descriptors() == open, "%zu descriptors, %zu before", count_descriptors(), open);
+    NEED(fixture_stats(t.f.allocator).exported_bytes == 0, "something is still exported");
+    NEED(may_leave_something(fault->call) ||
+             (after.mappings == before.mappings && after.reservations == before.reservations &&
+              after.handles == before.handles),
+         "%llu mappings, %llu ranges are left",
+         (unsigned long long)(after.mappings - before.mappings),
+         (unsigned long long)(after.reservations - before.reservations));
+    TRY(two_ends_reconnect(&t, SOCK_STREAM));
+    TRY(pass_once(&t, block, &clean, &left));
+    NEED(clean, "the next passage did not succeed");
+    if (may_leave_something(fault->call)) {
+        two_ends_abandon(&t);
+        return NULL;
+    }
+    NEED_OK(ductile_free(t.f.allocator, block));
+    return two_ends_close(&t);
+}
+
+static const char *const calls[] = {"address_reserve", "phys_import",  "map",
+                                    "set_access",      "phys_release", "phys_export",
+                                    "unmap",           "address_free", "event_create",
+                                    "event_record",    "event_query",  "capture_status"};
+#define N_CALLS (sizeof calls / sizeof calls[0])
+
+/* "Done, then the error" only where what was done is not a name that nobody learns. */
+static int last_effect(const char *call) {
+    return may_leave_something(call) || strcmp(call, "set_access") == 0 ? 1 : 0;
+}
+
+ParameterizedTestParameters(share_faults, each_call_of_a_passage_may_fail) {
+    static size_t indices[N_CALLS];
+    for (size_t i = 0; i < N_CALLS; i++) {
+        indices[i] = i;
+    }
+    return cr_make_param_array(size_t, indices, N_CALLS);
+}
+
+ParameterizedTest(size_t *index, share_faults, each_call_of_a_passage_may_fail, .timeout = 100) {
+    static const int codes[] = {DVMM_INVALID_VALUE, DVMM_OUT_OF_MEMORY, DVMM_UNKNOWN};
+    const char *call = calls[*index];
+    size_t n_fired = 0;
+    for (size_t c = 0; c < sizeof codes / sizeof codes[0]; c++) {
+        for (int effect = 0; effect <= last_effect(call); effect++) {
+            bool fired = true;
+            for (uint64_t nth = 1; fired && nth < MOST_CALLS; nth++) {
+                const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                                     .call = call,
+                                                     .nth = nth,
+                                                     .code = codes[c],
+                                                     .effect = effect};
+                const char *why = run_with_fault(&fault, &fired);
+                cr_assert(why == NULL, "call %llu of %s, code %d, effect %d: %s",
+                          (unsigned long long)nth, call, codes[c], effect, why);
+                n_fired += fired;
+            }
+            cr_assert_not(fired, "%s: no end", call);
+        }
+    }
+    cr_assert_gt(n_fired, 0, "%s was never called", call);
+}
