@@ -78,6 +78,7 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
     }
     a->granule = smallest;
     a->max_handle_granules = (uint32_t)(largest / smallest);
+    atomic_init(&a->has_large_handles, largest > smallest);
     return DUCTILE_OK;
 }
 

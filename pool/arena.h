@@ -161,8 +161,9 @@ struct ductile_allocator {
     /* constant after creation */
     dvmm_driver *driver;
     ductile_options options;
-    uint64_t granule; /* handle_bytes: the pool's granule */
-    uint32_t max_handle_granules;
+    uint64_t granule;               /* handle_bytes: the pool's granule */
+    uint32_t max_handle_granules;   /* of handles that requests get by default        */
+    _Atomic bool has_large_handles; /* some may have several granules; never undone   */
     uint64_t device_bytes;
     uint64_t birth;          /* which allocator of the process this is, from 1 */
     bool is_plain;           /* no option asks more of a hit than a block */
@@ -192,6 +193,10 @@ struct ductile_allocator {
     dvmm_marker_pool markers;
     dpool_oom_callbacks oom_callbacks;
 };
+
+static inline bool dpool_has_large_handles(const ductile_allocator *a) {
+    return atomic_load_explicit(&a->has_large_handles, memory_order_relaxed);
+}
 
 /* ---- Lists --------------------------------------------------------------------------------- */
 

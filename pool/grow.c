@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/grow.h"
 
+#include "pool/one_handle.h"
 #include "pool/place.h"
 #include "pool/plan.h"
 #include "pool/pools.h"
@@ -28,6 +29,12 @@ void dpool_slow_leave(ductile_allocator *a, dvmm_capture_mode mode) {
 /* ---- Growing ------------------------------------------------------------------------------- */
 
 static bool serve(ductile_allocator *a, dpool_request *r) {
+    if (r->one_handle) {
+        dti_lock_take(&a->hot);
+        r->block = dpool_serve_one_handle_locked(a, r->arena, r->size, r->requested);
+        dti_lock_open(&a->hot);
+        return r->block != NULL;
+    }
     dti_lock_take(&a->hot);
     r->block = dpool_serve_locked(a, r->arena, r->size, r->requested);
     dti_lock_open(&a->hot);
@@ -159,7 +166,10 @@ static ductile_status grow_by_policy(ductile_allocator *a, dpool_request *r, uns
  * it is. What others have proven done can move, and new memory can come. */
 static ductile_status grow(ductile_allocator *a, dpool_request *r) {
     unsigned foreign = foreign_donors(a) | (r->from_pools ? DPOOL_POOL_DONORS : 0);
-    r->in_gap = false;
+    r->in_gap = r->one_handle;
+    if (r->one_handle) {
+        return grow_from(a, r, DPOOL_ONE_HANDLE);
+    }
     ductile_status status = grow_by_policy(a, r, foreign);
     if (status == DUCTILE_OK || !(a->plan->mark_failed || a->plan->wait_failed)) {
         return status;

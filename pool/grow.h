@@ -15,6 +15,7 @@ typedef struct dpool_request {
     bool from_pools;     /* private pools in use are to help out               */
     bool could_not_wait; /* the stream, on the GPU, for what its free memory needs */
     bool in_gap;         /* its place is to be all new                             */
+    bool one_handle;     /* it is to be one handle, of whole granules              */
     dpool_arena *arena;  /* set by the first attempt                           */
     dpool_block *block;  /* the result */
     uint64_t missing;    /* after ERR_OUT_OF_MEMORY: memory that would have done */

@@ -82,6 +82,7 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->seq = p->lacks = 0;
     p->n_waits = 0;
     p->sources = 0;
+    p->one_handle = false;
     p->mark_failed = p->wait_failed = false;
 }
 
@@ -300,7 +301,7 @@ static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
     if (is_empty(s)) {
         return;
     }
-    if (a->max_handle_granules == 1 && !holds_pins(b->region->seg, s)) {
+    if (!dpool_has_large_handles(a) && !holds_pins(b->region->seg, s)) {
         donate_run(a, b, s, need);
     } else {
         donate_singly(a, b, s, need);
@@ -360,7 +361,9 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
     clear(p, arena, place->block->region);
     p->sources = sources;
     busy_window(a, place, size);
+    p->one_handle = (sources & DPOOL_ONE_HANDLE) != 0;
     uint64_t cached = dti_min(p->n_granules, a->store.cached_bytes / a->granule);
+    cached = p->one_handle ? 0 : cached; /* none may be of its size */
     uint64_t need = p->n_granules - cached;
     if ((sources & DPOOL_OWN_DONORS) != 0 && !dpool_is_frozen(arena)) {
         collect(a, arena, need, UINT64_MAX);

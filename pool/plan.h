@@ -63,6 +63,7 @@ typedef struct dpool_plan {
     uint64_t epoch;      /* the latest of this arena's donors                          */
     uint64_t seq;        /* of the marker recorded when own memory moves               */
     uint64_t lacks;      /* bytes of memory that would have made it succeed            */
+    bool one_handle;     /* its one piece is one handle                                */
     bool mark_failed;    /* execute failed because that marker could not be recorded   */
     bool wait_failed;    /* the same, because the stream could not wait on the GPU     */
     dpool_plan_wait waits[DPOOL_PLAN_WAITS];
@@ -80,7 +81,8 @@ enum {
     DPOOL_FOREIGN_DONORS = 2,
     DPOOL_POOL_DONORS = 4,
     DPOOL_UNPROVEN_DONORS = 8,
-    DPOOL_BARE_DONORS = 16
+    DPOOL_BARE_DONORS = 16,
+    DPOOL_ONE_HANDLE = 32 /* none: one handle, cached or created, for the one piece of a gap */
 };
 
 /* Makes the arrays large enough for a request. Slow lock held, hot lock not. */

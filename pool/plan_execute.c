@@ -55,11 +55,13 @@ static ductile_status next_handle(ductile_allocator *a, donor_cursor *at, uint32
     dvmm_handle *h = next_donated(a, at, most);
     dpool_origin origin = DPOOL_FROM_DONOR;
     if (h == NULL) {
-        h = dvmm_store_take(&a->store, most);
+        h = a->plan->one_handle ? dvmm_store_take_exact(&a->store, most)
+                                : dvmm_store_take(&a->store, most);
         origin = DPOOL_FROM_CACHE;
     }
     if (h == NULL) {
-        uint32_t n = (uint32_t)dti_min(most, a->max_handle_granules);
+        bool whole = a->plan->one_handle;
+        uint32_t n = whole ? most : (uint32_t)dti_min(most, a->max_handle_granules);
         ductile_status status = dvmm_store_create(&a->store, n, &h);
         if (status != DUCTILE_OK) {
             return status;

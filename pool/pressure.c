@@ -25,7 +25,7 @@ static uint64_t frees_now(ductile_allocator *a) {
 
 /* Handles of several granules may fit no gap and yet count: the largest go back. */
 static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
-    if (a->max_handle_granules == 1 || c->n_tries == MOST_RELEASES) {
+    if (!dpool_has_large_handles(a) || c->n_tries == MOST_RELEASES) {
         return false;
     }
     dvmm_capture_mode mode = dpool_slow_enter(a);
@@ -42,7 +42,7 @@ static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
 static bool may_always_move(const ductile_allocator *a) {
     return a->options.recycle != DUCTILE_RECYCLE_NEVER &&
            a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF &&
-           a->max_handle_granules == 1; /* larger handles may fit no gap */
+           !dpool_has_large_handles(a); /* larger handles may fit no gap */
 }
 
 /* What goes back may have been part of the place, so that the second time all of the request is
@@ -311,23 +311,36 @@ static void count_slow(ductile_allocator *a) {
     dti_lock_open(&a->hot);
 }
 
-ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private *pool, uint64_t size,
-                                uint64_t requested, ductile_stream stream, dpool_block **out) {
+static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool_block **out) {
     situation s = look(a);
-    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
-    r.is_soft = s.has_soft;
-    dpool_climb c = {.request = &r, .cached_before = s.cached};
+    r->is_soft = s.has_soft;
+    dpool_climb c = {.request = r, .cached_before = s.cached};
     dpool_forget_failure();
-    ductile_status status = size <= s.most ? attempt_under_pressure(a, &c) : refuse_at_once(a, &r);
+    ductile_status status =
+        r->size <= s.most ? attempt_under_pressure(a, &c) : refuse_at_once(a, r);
     keep_cache_small(a);
     dpool_log_losses(a);
     if (status == DUCTILE_OK) {
         count_slow(a);
     } else {
-        status = refuse(a, status, requested);
+        status = refuse(a, status, r->requested);
     }
-    *out = r.block;
+    *out = r->block;
     return status;
+}
+
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private *pool, uint64_t size,
+                                uint64_t requested, ductile_stream stream, dpool_block **out) {
+    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
+    return serve_slowly(a, &r, out);
+}
+
+ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private *pool, uint64_t size,
+                                      uint64_t requested, ductile_stream stream,
+                                      dpool_block **out) {
+    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
+    r.one_handle = true;
+    return serve_slowly(a, &r, out);
 }
 
 ductile_status dpool_refuse_impossible(ductile_allocator *a, uint64_t size, ductile_stream stream) {

@@ -144,6 +144,14 @@ dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules) {
     return NULL;
 }
 
+dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules) {
+    dvmm_handle **link = &store->cached[list_of(n_granules)];
+    while (*link != NULL && (*link)->n_granules != n_granules) {
+        link = &(*link)->next;
+    }
+    return *link != NULL ? unlink_cached(store, link) : NULL;
+}
+
 static dvmm_handle *take_largest(dvmm_handle_store *store) {
     return store->cached_bytes == 0 ? NULL : dvmm_store_take(store, UINT32_MAX);
 }

@@ -61,6 +61,9 @@ ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, 
 /* Takes the largest cached handle of at most `max_granules`; NULL when there is none. */
 dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules);
 
+/* The same of exactly that size. */
+dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules);
+
 /* Puts a handle that is mapped nowhere, but at quarantined addresses, into the cache. */
 void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *handle);
 

@@ -51,6 +51,22 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pin(ductile_allocator *alloca
  */
 DUCTILE_API ductile_status ductile_unpin(ductile_allocator *allocator, ductile_addr address);
 
+/* ---- One handle --------------------------------------------------------------------------- */
+
+/**
+ * ductile_alloc of memory that is one physical handle of its own, rounded up to the granule: for
+ * registrations that take one handle and not a row of them. Free it like any other block; the
+ * memory then serves any request, and moves only as a whole.
+ *
+ * Arguments, returns, on error, ownership, threads, streams: as ductile_alloc.
+ * Cost:      never a hit: the slow path's lock, and driver calls unless a free handle of just that
+ *            size is found.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc_one_handle(ductile_allocator *allocator,
+                                                                    size_t size,
+                                                                    ductile_stream stream,
+                                                                    ductile_addr *out);
+
 /* ---- Other GPUs --------------------------------------------------------------------------- */
 
 /**
