@@ -6,6 +6,7 @@
 
 #include "pool/pools.h"
 #include "pool/pressure.h"
+#include "pool/serve.h"
 #include "pool/wait_map.h"
 
 #include "vmm/base/align.h"
