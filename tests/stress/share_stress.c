@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads that pin, share and open memory to peers while others allocate, free and trim: for the
+ * thread sanitizer, and for whatever only happens between threads. One pair of threads passes
+ * blocks from one allocator to another over a socket; each of the others does a bit of everything.
+ *
+ *     share_stress [--seconds N]
+ */
+#include "tests/support/rng.h"
+#include "tests/support/two_ends.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum { N_WORKERS = 4, MOST_LIVE = 24 };
+
+typedef struct shared {
+    two_ends t;
+    atomic_bool stop;
+    _Atomic(const char *) why; /* the first complaint */
+    atomic_ullong n_passed;
+} shared;
+
+typedef struct worker {
+    shared *s;
+    uint64_t seed;
+    ductile_addr live[MOST_LIVE];
+    size_t n_live;
+} worker;
+
+static void complain_once(shared *s, const char *why) {
+    const char *none = NULL;
+    (void)atomic_compare_exchange_strong(&s->why, &none, why);
+    atomic_store(&s->stop, true);
+}
+
+static void expect(shared *s, ductile_status status, ductile_status also, const char *what) {
+    if (status != DUCTILE_OK && status != also) {
+        (void)fprintf(stderr, "share_stress: %s: %s\n", what, ductile_status_name(status));
+        complain_once(s, what);
+    }
+}
+
+static void alloc_or_free(worker *w, rng *r) {
+    ductile_allocator *a = w->s->t.f.allocator;
+    if (w->n_live < MOST_LIVE && rng_percent(r, 55)) {
+        ductile_addr addr = 0;
+        uint64_t size = 4096 * (1 + rng_below(r, 1500));
+        ductile_stream stream = w->s->t.f.streams[rng_below(r, w->s->t.f.n_streams)];
+        ductile_status status = rng_percent(r, 10)
+                                    ? ductile_alloc_one_handle(a, size, stream, &addr)
+                                    : ductile_alloc(a, size, stream, &addr);
+        expect(w->s, status, DUCTILE_ERR_OUT_OF_MEMORY, "alloc");
+        if (addr != 0) {
+            w->live[w->n_live++] = addr;
+        }
+    } else if (w->n_live > 0) {
+        size_t i = rng_below(r, w->n_live);
+        expect(w->s, ductile_free(a, w->live[i]), DUCTILE_OK, "free");
+        w->live[i] = w->live[--w->n_live];
+    }
+}
+
+/* Pinned across the free, and back. */
+static void pin_and_free(worker *w, rng *r) {
+    ductile_allocator *a = w->s->t.f.allocator;
+    if (w->n_live == 0) {
+        return;
+    }
+    size_t i = rng_below(r, w->n_live);
+    ductile_addr addr = w->live[i];
+    w->live[i] = w->live[--w->n_live];
+    expect(w->s, ductile_pin(a, addr), DUCTILE_OK, "pin");
+    expect(w->s, ductile_free(a, addr), DUCTILE_OK, "free of a pinned block");
+    expect(w->s, ductile_unpin(a, addr), DUCTILE_OK, "unpin");
+}
+
+static void look(worker *w) {
+    char report[256];
+    ductile_stats stats = fixture_stats(w->s->t.f.allocator);
+    if (stats.pinned_bytes > stats.reserved_bytes) {
+        complain_once(w->s, "more is pinned than held");
+    }
+    expect(w->s, ductile_check(w->s->t.f.allocator, report, sizeof report), DUCTILE_OK, "check");
+}
+
+static void *work(void *argument) {
+    worker *w = argument;
+    rng r = rng_seeded(w->seed);
+    while (!atomic_load(&w->s->stop)) {
+        uint64_t what = rng_below(&r, 100);
+        if (what < 86) {
+            alloc_or_free(w, &r);
+        } else if (what < 94) {
+            pin_and_free(w, &r);
+        } else if (what < 96) {
+            expect(w->s, ductile_enable_peer(w->s->t.f.allocator, 1), DUCTILE_ERR_NO_DEVICE,
+                   "peer");
+        } else if (what < 98) {
+            look(w);
+        } else {
+            expect(w->s, ductile_trim(w->s->t.f.allocator, 16 * MIB, NULL), DUCTILE_OK, "trim");
+        }
+    }
+    while (w->n_live > 0) {
+        expect(w->s, ductile_free(w->s->t.f.allocator, w->live[--w->n_live]), DUCTILE_OK, "free");
+    }
+    return NULL;
+}
+
+static void pass_one(shared *s, rng *r) {
+    ductile_addr addr = 0;
+    ductile_allocator *a = s->t.f.allocator;
+    ductile_status status =
+        ductile_alloc(a, 4096 * (1 + rng_below(r, 2500)), s->t.f.streams[0], &addr);
+    expect(s, status, DUCTILE_ERR_OUT_OF_MEMORY, "alloc to pass");
+    if (addr == 0) {
+        return;
+    }
+    passed p = two_ends_pass(&s->t, addr);
+    expect(s, p.exported, DUCTILE_OK, "export");
+    expect(s, p.imported, DUCTILE_OK, "import");
+    if (p.imported == DUCTILE_OK && p.exported == DUCTILE_OK) {
+        expect(s, ductile_free(a, addr), DUCTILE_OK, "free of an exported block");
+        expect(s, ductile_import_close(s->t.importer, p.addr), DUCTILE_OK, "close");
+        expect(s, ductile_unexport(a, addr), DUCTILE_OK, "unexport");
+        atomic_fetch_add(&s->n_passed, 1);
+    }
+}
+
+static void pass_until(shared *s, time_t end) {
+    rng r = rng_seeded(77);
+    while (!atomic_load(&s->stop) && time(NULL) < end) {
+        pass_one(s, &r);
+    }
+    atomic_store(&s->stop, true);
+}
+
+static int run(unsigned seconds) {
+    static shared s;
+    const fixture_setup setup = {.capacity_bytes = 96 * MIB, .n_streams = 3};
+    const char *why = two_ends_open(&s.t, &setup, SOCK_STREAM);
+    pthread_t threads[N_WORKERS];
+    static worker workers[N_WORKERS];
+    size_t n = 0;
+    while (why == NULL && n < N_WORKERS) {
+        workers[n] = (worker){.s = &s, .seed = 100 + n};
+        if (pthread_create(&threads[n], NULL, work, &workers[n]) != 0) {
+            why = "no thread";
+            break;
+        }
+        n++;
+    }
+    if (why == NULL) {
+        pass_until(&s, time(NULL) + (time_t)seconds);
+    }
+    atomic_store(&s.stop, true);
+    while (n > 0) {
+        (void)pthread_join(threads[--n], NULL);
+    }
+    why = why == NULL ? atomic_load(&s.why) : why;
+    why = why == NULL ? two_ends_close(&s.t) : why;
+    if (why != NULL) {
+        (void)fprintf(stderr, "share_stress: %s\n", why);
+        return 1;
+    }
+    (void)printf("%llu blocks passed\n", (unsigned long long)atomic_load(&s.n_passed));
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    unsigned seconds = 3;
+    if (argc == 3 && strcmp(argv[1], "--seconds") == 0) {
+        seconds = (unsigned)strtoul(argv[2], NULL, 10);
+    } else if (argc != 1) {
+        (void)fprintf(stderr, "usage: share_stress [--seconds N]\n");
+        return 2;
+    }
+    return run(seconds);
+}
