@@ -41,7 +41,7 @@ from ductile._errors import (
 )
 from ductile._native import bench_path, include_dir, library_path
 from ductile._share import allocators, record_stream, share, shared
-from ductile._virtual import VirtualGPU, VirtualState
+from ductile._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
 
 __version__ = _abi.VERSION
 
@@ -51,6 +51,7 @@ __all__ = [
     "BlockState",
     "Buffer",
     "Busy",
+    "CaptureMode",
     "Capturing",
     "CorruptHeap",
     "DeviceLost",
@@ -73,6 +74,7 @@ __all__ = [
     "Status",
     "Unsupported",
     "VirtualGPU",
+    "VirtualGraph",
     "VirtualState",
     "__version__",
     "allocators",

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ctypes import byref, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ductile import _abi
-from ductile._abi import Schedule
+from ductile._abi import CaptureMode, Schedule
 from ductile._core import Allocator, OptionValue, parse_bytes
 from ductile._errors import InvalidArgument, error_from_status
 from ductile._native import lib
@@ -21,7 +22,7 @@ from ductile._streams import StreamLike, stream_handle
 if TYPE_CHECKING:
     Span = tuple[int, int]
 
-__all__ = ["Schedule", "VirtualGPU", "VirtualState"]
+__all__ = ["CaptureMode", "Schedule", "VirtualGPU", "VirtualGraph", "VirtualState"]
 
 
 class VirtualState(NamedTuple):
@@ -46,6 +47,24 @@ class VirtualState(NamedTuple):
     """virtual time: every driver call costs what it costs on an H200"""
     poisoned: int
     """0, or the sticky error code"""
+
+
+class VirtualGraph:
+    """The work of one capture on a virtual GPU."""
+
+    def __init__(self) -> None:
+        self.pointer: Optional[int] = None
+
+    def launch(self, stream: StreamLike = None) -> None:
+        """Issues the graph's work, with the addresses of the capture."""
+        status = lib.ductile_virtual_graph_launch(self.pointer, stream_handle(stream))
+        if status:
+            raise error_from_status(status, "launch of a graph")
+
+    def close(self) -> None:
+        """Destroys the graph, before its GPU is closed; launches under way complete."""
+        pointer, self.pointer = self.pointer, None
+        lib.ductile_virtual_graph_destroy(pointer)
 
 
 class VirtualGPU:
@@ -135,10 +154,19 @@ class VirtualGPU:
 
     # ---- Streams and work ----------------------------------------------------------------------
 
-    def stream(self) -> int:
-        """Makes a stream that waits for no other. Release it with `destroy_stream`."""
+    def stream(self, blocking: bool = False) -> int:
+        """Makes a stream. Release it with `destroy_stream`.
+
+        Args:
+            blocking: the default stream waits for its work, and it for the default stream's.
+        """
         out = ctypes.c_void_p()
-        self._check(lib.ductile_virtual_stream_create(self.pointer, byref(out)), "no stream")
+        make = (
+            lib.ductile_virtual_stream_create_blocking
+            if blocking
+            else lib.ductile_virtual_stream_create
+        )
+        self._check(make(self.pointer, byref(out)), "no stream")
         return out.value or 0
 
     def destroy_stream(self, stream: StreamLike) -> None:
@@ -182,6 +210,30 @@ class VirtualGPU:
     def set_schedule(self, schedule: Union[str, Schedule], lag: int = 0) -> None:
         """Changes when work issued from now on completes."""
         lib.ductile_virtual_set_schedule(self.pointer, _schedule(schedule), lag)
+
+    @contextlib.contextmanager
+    def capture(
+        self, stream: StreamLike, mode: CaptureMode = CaptureMode.GLOBAL
+    ) -> Iterator[VirtualGraph]:
+        """Inside, the stream's work is collected into a graph, which can be launched afterwards.
+
+        Args:
+            stream: not the default stream.
+            mode: what other calls may do meanwhile, as CUDA defines it.
+
+        Raises:
+            Capturing: the capture was broken, or another stream has not joined.
+        """
+        handle = stream_handle(stream)
+        self._check(lib.ductile_virtual_capture_begin(self.pointer, handle, mode), "capture")
+        graph = VirtualGraph()
+        try:
+            yield graph
+        finally:
+            out = ctypes.c_void_p()
+            status = lib.ductile_virtual_capture_end(self.pointer, handle, byref(out))
+            graph.pointer = out.value
+        self._check(status, "capture")
 
     # ---- Faults --------------------------------------------------------------------------------
 

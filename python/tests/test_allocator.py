@@ -441,6 +441,19 @@ def test_a_failing_driver_call_leaves_the_allocator_whole(gpu):
         gpu.inject("no_such_call")
 
 
+def test_a_captured_graph_runs_when_it_is_launched(gpu):
+    stream = gpu.stream()
+    with gpu.allocator() as allocator:
+        address = allocator.alloc(MIB, stream)
+        with gpu.capture(stream) as graph:
+            gpu.fill(address, 7, MIB, stream)
+        gpu.fill(address, 1, MIB, stream)
+        assert gpu.read_back(address, 1, stream) == b"\x01"
+        graph.launch(stream)
+        assert gpu.read_back(address, 1, stream) == b"\x07"
+        graph.close()
+
+
 def test_the_device_keeps_a_log():
     with ductile.VirtualGPU("64M", log_calls=8) as gpu, gpu.allocator() as allocator:
         allocator.alloc(2 * MIB)

@@ -93,6 +93,33 @@ def test_a_freed_array_waits_for_watched_streams(manager, allocator, gpu):
     assert adapter._watched == frozenset()
 
 
+def test_a_freed_array_waits_for_numbas_own_streams(manager, allocator, gpu):
+    gpu.set_schedule("lazy")
+    first, second = gpu.stream(blocking=True), gpu.stream(blocking=True)
+    pointer = manager.memalloc(MIB)
+    address = pointer.device_pointer_value
+    gpu.launch(first, writes=[(address, MIB)])
+    del pointer
+    gpu.sync(second)
+    following = manager.memalloc(MIB)
+    assert following.device_pointer_value != address
+    gpu.sync(first)
+    gpu.sync(0)
+    assert manager.memalloc(MIB).device_pointer_value == address
+
+
+def test_a_free_breaks_no_capture(manager, allocator, gpu):
+    for stream in (gpu.stream(blocking=True), gpu.stream()):
+        pointer, used = manager.memalloc(MIB), manager.memalloc(MIB)
+        with gpu.capture(stream) as graph:
+            gpu.launch(stream, writes=[(used.device_pointer_value, MIB)])
+            del pointer
+        graph.launch(0)
+        gpu.sync(0)
+        graph.close()
+        del used
+
+
 def test_external_streams_are_watched(manager, monkeypatch):
     context = _Context()
     adapter._watch_external_streams(context)
