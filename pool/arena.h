@@ -106,7 +106,8 @@ typedef struct dpool_arena {
     struct dpool_arena *next; /* all arenas */
     /* guarded by the hot lock */
     dpool_list gaps;     /* GAP blocks */
-    dpool_list retiring; /* RETIRING blocks, by epoch */
+    dpool_list retiring; /* RETIRING blocks, by epoch; see retire.c */
+    uint64_t retiring_bytes;
     dpool_use *pending_first;
     dpool_use *pending_last;
     dpool_region *regions;

@@ -214,7 +214,7 @@ static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
         return DUCTILE_OK;
     }
     uint64_t may_retire = r->size / a->granule + 2;
-    dpool_reclaim(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
+    dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
     status = grow(a, r);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         r->missing = a->plan->lacks;

@@ -3,6 +3,7 @@
 #include "pool/plan.h"
 
 #include "pool/pools.h"
+#include "pool/progress.h"
 #include "pool/serve.h"
 #include "pool/wait_map.h"
 
@@ -435,12 +436,9 @@ bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_bloc
 static void retire_donor(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    b->state = DPOOL_RETIRING;
-    dpool_set_epoch(b, dpool_plan_seq_of(a->plan, arena));
-    dpool_list_insert_by_epoch(&arena->retiring, b);
+    dpool_retire_locked(a, b, dpool_plan_seq_of(a->plan, arena));
     arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
-    a->counts.retiring += b->size;
 }
 
 static void settle_donors(ductile_allocator *a, bool published) {

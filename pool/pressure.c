@@ -315,6 +315,7 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     situation s = look(a);
     r->is_soft = s.has_soft;
     dpool_climb c = {.request = r, .cached_before = s.cached};
+    dpool_wait_retired(a, r->pool, r->stream);
     dpool_forget_failure();
     ductile_status status =
         r->size <= s.most ? attempt_under_pressure(a, &c) : refuse_at_once(a, r);

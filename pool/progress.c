@@ -196,45 +196,7 @@ void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
-/* ---- Retiring addresses -------------------------------------------------------------------- */
-
-static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->hot);
-    dpool_block *b = arena->retiring.first;
-    if (b != NULL && b->epoch > arena->done_seq) {
-        b = NULL; /* later ones are not done either */
-    }
-    if (b != NULL) {
-        dpool_list_remove(&arena->retiring, b);
-    }
-    dti_lock_open(&a->hot);
-    return b;
-}
-
-static void settle_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
-    dpool_region *region = b->region;
-    dti_lock_take(&a->hot);
-    a->counts.retiring -= b->size;
-    if (status == DUCTILE_OK) {
-        (void)dpool_make_gap_locked(a, b);
-    } else {
-        b->state = DPOOL_QUARANTINED;
-    }
-    dpool_publish_locked(a, region);
-    dti_lock_open(&a->hot);
-}
-
-void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
-    uint32_t n = 0;
-    dpool_block *b;
-    while (n < most && (b = next_retired(a, arena)) != NULL) {
-        dseg_segment *seg = b->region->seg;
-        uint32_t granules = (uint32_t)(b->size / a->granule);
-        ductile_status status = dseg_reclaim(seg, dseg_granule(seg, b->addr), granules);
-        n += granules;
-        settle_retired(a, b, status);
-    }
-}
+/* ---- All of it ------------------------------------------------------------------------------ */
 
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     dpool_poll_marks(a, arena);

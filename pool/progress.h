@@ -39,7 +39,22 @@ uint64_t dpool_count_pending_marks(ductile_allocator *a);
  */
 bool dpool_wait_context(ductile_allocator *a, bool *captured);
 
-/* Unmaps retiring addresses that are proven unused, about `most` granules of them. As above. */
+/* A donor's old address: BUSY becomes RETIRING until the arena's marker `seq` is done. Hot lock
+ * held. */
+void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq);
+
+/* Do gaps come in the order of calls, whatever the GPU has done (retire.c)? */
+bool dpool_retires_in_order(const ductile_allocator *a);
+
+/* Before a slow call on the stream: waits on the host where too much is retiring for that. No lock
+ * held. */
+void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream);
+
+/* Unmaps retiring addresses that are proven unused, about `most` granules of them, for a request of
+ * the arena itself. As above: slow lock held, hot lock not. */
+void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most);
+
+/* The same for anybody: none where they come in order, unless all are wanted (UINT32_MAX). */
 void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
 /* Markers, pending blocks and retiring addresses, where there are any. As above. */

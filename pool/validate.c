@@ -433,6 +433,7 @@ static void check_arena(check *c, const dpool_arena *arena) {
     expect_equal(c, "A3", "blocks in the gap list", arena->gaps.count, n->gap_blocks, where);
     expect_equal(c, "A3", "blocks in the retire queue", arena->retiring.count, n->retiring_blocks,
                  where);
+    expect_equal(c, "A3", "bytes in the retire queue", arena->retiring_bytes, n->retiring, where);
     expect_at(c, "A4", arena->done_seq <= arena->marker_seq, "the last marker done",
               arena->done_seq, arena->marker_seq, where);
     expect_at(c, "A4", arena->proven_epoch <= arena->alloc_epoch, "the proven epoch",
