@@ -102,7 +102,8 @@ def draw_panel(axes, trace, runs):
 def draw(traces, pyplot, path):
     columns = 1 if len(traces) == 1 else 2
     rows = -(-len(traces) // columns)
-    figure, panels = pyplot.subplots(rows, columns, figsize=(6.2 * columns, 3.5 * rows + 0.6),
+    width = max(6.2 * columns, 8.6)  # the title needs as much
+    figure, panels = pyplot.subplots(rows, columns, figsize=(width, 3.5 * rows + 0.6),
                                      squeeze=False, constrained_layout=True)
     flat = panels.ravel()
     for axes, (trace, runs) in zip(flat, traces.items()):
