@@ -166,9 +166,10 @@ struct ductile_allocator {
     uint32_t max_handle_granules;   /* of handles that requests get by default        */
     _Atomic bool has_large_handles; /* some may have several granules; never undone   */
     uint64_t device_bytes;
-    uint64_t birth;          /* which allocator of the process this is, from 1 */
-    bool is_plain;           /* no option asks more of a hit than a block */
-    _Atomic bool has_routes; /* pools are open: requests ask for theirs first */
+    uint64_t birth;            /* which allocator of the process this is, from 1 */
+    bool is_plain;             /* no option asks more of a hit than a block */
+    _Atomic bool has_routes;   /* pools are open: requests ask for theirs first */
+    _Atomic bool has_unmarked; /* pending uses want a marker: see captures.h */
     /* guarded by the hot lock */
     dpool_arena *recent; /* the arena of the latest allocation in no pool */
     struct dpool_private *pools;

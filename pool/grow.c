@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/grow.h"
 
+#include "pool/captures.h"
 #include "pool/one_handle.h"
 #include "pool/place.h"
 #include "pool/plan.h"
@@ -208,6 +209,7 @@ static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
     if (status != DUCTILE_OK) {
         return status;
     }
+    dpool_mark_unmarked(a, r->stream, false);
     poll_all(a);
     dpool_wait_poll(a, WAITS_PER_CALL);
     if (serve(a, r)) {

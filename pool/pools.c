@@ -2,6 +2,9 @@
 /* Which pools there are, who holds them, and which requests go to them. */
 #include "pool/pools.h"
 
+#include "pool/captures.h"
+#include "pool/grow.h"
+
 #include "vmm/capture.h"
 
 #include <stdlib.h>
@@ -302,6 +305,15 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
     free(route);
 }
 
+/* The capture has ended: what was freed in it can be marked. */
+static void make_up_for_capture(ductile_allocator *a) {
+    if (atomic_load(&a->has_unmarked)) {
+        dvmm_capture_mode mode = dpool_slow_enter(a);
+        dpool_mark_unmarked(a, NULL, true);
+        dpool_slow_leave(a, mode);
+    }
+}
+
 ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     ductile_status status = check_call(a, id);
     if (status != DUCTILE_OK) {
@@ -317,6 +329,7 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     close_route(a, route);
+    make_up_for_capture(a);
     return DUCTILE_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pressure.h"
 
+#include "pool/captures.h"
 #include "pool/log.h"
 #include "pool/oom_report.h"
 #include "pool/pools.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/stream_use.h"
 
+#include "pool/captures.h"
 #include "pool/serve.h"
 #include "pool/wait_map.h"
 
@@ -88,14 +89,27 @@ static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
 }
 
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
+    bool is_unmarked = false;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (!use->is_gone && dpool_may_name(use->stream, use->thread)) {
             (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
         }
+        is_unmarked |= use->marker == NULL;
     }
     if (a->options.record_stream != DUCTILE_RECORD_WAIT || !becomes_free_at_once(a, uses)) {
         dpool_pending_append(a, uses);
     }
+    if (is_unmarked) {
+        dpool_note_unmarked(a);
+    }
+}
+
+dpool_use *dpool_pending_take(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    dpool_use *waiting = arena->pending_first;
+    arena->pending_first = arena->pending_last = NULL;
+    dti_lock_open(&a->hot);
+    return waiting;
 }
 
 static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {

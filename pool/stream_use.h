@@ -27,6 +27,10 @@ static inline bool dpool_is_in_transit(const dpool_use *uses) {
 /* Records the markers and lets pollers see the block. No lock held. */
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses);
 
+/* Takes the arena's pending list out of it; linked by pending_next. Slow lock held, hot lock not.
+ */
+dpool_use *dpool_pending_take(ductile_allocator *a, dpool_arena *arena);
+
 /* Puts a pending block, named by its first use, at the end of its arena's list. No lock HOT. */
 void dpool_pending_append(ductile_allocator *a, dpool_use *uses);
 

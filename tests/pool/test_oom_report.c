@@ -218,8 +218,9 @@ Test(oom_report, tells_of_others_when_they_hold_what_is_missing) {
 
 /* While a stream is captured nobody may wait for all work: what is free there stays unproven. */
 Test(oom_report, tells_of_streams_not_proven_done_and_of_the_capture) {
-    fixture_setup setup = {.n_streams = 2, .schedule = DUCTILE_SCHEDULE_LAZY};
+    fixture_setup setup = {.n_streams = 3, .schedule = DUCTILE_SCHEDULE_LAZY};
     open_fixture(&setup);
+    (void)take(512, 2);
     ductile_addr block = take(100 * MIB, 1);
     ductile_virtual_use use = {.address = block, .size = 100 * MIB, .writes = 1};
     assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], &use, 1));
@@ -227,9 +228,9 @@ Test(oom_report, tells_of_streams_not_proven_done_and_of_the_capture) {
     (void)take(100 * MIB, 0);
     dvmm_driver *d = NULL;
     assert_ok(dvmm_open_virtual(f.gpu, &d));
-    assert_ok(dvmm_capture_begin(d, f.streams[0], DVMM_CAPTURE_GLOBAL));
+    assert_ok(dvmm_capture_begin(d, f.streams[2], DVMM_CAPTURE_GLOBAL));
     ductile_oom_report r = refused(100 * MIB, 0);
-    assert_ok(dvmm_capture_end(d, f.streams[0]));
+    assert_ok(dvmm_capture_end(d, f.streams[2]));
     dvmm_close(d);
     assert_u64(r.unproven_bytes, 100 * MIB);
     cr_assert_eq(r.captured, 1);

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/captures.h"
+
+void dpool_note_unmarked(ductile_allocator *a) {
+    atomic_store(&a->has_unmarked, true);
+}
+
+static bool is_unmarked(const dpool_use *use) {
+    return use->marker == NULL && !use->is_gone;
+}
+
+/* True when a use is left that could not be marked. */
+static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stream, bool all) {
+    bool is_left = false;
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (!is_unmarked(use)) {
+            continue;
+        }
+        bool is_named = all || use->stream == stream;
+        if (is_named && dpool_may_name(use->stream, use->thread)) {
+            (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+        }
+        is_left |= use->marker == NULL;
+    }
+    return is_left;
+}
+
+/* The list is taken out meanwhile, as in every poll: others read markers of blocks in it. */
+static bool mark_arena(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, bool all) {
+    bool is_left = false;
+    dpool_use *waiting = dpool_pending_take(a, arena);
+    while (waiting != NULL) {
+        dpool_use *next = waiting->pending_next;
+        is_left |= mark_uses(a, waiting, stream, all);
+        dpool_pending_append(a, waiting);
+        waiting = next;
+    }
+    return is_left;
+}
+
+void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all) {
+    if (!atomic_exchange(&a->has_unmarked, false)) {
+        return;
+    }
+    bool is_left = false;
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        is_left |= mark_arena(a, arena, stream, all);
+    }
+    if (is_left) {
+        dpool_note_unmarked(a);
+    }
+}
+
+bool dpool_is_under_capture(ductile_allocator *a, ductile_stream stream) {
+    dvmm_capture_status capture = DVMM_CAPTURE_NONE;
+    return dvmm_capture_status_of(a->driver, stream, &capture) == DUCTILE_OK &&
+           capture != DVMM_CAPTURE_NONE;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Beside captures: what a capture put off is made up for after it, and requests of a capture that
+ * nobody announced are refused.
+ */
+#ifndef DUCTILE_POOL_CAPTURES_H
+#define DUCTILE_POOL_CAPTURES_H
+
+#include "pool/stream_use.h"
+
+/* A block was freed while a stream recorded on it could not be marked. No lock needed. */
+void dpool_note_unmarked(ductile_allocator *a);
+
+/* Marks such uses by streams that can be marked now: `stream`, or with `all` every one that this
+ * thread may name. Slow lock held, hot lock not. */
+void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all);
+
+/* Is the stream certainly under capture? No lock HOT. */
+bool dpool_is_under_capture(ductile_allocator *a, ductile_stream stream);
+
+#endif
