@@ -50,9 +50,3 @@ void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all) 
         dpool_note_unmarked(a);
     }
 }
-
-bool dpool_is_under_capture(ductile_allocator *a, ductile_stream stream) {
-    dvmm_capture_status capture = DVMM_CAPTURE_NONE;
-    return dvmm_capture_status_of(a->driver, stream, &capture) == DUCTILE_OK &&
-           capture != DVMM_CAPTURE_NONE;
-}

@@ -15,7 +15,4 @@ void dpool_note_unmarked(ductile_allocator *a);
  * thread may name. Slow lock held, hot lock not. */
 void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all);
 
-/* Is the stream certainly under capture? No lock HOT. */
-bool dpool_is_under_capture(ductile_allocator *a, ductile_stream stream);
-
 #endif

@@ -20,3 +20,9 @@ bool dvmm_is_capturing(dvmm_driver *d, ductile_stream stream) {
     ductile_status status = dvmm_capture_status_of(d, stream, &capture);
     return status != DUCTILE_OK || capture != DVMM_CAPTURE_NONE;
 }
+
+bool dvmm_is_surely_capturing(dvmm_driver *d, ductile_stream stream) {
+    dvmm_capture_status capture = DVMM_CAPTURE_NONE;
+    ductile_status status = dvmm_capture_status_of(d, stream, &capture);
+    return status == DUCTILE_OK && capture != DVMM_CAPTURE_NONE;
+}

@@ -15,4 +15,7 @@ void dvmm_capture_restore(dvmm_driver *d, dvmm_capture_mode mode);
 /* True also when the answer cannot be had. */
 bool dvmm_is_capturing(dvmm_driver *d, ductile_stream stream);
 
+/* True only when the driver says so. */
+bool dvmm_is_surely_capturing(dvmm_driver *d, ductile_stream stream);
+
 #endif
