@@ -302,9 +302,13 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     if (size > DPOOL_MAX_REQUEST) {
         return dpool_refuse_impossible(a, size, stream);
     }
-    dpool_private *pool = has_routes(a) ? dpool_pool_of(a, stream) : NULL;
+    dpool_private *pool = NULL;
+    ductile_status status = has_routes(a) ? dpool_pool_of(a, stream, &pool) : DUCTILE_OK;
+    if (status != DUCTILE_OK) {
+        return status;
+    }
     dpool_block *b = alloc_hit(a, pool, rounded_size(a, size), size, stream);
-    ductile_status status = alloc_in(a, pool, b, size, stream, out);
+    status = alloc_in(a, pool, b, size, stream, out);
     dpool_unpin(a, pool);
     return status;
 }

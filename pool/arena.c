@@ -194,7 +194,7 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
     bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
     dpool_private *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
     dti_lock_open(&a->hot);
-    free(pool);
+    dpool_free_pool(pool);
     if (!is_empty) {
         return;
     }

@@ -140,6 +140,7 @@ typedef struct dpool_counts {
     uint64_t requested, requested_peak;
     uint64_t allocated, allocated_peak;
     uint64_t requested_total, allocated_total;
+    uint64_t paused, paused_blocks;
     uint64_t active_peak, live_peak;        /* of allocated + pending; of blocks */
     uint64_t pending, mapped, retiring;     /* mapped: own memory of all arenas */
     uint64_t held, held_peak, cached, lost; /* the store's, as last published   */

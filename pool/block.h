@@ -10,6 +10,7 @@
  *     BUSY         as before it became busy   the plan of the holder of the slow lock
  *     RETIRING     old address of a handle    the arena's retire queue
  *     QUARANTINED  unusable                   nothing
+ *     PAUSED       none for now, see pause.h  the address map
  *
  * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
  * Two neighbours are never both FREE, nor both GAP.
@@ -30,7 +31,8 @@ typedef enum dpool_state {
     DPOOL_BUSY = DUCTILE_BLOCK_BUSY,
     DPOOL_GAP = DUCTILE_BLOCK_GAP,
     DPOOL_RETIRING = DUCTILE_BLOCK_RETIRING,
-    DPOOL_QUARANTINED = DUCTILE_BLOCK_QUARANTINED
+    DPOOL_QUARANTINED = DUCTILE_BLOCK_QUARANTINED,
+    DPOOL_PAUSED = DUCTILE_BLOCK_PAUSED
 } dpool_state;
 
 typedef struct dpool_block {
@@ -40,7 +42,7 @@ typedef struct dpool_block {
     struct dpool_block *next;
     struct dpool_region *region;
     union {
-        struct { /* LIVE, PENDING */
+        struct { /* LIVE, PENDING, PAUSED */
             uint64_t requested;
             struct dpool_use *uses; /* recorded streams; NULL for none */
         };

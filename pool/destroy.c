@@ -30,7 +30,7 @@ static ductile_status wait_for_all(ductile_allocator *a) {
 
 static void free_uses(ductile_allocator *a, dpool_region *region) {
     for (dpool_block *b = region->first; b != NULL; b = b->next) {
-        if (b->state == DPOOL_LIVE || b->state == DPOOL_PENDING) {
+        if (b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED) {
             dpool_uses_drop(a, b->uses);
             b->uses = NULL;
         }

@@ -17,7 +17,8 @@ static bool is_parents(const ductile_allocator *a) {
 
 static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        s->free_blocks += dpool_index_count(&arena->index);
+        *(dpool_is_bare(arena) ? &s->gap_blocks : &s->free_blocks) +=
+            dpool_index_count(&arena->index);
         s->gap_blocks += arena->gaps.count;
     }
 }
@@ -39,7 +40,9 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->address_bytes = c->address_bytes;
     s->address_span_bytes = c->span;
     s->address_span_peak_bytes = c->span_peak;
-    s->live_blocks = a->map.count;
+    s->live_blocks = a->map.count - c->paused_blocks;
+    s->paused_bytes = c->paused;
+    s->paused_blocks = c->paused_blocks;
     s->pending_blocks = c->pending_blocks;
     s->handles = c->handles;
     s->segments = c->segments;
@@ -120,8 +123,18 @@ void ductile_reset_peaks(ductile_allocator *a) {
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
+/* What is free in a bare pool has no memory. */
+static ductile_block_state state_of(const dpool_block *b) {
+    bool is_bare_free = b->state == DPOOL_FREE && dpool_is_bare(b->region->arena);
+    return is_bare_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
+}
+
 static uint64_t free_bytes_of(const dpool_block *b) {
-    return b != NULL && b->state == DPOOL_FREE ? b->size : 0;
+    return b != NULL && state_of(b) == DUCTILE_BLOCK_FREE ? b->size : 0;
+}
+
+static bool has_request(const dpool_block *b) {
+    return b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED;
 }
 
 void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
@@ -132,8 +145,8 @@ void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
         .struct_size = size,
         .address = b->addr,
         .size = b->size,
-        .requested_size = b->state == DPOOL_LIVE || b->state == DPOOL_PENDING ? b->requested : 0,
-        .state = (ductile_block_state)b->state,
+        .requested_size = has_request(b) ? b->requested : 0,
+        .state = state_of(b),
         .stream = b->region->arena->stream,
         .segment = seg->range.addr,
         .segment_bytes = seg->range.size,

@@ -4,6 +4,7 @@
 
 #include "pool/captures.h"
 #include "pool/grow.h"
+#include "pool/progress.h"
 
 #include "vmm/capture.h"
 
@@ -18,8 +19,7 @@ static bool is_default(ductile_pool_id id) {
     return id.first == 0 && id.second == 0;
 }
 
-/* Between two looks at what another thread will do soon. */
-static void pause_briefly(void) {
+void dpool_pause_briefly(void) {
     const struct timespec moment = {.tv_nsec = 20000};
     (void)nanosleep(&moment, NULL);
 }
@@ -30,6 +30,16 @@ dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_i
         pool = pool->next;
     }
     return pool;
+}
+
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+                                const dpool_region *before) {
+    const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
+    dpool_region *region = before == NULL ? NULL : before->next;
+    for (; region == NULL && arena != NULL; arena = arena->next) {
+        region = arena->pool == pool ? arena->regions : NULL;
+    }
+    return region;
 }
 
 bool dpool_has_pools(ductile_allocator *a) {
@@ -88,6 +98,13 @@ static dpool_private *unlink_if_unused_locked(ductile_allocator *a, dpool_privat
     return pool;
 }
 
+void dpool_free_pool(dpool_private *pool) {
+    if (pool != NULL) {
+        dvmm_stash_drop(&pool->stash);
+        free(pool);
+    }
+}
+
 dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool) {
     pool->n_arenas--;
     return unlink_if_unused_locked(a, pool);
@@ -101,7 +118,7 @@ void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
     pool->n_users--;
     dpool_private *gone = unlink_if_unused_locked(a, pool);
     dti_lock_open(&a->hot);
-    free(gone);
+    dpool_free_pool(gone);
 }
 
 static ductile_status check_call(ductile_allocator *a, ductile_pool_id id) {
@@ -142,7 +159,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         gone = unlink_if_unused_locked(a, pool);
     }
     dti_lock_open(&a->hot);
-    free(gone);
+    dpool_free_pool(gone);
     return status;
 }
 
@@ -238,10 +255,33 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
         is_open = try_to_open_locked(a, id, route, &spare);
         dti_lock_open(&a->hot);
         if (!is_open) {
-            pause_briefly();
+            dpool_pause_briefly();
         }
     }
     free(spare);
+}
+
+static bool has_released_locked(const ductile_allocator *a) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (dpool_released_life(arena) != 0 && arena->pool->awaits_context &&
+            arena->mapped_bytes > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What graphs that are gone have left is proven now, because it cannot be during the capture. */
+static void settle_released(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    bool is_worth_it = has_released_locked(a);
+    dti_lock_open(&a->hot);
+    if (is_worth_it) {
+        bool captured = false;
+        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+        (void)dpool_wait_context(a, &captured);
+        dvmm_capture_restore(a->driver, mode);
+    }
 }
 
 ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
@@ -258,6 +298,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     *route = (dpool_route){.filter = filter, .user = user, .thread = dpool_this_thread()};
+    settle_released(a);
     open_route(a, id, route, spare);
     return DUCTILE_OK;
 }
@@ -298,10 +339,10 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
         gone = is_out ? unlink_route_locked(a, route) : NULL;
         dti_lock_open(&a->hot);
         if (!is_out) {
-            pause_briefly();
+            dpool_pause_briefly();
         }
     }
-    free(gone);
+    dpool_free_pool(gone);
     free(route);
 }
 
@@ -356,22 +397,34 @@ static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_strea
     dti_lock_open(&a->hot);
 }
 
-dpool_private *dpool_pool_of(ductile_allocator *a, ductile_stream stream) {
-    dpool_private *pool = NULL;
-    bool is_plain = false;
-    dti_lock_take(&a->hot);
-    for (dpool_route *route = a->routes; route != NULL && pool == NULL; route = route->next) {
-        pool = admits(a, route, stream) ? route->pool : NULL;
+static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream stream) {
+    for (dpool_route *route = a->routes; route != NULL; route = route->next) {
+        if (admits(a, route, stream)) {
+            return route->pool;
+        }
     }
+    return NULL;
+}
+
+ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out) {
+    bool is_plain = false;
+    bool is_paused = false;
+    dti_lock_take(&a->hot);
+    dpool_private *pool = find_route_locked(a, stream);
     if (pool != NULL) {
-        pool->n_users++;
+        is_paused = pool->phase != DPOOL_RUNNING;
         is_plain = pool->kind == DUCTILE_POOL_PLAIN;
+        pool->n_users += !is_paused;
     }
     dti_lock_open(&a->hot);
+    if (is_paused) {
+        return DUCTILE_ERR_BUSY;
+    }
     if (is_plain) {
         see_capture(a, pool, stream);
     }
-    return pool;
+    *out = pool;
+    return DUCTILE_OK;
 }
 
 void dpool_pools_fini(ductile_allocator *a) {
@@ -383,6 +436,6 @@ void dpool_pools_fini(ductile_allocator *a) {
     while (a->pools != NULL) {
         dpool_private *pool = a->pools;
         a->pools = pool->next;
-        free(pool);
+        dpool_free_pool(pool);
     }
 }

@@ -18,6 +18,15 @@
 #define DUCTILE_POOL_POOLS_H
 
 #include "pool/arena.h"
+#include "vmm/stash.h"
+
+/* See pause.h. */
+typedef enum dpool_phase {
+    DPOOL_RUNNING = 0,
+    DPOOL_PAUSING,
+    DPOOL_PAUSED_PHASE,
+    DPOOL_RESUMING
+} dpool_phase;
 
 typedef struct dpool_private {
     ductile_pool_id id;
@@ -28,6 +37,9 @@ typedef struct dpool_private {
     uint64_t n_users;    /* calls under way that refer to it without a lock */
     uint64_t n_lives;    /* how often a first reference was taken           */
     bool awaits_context; /* graphs may have used its memory, on any stream  */
+    dpool_phase phase;
+    bool is_bare;     /* no memory behind its blocks, but what the driver would not unmap */
+    dvmm_stash stash; /* contents while it is paused; of whoever claimed the pool */
     struct dpool_private *next;
 } dpool_private;
 
@@ -49,15 +61,23 @@ static inline bool dpool_is_held(const dpool_private *pool) {
     return pool->refs > 0 || pool->n_routes > 0;
 }
 
-/* Live graphs may own all of its memory (G1). Hot lock held. */
+/* Live graphs may own all of its memory (G1), or it is paused (G4). Hot lock held. */
 static inline bool dpool_is_frozen(const dpool_arena *arena) {
     const dpool_private *pool = arena->pool;
-    return pool != NULL && pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
+    return pool != NULL && (pool->phase != DPOOL_RUNNING ||
+                            (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool)));
+}
+
+/* Its blocks have no memory for now: see pause.h. Hot lock held. */
+static inline bool dpool_is_bare(const dpool_arena *arena) {
+    return arena->pool != NULL && arena->pool->is_bare;
 }
 
 /* FREE blocks of an epoch below this may leave the arena's stream (U2). Hot lock held. */
 static inline uint64_t dpool_proven_epoch(const dpool_arena *arena) {
-    return arena->pool != NULL && arena->pool->awaits_context ? 0 : arena->proven_epoch;
+    const dpool_private *pool = arena->pool;
+    bool is_proven = pool == NULL || (!pool->awaits_context && pool->phase == DPOOL_RUNNING);
+    return is_proven ? arena->proven_epoch : 0;
 }
 
 /* The life of the arena's pool that nobody holds now; 0 when it is in none, or held. */
@@ -68,9 +88,9 @@ static inline uint64_t dpool_released_life(const dpool_arena *arena) {
 /* May FREE memory of the arena, once proven, serve `other`? Hot lock held. */
 bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure);
 
-/* Which pool a request of this thread belongs to: NULL for none. The pool is pinned: unpin it. No
- * lock held; calls filters. */
-dpool_private *dpool_pool_of(ductile_allocator *a, ductile_stream stream);
+/* Which pool a request of this thread belongs to: NULL for none. The pool is pinned: unpin it.
+ * ERR_BUSY when it is paused. No lock held; calls filters. */
+ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out);
 void dpool_unpin(ductile_allocator *a, dpool_private *pool);
 
 /* The pool of that name, NULL when there is none. Hot lock held. */
@@ -89,6 +109,17 @@ void dpool_context_wait_end(ductile_allocator *a);
 /* An arena was taken from its pool. Returns what the caller is to free, without the lock: the pool,
  * if nothing needs it any more; or NULL. Hot lock held. */
 dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool);
+
+/* The pool's regions one after the other: the first after NULL, NULL after the last. Either lock
+ * held. */
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+                                const dpool_region *before);
+
+/* Between two looks at what another thread will do soon. */
+void dpool_pause_briefly(void);
+
+/* Frees a pool that was taken out of the list; NULL: nothing. No lock HOT. */
+void dpool_free_pool(dpool_private *pool);
 
 /* Frees all of them. Destroying only. */
 void dpool_pools_fini(ductile_allocator *a);

@@ -45,6 +45,7 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
         info.references = pool->refs;
         info.open = pool->n_routes;
         info.kind = pool->kind;
+        info.paused = pool->phase != DPOOL_RUNNING;
     } else {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -56,10 +57,13 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
 /* ---- What it holds ------------------------------------------------------------------------- */
 
 static void add_block(const dpool_block *b, ductile_stats *s) {
+    s->paused_blocks += b->state == DPOOL_PAUSED;
+    s->paused_bytes += b->state == DPOOL_PAUSED ? b->size : 0;
     s->live_blocks += b->state == DPOOL_LIVE;
-    s->free_blocks += b->state == DPOOL_FREE;
+    bool is_bare = dpool_is_bare(b->region->arena);
+    s->free_blocks += b->state == DPOOL_FREE && !is_bare;
     s->pending_blocks += b->state == DPOOL_PENDING;
-    s->gap_blocks += b->state == DPOOL_GAP;
+    s->gap_blocks += b->state == DPOOL_GAP || (b->state == DPOOL_FREE && is_bare);
     s->requested_bytes += b->state == DPOOL_LIVE ? b->requested : 0;
     s->retiring_bytes += b->state == DPOOL_RETIRING ? b->size : 0;
 }
@@ -213,6 +217,9 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     dpool_block *b = NULL;
     if (!find_locked(a, id, &pool)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (pool != NULL && pool->phase != DPOOL_RUNNING) {
+        return DUCTILE_ERR_BUSY;
     }
     uint64_t rounded = dpool_round(size);
     ductile_status status = find_free_locked(a, pool, address, rounded, &b);

@@ -2,6 +2,7 @@
 #include "pool/serve.h"
 
 #include "pool/heal.h"
+#include "pool/pause.h"
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
 
@@ -65,7 +66,8 @@ __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile
     while (b->next != NULL && dpool_end(b) <= addr) {
         b = b->next;
     }
-    return b->state == DPOOL_LIVE ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
+    bool is_inside = b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
+    return is_inside ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
 }
 
 static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
@@ -78,6 +80,13 @@ static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.allocated -= b->size;
 }
 
+/* A PAUSED block, out of the address map. The hot lock is held, and opened. */
+static __attribute__((noinline)) void take_paused_back(ductile_allocator *a, dpool_block *b) {
+    dpool_use *uses = dpool_free_paused_locked(a, b);
+    dti_lock_open(&a->hot);
+    dpool_uses_drop(a, uses);
+}
+
 __attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr) {
     dti_lock_take(&a->hot);
     dpool_block *b = dpool_map_take(&a->map, addr);
@@ -85,6 +94,10 @@ __attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, du
         ductile_status status = dpool_explain_miss_locked(a, addr);
         dti_lock_open(&a->hot);
         return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
+    }
+    if (__builtin_expect(b->state != DPOOL_LIVE, 0)) {
+        take_paused_back(a, b);
+        return DUCTILE_OK;
     }
     leave_live_locked(a, b);
     dpool_use *uses = b->uses;

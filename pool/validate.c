@@ -4,7 +4,7 @@
  * docs/invariants.md does not hold, with both values. Both locks are held, so no plan is under
  * way: no block is BUSY.
  */
-#include "pool/pools.h"
+#include "pool/pause.h"
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
 
@@ -14,6 +14,7 @@
 typedef struct recount {
     uint64_t live, pending, mapped, retiring, requested;
     uint64_t live_blocks, pending_blocks, free_blocks, gap_blocks, retiring_blocks;
+    uint64_t paused, paused_blocks;
     uint64_t in_transit; /* PENDING blocks whose markers a thread is recording just now */
 } recount;
 
@@ -54,6 +55,8 @@ static uint64_t wanted_slot(uint64_t state) {
         return DSEG_MAPPED;
     case DPOOL_RETIRING:
         return DSEG_RETIRING;
+    case DPOOL_PAUSED:
+        return DSEG_MAPPED;
     case DPOOL_GAP:
     case DPOOL_BUSY:
     case DPOOL_QUARANTINED:
@@ -76,7 +79,9 @@ static void check_granules(check *c, const dpool_block *b) {
     uint32_t to = b->state == DPOOL_GAP && last >= seg->high ? seg->high : last + 1;
     for (uint32_t g = from; g < to && !c->broken; g++) {
         uint64_t state = seg->slots[g].state;
-        bool lost = b->state == DPOOL_QUARANTINED && state == DSEG_QUARANTINED;
+        bool lost =
+            (b->state == DPOOL_QUARANTINED && state == DSEG_QUARANTINED) ||
+            (dpool_is_bare(b->region->arena) && wanted == DSEG_MAPPED && state != DSEG_RETIRING);
         expect_at(c, "S2", lost || state == wanted, "state of a granule under a block", state,
                   wanted, dseg_addr(seg, g));
         bool has_handle = seg->slots[g].handle != NULL;
@@ -94,7 +99,10 @@ static void count_block(check *c, const dpool_block *b) {
     n->live += live ? b->size : 0;
     n->requested += live ? b->requested : 0;
     n->pending += pending ? b->size : 0;
-    n->mapped += live || pending || is_free ? b->size : 0;
+    bool paused = b->state == DPOOL_PAUSED;
+    n->paused += paused ? b->size : 0;
+    n->paused_blocks += paused;
+    n->mapped += live || pending || is_free || paused ? b->size : 0;
     n->retiring += retiring ? b->size : 0;
     n->live_blocks += live;
     n->pending_blocks += pending;
@@ -105,7 +113,7 @@ static void count_block(check *c, const dpool_block *b) {
 }
 
 static bool is_in_own_structure(const check *c, const dpool_block *b) {
-    if (b->state == DPOOL_LIVE) {
+    if (b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED) {
         return dpool_map_find(&c->a->map, b->addr) == b;
     }
     if (b->state == DPOOL_FREE) {
@@ -415,6 +423,36 @@ static void add_up(recount *to, const recount *n) {
     to->requested += n->requested;
     to->live_blocks += n->live_blocks;
     to->pending_blocks += n->pending_blocks;
+    to->paused += n->paused;
+    to->paused_blocks += n->paused_blocks;
+}
+
+/* In a bare pool memory is only where the driver would not unmap. */
+static uint64_t mapped_in(const check *c, const dpool_arena *arena) {
+    if (!dpool_is_bare(arena)) {
+        return c->arena.mapped;
+    }
+    uint64_t granules = 0;
+    for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+        granules += r->seg->n_mapped;
+    }
+    return granules * c->a->granule;
+}
+
+static void check_phase(check *c, const dpool_arena *arena) {
+    uint64_t where = (uint64_t)(uintptr_t)arena->stream;
+    const recount *n = &c->arena;
+    dpool_phase phase = arena->pool != NULL ? arena->pool->phase : DPOOL_RUNNING;
+    bool is_bare = dpool_is_bare(arena);
+    expect_at(c, "G4", n->paused_blocks == 0 || phase != DPOOL_RUNNING,
+              "paused blocks of a pool that runs", n->paused_blocks, 0, where);
+    expect_at(c, "G4", !is_bare || n->live_blocks + n->pending_blocks + n->retiring_blocks == 0,
+              "blocks with memory in a bare pool",
+              n->live_blocks + n->pending_blocks + n->retiring_blocks, 0, where);
+    expect_at(c, "G4",
+              is_bare == (phase == DPOOL_PAUSED_PHASE) || phase == DPOOL_PAUSING ||
+                  phase == DPOOL_RESUMING,
+              "a bare pool's phase", (uint64_t)phase, DPOOL_PAUSED_PHASE, where);
 }
 
 static void check_arena(check *c, const dpool_arena *arena) {
@@ -427,7 +465,9 @@ static void check_arena(check *c, const dpool_arena *arena) {
     const recount *n = &c->arena;
     expect_equal(c, "A1", "an arena's live bytes", arena->live_bytes, n->live, where);
     expect_equal(c, "A1", "an arena's pending bytes", arena->pending_bytes, n->pending, where);
+    c->arena.mapped = mapped_in(c, arena);
     expect_equal(c, "A1", "an arena's mapped bytes", arena->mapped_bytes, n->mapped, where);
+    check_phase(c, arena);
     expect_equal(c, "A2", "blocks in the free index", dpool_index_count(&arena->index),
                  n->free_blocks, where);
     expect_equal(c, "A3", "blocks in the gap list", arena->gaps.count, n->gap_blocks, where);
@@ -451,7 +491,10 @@ static void check_totals(check *c) {
     expect_equal(c, "P1", "mapped bytes", n->mapped, c->all.mapped, 0);
     expect_equal(c, "P1", "retiring bytes", n->retiring, c->all.retiring, 0);
     expect_equal(c, "P1", "pending blocks", n->pending_blocks, c->all.pending_blocks, 0);
-    expect_equal(c, "P2", "entries of the address map", a->map.count, c->all.live_blocks, 0);
+    expect_equal(c, "P1", "paused bytes", n->paused, c->all.paused, 0);
+    expect_equal(c, "P1", "paused blocks", n->paused_blocks, c->all.paused_blocks, 0);
+    expect_equal(c, "P2", "entries of the address map", a->map.count,
+                 c->all.live_blocks + c->all.paused_blocks, 0);
     expect_equal(c, "P3", "physical memory held", a->store.held_bytes,
                  n->mapped + a->store.cached_bytes + a->store.lost_bytes, 0);
     expect_equal(c, "P4", "published memory held", n->held, a->store.held_bytes, 0);

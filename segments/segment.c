@@ -275,6 +275,49 @@ ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_g
     return unmap_each(seg, first, n_granules, leave_alone);
 }
 
+/* ---- Vacate -------------------------------------------------------------------------------- */
+
+static void cache_unmapped(dseg_segment *seg, uint32_t first) {
+    dvmm_handle *h = seg->slots[first].handle;
+    h->n_mappings--;
+    set_states(seg, first, h->n_granules, DSEG_EMPTY);
+    dvmm_store_put(seg->store, h);
+}
+
+/* A failed unmap may have been done all the same. */
+static bool vacate_one(dseg_segment *seg, uint32_t first) {
+    const dvmm_handle *h = seg->slots[first].handle;
+    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
+    bool is_gone = h->n_mappings == 1 &&
+                   (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
+                    look_at_ends(seg, first, h->n_granules) == SPOT_EMPTY);
+    if (is_gone) {
+        cache_unmapped(seg, first);
+    }
+    return is_gone;
+}
+
+uint32_t dseg_vacate(dseg_segment *seg) {
+    uint32_t n_gone = 0;
+    uint32_t end = seg->high;
+    for (uint32_t g = seg->low; g < end;) {
+        bool is_mapped = seg->slots[g].state == DSEG_MAPPED;
+        uint32_t n = is_mapped ? seg->slots[g].handle->n_granules : 1;
+        n_gone += is_mapped && vacate_one(seg, g) ? n : 0;
+        g += n;
+    }
+    return n_gone;
+}
+
+ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule) {
+    uint32_t first = granule - seg->slots[granule].offset;
+    spot found = look_at_ends(seg, first, seg->slots[granule].handle->n_granules);
+    if (found == SPOT_EMPTY) {
+        cache_unmapped(seg, first);
+    }
+    return found == SPOT_UNKNOWN ? DUCTILE_ERR_DRIVER : DUCTILE_OK;
+}
+
 ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream) {
     return dvmm_stream_sync(store->driver, stream);
 }

@@ -106,6 +106,17 @@ ductile_status dseg_reclaim(dseg_segment *seg, uint32_t first, uint32_t n_granul
  */
 ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
+/*
+ * MAPPED -> EMPTY for every handle of the segment that has no other address, into the handle cache.
+ * What the driver will not unmap, and what it may not have unmapped, stays MAPPED. Returns how many
+ * granules became EMPTY. Pre: the host knows all work on the segment complete.
+ */
+uint32_t dseg_vacate(dseg_segment *seg);
+
+/* Looks at a handle that dseg_vacate left: it is mapped, or it is not and goes to the cache.
+ * ERR_DRIVER when nobody can tell; then nothing has changed. */
+ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule);
+
 /* Undoes a dseg_map whose memory no work has used: MAPPED -> EMPTY, the caller owns the handles. */
 ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 

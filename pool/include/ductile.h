@@ -443,7 +443,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(created_total_bytes, "bytes of all handles created")                                         \
     X(pinned_bytes, "physical memory that stays where it is: pinned or exported")                  \
     X(exported_bytes, "of it, passed to other processes")                                          \
-    X(imported_bytes, "memory of other processes mapped here; in no other statistic")
+    X(imported_bytes, "memory of other processes mapped here; in no other statistic")              \
+    X(paused_bytes, "bytes of paused blocks, which count as allocated no longer")                  \
+    X(paused_blocks, "paused blocks, which count as live no longer")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */
@@ -475,7 +477,8 @@ typedef enum ductile_block_state {
     DUCTILE_BLOCK_GAP = 4,
     DUCTILE_BLOCK_RETIRING = 5,
     DUCTILE_BLOCK_QUARANTINED = 6,
-    DUCTILE_BLOCK_IMPORTED = 7 /* memory of another process; alone in its range */
+    DUCTILE_BLOCK_IMPORTED = 7, /* memory of another process; alone in its range */
+    DUCTILE_BLOCK_PAUSED = 8    /* live, its memory given back for now: see ductile_pause */
 } ductile_block_state;
 
 /* What the memory behind a block is, in part at least. */

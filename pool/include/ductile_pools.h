@@ -76,8 +76,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_retain(ductile_allocator
  * Threads:   safe. A thread that ends inside leaves the pool open, for nobody, until the end.
  * Streams:   open a capture pool before the capture begins, and end it after the capture ended:
  *            only between the two does Ductile know of the capture.
- * Cost:      no driver call. A capture pool is opened only when no thread is inside a wait for the
- *            whole device on behalf of this allocator (it would break the capture).
+ * Cost:      waits for the whole device when released capture pools hold memory, and no other pool
+ *            of captures is open: during the capture nobody could. A capture pool is opened only
+ * when no thread is inside such a wait for this allocator (it would break the capture).
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_begin(ductile_allocator *allocator,
                                                               ductile_pool_id id,
@@ -156,6 +157,7 @@ typedef struct ductile_pool_info {
     uint64_t references; /* held now; 0: freeable */
     uint64_t open;       /* times it is open now  */
     ductile_pool_kind kind;
+    int paused; /* 1: paused, or on the way there or back */
 } ductile_pool_info;
 
 /**
@@ -200,6 +202,50 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_walk(ductile_allocator *
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocator *allocator,
                                                                  ductile_pool_id id,
                                                                  ductile_addr address, size_t size);
+
+/* ---- Pause and resume --------------------------------------------------------------------- */
+
+/** Flag of ductile_pause: contents are copied to page-locked host memory, and back by resume. */
+#define DUCTILE_PAUSE_KEEP_CONTENTS 1u
+
+/**
+ * Gives the physical memory behind a pool's live blocks, and its free memory, back to the driver,
+ * while every address stays reserved: the pool's blocks are paused. What is to be paused together
+ * is allocated in a pool of its own, so that it shares no physical memory with anything else.
+ * Graphs keep their addresses, and may be launched again after ductile_resume.
+ *
+ * Arguments: flags: 0, contents are lost; or DUCTILE_PAUSE_KEEP_CONTENTS.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY: paused
+ * already, or others keep freeing blocks that streams still use; ERR_CAPTURING: a capture is under
+ *            way, and the pool is one of captures, or has blocks recorded on streams;
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the pool is as before: its blocks are live, with their contents.
+ * Ownership: paused blocks can be freed. Requests for a paused pool get ERR_BUSY.
+ * Threads:   safe. From the call on no thread may use the pool's memory, nor launch its graphs.
+ * Streams:   work issued before is waited for. While a capture is under way that is only the work
+ * of the pool's own streams; otherwise the whole device's. Cost:      waits for the device; an
+ * unmap and a release per handle, during which other threads' requests that no free block serves
+ * wait; copies with KEEP_CONTENTS. What the driver will not unmap stays in use, and counts as
+ * free_bytes.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,
+                                                         ductile_pool_id id, unsigned flags);
+
+/**
+ * Puts physical memory behind a paused pool again, at the same addresses, with the contents that
+ * were kept; without them they are undefined.
+ *
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool), ERR_BUSY (not paused);
+ *            ERR_OUT_OF_MEMORY: recoverable, free memory and call again; ERR_OUT_OF_HOST_MEMORY,
+ *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the pool is paused as before, kept contents included.
+ * Threads:   safe.
+ * Streams:   contents are in place when it returns.
+ * Cost:      a map per handle, as in growth; when memory is short, first a ductile_trim of what is
+ *            missing; waits for the copies.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_resume(ductile_allocator *allocator,
+                                                          ductile_pool_id id);
 
 #ifdef __cplusplus
 }

@@ -64,13 +64,12 @@ static const char *live_is_known(const model *m, const ductile_block_info *b) {
 static const char *sound_block(const walk *w, const ductile_block_info *b) {
     NEED(b->size > 0 && b->size % DUCTILE_ALIGNMENT == 0, "block %llx has %llu bytes", b->address,
          ULL(b->size));
-    NEED(b->state <= DUCTILE_BLOCK_QUARANTINED, "block %llx is in state %d", b->address,
-         (int)b->state);
+    NEED(b->state <= DUCTILE_BLOCK_PAUSED, "block %llx is in state %d", b->address, (int)b->state);
     NEED(b->state != DUCTILE_BLOCK_BUSY, "block %llx is left busy", b->address);
-    NEED((b->requested_size == 0) ==
-             (b->state != DUCTILE_BLOCK_LIVE && b->state != DUCTILE_BLOCK_PENDING),
-         "block %llx in state %d has %llu requested bytes", b->address, (int)b->state,
-         ULL(b->requested_size));
+    bool has_request = b->state == DUCTILE_BLOCK_LIVE || b->state == DUCTILE_BLOCK_PENDING ||
+                       b->state == DUCTILE_BLOCK_PAUSED;
+    NEED((b->requested_size != 0) == has_request, "block %llx in state %d has %llu requested bytes",
+         b->address, (int)b->state, ULL(b->requested_size));
     if (b->state == DUCTILE_BLOCK_LIVE && w->model != NULL) {
         return live_is_known(w->model, b);
     }
@@ -133,7 +132,7 @@ static const char *identities(const ductile_stats *s) {
     TRY(same("reserved_bytes", s->reserved_bytes,
              s->allocated_bytes + s->free_bytes + s->pending_bytes + s->cached_bytes +
                  s->quarantined_bytes));
-    TRY(same("allocs - frees", s->allocs - s->frees, s->live_blocks));
+    TRY(same("allocs - frees", s->allocs - s->frees, s->live_blocks + s->paused_blocks));
     NEED(s->creates - s->releases >= s->handles, "%llu handles, more than were made",
          ULL(s->handles));
     if (s->quarantined_bytes == 0) {
@@ -160,7 +159,11 @@ static const char *peaks(const ductile_stats *s) {
 static const char *recounted(const ductile_stats *s, const recount *r) {
     TRY(same("requested_bytes", s->requested_bytes, r->requested_bytes));
     TRY(same("allocated_bytes", s->allocated_bytes, r->bytes[DUCTILE_BLOCK_LIVE]));
-    TRY(same("free_bytes", s->free_bytes, r->bytes[DUCTILE_BLOCK_FREE]));
+    TRY(same("paused_bytes", s->paused_bytes, r->bytes[DUCTILE_BLOCK_PAUSED]));
+    TRY(same("paused_blocks", s->paused_blocks, r->blocks[DUCTILE_BLOCK_PAUSED]));
+    if (s->paused_blocks == 0) { /* behind paused blocks may be memory the driver kept mapped */
+        TRY(same("free_bytes", s->free_bytes, r->bytes[DUCTILE_BLOCK_FREE]));
+    }
     TRY(same("pending_bytes", s->pending_bytes, r->bytes[DUCTILE_BLOCK_PENDING]));
     TRY(same("retiring_bytes", s->retiring_bytes, r->bytes[DUCTILE_BLOCK_RETIRING]));
     TRY(same("address_bytes", s->address_bytes, r->address_bytes));
@@ -169,7 +172,7 @@ static const char *recounted(const ductile_stats *s, const recount *r) {
     TRY(same("pending_blocks", s->pending_blocks, r->blocks[DUCTILE_BLOCK_PENDING]));
     TRY(same("gap_blocks", s->gap_blocks, r->blocks[DUCTILE_BLOCK_GAP]));
     TRY(same("segments", s->segments, r->segments));
-    if (r->blocks[DUCTILE_BLOCK_QUARANTINED] == 0) {
+    if (r->blocks[DUCTILE_BLOCK_QUARANTINED] + s->paused_blocks == 0) {
         TRY(same("address_span_bytes", s->address_span_bytes, r->span_bytes));
     }
     return NULL;

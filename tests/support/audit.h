@@ -12,8 +12,8 @@
 
 /* What is recounted from a walk, by state of block. */
 typedef struct recount {
-    uint64_t bytes[DUCTILE_BLOCK_QUARANTINED + 1];
-    uint64_t blocks[DUCTILE_BLOCK_QUARANTINED + 1];
+    uint64_t bytes[DUCTILE_BLOCK_PAUSED + 1];
+    uint64_t blocks[DUCTILE_BLOCK_PAUSED + 1];
     uint64_t requested_bytes;
     uint64_t segments;
     uint64_t address_bytes;

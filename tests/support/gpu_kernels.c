@@ -15,6 +15,8 @@
 typedef struct CUctx_st *gpu_context;
 typedef struct CUmod_st *gpu_module;
 typedef struct CUfunc_st *gpu_function;
+typedef struct CUgraph_st *gpu_graph;
+typedef struct CUgraphExec_st *gpu_graph_exec;
 
 enum {
     JIT_ERROR_LOG = 5,
@@ -57,7 +59,13 @@ typedef struct launch_config {
     X(module_function, "cuModuleGetFunction",                                                      \
       (gpu_function * out, gpu_module module, const char *name))                                   \
     X(launch, "cuLaunchKernelEx",                                                                  \
-      (const launch_config *config, gpu_function function, void **parameters, void **extra))
+      (const launch_config *config, gpu_function function, void **parameters, void **extra))       \
+    X(capture_end, "cuStreamEndCapture", (ductile_stream stream, gpu_graph * out))                 \
+    X(graph_destroy, "cuGraphDestroy", (gpu_graph graph))                                          \
+    X(graph_instantiate, "cuGraphInstantiateWithFlags",                                            \
+      (gpu_graph_exec * out, gpu_graph graph, unsigned long long flags))                           \
+    X(graph_launch, "cuGraphLaunch", (gpu_graph_exec graph, ductile_stream stream))                \
+    X(exec_destroy, "cuGraphExecDestroy", (gpu_graph_exec graph))
 
 typedef struct gpu_functions {
 #define GPU_FIELD(field, symbol, parameters) int(*field) parameters;
@@ -227,6 +235,46 @@ int gpu_start(const gpu_kernels *gpu, const gpu_launch *launch) {
         (void)gpu->call.context_pop(&ours);
     }
     return code;
+}
+
+/* ---- Graphs -------------------------------------------------------------------------------- */
+
+static int instantiate(const gpu_kernels *gpu, gpu_graph captured, void **graph) {
+    gpu_graph_exec made = NULL;
+    int code = gpu->call.graph_instantiate(&made, captured, 0);
+    (void)gpu->call.graph_destroy(captured);
+    *graph = made;
+    return code;
+}
+
+int gpu_capture_end(const gpu_kernels *gpu, ductile_stream stream, void **graph) {
+    gpu_graph captured = NULL;
+    gpu_context ours = gpu->context;
+    *graph = NULL;
+    int code = gpu->call.context_push(ours);
+    if (code != 0) {
+        return code;
+    }
+    code = gpu->call.capture_end(stream, &captured);
+    if (code == 0) {
+        code = instantiate(gpu, captured, graph);
+    }
+    (void)gpu->call.context_pop(&ours);
+    return code;
+}
+
+int gpu_graph_launch(const gpu_kernels *gpu, void *graph, ductile_stream stream) {
+    gpu_context ours = gpu->context;
+    int code = gpu->call.context_push(ours);
+    if (code == 0) {
+        code = gpu->call.graph_launch(graph, stream);
+        (void)gpu->call.context_pop(&ours);
+    }
+    return code;
+}
+
+int gpu_graph_destroy(const gpu_kernels *gpu, void *graph) {
+    return gpu->call.exec_destroy(graph);
 }
 
 /* The same steps as HASH in the kernels. */

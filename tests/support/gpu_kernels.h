@@ -54,6 +54,11 @@ typedef struct gpu_launch {
 
 int gpu_start(const gpu_kernels *gpu, const gpu_launch *launch);
 
+/* Ends a capture and makes a graph of it that can be launched. */
+int gpu_capture_end(const gpu_kernels *gpu, ductile_stream stream, void **graph);
+int gpu_graph_launch(const gpu_kernels *gpu, void *graph, ductile_stream stream);
+int gpu_graph_destroy(const gpu_kernels *gpu, void *graph);
+
 /* What the kernels write, for checks by the host. */
 uint32_t gpu_word(uint64_t id, uint64_t index);
 

@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does memory of captured graphs stay theirs, and do captures stay whole, while other threads
+ * allocate, recycle, heal and trim?
+ *
+ *   launches   a graph that writes memory which was allocated and freed while it was captured, and
+ *              leaves what it read from there in a block that stays, is launched again and again:
+ *              every launch must leave the same bits as the first
+ *   captures   in each of the three modes graphs are captured and destroyed, one after the other:
+ *              no capture may be invalidated
+ *
+ *     graph_memory [--virtual | --device N] [--launches N] [--captures N] [--threads N]
+ *                  [--limit BYTES] [--seed N]
+ *
+ * Prints one figure a line. Ends with 1 when anything is wrong, also when the other threads moved
+ * no memory, because then nothing was tested; 77 without a device; 3 when it ran out of time.
+ */
+#include "tests/support/complain.h"
+#include "tests/support/graphs.h"
+#include "tests/support/painter.h"
+#include "tests/support/rng.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    EXIT_BROKEN = 1,
+    EXIT_TIME_IS_OVER = 3,
+    EXIT_NO_DEVICE = 77,
+    MOST_THREADS = 16,
+    MOST_BLOCKS = 96, /* of one thread */
+    SECONDS_IN_ALL = 540
+};
+
+typedef struct request {
+    bool is_virtual;
+    int device;
+    uint64_t launches;
+    uint64_t captures; /* in each mode */
+    uint64_t n_threads;
+    uint64_t limit; /* 0: 4 GiB; 256 MiB on the virtual GPU */
+    uint64_t seed;
+} request;
+
+typedef struct stage {
+    const request *request;
+    graphs graphs;
+    ductile_allocator *allocator;
+    uint64_t unit; /* size of the graphs' blocks */
+    uint64_t limit;
+    painter painter;       /* of the thread with the graphs */
+    ductile_stream stream; /* captured */
+    ductile_stream other;  /* launched on, too */
+    _Atomic bool is_over;
+    _Atomic uint64_t n_steps; /* of the other threads */
+    pthread_mutex_t lock;
+    char why[512]; /* the first complaint of another thread */
+} stage;
+
+static void print(const char *name, uint64_t value) {
+    (void)printf("%s %llu\n", name, (unsigned long long)value);
+}
+
+/* ---- The other threads --------------------------------------------------------------------- */
+
+typedef struct neighbour {
+    stage *s;
+    rng rng;
+    painter painter;
+    ductile_stream streams[2];
+    canvas blocks[MOST_BLOCKS];
+    uint32_t on[MOST_BLOCKS]; /* which stream */
+    size_t n_blocks;
+    uint64_t live_bytes;
+    uint64_t next_id;
+} neighbour;
+
+static void announce(const stage *s, const canvas *c, bool begins) {
+    if (s->graphs.virtual_gpu == NULL) {
+        return;
+    }
+    if (begins) {
+        ductile_virtual_block_begin(s->graphs.virtual_gpu, c->address, c->size);
+    } else {
+        ductile_virtual_block_end(s->graphs.virtual_gpu, c->address);
+    }
+}
+
+static const char *take_one(neighbour *n) {
+    stage *s = n->s;
+    uint64_t most = s->limit / 64;
+    canvas c = {.size = rng_between(&n->rng, 256, most) / 4 * 4, .id = n->next_id++};
+    if (rng_percent(&n->rng, 50)) {
+        c.size = rng_between(&n->rng, 128, 65536) * 4;
+    }
+    uint32_t on = (uint32_t)rng_below(&n->rng, 2);
+    ductile_status status = ductile_alloc(s->allocator, c.size, n->streams[on], &c.address);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        return NULL;
+    }
+    NEED_OK(status);
+    announce(s, &c, true);
+    TRY(paint(&n->painter, &c, n->streams[on]));
+    n->on[n->n_blocks] = on;
+    n->blocks[n->n_blocks++] = c;
+    n->live_bytes += c.size;
+    return NULL;
+}
+
+/* A reader on the virtual GPU waits for its stream; that a capture must survive, too, is what the
+ * relaxed mode of the thread is for. */
+static const char *give_one(neighbour *n) {
+    size_t i = (size_t)rng_below(&n->rng, n->n_blocks);
+    canvas c = n->blocks[i];
+    ductile_stream stream = n->streams[n->on[i]];
+    TRY(look(&n->painter, &c, stream));
+    TRY(scribble(&n->painter, &c, stream));
+    announce(n->s, &c, false);
+    NEED_OK(ductile_free(n->s->allocator, c.address));
+    n->n_blocks--;
+    n->blocks[i] = n->blocks[n->n_blocks];
+    n->on[i] = n->on[n->n_blocks];
+    n->live_bytes -= c.size;
+    return NULL;
+}
+
+/* Live memory rises to a third of the limit for all threads together, and dips. */
+static const char *breathe(neighbour *n) {
+    uint64_t share = n->s->limit / 2 / n->s->request->n_threads;
+    while (n->live_bytes < share && n->n_blocks < MOST_BLOCKS && !atomic_load(&n->s->is_over)) {
+        TRY(take_one(n));
+        if (n->n_blocks > 4 && rng_percent(&n->rng, 30)) {
+            TRY(give_one(n));
+        }
+    }
+    while (n->live_bytes > share / 5 && n->n_blocks > 2) {
+        TRY(give_one(n));
+    }
+    atomic_fetch_add(&n->s->n_steps, 1);
+    return NULL;
+}
+
+static const char *trim_or_check(neighbour *n) {
+    char report[256] = "";
+    switch (rng_below(&n->rng, 6)) {
+    case 0:
+        NEED_OK(ductile_trim(n->s->allocator, rng_below(&n->rng, n->s->limit), NULL));
+        return NULL;
+    case 1:
+        NEED(ductile_check(n->s->allocator, report, sizeof(report)) == DUCTILE_OK, "check: %s",
+             report);
+        return NULL;
+    default:
+        return NULL;
+    }
+}
+
+static const char *be_neighbour(neighbour *n) {
+    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
+    NEED_OK(dvmm_capture_exchange_mode(n->s->graphs.driver, &mode));
+    TRY(painter_open(&n->painter, n->s->graphs.driver, n->s->request->device));
+    for (int i = 0; i < 2; i++) {
+        NEED_OK(dvmm_stream_create(n->s->graphs.driver, &n->streams[i]));
+    }
+    while (!atomic_load(&n->s->is_over)) {
+        TRY(breathe(n));
+        TRY(trim_or_check(n));
+    }
+    while (n->n_blocks > 0) {
+        TRY(give_one(n));
+    }
+    return NULL;
+}
+
+/* Not with a wait for the whole device, which captures would not survive. */
+static const char *judge_neighbour(neighbour *n) {
+    uint64_t mismatches = n->painter.mismatches;
+    for (int i = 0; i < 2; i++) {
+        NEED_OK(dvmm_stream_sync(n->s->graphs.driver, n->streams[i]));
+    }
+    if (n->painter.gpu != NULL) {
+        NEED_OK(dvmm_read_back(n->s->graphs.driver, &mismatches, n->painter.counter,
+                               sizeof(mismatches), n->streams[0]));
+    }
+    NEED(mismatches == 0, "%llu words or windows of another thread's blocks differ",
+         (unsigned long long)mismatches);
+    return NULL;
+}
+
+static void *live_beside(void *user) {
+    neighbour *n = user;
+    const char *why = be_neighbour(n);
+    why = why == NULL ? judge_neighbour(n) : why;
+    if (why != NULL) {
+        (void)pthread_mutex_lock(&n->s->lock);
+        if (n->s->why[0] == '\0') {
+            (void)snprintf(n->s->why, sizeof(n->s->why), "%s", why);
+        }
+        (void)pthread_mutex_unlock(&n->s->lock);
+        atomic_store(&n->s->is_over, true);
+    }
+    return NULL;
+}
+
+/* ---- A graph ------------------------------------------------------------------------------- */
+
+static int is_captured(void *user, ductile_stream stream) {
+    const stage *s = user;
+    return stream == s->stream;
+}
+
+/* What a launch leaves: a block for each half of the work. */
+typedef struct result {
+    canvas halves[2];
+} result;
+
+/* Paints memory, keeps some of it, gives the memory back: what comes next gets the same. */
+static const char *capture_half(stage *s, canvas *out, uint64_t id) {
+    canvas passing = {.size = 4 * s->unit - 4096 * (id % 7), .id = id};
+    NEED_OK(ductile_alloc(s->allocator, passing.size, s->stream, &passing.address));
+    NEED_OK(ductile_alloc(s->allocator, s->unit, s->stream, &out->address));
+    out->size = s->unit;
+    TRY(paint(&s->painter, &passing, s->stream));
+    NEED_OK(dvmm_copy(s->graphs.driver, out->address, passing.address + 2 * s->unit, s->unit,
+                      s->stream));
+    NEED_OK(ductile_free(s->allocator, passing.address));
+    return NULL;
+}
+
+static const char *capture(stage *s, ductile_pool_id pool, dvmm_capture_mode mode, uint64_t id,
+                           graph *out, result *r) {
+    NEED_OK(ductile_pool_begin(s->allocator, pool, is_captured, s));
+    TRY(graph_begin(&s->graphs, s->stream, mode));
+    TRY(capture_half(s, &r->halves[0], id));
+    TRY(capture_half(s, &r->halves[1], id + 1));
+    dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
+    NEED_OK(dvmm_capture_status_of(s->graphs.driver, s->stream, &status));
+    NEED(status == DVMM_CAPTURE_ACTIVE, "the capture was invalidated in mode %d", (int)mode);
+    TRY(graph_end(&s->graphs, s->stream, out));
+    NEED_OK(ductile_pool_end(s->allocator, pool));
+    return NULL;
+}
+
+static const char *end_graph(stage *s, ductile_pool_id pool, graph *g, const result *r) {
+    TRY(graph_destroy(&s->graphs, g));
+    NEED_OK(ductile_free(s->allocator, r->halves[0].address));
+    NEED_OK(ductile_free(s->allocator, r->halves[1].address));
+    NEED_OK(ductile_pool_release(s->allocator, pool));
+    return NULL;
+}
+
+/* The bits that a launch left, both halves one behind the other. */
+static const char *read_result(stage *s, const result *r, uint8_t *bits, ductile_stream stream) {
+    for (int i = 0; i < 2; i++) {
+        NEED_OK(dvmm_read_back(s->graphs.driver, bits + (uint64_t)i * s->unit, r->halves[i].address,
+                               s->unit, stream));
+    }
+    return NULL;
+}
+
+/* Nothing of the launch before is left to be read. */
+static const char *wipe(stage *s, const result *r, ductile_stream stream) {
+    for (int i = 0; i < 2; i++) {
+        NEED_OK(dvmm_fill(s->graphs.driver, r->halves[i].address, 0x5A, s->unit, stream));
+    }
+    return NULL;
+}
+
+static const char *launch_and_read(stage *s, const graph *g, const result *r, uint8_t *bits,
+                                   ductile_stream stream) {
+    TRY(wipe(s, r, stream));
+    TRY(graph_launch(&s->graphs, g, stream));
+    return read_result(s, r, bits, stream);
+}
+
+/* ---- Launches ------------------------------------------------------------------------------ */
+
+static const char *launch_often(stage *s, const graph *g, const result *r, uint8_t *first,
+                                uint8_t *bits) {
+    TRY(launch_and_read(s, g, r, first, s->stream));
+    NEED(memcmp(first, first + s->unit, s->unit) != 0, "both halves left the same bits");
+    for (uint64_t i = 1; i < s->request->launches; i++) {
+        TRY(launch_and_read(s, g, r, bits, i % 3 == 2 ? s->other : s->stream));
+        NEED(memcmp(first, bits, 2 * s->unit) == 0, "launch %llu left other bits than the first",
+             (unsigned long long)i + 1);
+        NEED(!atomic_load(&s->is_over), "%s", s->why);
+    }
+    return NULL;
+}
+
+static const char *test_launches(stage *s) {
+    const ductile_pool_id pool = {1, 0};
+    graph g = {NULL};
+    result r;
+    uint8_t *bits = malloc(4 * s->unit);
+    NEED(bits != NULL, "no host memory");
+    TRY(capture(s, pool, DVMM_CAPTURE_GLOBAL, 1000, &g, &r));
+    const char *why = launch_often(s, &g, &r, bits, bits + 2 * s->unit);
+    free(bits);
+    TRY(why);
+    TRY(end_graph(s, pool, &g, &r));
+    print("launches_alike", s->request->launches);
+    return NULL;
+}
+
+/* ---- Captures ------------------------------------------------------------------------------ */
+
+static const char *test_captures(stage *s, dvmm_capture_mode mode, const char *name) {
+    uint8_t *bits = malloc(2 * s->unit);
+    NEED(bits != NULL, "no host memory");
+    const char *why = NULL;
+    for (uint64_t i = 0; i < s->request->captures && why == NULL; i++) {
+        ductile_pool_id pool = {100 + i, 0};
+        graph g = {NULL};
+        result r;
+        why = capture(s, pool, mode, i * 2, &g, &r);
+        if (why == NULL && i % 16 == 0) {
+            why = launch_and_read(s, &g, &r, bits, s->stream);
+        }
+        why = why == NULL ? end_graph(s, pool, &g, &r) : why;
+        why = why == NULL && atomic_load(&s->is_over) ? s->why : why;
+    }
+    free(bits);
+    TRY(why);
+    print(name, s->request->captures);
+    return NULL;
+}
+
+static const char *test_all(stage *s) {
+    TRY(test_launches(s));
+    TRY(test_captures(s, DVMM_CAPTURE_GLOBAL, "captures_whole_global"));
+    TRY(test_captures(s, DVMM_CAPTURE_THREAD_LOCAL, "captures_whole_thread_local"));
+    return test_captures(s, DVMM_CAPTURE_RELAXED, "captures_whole_relaxed");
+}
+
+/* ---- The play ------------------------------------------------------------------------------ */
+
+static const char *with_neighbours(stage *s) {
+    static neighbour neighbours[MOST_THREADS];
+    pthread_t threads[MOST_THREADS];
+    uint64_t n = 0;
+    for (; n < s->request->n_threads; n++) {
+        neighbours[n] = (neighbour){.s = s, .rng = rng_seeded(s->request->seed + n)};
+        neighbours[n].next_id = (n + 1) << 20;
+        if (pthread_create(&threads[n], NULL, live_beside, &neighbours[n]) != 0) {
+            break;
+        }
+    }
+    const char *why = n < s->request->n_threads ? "a thread cannot be made" : test_all(s);
+    atomic_store(&s->is_over, true);
+    for (uint64_t i = 0; i < n; i++) {
+        (void)pthread_join(threads[i], NULL);
+        painter_close(&neighbours[i].painter);
+    }
+    TRY(why);
+    NEED(s->why[0] == '\0', "%s", s->why);
+    for (uint64_t i = 0; i < n; i++) {
+        NEED_OK(dvmm_stream_destroy(s->graphs.driver, neighbours[i].streams[0]));
+        NEED_OK(dvmm_stream_destroy(s->graphs.driver, neighbours[i].streams[1]));
+    }
+    return NULL;
+}
+
+static const char *judge(stage *s) {
+    ductile_stats stats = {.struct_size = sizeof(stats)};
+    NEED_OK(ductile_get_stats(s->allocator, &stats));
+    print("neighbours_breaths", atomic_load(&s->n_steps));
+    print("recycled_handles", stats.recycled_handles);
+    print("healed_handles", stats.healed_handles);
+    print("releases", stats.releases);
+    print("reserved_peak_bytes", stats.reserved_peak_bytes);
+    NEED(stats.live_blocks == 0, "blocks are live after all were freed");
+    NEED(stats.quarantined_bytes == 0, "memory was lost");
+    NEED(stats.recycled_handles > 0 && stats.healed_handles > 0 && stats.releases > 0,
+         "no handle was recycled, healed or given back: nothing was tested");
+    char report[256] = "";
+    NEED(ductile_check(s->allocator, report, sizeof(report)) == DUCTILE_OK, "check: %s", report);
+    return NULL;
+}
+
+static const char *open_virtual(stage *s) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = (uint64_t)1 << 30;
+    options.schedule = DUCTILE_SCHEDULE_LAGGING;
+    options.lag = 12;
+    options.seed = s->request->seed;
+    NEED_OK(ductile_virtual_create(&s->graphs.virtual_gpu, &options));
+    NEED_OK(dvmm_open_virtual(s->graphs.virtual_gpu, &s->graphs.driver));
+    return NULL;
+}
+
+static const char *open_all(stage *s) {
+    bool is_virtual = s->graphs.virtual_gpu != NULL;
+    const dvmm_caps *caps = dvmm_get_caps(s->graphs.driver);
+    TRY(painter_open(&s->painter, s->graphs.driver, s->request->device));
+    s->graphs.gpu = s->painter.gpu;
+    NEED_OK(dvmm_stream_create(s->graphs.driver, &s->stream));
+    NEED_OK(dvmm_stream_create(s->graphs.driver, &s->other));
+    s->unit = is_virtual ? (uint64_t)1 << 20 : (uint64_t)4 << 20;
+    uint64_t usual = is_virtual ? (uint64_t)256 << 20 : (uint64_t)4 << 30;
+    s->limit = s->request->limit != 0 ? s->request->limit : usual;
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = is_virtual ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    options.virtual_gpu = s->graphs.virtual_gpu;
+    options.device = s->request->device;
+    options.limit_bytes = s->limit;
+    NEED_OK(ductile_create(&s->allocator, &options));
+    (void)printf("# %s, driver %s, seed %llu, %llu threads, limit %llu\n", caps->name,
+                 caps->driver_version, (unsigned long long)s->request->seed,
+                 (unsigned long long)s->request->n_threads, (unsigned long long)s->limit);
+    return NULL;
+}
+
+static const char *close_all(stage *s) {
+    NEED_OK(ductile_destroy(s->allocator));
+    painter_close(&s->painter);
+    NEED_OK(dvmm_stream_destroy(s->graphs.driver, s->stream));
+    NEED_OK(dvmm_stream_destroy(s->graphs.driver, s->other));
+    dvmm_close(s->graphs.driver);
+    if (s->graphs.virtual_gpu != NULL) {
+        ductile_virtual_state state = {.struct_size = sizeof(state)};
+        char text[256] = "";
+        NEED_OK(ductile_virtual_get_state(s->graphs.virtual_gpu, &state));
+        ductile_virtual_last_violation(s->graphs.virtual_gpu, text, sizeof(text));
+        NEED(state.handles == 0 && state.mappings == 0 && state.reservations == 0,
+             "the device still holds memory");
+        NEED(state.violations == 0, "%llu violations, the last: %s",
+             (unsigned long long)state.violations, text);
+        ductile_virtual_destroy(s->graphs.virtual_gpu);
+    }
+    return NULL;
+}
+
+static const char *run(stage *s) {
+    TRY(open_all(s));
+    TRY(with_neighbours(s));
+    TRY(judge(s));
+    return close_all(s);
+}
+
+/* ---- The program --------------------------------------------------------------------------- */
+
+static uint64_t *number_of_option(request *r, const char *option) {
+    if (strcmp(option, "--launches") == 0) {
+        return &r->launches;
+    }
+    if (strcmp(option, "--captures") == 0) {
+        return &r->captures;
+    }
+    if (strcmp(option, "--threads") == 0) {
+        return &r->n_threads;
+    }
+    if (strcmp(option, "--limit") == 0) {
+        return &r->limit;
+    }
+    return strcmp(option, "--seed") == 0 ? &r->seed : NULL;
+}
+
+static bool parse_option(request *r, int argc, char **argv, int *i) {
+    const char *option = argv[*i];
+    if (strcmp(option, "--virtual") == 0) {
+        r->is_virtual = true;
+        return true;
+    }
+    if (*i + 1 == argc) {
+        return false;
+    }
+    const char *value = argv[++*i];
+    if (strcmp(option, "--device") == 0) {
+        r->device = atoi(value);
+        return true;
+    }
+    uint64_t *number = number_of_option(r, option);
+    if (number != NULL) {
+        *number = strtoull(value, NULL, 10);
+    }
+    return number != NULL;
+}
+
+static bool parse(request *r, int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (!parse_option(r, argc, argv, &i)) {
+            return false;
+        }
+    }
+    return r->n_threads >= 1 && r->n_threads <= MOST_THREADS && r->launches > 0;
+}
+
+static void time_is_over(int signal_number) {
+    static const char text[] = "graph_memory: out of time\n";
+    (void)signal_number;
+    ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)written;
+    _exit(EXIT_TIME_IS_OVER);
+}
+
+static const char *open_device(stage *s, bool *is_absent) {
+    static char reason[512];
+    if (s->request->is_virtual) {
+        return open_virtual(s);
+    }
+    *is_absent =
+        dvmm_open_cuda(s->request->device, &s->graphs.driver, reason, sizeof(reason)) != DUCTILE_OK;
+    return *is_absent ? reason : NULL;
+}
+
+int main(int argc, char **argv) {
+    static stage s = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    request r = {.launches = 1000, .captures = 1000, .n_threads = 3, .seed = 30};
+    s.request = &r;
+    if (!parse(&r, argc, argv)) {
+        (void)fprintf(stderr, "usage: graph_memory [--virtual | --device N] [--launches N] "
+                              "[--captures N] [--threads N] [--limit BYTES] [--seed N]\n");
+        return 2;
+    }
+    (void)signal(SIGALRM, time_is_over);
+    (void)alarm(SECONDS_IN_ALL);
+    bool is_absent = false;
+    const char *why = open_device(&s, &is_absent);
+    if (is_absent) {
+        (void)fprintf(stderr, "graph_memory: skipped: %s\n", why);
+        return EXIT_NO_DEVICE;
+    }
+    why = why == NULL ? run(&s) : why;
+    if (why != NULL) {
+        (void)fflush(stdout);
+        (void)fprintf(stderr, "graph_memory: %s (driver's code %d)\n", why, dvmm_last_code());
+        return EXIT_BROKEN;
+    }
+    (void)printf("passed\n");
+    return 0;
+}
