@@ -118,6 +118,83 @@ static const char *take_at_once(world *w) {
     return alloc_some(w, 2, 4 * FIXTURE_GRANULE, 2);
 }
 
+/* ---- Pools ---- */
+
+static const ductile_pool_id PLAIN = {0, 1};
+static const ductile_pool_id GRAPH = {1, 0};
+
+static const char *is_clean(ductile_status status, const char *call) {
+    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
+             status == DUCTILE_ERR_OUT_OF_HOST_MEMORY || status == DUCTILE_ERR_DRIVER ||
+             status == DUCTILE_ERR_OUT_OF_ADDRESSES,
+         "%s under a driver fault: %s", call, ductile_status_name(status));
+    return NULL;
+}
+
+/* Some of it stays live, some is free, some pending. */
+static const char *fill_pool(world *w, ductile_pool_id id) {
+    NEED_OK(ductile_pool_begin(w->f.allocator, id, NULL, NULL));
+    TRY(alloc_some(w, 3, FIXTURE_GRANULE + 512, 0));
+    TRY(alloc_some(w, 2, 3000, 1));
+    if (w->m.n > 1) {
+        TRY(world_use_on(w, w->m.n - 1, 1 - w->m.blocks[w->m.n - 1].stream));
+    }
+    TRY(free_alternate(w, 0));
+    TRY(alloc_some(w, 1, 2 * FIXTURE_GRANULE, 0));
+    NEED_OK(ductile_pool_end(w->f.allocator, id));
+    return NULL;
+}
+
+static const char *pools(world *w) {
+    ductile_allocator *a = w->f.allocator;
+    NEED_OK(ductile_pool_retain(a, PLAIN));
+    NEED_OK(ductile_pool_set_kind(a, PLAIN, DUCTILE_POOL_PLAIN));
+    TRY(fill_pool(w, PLAIN));
+    TRY(fill_pool(w, GRAPH));
+    TRY(alloc_some(w, 2, 3 * FIXTURE_GRANULE, 0));
+    TRY(is_clean(ductile_pool_trim(a, PLAIN, NULL), "pool_trim"));
+    NEED_OK(ductile_pool_release(a, GRAPH));
+    TRY(is_clean(ductile_pool_trim(a, GRAPH, NULL), "pool_trim"));
+    TRY(free_alternate(w, 1));
+    TRY(alloc_some(w, 2, 5 * FIXTURE_GRANULE, 1));
+    NEED_OK(ductile_pool_release(a, PLAIN));
+    NEED_OK(ductile_pool_release(a, PLAIN));
+    return NULL;
+}
+
+/* What a block of the model holds can be seen while its pool runs only. */
+static const char *resume_if_paused(world *w) {
+    ductile_pool_info info = {.struct_size = sizeof info};
+    NEED_OK(ductile_pool_query(w->f.allocator, PLAIN, &info));
+    if (info.paused) {
+        NEED_OK(ductile_resume(w->f.allocator, PLAIN));
+    }
+    return NULL;
+}
+
+static const char *prepare_pause(world *w) {
+    w->mend = resume_if_paused;
+    NEED_OK(ductile_pool_retain(w->f.allocator, PLAIN));
+    NEED_OK(ductile_pool_set_kind(w->f.allocator, PLAIN, DUCTILE_POOL_PLAIN));
+    TRY(fill_pool(w, PLAIN));
+    return alloc_some(w, 1, FIXTURE_GRANULE, 0);
+}
+
+static const char *pause_and_resume(world *w) {
+    for (int i = 0; i < 2; i++) {
+        ductile_status status = ductile_pause(w->f.allocator, PLAIN, DUCTILE_PAUSE_KEEP_CONTENTS);
+        TRY(is_clean(status, "pause"));
+        if (status == DUCTILE_OK) {
+            status = ductile_resume(w->f.allocator, PLAIN);
+            TRY(is_clean(status, "resume"));
+        }
+        if (status != DUCTILE_OK) {
+            return NULL;
+        }
+    }
+    return alloc_some(w, 1, 6 * FIXTURE_GRANULE, 0);
+}
+
 /* Live, free and pending blocks on several streams, for the destroy that follows. */
 static const char *leave_a_mess(world *w) {
     TRY(alloc_some(w, 3, FIXTURE_GRANULE + 512, 0));
@@ -167,6 +244,14 @@ static const fault_scenario scenarios[] = {
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
      NULL,
      leave_a_mess},
+    {"pools",
+     {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
+     NULL,
+     pools},
+    {"pause",
+     {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
+     prepare_pause,
+     pause_and_resume},
 };
 #define N_SCENARIOS (sizeof scenarios / sizeof scenarios[0])
 

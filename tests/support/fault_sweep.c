@@ -94,6 +94,9 @@ static const char *loss_is_explained(const world *w) {
 /* With the fault gone, the allocator is as good as before, less what is quarantined. */
 static const char *recovers(world *w) {
     NEED_OK(ductile_virtual_inject(w->f.gpu, NULL));
+    if (w->mend != NULL) {
+        TRY(w->mend(w));
+    }
     TRY(world_audit(w));
     TRY(world_verify_all(w));
     TRY(loss_is_explained(w));

@@ -26,6 +26,7 @@ typedef struct world {
     bool may_refuse;         /* out of memory is believed, not recounted                 */
     ductile_status status;   /* of the latest call                                         */
     uint8_t next_pattern;
+    const char *(*mend)(struct world *w); /* runs once a fault is gone; NULL: nothing */
 } world;
 
 const char *world_open(world *w, const fixture_setup *setup, bool has_contents);
