@@ -6,6 +6,7 @@
 #include "pool/log.h"
 #include "pool/progress.h"
 #include "pool/trim.h"
+#include "pool/wait_map.h"
 
 #include <stdlib.h>
 
@@ -177,6 +178,7 @@ static void poll_all(ductile_allocator *a) {
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         dpool_poll(a, arena, UINT32_MAX);
     }
+    dpool_wait_poll(a, UINT32_MAX);
     dpool_slow_leave(a, mode);
 }
 
@@ -186,13 +188,30 @@ static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *poo
             return false;
         }
     }
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        if (dpool_wait_is_due_locked(a, r->seg->range.addr,
+                                     r->seg->range.addr + r->seg->range.size)) {
+            return false;
+        }
+    }
     return true;
+}
+
+/* Nobody will have to wait for what is done. */
+static void forget_waits_locked(ductile_allocator *a, const dpool_private *pool) {
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        dpool_wait_forget_done_locked(a, r->seg->range.addr,
+                                      r->seg->range.addr + r->seg->range.size);
+    }
 }
 
 static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private *pool) {
     dti_lock_take(&a->hot);
     bool is_quiet = is_quiet_locked(a, pool);
     if (is_quiet) {
+        forget_waits_locked(a, pool);
         each_in_state_locked(a, pool, DPOOL_LIVE, pause_block_locked);
     }
     dti_lock_open(&a->hot);

@@ -5,6 +5,7 @@
 #include "pool/pools.h"
 #include "pool/serve.h"
 #include "pool/trim.h"
+#include "pool/wait_map.h"
 
 #include "vmm/base/align.h"
 
@@ -206,7 +207,8 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
         b = b->next;
     }
     *out = b;
-    bool fits = b->state == DPOOL_FREE && dpool_end(b) - address >= size;
+    bool fits = b->state == DPOOL_FREE && dpool_end(b) - address >= size &&
+                !dpool_wait_is_due_locked(a, address, address + size);
     return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;
 }
 
@@ -230,6 +232,7 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
         return DUCTILE_ERR_NOT_READY;
     }
     b->region->arena->alloc_epoch++;
+    dpool_wait_forget_done_locked(a, address, address + rounded);
     b = dpool_carve_free_locked(a, b, address, address + rounded);
     dpool_make_live_locked(a, b, size);
     return DUCTILE_OK;
