@@ -3,7 +3,7 @@
  * ductile_check finds what it says it looks for: one thing at a time is put out of order in a state
  * that has something of everything, and the report must name the invariant.
  */
-#include "pool/arena.h"
+#include "pool/pause.h"
 #include "pool/stream_use.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
@@ -175,4 +175,46 @@ Test(validate, front_of_the_free_index) {
     assert_finds_change("A8", front->units[slot], front->units[slot] + 1);
     assert_finds_change("A8", front->blocks[empty], front->blocks[slot]);
     assert_finds_change("A8", front->hand, DPOOL_FRONT_SLOTS);
+}
+
+static void make_pool(ductile_pool_id id) {
+    ductile_addr address = 0;
+    assert_ok(ductile_pool_begin(a, id, NULL, NULL));
+    assert_ok(ductile_alloc(a, 5 * MIB, w.f.streams[0], &address));
+    assert_ok(ductile_alloc(a, MIB, w.f.streams[0], &address));
+}
+
+Test(validate, private_pools) {
+    const ductile_pool_id id = {1, 0};
+    make_pool(id);
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    assert_sound();
+    assert_finds_change("G2", pool->n_arenas, pool->n_arenas + 1);
+    assert_finds_change("G2", pool->n_routes, pool->n_routes + 1);
+    assert_finds_change("G3", pool->awaits_context, false);
+    assert_ok(ductile_pool_end(a, id));
+    assert_ok(ductile_pool_release(a, id));
+}
+
+Test(validate, paused_pools) {
+    const ductile_pool_id id = {1, 0};
+    make_pool(id);
+    assert_ok(ductile_pool_end(a, id));
+    assert_ok(ductile_pause(a, id, 0));
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_region *region = dpool_next_region(a, pool, NULL);
+    dpool_arena *paused = region->arena;
+    assert_sound();
+    assert_finds_change("G4", pool->phase, DPOOL_RUNNING);
+    assert_finds_change("S2", pool->is_bare, false);
+    assert_finds_change("A1", paused->mapped_bytes, paused->mapped_bytes + FIXTURE_GRANULE);
+    assert_finds_change("P1", a->counts.paused, a->counts.paused + 512);
+    assert_finds_change("P1", a->counts.paused_blocks, a->counts.paused_blocks + 1);
+    cr_assert_eq(region->first->state, DPOOL_PAUSED);
+    region->first->state = DPOOL_LIVE;
+    assert_finds("A1");
+    region->first->state = DPOOL_PAUSED;
+    assert_ok(ductile_resume(a, id));
+    assert_sound();
+    assert_ok(ductile_pool_release(a, id));
 }
