@@ -268,12 +268,19 @@ static ductile_status save(ductile_allocator *a, dpool_private *pool) {
     return dvmm_stash_save(&pool->stash, a->driver, list.all, list.n);
 }
 
-/* Whoever freed the block meanwhile does not want its contents. */
+typedef struct resuming {
+    ductile_allocator *allocator;
+    const dpool_private *pool;
+} resuming;
+
+/* Whoever freed the block meanwhile does not want its contents; and when its range has gone,
+ * another pool's block may be paused at that address. */
 static bool is_still_paused(void *user, ductile_addr addr) {
-    ductile_allocator *a = user;
+    const resuming *r = user;
+    ductile_allocator *a = r->allocator;
     dti_lock_take(&a->hot);
     const dpool_block *b = dpool_map_find(&a->map, addr);
-    bool is_paused = b != NULL && b->state == DPOOL_PAUSED;
+    bool is_paused = b != NULL && b->state == DPOOL_PAUSED && b->region->arena->pool == r->pool;
     dti_lock_open(&a->hot);
     return is_paused;
 }
@@ -344,7 +351,8 @@ static ductile_status bring_back(ductile_allocator *a, dpool_private *pool) {
 static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) {
     ductile_status status = bring_back(a, pool);
     if (status == DUCTILE_OK) {
-        status = dvmm_stash_restore(&pool->stash, is_still_paused, a);
+        resuming r = {a, pool};
+        status = dvmm_stash_restore(&pool->stash, is_still_paused, &r);
         if (status != DUCTILE_OK) {
             dpool_vacate(a, pool);
         }

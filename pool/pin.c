@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pin.h"
 
+#include "pool/pools.h"
+
 #include "pool/grow.h"
 #include "pool/serve.h"
 
@@ -168,7 +170,9 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
     ductile_status status = DUCTILE_OK;
     dti_lock_take(&a->hot);
     const dpool_block *b = dpool_map_find(&a->map, addr);
-    if (b != NULL) {
+    if (b != NULL && b->state != DPOOL_LIVE) {
+        status = DUCTILE_ERR_BUSY; /* paused */
+    } else if (b != NULL) {
         *out = look_at(b);
         pin_block_locked(a, out, kind);
     } else {
@@ -226,7 +230,7 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
 uint32_t dpool_pin_flags_locked(const dpool_block *b) {
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
     const dseg_segment *seg = b->region->seg;
-    if (seg->store->pinned_bytes == 0 || !has_memory) {
+    if (seg->store->pinned_bytes == 0 || !has_memory || dpool_is_bare(b->region->arena)) {
         return 0;
     }
     span s = span_of(b);

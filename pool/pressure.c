@@ -324,8 +324,7 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     dpool_climb c = {.request = r, .cached_before = s.cached};
     dpool_wait_retired(a, r->pool, r->stream);
     dpool_forget_failure();
-    ductile_status status =
-        r->size <= s.most ? attempt_announced(a, &c) : refuse_at_once(a, r);
+    ductile_status status = r->size <= s.most ? attempt_announced(a, &c) : refuse_at_once(a, r);
     keep_cache_small(a);
     dpool_log_losses(a);
     if (status == DUCTILE_OK) {

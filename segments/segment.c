@@ -288,9 +288,10 @@ static void cache_unmapped(dseg_segment *seg, uint32_t first) {
 static bool vacate_one(dseg_segment *seg, uint32_t first) {
     const dvmm_handle *h = seg->slots[first].handle;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    bool is_gone = h->n_mappings == 1 &&
-                   (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
-                    look_at_ends(seg, first, h->n_granules) == SPOT_EMPTY);
+    bool may_go = h->n_mappings == 1 && h->n_pins == 0;
+    bool is_gone =
+        may_go && (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
+                   look_at_ends(seg, first, h->n_granules) == SPOT_EMPTY);
     if (is_gone) {
         cache_unmapped(seg, first);
     }

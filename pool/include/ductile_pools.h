@@ -225,8 +225,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Streams:   work issued before is waited for. While a capture is under way that is only the work
  * of the pool's own streams; otherwise the whole device's. Cost:      waits for the device; an
  * unmap and a release per handle, during which other threads' requests that no free block serves
- * wait; copies with KEEP_CONTENTS. What the driver will not unmap stays in use, and counts as
- * free_bytes.
+ * wait; copies with KEEP_CONTENTS. What the driver will not unmap, or is pinned, stays in use, and
+ * counts as free_bytes.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,
                                                          ductile_pool_id id, unsigned flags);
