@@ -215,18 +215,19 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Graphs keep their addresses, and may be launched again after ductile_resume.
  *
  * Arguments: flags: 0, contents are lost; or DUCTILE_PAUSE_KEEP_CONTENTS.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY: paused
- * already, or others keep freeing blocks that streams still use; ERR_CAPTURING: a capture is under
- *            way, and the pool is one of captures, or has blocks recorded on streams;
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY: it is paused,
+ *            or others keep freeing blocks that streams still use; ERR_CAPTURING: a capture is
+ *            under way, and the pool is one of captures, or has blocks recorded on streams;
  *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  the pool is as before: its blocks are live, with their contents.
  * Ownership: paused blocks can be freed. Requests for a paused pool get ERR_BUSY.
  * Threads:   safe. From the call on no thread may use the pool's memory, nor launch its graphs.
- * Streams:   work issued before is waited for. While a capture is under way that is only the work
- * of the pool's own streams; otherwise the whole device's. Cost:      waits for the device; an
- * unmap and a release per handle, during which other threads' requests that no free block serves
- * wait; copies with KEEP_CONTENTS. What the driver will not unmap, or is pinned, stays in use, and
- * counts as free_bytes.
+ * Streams:   work issued before is waited for: the whole device's, or, while a capture is under
+ *            way, that of the pool's own streams.
+ * Cost:      waits for the device; an unmap and a release per handle, while other threads'
+ *            requests that no free block serves wait; copies with KEEP_CONTENTS. What the driver
+ *            will not unmap, or is pinned, stays in use, and counts as free_bytes. A block of
+ *            ductile_alloc_one_handle that is not pinned may be of several handles afterwards.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,
                                                          ductile_pool_id id, unsigned flags);
