@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA tensors between processes, and data loaders, under Ductile.
+
+    python processes.py
+
+Spawned children run on Ductile too. Prints one line per case; ends with status 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any, Callable
+
+import torch
+import torch.multiprocessing as mp
+
+import ductile.torch
+
+ductile.torch.enable("full")
+
+MIB = 1 << 20
+
+
+def consume(inbox: Any, outbox: Any) -> None:
+    """Sums each tensor that comes, changes it, and sends one of its own."""
+    for number in iter(inbox.get, None):
+        tensor = inbox.get()
+        total = int(tensor.sum(dtype=torch.int64))
+        tensor.fill_(number)
+        own = torch.full((3 * MIB,), number + 1, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        outbox.put((total, torch.cuda.get_allocator_backend(), own))
+        del tensor, own
+    outbox.put("done")
+    inbox.get()  # the sender of a tensor has to live until it was received
+
+
+def tensors_go_both_ways() -> None:
+    context = mp.get_context("spawn")
+    inbox, outbox = context.Queue(), context.Queue()
+    child = context.Process(target=consume, args=(inbox, outbox))
+    child.start()
+    for number in range(1, 9):
+        whole = torch.full((4 * MIB,), number, dtype=torch.uint8, device="cuda")
+        part = whole[MIB : 3 * MIB]  # a view, not at the start of its block
+        inbox.put(100)
+        inbox.put(part)
+        total, backend, answer = outbox.get(timeout=120)
+        assert total == number * 2 * MIB
+        assert backend == "ductile"
+        torch.cuda.synchronize()
+        assert int(whole[:MIB].sum(dtype=torch.int64)) == number * MIB
+        assert int(part.sum(dtype=torch.int64)) == 100 * 2 * MIB
+        assert int(answer.sum(dtype=torch.int64)) == 101 * 3 * MIB
+        del whole, part, answer
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.empty_cache()
+    inbox.put(None)
+    assert outbox.get(timeout=120) == "done"
+    inbox.put(None)
+    child.join(60)
+    assert child.exitcode == 0, child.exitcode
+    torch.cuda.ipc_collect()
+
+
+def a_block_is_mapped_once() -> None:
+    context = mp.get_context("spawn")
+    inbox, outbox = context.Queue(), context.Queue()
+    child = context.Process(target=consume, args=(inbox, outbox))
+    child.start()
+    whole = torch.ones(8 * MIB, dtype=torch.uint8, device="cuda")
+    for _ in range(4):
+        inbox.put(1)
+        inbox.put(whole)
+        total, _, answer = outbox.get(timeout=120)
+        assert total == 8 * MIB
+        del answer
+    inbox.put(None)
+    assert outbox.get(timeout=120) == "done"
+    inbox.put(None)
+    child.join(60)
+    assert child.exitcode == 0, child.exitcode
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1000,), float(index))
+
+
+def loaders_with_workers_and_pinned_memory() -> None:
+    for method in ("fork", "spawn"):
+        loader = torch.utils.data.DataLoader(
+            Samples(),
+            batch_size=32,
+            num_workers=2,
+            pin_memory=True,
+            multiprocessing_context=method,
+        )
+        total = torch.zeros((), device="cuda", dtype=torch.float64)
+        for batch in loader:
+            assert batch.is_pinned()
+            total += batch.to("cuda", non_blocking=True).double().sum()
+        assert float(total) == 1000.0 * sum(range(256))
+
+
+CASES: tuple[Callable[[], None], ...] = (
+    loaders_with_workers_and_pinned_memory,
+    tensors_go_both_ways,
+    a_block_is_mapped_once,
+)
+
+
+def main() -> int:
+    failed = 0
+    for case in CASES:
+        try:
+            case()
+            print(f"ok      {case.__name__}", flush=True)
+        except Exception:
+            failed += 1
+            print(f"FAILED  {case.__name__}", flush=True)
+            traceback.print_exc(file=sys.stdout)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
