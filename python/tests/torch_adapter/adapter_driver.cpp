@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Drives PyTorch's current allocator through its C++ interface, for tests that run without a GPU:
+ * the Python functions for history and pools would initialise CUDA first. Plain functions, called
+ * through ctypes; each returns a message, empty when all is well.
+ */
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <torch/csrc/cuda/memory_snapshot.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+
+namespace {
+
+std::string answer;
+
+struct Stack : c10::GatheredContext {};
+
+std::shared_ptr<c10::GatheredContext> no_stack() {
+    return nullptr;
+}
+
+template <typename Action> const char *guarded(Action action) {
+    try {
+        answer.clear();
+        action();
+    } catch (const c10::Error &e) {
+        answer = std::string("c10::Error: ") + e.what_without_backtrace();
+    } catch (const std::exception &e) {
+        answer = e.what();
+    }
+    return answer.c_str();
+}
+
+cudaStream_t stream_of(unsigned long long stream) {
+    return reinterpret_cast<cudaStream_t>(static_cast<uintptr_t>(stream));
+}
+
+} // namespace
+
+#define API extern "C" __attribute__((visibility("default")))
+
+API const char *probe_alloc(size_t size, unsigned long long stream, void **out) {
+    return guarded([&] { *out = caching::raw_alloc_with_stream(size, stream_of(stream)); });
+}
+
+API const char *probe_free(void *ptr) {
+    return guarded([&] { caching::raw_delete(ptr); });
+}
+
+API const char *probe_record(bool on, size_t entries) {
+    return guarded([&] {
+        caching::recordHistory(on, no_stack, entries,
+                               on ? caching::RecordContext::ALL : caching::RecordContext::NEVER,
+                               true, {});
+    });
+}
+
+API const char *probe_skip(const char *action) {
+    return guarded([&] {
+        caching::recordHistory(true, no_stack, 100000, caching::RecordContext::ALL, true, {action});
+    });
+}
+
+/* The bytes of the pickle that _dump_snapshot of PyTorch's C++ interface writes. */
+API const char *probe_snapshot(const char **bytes, size_t *size) {
+    static std::string pickle;
+    return guarded([&] {
+        pickle = torch::cuda::_memory_snapshot_pickled();
+        *bytes = pickle.data();
+        *size = pickle.size();
+    });
+}
+
+API const char *probe_pool_begin(unsigned long long first, unsigned long long second) {
+    auto self = std::this_thread::get_id();
+    return guarded([&] {
+        caching::beginAllocateToPool(0, {first, second}, [self](cudaStream_t) {
+            return std::this_thread::get_id() == self;
+        });
+    });
+}
+
+API const char *probe_pool_end(unsigned long long first, unsigned long long second) {
+    return guarded([&] { caching::endAllocateToPool(0, {first, second}); });
+}
+
+API const char *probe_pool_release(unsigned long long first, unsigned long long second) {
+    return guarded([&] { caching::releasePool(0, {first, second}); });
+}
+
+API int probe_pool_uses(unsigned long long first, unsigned long long second) {
+    return caching::getPoolUseCount(0, {first, second});
+}
+
+namespace {
+std::shared_ptr<caching::AllocatorState> state;
+}
+
+API const char *probe_checkpoint(unsigned long long first, unsigned long long second) {
+    return guarded([&] { state = caching::getCheckpointState(0, {first, second}); });
+}
+
+/* Restores the checkpoint; the blocks become the caller's. */
+API const char *probe_restore(size_t *freed, size_t *allocated) {
+    return guarded([&] {
+        caching::CheckpointDelta delta = caching::setCheckpointPoolState(0, state);
+        *freed = delta.ptrs_freed.size();
+        *allocated = delta.dataptrs_allocd.size();
+        for (at::DataPtr &ptr : delta.dataptrs_allocd) {
+            (void)ptr.release_context();
+        }
+    });
+}
+
+API const char *probe_cache_info(size_t *largest) {
+    return guarded([&] { caching::cacheInfo(0, largest); });
+}
+
+API const char *probe_base(void *ptr, void **base, size_t *size) {
+    return guarded([&] { *base = caching::getBaseAllocation(ptr, size); });
+}
+
+/* How many events of each kind a tracker heard. */
+API const char *probe_listen(int *counts) {
+    return guarded([&] {
+        caching::attachAllocatorTraceTracker(
+            [counts](const caching::TraceEntry &entry) { counts[entry.action_]++; });
+    });
+}
