@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from types import ModuleType
 from typing import Any, Optional
 
 import ductile
+from ductile._children import inherit
 from ductile._cli.common import Failure, in_bytes, read_settings, say
 from ductile._cli.script import (
     add_script_arguments,
@@ -20,7 +22,8 @@ from ductile._cli.script import (
 SUMMARY = "run a script with Ductile as PyTorch's allocator"
 DESCRIPTION = """\
 Runs SCRIPT unchanged, as python would, with Ductile in place of PyTorch's allocator: what
-ductile.torch.enable() does in the first line of a program. Options come before the script.
+ductile.torch.enable() does in the first line of a program. The Python programs it starts run on
+Ductile too. Options come before the script.
 
   python -m ductile run train.py --epochs 1
   python -m ductile run --set limit_bytes=40G --summary train.py"""
@@ -64,6 +67,7 @@ def main(options: argparse.Namespace) -> int:
             problem = error
             raise SystemExit(1) from error
 
+    inherit(os.environ, options=settings)
     when_torch_is_imported(enable)
     status = run_script(options.script, options.module, options.arguments)
     if problem is not None:

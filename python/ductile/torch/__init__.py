@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 import warnings
 
+from ductile._children import child_environment
 from ductile.torch._build import BuildError
-from ductile.torch._children import child_environment
 from ductile.torch._conf import Setting, Treatment
 from ductile.torch._inspect import TensorBlock, block_of
 from ductile.torch._install import TooLate

@@ -10,13 +10,21 @@ from typing import Optional
 
 __all__ = ["child_environment", "inherit"]
 
-SITE = Path(__file__).parent / "site"
+SITE = Path(__file__).parent / "torch" / "site"
 
 
-def inherit(environment: MutableMapping[str, str], mode: str = "auto") -> None:
+def inherit(
+    environment: MutableMapping[str, str],
+    mode: str = "auto",
+    options: Optional[Mapping[str, object]] = None,
+) -> None:
     """Changes an environment so that Python programs started with it run on Ductile."""
     environment["DUCTILE_TORCH"] = mode
-    folders = [str(SITE), str(Path(__file__).parents[2])]
+    if options:
+        added = ",".join(f"{key}:{value}" for key, value in options.items())
+        given = environment.get("DUCTILE_CONF", "")
+        environment["DUCTILE_CONF"] = f"{added},{given}" if given else added
+    folders = [str(SITE), str(Path(__file__).parents[1])]
     before = environment.get("PYTHONPATH", "").split(os.pathsep)
     folders += [folder for folder in before if folder and folder not in folders]
     environment["PYTHONPATH"] = os.pathsep.join(folders)
