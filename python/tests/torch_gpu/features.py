@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable
 
@@ -391,24 +392,28 @@ def start(name: str) -> subprocess.Popen[str]:
     )
 
 
+def try_one(name: str) -> tuple[str, int, str]:
+    process = start(name)
+    try:
+        output, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        return name, -1, output + "took more than 120 s"
+    return name, process.returncode, output
+
+
 def main() -> int:
     """Each feature has a process of its own, so that one that crashes hides no other."""
     if "--only" in sys.argv:
         return run_one(sys.argv[sys.argv.index("--only") + 1])
     failed = 0
-    for function in FEATURES:
-        process = start(function.__name__)
-        try:
-            output, _ = process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
-            output += "took more than 120 s"
-        passed = process.returncode == 0
-        failed += not passed
-        print(f"{'ok    ' if passed else 'FAILED'}  {function.__name__}", flush=True)
-        if not passed or "--verbose" in sys.argv:
-            print(f"status {process.returncode}\n{output}", flush=True)
+    with ThreadPoolExecutor(4) as pool:
+        for name, status, output in pool.map(try_one, [f.__name__ for f in FEATURES]):
+            failed += status != 0
+            print(f"{'ok    ' if status == 0 else 'FAILED'}  {name}", flush=True)
+            if status != 0 or "--verbose" in sys.argv:
+                print(f"status {status}\n{output}", flush=True)
     print(f"{len(FEATURES) - failed} of {len(FEATURES)} passed")
     return 1 if failed else 0
 
