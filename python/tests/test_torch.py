@@ -123,6 +123,16 @@ def test_the_adapter_overrides_what_the_header_declares(driver: Path) -> None:
     assert names <= own, names - own
 
 
+def test_the_adapter_brings_no_c_plus_plus_library_of_its_own() -> None:
+    """Two in one process mix neither locales nor exceptions."""
+    path = _build.adapter_path(_build.describe_torch())
+    symbols = subprocess.run(
+        ["nm", "--defined-only", str(path)], capture_output=True, text=True, check=True
+    )
+    assert "ductile_torch_install" in symbols.stdout
+    assert "_ZNSt6locale" not in symbols.stdout
+
+
 def test_an_interface_that_does_not_fit_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +170,31 @@ def test_many_ranks_build_once(tmp_path: Path) -> None:
     assert all(rank.returncode == 0 for rank in ranks)
     assert log.read_text(encoding="utf-8").count("x") == 1
     assert [path.suffix for path in cache.glob("torch-*")] == [".so"]
+
+
+# ---- The scripts for a GPU ---------------------------------------------------------------------
+
+
+def test_results_of_pytorchs_own_tests_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE / "torch_gpu"))
+    import pytorch_tests
+
+    output = """\
+test_a (__main__.TestCuda.test_a) ... ok
+test_b (__main__.TestCuda.test_b)
+What it is about. ... /somewhere/x.py:1: UserWarning: ok?
+  noise
+FAIL
+test_c (__main__.TestMemPool.test_c) ... skipped 'not here'
+test_d (__main__.TestCuda.test_d) ... expected failure
+test_e (__main__.TestCuda.test_e) ... Segmentation"""
+    assert pytorch_tests.read_results(output) == {
+        "TestCuda.test_a": "passed",
+        "TestCuda.test_b": "failed",
+        "TestMemPool.test_c": "skipped",
+        "TestCuda.test_d": "xfailed",
+        "TestCuda.test_e": "crashed",
+    }
 
 
 # ---- Switching on ------------------------------------------------------------------------------

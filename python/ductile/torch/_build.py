@@ -147,15 +147,19 @@ def _name(torch: Torch) -> str:
     digest = hashlib.sha256()
     for path in _source_files():
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    digest.update("\0".join(_flags(torch)).encode())
+    digest.update("\0".join([*_flags(torch), *_link_flags(torch)]).encode())
     abi = "cxx11" if torch.cxx11_abi else "precxx11"
     return f"torch-{torch.version}-{abi}-{digest.hexdigest()[:16]}.so"
 
 
 def _link_flags(torch: Torch) -> list[str]:
-    """All of these are in the process before the adapter is: no search path is recorded."""
-    libraries = ["-lc10", "-lc10_cuda", "-ltorch_cuda"]
-    return [f"-L{torch.root / 'lib'}", *libraries, str(library_path())]
+    """All of these are in the process before the adapter is: no search path is recorded.
+
+    So is the C++ library, PyTorch's: a compiler that links its own in would put two into one
+    process, whose locales and exceptions do not mix.
+    """
+    libraries = ["-lc10", "-lc10_cuda", "-ltorch_cuda", str(library_path())]
+    return [f"-L{torch.root / 'lib'}", *libraries, "-nodefaultlibs", "-lgcc", "-lc"]
 
 
 def _first_error(text: str) -> str:

@@ -211,15 +211,19 @@ def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 @feature
 def record_stream_keeps_a_block() -> None:
     side = torch.cuda.Stream()
-    x = torch.ones(1 << 20, device="cuda")
-    address = x.data_ptr()
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(50_000_000)
-        y = x + 1
-        x.record_stream(side)
-    del x
-    z = torch.zeros(1 << 20, device="cuda")
-    assert z.data_ptr() != address
+    for cycles in (1000, 1_000_000_000):  # the first time kernels are loaded, which waits
+        x = torch.ones(1 << 20, device="cuda")
+        torch.cuda.synchronize()
+        address = x.data_ptr()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(cycles)
+            y = x + 1
+            x.record_stream(side)
+        del x
+        z = torch.zeros(1 << 20, device="cuda")
+        is_running = not side.query()
+        assert not is_running or z.data_ptr() != address
+    assert is_running
     torch.cuda.synchronize()
     assert float(y.sum()) == 2 * (1 << 20)
 
@@ -375,6 +379,7 @@ def a_tensors_block() -> None:
 
 def run_one(name: str) -> int:
     function = next(f for f in FEATURES if f.__name__ == name)
+    torch.cuda.init()
     try:
         function()
     except Exception:

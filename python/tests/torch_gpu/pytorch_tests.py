@@ -4,9 +4,9 @@
     python pytorch_tests.py PATH/TO/test_cuda.py [--allocators native,ductile] [--workers 8]
 
 test_cuda.py is PyTorch's and not part of this tree: it comes with PyTorch's sources (test/), and
-needs the package expecttest. Each test is a process of its own, several at a time. Prints for each
-allocator how many passed, failed and were skipped, and which tests ended otherwise than under the
-first allocator named; ends with status 1 if some did.
+needs the package expecttest. Several processes share the tests; one that crashes is replaced.
+Prints for each allocator how many passed, failed and were skipped, and which tests ended otherwise
+than under the first allocator named; ends with status 1 if some did.
 """
 
 from __future__ import annotations
@@ -17,11 +17,21 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ductile.torch
 
+STARTED = re.compile(r"^(?:test_\w+) \(__main__\.(\w+\.test_\w+)\) ?", re.MULTILINE)
+ENDED = re.compile(
+    r"(?:\.\.\. |^)(ok|FAIL|ERROR|skipped '.*'|expected failure|unexpected success)$", re.MULTILINE
+)
+NAMES = {
+    "ok": "passed", "FAIL": "failed", "ERROR": "failed", "skipped": "skipped",
+    "expected failure": "xfailed", "unexpected success": "xpassed",
+}  # fmt: skip
+BLOCK = re.compile(r"^={70}\n(?:FAIL|ERROR): .*?(?=^={70}|^-{70}\nRan )", re.MULTILINE | re.S)
 CLASSES = re.compile(r"TestCuda$|TestCudaMallocAsync|TestBlockState|TestMemPool|TestCudaAllocator")
 
 
@@ -47,24 +57,50 @@ def environment(allocator: str) -> dict[str, str]:
     return ductile.torch.child_environment("full", found) if allocator == "ductile" else found
 
 
-def run_test(path: Path, test: str, allocator: str) -> tuple[str, str]:
-    """How it ended, and the last lines of what it said."""
-    name = test.split(".")[1]
-    command = [sys.executable, str(path), "-k", f"{test.split('.')[0]}.{name}"]
-    try:
+def read_results(output: str) -> dict[str, str]:
+    """What unittest says of each test; one that it began and said nothing of has crashed."""
+    found: dict[str, str] = {}
+    starts = list(STARTED.finditer(output))
+    for at, start in enumerate(starts):
+        end = starts[at + 1].start() if at + 1 < len(starts) else len(output)
+        said = ENDED.search(output, start.end(), end)
+        found[start.group(1)] = NAMES[said.group(1).split(" '")[0]] if said else "crashed"
+    return found
+
+
+def run_group(path: Path, tests: list[str], allocator: str) -> tuple[dict[str, str], str]:
+    """Runs tests in one process, and what is left in another one when one of them crashes."""
+    results: dict[str, str] = {}
+    said = ""
+    while tests:
+        command = [sys.executable, str(path), "-v"]
+        for test in tests:
+            command += ["-k", test]
         done = subprocess.run(
             command, env=environment(allocator), cwd=path.parent, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=150, check=False,
+            stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return "timeout", ""
-    if done.returncode != 0:
-        return "failed", done.stdout[-1500:]
-    if re.search(r"OK \(.*skipped", done.stdout):
-        return "skipped", ""
-    if re.search(r"expected failures", done.stdout):
-        return "xfailed", ""
-    return ("absent" if re.search(r"Ran 0 tests|NO TESTS RAN", done.stdout) else "passed"), ""
+        found = read_results(done.stdout)
+        said += "".join(BLOCK.findall(done.stdout))
+        results.update(found)
+        seen = [test for test in tests if any(name.startswith(test) for name in found)]
+        if "crashed" not in found.values() or not seen:
+            break
+        tests = [test for test in tests if test not in seen]
+    return results, said
+
+
+def run_all(
+    path: Path, tests: list[str], allocator: str, workers: int
+) -> tuple[dict[str, str], str]:
+    groups = [tests[i::workers] for i in range(workers) if tests[i::workers]]
+    results: dict[str, str] = {}
+    said = ""
+    with ThreadPoolExecutor(workers) as pool:
+        for found, text in pool.map(lambda group: run_group(path, group, allocator), groups):
+            results.update(found)
+            said += text
+    return results, said
 
 
 def main() -> int:
@@ -77,29 +113,22 @@ def main() -> int:
     given = parser.parse_args()
     path = given.file.resolve()
     tests = [test for test in list_tests(path) if given.only in test]
-    results: dict[str, dict[str, tuple[str, str]]] = {}
+    results: dict[str, dict[str, str]] = {}
     for allocator in given.allocators.split(","):
-        with ThreadPoolExecutor(given.workers) as pool:
-            ended = pool.map(lambda test, a=allocator: run_test(path, test, a), tests)
-            results[allocator] = dict(zip(tests, ended))
-        counts: dict[str, int] = {}
-        for status, _ in results[allocator].values():
-            counts[status] = counts.get(status, 0) + 1
-        print(allocator, " ".join(f"{n} {s}" for s, n in sorted(counts.items())), flush=True)
+        results[allocator], said = run_all(path, tests, allocator, given.workers)
+        counts = Counter(results[allocator].values())
+        print(allocator, ", ".join(f"{n} {s}" for s, n in sorted(counts.items())), flush=True)
         if given.verbose:
-            for test, (status, said) in results[allocator].items():
-                if status in ("failed", "timeout"):
-                    print(f"--- {allocator} {status} {test}\n{said}", flush=True)
+            print(said, flush=True)
     first, *others = results
-    differing = [
-        (test, results[first][test][0], other, results[other][test][0])
-        for other in others
-        for test in tests
-        if results[first][test][0] != results[other][test][0]
-    ]
-    for test, was, other, ended_as in differing:
-        print(f"{test}: {was} under {first}, {ended_as} under {other}")
-    return 1 if differing else 0
+    n_differing = 0
+    for other in others:
+        for test in sorted(results[first].keys() | results[other].keys()):
+            was, now = results[first].get(test, "not run"), results[other].get(test, "not run")
+            if was != now:
+                n_differing += 1
+                print(f"{test}: {was} under {first}, {now} under {other}")
+    return 1 if n_differing else 0
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@
 
 #include "torch_settings.h"
 
-#include <sstream>
-
 namespace ductile_torch {
 
 namespace {
@@ -32,23 +30,27 @@ MemoryInfo read_memory_info(const Device &device) {
     return info;
 }
 
+size_t allowed_bytes(const Device &device, const MemoryInfo &info) {
+    return device.fraction < 1.0
+               ? static_cast<size_t>(device.fraction * static_cast<double>(info.total))
+               : info.total;
+}
+
 /* The sentences are PyTorch's, so that what reads its messages reads these; the advice is not: it
  * comes from the state of this allocator. */
 std::string write_message(const Device &device, const ductile_stats &stats, const MemoryInfo &info,
                           size_t size) {
-    std::ostringstream out;
-    out << "CUDA out of memory. Tried to allocate " << format_bytes(size) << ". GPU "
-        << static_cast<int>(device.index) << " has a total capacity of " << format_bytes(info.total)
-        << " of which " << format_bytes(info.free) << " is free. ";
+    std::string out = "CUDA out of memory. Tried to allocate " + format_bytes(size) + ". GPU " +
+                      std::to_string(device.index) + " has a total capacity of " +
+                      format_bytes(info.total) + " of which " + format_bytes(info.free) +
+                      " is free. ";
     if (device.fraction < 1.0) {
-        auto cap = static_cast<uint64_t>(device.fraction * static_cast<double>(info.total));
-        out << format_bytes(cap) << " allowed; ";
+        out += format_bytes(allowed_bytes(device, info)) + " allowed; ";
     }
     uint64_t unallocated = stats.reserved_bytes - stats.allocated_bytes;
-    out << "Of the allocated memory " << format_bytes(stats.allocated_bytes)
-        << " is allocated by PyTorch, and " << format_bytes(unallocated)
-        << " is reserved by PyTorch but unallocated. ";
-    return out.str();
+    return out + "Of the allocated memory " + format_bytes(stats.allocated_bytes) +
+           " is allocated by PyTorch, and " + format_bytes(unallocated) +
+           " is reserved by PyTorch but unallocated. ";
 }
 
 std::string write_advice(Device &device) {
@@ -98,11 +100,7 @@ void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream, Conte
         told = observers;
     }
     for (const auto &observer : told) {
-        observer(device.index, size,
-                 device.fraction < 1.0
-                     ? static_cast<size_t>(device.fraction * static_cast<double>(info.total))
-                     : info.total,
-                 info.free);
+        observer(device.index, size, allowed_bytes(device, info), info.free);
     }
     TORCH_CHECK_WITH(OutOfMemoryError, false, write_message(device, stats, info, size), advice,
                      " See documentation for Memory Management  "

@@ -4,7 +4,7 @@
 #include "torch_settings.h"
 
 #include <array>
-#include <sstream>
+#include <cstdio>
 
 namespace ductile_torch {
 
@@ -52,21 +52,16 @@ std::string take_report(Device &device) {
 } // namespace
 
 std::string format_bytes(uint64_t bytes) {
-    static constexpr std::array<const char *, 4> units = {" bytes", " KiB", " MiB", " GiB"};
+    static constexpr std::array<const char *, 4> units = {"bytes", "KiB", "MiB", "GiB"};
     double value = static_cast<double>(bytes);
     size_t unit = 0;
     while (value > 1024 && unit + 1 < units.size()) {
         value /= 1024;
         unit++;
     }
-    std::ostringstream out;
-    out.precision(2);
-    if (unit == 0) {
-        out << bytes << units[0];
-    } else {
-        out << std::fixed << value << units[unit];
-    }
-    return out.str();
+    char text[48];
+    (void)std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return text;
 }
 
 void make_devices(int count) {
