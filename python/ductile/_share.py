@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 
 from ductile import _abi
 from ductile._core import Allocator, OptionValue
-from ductile._errors import Busy, ForeignPointer, InvalidArgument
+from ductile._errors import Busy, ForeignPointer, InvalidArgument, OutOfMemory
 
 __all__ = ["LIBRARIES", "allocators", "provide", "record_stream", "share", "shared"]
 
@@ -135,8 +135,27 @@ def _ask_collector(allocator: Allocator) -> Callable[[int], int]:
 
 
 def _add_callbacks(allocator: Allocator) -> None:
+    """Not for PyTorch's own allocators: its adapter may hold a lock while it allocates.
+
+    A callback in Python waits for the interpreter, which a thread may hold that waits for that
+    lock. `allocate` asks there, after the refusal, from a thread that holds nothing.
+    """
+    if allocator.is_borrowed:
+        return
     allocator.add_oom_callback(_ask_libraries, priority=0)
     allocator.add_oom_callback(_ask_collector(allocator), priority=100)
+
+
+def allocate(allocator: Allocator, size: int, stream: int) -> int:
+    """What the adapters of CuPy, Numba and RMM allocate with. Errors: as `Allocator.alloc`."""
+    try:
+        return allocator.alloc(size, stream)
+    except OutOfMemory:
+        if not allocator.is_borrowed:
+            raise
+        if _ask_libraries(size) + _ask_collector(allocator)(size) == 0:
+            raise
+    return allocator.alloc(size, stream)
 
 
 # ---- One call for all --------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from cupy.cuda.stream import get_current_stream
 from ductile import _cuda
 from ductile._core import Allocator
 from ductile._errors import OutOfHostMemory, OutOfMemory, ProcessGone
-from ductile._share import add_giver, shared
+from ductile._share import add_giver, allocate, shared
 
 __all__ = ["disable", "enable", "is_enabled", "malloc"]
 
@@ -47,7 +47,7 @@ class _Owner:
 
 def _allocate(allocator: Allocator, size: int, device: int, stream: int) -> Any:
     try:
-        address = allocator.alloc(size, stream)
+        address = allocate(allocator, size, stream)
     except OutOfHostMemory as error:
         raise MemoryError(str(error)) from error
     except OutOfMemory as error:

@@ -34,7 +34,7 @@ from ductile import _cuda
 from ductile._core import Allocator
 from ductile._errors import Error, OutOfMemory
 from ductile._log import logger
-from ductile._share import shared
+from ductile._share import allocate, shared
 from ductile._streams import StreamLike, stream_handle
 
 __all__ = ["DuctileNumbaManager", "enable", "is_enabled", "unwatch_stream", "watch_stream"]
@@ -78,7 +78,7 @@ class _Memory:
         self.postponed: Optional[list[int]] = None
 
     def allocate(self, size: int) -> int:
-        address = self.allocator.alloc(size, self.stream.handle)
+        address = allocate(self.allocator, size, self.stream.handle)
         # The options may have put a fill or a wait on the stream: others must not overtake it.
         self.stream.synchronize()
         with self.lock:
@@ -153,13 +153,13 @@ class DuctileNumbaManager(HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         """
         memory = self._opened
 
-        def allocate() -> int:
+        def attempt() -> int:
             try:
                 return memory.allocate(size)
             except OutOfMemory as error:
                 raise CudaAPIError(_OUT_OF_MEMORY, str(error)) from error
 
-        address = self._attempt_allocation(allocate)
+        address = self._attempt_allocation(attempt)
         return MemoryPointer(
             self.context,
             ctypes.c_void_p(address),

@@ -17,7 +17,7 @@ import rmm
 from ductile._core import Allocator
 from ductile._errors import Error
 from ductile._log import logger
-from ductile._share import shared
+from ductile._share import allocate, shared
 from ductile._streams import stream_handle
 
 __all__ = ["disable", "enable", "is_enabled", "resource"]
@@ -30,9 +30,9 @@ _previous: dict[int, Any] = {}
 def make_resource(allocator: Allocator) -> Any:
     """A memory resource over any allocator. The caller keeps it alive as long as its memory."""
 
-    def allocate(size: int, stream: Any) -> int:
+    def allocate_on(size: int, stream: Any) -> int:
         # A MemoryError here becomes rmm's out_of_memory, and a MemoryError again in Python.
-        return allocator.alloc(size, stream_handle(stream))
+        return allocate(allocator, size, stream_handle(stream))
 
     def deallocate(address: int, _size: int, stream: Any) -> None:
         try:
@@ -40,7 +40,7 @@ def make_resource(allocator: Allocator) -> Any:
         except Error as error:  # RMM's deallocation may not fail
             logger.error("%s", error)
 
-    return rmm.mr.CallbackMemoryResource(allocate, deallocate)
+    return rmm.mr.CallbackMemoryResource(allocate_on, deallocate)
 
 
 def resource(device: int = 0) -> Any:

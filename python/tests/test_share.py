@@ -126,6 +126,29 @@ def test_arrays_in_cycles_are_collected_before_a_request_is_refused():
             gc.enable()
 
 
+def test_for_pytorchs_allocator_the_adapters_ask_after_the_refusal():
+    with ductile.VirtualGPU("256M") as gpu:
+        owner = gpu.allocator()
+        borrowed = ductile.Allocator.borrow(owner.pointer)
+        _share._add_callbacks(borrowed)
+        cached = [owner.alloc(200 * MIB)]
+
+        def give():
+            if not cached:
+                return 0
+            owner.free(cached.pop())
+            return 200 * MIB
+
+        _share.add_giver(give)
+        with pytest.raises(ductile.OutOfMemory):
+            borrowed.alloc(128 * MIB)
+        assert len(cached) == 1
+        assert _share.allocate(borrowed, 128 * MIB, 0) != 0
+        assert cached == []
+        with pytest.raises(ductile.OutOfMemory):
+            _share.allocate(borrowed, 200 * MIB, 0)
+
+
 # ---- Uses on other streams ---------------------------------------------------------------------
 
 
