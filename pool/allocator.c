@@ -416,7 +416,9 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
         arena = next_of_stream(a, stream);
     }
     dpool_slow_leave(a, mode);
-    return status;
+    /* of a lost device a marker only says that it cannot be recorded */
+    ductile_status usable = dvmm_usable(a->driver);
+    return usable == DUCTILE_OK ? status : usable;
 }
 
 /* ---- Give back ----------------------------------------------------------------------------- */

@@ -57,24 +57,20 @@ void dpool_log_losses(ductile_allocator *a) {
 
 /* ---- Refused requests ---------------------------------------------------------------------- */
 
-static uint64_t limit_now(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
-    uint64_t limit = a->counts.limit;
-    dti_lock_open(&a->hot);
-    return limit;
-}
-
+/* The thread's latest refusal is this one. */
 static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
-    ductile_stats s = {.struct_size = sizeof s};
-    if (ductile_get_stats(a, &s) != DUCTILE_OK) {
+    ductile_oom_report r = {.struct_size = sizeof r};
+    if (ductile_get_oom_report(a, &r) != DUCTILE_OK) {
         return;
     }
     dpool_log(a, DUCTILE_LOG_WARNING,
-              "out of memory: %" PRIu64 " bytes asked for; of a limit of %" PRIu64 ", %" PRIu64
-              " are held: %" PRIu64 " live, %" PRIu64 " free, %" PRIu64
-              " waiting for other streams, %" PRIu64 " lost to driver failures",
-              requested, limit_now(a), s.reserved_bytes, s.allocated_bytes, s.free_bytes,
-              s.pending_bytes, s.quarantined_bytes);
+              "out of memory: %" PRIu64 " bytes asked for, %" PRIu64
+              " missing; of a limit of %" PRIu64 ", %" PRIu64 " are held: %" PRIu64
+              " live, %" PRIu64 " free, %" PRIu64 " waiting for other streams, %" PRIu64
+              " lost to driver failures; the device has %" PRIu64
+              " free (ductile_get_oom_report says what would help)",
+              requested, r.missing_bytes, r.limit_bytes, r.held_bytes, r.live_bytes, r.free_bytes,
+              r.pending_bytes, r.quarantined_bytes, r.device_free_bytes);
 }
 
 void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t requested) {

@@ -289,7 +289,7 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
  * Streams:   usable on `stream` at once. For use on another stream, order that stream after this
  *            one, and call ductile_record_stream before the free.
  * Cost:      no driver call when a free block fits. Otherwise maps memory; waits for the GPU only
- *            when nothing else is left.
+ *            when nothing else is left, or before it goes above the soft limit.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allocator, size_t size,
                                                          ductile_stream stream, ductile_addr *out);

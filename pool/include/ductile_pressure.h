@@ -61,11 +61,11 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_memory_fraction(ductile_a
 /* ---- Callbacks that are asked for memory --------------------------------------------------- */
 
 /**
- * Is asked for device memory that a request lacks, before the allocator waits for the GPU and long
- * before it refuses. It may free blocks of any allocator, shrink caches of its own, and call
- * anything of this library but ductile_destroy; a request made inside it, on whatever allocator,
- * asks no callback. It runs on the requesting thread without any lock held, and several threads
- * may run it at once.
+ * Is asked for device memory that a request lacks, before the allocator waits on the host (but for
+ * what the soft limit asks for) and long before it refuses. It may free blocks of any allocator,
+ * shrink caches of its own, and call anything of this library but ductile_destroy; a request made
+ * inside it, on whatever allocator, asks no callback. It runs on the requesting thread without any
+ * lock held, and several threads may run it at once.
  *
  * Arguments: missing: bytes of device memory that would have served the request, counted when it
  *            was last tried. stream: the request's.

@@ -225,6 +225,40 @@ static const char *leave_a_mess(world *w) {
     return free_alternate(w, 0);
 }
 
+/* Frees the oldest block of the model, and takes a small one instead. */
+static uint64_t free_oldest(void *user, ductile_allocator *a, uint64_t missing,
+                            ductile_stream stream) {
+    world *w = user;
+    (void)missing;
+    ductile_addr address = 0;
+    uint64_t bytes = w->m.n > 0 ? w->m.blocks[0].size : 0;
+    if (bytes == 0 || world_free(w, 0) != NULL || w->status != DUCTILE_OK) {
+        return 0;
+    }
+    if (ductile_alloc(a, 512, stream, &address) == DUCTILE_OK) {
+        (void)ductile_free(a, address); /* stays ours when that fails: nobody uses it */
+    }
+    return bytes;
+}
+
+/* Up the whole ladder: a soft limit, pending memory, a callback, silent streams, a refusal. */
+static const char *under_pressure(world *w) {
+    uint64_t id = 0;
+    NEED_OK(ductile_add_oom_callback(w->f.allocator, free_oldest, w, 0, &id));
+    NEED_OK(ductile_set_soft_limit(w->f.allocator, 6 * FIXTURE_GRANULE));
+    TRY(alloc_some(w, 3, 2 * FIXTURE_GRANULE, 0));
+    TRY(alloc_some(w, 2, FIXTURE_GRANULE + 512, 1));
+    for (size_t i = 0; i < w->m.n; i += 2) {
+        TRY(world_use_on(w, i, 1 - w->m.blocks[i].stream));
+    }
+    TRY(free_alternate(w, 0));
+    TRY(alloc_some(w, 2, 3 * FIXTURE_GRANULE, 1));
+    TRY(alloc_some(w, 2, 5 * FIXTURE_GRANULE, 0));
+    TRY(alloc_some(w, 1, 15 * FIXTURE_GRANULE, 1));
+    NEED_OK(ductile_remove_oom_callback(w->f.allocator, id));
+    return alloc_some(w, 1, 14 * FIXTURE_GRANULE, 0);
+}
+
 static const fault_scenario scenarios[] = {
     {"grow", {.capacity_bytes = CAPACITY}, NULL, grow},
     {"recycle", {.capacity_bytes = CAPACITY}, make_holes, recycle},
@@ -272,6 +306,18 @@ static const fault_scenario scenarios[] = {
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
      prepare_pause,
      pause_and_resume},
+    {"pressure",
+     {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
+     NULL,
+     under_pressure},
+    {"pressure where memory may not move",
+     {.capacity_bytes = CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAGGING,
+      .lag = 3,
+      .n_streams = 2,
+      .conf = "recycle:never"},
+     NULL,
+     under_pressure},
 };
 #define N_SCENARIOS (sizeof scenarios / sizeof scenarios[0])
 

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <time.h>
 
 #define N_BLOCKS 16
 #define BLOCK (16 * MIB)
@@ -266,6 +267,8 @@ Test(oom_callbacks, hold_nobody_up_and_removal_waits_until_they_are_left, .timeo
     cr_assert_eq(pthread_create(&remover, NULL, remove_while_inside, &removed_after), 0);
     assert_ok(ductile_free(f.allocator, blocks[0]));
     assert_ok(ductile_alloc(f.allocator, BLOCK, f.streams[0], &blocks[0]));
+    const struct timespec pause = {.tv_nsec = 20000000};
+    (void)nanosleep(&pause, NULL); /* in which a removal that does not wait would be over */
     cr_assert_eq(sem_post(&may_leave), 0);
     cr_assert_eq(pthread_join(remover, NULL), 0);
     cr_assert_eq(pthread_join(requester, NULL), 0);

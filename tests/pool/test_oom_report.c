@@ -201,6 +201,7 @@ Test(oom_report, tells_to_raise_a_limit_that_is_in_the_way) {
     open_fixture(&setup);
     (void)take(60 * MIB, 0);
     ductile_oom_report r = refused(20 * MIB, 0);
+    assert_u64(r.missing_bytes, 16 * MIB);
     advises(&r, "raise limit_bytes");
     says_nothing_of(&r, "outside this allocator (");
     close_audited();

@@ -9,6 +9,7 @@
 #include "tests/support/expect.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -255,6 +256,67 @@ Test(driver_cuda_load, refuses_in_a_forked_child_without_a_call) {
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     dvmm_close(driver);
+}
+
+/* ---- The ends of a process ----------------------------------------------------------------- */
+
+/* 0 when every call on the open driver is refused as `expected`, and none reaches the library. */
+static int is_left_alone(const fake_state *fake, dvmm_driver *driver, ductile_status expected) {
+    int calls = fake->n_calls;
+    uint64_t free_bytes = 1;
+    uint64_t total_bytes = 1;
+    dvmm_phys phys = 0;
+    const dvmm_phys_props props = {0};
+    ductile_status asked = dvmm_mem_info(driver, &free_bytes, &total_bytes);
+    ductile_status created = dvmm_phys_create(driver, 2 << 20, &props, &phys);
+    dvmm_close(driver);
+    return asked == expected && created == expected && fake->n_calls == calls ? 0 : 1;
+}
+
+static int in_child(int (*body)(void)) {
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(body());
+    }
+    int status = 0;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static fake_state *alive;
+static dvmm_driver *open_driver;
+
+static int use_parents_driver(void) {
+    return is_left_alone(alive, open_driver, DUCTILE_ERR_FORKED);
+}
+
+Test(driver_cuda_load, makes_no_call_in_a_forked_child) {
+    alive = load_fake(FAKE_LIBCUDA_12000);
+    open_driver = open_fake();
+    cr_assert_eq(in_child(use_parents_driver), 0);
+    uint64_t free_bytes = 0;
+    uint64_t total_bytes = 0;
+    cr_assert_eq(dvmm_mem_info(open_driver, &free_bytes, &total_bytes), DUCTILE_OK);
+    dvmm_close(open_driver);
+    expect_nothing_held(alive);
+}
+
+/* Registered before the library saw the process, so it runs when the library has seen its end. */
+static void use_driver_at_exit(void) {
+    _exit(is_left_alone(alive, open_driver, DUCTILE_ERR_EXITING) == 0 ? 42 : 1);
+}
+
+static int exit_with_open_driver(void) {
+    alive = load_fake(FAKE_LIBCUDA_12000);
+    if (atexit(use_driver_at_exit) != 0) {
+        return 10;
+    }
+    open_driver = open_fake();
+    exit(11);
+}
+
+Test(driver_cuda_load, makes_no_call_once_the_process_exits) {
+    cr_assert_eq(in_child(exit_with_open_driver), 42);
 }
 
 /* ---- The start probe ----------------------------------------------------------------------- */
