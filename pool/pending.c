@@ -60,10 +60,19 @@ static bool note_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
     return uses == NULL;
 }
 
-/* The requester's own memory first: it needs no further proof. */
+static bool is_alive_locked(const ductile_allocator *a, const dpool_arena *own) {
+    const dpool_arena *arena = a->arenas;
+    while (arena != NULL && arena != own) {
+        arena = arena->next;
+    }
+    return arena != NULL;
+}
+
+/* The requester's own memory first: it needs no further proof. A trim may have dropped the arena
+ * since the latest attempt. */
 static void choose_locked(const ductile_allocator *a, const dpool_arena *own, uint64_t bytes,
                           awaited *w) {
-    bool goes_on = own == NULL || note_arena(w, own, bytes);
+    bool goes_on = !is_alive_locked(a, own) || note_arena(w, own, bytes);
     for (const dpool_arena *arena = a->arenas; goes_on && arena != NULL; arena = arena->next) {
         goes_on = arena == own || note_arena(w, arena, bytes);
     }
