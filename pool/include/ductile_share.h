@@ -9,7 +9,10 @@
  *
  * Passing a block means passing the whole granules it lies in. The other process can read and write
  * what its neighbours there hold: share with those you trust, or give such a block granules of its
- * own (a size that is a multiple of the granule does not share them in a fresh range).
+ * own (ductile_alloc_one_handle).
+ *
+ * Nobody is called before memory moves. Whoever registers an address with a library that keeps it
+ * (UCX, NCCL, NVSHMEM) pins the block for that time.
  */
 #ifndef DUCTILE_SHARE_H
 #define DUCTILE_SHARE_H

@@ -114,6 +114,16 @@ Test(share, handles_of_several_granules_pass_whole) {
     check_both();
 }
 
+Test(share, a_block_of_one_handle_passes_as_one) {
+    ductile_addr here = 0;
+    assert_ok(ductile_alloc_one_handle(t.f.allocator, 9 * MIB, t.f.streams[0], &here));
+    uint64_t exports = ductile_virtual_count(t.f.gpu, "phys_export");
+    ductile_addr there = pass(here);
+    assert_u64(ductile_virtual_count(t.f.gpu, "phys_export") - exports, 1);
+    assert_u64(fixture_stats(t.importer).imported_bytes, 10 * MIB);
+    assert_ok(ductile_import_close(t.importer, there));
+}
+
 Test(share, exported_memory_stays_where_it_is) {
     ductile_addr here = take(2 * GRANULE);
     ductile_addr there = pass(here);

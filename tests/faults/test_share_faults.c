@@ -38,6 +38,8 @@ static const char *pass_once(two_ends *t, ductile_addr block, bool *clean, ducti
     NEED((p.addr != 0) == (p.imported == DUCTILE_OK), "an address with a failure, or none without");
     if (p.imported == DUCTILE_OK) {
         TRY(check_contents(t, p.addr, 0x5A));
+        NEED(ductile_virtual_access(t->f.gpu, p.addr, 1) == 3,
+             "the peer does not reach the import");
     }
     bool closed =
         p.imported == DUCTILE_OK && ductile_import_close(t->importer, p.addr) == DUCTILE_OK;
@@ -64,8 +66,10 @@ static const char *run_with_fault(const ductile_virtual_fault *fault, bool *fire
     two_ends t;
     bool clean = false;
     ductile_addr left = 0;
-    const fixture_setup setup = {.capacity_bytes = 64 * MIB};
+    const fixture_setup setup = {.capacity_bytes = 64 * MIB, .n_devices = 2};
     TRY(two_ends_open(&t, &setup, SOCK_STREAM));
+    NEED_OK(ductile_enable_peer(t.f.allocator, 1));
+    NEED_OK(ductile_enable_peer(t.importer, 1));
     ductile_addr block = 0;
     NEED_OK(ductile_alloc(t.f.allocator, BLOCK_GRANULES * GRANULE, t.f.streams[0], &block));
     NEED_OK(ductile_virtual_fill(t.f.gpu, block, 0x5A, BLOCK_GRANULES * GRANULE, t.f.streams[0]));
@@ -103,14 +107,14 @@ static const char *run_with_fault(const ductile_virtual_fault *fault, bool *fire
 }
 
 static const char *const calls[] = {"address_reserve", "phys_import",  "map",
-                                    "set_access",      "phys_release", "phys_export",
+                                    "set_access_for",  "phys_release", "phys_export",
                                     "unmap",           "address_free", "event_create",
                                     "event_record",    "event_query",  "capture_status"};
 #define N_CALLS (sizeof calls / sizeof calls[0])
 
 /* "Done, then the error" only where what was done is not a name that nobody learns. */
 static int last_effect(const char *call) {
-    return may_leave_something(call) || strcmp(call, "set_access") == 0 ? 1 : 0;
+    return may_leave_something(call) || strcmp(call, "set_access_for") == 0 ? 1 : 0;
 }
 
 ParameterizedTestParameters(share_faults, each_call_of_a_passage_may_fail) {

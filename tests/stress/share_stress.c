@@ -89,6 +89,10 @@ static void look(worker *w) {
     expect(w->s, ductile_check(w->s->t.f.allocator, report, sizeof report), DUCTILE_OK, "check");
 }
 
+static ductile_status change_peer(ductile_allocator *a, rng *r) {
+    return rng_percent(r, 50) ? ductile_enable_peer(a, 1) : ductile_disable_peer(a, 1);
+}
+
 static void *work(void *argument) {
     worker *w = argument;
     rng r = rng_seeded(w->seed);
@@ -99,8 +103,7 @@ static void *work(void *argument) {
         } else if (what < 94) {
             pin_and_free(w, &r);
         } else if (what < 96) {
-            expect(w->s, ductile_enable_peer(w->s->t.f.allocator, 1), DUCTILE_ERR_NO_DEVICE,
-                   "peer");
+            expect(w->s, change_peer(w->s->t.f.allocator, &r), DUCTILE_OK, "peer");
         } else if (what < 98) {
             look(w);
         } else {
@@ -143,7 +146,7 @@ static void pass_until(shared *s, time_t end) {
 
 static int run(unsigned seconds) {
     static shared s;
-    const fixture_setup setup = {.capacity_bytes = 96 * MIB, .n_streams = 3};
+    const fixture_setup setup = {.capacity_bytes = 96 * MIB, .n_streams = 3, .n_devices = 2};
     const char *why = two_ends_open(&s.t, &setup, SOCK_STREAM);
     pthread_t threads[N_WORKERS];
     static worker workers[N_WORKERS];

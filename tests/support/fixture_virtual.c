@@ -33,6 +33,7 @@ static const char *make_device(fixture *f, const fixture_setup *setup) {
     options.lag = setup->lag;
     options.seed = setup->seed;
     options.log_calls = setup->log_calls;
+    options.n_devices = setup->n_devices;
     options.detect = 1;
     f->capacity_bytes = options.capacity_bytes;
     NEED_OK(ductile_virtual_create(&f->gpu, &options));

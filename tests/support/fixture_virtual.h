@@ -26,7 +26,8 @@ typedef struct fixture_setup {
     uint64_t seed;
     uint64_t log_calls;
     size_t n_streams;
-    const char *conf; /* options, as in DUCTILE_CONF */
+    uint32_t n_devices; /* of the machine */
+    const char *conf;   /* options, as in DUCTILE_CONF */
     ductile_log_fn log;
     void *log_user;
 } fixture_setup;
