@@ -215,6 +215,9 @@ static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
     if (serve(a, r)) {
         return DUCTILE_OK;
     }
+    if (r->pool == NULL && dvmm_is_surely_capturing(a->driver, r->stream)) {
+        return DUCTILE_ERR_CAPTURING; /* what a graph uses must be kept for it, in a pool */
+    }
     uint64_t may_retire = r->size / a->granule + 2;
     dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
     status = grow(a, r);

@@ -261,13 +261,6 @@ static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *
     return status == DUCTILE_ERR_OUT_OF_MEMORY ? climb_hard(a, c) : status;
 }
 
-/* What a graph uses must be kept for it, in a pool. */
-static ductile_status attempt_announced(ductile_allocator *a, dpool_climb *c) {
-    const dpool_request *r = c->request;
-    bool is_announced = r->pool != NULL || !dvmm_is_surely_capturing(a->driver, r->stream);
-    return is_announced ? attempt_under_pressure(a, c) : DUCTILE_ERR_CAPTURING;
-}
-
 /* ---- The slow path ------------------------------------------------------------------------- */
 
 typedef struct situation {
@@ -324,7 +317,8 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     dpool_climb c = {.request = r, .cached_before = s.cached};
     dpool_wait_retired(a, r->pool, r->stream);
     dpool_forget_failure();
-    ductile_status status = r->size <= s.most ? attempt_announced(a, &c) : refuse_at_once(a, r);
+    ductile_status status =
+        r->size <= s.most ? attempt_under_pressure(a, &c) : refuse_at_once(a, r);
     keep_cache_small(a);
     dpool_log_losses(a);
     if (status == DUCTILE_OK) {
