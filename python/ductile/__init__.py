@@ -20,6 +20,7 @@ from ductile._abi import BlockState, Schedule, Stats, Status
 from ductile._buffer import Buffer
 from ductile._core import Allocator, Block, Limits
 from ductile._errors import (
+    BadMessage,
     Busy,
     Capturing,
     CorruptHeap,
@@ -30,6 +31,7 @@ from ductile._errors import (
     ForeignPointer,
     InteriorPointer,
     InvalidArgument,
+    NoDescriptors,
     NotLive,
     NotReady,
     OutOfAddresses,
@@ -47,6 +49,7 @@ __version__ = _abi.VERSION
 
 __all__ = [
     "Allocator",
+    "BadMessage",
     "Block",
     "BlockState",
     "Buffer",
@@ -62,6 +65,7 @@ __all__ = [
     "InteriorPointer",
     "InvalidArgument",
     "Limits",
+    "NoDescriptors",
     "NotLive",
     "NotReady",
     "OutOfAddresses",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ductile._abi import STATUS_SENTENCES, Status
 
 __all__ = [
+    "BadMessage",
     "Busy",
     "Capturing",
     "CorruptHeap",
@@ -16,6 +17,7 @@ __all__ = [
     "ForeignPointer",
     "InteriorPointer",
     "InvalidArgument",
+    "NoDescriptors",
     "NotLive",
     "NotReady",
     "OutOfAddresses",
@@ -95,6 +97,14 @@ class OutOfAddresses(Error):
     """No range of virtual addresses is left. Freeing memory does not cure it."""
 
 
+class NoDescriptors(Error):
+    """Too few file descriptors are left: raise the limit (ulimit -n)."""
+
+
+class BadMessage(Error):
+    """What another process sent is no whole and valid export."""
+
+
 class DeviceUnavailable(Error):
     """No driver, no such device, or one without virtual memory management."""
 
@@ -133,6 +143,8 @@ _CLASSES: dict[int, type[Error]] = {
     Status.ERR_OUT_OF_MEMORY: OutOfMemory,
     Status.ERR_OUT_OF_ADDRESSES: OutOfAddresses,
     Status.ERR_OUT_OF_HOST_MEMORY: OutOfHostMemory,
+    Status.ERR_NO_DESCRIPTORS: NoDescriptors,
+    Status.ERR_BAD_MESSAGE: BadMessage,
     Status.ERR_NO_LIBRARY: DeviceUnavailable,
     Status.ERR_NO_DEVICE: DeviceUnavailable,
     Status.ERR_DRIVER_TOO_OLD: DeviceUnavailable,
