@@ -354,7 +354,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) 
         resuming r = {a, pool};
         status = dvmm_stash_restore(&pool->stash, is_still_paused, &r);
         if (status != DUCTILE_OK) {
-            dpool_vacate(a, pool);
+            dpool_leave_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
         }
     }
     if (status != DUCTILE_OK) {

@@ -29,6 +29,10 @@ void dpool_vacate(ductile_allocator *a, dpool_private *pool);
 /* Puts memory behind the pool again: all of it, or none. ERR_OUT_OF_MEMORY, ... No lock held. */
 ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool);
 
+/* Undoes it without unmapping anything: the pool is bare, and all of its memory stays mapped until
+ * it is brought back. No lock held. */
+void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool);
+
 /* How much memory that takes. No lock held. */
 uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool);
 

@@ -303,3 +303,9 @@ ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
     dpool_slow_leave(a, mode);
     return status;
 }
+
+void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->slow);
+    set_bare(a, pool, true);
+    dti_lock_open(&a->slow);
+}

@@ -239,7 +239,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allo
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool), ERR_BUSY (not paused);
  *            ERR_OUT_OF_MEMORY: recoverable, free memory and call again; ERR_OUT_OF_HOST_MEMORY,
  *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  the pool is paused as before, kept contents included.
+ * On error:  the pool is paused as before, kept contents included; when a copy failed, its memory
+ *            stays mapped until the next try.
  * Threads:   safe.
  * Streams:   contents are in place when it returns.
  * Cost:      a map per handle, as in growth; when memory is short, first a ductile_trim of what is
