@@ -39,14 +39,19 @@ int dvmm_vgpu_can_access_peer(const vgpu *gpu, int device, int *out) {
 }
 
 /* Nobody has measured yet what the driver answers for a device that cannot reach. */
+static int may_be_opened_for(const vgpu *gpu, int device) {
+    if (!is_device(gpu, device)) {
+        return DVMM_INVALID_VALUE;
+    }
+    return can_reach(gpu, device) ? DVMM_SUCCESS : DVMM_INVALID_DEVICE;
+}
+
 int dvmm_vgpu_set_access_for(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access,
                              const int *devices, size_t n_devices) {
-    for (size_t i = 0; i < n_devices; i++) {
-        if (!is_device(gpu, devices[i]) || !can_reach(gpu, devices[i])) {
-            return DVMM_INVALID_DEVICE;
-        }
-    }
     int code = n_devices > 0 ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
+    for (size_t i = 0; i < n_devices && code == DVMM_SUCCESS; i++) {
+        code = may_be_opened_for(gpu, devices[i]);
+    }
     for (size_t i = 0; i < n_devices && code == DVMM_SUCCESS; i++) {
         code = dvmm_vgpu_set_device_access(gpu, addr, size, devices[i], access);
     }
@@ -177,7 +182,7 @@ int dvmm_vgpu_phys_import(vgpu *gpu, const dvmm_shared *shared, dvmm_phys *out) 
     travelling name;
     if (!read_name(shared, &name) || name.magic != MAGIC ||
         (name.handle_types & shared->type) == 0) {
-        return DVMM_INVALID_VALUE;
+        return shared->type == DVMM_SHARE_FD ? DVMM_UNKNOWN : DVMM_INVALID_VALUE;
     }
     if (name.gpu == gpu->identity) {
         return import_own(gpu, &name, out);

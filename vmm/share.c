@@ -138,7 +138,8 @@ ductile_status dvmm_imported_open(dvmm_handle_store *store, uint64_t bytes, uint
 static ductile_status blame_sender(ductile_status status) {
     int code = dvmm_last_code();
     bool is_senders = code == DVMM_INVALID_VALUE || code == DVMM_NOT_SUPPORTED ||
-                      code == DVMM_INVALID_HANDLE || code == DVMM_OPERATING_SYSTEM;
+                      code == DVMM_INVALID_HANDLE || code == DVMM_OPERATING_SYSTEM ||
+                      code == DVMM_UNKNOWN; /* an H200's answer to a descriptor of anything else */
     return status != DUCTILE_OK && is_senders ? DUCTILE_ERR_BAD_MESSAGE : status;
 }
 

@@ -38,9 +38,6 @@ const conformance_row *conformance_row_at(size_t index);
  * not. */
 const char *conformance_why_different(const char *row_name);
 
-/* Whether the kept file may lack a line for the row, because no device has been asked yet. */
-bool conformance_is_unmeasured(const char *row_name);
-
 /* ---- Running (conformance_run.c) ----------------------------------------------------------- */
 
 typedef struct conformance_device {

@@ -60,18 +60,6 @@ static bool matches(const char *pattern, const char *name) {
            strcmp(star + 1, name + length - tail) == 0;
 }
 
-/* Rows that no device has been asked yet: the virtual GPU answers by the documentation alone. */
-static const char *const unmeasured[] = {"peer.*", "share.*"};
-
-bool conformance_is_unmeasured(const char *row_name) {
-    for (size_t i = 0; i < COUNT_OF(unmeasured); i++) {
-        if (matches(unmeasured[i], row_name)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 const char *conformance_why_different(const char *row_name) {
     for (size_t i = 0; i < COUNT_OF(differences); i++) {
         if (matches(differences[i].name, row_name)) {
