@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -57,6 +58,7 @@ typedef struct stage {
     ductile_stream stream; /* captured */
     ductile_stream other;  /* launched on, too */
     _Atomic bool is_over;
+    _Atomic uint64_t n_open;  /* other threads that have opened all they need */
     _Atomic uint64_t n_steps; /* of the other threads */
     pthread_mutex_t lock;
     char why[512]; /* the first complaint of another thread */
@@ -167,6 +169,7 @@ static const char *be_neighbour(neighbour *n) {
     for (int i = 0; i < 2; i++) {
         NEED_OK(dvmm_stream_create(n->s->graphs.driver, &n->streams[i]));
     }
+    atomic_fetch_add(&n->s->n_open, 1);
     while (!atomic_load(&n->s->is_over)) {
         TRY(breathe(n));
         TRY(trim_or_check(n));
@@ -340,6 +343,11 @@ static const char *test_all(stage *s) {
 
 /* ---- The play ------------------------------------------------------------------------------ */
 
+static void pass_time(void) {
+    const struct timespec moment = {.tv_nsec = 1000000};
+    (void)nanosleep(&moment, NULL);
+}
+
 static const char *with_neighbours(stage *s) {
     static neighbour neighbours[MOST_THREADS];
     pthread_t threads[MOST_THREADS];
@@ -350,6 +358,9 @@ static const char *with_neighbours(stage *s) {
         if (pthread_create(&threads[n], NULL, live_beside, &neighbours[n]) != 0) {
             break;
         }
+    }
+    while (atomic_load(&s->n_open) < n && !atomic_load(&s->is_over)) {
+        pass_time(); /* who opens a device loads kernels, which captures do not survive */
     }
     const char *why = n < s->request->n_threads ? "a thread cannot be made" : test_all(s);
     atomic_store(&s->is_over, true);
