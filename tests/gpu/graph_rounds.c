@@ -8,7 +8,7 @@
  *     that the first one gave, and no pattern of the graph or of the others may be damaged;
  *   - captures many times in each of the three modes: no capture may be invalidated.
  *
- *     captures [--device N] [--launches N] [--captures N] [--threads N]
+ *     graph_rounds [--device N] [--launches N] [--captures N] [--threads N]
  *
  * The others are in the capture mode that threads have by default; besides the allocator's calls
  * they make none but launches, which no capture minds. Ends with 1 when anything is wrong, also
@@ -371,18 +371,18 @@ int main(int argc, char **argv) {
     static rig t = {.request = {.launches = 1000, .captures = 1000, .threads = 3}};
     char reason[512] = "";
     if (!parse(&t.request, argc, argv)) {
-        (void)fprintf(stderr, "usage: captures [--device N] [--launches N] [--captures N] "
+        (void)fprintf(stderr, "usage: graph_rounds [--device N] [--launches N] [--captures N] "
                               "[--threads N]\n");
         return EXIT_BROKEN;
     }
     if (dvmm_open_cuda(t.request.device, &t.driver, reason, sizeof reason) != DUCTILE_OK) {
-        (void)fprintf(stderr, "captures: skipped: %s\n", reason);
+        (void)fprintf(stderr, "graph_rounds: skipped: %s\n", reason);
         return EXIT_NO_DEVICE;
     }
     const char *why = run(&t);
     (void)fflush(stdout);
     if (why != NULL) {
-        (void)fprintf(stderr, "captures: %s (driver's code %d)\n", why, dvmm_last_code());
+        (void)fprintf(stderr, "graph_rounds: %s (driver's code %d)\n", why, dvmm_last_code());
         return EXIT_BROKEN;
     }
     (void)printf("passed\n");
