@@ -27,15 +27,6 @@ static ductile_status make_buffers(dvmm_stash *stash) {
     return status;
 }
 
-void dvmm_stash_drop(dvmm_stash *stash) {
-    while (stash->n_buffers > 0) {
-        (void)dvmm_host_free(stash->driver, stash->buffers[--stash->n_buffers]);
-    }
-    free(stash->buffers);
-    free(stash->pieces);
-    *stash = (dvmm_stash){0};
-}
-
 /* ---- Copies -------------------------------------------------------------------------------- */
 
 typedef ductile_status (*copy_fn)(dvmm_driver *driver, uint8_t *host, ductile_addr addr,
@@ -82,23 +73,44 @@ static ductile_status copy_on(const dvmm_stash *stash, ductile_stream stream, co
         }
         at += piece->size;
     }
-    ductile_status waited = dvmm_stream_sync(stash->driver, stream);
-    return status == DUCTILE_OK ? waited : status;
+    return status;
 }
 
-static ductile_status copy_all(const dvmm_stash *stash, copy_fn copy,
-                               bool (*wants)(void *user, ductile_addr addr), void *user) {
-    ductile_stream stream = NULL;
-    if (stash->n_pieces == 0) {
-        return DUCTILE_OK;
+/* Waits for the copies. A stream that cannot be waited for is kept: they may land at any time. */
+static ductile_status finish(dvmm_stash *stash) {
+    ductile_status status =
+        stash->busy != NULL ? dvmm_stream_sync(stash->driver, stash->busy) : DUCTILE_OK;
+    if (status == DUCTILE_OK && stash->busy != NULL) {
+        (void)dvmm_stream_destroy(stash->driver, stash->busy);
+        stash->busy = NULL;
     }
-    ductile_status status = dvmm_stream_create(stash->driver, &stream);
+    return status;
+}
+
+static ductile_status copy_all(dvmm_stash *stash, copy_fn copy,
+                               bool (*wants)(void *user, ductile_addr addr), void *user) {
+    ductile_status status = finish(stash); /* those of a try before */
+    if (status != DUCTILE_OK || stash->n_pieces == 0) {
+        return status;
+    }
+    status = dvmm_stream_create(stash->driver, &stash->busy);
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = copy_on(stash, stream, copy, wants, user);
-    (void)dvmm_stream_destroy(stash->driver, stream);
-    return status;
+    status = copy_on(stash, stash->busy, copy, wants, user);
+    ductile_status finished = finish(stash);
+    return status == DUCTILE_OK ? finished : status;
+}
+
+/* Page-locked memory that a copy may still read is left to the process's end. */
+void dvmm_stash_drop(dvmm_stash *stash) {
+    bool is_idle = finish(stash) == DUCTILE_OK;
+    while (is_idle && stash->n_buffers > 0) {
+        (void)dvmm_host_free(stash->driver, stash->buffers[--stash->n_buffers]);
+    }
+    free(stash->buffers);
+    free(stash->pieces);
+    *stash = (dvmm_stash){0};
 }
 
 /* ---- Saving and restoring ------------------------------------------------------------------ */
@@ -119,7 +131,7 @@ ductile_status dvmm_stash_save(dvmm_stash *stash, dvmm_driver *driver, dvmm_piec
     return status;
 }
 
-ductile_status dvmm_stash_restore(const dvmm_stash *stash,
-                                  bool (*wants)(void *user, ductile_addr addr), void *user) {
+ductile_status dvmm_stash_restore(dvmm_stash *stash, bool (*wants)(void *user, ductile_addr addr),
+                                  void *user) {
     return copy_all(stash, copy_in, wants, user);
 }

@@ -25,6 +25,7 @@ typedef struct dvmm_stash {
     uint8_t **buffers; /* page-locked, BUFFER_BYTES each but the last */
     uint64_t n_buffers;
     uint64_t bytes;
+    ductile_stream busy; /* copies on it are not known complete, because a wait failed; or NULL */
 } dvmm_stash;
 
 /* Copies the pieces to the host; takes `pieces` (malloc'd) over, also on failure. On failure the
@@ -33,8 +34,8 @@ ductile_status dvmm_stash_save(dvmm_stash *stash, dvmm_driver *driver, dvmm_piec
                                uint64_t n_pieces);
 
 /* Copies back the pieces that `wants` says yes to, and waits for it. The stash stays as it is. */
-ductile_status dvmm_stash_restore(const dvmm_stash *stash,
-                                  bool (*wants)(void *user, ductile_addr addr), void *user);
+ductile_status dvmm_stash_restore(dvmm_stash *stash, bool (*wants)(void *user, ductile_addr addr),
+                                  void *user);
 
 /* Frees what it holds. An empty stash is all zeros. */
 void dvmm_stash_drop(dvmm_stash *stash);
