@@ -241,9 +241,9 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *
     dti_lock_take(&a->hot);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
-        bool may_be_due = ++arena->alloc_epoch >= arena->chores_at;
+        arena->alloc_epoch++;
         b = dpool_serve_locked(a, arena, size, requested);
-        if (__builtin_expect(may_be_due, 0)) {
+        if (__builtin_expect(arena->alloc_epoch >= arena->chores_at, 0)) {
             what = note_chores_locked(a, arena);
         }
     }
