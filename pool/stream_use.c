@@ -116,21 +116,30 @@ static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thre
     return use->stream == stream && use->thread == thread && !use->is_gone;
 }
 
-/* The stream's uses of live blocks refer to the marker from now on (NULL: they wait for the whole
- * context). */
-static void end_uses_locked(ductile_allocator *a, ductile_stream stream, dvmm_marker *m) {
+static void end_uses_of(dpool_use *uses, ductile_stream stream, dvmm_marker *m) {
     uint64_t thread = dpool_thread_of(stream);
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (is_use_of(use, stream, thread) && use->marker == NULL) {
+            use->is_gone = true;
+            use->marker = m;
+            if (m != NULL) {
+                dvmm_marker_hold(m);
+            }
+        }
+    }
+}
+
+/* The stream's uses of live blocks refer to the marker from now on (NULL: they wait for the whole
+ * context), and so do those of pending ones whose marker was to be made up for later. */
+static void end_uses_locked(ductile_allocator *a, ductile_stream stream, dvmm_marker *m) {
     uint64_t cursor = 0;
     for (dpool_block *b = dpool_map_next(&a->map, &cursor); b != NULL;
          b = dpool_map_next(&a->map, &cursor)) {
-        for (dpool_use *use = b->uses; use != NULL; use = use->next) {
-            if (is_use_of(use, stream, thread)) {
-                use->is_gone = true;
-                use->marker = m;
-                if (m != NULL) {
-                    dvmm_marker_hold(m);
-                }
-            }
+        end_uses_of(b->uses, stream, m);
+    }
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (dpool_use *uses = arena->pending_first; uses != NULL; uses = uses->pending_next) {
+            end_uses_of(uses, stream, m);
         }
     }
 }

@@ -12,7 +12,8 @@
 /* Adds a use to the live block at addr. No lock held. */
 ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream);
 
-/* The stream ends: live blocks recorded for it need not name it at their free. No lock held. */
+/* The stream ends: what is recorded for it need not name it any more. Slow lock held, hot lock
+ * not. */
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream);
 
 /* The block has just left the address map with its uses: it becomes PENDING, and is in transit

@@ -63,6 +63,23 @@ static void end_capture(void) {
     assert_ok(ductile_pool_end(a, GRAPH));
 }
 
+/* What the capture kept from being marked is marked when the stream is named done: its handle may
+ * name another stream when the pool is ended. */
+Test(captures, stream_named_done_before_its_pool_ends_is_not_named_again) {
+    ductile_addr used = alloc(2 * MIB, 0);
+    begin_capture(DVMM_CAPTURE_RELAXED);
+    assert_ok(ductile_free_on(a, used, f.streams[1]));
+    assert_ok(dvmm_capture_end(driver, f.streams[1]));
+    assert_ok(ductile_virtual_fill(f.gpu, used, 1, 512, f.streams[1]));
+    assert_ok(ductile_stream_done(a, f.streams[1]));
+    uint64_t records = ductile_virtual_count(f.gpu, "event_record");
+    assert_ok(ductile_pool_end(a, GRAPH));
+    assert_u64(ductile_virtual_count(f.gpu, "event_record"), records);
+    assert_u64(fixture_stats(a).pending_blocks, 1);
+    assert_ok(ductile_empty_cache(a));
+    assert_u64(fixture_stats(a).reserved_bytes, 0);
+}
+
 /* ---- What others do meanwhile -------------------------------------------------------------- */
 
 /* Everything that may query, record or wait: growth, recorded streams, recycling, healing, trims,
