@@ -73,11 +73,15 @@ static inline bool dpool_is_bare(const dpool_arena *arena) {
     return arena->pool != NULL && arena->pool->is_bare;
 }
 
+/* Can anything of the arena be proven done by its stream's markers? Hot lock held. */
+static inline bool dpool_is_provable(const dpool_arena *arena) {
+    const dpool_private *pool = arena->pool;
+    return pool == NULL || (!pool->awaits_context && pool->phase == DPOOL_RUNNING);
+}
+
 /* FREE blocks of an epoch below this may leave the arena's stream (U2). Hot lock held. */
 static inline uint64_t dpool_proven_epoch(const dpool_arena *arena) {
-    const dpool_private *pool = arena->pool;
-    bool is_proven = pool == NULL || (!pool->awaits_context && pool->phase == DPOOL_RUNNING);
-    return is_proven ? arena->proven_epoch : 0;
+    return dpool_is_provable(arena) ? arena->proven_epoch : 0;
 }
 
 /* The life of the arena's pool that nobody holds now; 0 when it is in none, or held. */

@@ -357,3 +357,41 @@ Test(pause, each_kind_of_call_may_fail_for_a_while) {
     }
     fail_all("unmap", 1); /* done, and then an error */
 }
+
+/* ---- What others take ---------------------------------------------------------------------- */
+
+static void open_eager(void) {
+    fixture_setup setup = {.capacity_bytes = 64 * MIB,
+                           .schedule = DUCTILE_SCHEDULE_LAZY,
+                           .n_streams = 3,
+                           .conf = "recycle:eager"};
+    assert_fine(fixture_open(&f, &setup));
+    a = f.allocator;
+}
+
+/* Nobody holds the pool any more, all work is done, and the requester would wait for more: but
+ * there is no memory behind what is free in it. */
+Test(pause, paused_pool_gives_nothing_to_streams_that_can_wait) {
+    open_eager();
+    ductile_addr hole = 0;
+    ductile_addr other = 0;
+    ductile_addr large = 0;
+    assert_ok(ductile_alloc(a, 40 * MIB, f.streams[1], &other));
+    assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
+    assert_ok(ductile_alloc(a, 8 * MIB, f.streams[0], &hole));
+    assert_ok(ductile_alloc(a, 512, f.streams[0], &blocks[0]));
+    assert_ok(ductile_pool_end(a, WEIGHTS));
+    assert_ok(ductile_free(a, hole));
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pool_release(a, WEIGHTS));
+    assert_ok(ductile_free(a, other));
+    assert_ok(ductile_alloc(a, 60 * MIB, f.streams[2], &large));
+    assert_fine(audit_allocator(a, NULL));
+    assert_ok(ductile_free(a, large));
+    assert_ok(ductile_free(a, blocks[0]));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_fine(fixture_sync_all(&f));
+    assert_ok(ductile_empty_cache(a));
+    assert_u64(fixture_stats(a).reserved_bytes, 0);
+    assert_fine(fixture_close(&f));
+}
