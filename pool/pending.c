@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting on the host for pending memory, the oldest first. */
+/* Waiting on the host for pending memory, the oldest first. Who polls a pending list takes it out
+ * of its arena under the slow lock: with that lock held, nothing is missing. */
 #include "pool/progress.h"
 
 /* Streams that one pass waits for: of each, the last marker of the part of the list it covers,
@@ -81,11 +82,21 @@ static void choose_locked(const ductile_allocator *a, const dpool_arena *own, ui
     }
 }
 
+static void take_both(ductile_allocator *a) {
+    dti_lock_take(&a->slow);
+    dti_lock_take(&a->hot);
+}
+
+static void open_both(ductile_allocator *a) {
+    dti_lock_open(&a->hot);
+    dti_lock_open(&a->slow);
+}
+
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes) {
     awaited w = {.n = 0};
-    dti_lock_take(&a->hot);
+    take_both(a);
     choose_locked(a, own, bytes, &w);
-    dti_lock_open(&a->hot);
+    open_both(a);
     bool any = false;
     for (uint32_t i = 0; i < w.n; i++) {
         any |= dvmm_marker_wait(&a->markers, w.markers[i]) == DUCTILE_OK;
@@ -107,12 +118,12 @@ static uint64_t count_marks(const dpool_use *uses) {
 
 uint64_t dpool_count_pending_marks(ductile_allocator *a) {
     uint64_t n = 0;
-    dti_lock_take(&a->hot);
+    take_both(a);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         for (const dpool_use *u = arena->pending_first; u != NULL; u = u->pending_next) {
             n += count_marks(u);
         }
     }
-    dti_lock_open(&a->hot);
+    open_both(a);
     return n;
 }

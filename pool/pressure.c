@@ -128,11 +128,13 @@ static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *are
 
 static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
     bool hope = false;
+    dti_lock_take(&a->slow); /* no pending list is out of its arena for a poll */
     dti_lock_take(&a->hot);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
         hope = holds_hope_locked(a, arena, own);
     }
     dti_lock_open(&a->hot);
+    dti_lock_open(&a->slow);
     return hope;
 }
 

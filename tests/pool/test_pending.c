@@ -3,8 +3,13 @@
  * Very many pending blocks: what is done about them is counted in driver calls, and grows no faster
  * than they do. The device is lazy, so that all of them are pending until somebody waits.
  */
+#include "pool/grow.h"
+#include "pool/progress.h"
+#include "pool/stream_use.h"
 #include "tests/support/audit.h"
 #include "tests/support/expect.h"
+
+#include <pthread.h>
 
 enum { N_BLOCKS = 100000, N_OTHERS = 3 };
 
@@ -70,4 +75,62 @@ Test(pending, trim_of_many_is_linear) {
               N_BLOCKS);
     assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
     assert_fine(fixture_close(&f));
+}
+
+/* ---- While another thread polls ------------------------------------------------------------ */
+
+/* Holds the pending list out of its arena, as a poll does while it asks the driver. */
+typedef struct slow_poll {
+    dpool_arena *arena;
+    pthread_barrier_t has_taken;
+} slow_poll;
+
+static void *poll_slowly(void *arg) {
+    slow_poll *p = arg;
+    dvmm_capture_mode mode = dpool_slow_enter(f.allocator);
+    dpool_use *waiting = dpool_pending_take(f.allocator, p->arena);
+    (void)pthread_barrier_wait(&p->has_taken);
+    const struct timespec moment = {.tv_nsec = 50000000};
+    (void)nanosleep(&moment, NULL);
+    dpool_pending_append(f.allocator, waiting);
+    dpool_slow_leave(f.allocator, mode);
+    return NULL;
+}
+
+static void begin_slow_poll(slow_poll *p, pthread_t *thread) {
+    p->arena = f.allocator->arenas;
+    cr_assert_eq(pthread_barrier_init(&p->has_taken, NULL, 2), 0);
+    cr_assert_eq(pthread_create(thread, NULL, poll_slowly, p), 0);
+    (void)pthread_barrier_wait(&p->has_taken);
+}
+
+static void end_slow_poll(slow_poll *p, pthread_t thread) {
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    (void)pthread_barrier_destroy(&p->has_taken);
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
+static void make_one_pending(void) {
+    ductile_addr block = 0;
+    assert_ok(ductile_alloc(f.allocator, 2 * MIB, f.streams[0], &block));
+    assert_ok(ductile_free_on(f.allocator, block, f.streams[1]));
+}
+
+Test(pending, blocks_that_another_thread_polls_are_counted) {
+    slow_poll p;
+    pthread_t thread;
+    make_one_pending();
+    begin_slow_poll(&p, &thread);
+    assert_u64(dpool_count_pending_marks(f.allocator), 1);
+    end_slow_poll(&p, thread);
+}
+
+Test(pending, blocks_that_another_thread_polls_are_waited_for) {
+    slow_poll p;
+    pthread_t thread;
+    make_one_pending();
+    begin_slow_poll(&p, &thread);
+    assert_u64(dpool_wait_oldest(f.allocator, NULL, UINT64_MAX), 2 * MIB);
+    end_slow_poll(&p, thread);
 }
