@@ -126,7 +126,8 @@ static const ductile_pool_id GRAPH = {1, 0};
 static const char *is_clean(ductile_status status, const char *call) {
     NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
              status == DUCTILE_ERR_OUT_OF_HOST_MEMORY || status == DUCTILE_ERR_DRIVER ||
-             status == DUCTILE_ERR_OUT_OF_ADDRESSES,
+             status == DUCTILE_ERR_OUT_OF_ADDRESSES ||
+             status == DUCTILE_ERR_CAPTURING, /* a stream that cannot tell may be captured */
          "%s under a driver fault: %s", call, ductile_status_name(status));
     return NULL;
 }
