@@ -225,12 +225,14 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
     return status;
 }
 
-/* The granules of a block that is neither BUSY nor without memory are nobody's to change while the
- * hot lock is held, and neither are their pins. */
+/* The granules of a block that is neither BUSY nor without memory, nor getting it back, are nobody's
+ * to change while the hot lock is held, and neither are their pins. */
 uint32_t dpool_pin_flags_locked(const dpool_block *b) {
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
     const dseg_segment *seg = b->region->seg;
-    if (seg->store->pinned_bytes == 0 || !has_memory || dpool_is_bare(b->region->arena)) {
+    const dpool_private *pool = b->region->arena->pool;
+    bool is_away = pool != NULL && (pool->is_bare || pool->phase == DPOOL_RESUMING);
+    if (seg->store->pinned_bytes == 0 || !has_memory || is_away) {
         return 0;
     }
     span s = span_of(b);

@@ -395,3 +395,35 @@ Test(pause, paused_pool_gives_nothing_to_streams_that_can_wait) {
     assert_u64(fixture_stats(a).reserved_bytes, 0);
     assert_fine(fixture_close(&f));
 }
+
+/* ---- Who looks meanwhile ------------------------------------------------------------------- */
+
+static uint64_t n_looks;
+
+static int look_at_flags(void *user, const ductile_block_info *info) {
+    (void)user;
+    n_looks += (info->flags & DUCTILE_BLOCK_PINNED) != 0;
+    return 0;
+}
+
+/* Another thread may look at any time between two driver calls: no more locks are held then. */
+static void look(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)call, (void)code, (void)address, (void)size;
+    assert_ok(ductile_walk(user, look_at_flags, NULL));
+}
+
+Test(pause, blocks_can_be_looked_at_on_the_way_there_and_back) {
+    open_pool(DUCTILE_POOL_CAPTURE, true);
+    ductile_addr pinned = 0;
+    assert_ok(ductile_alloc(a, 1, f.streams[0], &pinned));
+    assert_ok(ductile_pin(a, pinned));
+    n_looks = 0;
+    dvmm_set_trace(a->driver, look, a, true);
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    dvmm_set_trace(a->driver, NULL, NULL, false);
+    cr_assert_gt(n_looks, 10, "the pinned block was seen each time");
+    assert_ok(ductile_unpin(a, pinned));
+    assert_ok(ductile_free(a, pinned));
+    close_pool();
+}
