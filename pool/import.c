@@ -2,6 +2,7 @@
 #include "pool/import.h"
 
 #include "pool/grow.h"
+#include "pool/progress.h"
 
 #include <stdlib.h>
 
@@ -77,6 +78,17 @@ static void end_leaving(ductile_allocator *a, dpool_import *import, dpool_import
     dti_lock_open(&a->hot);
 }
 
+/* Not beside a capture, which the wait would break. */
+static ductile_status wait_for_all(ductile_allocator *a) {
+    bool captured = false;
+    if (dpool_wait_context(a, &captured)) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    ductile_status refused = captured ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_DRIVER;
+    return status == DUCTILE_OK ? refused : status;
+}
+
 /* The marker of a stream that is gone was recorded when it went, or nothing but a wait for the
  * whole device tells when its work is done. */
 static ductile_status mark_leaving(ductile_allocator *a, dpool_import *import) {
@@ -85,7 +97,7 @@ static ductile_status mark_leaving(ductile_allocator *a, dpool_import *import) {
     if (!import->is_gone) {
         status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
     } else if (import->marker == NULL) {
-        status = dvmm_markers_wait_all(&a->markers);
+        status = wait_for_all(a);
     }
     dvmm_capture_restore(a->driver, mode);
     return status;

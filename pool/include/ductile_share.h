@@ -189,7 +189,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import_bytes(ductile_allocato
  *
  * Arguments: address: as ductile_import gave it; 0 does nothing.
  * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER (no import starts there); ERR_CAPTURING (its stream is
- *            being captured); ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ *            being captured, or the device would have to be waited for beside a capture);
+ *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  the import is still there, except that after a failed unmap its addresses are lost to
  *            the process.
  * Threads:   safe.

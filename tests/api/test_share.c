@@ -204,6 +204,26 @@ Test(share, an_import_outlives_its_stream) {
     cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), -1);
 }
 
+/* Nothing marks the end of its work then but a wait for the whole device, which breaks captures. */
+Test(share, closing_an_import_breaks_no_capture) {
+    const ductile_pool_id graph = {0, 3};
+    ductile_addr there = pass(take(GRANULE));
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "event_record", .nth = 1, .code = 2, .persistent = 1};
+    assert_ok(ductile_virtual_inject(t.f.gpu, &fault));
+    cr_assert_neq(ductile_stream_done(t.importer, t.f.streams[0]), DUCTILE_OK);
+    assert_ok(ductile_virtual_inject(t.f.gpu, NULL));
+    assert_ok(ductile_pool_begin(t.importer, graph, NULL, NULL));
+    assert_ok(ductile_virtual_capture_begin(t.f.gpu, t.f.streams[1], DUCTILE_CAPTURE_RELAXED));
+    assert_status(ductile_import_close(t.importer, there), DUCTILE_ERR_CAPTURING);
+    assert_status(ductile_free(t.importer, there), DUCTILE_ERR_CAPTURING);
+    assert_ok(ductile_virtual_capture_end(t.f.gpu, t.f.streams[1], NULL));
+    assert_ok(ductile_pool_end(t.importer, graph));
+    assert_ok(ductile_pool_release(t.importer, graph));
+    assert_ok(ductile_import_close(t.importer, there));
+    check_both();
+}
+
 Test(share, an_import_is_told_apart_from_memory_of_ours) {
     ductile_addr there = pass(take(GRANULE));
     ductile_block_info info = {.struct_size = sizeof info};
