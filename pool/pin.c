@@ -225,8 +225,8 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
     return status;
 }
 
-/* The granules of a block that is neither BUSY nor without memory, nor getting it back, are nobody's
- * to change while the hot lock is held, and neither are their pins. */
+/* The granules of a block that is neither BUSY nor without memory, nor getting it back, are
+ * nobody's to change while the hot lock is held, and neither are their pins. */
 uint32_t dpool_pin_flags_locked(const dpool_block *b) {
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
     const dseg_segment *seg = b->region->seg;
