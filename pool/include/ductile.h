@@ -392,9 +392,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
 /*
  * X(name, meaning). All 64-bit. They obey, at any time:
  *   requested_bytes <= allocated_bytes
- *   reserved_bytes  = allocated_bytes + free_bytes + pending_bytes + cached_bytes +
- * quarantined_bytes where each counts physical memory: an address still mapping memory that already
- * serves elsewhere (retiring) is not counted twice.
+ *   reserved_bytes  = allocated_bytes + free_bytes + pending_bytes + cached_bytes
+ *                     + quarantined_bytes
+ * Each counts physical memory: an address still mapping memory that already serves elsewhere
+ * (retiring) is not counted twice.
  */
 #define DUCTILE_STATS_MAP(X)                                                                       \
     X(requested_bytes, "bytes asked for by live blocks")                                           \

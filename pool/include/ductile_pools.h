@@ -77,8 +77,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_retain(ductile_allocator
  * Streams:   open a capture pool before the capture begins, and end it after the capture ended:
  *            only between the two does Ductile know of the capture.
  * Cost:      waits for the whole device when released capture pools hold memory, and no other pool
- *            of captures is open: during the capture nobody could. A capture pool is opened only
- * when no thread is inside such a wait for this allocator (it would break the capture).
+ *            of captures is open: during the capture nobody could. Also waits for a thread that is
+ *            inside such a wait for this allocator, which would break the capture.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_begin(ductile_allocator *allocator,
                                                               ductile_pool_id id,

@@ -78,9 +78,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc_one_handle(ductile_allo
  *
  * Arguments: device: its ordinal.
  * Returns:   DUCTILE_OK, also when it has access already; ERR_UNSUPPORTED (the two GPUs cannot
- * reach each other), ERR_NO_DEVICE, ERR_INVALID_ARGUMENT (this allocator's own device), ERR_DRIVER,
- * ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED. On error:  it has access to nothing, as far as the
- * driver lets access be taken back. Threads:   safe; other threads' allocations that must map wait.
+ *            reach each other), ERR_NO_DEVICE, ERR_INVALID_ARGUMENT (this allocator's own device),
+ *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  it has access to nothing, as far as the driver lets access be taken back.
+ * Threads:   safe; other threads' allocations that must map wait.
  * Cost:      one driver call for each run of mapped memory; its price is by handle.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_enable_peer(ductile_allocator *allocator,
