@@ -27,7 +27,7 @@ static uint32_t live_above(const vgpu_shadow *shadow, uint64_t offset) {
 
 static bool insert(vgpu_shadow *shadow, uint32_t i, vgpu_live live) {
     if (shadow->n_lives == shadow->lives_room) {
-        uint32_t room = 2 * shadow->lives_room + 2;
+        uint32_t room = 2 * shadow->lives_room + 1;
         vgpu_live *lives = realloc(shadow->lives, room * sizeof(*lives));
         if (lives == NULL) {
             return false;

@@ -36,7 +36,7 @@ static void report(vgpu *gpu, ductile_violation kind, const ductile_virtual_side
 
 static bool add_touch(vgpu *gpu, vgpu_shadow *shadow, vgpu_touch touch) {
     if (shadow->n_touches == shadow->touches_room) {
-        uint32_t room = 2 * shadow->touches_room + 4;
+        uint32_t room = 2 * shadow->touches_room + 1;
         vgpu_touch *touches = realloc(shadow->touches, room * sizeof(*touches));
         if (touches == NULL) {
             dvmm_vgpu_stop_detecting(gpu);
@@ -129,7 +129,7 @@ static vgpu_access *user_of(vgpu *gpu, vgpu_users *users, uint32_t lane) {
         }
     }
     if (i == users->room) {
-        uint32_t room = 2 * users->room + 2;
+        uint32_t room = 2 * users->room + 1;
         vgpu_access *last = realloc(users->last, room * sizeof(*last));
         if (last == NULL) {
             dvmm_vgpu_stop_detecting(gpu);
