@@ -583,6 +583,42 @@ def test_a_checkpoint_is_restored_by_address(play: Callable[[str], str]) -> None
     )
 
 
+# ---- Sharing -----------------------------------------------------------------------------------
+
+
+def test_a_receiver_that_stalls_does_not_stall_frees_of_other_blocks(
+    play: Callable[[str], str],
+) -> None:
+    play(
+        """
+        import socket, threading
+
+        shared, other = alloc(4 * MIB), alloc(4 * MIB)
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        call("probe_share", ctypes.c_void_p(shared), ctypes.byref(data), ctypes.byref(size))
+        handle = ctypes.string_at(data.value, size.value)
+        receiver = socket.socket(socket.AF_UNIX)
+        receiver.settimeout(20)
+        receiver.connect(b"\\0" + handle[4:28])
+        receiver.send(handle[32:])
+        assert receiver.recv(1)  # the export has begun; no answer follows
+
+        def free_in_background(address):
+            thread = threading.Thread(target=free, args=(address,))
+            thread.start()
+            thread.join(5)
+            return thread
+
+        assert not free_in_background(other).is_alive()
+        own = free_in_background(shared)
+        assert own.is_alive()  # not while it is being passed
+        receiver.close()
+        own.join(20)
+        assert not own.is_alive()
+        """
+    )
+
+
 # ---- Queries -----------------------------------------------------------------------------------
 
 

@@ -125,6 +125,16 @@ API const char *probe_base(void *ptr, void **base, size_t *size) {
     return guarded([&] { *base = caching::getBaseAllocation(ptr, size); });
 }
 
+/* The bytes that PyTorch passes to another process for the block. */
+API const char *probe_share(void *ptr, const char **bytes, size_t *size) {
+    static std::string handle;
+    return guarded([&] {
+        handle = caching::get()->shareIpcHandle(ptr).handle;
+        *bytes = handle.data();
+        *size = handle.size();
+    });
+}
+
 /* How many events of each kind a tracker heard. */
 API const char *probe_listen(int *counts) {
     return guarded([&] {

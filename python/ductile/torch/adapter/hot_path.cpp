@@ -15,7 +15,7 @@ namespace {
 /* ---- Memory straight from the driver -------------------------------------------------------- */
 
 std::mutex uncached_mutex;
-std::unordered_map<void *, DeviceIndex> uncached;
+auto &uncached = *new std::unordered_map<void *, DeviceIndex>(); /* freed from at exit, too */
 
 void *take_uncached(Device &device, size_t size, cudaStream_t stream) {
     const c10::cuda::CUDAGuard guard(device.index);

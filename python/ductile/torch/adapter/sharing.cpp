@@ -20,6 +20,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -79,11 +81,14 @@ constexpr socklen_t kAddressBytes = offsetof(sockaddr_un, sun_path) + 1 + kNameB
 
 struct Export {
     uint64_t serial = 0;
-    int taken = 0; /* by importers: as often it is to be taken back */
+    int taken = 0;             /* by importers: as often it is to be taken back */
+    bool is_under_way = false; /* being passed: its block is not freed meanwhile */
 };
 
+/* Never destroyed: blocks are freed, and asked for, while and after static objects are. */
 std::mutex exports_mutex;
-std::map<void *, Export> exports;
+auto &exports = *new std::map<void *, Export>();
+auto &export_ended = *new std::condition_variable();
 uint64_t last_serial = 0;
 std::string socket_name;
 
@@ -94,34 +99,56 @@ bool is_own_user(int fd) {
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-/* The mutex stays held, so that the block is not freed between the check and the export. */
+/* Marks the block as being passed. False: it is gone; the importer sees the end of the connection.
+ */
+bool begin_export(const Request &request) {
+    const std::lock_guard<std::mutex> lock(exports_mutex);
+    auto found = exports.find(to_pointer(request.address));
+    if (found == exports.end() || found->second.serial != request.serial || request.device < 0 ||
+        request.device >= n_devices) {
+        return false;
+    }
+    found->second.is_under_way = true;
+    return true;
+}
+
+void end_export(const Request &request, bool is_taken) {
+    {
+        const std::lock_guard<std::mutex> lock(exports_mutex);
+        Export &entry = exports[to_pointer(request.address)];
+        entry.taken += is_taken ? 1 : 0;
+        entry.is_under_way = false;
+    }
+    export_ended.notify_all();
+}
+
+/* No mutex is held while the other process answers: only the block's own free waits for that. */
 void answer(int fd) {
     Request request = {};
     if (!is_own_user(fd) ||
-        recv(fd, &request, sizeof request, MSG_WAITALL) != static_cast<ssize_t>(sizeof request)) {
+        recv(fd, &request, sizeof request, MSG_WAITALL) != static_cast<ssize_t>(sizeof request) ||
+        !begin_export(request)) {
         return;
     }
-    void *ptr = to_pointer(request.address);
-    const std::lock_guard<std::mutex> lock(exports_mutex);
-    auto found = exports.find(ptr);
-    if (found == exports.end() || found->second.serial != request.serial || request.device < 0 ||
-        request.device >= n_devices) {
-        return; /* the block is gone: the importer sees the end of the connection */
-    }
     ductile_allocator *a = devices[request.device].allocator.load();
-    if (ductile_export(a, request.address, fd) == DUCTILE_OK) {
-        found->second.taken++;
-    }
+    end_export(request, ductile_export(a, request.address, fd) == DUCTILE_OK);
+}
+
+/* Descriptors or memory that are short now may be there again soon. */
+bool is_passing(int error) {
+    return error == EINTR || error == ECONNABORTED || error == EMFILE || error == ENFILE ||
+           error == ENOBUFS || error == ENOMEM;
 }
 
 void serve(int listener) {
     for (;;) {
         Socket connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
         if (connection.fd < 0) {
-            if (errno == EINTR || errno == ECONNABORTED) {
-                continue;
+            if (!is_passing(errno)) {
+                return;
             }
-            return;
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            continue;
         }
         connection.limit_waiting();
         answer(connection.fd);
@@ -212,8 +239,12 @@ std::shared_ptr<void> import_block(const Handle &handle) {
 void forget_export(ductile_allocator *a, void *ptr) {
     int taken = 0;
     {
-        const std::lock_guard<std::mutex> lock(exports_mutex);
+        std::unique_lock<std::mutex> lock(exports_mutex);
         auto found = exports.find(ptr);
+        while (found != exports.end() && found->second.is_under_way) {
+            export_ended.wait(lock);
+            found = exports.find(ptr);
+        }
         if (found == exports.end()) {
             return;
         }
