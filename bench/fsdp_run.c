@@ -322,18 +322,6 @@ static void run_on_stage(run *r) {
     stage_end_contender(&r->stage);
 }
 
-static void note_violations(const stage *s, fsdp_result *result) {
-    ductile_virtual_state state = {.struct_size = sizeof state};
-    if (s->gpu == NULL || ductile_virtual_get_state(s->gpu, &state) != DUCTILE_OK) {
-        return;
-    }
-    result->violations = state.violations;
-    if (state.violations > 0) {
-        ductile_virtual_last_violation(s->gpu, result->last_violation,
-                                       sizeof result->last_violation);
-    }
-}
-
 void fsdp_run(const fsdp_run_spec *spec, fsdp_result *result) {
     run r = {.spec = spec, .result = result};
     const stage_plan plan = {.device = spec->device,
@@ -350,6 +338,7 @@ void fsdp_run(const fsdp_run_spec *spec, fsdp_result *result) {
         return;
     }
     run_on_stage(&r);
-    note_violations(&r.stage, result);
+    result->violations =
+        stage_violations(&r.stage, result->last_violation, sizeof result->last_violation);
     stage_close(&r.stage);
 }

@@ -387,18 +387,6 @@ static void run_passes(replay *r) {
     r->result->forced_gates = atomic_load(&r->gates.n_forced);
 }
 
-static void note_violations(const stage *s, replay_result *result) {
-    ductile_virtual_state state = {.struct_size = sizeof state};
-    if (s->gpu == NULL || ductile_virtual_get_state(s->gpu, &state) != DUCTILE_OK) {
-        return;
-    }
-    result->violations = state.violations;
-    if (state.violations > 0) {
-        ductile_virtual_last_violation(s->gpu, result->last_violation,
-                                       sizeof result->last_violation);
-    }
-}
-
 static void run_on_stage(replay *r) {
     const trace *t = r->spec->trace;
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
@@ -430,7 +418,8 @@ void replay_run(const replay_spec *spec, replay_result *result) {
     if (status == DUCTILE_OK) {
         run_on_stage(&r);
         stage_end_contender(&r.stage);
-        note_violations(&r.stage, result);
+        result->violations =
+            stage_violations(&r.stage, result->last_violation, sizeof result->last_violation);
         stage_close(&r.stage);
     } else {
         result->outcome = status == DUCTILE_ERR_UNSUPPORTED ? REPLAY_ABSENT : REPLAY_FAILED;

@@ -110,3 +110,15 @@ void stage_close(stage *s) {
     }
     *s = (stage){0};
 }
+
+uint64_t stage_violations(const stage *s, char *last, size_t size) {
+    ductile_virtual_state state = {.struct_size = sizeof state};
+    last[0] = '\0';
+    if (s->gpu == NULL || ductile_virtual_get_state(s->gpu, &state) != DUCTILE_OK) {
+        return 0;
+    }
+    if (state.violations > 0) {
+        ductile_virtual_last_violation(s->gpu, last, size);
+    }
+    return state.violations;
+}

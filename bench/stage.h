@@ -49,6 +49,9 @@ typedef struct stage {
 ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);
 void stage_close(stage *s);
 
+/* What the virtual GPU has recorded of misuse, and the last of it as text; 0 and "" on CUDA. */
+uint64_t stage_violations(const stage *s, char *last, size_t size);
+
 /* Ends the contender alone, so that what it left behind can be seen before stage_close. */
 void stage_end_contender(stage *s);
 

@@ -28,14 +28,13 @@ static inline dpool_block *block_of(uint64_t slot) {
 }
 
 uint64_t dpool_map_next_capacity(const dpool_map *map) {
-    return (uint64_t)1 << (map->slots == NULL ? FIRST_LOG2 : map->log2_capacity + 1);
+    return map->slots == NULL ? (uint64_t)1 << FIRST_LOG2 : 2 * (map->mask + 1);
 }
 
 uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity) {
     dpool_map old = *map;
     map->slots = slots;
-    map->log2_capacity = 63u - (unsigned)__builtin_clzll(capacity);
-    map->shift = 64u - map->log2_capacity;
+    map->shift = (unsigned)__builtin_clzll(capacity) + 1;
     map->mask = capacity - 1;
     map->max_count = capacity / 4;
     map->count = 0;
@@ -81,14 +80,11 @@ static inline uint64_t slot_of(const dpool_map *map, ductile_addr addr) {
     uint64_t hash = hash_of(addr);
     uint64_t at = home_of(map, hash);
     uint64_t slot = map->slots[at];
-    while (slot == 0 || !is_of(slot, hash, addr)) {
-        if (slot == 0) {
-            return NOT_FOUND;
-        }
+    while (slot != 0 && !is_of(slot, hash, addr)) {
         at = (at + 1) & map->mask;
         slot = map->slots[at];
     }
-    return at;
+    return slot != 0 ? at : NOT_FOUND;
 }
 
 dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr) {

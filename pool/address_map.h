@@ -16,7 +16,6 @@
 
 typedef struct dpool_map {
     uint64_t *slots;
-    unsigned log2_capacity;
     unsigned shift; /* of a hash, to its home */
     uint64_t mask;
     uint64_t count;

@@ -405,6 +405,16 @@ void dpool_publish_store(ductile_allocator *a) {
     dti_lock_open(&a->hot);
 }
 
+void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
+    dpool_region *region = b->region; /* the block may become part of another */
+    if (status == DUCTILE_OK) {
+        (void)dpool_make_gap_locked(a, b);
+    } else {
+        b->state = DPOOL_QUARANTINED;
+    }
+    dpool_publish_locked(a, region);
+}
+
 /* ---- Room for hits ------------------------------------------------------------------------- */
 
 static ductile_status grow_map(ductile_allocator *a) {

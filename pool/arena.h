@@ -293,6 +293,10 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region);
 /* The same for the store alone. Slow lock held, hot lock not. */
 void dpool_publish_store(ductile_allocator *a);
 
+/* The driver has unmapped the span, or refused to: GAP or QUARANTINED, and published. Both locks.
+ */
+void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
+
 /* ---- Room for hits ------------------------------------------------------------------------- */
 
 /* Makes sure of `n_nodes` spare nodes and room in the address map. Slow lock held, hot lock not. */

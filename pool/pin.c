@@ -262,7 +262,7 @@ ductile_status ductile_pin(ductile_allocator *a, ductile_addr address) {
     return status;
 }
 
-ductile_status ductile_unpin(ductile_allocator *a, ductile_addr address) {
+ductile_status dpool_pin_end(ductile_allocator *a, ductile_addr address, dpool_pin_kind kind) {
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -271,7 +271,11 @@ ductile_status ductile_unpin(ductile_allocator *a, ductile_addr address) {
         return status;
     }
     dti_lock_take(&a->slow);
-    status = dpool_pin_drop(a, address, DPOOL_PIN_PLACE);
+    status = dpool_pin_drop(a, address, kind);
     dti_lock_open(&a->slow);
     return status;
+}
+
+ductile_status ductile_unpin(ductile_allocator *a, ductile_addr address) {
+    return dpool_pin_end(a, address, DPOOL_PIN_PLACE);
 }

@@ -62,6 +62,10 @@ ductile_status dpool_pin_add(struct ductile_allocator *a, ductile_addr addr, dpo
 /* Takes one pin back. As above. The errors of a pointer that has no such pin. */
 ductile_status dpool_pin_drop(struct ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind);
 
+/* The whole of a public call that takes one back. No lock held. */
+ductile_status dpool_pin_end(struct ductile_allocator *a, ductile_addr address,
+                             dpool_pin_kind kind);
+
 /* Descriptors kept open for the same granules, or NULL. Pre: it is exported. Slow lock held. */
 const dpool_kept *dpool_pin_kept(const struct ductile_allocator *a, const dpool_pinned *what);
 

@@ -49,15 +49,9 @@ static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint6
 }
 
 static void settle_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
-    dpool_region *region = b->region;
     dti_lock_take(&a->hot);
     a->counts.retiring -= b->size;
-    if (status == DUCTILE_OK) {
-        (void)dpool_make_gap_locked(a, b);
-    } else {
-        b->state = DPOOL_QUARANTINED;
-    }
-    dpool_publish_locked(a, region);
+    dpool_settle_unmapped_locked(a, b, status);
     dti_lock_open(&a->hot);
 }
 

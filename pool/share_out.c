@@ -276,15 +276,5 @@ ductile_status ductile_export_bytes(ductile_allocator *a, ductile_addr address, 
 }
 
 ductile_status ductile_unexport(ductile_allocator *a, ductile_addr address) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status == DUCTILE_ERR_EXITING || status == DUCTILE_ERR_FORKED) {
-        return status;
-    }
-    dti_lock_take(&a->slow);
-    status = dpool_pin_drop(a, address, DPOOL_PIN_EXPORT);
-    dti_lock_open(&a->slow);
-    return status;
+    return dpool_pin_end(a, address, DPOOL_PIN_EXPORT);
 }

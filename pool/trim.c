@@ -196,12 +196,7 @@ static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {
     region->arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    if (status == DUCTILE_OK) {
-        (void)dpool_make_gap_locked(a, b);
-    } else {
-        b->state = DPOOL_QUARANTINED;
-    }
-    dpool_publish_locked(a, region);
+    dpool_settle_unmapped_locked(a, b, status);
     dti_lock_open(&a->hot);
     return status;
 }
