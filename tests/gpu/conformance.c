@@ -2,7 +2,7 @@
 /*
  * Prints what a device answers, one line a row, and compares it with a file of such lines.
  *
- *     conformance [--virtual | --device N] [--row NAME] [--compare [FILE]] [--list]
+ *     conformance [--virtual | --device N] [--row PATTERN] [--compare [FILE]] [--list]
  *
  * Without --compare every line goes to standard output: that, below a few lines of provenance, is
  * the file to commit. With it only rows that differ are printed, and a row that differs without
@@ -105,7 +105,7 @@ static int list_rows(void) {
 
 static int run(const request *r, tally *t) {
     if (conformance_run(&r->device, r->only, take_line, t) == 0) {
-        (void)fprintf(stderr, "conformance: no row has the name %s\n", r->only);
+        (void)fprintf(stderr, "conformance: no row has a name like %s\n", r->only);
         return 1;
     }
     if (t->golden != NULL) {

@@ -4,13 +4,20 @@
  * whoever goes first? Two processes, each with an allocator and a driver of its own, are forked
  * before anything is opened; the parent never touches the driver.
  *
- *     share_processes [--virtual] [--device N] [--rounds N] [--deaths N]
+ *     share_processes [--virtual] [--device N] [--import-device N] [--rounds N] [--deaths N]
  *
  * Rounds: one pair of processes passes so many blocks, of changing size. In turn the importer
  * closes first, or the exporter takes its export back, frees the block and gives its memory to the
  * driver first. In the end neither has a descriptor, an address or device memory more than before.
- * Deaths: so many pairs in which the exporter ends without a word after the import, and as many in
- * which the importer does. Ends with 1 when anything was not as it should be, 77 without a device.
+ * Deaths: so many exporters end without a word after the import, and one importer outlives them
+ * all; then as many importers, and one exporter. In the end the device has the memory it had.
+ * Ends with 1 when anything was not as it should be, 77 without the devices it needs.
+ *
+ * With another --import-device the importer works on that GPU, which has to reach the first one.
+ * From the middle of the rounds on, the exporter's GPU is enabled there as well.
+ *
+ * "Memory it had" means within SLACK_BYTES: the driver keeps tables of its own, and every process
+ * on the device counts, so nobody else may use the device meanwhile.
  *
  * With --virtual each process has a virtual GPU of its own: then only what the two say to each
  * other is tested, and bytes are compared in the process that wrote them.
@@ -28,11 +35,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EXIT_BROKEN = 1, EXIT_NO_DEVICE = 77, SECONDS_PER_WORD = 60 };
+enum {
+    EXIT_BROKEN = 1,
+    EXIT_NO_DEVICE = 77,
+    SECONDS_PER_WORD = 60,
+    SLACK_BYTES = 64 << 20,
+    MOST_DEATHS = 256
+};
 
 typedef struct request {
     bool is_virtual;
     int device;
+    int import_device; /* -1: the same */
     unsigned rounds;
     unsigned deaths;
 } request;
@@ -40,7 +54,9 @@ typedef struct request {
 /* One process: its allocator, and a driver for bytes. */
 typedef struct side {
     const request *r;
-    int socket;
+    int device;
+    int socket;               /* to the process it speaks with now */
+    const int *sockets;       /* to those that it outlives          */
     ductile_virtual_gpu *gpu; /* --virtual */
     ductile_allocator *a;
     dvmm_driver *driver;
@@ -55,7 +71,7 @@ static const char *open_driver(side *s) {
     static char reason[512];
     ductile_status status = s->r->is_virtual
                                 ? dvmm_open_virtual(s->gpu, &s->driver)
-                                : dvmm_open_cuda(s->r->device, &s->driver, reason, sizeof reason);
+                                : dvmm_open_cuda(s->device, &s->driver, reason, sizeof reason);
     if (status != DUCTILE_OK) {
         (void)fprintf(stderr, "share_processes: skipped: %s\n", reason);
         exit(EXIT_NO_DEVICE);
@@ -67,7 +83,7 @@ static const char *open_side(side *s) {
     ductile_options options;
     ductile_options_init(&options);
     NEED_OK(ductile_options_parse(&options, "shareable:fd", NULL, 0));
-    options.device = s->r->device;
+    options.device = s->device;
     if (s->r->is_virtual) {
         NEED_OK(ductile_virtual_create(&s->gpu, NULL));
         options.driver = DUCTILE_DRIVER_VIRTUAL;
@@ -95,12 +111,17 @@ static const char *write_bytes(side *s, ductile_addr addr, uint8_t value, uint64
 }
 
 static const char *expect_bytes(side *s, ductile_addr addr, uint8_t value, uint64_t size) {
+    memset(s->bytes, ~value, size);
     NEED_OK(dvmm_read_back(s->driver, s->bytes, addr, size, NULL));
-    for (uint64_t i = 0; i < size; i++) {
-        NEED((uint8_t)s->bytes[i] == value, "byte %llu of %llu is %02x, not %02x",
-             (unsigned long long)i, (unsigned long long)size, (uint8_t)s->bytes[i], value);
+    if ((uint8_t)s->bytes[0] == value && memcmp(s->bytes, s->bytes + 1, size - 1) == 0) {
+        return NULL;
     }
-    return NULL;
+    uint64_t i = 0;
+    while (i < size && (uint8_t)s->bytes[i] == value) {
+        i++;
+    }
+    return complain("byte %llu of %llu is %02x, not %02x", (unsigned long long)i,
+                    (unsigned long long)size, i < size ? (uint8_t)s->bytes[i] : 0, value);
 }
 
 /* A word between the two, so that each knows how far the other is. */
@@ -151,12 +172,41 @@ static const char *export_round(side *s, unsigned round) {
     return hear(s, 'n');
 }
 
+static bool is_crossing(const request *r) {
+    return !r->is_virtual && r->import_device >= 0 && r->import_device != r->device;
+}
+
+/* Memory that came from another GPU is opened to that one again. */
+static const char *enable_exporter(side *s, unsigned round) {
+    if (is_crossing(s->r) && round >= s->r->rounds / 2) {
+        NEED_OK(ductile_enable_peer(s->a, s->r->device));
+    }
+    return NULL;
+}
+
+static const char *ask_access(side *s, ductile_addr addr, unsigned round) {
+    dvmm_access own = DVMM_ACCESS_NONE;
+    dvmm_access of_exporter = DVMM_ACCESS_NONE;
+    if (!is_crossing(s->r)) {
+        return NULL;
+    }
+    NEED_OK(dvmm_get_access_for(s->driver, addr, s->device, &own));
+    NEED(own == DVMM_ACCESS_RW, "the importer's GPU has access %d", (int)own);
+    if (round >= s->r->rounds / 2) {
+        NEED_OK(dvmm_get_access_for(s->driver, addr, s->r->device, &of_exporter));
+        NEED(of_exporter == DVMM_ACCESS_RW, "the enabled GPU has access %d", (int)of_exporter);
+    }
+    return NULL;
+}
+
 static const char *import_round(side *s, unsigned round) {
     ductile_addr addr = 0;
     uint64_t size = 0;
     uint8_t value = (uint8_t)(round * 7 + 1);
+    TRY(enable_exporter(s, round));
     NEED_OK(ductile_import(s->a, s->socket, NULL, &addr, &size));
     NEED(size == size_of(round), "%llu bytes arrived", (unsigned long long)size);
+    TRY(ask_access(s, addr, round));
     if (!s->r->is_virtual) {
         TRY(expect_bytes(s, addr, value, size));
     }
@@ -183,25 +233,36 @@ static size_t descriptors_now(const side *s) {
     return count_descriptors();
 }
 
+/* The first one makes what is made once and kept; the others may leave nothing behind. */
+static const char *repeat(side *s, unsigned n, const char *(*once)(side *s, unsigned i)) {
+    TRY(once(s, 0));
+    size_t descriptors = descriptors_now(s);
+    uint64_t addresses = dvmm_range_process_total();
+    for (unsigned i = 1; i < n; i++) {
+        const char *why = once(s, i);
+        NEED(why == NULL, "number %u: %s", i, why);
+    }
+    size_t now = descriptors_now(s);
+    NEED(now == descriptors, "%zu descriptors, %zu before", now, descriptors);
+    NEED(dvmm_range_process_total() == addresses, "addresses are still reserved");
+    return NULL;
+}
+
+static const char *expect_free(uint64_t now, uint64_t before) {
+    NEED(now + SLACK_BYTES > before, "%llu bytes of the device are gone",
+         (unsigned long long)(before - now));
+    return NULL;
+}
+
 static const char *run_rounds(side *s, const char *(*round)(side *s, unsigned n)) {
     uint64_t free_before = 0;
     uint64_t free_after = 0;
     uint64_t total = 0;
-    TRY(round(s, 0)); /* what is made once and kept is there now */
-    size_t descriptors = descriptors_now(s);
-    uint64_t addresses = dvmm_range_process_total();
+    TRY(round(s, 0));
     NEED_OK(dvmm_mem_info(s->driver, &free_before, &total));
-    for (unsigned i = 1; i < s->r->rounds; i++) {
-        const char *why = round(s, i);
-        NEED(why == NULL, "round %u: %s", i, why);
-    }
+    TRY(repeat(s, s->r->rounds, round));
     NEED_OK(dvmm_mem_info(s->driver, &free_after, &total));
-    size_t now = descriptors_now(s);
-    NEED(now == descriptors, "%zu descriptors, %zu before", now, descriptors);
-    NEED(dvmm_range_process_total() == addresses, "addresses are still reserved");
-    NEED(free_after + (64 << 20) > free_before, "%llu bytes of the device are gone",
-         (unsigned long long)(free_before - free_after));
-    return NULL;
+    return expect_free(free_after, free_before);
 }
 
 static const char *export_rounds(side *s) {
@@ -224,8 +285,9 @@ static const char *export_and_die(side *s) {
     _exit(0);
 }
 
-static const char *import_and_live(side *s) {
+static const char *outlive_exporter(side *s, unsigned i) {
     ductile_addr addr = 0;
+    s->socket = s->sockets[i];
     NEED_OK(ductile_import(s->a, s->socket, NULL, &addr, NULL));
     TRY(hear_the_end(s));
     if (!s->r->is_virtual) {
@@ -234,11 +296,24 @@ static const char *import_and_live(side *s) {
     TRY(write_bytes(s, addr, 0x3F, DEATH_BYTES));
     TRY(expect_bytes(s, addr, 0x3F, DEATH_BYTES));
     NEED_OK(ductile_import_close(s->a, addr));
+    NEED(fixture_stats(s->a).imported_bytes == 0, "the import is still mapped");
     return NULL;
 }
 
-static const char *export_and_live(side *s) {
+static const char *outlive_exporters(side *s) {
+    return repeat(s, s->r->deaths, outlive_exporter);
+}
+
+static const char *import_and_die(side *s) {
     ductile_addr addr = 0;
+    NEED_OK(ductile_import(s->a, s->socket, NULL, &addr, NULL));
+    TRY(write_bytes(s, addr, 0x50, DEATH_BYTES));
+    _exit(0);
+}
+
+static const char *outlive_importer(side *s, unsigned i) {
+    ductile_addr addr = 0;
+    s->socket = s->sockets[i];
     NEED_OK(ductile_alloc(s->a, DEATH_BYTES, NULL, &addr));
     NEED_OK(ductile_export(s->a, addr, s->socket));
     TRY(hear_the_end(s));
@@ -251,24 +326,31 @@ static const char *export_and_live(side *s) {
     return NULL;
 }
 
-static const char *import_and_die(side *s) {
-    ductile_addr addr = 0;
-    NEED_OK(ductile_import(s->a, s->socket, NULL, &addr, NULL));
-    TRY(write_bytes(s, addr, 0x50, DEATH_BYTES));
-    _exit(0);
+static const char *outlive_importers(side *s) {
+    return repeat(s, s->r->deaths, outlive_importer);
 }
 
-/* ---- Two processes ------------------------------------------------------------------------- */
+/* ---- Processes ------------------------------------------------------------------------------ */
 
 typedef const char *(*part)(side *s);
 
-static int play(const request *r, int socket, const char *name, part what) {
-    side s = {.r = r, .socket = socket};
-    const char *why = open_side(&s);
-    why = why == NULL ? what(&s) : why;
-    why = why == NULL ? close_side(&s) : why;
+typedef enum role { EXPORTER, IMPORTER } role;
+
+static const char *name_of(role who) {
+    return who == EXPORTER ? "exporter" : "importer";
+}
+
+static int device_of(const request *r, role who) {
+    return who == IMPORTER && is_crossing(r) ? r->import_device : r->device;
+}
+
+static int play(side *s, role who, part what) {
+    s->device = device_of(s->r, who);
+    const char *why = open_side(s);
+    why = why == NULL ? what(s) : why;
+    why = why == NULL ? close_side(s) : why;
     if (why != NULL) {
-        (void)fprintf(stderr, "share_processes: %s: %s\n", name, why);
+        (void)fprintf(stderr, "share_processes: %s: %s\n", name_of(who), why);
         _exit(EXIT_BROKEN); /* what is not given back is not the news */
     }
     return 0;
@@ -280,12 +362,42 @@ static void limit_waits(int socket) {
     (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-static pid_t start(const request *r, const int ends[2], int mine, const char *name, part what) {
+/* One pair of sockets after the other; the ends of one kind of process beside each other, so that
+ * whoever lives on is given all of its own. Index 0: the exporter's or the survivor's. */
+typedef struct lines {
+    int ends[2][MOST_DEATHS];
+    unsigned n;
+} lines;
+
+static void close_ends(const lines *l, int which) {
+    for (unsigned i = 0; i < l->n; i++) {
+        (void)close(l->ends[which][i]);
+    }
+}
+
+static bool open_lines(lines *l, unsigned n) {
+    for (l->n = 0; l->n < n; l->n++) {
+        int ends[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+            close_ends(l, 0);
+            close_ends(l, 1);
+            return false;
+        }
+        l->ends[0][l->n] = ends[0];
+        l->ends[1][l->n] = ends[1];
+        limit_waits(ends[0]);
+        limit_waits(ends[1]);
+    }
+    return true;
+}
+
+/* A process that speaks by ends `which`, from number i on, and does not know the other ones. */
+static pid_t start(const request *r, const lines *l, int which, unsigned i, role who, part what) {
     pid_t pid = fork();
     if (pid == 0) {
-        (void)close(ends[1 - mine]);
-        limit_waits(ends[mine]);
-        exit(play(r, ends[mine], name, what));
+        side s = {.r = r, .socket = l->ends[which][i], .sockets = l->ends[which]};
+        close_ends(l, 1 - which);
+        exit(play(&s, who, what));
     }
     return pid;
 }
@@ -296,39 +408,134 @@ static int wait_for(pid_t pid) {
     return ended ? WEXITSTATUS(status) : EXIT_BROKEN;
 }
 
-static int run_pair(const request *r, part exporter, part importer) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+static int run_pair(const request *r) {
+    static lines l;
+    if (!open_lines(&l, 1)) {
         return EXIT_BROKEN;
     }
-    pid_t out = start(r, ends, 0, "exporter", exporter);
-    pid_t in = start(r, ends, 1, "importer", importer);
-    (void)close(ends[0]);
-    (void)close(ends[1]);
+    pid_t out = start(r, &l, 0, 0, EXPORTER, export_rounds);
+    pid_t in = start(r, &l, 1, 0, IMPORTER, import_rounds);
+    close_ends(&l, 0);
+    close_ends(&l, 1);
     int first = wait_for(out);
     int second = wait_for(in);
+    if (first == 0 && second == 0) {
+        (void)printf("rounds | %u | fine\n", r->rounds);
+    }
     return first != 0 ? first : second;
 }
 
-static int run_deaths(const request *r, const char *who, part exporter, part importer) {
-    for (unsigned i = 0; i < r->deaths; i++) {
-        int code = run_pair(r, exporter, importer);
-        if (code != 0) {
-            return code;
-        }
+/* One survivor, and one after the other whom it outlives. An end is closed here once its process
+ * has it, so that its death is heard. */
+static int run_deaths(const request *r, role who_dies, part die, part outlive) {
+    static lines l;
+    int code = 0;
+    if (r->deaths == 0) {
+        return 0;
     }
-    (void)printf("%s dies first | %u times | fine\n", who, r->deaths);
+    if (!open_lines(&l, r->deaths)) {
+        return EXIT_BROKEN;
+    }
+    pid_t survivor = start(r, &l, 0, 0, who_dies == EXPORTER ? IMPORTER : EXPORTER, outlive);
+    close_ends(&l, 0);
+    l.n = 0; /* nothing of the survivor's is left here for the others to close */
+    for (unsigned i = 0; i < r->deaths; i++) {
+        pid_t mortal = code == 0 ? start(r, &l, 1, i, who_dies, die) : 0;
+        (void)close(l.ends[1][i]);
+        code = code == 0 ? wait_for(mortal) : code;
+    }
+    int survived = wait_for(survivor);
+    code = code != 0 ? code : survived;
+    if (code == 0) {
+        (void)printf("%s dies first | %u times | fine\n", name_of(who_dies), r->deaths);
+    }
+    return code;
+}
+
+/* ---- The device beside them ---------------------------------------------------------------- */
+
+static _Noreturn void skip(const char *why) {
+    (void)fprintf(stderr, "share_processes: skipped: %s\n", why);
+    exit(EXIT_NO_DEVICE);
+}
+
+static void need_reach(const request *r, dvmm_driver *exporter) {
+    char reason[512];
+    bool can = false;
+    dvmm_driver *importer = NULL;
+    if (dvmm_open_cuda(r->import_device, &importer, reason, sizeof reason) != DUCTILE_OK) {
+        skip(reason);
+    }
+    if (dvmm_can_access_peer(exporter, r->import_device, &can) != DUCTILE_OK || !can) {
+        skip("the importer's device cannot reach memory of the exporter's");
+    }
+    dvmm_close(importer);
+}
+
+/* In a process of its own: nothing of CUDA may be open where the others are made. */
+static int look_at_devices(const request *r, int out) {
+    char reason[512];
+    uint64_t free_bytes = 0;
+    uint64_t total = 0;
+    dvmm_driver *driver = NULL;
+    if (dvmm_open_cuda(r->device, &driver, reason, sizeof reason) != DUCTILE_OK) {
+        skip(reason);
+    }
+    if (is_crossing(r)) {
+        need_reach(r, driver);
+    }
+    bool is_known = dvmm_mem_info(driver, &free_bytes, &total) == DUCTILE_OK;
+    dvmm_close(driver);
+    return is_known && write(out, &free_bytes, sizeof free_bytes) == sizeof free_bytes
+               ? 0
+               : EXIT_BROKEN;
+}
+
+/* What the exporter's device has free while none of the others is there. */
+static int ask_free(const request *r, uint64_t *out) {
+    int ends[2];
+    *out = 0;
+    if (r->is_virtual) {
+        return 0;
+    }
+    if (pipe(ends) != 0) {
+        return EXIT_BROKEN;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        exit(look_at_devices(r, ends[1]));
+    }
+    (void)close(ends[1]);
+    int code = wait_for(pid);
+    if (code == 0 && read(ends[0], out, sizeof *out) != sizeof *out) {
+        code = EXIT_BROKEN;
+    }
+    (void)close(ends[0]);
+    return code;
+}
+
+static int compare_free(const request *r, uint64_t before) {
+    uint64_t after = 0;
+    int code = ask_free(r, &after);
+    const char *why = code == 0 ? expect_free(after, before) : "the device cannot be asked";
+    if (why != NULL) {
+        (void)fprintf(stderr, "share_processes: after all: %s\n", why);
+        return EXIT_BROKEN;
+    }
+    if (!r->is_virtual) {
+        (void)printf("free on the device | %llu before | %llu after\n", (unsigned long long)before,
+                     (unsigned long long)after);
+    }
     return 0;
 }
 
 static int run_all(const request *r) {
-    int code = run_pair(r, export_rounds, import_rounds);
-    if (code != 0) {
-        return code;
-    }
-    (void)printf("rounds | %u | fine\n", r->rounds);
-    code = run_deaths(r, "exporter", export_and_die, import_and_live);
-    return code != 0 ? code : run_deaths(r, "importer", export_and_live, import_and_die);
+    uint64_t before = 0;
+    int code = ask_free(r, &before);
+    code = code != 0 ? code : run_pair(r);
+    code = code != 0 ? code : run_deaths(r, EXPORTER, export_and_die, outlive_exporters);
+    code = code != 0 ? code : run_deaths(r, IMPORTER, import_and_die, outlive_importers);
+    return code != 0 ? code : compare_free(r, before);
 }
 
 /* ---- The command line ---------------------------------------------------------------------- */
@@ -346,6 +553,8 @@ static bool parse(request *r, int argc, char **argv) {
         unsigned value = (unsigned)strtoul(argv[++i], NULL, 10);
         if (strcmp(name, "--device") == 0) {
             r->device = (int)value;
+        } else if (strcmp(name, "--import-device") == 0) {
+            r->import_device = (int)value;
         } else if (strcmp(name, "--rounds") == 0) {
             r->rounds = value;
         } else if (strcmp(name, "--deaths") == 0) {
@@ -354,14 +563,14 @@ static bool parse(request *r, int argc, char **argv) {
             return false;
         }
     }
-    return r->rounds > 0;
+    return r->rounds > 0 && r->deaths <= MOST_DEATHS;
 }
 
 int main(int argc, char **argv) {
-    request r = {.rounds = 1000, .deaths = 10};
+    request r = {.import_device = -1, .rounds = 1000, .deaths = 10};
     if (!parse(&r, argc, argv)) {
-        (void)fprintf(stderr, "usage: share_processes [--virtual] [--device N] [--rounds N] "
-                              "[--deaths N]\n");
+        (void)fprintf(stderr, "usage: share_processes [--virtual] [--device N] "
+                              "[--import-device N] [--rounds N] [--deaths N]\n");
         return 2;
     }
     (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);

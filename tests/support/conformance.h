@@ -52,9 +52,9 @@ ductile_status conformance_find(const conformance_device *device, char *reason, 
 typedef void (*conformance_line_fn)(void *user, const conformance_row *row, const char *line);
 
 /*
- * Runs all rows, or the one named `only`, in child processes: a row that kills its process gives
- * the line "name | died N |", one that never ends "name | hung |", and the rest go on.
- * The calling process must not have opened a CUDA device. Returns how many rows ran.
+ * Runs all rows, or those whose names `only` matches ("peer.*"), in child processes: a row that
+ * kills its process gives the line "name | died N |", one that never ends "name | hung |", and the
+ * rest go on. The calling process must not have opened a CUDA device. Returns how many rows ran.
  */
 size_t conformance_run(const conformance_device *device, const char *only, conformance_line_fn line,
                        void *user);

@@ -6,6 +6,7 @@
  */
 #include "tests/support/conformance_lab.h"
 
+#include <fnmatch.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -208,14 +209,15 @@ size_t conformance_run(const conformance_device *device, const char *only, confo
     if (only == NULL) {
         return run_all(device, line, user);
     }
+    size_t n_run = 0;
     for (size_t i = 0; conformance_row_at(i) != NULL; i++) {
-        if (strcmp(conformance_row_at(i)->name, only) == 0) {
+        if (fnmatch(only, conformance_row_at(i)->name, 0) == 0) {
             batch b = {device, i, i + 1};
             (void)run_batch(&b, line, user);
-            return 1;
+            n_run++;
         }
     }
-    return 0;
+    return n_run;
 }
 
 /* ---- Is there a device? -------------------------------------------------------------------- */

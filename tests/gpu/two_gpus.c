@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does a GPU that was enabled reach all memory of an allocator on another one, wherever that moves?
+ * Blocks of all sizes are painted by kernels of one GPU and looked at by kernels of the other, in
+ * turns, while live memory rises and dips, so that handles are recycled and healed between the two,
+ * with work of both in flight. Beside that the memory is trimmed, paused and resumed, copied in
+ * both directions, and the other GPU is shut out and let in again. Every granule of every block is
+ * asked who may reach it.
+ *
+ *     two_gpus [--virtual] [--device N] [--peer N] [--seconds N] [--seed N]
+ *
+ * First, in a process of its own, the other GPU is shut out and tries all the same: its kernel has
+ * to fail. Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was
+ * recycled or healed, because then nothing was tested; 77 without two devices of which the second
+ * reaches the first; 3 when it hangs.
+ *
+ * The virtual GPU knows who may reach an address, but only its own device does work: there both
+ * paint with the same one, and no kernel is made to fail.
+ */
+#include "tests/support/complain.h"
+#include "tests/support/painter.h"
+#include "tests/support/rng.h"
+#include "vmm/base/align.h"
+
+#include <ductile_share.h>
+#include <ductile_virtual.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    EXIT_BROKEN = 1,
+    EXIT_TIME_IS_OVER = 3,
+    EXIT_NO_DEVICE = 77,
+    MOST_BLOCKS = 1024,
+    STEPS_PER_CYCLE = 400,
+    LEAST_CYCLES = 12, /* one of everything that a cycle may bring */
+    COPY_BYTES = (5 << 20) + 512
+};
+
+static const ductile_pool_id pool = {7, 0};
+
+typedef struct request {
+    bool is_virtual;
+    uint64_t device;
+    uint64_t peer;
+    uint64_t seconds;
+    uint64_t seed;
+} request;
+
+/* One GPU's hands on the memory. */
+typedef struct hands {
+    int device;
+    dvmm_driver *driver;
+    painter painter;
+    ductile_stream stream;
+    dvmm_event event; /* recorded where the other one is to go on */
+} hands;
+
+typedef struct pair {
+    const request *request;
+    ductile_virtual_gpu *gpu; /* NULL on CUDA */
+    hands owner;
+    hands peer;
+    ductile_addr far; /* COPY_BYTES of the peer's own memory */
+    ductile_allocator *a;
+    rng rng;
+    uint64_t granule;
+    uint64_t limit;
+    canvas blocks[MOST_BLOCKS]; /* live, in no order */
+    size_t n_blocks;
+    uint64_t live_bytes;
+    uint64_t next_id;
+    uint64_t cycles, ops, granules_asked, enables, pauses, copies;
+} pair;
+
+/* ---- Opening and closing ------------------------------------------------------------------- */
+
+static _Noreturn void skip(const char *why) {
+    (void)fprintf(stderr, "two_gpus: skipped: %s\n", why);
+    exit(EXIT_NO_DEVICE);
+}
+
+static const char *open_virtual(pair *p) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = 1024 * DTI_MIB;
+    options.n_devices = 2;
+    options.schedule = DUCTILE_SCHEDULE_LAGGING;
+    options.lag = 40;
+    options.seed = p->request->seed;
+    options.detect = 1;
+    NEED_OK(ductile_virtual_create(&p->gpu, &options));
+    NEED_OK(dvmm_open_virtual(p->gpu, &p->owner.driver));
+    p->peer.driver = p->owner.driver;
+    return NULL;
+}
+
+static const char *open_cuda(pair *p) {
+    char reason[512];
+    if (dvmm_open_cuda(p->owner.device, &p->owner.driver, reason, sizeof reason) != DUCTILE_OK ||
+        dvmm_open_cuda(p->peer.device, &p->peer.driver, reason, sizeof reason) != DUCTILE_OK) {
+        skip(reason);
+    }
+    bool can = false;
+    NEED_OK(dvmm_can_access_peer(p->owner.driver, p->peer.device, &can));
+    if (!can) {
+        skip("the second device cannot reach memory of the first");
+    }
+    return NULL;
+}
+
+static const char *open_hands(hands *h) {
+    TRY(painter_open(&h->painter, h->driver, h->device));
+    NEED_OK(dvmm_stream_create(h->driver, &h->stream));
+    NEED_OK(dvmm_event_create(h->driver, &h->event));
+    return NULL;
+}
+
+static const char *open_allocator(pair *p) {
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = p->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    options.virtual_gpu = p->gpu;
+    options.device = p->gpu != NULL ? 0 : p->owner.device;
+    options.limit_bytes = p->limit;
+    NEED_OK(ductile_create(&p->a, &options));
+    return NULL;
+}
+
+static const char *open_all(pair *p, const request *r) {
+    *p = (pair){.request = r, .rng = rng_seeded(r->seed), .next_id = 1};
+    p->owner.device = r->is_virtual ? 0 : (int)r->device;
+    p->peer.device = r->is_virtual ? 1 : (int)r->peer;
+    TRY(r->is_virtual ? open_virtual(p) : open_cuda(p));
+    p->granule = dvmm_get_caps(p->owner.driver)->granule_bytes;
+    p->limit = r->is_virtual ? 512 * DTI_MIB : 2048 * DTI_MIB;
+    TRY(open_hands(&p->owner));
+    TRY(open_hands(&p->peer));
+    NEED_OK(dvmm_mem_alloc(p->peer.driver, COPY_BYTES, &p->far));
+    return open_allocator(p);
+}
+
+static const char *close_hands(hands *h) {
+    painter_close(&h->painter);
+    NEED_OK(dvmm_event_destroy(h->driver, h->event));
+    NEED_OK(dvmm_stream_destroy(h->driver, h->stream));
+    return NULL;
+}
+
+static const char *close_all(pair *p) {
+    NEED_OK(ductile_destroy(p->a));
+    NEED_OK(dvmm_mem_free(p->peer.driver, p->far));
+    TRY(close_hands(&p->peer));
+    TRY(close_hands(&p->owner));
+    if (p->gpu == NULL) {
+        dvmm_close(p->peer.driver);
+    }
+    dvmm_close(p->owner.driver);
+    if (p->gpu != NULL) {
+        char violation[256] = "";
+        ductile_virtual_state state = {.struct_size = sizeof state};
+        NEED_OK(ductile_virtual_get_state(p->gpu, &state));
+        ductile_virtual_last_violation(p->gpu, violation, sizeof violation);
+        NEED(state.handles == 0 && state.mappings == 0, "the device still holds memory");
+        NEED(state.violations == 0, "the device saw a violation: %s", violation);
+        ductile_virtual_destroy(p->gpu);
+    }
+    return NULL;
+}
+
+/* ---- Who may reach what -------------------------------------------------------------------- */
+
+static const char *expect_access(pair *p, ductile_addr addr, int device, dvmm_access expected) {
+    dvmm_access access = DVMM_ACCESS_NONE;
+    NEED_OK(dvmm_get_access_for(p->owner.driver, addr, device, &access));
+    NEED(access == expected, "device %d has access %d to %#llx, not %d", device, (int)access,
+         (unsigned long long)addr, (int)expected);
+    return NULL;
+}
+
+static const char *ask_block(pair *p, const canvas *c, dvmm_access of_peer) {
+    for (ductile_addr at = dti_round_down(c->address, p->granule); at < c->address + c->size;
+         at += p->granule) {
+        TRY(expect_access(p, at, p->owner.device, DVMM_ACCESS_RW));
+        TRY(expect_access(p, at, p->peer.device, of_peer));
+        p->granules_asked++;
+    }
+    return NULL;
+}
+
+static const char *ask_all_blocks(pair *p, dvmm_access of_peer) {
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        TRY(ask_block(p, &p->blocks[i], of_peer));
+    }
+    return NULL;
+}
+
+/* ---- Work of two GPUs ---------------------------------------------------------------------- */
+
+static const char *let_go_on(const hands *from, const hands *to) {
+    NEED_OK(dvmm_event_record(from->driver, from->event, from->stream));
+    NEED_OK(dvmm_stream_wait_event(to->driver, to->stream, from->event));
+    return NULL;
+}
+
+typedef const char *(*handiwork)(painter *p, const canvas *c, ductile_stream stream);
+
+/* The peer works between two points of the owner's stream: so a free there is behind it. */
+static const char *by_peer(pair *p, handiwork what, const canvas *c) {
+    TRY(let_go_on(&p->owner, &p->peer));
+    TRY(what(&p->peer.painter, c, p->peer.stream));
+    return let_go_on(&p->peer, &p->owner);
+}
+
+static const char *by_owner(pair *p, handiwork what, const canvas *c) {
+    return what(&p->owner.painter, c, p->owner.stream);
+}
+
+static const char *paint_and_look(pair *p, const canvas *c) {
+    if (rng_percent(&p->rng, 50)) {
+        TRY(by_peer(p, paint, c));
+        return by_owner(p, look, c);
+    }
+    TRY(by_owner(p, paint, c));
+    return by_peer(p, look, c);
+}
+
+static const char *allocate(pair *p, uint64_t size, bool *got) {
+    canvas c = {.size = dti_round_up(size, 512), .id = p->next_id++};
+    ductile_status status = ductile_alloc(p->a, c.size, p->owner.stream, &c.address);
+    *got = status == DUCTILE_OK;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        return NULL;
+    }
+    NEED_OK(status);
+    p->blocks[p->n_blocks++] = c;
+    p->live_bytes += c.size;
+    p->ops++;
+    TRY(ask_block(p, &c, DVMM_ACCESS_RW));
+    return paint_and_look(p, &c);
+}
+
+/* The last word, a scribble, is the peer's: nobody may find it in memory that serves again. */
+static const char *release(pair *p) {
+    size_t i = (size_t)rng_below(&p->rng, p->n_blocks);
+    canvas c = p->blocks[i];
+    p->blocks[i] = p->blocks[--p->n_blocks];
+    p->live_bytes -= c.size;
+    p->ops++;
+    TRY(rng_percent(&p->rng, 50) ? by_peer(p, look, &c) : by_owner(p, look, &c));
+    TRY(by_peer(p, scribble, &c));
+    NEED_OK(ductile_free(p->a, c.address));
+    return NULL;
+}
+
+static const char *release_until(pair *p, uint64_t live_bytes) {
+    while (p->n_blocks > 0 && p->live_bytes > live_bytes) {
+        TRY(release(p));
+    }
+    return NULL;
+}
+
+static uint64_t random_size(pair *p) {
+    uint64_t top = p->limit >> rng_between(&p->rng, 5, 14);
+    return rng_between(&p->rng, top / 2, top) + 512;
+}
+
+static const char *churn_towards(pair *p, uint64_t level, int steps) {
+    for (int i = 0; i < steps; i++) {
+        bool got = true;
+        if (p->n_blocks < MOST_BLOCKS && p->live_bytes < level) {
+            TRY(allocate(p, random_size(p), &got));
+        } else if (p->n_blocks > 0) {
+            TRY(release(p));
+        }
+        if (!got) {
+            TRY(release_until(p, p->live_bytes - p->live_bytes / 8));
+        }
+    }
+    return NULL;
+}
+
+static const char *expect_no_mismatch(pair *p) {
+    uint64_t of_owner = 0;
+    uint64_t of_peer = 0;
+    TRY(painter_mismatches(&p->owner.painter, &of_owner));
+    TRY(painter_mismatches(&p->peer.painter, &of_peer));
+    NEED(of_owner == 0 && of_peer == 0,
+         "%llu words were not what the peer wrote, %llu not what the owner wrote",
+         (unsigned long long)of_owner, (unsigned long long)of_peer);
+    return NULL;
+}
+
+/* ---- What else may happen to the memory ---------------------------------------------------- */
+
+/* All that the two have issued is done. */
+static const char *settle(const pair *p) {
+    NEED_OK(dvmm_stream_sync(p->peer.driver, p->peer.stream));
+    NEED_OK(dvmm_stream_sync(p->owner.driver, p->owner.stream));
+    return NULL;
+}
+
+/* Shut out, then in again: what is live, and what was mapped meanwhile. */
+static const char *shut_out_and_let_in(pair *p) {
+    TRY(settle(p));
+    NEED_OK(ductile_disable_peer(p->a, p->peer.device));
+    TRY(ask_all_blocks(p, DVMM_ACCESS_NONE));
+    canvas unseen = {.size = 24 * DTI_MIB, .id = p->next_id++};
+    NEED_OK(ductile_alloc(p->a, unseen.size, p->owner.stream, &unseen.address));
+    TRY(by_owner(p, paint, &unseen));
+    TRY(ask_block(p, &unseen, DVMM_ACCESS_NONE));
+    NEED_OK(ductile_enable_peer(p->a, p->peer.device));
+    TRY(ask_block(p, &unseen, DVMM_ACCESS_RW));
+    TRY(by_peer(p, look, &unseen));
+    NEED_OK(ductile_free(p->a, unseen.address));
+    p->enables++;
+    return ask_all_blocks(p, DVMM_ACCESS_RW);
+}
+
+static const char *pause_and_resume(pair *p) {
+    canvas c = {.size = 10 * DTI_MIB + 512, .id = p->next_id++};
+    NEED_OK(ductile_pool_begin(p->a, pool, NULL, NULL));
+    NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
+    NEED_OK(ductile_pool_end(p->a, pool));
+    TRY(by_peer(p, paint, &c));
+    NEED_OK(ductile_pause(p->a, pool, DUCTILE_PAUSE_KEEP_CONTENTS));
+    NEED_OK(ductile_resume(p->a, pool));
+    TRY(ask_block(p, &c, DVMM_ACCESS_RW));
+    TRY(by_peer(p, look, &c));
+    TRY(by_owner(p, look, &c));
+    NEED_OK(ductile_free(p->a, c.address));
+    NEED_OK(ductile_pool_release(p->a, pool));
+    p->pauses++;
+    return NULL;
+}
+
+static const char *expect_bytes(const hands *h, ductile_addr addr, uint8_t value) {
+    static uint8_t bytes[COPY_BYTES];
+    memset(bytes, ~value, sizeof bytes);
+    NEED_OK(dvmm_read_back(h->driver, bytes, addr, sizeof bytes, h->stream));
+    NEED(bytes[0] == value && memcmp(bytes, bytes + 1, sizeof bytes - 1) == 0,
+         "a copy arrived otherwise than it was sent");
+    return NULL;
+}
+
+/* A memset by the peer, and copies by it from its own memory and into it. */
+static const char *copy_both_ways(pair *p) {
+    ductile_addr near = 0;
+    const uint8_t value = (uint8_t)(p->next_id++ % 200 + 1);
+    const hands *h = &p->peer;
+    NEED_OK(ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &near));
+    TRY(let_go_on(&p->owner, h));
+    NEED_OK(dvmm_fill(h->driver, p->far, value, COPY_BYTES, h->stream));
+    NEED_OK(dvmm_copy(h->driver, near, p->far, COPY_BYTES, h->stream));
+    TRY(let_go_on(h, &p->owner));
+    TRY(expect_bytes(&p->owner, near, value));
+    NEED_OK(dvmm_fill(h->driver, near, (uint8_t)~value, COPY_BYTES, h->stream));
+    NEED_OK(dvmm_copy(h->driver, p->far, near, COPY_BYTES, h->stream));
+    TRY(expect_bytes(h, p->far, (uint8_t)~value));
+    TRY(let_go_on(h, &p->owner));
+    TRY(expect_bytes(&p->owner, near, (uint8_t)~value));
+    NEED_OK(ductile_free(p->a, near));
+    p->copies++;
+    return NULL;
+}
+
+/* ---- Cycles -------------------------------------------------------------------------------- */
+
+/* Up to most of the limit, some turnover there, and down to a dip, where healing begins. */
+static const char *run_cycle(pair *p) {
+    TRY(churn_towards(p, p->limit / 100 * rng_between(&p->rng, 70, 97), STEPS_PER_CYCLE));
+    TRY(release_until(p, p->limit / 100 * rng_between(&p->rng, 2, 22)));
+    TRY(churn_towards(p, p->limit / 100 * 30, STEPS_PER_CYCLE / 4));
+    TRY(ask_all_blocks(p, DVMM_ACCESS_RW));
+    TRY(copy_both_ways(p));
+    if (p->cycles % 3 == 0) {
+        TRY(shut_out_and_let_in(p));
+    }
+    if (p->cycles % 3 == 1) {
+        TRY(pause_and_resume(p));
+    }
+    if (p->cycles % 4 == 3) {
+        TRY(settle(p));
+        NEED_OK(ductile_trim(p->a, p->limit / 4, NULL));
+    }
+    p->cycles++;
+    TRY(expect_no_mismatch(p));
+    NEED_OK(ductile_check(p->a, NULL, 0));
+    return NULL;
+}
+
+/* What was mapped before the peer was let in, and what comes. */
+static const char *begin(pair *p) {
+    bool got = false;
+    canvas first = {.size = 9 * DTI_MIB, .id = p->next_id++};
+    NEED_OK(ductile_alloc(p->a, first.size, p->owner.stream, &first.address));
+    TRY(by_owner(p, paint, &first));
+    TRY(ask_block(p, &first, DVMM_ACCESS_NONE));
+    NEED_OK(ductile_enable_peer(p->a, p->peer.device));
+    TRY(ask_block(p, &first, DVMM_ACCESS_RW));
+    TRY(by_peer(p, look, &first));
+    NEED_OK(ductile_free(p->a, first.address));
+    TRY(allocate(p, 30 * DTI_MIB, &got));
+    NEED(got, "the device has no memory");
+    return expect_no_mismatch(p);
+}
+
+static void print(const char *name, uint64_t value) {
+    (void)printf("%s %llu\n", name, (unsigned long long)value);
+}
+
+static const char *judge(const pair *p) {
+    ductile_stats s = {.struct_size = sizeof s};
+    NEED_OK(ductile_get_stats(p->a, &s));
+    print("cycles", p->cycles);
+    print("ops", p->ops);
+    print("granules_asked", p->granules_asked);
+    print("let_in_again", p->enables);
+    print("pauses", p->pauses);
+    print("copies", p->copies);
+    print("recycled_handles", s.recycled_handles);
+    print("healed_handles", s.healed_handles);
+    print("creates", s.creates);
+    NEED(s.recycled_handles > 0 && s.healed_handles > 0,
+         "no handle was recycled, or none healed: nothing was tested");
+    return NULL;
+}
+
+static const char *run(pair *p) {
+    time_t end = time(NULL) + (time_t)p->request->seconds;
+    TRY(begin(p));
+    while (p->cycles < LEAST_CYCLES || time(NULL) < end) {
+        const char *why = run_cycle(p);
+        NEED(why == NULL, "cycle %llu: %s", (unsigned long long)p->cycles, why);
+    }
+    TRY(release_until(p, 0));
+    TRY(settle(p));
+    TRY(expect_no_mismatch(p));
+    return judge(p);
+}
+
+/* ---- Shut out, and trying all the same ----------------------------------------------------- */
+
+/* Its context, and perhaps this process's other one, is lost afterwards: nothing is given back. */
+static const char *try_the_door(pair *p) {
+    canvas c = {.size = 4 * DTI_MIB, .id = 1};
+    NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
+    NEED_OK(ductile_enable_peer(p->a, p->peer.device));
+    TRY(by_peer(p, paint, &c));
+    TRY(by_owner(p, look, &c));
+    TRY(expect_no_mismatch(p));
+    NEED_OK(ductile_disable_peer(p->a, p->peer.device));
+    const char *refused = paint(&p->peer.painter, &c, p->peer.stream);
+    ductile_status status = dvmm_stream_sync(p->peer.driver, p->peer.stream);
+    NEED(refused != NULL || status != DUCTILE_OK, "a kernel of the peer reached what is closed");
+    (void)printf("shut_out %s (%d)\n", dvmm_code_name(dvmm_last_code()), dvmm_last_code());
+    return NULL;
+}
+
+static int try_in_own_process(const request *r) {
+    static pair p;
+    pid_t child = fork();
+    if (child == 0) {
+        const char *why = open_all(&p, r);
+        why = why == NULL ? try_the_door(&p) : why;
+        if (why != NULL) {
+            (void)fprintf(stderr, "two_gpus: %s\n", why);
+        }
+        (void)fflush(stdout);
+        _exit(why == NULL ? 0 : EXIT_BROKEN);
+    }
+    int status = 0;
+    bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
+    return ended ? WEXITSTATUS(status) : EXIT_BROKEN;
+}
+
+/* ---- The program --------------------------------------------------------------------------- */
+
+static bool parse_option(request *r, const char *name, const char *text) {
+    char *end = NULL;
+    uint64_t value = strtoull(text, &end, 10);
+    if (end == text || *end != '\0') {
+        return false;
+    }
+    if (strcmp(name, "--device") == 0) {
+        r->device = value;
+    } else if (strcmp(name, "--peer") == 0) {
+        r->peer = value;
+    } else if (strcmp(name, "--seconds") == 0) {
+        r->seconds = value;
+    } else if (strcmp(name, "--seed") == 0) {
+        r->seed = value;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool parse(request *r, int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--virtual") == 0) {
+            r->is_virtual = true;
+        } else if (i + 1 == argc || !parse_option(r, argv[i], argv[i + 1])) {
+            return false;
+        } else {
+            i++;
+        }
+    }
+    return r->device != r->peer;
+}
+
+static void time_is_over(int signal_number) {
+    static const char text[] = "two_gpus: hangs\n";
+    (void)signal_number;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(EXIT_TIME_IS_OVER);
+}
+
+int main(int argc, char **argv) {
+    static pair p;
+    request r = {.peer = 1, .seconds = 15, .seed = 1};
+    if (!parse(&r, argc, argv)) {
+        (void)fprintf(stderr, "usage: two_gpus [--virtual] [--device N] [--peer N] [--seconds N] "
+                              "[--seed N]\n");
+        return 2;
+    }
+    (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    (void)signal(SIGALRM, time_is_over);
+    (void)alarm((unsigned)r.seconds * 2 + 120);
+    int code = r.is_virtual ? 0 : try_in_own_process(&r);
+    if (code != 0) {
+        return code;
+    }
+    const char *why = open_all(&p, &r);
+    why = why == NULL ? run(&p) : why;
+    why = why == NULL ? close_all(&p) : why;
+    if (why != NULL) {
+        (void)fprintf(stderr, "two_gpus: %s (driver's code %d)\n", why, dvmm_last_code());
+        return EXIT_BROKEN;
+    }
+    (void)printf("passed\n");
+    return 0;
+}
