@@ -80,6 +80,9 @@ class VirtualGPU:
         lag: for "lagging".
         seed: for "random"; also where reservations are placed, when not 0.
         log_calls: how many of the latest driver calls to keep for `log`.
+        detect: what is a mistake about memory is counted and described (`last_violation`): 0 only
+            what every device sees, 1 memory that is reused, unmapped or moved too early, 2 also
+            work within one block that nothing orders.
 
     Raises:
         InvalidArgument, OutOfHostMemory.
@@ -93,6 +96,7 @@ class VirtualGPU:
         lag: int = 0,
         seed: int = 0,
         log_calls: int = 0,
+        detect: int = 0,
     ) -> None:
         self._pointer: Optional[int] = None
         self._allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
@@ -103,6 +107,7 @@ class VirtualGPU:
         options.lag = lag
         options.seed = seed
         options.log_calls = log_calls
+        options.detect = detect
         out = ctypes.c_void_p()
         self._check(lib.ductile_virtual_create(byref(out), byref(options)), "no virtual GPU")
         self._pointer = out.value

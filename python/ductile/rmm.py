@@ -22,6 +22,8 @@ from ductile._streams import stream_handle
 
 __all__ = ["disable", "enable", "is_enabled", "resource"]
 
+_ALIGNMENT = 512  # of every address; RMM's own callers ask for 256
+
 # RMM's C++ side keeps plain pointers to the functions of a resource, and buffers may outlive it.
 _resources: dict[int, Any] = {}
 _previous: dict[int, Any] = {}
@@ -30,11 +32,17 @@ _previous: dict[int, Any] = {}
 def make_resource(allocator: Allocator) -> Any:
     """A memory resource over any allocator. The caller keeps it alive as long as its memory."""
 
-    def allocate_on(size: int, stream: Any) -> int:
+    def allocate_on(*call: Any) -> int:
+        """(size, stream), and after RMM 26.10 (stream, size, alignment)."""
+        size, stream = call if len(call) == 2 else (call[1], call[0])
+        if len(call) == 3 and call[2] > _ALIGNMENT:
+            raise ValueError(f"addresses are multiples of {_ALIGNMENT}, not of {call[2]}")
         # A MemoryError here becomes rmm's out_of_memory, and a MemoryError again in Python.
         return allocate(allocator, size, stream_handle(stream))
 
-    def deallocate(address: int, _size: int, stream: Any) -> None:
+    def deallocate(*call: Any) -> None:
+        """(address, size, stream), and after RMM 26.10 (stream, address, size, alignment)."""
+        address, stream = (call[0], call[2]) if len(call) == 3 else (call[1], call[0])
         try:
             allocator.free_on(address, stream_handle(stream))
         except Error as error:  # RMM's deallocation may not fail

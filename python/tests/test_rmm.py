@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,26 @@ def test_a_free_on_another_stream_waits_for_its_work(allocator, gpu):
     gpu.sync(other)
 
 
+@pytest.mark.parametrize("is_newer", [False, True], ids=["26.10", "newer"])
+def test_both_forms_of_rmms_callbacks_are_served(allocator, gpu, monkeypatch, is_newer):
+    """After 26.10 the stream comes first, and an alignment last."""
+    kept = []
+    monkeypatch.setattr(rmm.mr, "CallbackMemoryResource", lambda *calls: kept.append(calls))
+    adapter.make_resource(allocator)
+    allocate, deallocate = kept[0]
+    stream = _Stream(gpu.stream())
+    address = allocate(stream, MIB, 256) if is_newer else allocate(MIB, stream)
+    assert allocator.query(address).stream == stream.handle
+    assert allocator.query(address).requested_size == MIB
+    if is_newer:
+        with pytest.raises(ValueError, match="multiples of 512"):
+            allocate(stream, MIB, 1024)
+        deallocate(stream, address, MIB, 256)
+    else:
+        deallocate(address, MIB, stream)
+    assert allocator.stats().live_blocks == 0
+
+
 def test_out_of_memory_is_a_memory_error(allocator):
     resource = adapter.make_resource(allocator)
     with pytest.raises(MemoryError, match="out_of_memory"):
@@ -80,6 +101,28 @@ def test_enabling_sets_the_devices_resource_and_disabling_restores_it(shared):
         adapter.disable()
         adapter._resources.clear()
     assert rmm.mr.get_per_device_resource(0) is before
+
+
+def test_results_of_rmms_own_tests_are_read(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "rmm_gpu"))
+    import rmm_tests
+
+    def run(outcomes, **end):
+        lines = [{"test": name, "outcome": outcome} for name, outcome in outcomes]
+        return rmm_tests.Run([*lines, end] if end else lines, "what pytest said")
+
+    plain = run([("a", "passed"), ("b", "skipped")])
+    same = run([("a", "passed"), ("b", "skipped")], allocs=3, live_blocks=0)
+    assert rmm_tests.find_fault({"cuda": plain, "ductile": same}) == []
+    torn_down = run([("a", "passed"), ("a", "failed")], allocs=3, live_blocks=1)
+    assert rmm_tests.find_fault({"cuda": plain, "ductile": torn_down}) == [
+        "a: passed, then failed",
+        "b: skipped, then not run",
+        "no test passed on ductile:\nwhat pytest said",
+        "1 allocations were left",
+    ]
+    unused = run([("a", "passed"), ("b", "skipped")])
+    assert "Ductile served no allocation" in rmm_tests.find_fault({"ductile": unused})
 
 
 @pytest.mark.gpu
