@@ -22,6 +22,7 @@ typedef struct replay_job {
     const replay_options *options;
     trace **traces; /* as many as the options name */
     bench_device device;
+    bench_device model; /* where the smallest capacity is searched with --tight */
     timeline timeline;
     bool has_failed;
 } replay_job;
@@ -64,6 +65,25 @@ static bool find_device(replay_job *s) {
     if (!bench_device_find(o->device, o->ordinal, &s->device, reason, sizeof reason)) {
         bench_complain("--device: %s", reason);
         return false;
+    }
+    return true;
+}
+
+/* Twenty replays of all passes take minutes on a GPU, where handles are really made, and seconds on
+ * the model of one. A GPU of another granule has none. */
+static bool find_model(replay_job *s) {
+    s->model = s->device;
+    if (!s->options->tight || s->device.is_virtual) {
+        return true;
+    }
+    bench_device found;
+    char reason[256] = "";
+    if (!bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &found, reason, sizeof reason)) {
+        bench_complain("--tight: %s", reason);
+        return false;
+    }
+    if (found.caps.granule_bytes == s->device.caps.granule_bytes) {
+        s->model = found;
     }
     return true;
 }
@@ -121,6 +141,13 @@ static replay_spec make_spec(const replay_job *s, const trace *t, const contende
     };
 }
 
+static uint64_t find_min_capacity(const replay_job *s, const replay_spec *spec,
+                                  const replay_result *uncapped) {
+    replay_spec own = *spec;
+    own.device = &s->model;
+    return mincap_find(&own, uncapped);
+}
+
 /* Near the smallest capacity every policy has to work for its living. */
 static void replay_tight(replay_job *s, const report_row *uncapped) {
     const replay_options *o = s->options;
@@ -145,9 +172,10 @@ static void replay_contender(replay_job *s, const trace *t, const contender_ops 
     replay_run(&spec, &result);
     report_row row = {.spec = &spec,
                       .result = &result,
-                      .has_min_capacity = s->options->min_capacity || s->options->tight};
+                      .has_min_capacity = s->options->min_capacity || s->options->tight,
+                      .min_is_modelled = s->model.is_virtual && !s->device.is_virtual};
     if (row.has_min_capacity && result.outcome == REPLAY_COMPLETED) {
-        row.min_capacity_bytes = mincap_find(&spec, &result);
+        row.min_capacity_bytes = find_min_capacity(s, &spec, &result);
     }
     report(s, &row);
     if (s->options->tight && row.min_capacity_bytes > 0) {
@@ -157,7 +185,7 @@ static void replay_contender(replay_job *s, const trace *t, const contender_ops 
 
 static void begin_table(const replay_job *s, const trace *t) {
     if (s->options->tight) {
-        report_tight_begin(stdout, t);
+        report_tight_begin(stdout, t, s->model.is_virtual && !s->device.is_virtual);
     } else {
         report_table_begin(stdout, t, s->options->min_capacity);
     }
@@ -194,7 +222,7 @@ static int run_session(replay_job *s) {
         bench_complain("--gpu chooses within a PyTorch snapshot, and no trace is one");
         return BENCH_MISUSED;
     }
-    return find_device(s) && open_timeline(s) ? replay_all(s) : BENCH_FAILED;
+    return find_device(s) && find_model(s) && open_timeline(s) ? replay_all(s) : BENCH_FAILED;
 }
 
 static int run_options(const replay_options *options) {

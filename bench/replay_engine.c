@@ -357,6 +357,23 @@ static void take_off_waiting(replay_pass *pass, uint64_t waited_ns) {
     pass->stats.driver_host_ns = less(pass->stats.driver_host_ns, waited_ns);
 }
 
+static void add_pass(replay_pass *all, const replay_pass *pass) {
+    const contender_stats *before = &all->stats;
+    contender_stats stats = pass->stats; /* peaks and levels are the latest */
+    stats.creates += before->creates;
+    stats.releases += before->releases;
+    stats.maps += before->maps;
+    stats.unmaps += before->unmaps;
+    stats.stream_syncs += before->stream_syncs;
+    stats.event_waits += before->event_waits;
+    stats.driver_time_ns += before->driver_time_ns;
+    stats.driver_host_ns += before->driver_host_ns;
+    *all = (replay_pass){.stats = stats,
+                         .ops = all->ops + pass->ops,
+                         .host_ns = all->host_ns + pass->host_ns,
+                         .waited_ns = all->waited_ns + pass->waited_ns};
+}
+
 static bool run_pass(replay *r) {
     replay_result *result = r->result;
     contender_stats before = {0};
@@ -368,6 +385,7 @@ static bool run_pass(replay *r) {
                                  .ops = r->n_ops,
                                  .host_ns = stopwatch_total_ns(&r->watch)};
     take_off_waiting(&result->last, atomic_load(&r->gates.waited_ns) - waited_before);
+    add_pass(&result->all, &result->last);
     if (r->pass == 0) {
         result->first = result->last;
     }

@@ -61,6 +61,7 @@ typedef struct replay_result {
     contender_stats total;     /* over all passes */
     replay_pass first;         /* from an empty cache */
     replay_pass last;          /* the same as first where there is but one */
+    replay_pass all;           /* all passes together                      */
     uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */
     uint64_t violations;       /* virtual GPU: mistakes that hardware lets pass */
     char last_violation[160];

@@ -118,7 +118,7 @@ static const bench_option own_options[] = {
     {"--min-capacity", NULL, parse_min_capacity,
      "also find the smallest capacity from which the replay completes"},
     {"--tight", "PERCENT", parse_tight,
-     "replay twice: uncapped, and so much above the smallest capacity; first and last pass"},
+     "replay twice: uncapped, and so much above the smallest capacity; first, last, all passes"},
     {"--repeat", "N", parse_repeat, "N passes through one allocator (1)"},
     {"--lag", "N", parse_lag, "virtual GPU: work completes N events after it was issued (0)"},
     {"--schedule", "eager|lazy|random[:SEED]", parse_schedule,

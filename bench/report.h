@@ -14,6 +14,7 @@ typedef struct report_row {
     const replay_spec *spec;
     const replay_result *result;
     bool has_min_capacity;       /* it was searched for  */
+    bool min_is_modelled;        /* on the virtual GPU, though the replay was not */
     uint64_t min_capacity_bytes; /* 0: none was found    */
     bool is_tight;               /* capped at so much above that */
     uint64_t above_min_percent;
@@ -29,7 +30,7 @@ void report_table_begin(FILE *out, const trace *t, bool has_min_capacity);
 void report_table_row(FILE *out, const report_row *row);
 
 /* The table of --tight: two lines per contender, without a cap and near the smallest capacity. */
-void report_tight_begin(FILE *out, const trace *t);
+void report_tight_begin(FILE *out, const trace *t, bool min_is_modelled);
 void report_tight_row(FILE *out, const report_row *row);
 
 #endif

@@ -120,12 +120,15 @@ static void print_result(FILE *out, const replay_spec *spec, const replay_result
     print_number(out, "address_span_bytes", result->total.address_span_bytes);
     print_pass(out, "first_pass", &result->first, spec->device->is_virtual);
     print_pass(out, "last_pass", &result->last, spec->device->is_virtual);
+    print_pass(out, "all_passes", &result->all, spec->device->is_virtual);
     print_number(out, "forced_gates", result->forced_gates);
     print_real(out, "forced_wait_us", (double)result->last.waited_ns / 1e3, 3);
     print_number(out, "violations", result->violations);
 }
 
 static void print_min_capacity(FILE *out, const report_row *row) {
+    print_text(out, "min_capacity_device",
+               row->min_is_modelled || row->spec->device->is_virtual ? "virtual" : "cuda");
     if (row->min_capacity_bytes == 0) {
         (void)fputs(",\"min_capacity_bytes\":null,\"min_capacity_efficiency\":null", out);
         return;

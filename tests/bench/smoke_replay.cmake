@@ -17,7 +17,8 @@ math(EXPR too_small "${smallest} - 2097152")
 
 # Near the smallest capacity: one line without a cap, one with it, and what each pass did.
 bench(text replay small.trace --json --device virtual --contender ductile --tight 0 --repeat 2)
-expect_lines("${text}" 2 ${replay_keys} first_pass last_pass min_capacity_bytes)
+expect_lines("${text}" 2 ${replay_keys} first_pass last_pass all_passes min_capacity_bytes
+  min_capacity_device)
 string(FIND "${text}" "\n" end)
 math(EXPR end "${end} + 1")
 string(SUBSTRING "${text}" ${end} -1 tight)
@@ -25,6 +26,13 @@ string(JSON cap GET "${tight}" capacity_bytes)
 string(JSON above GET "${tight}" above_min_percent)
 string(JSON waits GET "${tight}" last_pass stream_syncs) # an error where it is missing
 string(JSON least GET "${tight}" min_capacity_bytes)
+foreach(pass IN ITEMS first_pass last_pass all_passes)
+  string(JSON ops_of_${pass} GET "${tight}" ${pass} ops)
+endforeach()
+math(EXPR ops_of_both "${ops_of_first_pass} + ${ops_of_last_pass}")
+if(NOT ops_of_all_passes EQUAL ops_of_both)
+  message(SEND_ERROR "two passes are not all: ${tight}")
+endif()
 if(NOT cap EQUAL least OR NOT above EQUAL 0)
   message(SEND_ERROR "not at the smallest capacity, ${least}: ${tight}")
 endif()
