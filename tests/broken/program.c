@@ -159,21 +159,26 @@ size_t any_block(play *p) {
     return (size_t)rng_below(&p->r, p->n_blocks);
 }
 
+bool give_from(play *p, unsigned slot, const block *b) {
+    request q = {.p = p, .slot = slot, .address = b->address};
+    run_for(p, slot, do_free, &q);
+    return q.status == DUCTILE_OK;
+}
+
 /* Any thread may free. The last thing a program does with a block before is often to use it. */
 void free_at(play *p, size_t i) {
     block b = p->blocks[i];
     unsigned who = rng_percent(&p->r, 40) ? any_threads_slot(p) : any_slot(p);
-    request q = {.p = p, .slot = who, .address = b.address};
     if (rng_percent(&p->r, 50)) {
         launch_use(p, b.slot, &b, 1);
     }
     p->blocks[i] = p->blocks[--p->n_blocks];
     p->live_bytes -= b.size;
     ductile_virtual_block_end(p->f.gpu, b.address);
-    run_for(p, q.slot, do_free, &q);
+    (void)give_from(p, who, &b);
 }
 
-static bool record(play *p, block *b, unsigned user) {
+bool record(play *p, block *b, unsigned user) {
     request q = {.p = p, .slot = user, .address = b->address};
     run_for(p, user, do_record, &q);
     b->users |= (uint32_t)(q.status == DUCTILE_OK) << user;

@@ -21,7 +21,8 @@ enum {
     N_BLOCKS_MAX = 160,
     N_GRAPHS = 3,
     N_CAPTURED = 8, /* blocks of one capture at most */
-    PHASE_STEPS = 250
+    PHASE_STEPS = 250,
+    N_KINDS = DUCTILE_VIOLATION_OVERLAP + 1
 };
 
 #define PER_THREAD ((ductile_stream)2)
@@ -62,9 +63,14 @@ typedef struct play {
     unsigned busiest;      /* slot, in this phase           */
     graph graphs[N_GRAPHS];
     uint64_t n_captures;
+    ductile_schedule schedule;
+    uint64_t lag;
+    /* NULL, or what another thread does when a marker was recorded: see come_between() */
+    void (*at_mark)(struct play *p, ductile_stream stream);
+    block at_mark_block;
     bool is_interrupting;
-    bool is_lost;                                /* the device */
-    bool ends_at[DUCTILE_VIOLATION_OVERLAP + 1]; /* the first violation of the kind */
+    bool is_lost;          /* the device */
+    bool ends_at[N_KINDS]; /* the first violation of the kind */
 } play;
 
 typedef struct request {
@@ -89,6 +95,10 @@ void launch_use(play *p, unsigned slot, const block *b, int writes);
 /* False: no thread can name both. */
 bool order_slots(play *p, unsigned first, unsigned then);
 void sync_slot(play *p, unsigned slot);
+/* Tells the allocator of the slot's stream; false when it refuses. */
+bool record(play *p, block *b, unsigned user);
+/* False when the allocator refuses. */
+bool give_from(play *p, unsigned slot, const block *b);
 uint64_t any_size(play *p);
 /* False: there is no memory now. */
 bool get_block(play *p, unsigned slot, uint64_t size, block *out);
@@ -100,5 +110,7 @@ void free_at(play *p, size_t i);
 void share_with(play *p, block *b, unsigned user);
 void share_block(play *p, size_t i);
 void share_and_join(play *p, size_t i);
+/* Ends the program: says what the device saw, or else what was not to be. */
+_Noreturn void give_up(const play *p, const char *what);
 
 #endif

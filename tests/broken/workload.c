@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that does all that a correct program may do with an allocator and its streams, at
- * random, on a virtual GPU that detects misuse of memory. tests/variants links it with allocators
- * that are broken on purpose, and with the one that is not.
+ * A program that does all that a correct program may do with an allocator and its streams, on a
+ * virtual GPU that detects misuse of memory: first the scenarios, then at random. tests/variants
+ * links it with allocators that are broken on purpose, and with the one that is not.
  *
  *     workload [--schedule eager|lagging|lazy|random] [--seed N] [--steps N] [--conf OPTIONS]
- *              [--until KIND[,KIND]...]
+ *              [--until KIND[,KIND]...] [--scenario NAME]
  *
  * Prints how often each kind of violation was seen and the first one; --until stops at the first of
- * its kind. Exit status: 0 without violations, 1 with some, 2 for wrong arguments or a run that
- * could not go on.
+ * its kind. --scenario plays one scenario and nothing else; --conf is for the random part. Exit
+ * status: 0 without violations, 1 with some, 2 for wrong arguments or a run that could not go on.
  *
  * Three kinds of streams: those of the device, which any thread may name; and the per-thread
  * default streams of two threads, one handle for both, which only these threads can mean.
  * Everything runs on one thread at a time, so a run is a function of its arguments.
  */
-#include "segments/segment.h"
 #include "tests/broken/program.h"
+#include "tests/broken/scenarios.h"
 
 #include "segments/segment.h"
 #include "vmm/marker.h"
@@ -28,6 +28,7 @@
 typedef struct arguments {
     uint64_t seed, steps;
     const char *schedule, *conf, *until;
+    const char *scenario; /* NULL: all, and the random part */
 } arguments;
 
 static play the_play;
@@ -174,6 +175,9 @@ ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream 
 ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out) {
     ductile_status status = __real_dvmm_marker_record(pool, stream, out);
+    if (the_play.at_mark != NULL) {
+        the_play.at_mark(&the_play, stream);
+    }
     interrupt(&the_play, stream);
     return status;
 }
@@ -289,7 +293,7 @@ static void step(play *p) {
 }
 
 static bool is_over(const play *p) {
-    for (int kind = 0; kind <= DUCTILE_VIOLATION_OVERLAP; kind++) {
+    for (int kind = 0; kind < N_KINDS; kind++) {
         if (p->ends_at[kind] &&
             ductile_virtual_violations_of(p->f.gpu, (ductile_violation)kind) > 0) {
             return true;
@@ -311,51 +315,121 @@ static void end(play *p) {
         ductile_virtual_block_end(p->f.gpu, p->blocks[p->n_blocks - 1].address);
     }
     (void)ductile_destroy(p->f.allocator);
-    for (unsigned i = 0; i < N_THREADS; i++) {
-        stop_worker(&p->workers[i]);
-    }
 }
 
-static int report(const play *p) {
-    uint64_t n = fixture_state(&p->f).violations;
-    for (int kind = 0; kind <= DUCTILE_VIOLATION_OVERLAP; kind++) {
-        uint64_t of_kind = ductile_virtual_violations_of(p->f.gpu, (ductile_violation)kind);
-        if (of_kind > 0) {
+/* Says what the device saw; where: NULL, or the scenario. */
+static void report(const play *p, const char *where) {
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        uint64_t n = ductile_virtual_violations_of(p->f.gpu, (ductile_violation)kind);
+        if (n > 0) {
             (void)printf("%s=%llu ", ductile_virtual_violation_name((ductile_violation)kind),
-                         (unsigned long long)of_kind);
+                         (unsigned long long)n);
         }
     }
     ductile_virtual_violation first = {.struct_size = sizeof first};
-    bool has_first = ductile_virtual_get_violation(p->f.gpu, 0, &first) == DUCTILE_OK;
-    (void)printf("%s\n", has_first ? first.text : "none");
-    return n == 0 ? 0 : 1;
+    (void)!ductile_virtual_get_violation(p->f.gpu, 0, &first);
+    (void)printf("%s%s%s\n", where != NULL ? where : "", where != NULL ? ": " : "", first.text);
 }
 
-static int run(play *p, const arguments *a, const fixture_setup *setup) {
+void give_up(const play *p, const char *what) {
+    (void)printf("a step of the scenario cannot be made: %s; ", what);
+    report(p, NULL);
+    (void)fflush(stdout);
+    _Exit(2);
+}
+
+/* A broken allocator need not come to a good end: nothing is closed. */
+static void stop_if_over(const play *p, const char *where) {
+    if (is_over(p)) {
+        report(p, where);
+        (void)fflush(stdout);
+        _Exit(1);
+    }
+}
+
+/* Ends the device; true when it saw a violation. */
+static bool judge(play *p, const char *where) {
+    stop_if_over(p, where);
+    bool is_broken = fixture_state(&p->f).violations > 0;
+    if (is_broken) {
+        report(p, where);
+    }
+    fixture_abandon(&p->f);
+    return is_broken;
+}
+
+static bool open_device(play *p, const fixture_setup *setup) {
     const char *why = fixture_open(&p->f, setup);
     if (why != NULL) {
         (void)fprintf(stderr, "workload: %s\n", why);
-        return 2;
+    }
+    return why == NULL;
+}
+
+static bool play_scenario(play *p, const scenario *s, const fixture_setup *setup) {
+    fixture_setup own = *setup;
+    own.conf = s->conf;
+    if (!open_device(p, &own)) {
+        exit(2);
+    }
+    p->is_interrupting = true; /* nobody comes between */
+    s->play(p);
+    stop_if_over(p, s->name);
+    (void)ductile_destroy(p->f.allocator);
+    p->is_interrupting = false;
+    return judge(p, s->name);
+}
+
+static bool play_scenarios(play *p, const arguments *a, const fixture_setup *setup) {
+    bool is_broken = false;
+    bool is_known = a->scenario == NULL;
+    const scenario *s;
+    for (size_t i = 0; (s = scenario_at(i)) != NULL; i++) {
+        if (a->scenario == NULL || strcmp(a->scenario, s->name) == 0) {
+            is_known = true;
+            is_broken |= play_scenario(p, s, setup);
+        }
+    }
+    if (!is_known) {
+        (void)fprintf(stderr, "workload: no scenario is called \"%s\"\n", a->scenario);
+        exit(2);
+    }
+    return is_broken;
+}
+
+static bool play_at_random(play *p, const arguments *a, const fixture_setup *setup) {
+    if (!open_device(p, setup)) {
+        exit(2);
     }
     p->r = rng_seeded(a->seed);
-    for (unsigned i = 0; i < N_THREADS; i++) {
-        start_worker(&p->workers[i]);
-    }
     for (uint64_t i = 0; i < a->steps && !is_over(p); i++) {
         if (i % PHASE_STEPS == 0) {
             begin_phase(p);
         }
         step(p);
     }
-    if (is_over(p)) {
-        int status = report(p);
-        (void)fflush(stdout);
-        _Exit(status); /* a broken allocator need not come to a good end */
-    }
+    stop_if_over(p, NULL);
     end(p);
-    int status = report(p);
-    fixture_abandon(&p->f);
-    return status;
+    return judge(p, NULL);
+}
+
+static int run(play *p, const arguments *a, const fixture_setup *setup) {
+    p->schedule = setup->schedule;
+    p->lag = setup->lag;
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        start_worker(&p->workers[i]);
+    }
+    bool is_broken = play_scenarios(p, a, setup);
+    if (a->scenario == NULL) {
+        is_broken |= play_at_random(p, a, setup);
+    }
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        stop_worker(&p->workers[i]);
+    }
+    if (!is_broken) {
+        (void)puts("none");
+    }
+    return is_broken ? 1 : 0;
 }
 
 /* ---- Arguments ----------------------------------------------------------------------------- */
@@ -371,22 +445,23 @@ static int named(const char *name, const char *const *names, int n) {
 }
 
 static void end_at(play *p, const char *kinds) {
-    const char *names[DUCTILE_VIOLATION_OVERLAP + 1];
-    for (int i = 0; i <= DUCTILE_VIOLATION_OVERLAP; i++) {
+    const char *names[N_KINDS];
+    for (int i = 0; i < N_KINDS; i++) {
         names[i] = ductile_virtual_violation_name((ductile_violation)i);
     }
     char text[256];
     (void)snprintf(text, sizeof text, "%s", kinds);
     for (char *kind = strtok(text, ","); kind != NULL; kind = strtok(NULL, ",")) {
-        p->ends_at[named(kind, names, DUCTILE_VIOLATION_OVERLAP + 1)] = true;
+        p->ends_at[named(kind, names, N_KINDS)] = true;
     }
 }
 
 static arguments parse(int argc, char **argv) {
-    static const char *const names[] = {"--schedule", "--seed", "--steps", "--conf", "--until"};
+    static const char *const names[] = {"--schedule", "--seed",  "--steps",
+                                        "--conf",     "--until", "--scenario"};
     arguments a = {.seed = 1, .steps = 60000, .schedule = "random", .until = ""};
     for (int i = 1; i < argc; i += 2) {
-        int which = named(argv[i], names, 5);
+        int which = named(argv[i], names, 6);
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         switch (which) {
         case 0:
@@ -401,8 +476,11 @@ static arguments parse(int argc, char **argv) {
         case 3:
             a.conf = value;
             break;
-        default:
+        case 4:
             a.until = value;
+            break;
+        default:
+            a.scenario = value;
             break;
         }
     }
