@@ -85,6 +85,26 @@ static void two_default_streams(play *p) {
     give_all(p, rest, 2);
 }
 
+/* The allocator gets back a marker that nobody needs any more, and uses it for the next. */
+static void markers_used_again(play *p) {
+    block blocks[3];
+    for (int i = 0; i < 3; i++) {
+        blocks[i] = take(p, OWNER, 2 * FIXTURE_GRANULE);
+    }
+    share_long(p, &blocks[0], USER);
+    give(p, &blocks[0]);
+    sync_slot(p, USER);
+    block look = take(p, OWNER, FIXTURE_GRANULE);
+    share_long(p, &blocks[1], USER);
+    share_long(p, &blocks[2], OTHER_USER);
+    give(p, &blocks[1]);
+    give(p, &blocks[2]);
+    sync_slot(p, OTHER_USER);
+    block rest[] = {look, take(p, OWNER, 8 * FIXTURE_GRANULE), take(p, OWNER, 2 * FIXTURE_GRANULE),
+                    take(p, OWNER, 2 * FIXTURE_GRANULE), take(p, OWNER, 2 * FIXTURE_GRANULE)};
+    give_all(p, rest, 5);
+}
+
 /* The driver refuses to wait for the pending memory without which there is not enough. */
 static void wait_that_fails(play *p) {
     block used = take(p, OWNER, CAPACITY / 4 * 3);
@@ -322,6 +342,7 @@ const scenario *scenario_at(size_t i) {
     static const char wait[] = "record_stream:wait";
     static const scenario all[] = {
         {"two-default-streams", NULL, two_default_streams},
+        {"markers-used-again", NULL, markers_used_again},
         {"wait-that-fails", NULL, wait_that_fails},
         {"free-in-the-markers-epoch", NULL, free_in_the_markers_epoch},
         {"free-while-a-marker-is-recorded", NULL, free_while_a_marker_is_recorded},
