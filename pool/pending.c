@@ -1,56 +1,196 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting on the host for pending memory, the oldest first. Who polls a pending list takes it out
- * of its arena under the slow lock: with that lock held, nothing is missing. */
+/* Memory that recorded streams hold back: finding out which of it is free, and waiting for it. Who
+ * polls a pending list takes it out of its arena under the slow lock: with that lock held, nothing
+ * is missing. */
 #include "pool/progress.h"
 
-/* Streams that one pass waits for: of each, the last marker of the part of the list it covers,
- * behind which the earlier ones are done as well. So a pass is linear, however many blocks are
- * pending. */
-enum { MOST_STREAMS = 32 };
+#include "pool/stream_use.h"
 
-typedef struct awaited {
-    const dpool_use *last[MOST_STREAMS]; /* its stream, thread and state name the stream */
-    dvmm_marker *markers[MOST_STREAMS];
+enum { MOST_LANES = 32 };
+
+/* A stream as a pending list names it. Its marker with the highest number proves what the others
+ * do, so one question, or one wait, settles a stream however many blocks are pending. */
+typedef struct lane {
+    ductile_stream stream;
+    uint64_t thread;
+    bool is_gone; /* a later stream may have had the same handle: in a lane of its own */
+    dvmm_marker *latest;
+    uint32_t n_marks;
+    uint64_t done_upto; /* known: markers up to this number are done      */
+    bool is_at_work;    /* known: one is not, and later ones neither then */
+} lane;
+
+typedef struct lanes {
+    lane all[MOST_LANES];
     uint32_t n;
-    uint64_t bytes; /* of the blocks covered */
-} awaited;
+} lanes;
 
 static bool is_undone(const dpool_use *use) {
-    return use->marker != NULL && !atomic_load(&use->marker->done);
+    return use->marker != NULL && !atomic_load_explicit(&use->marker->done, memory_order_acquire);
 }
 
-/* A stream that is gone may have had the handle of one that is not: they are told apart. */
-static bool is_same_stream(const dpool_use *a, const dpool_use *b) {
-    return a->stream == b->stream && a->thread == b->thread && !a->is_gone && !b->is_gone;
-}
-
-static bool note_use(awaited *w, const dpool_use *use) {
-    uint32_t i = 0;
-    while (i < w->n && !is_same_stream(w->last[i], use)) {
-        i++;
+static lane *find_lane(lanes *l, const dpool_use *use) {
+    for (uint32_t i = 0; i < l->n && !use->is_gone; i++) {
+        lane *at = &l->all[i];
+        if (at->stream == use->stream && at->thread == use->thread && !at->is_gone) {
+            return at;
+        }
     }
-    if (i == MOST_STREAMS) {
+    return NULL;
+}
+
+static lane *add_lane(lanes *l, const dpool_use *use) {
+    if (l->n == MOST_LANES) {
+        return NULL;
+    }
+    lane *at = &l->all[l->n++];
+    *at = (lane){.stream = use->stream,
+                 .thread = use->thread,
+                 .is_gone = use->is_gone,
+                 .latest = use->marker};
+    return at;
+}
+
+/* False: no room for its stream. */
+static bool note_use(lanes *l, const dpool_use *use) {
+    lane *at = find_lane(l, use);
+    at = at != NULL ? at : add_lane(l, use);
+    if (at == NULL) {
         return false;
     }
-    w->n = i == w->n ? i + 1 : w->n;
-    w->last[i] = use;
-    w->markers[i] = use->marker;
+    at->latest = use->marker->number > at->latest->number ? use->marker : at->latest;
+    at->n_marks++;
     return true;
 }
 
+/* ---- Polling ------------------------------------------------------------------------------- */
+
+static void note_done(lanes *l, const dpool_use *use) {
+    lane *at = use->is_gone ? NULL : find_lane(l, use);
+    at = at != NULL || use->is_gone ? at : add_lane(l, use);
+    if (at != NULL && at->done_upto < use->marker->number) {
+        at->done_upto = use->marker->number;
+    }
+}
+
+/* A stream without a lane is asked about block by block. */
+static void note_all(lanes *l, const dpool_use *waiting) {
+    for (; waiting != NULL; waiting = waiting->pending_next) {
+        for (const dpool_use *use = waiting; use != NULL; use = use->next) {
+            if (is_undone(use)) {
+                (void)note_use(l, use);
+            } else if (use->marker != NULL) {
+                note_done(l, use);
+            }
+        }
+    }
+}
+
+/* Mostly all of it is done: then this is the only question about a stream. */
+static void ask_latest(ductile_allocator *a, lanes *l) {
+    for (uint32_t i = 0; i < l->n; i++) {
+        lane *at = &l->all[i];
+        if (at->n_marks > 1 && dvmm_marker_query(&a->markers, at->latest) == DUCTILE_OK) {
+            at->done_upto = at->latest->number;
+        }
+    }
+}
+
+static bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *use) {
+    const dvmm_marker *m = use->marker;
+    lane *at = find_lane(l, use);
+    if (at == NULL) {
+        return dvmm_marker_query(&a->markers, use->marker) == DUCTILE_OK;
+    }
+    if (m->number > at->done_upto && !at->is_at_work) {
+        at->is_at_work = dvmm_marker_query(&a->markers, use->marker) != DUCTILE_OK;
+        at->done_upto = at->is_at_work ? at->done_upto : m->number;
+    }
+    return m->number <= at->done_upto;
+}
+
+static bool uses_are_done(ductile_allocator *a, lanes *l, const dpool_use *first,
+                          uint64_t context_epoch) {
+    if (first->block->epoch < context_epoch) {
+        return true;
+    }
+    const dpool_use *use = first;
+    while (use != NULL && use->marker != NULL && (!is_undone(use) || is_passed(a, l, use))) {
+        use = use->next;
+    }
+    return use == NULL;
+}
+
+static void push(dpool_use **first, dpool_use **last, dpool_use *uses) {
+    uses->pending_next = NULL;
+    *(*last != NULL ? &(*last)->pending_next : first) = uses;
+    *last = uses;
+}
+
+/* In front: they were freed before those that came meanwhile. */
+static void put_back(ductile_allocator *a, dpool_arena *arena, dpool_use *first, dpool_use *last) {
+    if (first != NULL) {
+        dti_lock_take(&a->hot);
+        last->pending_next = arena->pending_first;
+        arena->pending_last = arena->pending_last != NULL ? arena->pending_last : last;
+        arena->pending_first = first;
+        dti_lock_open(&a->hot);
+    }
+}
+
+static dpool_use *take_pending(ductile_allocator *a, dpool_arena *arena, uint64_t *context_epoch) {
+    dti_lock_take(&a->hot);
+    dpool_use *waiting = arena->pending_first;
+    *context_epoch = arena->context_epoch;
+    arena->pending_first = arena->pending_last = NULL;
+    dti_lock_open(&a->hot);
+    return waiting;
+}
+
+void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena) {
+    uint64_t context_epoch;
+    dpool_use *waiting = take_pending(a, arena, &context_epoch);
+    lanes l;
+    l.n = 0;
+    note_all(&l, waiting);
+    ask_latest(a, &l);
+    dpool_use *done[2] = {NULL, NULL}; /* first, last */
+    dpool_use *kept[2] = {NULL, NULL};
+    while (waiting != NULL) {
+        dpool_use *next = waiting->pending_next;
+        dpool_use **list = uses_are_done(a, &l, waiting, context_epoch) ? done : kept;
+        push(&list[0], &list[1], waiting);
+        waiting = next;
+    }
+    put_back(a, arena, kept[0], kept[1]);
+    dpool_pending_finish(a, done[0]);
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------- */
+
+typedef struct awaited {
+    lanes of;
+    uint64_t bytes; /* of the blocks covered */
+} awaited;
+
 /* False: no room for its streams. */
-static bool note_block(awaited *w, const dpool_use *uses) {
-    bool has_undone = false;
+static bool note_uses(lanes *l, const dpool_use *uses, bool *any) {
     for (const dpool_use *use = uses; use != NULL; use = use->next) {
         if (is_undone(use)) {
-            has_undone = true;
-            if (!note_use(w, use)) {
+            *any = true;
+            if (!note_use(l, use)) {
                 return false;
             }
         }
     }
-    w->bytes += has_undone ? uses->block->size : 0;
     return true;
+}
+
+static bool note_block(awaited *w, const dpool_use *uses) {
+    bool any = false;
+    bool is_noted = note_uses(&w->of, uses, &any);
+    w->bytes += is_noted && any ? uses->block->size : 0;
+    return is_noted;
 }
 
 static bool note_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
@@ -77,8 +217,8 @@ static void choose_locked(const ductile_allocator *a, const dpool_arena *own, ui
     for (const dpool_arena *arena = a->arenas; goes_on && arena != NULL; arena = arena->next) {
         goes_on = arena == own || note_arena(w, arena, bytes);
     }
-    for (uint32_t i = 0; i < w->n; i++) {
-        dvmm_marker_hold(w->markers[i]);
+    for (uint32_t i = 0; i < w->of.n; i++) {
+        dvmm_marker_hold(w->of.all[i].latest);
     }
 }
 
@@ -93,14 +233,16 @@ static void open_both(ductile_allocator *a) {
 }
 
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes) {
-    awaited w = {.n = 0};
+    awaited w;
+    w.of.n = 0;
+    w.bytes = 0;
     take_both(a);
     choose_locked(a, own, bytes, &w);
     open_both(a);
     bool any = false;
-    for (uint32_t i = 0; i < w.n; i++) {
-        any |= dvmm_marker_wait(&a->markers, w.markers[i]) == DUCTILE_OK;
-        dvmm_marker_drop(&a->markers, w.markers[i]);
+    for (uint32_t i = 0; i < w.of.n; i++) {
+        any |= dvmm_marker_wait(&a->markers, w.of.all[i].latest) == DUCTILE_OK;
+        dvmm_marker_drop(&a->markers, w.of.all[i].latest);
     }
     if (!any) {
         return 0;

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+enum { FREED_PER_HOLD = 16 }; /* blocks freed under one hold of the hot lock */
+
 static bool has_use(const dpool_block *b, ductile_stream stream) {
     for (const dpool_use *use = b->uses; use != NULL; use = use->next) {
         if (use->stream == stream && !use->is_gone && use->thread == dpool_thread_of(stream)) {
@@ -116,15 +118,17 @@ static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thre
     return use->stream == stream && use->thread == thread && !use->is_gone;
 }
 
+/* A marker that is there stays, as that of a stream that is gone: a new one may get its handle. */
 static void end_uses_of(dpool_use *uses, ductile_stream stream, dvmm_marker *m) {
     uint64_t thread = dpool_thread_of(stream);
     for (dpool_use *use = uses; use != NULL; use = use->next) {
-        if (is_use_of(use, stream, thread) && use->marker == NULL) {
-            use->is_gone = true;
+        if (!is_use_of(use, stream, thread)) {
+            continue;
+        }
+        use->is_gone = true;
+        if (use->marker == NULL && m != NULL) {
             use->marker = m;
-            if (m != NULL) {
-                dvmm_marker_hold(m);
-            }
+            dvmm_marker_hold(m);
         }
     }
 }
@@ -169,28 +173,55 @@ void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
     dti_lock_open(&a->hot);
 }
 
-void dpool_pending_finish(ductile_allocator *a, dpool_use *uses) {
-    dti_lock_take(&a->hot);
-    dpool_block *b = uses->block;
+static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     arena->pending_bytes -= b->size;
     a->counts.pending -= b->size;
     a->counts.pending_blocks--;
     /* the epoch stays that of the free: its own stream's work on it was issued before then */
     (void)dpool_make_free_locked(a, b);
+}
+
+static dpool_use *last_of(dpool_use *uses) {
+    while (uses->next != NULL) {
+        uses = uses->next;
+    }
+    return uses;
+}
+
+/* Frees some, and puts their uses into one list. Returns the rest. */
+static dpool_use *free_some(ductile_allocator *a, dpool_use *done, dpool_use **uses) {
+    *uses = NULL;
+    dti_lock_take(&a->hot);
+    for (int i = 0; i < FREED_PER_HOLD && done != NULL; i++) {
+        dpool_use *rest = done->pending_next;
+        free_pending_locked(a, done->block);
+        last_of(done)->next = *uses;
+        *uses = done;
+        done = rest;
+    }
     dti_lock_open(&a->hot);
-    dpool_uses_drop(a, uses);
+    return done;
+}
+
+void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
+    while (done != NULL) {
+        dpool_use *uses;
+        done = free_some(a, done, &uses);
+        dpool_uses_drop(a, uses);
+    }
 }
 
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
-    dpool_use *last = uses;
+    dvmm_marker *idle = NULL;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (use->marker != NULL) {
-            dvmm_marker_drop(&a->markers, use->marker);
+            dvmm_marker_drop_into(use->marker, &idle);
         }
-        last = use;
     }
-    if (last != NULL) {
+    dvmm_markers_give_back(&a->markers, idle);
+    if (uses != NULL) {
+        dpool_use *last = last_of(uses);
         dti_lock_take(&a->hot);
         last->next = a->spare_uses;
         a->spare_uses = uses;

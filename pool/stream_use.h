@@ -35,8 +35,9 @@ dpool_use *dpool_pending_take(ductile_allocator *a, dpool_arena *arena);
 /* Puts a pending block, named by its first use, at the end of its arena's list. No lock HOT. */
 void dpool_pending_append(ductile_allocator *a, dpool_use *uses);
 
-/* All uses are done: the block becomes FREE and the uses are freed. No lock HOT. */
-void dpool_pending_finish(ductile_allocator *a, dpool_use *uses);
+/* All uses of these blocks are done, a list linked by pending_next: the blocks become FREE, and the
+ * uses are dropped. No lock HOT. */
+void dpool_pending_finish(ductile_allocator *a, dpool_use *done);
 
 /* Drops the markers of a list of uses, whose nodes become spare. No lock HOT. */
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);

@@ -189,6 +189,14 @@ bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t addr
     return true;
 }
 
+void dvmm_next_call(seam_call *c, dvmm_call call, uint64_t address, uint64_t size) {
+    add(&c->driver->calls[c->call], 1);
+    report(c, DVMM_SUCCESS, false);
+    c->call = call;
+    c->address = address;
+    c->size = size;
+}
+
 ductile_status dvmm_end_call(seam_call *c, int code) {
     account_time(c);
     add(&c->driver->calls[c->call], 1);

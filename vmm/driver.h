@@ -362,6 +362,9 @@ ductile_status dvmm_context_sync(dvmm_driver *d);
 ductile_status dvmm_event_create(dvmm_driver *d, dvmm_event *out);
 ductile_status dvmm_event_destroy(dvmm_driver *d, dvmm_event event);
 ductile_status dvmm_event_record(dvmm_driver *d, dvmm_event event, ductile_stream stream);
+/* ERR_CAPTURING, and nothing recorded, where the stream is being captured or cannot be asked. */
+ductile_status dvmm_event_record_uncaptured(dvmm_driver *d, dvmm_event event,
+                                            ductile_stream stream);
 /* ERR_NOT_READY while the recorded work is under way. Pre: recorded (an event never recorded
  * answers "done", which would free memory in use). */
 ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event);

@@ -44,6 +44,9 @@ typedef struct seam_call {
 /* False: the call must not be made, and c->refusal says why. */
 bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t address, uint64_t size);
 
+/* The call under way has succeeded and another one follows, with no clock read in between. */
+void dvmm_next_call(seam_call *c, dvmm_call call, uint64_t address, uint64_t size);
+
 /* Accounts for the call that just returned `code`; its status. */
 ductile_status dvmm_end_call(seam_call *c, int code);
 

@@ -20,11 +20,23 @@ static dvmm_marker *pop_idle(dvmm_marker_pool *pool) {
     return m;
 }
 
-static void push_idle(dvmm_marker_pool *pool, dvmm_marker *m) {
+void dvmm_markers_give_back(dvmm_marker_pool *pool, dvmm_marker *idle) {
+    if (idle == NULL) {
+        return;
+    }
+    dvmm_marker *last = idle;
+    while (last->next != NULL) {
+        last = last->next;
+    }
     dti_lock_take(&pool->lock);
-    m->next = pool->idle;
-    pool->idle = m;
+    last->next = pool->idle;
+    pool->idle = idle;
     dti_lock_open(&pool->lock);
+}
+
+static void push_idle(dvmm_marker_pool *pool, dvmm_marker *m) {
+    m->next = NULL;
+    dvmm_markers_give_back(pool, m);
 }
 
 ductile_status dvmm_markers_fini(dvmm_marker_pool *pool) {
@@ -52,29 +64,32 @@ static ductile_status new_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
     return DUCTILE_OK;
 }
 
-static ductile_status take_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
+/* No event is created for a stream that is being captured. */
+static ductile_status take_marker(dvmm_marker_pool *pool, ductile_stream stream,
+                                  dvmm_marker **out) {
     *out = pop_idle(pool);
-    return *out != NULL ? DUCTILE_OK : new_marker(pool, out);
+    if (*out != NULL) {
+        return DUCTILE_OK;
+    }
+    return dvmm_is_capturing(pool->driver, stream) ? DUCTILE_ERR_CAPTURING : new_marker(pool, out);
 }
 
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                   dvmm_marker **out) {
     *out = NULL;
-    if (dvmm_is_capturing(pool->driver, stream)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
     dvmm_marker *m = NULL;
-    ductile_status status = take_marker(pool, &m);
+    ductile_status status = take_marker(pool, stream, &m);
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = dvmm_event_record(pool->driver, m->event, stream);
+    m->number = 1 + atomic_fetch_add_explicit(&pool->last_number, 1, memory_order_acq_rel);
+    status = dvmm_event_record_uncaptured(pool->driver, m->event, stream);
     if (status != DUCTILE_OK) {
         push_idle(pool, m);
         return status;
     }
-    atomic_store(&m->refs, 1);
-    atomic_store(&m->done, false);
+    atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
+    atomic_store_explicit(&m->done, false, memory_order_relaxed);
     *out = m;
     return DUCTILE_OK;
 }
@@ -121,8 +136,15 @@ void dvmm_marker_hold(dvmm_marker *m) {
     atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
 }
 
-void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *m) {
+void dvmm_marker_drop_into(dvmm_marker *m, dvmm_marker **idle) {
     if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
-        push_idle(pool, m);
+        m->next = *idle;
+        *idle = m;
     }
+}
+
+void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *m) {
+    dvmm_marker *idle = NULL;
+    dvmm_marker_drop_into(m, &idle);
+    dvmm_markers_give_back(pool, idle);
 }

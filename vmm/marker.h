@@ -15,6 +15,8 @@
 
 typedef struct dvmm_marker {
     dvmm_event event;
+    uint64_t number; /* given out before recording: of two markers of one stream, the one with the
+                        higher number proves all that the other one does */
     _Atomic uint32_t refs;
     _Atomic bool done;        /* known complete: no further query is made */
     struct dvmm_marker *next; /* idle: the pool's list */
@@ -22,7 +24,8 @@ typedef struct dvmm_marker {
 
 typedef struct dvmm_marker_pool {
     dvmm_driver *driver; /* constant */
-    dti_lock lock;       /* guards the rest */
+    _Atomic uint64_t last_number;
+    dti_lock lock; /* guards the rest */
     dvmm_marker *idle;
 } dvmm_marker_pool;
 
@@ -58,5 +61,10 @@ ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool);
 
 void dvmm_marker_hold(dvmm_marker *marker);
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
+
+/* Many at a time: drops each into a list, linked by `next`, of those that nobody refers to any
+ * more, and gives the list back to the pool under one hold of its lock. */
+void dvmm_marker_drop_into(dvmm_marker *marker, dvmm_marker **idle);
+void dvmm_markers_give_back(dvmm_marker_pool *pool, dvmm_marker *idle);
 
 #endif

@@ -89,6 +89,25 @@ Test(stream_done, a_new_stream_with_the_same_handle_proves_nothing_about_the_old
     close_audited();
 }
 
+/* Of markers of one stream a later one proves the earlier ones; these are of two streams. */
+Test(stream_done, markers_of_a_new_stream_prove_nothing_about_pending_blocks_of_the_old_one) {
+    ductile_stream old = f.streams[1];
+    ductile_addr first = take(20 * MIB, f.streams[0]);
+    ductile_addr second = take(6 * MIB, f.streams[0]);
+    assert_ok(ductile_record_stream(f.allocator, first, old));
+    assert_ok(launch(old, first, 20 * MIB));
+    assert_ok(ductile_free(f.allocator, first));
+    assert_ok(ductile_stream_done(f.allocator, old));
+    assert_ok(ductile_virtual_stream_destroy(f.gpu, old));
+    assert_ok(ductile_virtual_stream_create(f.gpu, &f.streams[1]));
+    cr_assert_eq(f.streams[1], old, "the device has stopped to use handles again");
+    assert_ok(ductile_free_on(f.allocator, second, f.streams[1]));
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
+    (void)take(24 * MIB, f.streams[0]);
+    assert_u64(pending(), 20 * MIB);
+    close_audited();
+}
+
 /* The uses of both streams count: the old one's until its work is done, the new one's too. */
 Test(stream_done, a_new_stream_with_the_same_handle_is_recorded_as_well) {
     ductile_addr address = used_by_a_stream_that_is_gone(20 * MIB);

@@ -69,6 +69,11 @@ static int answer_query(void *ctx, dvmm_event event) {
     return answer();
 }
 
+static int answer_record(void *ctx, dvmm_event event, ductile_stream stream) {
+    (void)ctx, (void)event, (void)stream;
+    return answer();
+}
+
 static int answer_stream(void *ctx, ductile_stream stream) {
     (void)ctx, (void)stream;
     return answer();
@@ -94,6 +99,7 @@ static const dvmm_driver_ops answers = {.close = answer_close,
                                         .phys_create = answer_create,
                                         .unmap = answer_span,
                                         .event_query = answer_query,
+                                        .event_record = answer_record,
                                         .stream_query = answer_stream,
                                         .stream_sync = answer_stream,
                                         .capture_status = answer_status,
@@ -178,6 +184,18 @@ Test(driver, who_cannot_tell_is_capturing) {
     status = DVMM_CAPTURE_NONE;
     assert_status(dvmm_capture_status_of(d, NULL, &status), DUCTILE_ERR_DEVICE_LOST);
     cr_assert_neq(status, DVMM_CAPTURE_NONE);
+}
+
+Test(driver, nothing_is_recorded_where_the_capture_cannot_be_asked_about) {
+    dvmm_event event = (dvmm_event)(uintptr_t)1;
+    dvmm_counters counters;
+    assert_ok(dvmm_event_record_uncaptured(d, event, NULL));
+    told.code = DVMM_INVALID_VALUE;
+    assert_status(dvmm_event_record_uncaptured(d, event, NULL), DUCTILE_ERR_CAPTURING);
+    dvmm_get_counters(d, &counters);
+    assert_u64(counters.calls[DVMM_CALL_capture_status], 2);
+    assert_u64(counters.failures[DVMM_CALL_capture_status], 1);
+    assert_u64(counters.calls[DVMM_CALL_event_record], 1);
 }
 
 Test(driver, a_failed_exchange_leaves_the_mode) {
