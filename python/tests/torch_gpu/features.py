@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch offers around memory, each tried once under Ductile on a GPU.
 
-    python features.py            # Ductile; `--native` for PyTorch's allocator
-
-Prints one line per feature and ends with status 1 if one failed.
+Each feature has a process of its own, with a time limit. Prints one line per feature; ends with
+status 1 if one failed.
 """
 
 from __future__ import annotations
 
 import pickle
 import re
-import subprocess
 import sys
 import tempfile
-import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable
 
+import cases
 import torch
 
-NATIVE = "--native" in sys.argv
-if not NATIVE:
-    import ductile.torch
+import ductile.torch
 
-    if "--only" in sys.argv:
-        ductile.torch.enable("full")
+_parser = cases.parser(__doc__, seconds=120, workers=4)
+_parser.add_argument("--native", action="store_true", help="PyTorch's allocator, to compare")
+GIVEN = _parser.parse_args()
+NATIVE: bool = GIVEN.native
+if GIVEN.only and not NATIVE:
+    ductile.torch.enable("full")
 
 FEATURES: list[Callable[[], None]] = []
 MIB = 1 << 20
@@ -377,51 +376,7 @@ def a_tensors_block() -> None:
         pass
 
 
-def run_one(name: str) -> int:
-    function = next(f for f in FEATURES if f.__name__ == name)
-    torch.cuda.init()
-    try:
-        function()
-    except Exception:
-        traceback.print_exc(file=sys.stdout)
-        return 1
-    return 0
-
-
-def start(name: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-X", "faulthandler", __file__, "--only", name]
-    if NATIVE:
-        command.append("--native")
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-
-
-def try_one(name: str) -> tuple[str, int, str]:
-    process = start(name)
-    try:
-        output, _ = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        output, _ = process.communicate()
-        return name, -1, output + "took more than 120 s"
-    return name, process.returncode, output
-
-
-def main() -> int:
-    """Each feature has a process of its own, so that one that crashes hides no other."""
-    if "--only" in sys.argv:
-        return run_one(sys.argv[sys.argv.index("--only") + 1])
-    failed = 0
-    with ThreadPoolExecutor(4) as pool:
-        for name, status, output in pool.map(try_one, [f.__name__ for f in FEATURES]):
-            failed += status != 0
-            print(f"{'ok    ' if status == 0 else 'FAILED'}  {name}", flush=True)
-            if status != 0 or "--verbose" in sys.argv:
-                print(f"status {status}\n{output}", flush=True)
-    print(f"{len(FEATURES) - failed} of {len(FEATURES)} passed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    if GIVEN.only:
+        torch.cuda.init()
+    sys.exit(cases.main(__file__, FEATURES, GIVEN, *(["--native"] if NATIVE else [])))

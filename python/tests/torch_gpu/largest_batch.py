@@ -1,91 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
 """The largest batch that trains under a cap on memory: native, expandable segments, Ductile.
 
-    python largest_batch.py [--model gpt2,resnet,lora] [--gib 12] [--steps 12]
+The batch stays the same and the length of texts (the width of images) changes at every step. One
+process per allocator, all of them at a time; each doubles and halves its batch, and begins every
+attempt with empty caches. What the time limit cuts short is a lower bound, and marked.
 
-For each allocator the batch is raised until steps of changing shape no longer fit; each attempt is
-a process of its own, so that none inherits the fragmentation of the one before.
+Ends with status 1 when an allocator could not be tried, or Ductile fits less than another.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
+import time
+from typing import Any
 
-import ductile.torch
+import allocators
 
-HERE = Path(__file__).parent
-ALLOCATORS = ("native", "expandable", "ductile")
+LENGTHS = {"gpt2": range(128, 513, 32), "lora": range(128, 513, 32), "resnet": range(128, 257, 32)}
+MOST_ON_CPU = 5
 
 
-def attempt(model: str, batch: int, gib: float, steps: int) -> None:
-    """Trains within the cap; ends with status 3 when memory runs out."""
+# ---- One allocator -----------------------------------------------------------------------------
+
+
+def attempt(model: str, batch: int, steps: int, tiny: bool) -> bool:
+    """Trains with batches of one size. Does that fit?"""
+    import models
     import torch
 
-    sys.path.insert(0, str(HERE))
+    lengths = range(16, 65, 16) if tiny else LENGTHS[model]
+    shapes = models.draw(models.Range(range(batch, batch + 1), lengths), steps, seed=0)
+    try:
+        training = models.make(model, shapes, device="cpu" if tiny else "cuda", tiny=tiny)
+        training.train(lambda: None, lambda _loss: None)
+        if tiny and batch > MOST_ON_CPU:
+            raise torch.OutOfMemoryError
+        if not tiny:
+            torch.cuda.synchronize()
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def start_afresh() -> int:
+    """Gives back what an attempt has left, and says how many bytes are held all the same."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Prints one line: the largest batch found, and whether the next larger one was refused."""
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    import models
+    import torch
+
+    models.check([given.serve])
+    end = time.monotonic() + given.seconds
+    if not given.cpu_check:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(given.gib * 2**30 / total)
+    fits, refused = 0, 0
+    batch, longest, left_over = 8, 0.0, 0
+    while refused - fits != 1 and time.monotonic() + longest < end:
+        begin = time.monotonic()
+        if attempt(given.serve, batch, given.steps, given.cpu_check):
+            fits = batch
+        else:
+            refused = batch
+        left_over = max(left_over, start_afresh())
+        longest = max(longest, time.monotonic() - begin)
+        batch = (fits + refused) // 2 if refused else 2 * batch
+    answer = {"largest": fits, "refused": refused, "exact": refused - fits == 1}
+    answer["held_between_attempts"] = left_over
+    print(json.dumps(answer), file=channel, flush=True)
+
+
+# ---- All of them -------------------------------------------------------------------------------
+
+
+def start(allocator: str, model: str, given: argparse.Namespace) -> tuple[Any, Any]:
+    where = allocators.environment(allocator)
+    where.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
+    where.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    command = [sys.executable, __file__, "--serve", model, "--gib", str(given.gib)]
+    command += ["--steps", str(given.steps), "--seconds", str(given.seconds)]
+    if given.cpu_check:
+        command.append("--cpu-check")
+    said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+    return allocators.start(command, env=where, stdout=subprocess.PIPE, stderr=said), said
+
+
+def finish(process: Any, said: Any, end: float) -> dict[str, Any]:
+    """What a process has found, or why it has not."""
+    try:
+        output, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
+        if process.returncode == 0:
+            answer: dict[str, Any] = json.loads(output)
+            return answer
+        reason = f"ended with status {process.returncode}"
+    except subprocess.TimeoutExpired:
+        allocators.kill(process)
+        process.communicate()
+        reason = "did not answer in time"
+    said.seek(0)
+    return {"failed": f"{reason}\n{''.join(said.readlines()[-25:])}".rstrip()}
+
+
+def find_largest(model: str, given: argparse.Namespace) -> bool:
+    """Prints a model's rows. Does Ductile fit no less than the others?"""
+    started = {a: start(a, model, given) for a in allocators.NAMES}
+    # An attempt that began within the limit may end after it, and libraries take time to import.
+    end = time.monotonic() + given.seconds + 60
+    found = {a: finish(*pair, end) for a, pair in started.items()}
+    for allocator, answer in found.items():
+        row = {"model": model, "allocator": allocator, "gib": given.gib, **answer}
+        if given.json:
+            print(json.dumps(row), flush=True)
+        elif "failed" in answer:
+            print(f"{model:7}{allocator:11}FAILED: {answer['failed']}", flush=True)
+        else:
+            mark = "" if answer["exact"] else " or more: the time was up"
+            print(f"{model:7}{allocator:11}{answer['largest']:5} at {given.gib:g} GiB{mark}",
+                  flush=True)  # fmt: skip
+    if any("failed" in answer for answer in found.values()):
+        return False
+    most = max(answer["largest"] for answer in found.values())
+    return bool(found["ductile"]["largest"] == most)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="gpt2", help="gpt2, resnet or lora, or several")
+    parser.add_argument("--gib", type=float, default=16, help="the cap")
+    parser.add_argument("--steps", type=int, default=16, help="of each attempt")
+    parser.add_argument("--seconds", type=float, default=60, help="limit for each model")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument(
+        "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
+    )
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given)
+        return 0
     import models
 
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total)
-    try:
-        trainer = models.Trainer(models.make(model, largest=batch))
-        for _ in range(steps):
-            trainer.step()
-        torch.cuda.synchronize()
-    except torch.OutOfMemoryError:
-        sys.exit(3)
-
-
-def fits(allocator: str, model: str, batch: int, gib: float, steps: int) -> bool:
-    environment = dict(os.environ)
-    environment.pop("DUCTILE_TORCH", None)
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        environment.pop(name, None)
-        if allocator == "expandable":
-            environment[name] = "expandable_segments:True"
-    if allocator == "ductile":
-        environment = ductile.torch.child_environment("full", environment)
-    given = ["--attempt", str(batch), "--model", model, "--gib", str(gib), "--steps", str(steps)]
-    status = subprocess.run(
-        [sys.executable, __file__, *given], env=environment, check=False
-    ).returncode
-    if status not in (0, 3):
-        raise SystemExit(f"largest_batch: {allocator} ended with status {status}")
-    return status == 0
-
-
-def find_largest(allocator: str, model: str, gib: float, steps: int) -> int:
-    """The largest batch that fits, by doubling and halving: larger ones are taken not to."""
-    low, high = 0, 8
-    while fits(allocator, model, high, gib, steps):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(allocator, model, middle, gib, steps):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="gpt2,resnet,lora")
-    parser.add_argument("--gib", type=float, default=12)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--attempt", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.attempt:
-        attempt(given.model, given.attempt, given.gib, given.steps)
-        return
-    for model in given.model.split(","):
-        for allocator in ALLOCATORS:
-            largest = find_largest(allocator, model, given.gib, given.steps)
-            print(f"{model:8}{allocator:12}{largest:5} at {given.gib:g} GiB", flush=True)
+    names = given.model.split(",")
+    models.check(names)
+    good = [find_largest(name, given) for name in names]
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

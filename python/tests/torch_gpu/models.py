@@ -1,175 +1,221 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three trainings in plain torch, with what makes real ones hard on an allocator: batch and length
-that change at every step, frozen weights, recomputed activations. No other package is needed."""
+"""Three trainings with what makes real ones hard on an allocator: batch and length that change at
+every step, padding, frozen weights, recomputed activations.
+
+GPT-2 and a LoRA fine-tune of a Llama are models of transformers, trained by its Trainer; ResNet-50
+is torchvision's, in a loop. Weights are random and data is made up: nothing is fetched.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import random
-from collections.abc import Iterator
-from typing import NamedTuple
+import tempfile
+from typing import Any, Callable, NamedTuple
 
 import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+
+Hook = Callable[[], None]
+AfterStep = Callable[[torch.Tensor], None]
+
+PACKAGES = {
+    "gpt2": ("transformers", "accelerate"),
+    "resnet": ("torchvision",),
+    "lora": ("transformers", "accelerate", "peft"),
+}
 
 
-class Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+def check(names: list[str]) -> None:
+    """Ends the program, with one line, when a training is not known or lacks a package."""
+    unknown = [name for name in names if name not in PACKAGES]
+    if unknown:
+        raise SystemExit(f"no training is called {unknown[0]}: there are {', '.join(PACKAGES)}")
+    wanted = dict.fromkeys(package for name in names for package in PACKAGES[name])
+    missing = [package for package in wanted if importlib.util.find_spec(package) is None]
+    if missing:
+        raise SystemExit(f"missing packages: pip install {' '.join(missing)}")
 
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+class Shape(NamedTuple):
+    """Of one step's batch: how many samples, and how long (texts) or wide (images) they are."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+    batch: int
+    length: int
 
 
-class GPT2(nn.Module):
-    """GPT-2's shape: token and position embeddings, blocks, a tied head."""
+class Range(NamedTuple):
+    """Where shapes are drawn from. Texts are as long as `lengths` says, images as wide."""
 
-    def __init__(
-        self, layers: int = 12, width: int = 768, heads: int = 12, recompute: bool = False
-    ) -> None:
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(50257, width), nn.Embedding(1024, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.recompute = recompute
+    batches: range
+    lengths: range
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+    def of_batch(self, batch: int) -> Range:
+        return self._replace(batches=range(batch, batch + 1))
 
 
-class LowRank(nn.Module):
-    """A frozen linear layer with a trained correction of low rank."""
-
-    def __init__(self, frozen: nn.Linear, rank: int = 16) -> None:
-        super().__init__()
-        self.frozen = frozen
-        self.a = nn.Parameter(torch.randn(rank, frozen.in_features) * 0.02)
-        self.b = nn.Parameter(torch.zeros(frozen.out_features, rank))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.frozen(x) + F.linear(F.linear(x, self.a), self.b)
+RANGES = {
+    "gpt2": Range(range(1, 17), range(64, 1025, 32)),
+    "resnet": Range(range(1, 65), range(128, 321, 32)),
+    "lora": Range(range(1, 13), range(64, 1025, 32)),
+}
+TINY = Range(range(1, 4), range(32, 65, 16))
 
 
-def make_lora() -> GPT2:
-    """A frozen GPT-2 of medium size with low-rank corrections, its activations recomputed."""
-    model = GPT2(layers=24, width=1024, heads=16, recompute=True)
-    model.requires_grad_(False)
-    for block in model.blocks:
-        block.attention.qkv = LowRank(block.attention.qkv)
-        block.attention.out = LowRank(block.attention.out)
-    return model
+def draw(shapes: Range, steps: int, seed: int) -> list[Shape]:
+    """The shapes of all steps: equal for equal arguments, whoever asks."""
+    choice = random.Random(seed)
+    return [Shape(choice.choice(shapes.batches), choice.choice(shapes.lengths))
+            for _ in range(steps)]  # fmt: skip
 
 
-class Bottleneck(nn.Module):
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(True),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width),
-            nn.ReLU(True), nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
+# ---- Texts, under the Trainer ------------------------------------------------------------------
+
+
+class Texts(torch.utils.data.Dataset):
+    """Item i is the whole batch of step i; with padding, its texts differ in length."""
+
+    def __init__(self, shapes: list[Shape], words: int, padded: bool, seed: int) -> None:
+        self.shapes, self.words, self.padded, self.seed = shapes, words, padded, seed
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
+        batch, length = self.shapes[step]
+        source = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        ids = torch.randint(0, self.words, (batch, length), generator=source)
+        if not self.padded:
+            return {"input_ids": ids, "labels": ids.clone()}
+        lengths = torch.randint(length // 2, length + 1, (batch, 1), generator=source)
+        lengths[0] = length
+        real = torch.arange(length) < lengths
+        return {
+            "input_ids": ids.where(real, 0),
+            "attention_mask": real.long(),
+            "labels": ids.where(real, -100),
+        }
+
+
+def take_only(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    (item,) = items
+    return item
+
+
+def make_gpt2(tiny: bool) -> Any:
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    small = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 256} if tiny else {}
+    return AutoModelForCausalLM.from_config(
+        GPT2Config(use_cache=False, **small), attn_implementation="sdpa"
+    )
+
+
+def make_lora(tiny: bool) -> Any:
+    """A Llama of 1.1 billion frozen weights in bfloat16, and low-rank corrections to be trained."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    width, depth, heads = (64, 2, 4) if tiny else (2048, 16, 32)
+    config = LlamaConfig(
+        vocab_size=256 if tiny else 32000, hidden_size=width, intermediate_size=4 * width,
+        num_hidden_layers=depth, num_attention_heads=heads, num_key_value_heads=heads // 4,
+        max_position_embeddings=2048, use_cache=False,
+    )  # fmt: skip
+    frozen = AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="sdpa"
+    )
+    corrections = LoraConfig(
+        r=16, lora_alpha=32, lora_dropout=0.05, task_type="CAUSAL_LM",
+        target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+    )  # fmt: skip
+    return get_peft_model(frozen, corrections)
+
+
+class TextTraining:
+    """A language model and transformers' Trainer, which is told what to do between steps."""
+
+    def __init__(self, name: str, shapes: list[Shape], seed: int, device: str, tiny: bool) -> None:
+        with torch.device(device):
+            self.model = make_lora(tiny) if name == "lora" else make_gpt2(tiny)
+        self.data = Texts(shapes, self.model.config.vocab_size, name == "gpt2", seed)
+        self.recompute = name == "lora"
+        self.on_cpu = device == "cpu"
+        self.seed = seed
+
+    def _arguments(self, folder: str) -> Any:
+        from transformers import TrainingArguments
+
+        more: dict[str, Any] = {}
+        if self.recompute:
+            more["gradient_checkpointing"] = True
+            more["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+        return TrainingArguments(
+            output_dir=folder, max_steps=len(self.data), per_device_train_batch_size=1,
+            train_sampling_strategy="sequential", learning_rate=3e-4, bf16=True,
+            use_cpu=self.on_cpu, seed=self.seed,
+            save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
+            **more,
         )  # fmt: skip
-        self.skip: nn.Module = nn.Identity()
-        if stride != 1 or inputs != 4 * width:
-            self.skip = nn.Sequential(
-                nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
-            )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(self.body(x) + self.skip(x))
+    def train(self, before_step: Hook, after_step: AfterStep) -> None:
+        from transformers import Trainer, TrainerCallback
 
+        class Told(Trainer):
+            def training_step(self, *arguments: Any, **named: Any) -> torch.Tensor:
+                self.step_loss = super().training_step(*arguments, **named)
+                return self.step_loss
 
-class ResNet50(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        layers: list[nn.Module] = [
-            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True),
-            nn.MaxPool2d(3, 2, 1),
-        ]  # fmt: skip
-        inputs = 64
-        for width, depth, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-            for i in range(depth):
-                layers.append(Bottleneck(inputs, width, stride if i == 0 else 1))
-                inputs = 4 * width
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(inputs, 1000)
+        class Hooks(TrainerCallback):
+            def on_step_begin(self, *_: Any, **__: Any) -> None:
+                before_step()
 
-    def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        images, labels = batch
-        return F.cross_entropy(self.head(self.features(images).mean((2, 3))).float(), labels)
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                after_step(trainer.step_loss)
+
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Told(
+                model=self.model, args=self._arguments(folder), train_dataset=self.data,
+                data_collator=take_only, callbacks=[Hooks()],
+            )  # fmt: skip
+            trainer.train()
 
 
-class Training(NamedTuple):
-    """One training: its model and an endless stream of batches of changing shape."""
-
-    model: nn.Module
-    batches: Iterator[object]
-    learning_rate: float
+# ---- Images, in a loop -------------------------------------------------------------------------
 
 
-def _texts(seed: int, largest: int) -> Iterator[torch.Tensor]:
-    choice = random.Random(seed)
-    while True:
-        batch, length = choice.randint(1, largest), choice.choice(range(64, 1025, 32))
-        yield torch.randint(0, 50257, (batch, length), device="cuda")
+class ImageTraining:
+    """ResNet-50 in bfloat16, with SGD."""
 
+    def __init__(self, shapes: list[Shape], device: str, tiny: bool) -> None:
+        from torchvision.models import resnet18, resnet50
 
-def _images(seed: int, largest: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    choice = random.Random(seed)
-    while True:
-        batch, side = choice.randint(1, largest), choice.choice(range(128, 321, 32))
-        images = torch.randn(batch, 3, side, side, device="cuda")
-        yield images, torch.randint(0, 1000, (batch,), device="cuda")
+        self.shapes, self.device = shapes, device
+        with torch.device(device):
+            self.model = (resnet18 if tiny else resnet50)()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
 
-
-def make(name: str, seed: int = 0, largest: int = 0) -> Training:
-    """A training by name: gpt2, resnet or lora. largest: the largest batch; 0: a usual one."""
-    torch.manual_seed(seed)
-    with torch.device("cuda"):
-        if name == "gpt2":
-            return Training(GPT2(), _texts(seed, largest or 16), 3e-4)
-        if name == "lora":
-            return Training(make_lora(), _texts(seed, largest or 24), 1e-3)
-        if name == "resnet":
-            return Training(ResNet50(), _images(seed, largest or 64), 1e-3)
-    raise ValueError(f"no training is called {name}")
-
-
-class Trainer:
-    """Takes steps in bfloat16."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        trained = [p for p in training.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=training.learning_rate)
-
-    def step(self) -> torch.Tensor:
-        batch = next(self.training.batches)
+    def _step(self, shape: Shape) -> torch.Tensor:
+        images = torch.randn(shape.batch, 3, shape.length, shape.length, device=self.device)
+        labels = torch.randint(0, 1000, (shape.batch,), device=self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = self.training.model(batch)
+        with torch.autocast(self.device, dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(self.model(images), labels)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+    def train(self, before_step: Hook, after_step: AfterStep) -> None:
+        self.model.train()
+        for shape in self.shapes:
+            before_step()
+            after_step(self._step(shape))
+
+
+def make(
+    name: str, shapes: list[Shape], seed: int = 0, device: str = "cuda", tiny: bool = False
+) -> TextTraining | ImageTraining:
+    """A training by name, with one step for each shape. tiny: a model for trying out the script."""
+    torch.manual_seed(seed)
+    if name == "resnet":
+        return ImageTraining(shapes, device, tiny)
+    return TextTraining(name, shapes, seed, device, tiny)

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA tensors between processes, and data loaders, under Ductile.
 
-    python processes.py
-
-Spawned children run on Ductile too. Prints one line per case; ends with status 1 if one failed.
+Spawned children run on Ductile too. Each case has a process of its own, with a time limit. Prints
+one line per case; ends with status 1 if one failed.
 """
 
 from __future__ import annotations
 
 import sys
-import traceback
 from typing import Any, Callable
 
+import cases
 import torch
 import torch.multiprocessing as mp
 
@@ -39,7 +38,7 @@ def consume(inbox: Any, outbox: Any) -> None:
 def tensors_go_both_ways() -> None:
     context = mp.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()
-    child = context.Process(target=consume, args=(inbox, outbox))
+    child = context.Process(target=consume, args=(inbox, outbox), daemon=True)
     child.start()
     for number in range(1, 9):
         whole = torch.full((4 * MIB,), number, dtype=torch.uint8, device="cuda")
@@ -67,7 +66,7 @@ def tensors_go_both_ways() -> None:
 def a_block_is_mapped_once() -> None:
     context = mp.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()
-    child = context.Process(target=consume, args=(inbox, outbox))
+    child = context.Process(target=consume, args=(inbox, outbox), daemon=True)
     child.start()
     whole = torch.ones(8 * MIB, dtype=torch.uint8, device="cuda")
     for _ in range(4):
@@ -114,18 +113,6 @@ CASES: tuple[Callable[[], None], ...] = (
 )
 
 
-def main() -> int:
-    failed = 0
-    for case in CASES:
-        try:
-            case()
-            print(f"ok      {case.__name__}", flush=True)
-        except Exception:
-            failed += 1
-            print(f"FAILED  {case.__name__}", flush=True)
-            traceback.print_exc(file=sys.stdout)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    given = cases.parser(__doc__, seconds=150, workers=3).parse_args()
+    sys.exit(cases.main(__file__, CASES, given))
