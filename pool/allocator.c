@@ -375,52 +375,6 @@ ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ducti
     return status == DUCTILE_OK ? ductile_free(a, address) : status;
 }
 
-/* An arena of the stream, of whatever pool. */
-static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->hot);
-    dpool_arena *arena = dpool_arena_any_locked(a, stream);
-    if (arena != NULL) {
-        arena->alloc_epoch++; /* the last marker proves all frees before this call */
-    }
-    dti_lock_open(&a->hot);
-    return arena;
-}
-
-static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
-    ductile_status status = dpool_mark(a, arena, NULL);
-    dti_lock_take(&a->hot);
-    dpool_arena_part_locked(a, arena);
-    dti_lock_open(&a->hot);
-    return status;
-}
-
-ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    dvmm_capture_mode mode = dpool_slow_enter(a);
-    status = dpool_uses_end(a, stream);
-    dti_lock_take(&a->hot);
-    dpool_unbar_locked(a, stream);
-    dti_lock_open(&a->hot);
-    ductile_status ended = dpool_imports_end(a, stream);
-    status = status == DUCTILE_OK ? ended : status;
-    dpool_arena *arena = next_of_stream(a, stream);
-    while (arena != NULL) {
-        ductile_status parted = part(a, arena);
-        status = status == DUCTILE_OK ? parted : status;
-        arena = next_of_stream(a, stream);
-    }
-    dpool_slow_leave(a, mode);
-    /* of a lost device a marker only says that it cannot be recorded */
-    ductile_status usable = dvmm_usable(a->driver);
-    return usable == DUCTILE_OK ? status : usable;
-}
-
 /* ---- Give back ----------------------------------------------------------------------------- */
 
 static uint64_t held_now(ductile_allocator *a) {

@@ -208,6 +208,20 @@ bool dpool_arena_is_nameable(const dpool_arena *arena) {
     return !arena->is_gone && dpool_may_name(arena->stream, arena->thread);
 }
 
+bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    bool may = dpool_arena_is_nameable(arena);
+    arena->n_namers += may;
+    dti_lock_open(&a->hot);
+    return may;
+}
+
+void dpool_naming_end(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    arena->n_namers--;
+    dti_lock_open(&a->hot);
+}
+
 /* ---- Regions ------------------------------------------------------------------------------- */
 
 static uint64_t wished_range(const ductile_allocator *a) {

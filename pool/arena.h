@@ -130,6 +130,7 @@ typedef struct dpool_arena {
     bool is_gone;       /* the stream was named done: it is never named again                  */
     bool never_waits;   /* neither on the GPU for others, nor they for it                      */
     uint32_t n_waiters; /* threads waiting without locks that will come back to it */
+    uint32_t n_namers;  /* of these, who name its stream to the driver meanwhile   */
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
     uint32_t n_marks;
     dpool_free_index index;
@@ -270,6 +271,12 @@ bool dpool_may_name(ductile_stream stream, uint64_t thread);
 
 /* May this thread name the arena's stream in a driver call (U7)? */
 bool dpool_arena_is_nameable(const dpool_arena *arena);
+
+/* Around driver calls that name the arena's stream where the user's call does not: the stream does
+ * not get done in between. False: it must not be named. Pre: the arena cannot disappear. No lock
+ * HOT. */
+bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena);
+void dpool_naming_end(ductile_allocator *a, dpool_arena *arena);
 
 /* ---- Block transitions, all under the hot lock --------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #include "pool/import.h"
 
 #include "pool/grow.h"
+#include "pool/pools.h"
 #include "pool/progress.h"
 
 #include <stdlib.h>
@@ -50,10 +51,14 @@ static void unregister(ductile_allocator *a, uint32_t i) {
     dti_lock_open(&a->hot);
 }
 
+static bool is_live(const dpool_import *import) {
+    return import->state == DPOOL_IMPORT_LIVE || import->state == DPOOL_IMPORT_MARKING;
+}
+
 static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr addr) {
     for (uint32_t i = 0; i < a->imports.count; i++) {
         dpool_import *import = a->imports.items[i];
-        if (import->addr == addr && import->state == DPOOL_IMPORT_LIVE) {
+        if (import->addr == addr && is_live(import)) {
             return import;
         }
     }
@@ -62,17 +67,30 @@ static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr a
 
 /* ---- Closing ------------------------------------------------------------------------------- */
 
-static dpool_import *begin_leaving(ductile_allocator *a, ductile_addr addr) {
+/* False: the end of its stream is being marked, which takes a moment. *out: NULL when there is
+ * none.
+ */
+static bool try_to_leave(ductile_allocator *a, ductile_addr addr, dpool_import **out) {
     dti_lock_take(&a->hot);
     dpool_import *import = find_live_locked(a, addr);
-    if (import != NULL) {
+    bool is_marking = import != NULL && import->state == DPOOL_IMPORT_MARKING;
+    if (import != NULL && !is_marking) {
         import->state = DPOOL_IMPORT_LEAVING;
     }
     dti_lock_open(&a->hot);
+    *out = import;
+    return !is_marking;
+}
+
+static dpool_import *begin_leaving(ductile_allocator *a, ductile_addr addr) {
+    dpool_import *import = NULL;
+    while (!try_to_leave(a, addr, &import)) {
+        dpool_pause_briefly();
+    }
     return import;
 }
 
-static void end_leaving(ductile_allocator *a, dpool_import *import, dpool_import_state state) {
+static void set_state(ductile_allocator *a, dpool_import *import, dpool_import_state state) {
     dti_lock_take(&a->hot);
     import->state = state;
     dti_lock_open(&a->hot);
@@ -109,7 +127,7 @@ ductile_status dpool_import_leave(ductile_allocator *a, ductile_addr addr) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
     ductile_status status = mark_leaving(a, import);
-    end_leaving(a, import, status == DUCTILE_OK ? DPOOL_IMPORT_CLOSED : DPOOL_IMPORT_LIVE);
+    set_state(a, import, status == DUCTILE_OK ? DPOOL_IMPORT_CLOSED : DPOOL_IMPORT_LIVE);
     return status;
 }
 
@@ -146,7 +164,19 @@ ductile_status dpool_imports_poll(ductile_allocator *a) {
 
 /* ---- The end of a stream ------------------------------------------------------------------- */
 
-static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream) {
+bool dpool_imports_name_locked(const ductile_allocator *a, ductile_stream stream) {
+    for (uint32_t i = 0; i < a->imports.count; i++) {
+        const dpool_import *import = a->imports.items[i];
+        if (import->state == DPOOL_IMPORT_LEAVING && !import->is_gone &&
+            import->stream == dpool_canonical_stream(stream)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* NULL when there is none left, but perhaps one that is being closed. */
+static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     dpool_import *found = NULL;
     dti_lock_take(&a->hot);
     for (uint32_t i = 0; i < a->imports.count && found == NULL; i++) {
@@ -154,21 +184,22 @@ static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream)
         bool is_of = import->stream == stream && import->state == DPOOL_IMPORT_LIVE;
         if (is_of && !import->is_gone) {
             import->is_gone = true;
-            import->state = DPOOL_IMPORT_LEAVING; /* until its marker is recorded */
+            import->state = DPOOL_IMPORT_MARKING;
             found = import;
         }
     }
+    *is_named = dpool_imports_name_locked(a, stream);
     dti_lock_open(&a->hot);
     return found;
 }
 
-ductile_status dpool_imports_end(ductile_allocator *a, ductile_stream stream) {
+ductile_status dpool_imports_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     ductile_status first = DUCTILE_OK;
     dpool_import *import;
-    while ((import = next_of_stream(a, dpool_canonical_stream(stream))) != NULL) {
+    while ((import = next_of_stream(a, dpool_canonical_stream(stream), is_named)) != NULL) {
         ductile_status status = dvmm_marker_record(&a->markers, stream, &import->marker);
         first = first == DUCTILE_OK ? status : first;
-        end_leaving(a, import, DPOOL_IMPORT_LIVE);
+        set_state(a, import, DPOOL_IMPORT_LIVE);
     }
     return first;
 }
@@ -215,7 +246,7 @@ bool dpool_import_describe_locked(const ductile_allocator *a, ductile_addr addr,
 void dpool_imports_walk_locked(const ductile_allocator *a, ductile_walk_fn visit, void *user) {
     int ended = 0;
     for (uint32_t i = 0; i < a->imports.count && ended == 0; i++) {
-        if (a->imports.items[i]->state == DPOOL_IMPORT_LIVE) {
+        if (is_live(a->imports.items[i])) {
             ductile_block_info info = {.struct_size = sizeof info};
             describe(a->imports.items[i], &info);
             ended = visit(user, &info);

@@ -5,6 +5,7 @@
  * it is reused.
  *
  *     LIVE     in use here
+ *     MARKING  the same, while the end of its stream is being marked
  *     LEAVING  being closed by a thread that records a marker
  *     CLOSED   unmapped once its marker is done (U3)
  */
@@ -16,6 +17,7 @@
 
 typedef enum dpool_import_state {
     DPOOL_IMPORT_LIVE,
+    DPOOL_IMPORT_MARKING,
     DPOOL_IMPORT_LEAVING,
     DPOOL_IMPORT_CLOSED
 } dpool_import_state;
@@ -45,15 +47,20 @@ struct ductile_allocator;
 ductile_status dpool_import_register(struct ductile_allocator *a, const dpool_import *import);
 
 /* Closes the import that starts at the address, ordered after the work on its stream: unmapped by
- * a later poll. No lock held; never waits for the slow one. ERR_FOREIGN_POINTER when there is none
- * there; the errors of recording a marker, and then nothing has changed. */
+ * a later poll. No lock held; waits for nobody but who marks just this one. ERR_FOREIGN_POINTER
+ * when there is none there; the errors of recording a marker, and then nothing has changed. */
 ductile_status dpool_import_leave(struct ductile_allocator *a, ductile_addr addr);
 
 /* Unmaps those closed whose work is done. Slow lock held, hot lock not. */
 ductile_status dpool_imports_poll(struct ductile_allocator *a);
 
-/* The stream ends: its imports need not name it when they are closed. No lock held. */
-ductile_status dpool_imports_end(struct ductile_allocator *a, ductile_stream stream);
+/* The stream ends: its imports need not name it when they are closed. *is_named: one is being
+ * closed just now; then this has to be called again. No lock HOT. */
+ductile_status dpool_imports_end(struct ductile_allocator *a, ductile_stream stream,
+                                 bool *is_named);
+
+/* Is an import being closed that records a marker on the stream? Hot lock held. */
+bool dpool_imports_name_locked(const struct ductile_allocator *a, ductile_stream stream);
 
 /* Gives a device access to all imports, or takes it; all or nothing. Slow lock held. */
 ductile_status dpool_imports_set_device(struct ductile_allocator *a, int device, bool may_access);

@@ -119,9 +119,15 @@ static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
 
 /* ---- Waiting for the work on it ------------------------------------------------------------ */
 
-static ductile_status wait_for_stream(ductile_allocator *a, const dpool_arena *arena) {
-    bool can_wait = dpool_arena_is_nameable(arena) && !dvmm_is_capturing(a->driver, arena->stream);
-    return can_wait ? dseg_sync(&a->store, arena->stream) : DUCTILE_ERR_CAPTURING;
+static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena) {
+    if (!dpool_naming_begin(a, arena)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
+    ductile_status status =
+        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream);
+    dpool_naming_end(a, arena);
+    return status;
 }
 
 static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool) {

@@ -210,8 +210,13 @@ void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
 /* A wait for the whole context breaks every capture in it, whatever mode the thread is in. */
 static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
     for (uint32_t i = 0; i < snapshot->n; i++) {
-        const dpool_arena *arena = snapshot->marks[i].arena;
-        if (dpool_arena_is_nameable(arena) && dvmm_is_capturing(a->driver, arena->stream)) {
+        dpool_arena *arena = snapshot->marks[i].arena;
+        if (!dpool_naming_begin(a, arena)) {
+            continue;
+        }
+        bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
+        dpool_naming_end(a, arena);
+        if (is_captured) {
             return true;
         }
     }

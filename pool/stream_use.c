@@ -148,11 +148,35 @@ static void end_uses_locked(ductile_allocator *a, ductile_stream stream, dvmm_ma
     }
 }
 
-ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream) {
+static bool has_use_of(const dpool_use *uses, ductile_stream stream) {
+    const dpool_use *use = uses;
+    while (use != NULL && !is_use_of(use, stream, dpool_thread_of(stream))) {
+        use = use->next;
+    }
+    return use != NULL;
+}
+
+bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (const dpool_region *r = arena->pending_bytes > 0 ? arena->regions : NULL; r != NULL;
+             r = r->next) {
+            for (const dpool_block *b = r->first; b != NULL; b = b->next) {
+                bool is_under_way = b->state == DPOOL_PENDING && dpool_is_in_transit(b->uses);
+                if (is_under_way && has_use_of(b->uses, stream)) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     dvmm_marker *m = NULL;
     ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
     dti_lock_take(&a->hot);
     end_uses_locked(a, stream, m);
+    *is_named = dpool_uses_name_locked(a, stream);
     dti_lock_open(&a->hot);
     if (m != NULL) {
         dvmm_marker_drop(&a->markers, m);

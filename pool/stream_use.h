@@ -12,9 +12,12 @@
 /* Adds a use to the live block at addr. No lock held. */
 ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream);
 
-/* The stream ends: what is recorded for it need not name it any more. Slow lock held, hot lock
- * not. */
-ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream);
+/* The stream ends: what is recorded for it need not name it any more. *is_named: a free that began
+ * before is not through; once it is, this has to be called again. Slow lock held, hot lock not. */
+ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named);
+
+/* Is a free under way that records a marker on the stream? Linear. Both locks held. */
+bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream);
 
 /* The block has just left the address map with its uses: it becomes PENDING, and is in transit
  * until pollers may see it. Hot lock held. */

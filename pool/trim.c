@@ -294,13 +294,14 @@ static ductile_status wait_for_last_mark(ductile_allocator *a, dpool_arena *aren
 }
 
 static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
-    if (!dpool_arena_is_nameable(arena)) {
+    if (!dpool_naming_begin(a, arena)) {
         return wait_for_last_mark(a, arena);
     }
-    if (dvmm_is_capturing(a->driver, arena->stream)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
-    return dseg_sync(&a->store, arena->stream);
+    bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
+    ductile_status status =
+        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream);
+    dpool_naming_end(a, arena);
+    return status;
 }
 
 /* Streams cannot prove what graphs did with a pool that nobody holds any more. */

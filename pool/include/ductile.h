@@ -340,8 +340,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
  * Arguments: stream: still valid; a new stream may get the same handle afterwards.
  * Returns:   DUCTILE_OK, also for a stream never used here; ERR_CAPTURING, ERR_DRIVER and others
  *            when its progress could not be marked (the stream is let go all the same).
- * Threads:   safe.
- * Cost:      one event record.
+ * Threads:   safe. Waits for threads that are about to name the stream, and for those that wait for
+ *            its work: trims, pauses, requests under pressure.
+ * Cost:      one event record and one for each of its arenas; linear in live and pending blocks.
  */
 DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, ductile_stream stream);
 
