@@ -129,6 +129,37 @@ def test_time_is_compared_round_by_round() -> None:
     assert noise == pytest.approx(4.30 * 0.1 / 3**0.5)
 
 
+@pytest.mark.parametrize(
+    ("case", "own", "said"),
+    [
+        ("ddp-off", {"digest": "a", "backend": "ductile"}, "equal"),
+        ("ddp-off", {"digest": "b", "backend": "ductile"}, "DIFFERS"),
+        ("ddp-off", {"digest": "a", "backend": "native"}, "FAILED: not on Ductile"),
+        ("ddp-off", {"error": "hung"}, "FAILED"),
+        ("ddp-off", None, "native fails"),
+        ("ddp-whole", None, "native refuses"),
+    ],
+)
+def test_ranks_on_ductile_are_held_to_natives_losses(
+    case: str, own: dict[str, Any] | None, said: str
+) -> None:
+    import distributed
+
+    assert distributed.verdict({"case": case, "digest": "a"}, own) == said
+
+
+@pytest.mark.slow
+def test_ranks_train_and_agree() -> None:
+    needs("torch")
+    status, rows = run("distributed.py", "--cpu-check", "--steps", "2")
+    assert [(row["case"], row["allocator"], row["verdict"]) for row in rows] == [
+        (case, allocator, "equal")
+        for case in ("ddp-off", "fsdp2-off")
+        for allocator in ("native", "ductile")
+    ], rows
+    assert status == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2", "lora", "resnet"])
 def test_trainings_take_turns_and_agree(model: str) -> None:

@@ -23,9 +23,11 @@ import itertools
 import json
 import os
 import random
+import socket
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -33,8 +35,8 @@ import allocators
 
 WORDS, LENGTHS = 8192, (64, 160, 256, 384, 512)
 CASES = (
-    "copies", "ddp-off", "ddp-part", "ddp-whole", "fsdp-off", "fsdp-part", "fsdp-whole",
-    "fsdp2-off", "fsdp2-part", "fsdp2-whole",
+    "copies", "ddp-off", "ddp-part", "ddp-whole", "fsdp-off", "fsdp-part", "fsdp2-off",
+    "fsdp2-part", "fsdp-whole", "fsdp2-whole",
 )  # fmt: skip
 REFUSED = 3
 
@@ -237,6 +239,7 @@ def train(given: argparse.Namespace) -> None:
         row = measure(given.case, take(student, given.steps), device)
     except Exception as error:
         # A communicator with half a capture may never end: the process just goes.
+        traceback.print_exc()
         print(json.dumps({"case": given.case, "rank": rank, "error": repr(error)}), flush=True)
         faulthandler.cancel_dump_traceback_later()
         time.sleep(1)
@@ -281,12 +284,18 @@ def rows_of(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines() if line.startswith('{"case"')]
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
 def run_case(case: str, allocator: str, given: argparse.Namespace) -> dict[str, Any]:
     """The row of one run; `error` says why there is none, and `said` all that was said."""
     command = [sys.executable]
     if case != "copies":
-        command += ["-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(given.ranks)]
+        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(given.ranks)]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     command += [__file__, "--case", case, "--steps", str(given.steps)]
     where = allocators.environment(allocator)
     where.update(CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="4", NCCL_GRAPH_REGISTER="0")
