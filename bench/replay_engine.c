@@ -22,6 +22,7 @@ typedef struct replay {
     gates gates;
     ductile_addr *addresses;
     stopwatch watch; /* runs while the contender works in the current pass */
+    double *times;   /* of each pass, own ns per operation */
     uint64_t pass;   /* counted from 0 */
     size_t next_sample;
     uint64_t n_ops; /* of the current pass */
@@ -374,6 +375,26 @@ static void add_pass(replay_pass *all, const replay_pass *pass) {
                          .waited_ns = all->waited_ns + pass->waited_ns};
 }
 
+static double own_ns(const replay_pass *pass) {
+    return (double)less(pass->host_ns, pass->stats.driver_host_ns);
+}
+
+static double per_op(const replay_pass *pass, double ns) {
+    return pass->ops > 0 ? ns / (double)pass->ops : 0;
+}
+
+static int compare_times(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A shared machine disturbs some passes: the median passes over them. */
+static double median(double *times, uint64_t n) {
+    qsort(times, (size_t)n, sizeof *times, compare_times);
+    return (times[(n - 1) / 2] + times[n / 2]) / 2;
+}
+
 static bool run_pass(replay *r) {
     replay_result *result = r->result;
     contender_stats before = {0};
@@ -401,7 +422,10 @@ static void run_passes(replay *r) {
     r->result->outcome = REPLAY_COMPLETED;
     for (r->pass = 0; ok && r->pass < r->spec->n_passes; r->pass++) {
         ok = run_pass(r);
+        r->times[r->pass] = per_op(&r->result->last, own_ns(&r->result->last));
     }
+    uint64_t cold = r->pass > 1 ? 1 : 0;
+    r->result->ns_per_op = median(r->times + cold, r->pass - cold);
     r->result->forced_gates = atomic_load(&r->gates.n_forced);
 }
 
@@ -409,7 +433,8 @@ static void run_on_stage(replay *r) {
     const trace *t = r->spec->trace;
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
-    if (r->addresses != NULL) {
+    r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
+    if (r->addresses != NULL && r->times != NULL) {
         status = gates_init(&r->gates, &r->stage, t);
     }
     if (status == DUCTILE_OK) {
@@ -418,6 +443,7 @@ static void run_on_stage(replay *r) {
     } else {
         (void)fail(r, "the replay cannot start", status);
     }
+    free(r->times);
     free(r->addresses);
 }
 
@@ -447,21 +473,9 @@ void replay_run(const replay_spec *spec, replay_result *result) {
 
 /* ---- Figures ------------------------------------------------------------------------------- */
 
-static double own_ns(const replay_pass *pass) {
-    return (double)less(pass->host_ns, pass->stats.driver_host_ns);
-}
-
-static double per_op(const replay_pass *pass, double ns) {
-    return pass->ops > 0 ? ns / (double)pass->ops : 0;
-}
-
 double replay_wall_ns(const replay_pass *pass, bool is_virtual) {
     const contender_stats *stats = &pass->stats;
     return own_ns(pass) + (double)(is_virtual ? stats->driver_time_ns : stats->driver_host_ns);
-}
-
-double replay_ns_per_op(const replay_pass *pass) {
-    return per_op(pass, own_ns(pass));
 }
 
 double replay_wall_ns_per_op(const replay_pass *pass, bool is_virtual) {

@@ -62,6 +62,8 @@ typedef struct replay_result {
     replay_pass first;         /* from an empty cache */
     replay_pass last;          /* the same as first where there is but one */
     replay_pass all;           /* all passes together                      */
+    double ns_per_op;          /* host time without the driver's: median of the passes after the
+                                  first, of the first where there is no other; 0 without operations */
     uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */
     uint64_t violations;       /* virtual GPU: mistakes that hardware lets pass */
     char last_violation[160];
@@ -69,9 +71,8 @@ typedef struct replay_result {
 
 void replay_run(const replay_spec *spec, replay_result *result);
 
-/* Host time of a pass per operation, without and with the driver's part; the latter is the modelled
- * time on the virtual GPU. 0 if the pass had no operation. */
-double replay_ns_per_op(const replay_pass *pass);
+/* Host time of a pass per operation, with the driver's part, which is the modelled time on the virtual
+ * GPU. 0 if the pass had no operation. */
 double replay_wall_ns_per_op(const replay_pass *pass, bool is_virtual);
 /* The whole pass, with the driver's part. */
 double replay_wall_ns(const replay_pass *pass, bool is_virtual);

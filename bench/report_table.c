@@ -49,7 +49,7 @@ static void print_figures(FILE *out, const report_row *row) {
     if (row->has_min_capacity) {
         print_min_capacity(out, row);
     }
-    (void)fprintf(out, " %9.1f %10.1f %10.2f", replay_ns_per_op(&result->last),
+    (void)fprintf(out, " %9.1f %10.1f %10.2f", result->ns_per_op,
                   replay_wall_ns_per_op(&result->last, row->spec->device->is_virtual),
                   (double)result->last.stats.driver_time_ns / 1e6);
     (void)fprintf(out, " %9" PRIu64 " %9" PRIu64 " %7" PRIu64 " %10.1f", total->creates,
