@@ -71,8 +71,8 @@ typedef struct replay_result {
 
 void replay_run(const replay_spec *spec, replay_result *result);
 
-/* Host time of a pass per operation, with the driver's part, which is the modelled time on the virtual
- * GPU. 0 if the pass had no operation. */
+/* Host time of a pass per operation, with the driver's part, which is the modelled time on the
+ * virtual GPU. 0 if the pass had no operation. */
 double replay_wall_ns_per_op(const replay_pass *pass, bool is_virtual);
 /* The whole pass, with the driver's part. */
 double replay_wall_ns(const replay_pass *pass, bool is_virtual);
