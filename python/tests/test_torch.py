@@ -645,3 +645,53 @@ def test_the_largest_free_block_is_told(play: Callable[[str], str]) -> None:
         assert largest.value == 64 * MIB, largest.value
         """
     )
+
+
+# ---- The quick path ----------------------------------------------------------------------------
+
+
+def test_a_hit_makes_no_driver_call(play: Callable[[str], str]) -> None:
+    play(
+        """
+        sizes = [512, 4096, 3 * MIB, 40 * MIB]
+        for address in [alloc(size) for size in sizes for _ in range(4)]:
+            free(address)
+        before = library().stats()
+        for turn in range(200):
+            for address in [alloc(size) for size in sizes]:
+                free(address)
+        after = library().stats()
+        assert after.allocs - before.allocs == 800
+        assert after.driver_calls == before.driver_calls
+        """
+    )
+
+
+def test_the_profiler_hears_of_hits_and_frees(play: Callable[[str], str]) -> None:
+    play(
+        """
+        from torch.profiler import ProfilerActivity, profile
+        free(alloc(8 * MIB))
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            free(alloc(8 * MIB))
+        changes = [e.device_memory_usage for e in profiled.events() if e.name == "[memory]"]
+        assert changes == [8 * MIB, -8 * MIB], changes
+        free(alloc(8 * MIB))
+        """
+    )
+
+
+def test_a_tracer_hears_of_hits_and_frees(play: Callable[[str], str]) -> None:
+    play(
+        """
+        from torch.cuda import _gpu_trace as trace
+        free(alloc(8 * MIB))
+        heard = []
+        trace.register_callback_for_memory_allocation(lambda at: heard.append(("alloc", at)))
+        trace.register_callback_for_memory_deallocation(lambda at: heard.append(("free", at)))
+        torch._C._activate_gpu_trace()
+        address = alloc(8 * MIB)
+        free(address)
+        assert heard == [("alloc", address), ("free", address)], heard
+        """
+    )

@@ -14,6 +14,7 @@ os.environ.setdefault("DUCTILE_CONF", "driver:virtual")
 import torch
 
 import ductile.torch
+from ductile._core import Allocator
 from ductile.torch import _install
 
 MIB = 1 << 20
@@ -53,6 +54,11 @@ def snapshot() -> dict[str, Any]:
     call("probe_snapshot", ctypes.byref(data), ctypes.byref(size))
     found: dict[str, Any] = pickle.loads(ctypes.string_at(data.value or 0, size.value))
     return found
+
+
+def library() -> Allocator:
+    """The library's allocator of device 0: it has to have served something."""
+    return Allocator.borrow(adapter.ductile_torch_allocator(0) or 0)
 
 
 def stats() -> dict[str, Any]:

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocations and frees. The quick path is one test and one call of the library. */
+/*
+ * Allocations and frees. A quick one asks what PyTorch's own allocator would ask too (who traces,
+ * who profiles), tests one word, and calls the library; all else is out of line.
+ */
 #include "torch_allocator.h"
 
 #include "torch_settings.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 namespace ductile_torch {
 
@@ -44,7 +48,14 @@ bool give_back_uncached(void *ptr) {
 
 /* ---- The profiler --------------------------------------------------------------------------- */
 
-C10_NOINLINE void report_to_profiler(Device &device, void *ptr, int64_t change) {
+/* c10::memoryProfilingEnabled, which asks this by way of one more call, when something is there. */
+C10_ALWAYS_INLINE bool is_profiled() {
+    return C10_UNLIKELY(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) !=
+                        nullptr) &&
+           c10::memoryProfilingEnabled();
+}
+
+void report_to_profiler(Device &device, void *ptr, int64_t change) {
     ductile_stats stats = read_stats(device);
     c10::reportMemoryUsageToProfiler(ptr, change, stats.allocated_bytes, stats.reserved_bytes,
                                      c10::Device(c10::DeviceType::CUDA, device.index));
@@ -125,11 +136,7 @@ void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t strea
     return finish(device, status, address, size, stream, std::move(context));
 }
 
-/* Whatever is no plain hit. */
-C10_NOINLINE void *take_otherwise(Device &device, size_t size, cudaStream_t stream) {
-    if (size == 0) {
-        return nullptr;
-    }
+void *take_unprofiled(Device &device, size_t size, cudaStream_t stream) {
     constexpr size_t one_exa_bytes = 1152921504606846976ULL;
     TORCH_CHECK_WITH(OutOfMemoryError, size < one_exa_bytes,
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
@@ -149,6 +156,50 @@ C10_NOINLINE void *take_otherwise(Device &device, size_t size, cudaStream_t stre
     Context context =
         status == DUCTILE_ERR_OUT_OF_MEMORY ? gather_context(RecordContext::STATE) : nullptr;
     return finish(device, status, address, size, stream, std::move(context));
+}
+
+/* Whatever is no plain hit. */
+C10_NOINLINE void *take_otherwise(DeviceIndex index, size_t size, cudaStream_t stream) {
+    Device &device = device_at(index);
+    void *ptr = size != 0 ? take_unprofiled(device, size, stream) : nullptr;
+    if (ptr != nullptr && is_profiled()) {
+        report_to_profiler(device, ptr, static_cast<int64_t>(size));
+    }
+    return ptr;
+}
+
+/* A block of `size` bytes, or an exception. 0 bytes are nullptr. */
+C10_ALWAYS_INLINE void *take_block(size_t size, DeviceIndex index, cudaStream_t stream) {
+    /* -1, and all of them before init(), are no index below n_devices */
+    if (C10_LIKELY(static_cast<unsigned>(index) < static_cast<unsigned>(n_devices) &&
+                   special.load(std::memory_order_relaxed) == 0 && !is_profiled())) {
+        ductile_allocator *a = devices[index].allocator.load(std::memory_order_acquire);
+        ductile_addr address = 0;
+        if (C10_LIKELY(a != nullptr &&
+                       ductile_alloc(a, size, to_ductile(stream), &address) == DUCTILE_OK)) {
+            return to_pointer(address);
+        }
+    }
+    return take_otherwise(index, size, stream);
+}
+
+C10_NOINLINE void tell_tracer(const c10::impl::PyInterpreter *interpreter, void *ptr,
+                              bool is_allocation) {
+    auto address = reinterpret_cast<uintptr_t>(ptr);
+    if (is_allocation) {
+        (*interpreter)->trace_gpu_memory_allocation(c10::DeviceType::CUDA, address);
+    } else {
+        (*interpreter)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA, address);
+    }
+}
+
+C10_ALWAYS_INLINE void *take_traced(size_t size, DeviceIndex device, cudaStream_t stream) {
+    void *ptr = take_block(size, device, stream);
+    const c10::impl::PyInterpreter *interpreter = c10::impl::GPUTrace::get_trace();
+    if (C10_UNLIKELY(interpreter != nullptr)) {
+        tell_tracer(interpreter, ptr, true);
+    }
+    return ptr;
 }
 
 /* ---- Freeing -------------------------------------------------------------------------------- */
@@ -214,7 +265,7 @@ C10_NOINLINE void give_back_otherwise(void *ptr) {
     if ((flags & kExported) != 0) {
         forget_export(home->open(), ptr);
     }
-    if (c10::memoryProfilingEnabled()) {
+    if (is_profiled()) {
         ductile_block_info info = {};
         info.struct_size = sizeof info;
         if (ductile_query_block(home->open(), to_address(ptr), &info) == DUCTILE_OK) {
@@ -229,37 +280,16 @@ C10_NOINLINE void give_back_otherwise(void *ptr) {
 
 } // namespace
 
-void *take_block(size_t size, DeviceIndex index, cudaStream_t stream) {
-    Device &device = C10_LIKELY(static_cast<unsigned>(index) < static_cast<unsigned>(n_devices))
-                         ? devices[index]
-                         : device_at(index);
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
-    ductile_addr address = 0;
-    void *ptr = nullptr;
-    if (C10_LIKELY(special.load(std::memory_order_relaxed) == 0 && a != nullptr && size != 0 &&
-                   ductile_alloc(a, size, to_ductile(stream), &address) == DUCTILE_OK)) {
-        ptr = to_pointer(address);
-    } else {
-        ptr = take_otherwise(device, size, stream);
-    }
-    if (C10_UNLIKELY(c10::memoryProfilingEnabled()) && ptr != nullptr) {
-        report_to_profiler(device, ptr, static_cast<int64_t>(size));
-    }
-    return ptr;
-}
-
 void delete_block(void *ptr) {
     if (ptr == nullptr) {
         return;
     }
     const c10::impl::PyInterpreter *interpreter = c10::impl::GPUTrace::get_trace();
     if (C10_UNLIKELY(interpreter != nullptr)) {
-        (*interpreter)
-            ->trace_gpu_memory_deallocation(c10::DeviceType::CUDA,
-                                            reinterpret_cast<uintptr_t>(ptr));
+        tell_tracer(interpreter, ptr, false);
     }
     if (C10_LIKELY(special.load(std::memory_order_relaxed) == 0 && n_devices != 0 &&
-                   !c10::memoryProfilingEnabled())) {
+                   !is_profiled())) {
         ductile_allocator *a = guess_home(ptr).allocator.load(std::memory_order_acquire);
         if (C10_LIKELY(a != nullptr && ductile_free(a, to_address(ptr)) == DUCTILE_OK)) {
             return;
@@ -267,20 +297,6 @@ void delete_block(void *ptr) {
     }
     give_back_otherwise(ptr);
 }
-
-namespace {
-
-void *take_traced(size_t size, DeviceIndex device, cudaStream_t stream) {
-    void *ptr = take_block(size, device, stream);
-    const c10::impl::PyInterpreter *interpreter = c10::impl::GPUTrace::get_trace();
-    if (C10_UNLIKELY(interpreter != nullptr)) {
-        (*interpreter)
-            ->trace_gpu_memory_allocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(ptr));
-    }
-    return ptr;
-}
-
-} // namespace
 
 c10::DataPtr Allocator::allocate(size_t size) {
     DeviceIndex device = current_device();

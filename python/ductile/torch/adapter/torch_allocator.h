@@ -97,9 +97,6 @@ class Allocator final : public caching::CUDAAllocator {
 /* What tensors' deleters call. */
 void delete_block(void *ptr);
 
-/* A block of `size` bytes, or an exception. 0 bytes are nullptr. */
-void *take_block(size_t size, DeviceIndex device, cudaStream_t stream);
-
 extern std::atomic<bool> caching_enabled;
 
 /* Before a block is freed that other processes may have been told of. */
