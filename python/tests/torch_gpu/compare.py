@@ -90,7 +90,7 @@ def serve(model: str, steps: int, device: str, tiny: bool) -> None:
     import models
     import torch
 
-    models.check([model])
+    models.preload(model)
     if not sys.stdin.readline():  # until here nothing of the GPU is used
         return
     torch.use_deterministic_algorithms(True)

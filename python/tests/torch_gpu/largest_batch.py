@@ -64,7 +64,7 @@ def serve(given: argparse.Namespace) -> None:
     import models
     import torch
 
-    models.check([given.serve])
+    models.preload(given.serve)
     end = time.monotonic() + given.seconds
     if not given.cpu_check:
         total = torch.cuda.get_device_properties(0).total_memory

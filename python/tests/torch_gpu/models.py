@@ -36,6 +36,21 @@ def check(names: list[str]) -> None:
         raise SystemExit(f"missing packages: pip install {' '.join(missing)}")
 
 
+def preload(name: str) -> None:
+    """Imports what a training takes, for whoever does not want to wait for it later."""
+    if name == "resnet":
+        import torchvision.models  # noqa: F401
+
+        return
+    from transformers import Trainer  # noqa: F401
+
+    if name == "lora":
+        import peft  # noqa: F401
+        from transformers import LlamaForCausalLM  # noqa: F401
+    else:
+        from transformers import GPT2LMHeadModel  # noqa: F401
+
+
 class Shape(NamedTuple):
     """Of one step's batch: how many samples, and how long (texts) or wide (images) they are."""
 
