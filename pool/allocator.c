@@ -94,7 +94,7 @@ static void set_up(ductile_allocator *a) {
     dvmm_store_init(&a->store, a->driver, a->granule, 0, props);
     dvmm_markers_init(&a->markers, a->driver);
     dvmm_set_trace(a->driver, dpool_note_failure, NULL, false);
-    dpool_oom_callbacks_init(&a->oom_callbacks);
+    dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
     a->birth = dpool_report_birth();
     dpool_limits_apply_locked(a);
 }

@@ -195,7 +195,7 @@ struct ductile_allocator {
     dpool_pins pins;
     /* safe by themselves */
     dvmm_marker_pool markers;
-    dpool_oom_callbacks oom_callbacks;
+    dpool_callbacks oom_callbacks;
 };
 
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {

@@ -106,7 +106,7 @@ static bool is_open(const dti_lock *lock) {
  * was changing stays half changed. With all of them open, taking them cannot wait. */
 static bool is_at_rest(ductile_allocator *a) {
     return is_open(&a->slow) && is_open(&a->hot) && is_open(&a->markers.lock) &&
-           dpool_oom_callbacks_at_rest(&a->oom_callbacks);
+           dpool_callbacks_at_rest(&a->oom_callbacks);
 }
 
 ductile_status ductile_destroy(ductile_allocator *a) {
@@ -136,7 +136,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     dpool_spare_uses_free(a);
     dpool_barred_fini(a);
     dpool_plan_fini(a);
-    dpool_oom_callbacks_fini(&a->oom_callbacks);
+    dpool_callbacks_fini(&a->oom_callbacks);
     dpool_nodes_fini(&a->nodes);
     free(a->map.slots);
     dseg_set_fini(&a->segments);
