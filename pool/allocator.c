@@ -95,6 +95,7 @@ static void set_up(ductile_allocator *a) {
     dvmm_markers_init(&a->markers, a->driver);
     dvmm_set_trace(a->driver, dpool_note_failure, NULL, false);
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
+    dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
     a->birth = dpool_report_birth();
     dpool_limits_apply_locked(a);
 }

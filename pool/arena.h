@@ -177,6 +177,7 @@ struct ductile_allocator {
     struct dpool_private *pools;
     struct dpool_route *routes; /* newest first */
     uint32_t n_context_waits;   /* threads in a wait for the whole device */
+    uint32_t n_announcing;      /* see announce.h; changed under both locks */
     dpool_nodes nodes;
     dpool_map map;
     dpool_counts counts;
@@ -196,6 +197,7 @@ struct ductile_allocator {
     /* safe by themselves */
     dvmm_marker_pool markers;
     dpool_callbacks oom_callbacks;
+    dpool_callbacks map_callbacks;
 };
 
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {

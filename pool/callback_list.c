@@ -13,6 +13,7 @@ void dpool_callbacks_init(dpool_callbacks *all, dpool_callback_kind kind) {
     all->n_given = 0;
     all->n_waiting = 0;
     all->kind = kind;
+    atomic_init(&all->has_any, false);
 }
 
 void dpool_callbacks_fini(dpool_callbacks *all) {
@@ -70,14 +71,12 @@ static dpool_callback *find_locked(const dpool_callbacks *all, uint64_t id) {
     return c;
 }
 
-bool dpool_callbacks_are_none(dpool_callbacks *all) {
-    (void)pthread_mutex_lock(&all->lock);
+static void note_whether_any_locked(dpool_callbacks *all) {
     const dpool_callback *c = all->first;
     while (c != NULL && c->is_removed) {
         c = c->next;
     }
-    (void)pthread_mutex_unlock(&all->lock);
-    return c == NULL;
+    atomic_store_explicit(&all->has_any, c != NULL, memory_order_relaxed);
 }
 
 /* ---- Walking ------------------------------------------------------------------------------- */
@@ -97,8 +96,7 @@ static bool lies_ahead(const dpool_callback *c, const dpool_callback_place *at,
 }
 
 /* Backwards it is the last one that lies ahead, otherwise the first. */
-static dpool_callback *find_ahead_locked(const dpool_callbacks *all,
-                                         const dpool_callback_place *at,
+static dpool_callback *find_ahead_locked(const dpool_callbacks *all, const dpool_callback_place *at,
                                          dpool_callback_step step) {
     dpool_callback *found = NULL;
     for (dpool_callback *c = all->first; c != NULL; c = c->next) {
@@ -112,8 +110,8 @@ static dpool_callback *find_ahead_locked(const dpool_callbacks *all,
     return found;
 }
 
-bool dpool_callbacks_enter(dpool_callbacks *all, dpool_callback_place *at,
-                           dpool_callback_step step, dpool_callback_frame *frame) {
+bool dpool_callbacks_enter(dpool_callbacks *all, dpool_callback_place *at, dpool_callback_step step,
+                           dpool_callback_frame *frame) {
     (void)pthread_mutex_lock(&all->lock);
     dpool_callback *c = find_ahead_locked(all, at, step);
     if (c != NULL) {
@@ -155,6 +153,7 @@ ductile_status dpool_callbacks_add(dpool_callbacks *all, dpool_callback_fn fn, v
     *c = (dpool_callback){.fn = fn, .user = user, .priority = priority};
     (void)pthread_mutex_lock(&all->lock);
     insert_locked(all, c);
+    note_whether_any_locked(all);
     *id = c->id;
     (void)pthread_mutex_unlock(&all->lock);
     return DUCTILE_OK;
@@ -176,6 +175,7 @@ ductile_status dpool_callbacks_remove(dpool_callbacks *all, uint64_t id) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     c->is_removed = true;
+    note_whether_any_locked(all);
     c->n_inside++; /* keeps it until this thread has looked */
     all->n_waiting++;
     while (c->n_inside - 1 > times_inside(c)) {

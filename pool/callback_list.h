@@ -10,6 +10,7 @@
 #include <ductile.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 typedef enum dpool_callback_kind { DPOOL_CALLBACK_OOM, DPOOL_CALLBACK_MAP } dpool_callback_kind;
@@ -36,6 +37,7 @@ typedef struct dpool_callbacks {
     uint64_t n_given;   /* numbers given out */
     unsigned n_waiting; /* threads that wait for others to leave */
     dpool_callback_kind kind;
+    _Atomic bool has_any; /* changed under the lock; read without, before a walk */
 } dpool_callbacks;
 
 /* How far a walk has come. Zero is the start. */
@@ -71,12 +73,9 @@ ductile_status dpool_callbacks_add(dpool_callbacks *all, dpool_callback_fn fn, v
 /* Waits until no other thread is inside. ERR_INVALID_ARGUMENT: no such id. */
 ductile_status dpool_callbacks_remove(dpool_callbacks *all, uint64_t id);
 
-/* Are there none that were not removed? */
-bool dpool_callbacks_are_none(dpool_callbacks *all);
-
 /* Goes on in the walk and enters the callback reached there; false at the end. To be left. */
-bool dpool_callbacks_enter(dpool_callbacks *all, dpool_callback_place *at,
-                           dpool_callback_step step, dpool_callback_frame *frame);
+bool dpool_callbacks_enter(dpool_callbacks *all, dpool_callback_place *at, dpool_callback_step step,
+                           dpool_callback_frame *frame);
 void dpool_callbacks_leave(dpool_callbacks *all, dpool_callback_frame *frame);
 
 /* Is this thread inside a callback of the kind, on whatever allocator? */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tearing an allocator down: all memory goes back, whatever state its blocks are in. */
+#include "pool/announce.h"
 #include "pool/plan.h"
 #include "pool/pools.h"
 #include "pool/progress.h"
@@ -106,7 +107,8 @@ static bool is_open(const dti_lock *lock) {
  * was changing stays half changed. With all of them open, taking them cannot wait. */
 static bool is_at_rest(ductile_allocator *a) {
     return is_open(&a->slow) && is_open(&a->hot) && is_open(&a->markers.lock) &&
-           dpool_callbacks_at_rest(&a->oom_callbacks);
+           a->n_announcing == 0 && dpool_callbacks_at_rest(&a->oom_callbacks) &&
+           dpool_callbacks_at_rest(&a->map_callbacks);
 }
 
 ductile_status ductile_destroy(ductile_allocator *a) {
@@ -118,6 +120,9 @@ ductile_status ductile_destroy(ductile_allocator *a) {
         return first; /* left to the process's end, bookkeeping and all */
     }
     first = keep_first(first, first == DUCTILE_OK ? wait_for_all(a) : first);
+    if (dpool_announces(a) && (first == DUCTILE_OK || first == DUCTILE_ERR_DEVICE_LOST)) {
+        dpool_announce_end_of_all(a);
+    }
     bool may_unmap = first == DUCTILE_OK;
     if (may_unmap) {
         first = keep_first(first, unmap_all(a, DSEG_RETIRING));
@@ -137,6 +142,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     dpool_barred_fini(a);
     dpool_plan_fini(a);
     dpool_callbacks_fini(&a->oom_callbacks);
+    dpool_callbacks_fini(&a->map_callbacks);
     dpool_nodes_fini(&a->nodes);
     free(a->map.slots);
     dseg_set_fini(&a->segments);

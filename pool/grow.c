@@ -231,6 +231,6 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     uint64_t hard = a->store.limit_bytes;
     a->store.limit_bytes = r->is_soft ? dti_min(hard, a->soft_limit) : hard;
     ductile_status status = attempt(a, r);
-    a->store.limit_bytes = hard;
+    a->store.limit_bytes = a->counts.limit; /* may have changed while the plan was announced */
     return status;
 }

@@ -98,7 +98,7 @@ static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
 }
 
 void dpool_heal(ductile_allocator *a, dpool_arena *arena) {
-    if (!dti_lock_try(&a->slow)) {
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP) || !dti_lock_try(&a->slow)) {
         return; /* somebody grows: the next allocation heals */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/import.h"
 
+#include "pool/announce.h"
 #include "pool/grow.h"
 #include "pool/pools.h"
 #include "pool/progress.h"
@@ -126,7 +127,11 @@ ductile_status dpool_import_leave(ductile_allocator *a, ductile_addr addr) {
     if (import == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
+    dpool_announce_span(a, DUCTILE_MAP_LEAVING, import->in.range.addr, import->in.range.size);
     ductile_status status = mark_leaving(a, import);
+    if (status != DUCTILE_OK) {
+        dpool_announce_span(a, DUCTILE_MAP_MAPPED, import->in.range.addr, import->in.range.size);
+    }
     set_state(a, import, status == DUCTILE_OK ? DPOOL_IMPORT_CLOSED : DPOOL_IMPORT_LIVE);
     return status;
 }

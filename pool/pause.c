@@ -2,6 +2,7 @@
 /* Pausing and resuming a pool: who may, what is waited for, and the blocks. */
 #include "pool/pause.h"
 
+#include "pool/announce.h"
 #include "pool/grow.h"
 #include "pool/log.h"
 #include "pool/progress.h"
@@ -92,6 +93,9 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
     if (status != DUCTILE_OK) {
         return status;
     }
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        return DUCTILE_ERR_BUSY; /* it would wait for itself */
+    }
     dti_lock_take(&a->hot);
     status = claim_locked(a, id, from, to, out);
     dti_lock_open(&a->hot);
@@ -109,7 +113,7 @@ static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
     bool is_alone = false;
     while (!is_alone) {
         dti_lock_take(&a->hot);
-        is_alone = pool->n_users == 1;
+        is_alone = pool->n_users == 1 && a->n_announcing == 0;
         dti_lock_open(&a->hot);
         if (!is_alone) {
             dpool_pause_briefly();
@@ -308,6 +312,9 @@ static ductile_status pause_claimed(ductile_allocator *a, dpool_private *pool, u
     if (status == DUCTILE_OK && (flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
         status = save(a, pool);
     }
+    if (status == DUCTILE_OK) {
+        status = dpool_announce_pool(a, pool, DUCTILE_MAP_LEAVING);
+    }
     if (status != DUCTILE_OK) {
         run_again(a, pool);
         return status;
@@ -359,6 +366,9 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) 
     if (status == DUCTILE_OK) {
         resuming r = {a, pool};
         status = dvmm_stash_restore(&pool->stash, is_still_paused, &r);
+        if (status == DUCTILE_OK) {
+            status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
+        }
         if (status != DUCTILE_OK) {
             dpool_leave_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
         }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Carrying a plan out: marker, handles, mappings; and undoing them in reverse. */
+#include "pool/announce.h"
 #include "pool/plan.h"
 #include "pool/progress.h"
 #include "pool/wait_map.h"
@@ -178,7 +179,7 @@ static ductile_status settle_waits(ductile_allocator *a) {
     return status;
 }
 
-ductile_status dpool_plan_execute(ductile_allocator *a) {
+static ductile_status execute(ductile_allocator *a) {
     dpool_plan *p = a->plan;
     uint32_t n_mapped = 0;
     /* Waits and the marker come before the maps (U5), so that undoing them never depends on either:
@@ -204,5 +205,15 @@ ductile_status dpool_plan_execute(ductile_allocator *a) {
     }
     unmap_pieces(a, n_mapped);
     put_handles_back(a);
+    return status;
+}
+
+ductile_status dpool_plan_execute(ductile_allocator *a) {
+    if (!dpool_announces(a)) {
+        return execute(a);
+    }
+    dpool_announce_plan_begin(a);
+    ductile_status status = execute(a);
+    dpool_announce_plan_end(a, status == DUCTILE_OK);
     return status;
 }

@@ -314,6 +314,10 @@ static void count_slow(ductile_allocator *a) {
 }
 
 static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool_block **out) {
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        *out = NULL;
+        return DUCTILE_ERR_BUSY;
+    }
     situation s = look(a);
     r->is_soft = s.has_soft;
     dpool_climb c = {.request = r, .cached_before = s.cached};

@@ -2,6 +2,7 @@
 /* Taking blocks from other processes. Nothing that arrives is believed before it is checked. */
 #include "pool/parcel.h"
 
+#include "pool/announce.h"
 #include "pool/grow.h"
 #include "pool/log.h"
 
@@ -105,6 +106,7 @@ static ductile_status finish(arrival *r, ductile_status status, ductile_addr *ad
         undo(r);
         return status;
     }
+    dpool_announce_span(r->a, DUCTILE_MAP_MAPPED, r->in.range.addr, r->in.range.size);
     *address = r->in.range.addr + r->head.offset;
     if (size != NULL) {
         *size = r->head.size;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/trim.h"
 
+#include "pool/announce.h"
 #include "pool/grow.h"
 #include "pool/log.h"
 #include "pool/pools.h"
@@ -215,6 +216,9 @@ static ductile_status give_back_candidate(ductile_allocator *a, const dpool_aren
         if (b == NULL) {
             break;
         }
+        if (dpool_announces(a)) {
+            dpool_announce_leaving(a, b);
+        }
         first = first_error(first, give_back_block(a, b));
         first = first_error(first, release_surplus(a, s));
     }
@@ -379,6 +383,9 @@ static ductile_status give_back_now(ductile_allocator *a, const scope *s, bool *
 
 static ductile_status give_back_waiting(ductile_allocator *a, const scope *s) {
     bool enough = false;
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        return DUCTILE_ERR_BUSY;
+    }
     ductile_status status = give_back_now(a, s, &enough);
     if (enough || status != DUCTILE_OK) {
         return status;

@@ -551,7 +551,9 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
     check c = {.a = a, .report = report, .size = report_size};
     dti_lock_take(&a->slow);
     dti_lock_take(&a->hot);
-    check_all(&c);
+    if (a->n_announcing == 0) { /* otherwise a plan is under way */
+        check_all(&c);
+    }
     dti_lock_open(&a->hot);
     dti_lock_open(&a->slow);
     return c.broken ? DUCTILE_ERR_CORRUPT : DUCTILE_OK;

@@ -93,8 +93,9 @@ static void set_states(dseg_segment *seg, uint32_t first, uint32_t n, dseg_state
         if (after != NULL) {
             (*after)++;
         }
-        seg->slots[g].state = state;
+        seg->slots[g].state = (uint16_t)state;
         if (state == DSEG_EMPTY) {
+            seg->slots[g].stays = 0;
             seg->slots[g].handle = NULL;
         }
     }
@@ -288,7 +289,7 @@ static void cache_unmapped(dseg_segment *seg, uint32_t first) {
 static bool vacate_one(dseg_segment *seg, uint32_t first) {
     const dvmm_handle *h = seg->slots[first].handle;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    bool may_go = h->n_mappings == 1 && h->n_pins == 0;
+    bool may_go = h->n_mappings == 1 && h->n_pins == 0 && seg->slots[first].stays == 0;
     bool is_gone =
         may_go && (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
                    look_at_ends(seg, first, h->n_granules) == SPOT_EMPTY);

@@ -30,7 +30,8 @@ typedef enum dseg_state {
 typedef struct dseg_slot {
     dvmm_handle *handle; /* NULL when EMPTY; QUARANTINED: may dangle, never followed */
     uint32_t offset;     /* which granule of the handle this is                      */
-    uint32_t state;      /* dseg_state                                               */
+    uint16_t state;      /* dseg_state                                               */
+    uint16_t stays;      /* first of a handle: dseg_vacate leaves it where it is     */
 } dseg_slot;
 
 typedef struct dseg_segment {
@@ -107,8 +108,8 @@ ductile_status dseg_reclaim(dseg_segment *seg, uint32_t first, uint32_t n_granul
 ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
 /*
- * MAPPED -> EMPTY for every handle of the segment that has no other address and no pin, into the
- * handle cache.
+ * MAPPED -> EMPTY for every handle of the segment that has no other address, no pin and no mark that
+ * it stays, into the handle cache.
  * What the driver will not unmap, and what it may not have unmapped, stays MAPPED. Returns how many
  * granules became EMPTY. Pre: the host knows all work on the segment complete.
  */

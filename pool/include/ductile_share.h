@@ -11,8 +11,8 @@
  * what its neighbours there hold: share with those you trust, or give such a block granules of its
  * own (ductile_alloc_one_handle).
  *
- * Nobody is called before memory moves. Whoever registers an address with a library that keeps it
- * (UCX, NCCL, NVSHMEM) pins the block for that time.
+ * Whoever registers an address with a library that keeps it (UCX, NCCL, NVSHMEM) pins the block for
+ * that time, or is told before memory moves (ductile_add_map_callback).
  */
 #ifndef DUCTILE_SHARE_H
 #define DUCTILE_SHARE_H
@@ -53,6 +53,79 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pin(ductile_allocator *alloca
  * Threads, cost: as ductile_pin.
  */
 DUCTILE_API ductile_status ductile_unpin(ductile_allocator *allocator, ductile_addr address);
+
+/* ---- Callbacks that are told where memory is ----------------------------------------------- */
+
+/** What happens to a mapping. */
+typedef enum ductile_map_change {
+    DUCTILE_MAP_MAPPED = 0, /**< there is memory at the address, open to all devices it should be */
+    DUCTILE_MAP_LEAVING = 1 /**< it is about to be unmapped, or to serve at another address       */
+} ductile_map_change;
+
+/** One physical handle at one address; of an import, all of it. */
+typedef struct ductile_map_event {
+    size_t struct_size;
+    ductile_map_change change;
+    int device;           /**< this allocator's                                               */
+    ductile_addr address; /**< of the mapping, a multiple of the granule                      */
+    uint64_t size;        /**< bytes                                                          */
+    uint64_t handle;      /**< the driver's handle, to compare, not to release; 0: imported   */
+} ductile_map_event;
+
+/**
+ * Is told that memory was mapped, before any address in it is returned, and that it leaves, before
+ * it is unmapped or mapped a second time; for caches of registrations (UCX, NCCL, GPUDirect,
+ * gdrcopy). It cannot refuse: memory that must stay is pinned.
+ *
+ * - Of one address it is told MAPPED and LEAVING in turn, each once, never at the same time. A plan
+ *   that the driver fails after LEAVING is told is undone: MAPPED again, the same handle.
+ * - A free changes nothing that is mapped, so that nothing is told: a registration may stay for the
+ *   next block there, until LEAVING. After LEAVING nobody is given the address before the next
+ * MAPPED.
+ * - Work that the GPU was given on memory that leaves may still be under way: the memory goes on in
+ *   the order of its stream. What others than streams do with it (RDMA) must have ended before the
+ *   block was freed.
+ *
+ * It runs on the thread whose call maps or unmaps: an allocation (also a hit, which may heal), a
+ * trim, a pause or resume, an import or its close or free, ductile_destroy; without any lock held;
+ * driver calls that a capture forbids are relaxed (CU_STREAM_CAPTURE_MODE_RELAXED). Several threads
+ * may run it at once, for different addresses. It may free, record, pin, query, walk and allocate
+ * what a free block serves; what would map or unmap memory (a larger allocation, a trim, a pause)
+ * gets ERR_BUSY, and ductile_check looks at nothing while one runs. Not ductile_destroy. Do not
+ * wait in it for a thread that may be pausing a pool.
+ */
+typedef void (*ductile_map_fn)(void *user, ductile_allocator *allocator,
+                               const ductile_map_event *event);
+
+/**
+ * Registers a callback. Several may be registered, also the same one more than once. What is mapped
+ * already is not told to it, only, perhaps, that it leaves: register before the first allocation.
+ *
+ * Arguments: priority: the smaller is told first that memory was mapped, and last that it leaves;
+ *            among equals the one registered first. id: receives what ductile_remove_map_callback
+ *            takes; not 0.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (callback or id is NULL), ERR_OUT_OF_HOST_MEMORY,
+ *            ERR_FORKED.
+ * On error:  *id is 0.
+ * Threads:   safe, also from inside a callback. A call under way may or may not tell it.
+ * Cost:      of the callbacks: one call for each handle mapped or unmapped, none on a hit or a
+ * free. Without any: one test where memory is mapped.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_map_callback(ductile_allocator *allocator,
+                                                                    ductile_map_fn callback,
+                                                                    void *user, int priority,
+                                                                    uint64_t *id);
+
+/**
+ * Unregisters a callback: it is not entered any more, and once this returns no other thread is
+ * inside it, so `user` may be freed. Called from inside the callback itself it does not wait for
+ * its own thread.
+ *
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED.
+ * Threads:   safe. Waits for threads inside the callback: hold no lock that the callback takes.
+ *            Two callbacks that remove each other from inside at the same time wait for ever.
+ */
+DUCTILE_API ductile_status ductile_remove_map_callback(ductile_allocator *allocator, uint64_t id);
 
 /* ---- One handle --------------------------------------------------------------------------- */
 

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/announce.h"
+
+#include "pool/grow.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+
+/* ---- One event ----------------------------------------------------------------------------- */
+
+/* Who was told first that memory came is told last that it goes. */
+static void tell(ductile_allocator *a, ductile_map_change change, ductile_addr addr, uint64_t size,
+                 uint64_t handle) {
+    const ductile_map_event event = {
+        .struct_size = sizeof event,
+        .change = change,
+        .device = dvmm_get_caps(a->driver)->ordinal,
+        .address = addr,
+        .size = size,
+        .handle = handle,
+    };
+    dpool_callback_step step = change == DUCTILE_MAP_LEAVING ? DPOOL_STEP_BACK : DPOOL_STEP_NEXT;
+    dpool_callback_place at = {.has_begun = false};
+    dpool_callback_frame frame;
+    while (dpool_callbacks_enter(&a->map_callbacks, &at, step, &frame)) {
+        ((ductile_map_fn)frame.callback->fn)(frame.callback->user, a, &event);
+        dpool_callbacks_leave(&a->map_callbacks, &frame);
+    }
+}
+
+static void tell_handle(ductile_allocator *a, ductile_map_change change, const dseg_segment *seg,
+                        uint32_t first) {
+    const dvmm_handle *h = seg->slots[first].handle;
+    tell(a, change, dseg_addr(seg, first), dvmm_handle_bytes(&a->store, h), h->phys);
+}
+
+/* Nobody but this thread changes these granules, so they may be read without a lock. */
+static void tell_granules(ductile_allocator *a, ductile_map_change change, const dseg_segment *seg,
+                          uint32_t first, uint32_t n) {
+    for (uint32_t g = first; g < first + n; g += seg->slots[g].handle->n_granules) {
+        tell_handle(a, change, seg, g);
+    }
+}
+
+static void tell_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    tell_granules(a, change, seg, dseg_granule(seg, b->addr), (uint32_t)(b->size / a->granule));
+}
+
+void dpool_announce_span(ductile_allocator *a, ductile_map_change change, ductile_addr addr,
+                         uint64_t size) {
+    if (dpool_announces(a)) {
+        tell(a, change, addr, size, 0);
+    }
+}
+
+/* ---- Without the slow lock ----------------------------------------------------------------- */
+
+/* What the slow lock's holder takes along when it opens the lock in the middle. */
+typedef struct luggage {
+    dpool_plan *plan;
+    uint64_t cap; /* what is held may not grow above it; UINT64_MAX: the limit */
+} luggage;
+
+static luggage open_slow(ductile_allocator *a) {
+    dvmm_handle_store *store = &a->store;
+    luggage l = {a->plan, store->limit_bytes < a->counts.limit ? store->limit_bytes : UINT64_MAX};
+    a->plan = NULL;
+    store->limit_bytes = a->counts.limit;
+    dti_lock_open(&a->slow);
+    return l;
+}
+
+static void take_slow(ductile_allocator *a, luggage l) {
+    dti_lock_take(&a->slow);
+    dpool_plan_fini(a); /* somebody else's, who is through with it */
+    a->plan = l.plan;
+    a->store.limit_bytes = dti_min(l.cap, a->counts.limit);
+}
+
+static void begin(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    a->n_announcing++;
+    dti_lock_open(&a->hot);
+}
+
+/* With the slow lock held until what is BUSY is published. */
+static void end(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    a->n_announcing--;
+    dti_lock_open(&a->hot);
+}
+
+void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
+    begin(a);
+    luggage l = open_slow(a);
+    tell_block(a, DUCTILE_MAP_LEAVING, b);
+    take_slow(a, l);
+    end(a);
+}
+
+/* ---- Plans --------------------------------------------------------------------------------- */
+
+void dpool_announce_plan_begin(ductile_allocator *a) {
+    begin(a);
+    if (a->plan->n_donors == 0) {
+        return;
+    }
+    luggage l = open_slow(a);
+    for (uint32_t i = 0; i < l.plan->n_donors; i++) {
+        tell_block(a, DUCTILE_MAP_LEAVING, l.plan->donors[i]);
+    }
+    take_slow(a, l);
+}
+
+static void tell_pieces(ductile_allocator *a, const dpool_plan *p) {
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        tell_granules(a, DUCTILE_MAP_MAPPED, p->region->seg, p->pieces[i].first,
+                      p->pieces[i].n_granules);
+    }
+}
+
+/* Donors whose memory stayed where it is. */
+static void tell_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_done) {
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        if (!is_done || p->donor_used[i] == 0) {
+            tell_block(a, DUCTILE_MAP_MAPPED, p->donors[i]);
+        }
+    }
+}
+
+void dpool_announce_plan_end(ductile_allocator *a, bool is_done) {
+    if (is_done || a->plan->n_donors > 0) {
+        luggage l = open_slow(a);
+        tell_kept_donors(a, l.plan, is_done);
+        if (is_done) {
+            tell_pieces(a, l.plan);
+        }
+        take_slow(a, l);
+    }
+    end(a);
+}
+
+/* ---- Pools that pause and resume ------------------------------------------------------------ */
+
+/* Mappings to tell of once no lock is held. */
+typedef struct mapping {
+    ductile_addr addr;
+    uint64_t size;
+    uint64_t handle;
+} mapping;
+
+typedef struct mappings {
+    mapping *all;
+    uint64_t n;
+    uint64_t room;
+} mappings;
+
+static void note(const ductile_allocator *a, mappings *list, const dseg_segment *seg, uint32_t g) {
+    if (list->n < list->room) {
+        const dvmm_handle *h = seg->slots[g].handle;
+        list->all[list->n] = (mapping){dseg_addr(seg, g), dvmm_handle_bytes(&a->store, h), h->phys};
+    }
+    list->n++;
+}
+
+static bool begins_handle(const dseg_slot *slot) {
+    return slot->state == DSEG_MAPPED && slot->offset == 0;
+}
+
+/* What dseg_vacate would leave where it is. */
+static bool stays(const dvmm_handle *h) {
+    return h->n_mappings != 1 || h->n_pins > 0;
+}
+
+static void note_segment(const ductile_allocator *a, const dseg_segment *seg,
+                         ductile_map_change change, mappings *list) {
+    for (uint32_t g = seg->low; g < seg->high; g++) {
+        const dseg_slot *slot = &seg->slots[g];
+        if (begins_handle(slot) &&
+            !(change == DUCTILE_MAP_LEAVING ? stays(slot->handle) : slot->stays != 0)) {
+            note(a, list, seg, g);
+        }
+    }
+}
+
+static void note_pool(const ductile_allocator *a, const dpool_private *pool,
+                      ductile_map_change change, mappings *list) {
+    list->n = 0;
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        note_segment(a, r->seg, change, list);
+    }
+}
+
+/* From here on dseg_vacate goes by the mark, so that what was told is what happens. */
+static void mark_what_stays(const ductile_allocator *a, const dpool_private *pool,
+                            ductile_map_change change) {
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        for (uint32_t g = r->seg->low; g < r->seg->high; g++) {
+            dseg_slot *slot = &r->seg->slots[g];
+            slot->stays =
+                change == DUCTILE_MAP_LEAVING && begins_handle(slot) && stays(slot->handle);
+        }
+    }
+}
+
+static ductile_status gather_pool(ductile_allocator *a, const dpool_private *pool,
+                                  ductile_map_change change, mappings *list) {
+    ductile_status status = DUCTILE_OK;
+    dti_lock_take(&a->slow);
+    note_pool(a, pool, change, list);
+    list->room = list->n;
+    list->all = calloc(list->room + 1, sizeof *list->all);
+    if (list->all == NULL) {
+        status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    } else {
+        note_pool(a, pool, change, list);
+        mark_what_stays(a, pool, change);
+    }
+    dti_lock_open(&a->slow);
+    return status;
+}
+
+static void forget_marks(ductile_allocator *a, const dpool_private *pool) {
+    dti_lock_take(&a->slow);
+    mark_what_stays(a, pool, DUCTILE_MAP_MAPPED);
+    dti_lock_open(&a->slow);
+}
+
+ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
+                                   ductile_map_change change) {
+    if (!dpool_announces(a)) {
+        if (change == DUCTILE_MAP_MAPPED) {
+            forget_marks(a, pool);
+        }
+        return DUCTILE_OK;
+    }
+    mappings list = {.all = NULL};
+    ductile_status status = gather_pool(a, pool, change, &list);
+    for (uint64_t i = 0; i < list.n && status == DUCTILE_OK; i++) {
+        tell(a, change, list.all[i].addr, list.all[i].size, list.all[i].handle);
+    }
+    free(list.all);
+    return status;
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+static void end_region(ductile_allocator *a, const dpool_region *region) {
+    const dseg_segment *seg = region->seg;
+    bool is_bare = dpool_is_bare(region->arena);
+    for (uint32_t g = seg->low; g < seg->high; g++) {
+        if (begins_handle(&seg->slots[g]) && (!is_bare || seg->slots[g].stays != 0)) {
+            tell_handle(a, DUCTILE_MAP_LEAVING, seg, g);
+        }
+    }
+}
+
+void dpool_announce_end_of_all(ductile_allocator *a) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+            end_region(a, r);
+        }
+    }
+    for (uint32_t i = 0; i < a->imports.count; i++) {
+        const dpool_import *import = a->imports.items[i];
+        if (import->state == DPOOL_IMPORT_LIVE) {
+            dpool_announce_span(a, DUCTILE_MAP_LEAVING, import->in.range.addr,
+                                import->in.range.size);
+        }
+    }
+}
+
+/* ---- Registering --------------------------------------------------------------------------- */
+
+static ductile_status usable_for_callbacks(const ductile_allocator *a) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED ? DUCTILE_ERR_FORKED : DUCTILE_OK;
+}
+
+ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn callback, void *user,
+                                        int priority, uint64_t *id) {
+    if (id == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *id = 0;
+    ductile_status status =
+        callback != NULL ? usable_for_callbacks(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    return status == DUCTILE_OK
+               ? dpool_callbacks_add(&a->map_callbacks, (dpool_callback_fn)callback, user, priority,
+                                     id)
+               : status;
+}
+
+ductile_status ductile_remove_map_callback(ductile_allocator *a, uint64_t id) {
+    ductile_status status = usable_for_callbacks(a);
+    return status == DUCTILE_OK ? dpool_callbacks_remove(&a->map_callbacks, id) : status;
+}
