@@ -104,8 +104,8 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
 bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
                             uint32_t budget);
 
-/* Carries the plan out. On failure all driver work is undone (or quarantined). Slow lock held; it is
- * opened meanwhile where somebody is told (announce.h). */
+/* Carries the plan out. On failure all driver work is undone (or quarantined). Slow lock held; it
+ * is opened meanwhile where somebody is told (announce.h). */
 ductile_status dpool_plan_execute(ductile_allocator *a);
 
 /* The request's block becomes LIVE and is returned; NULL when healing. Both locks held. */

@@ -137,6 +137,7 @@ class Allocator:
         self._pointer: Optional[int] = None
         self._borrowed = False
         self._callbacks: dict[int, Any] = {}
+        self._map_callbacks: dict[int, Any] = {}
         self._device = device
         self._virtual = virtual
         wanted = _abi.ductile_options()
@@ -171,6 +172,7 @@ class Allocator:
         found._pointer = pointer
         found._borrowed = True
         found._callbacks = {}
+        found._map_callbacks = {}
         found._device = device
         found._virtual = None
         return found
@@ -418,6 +420,48 @@ class Allocator:
         status = lib.ductile_remove_oom_callback(self.pointer, number)
         self._check(status, f"callback {number}")
         self._callbacks.pop(number, None)
+
+    # ---- Registrations -------------------------------------------------------------------------
+
+    def add_map_callback(self, tell: Callable[[bool, int, int], None], priority: int = 0) -> int:
+        """Registers a function that is told where memory is mapped, and before it leaves.
+
+        Args:
+            tell: takes whether memory was mapped (True) or is about to leave (False), the address
+                and the bytes. It runs in the thread whose call maps or unmaps, which may be any,
+                and must not ask for memory. What it raises is logged.
+            priority: the smaller is told first that memory was mapped, and last that it leaves.
+
+        Returns:
+            A number for `remove_map_callback`.
+        """
+
+        def pass_on(_user: Any, _allocator: Any, event: Any) -> None:
+            try:
+                e = ctypes.cast(event, ctypes.POINTER(_abi.ductile_map_event)).contents
+                is_mapped = e.change == _abi.MapChange.MAPPED
+                tell(is_mapped, int(e.address), int(e.size))
+            except Exception:
+                _log.logger.exception("a map callback failed")
+
+        callback = _abi.ductile_map_fn(pass_on)
+        number = ctypes.c_uint64()
+        self._check(
+            lib.ductile_add_map_callback(self.pointer, callback, None, priority, byref(number)),
+            "add_map_callback",
+        )
+        self._map_callbacks[number.value] = callback
+        return number.value
+
+    def remove_map_callback(self, number: int) -> None:
+        """Unregisters a callback. Waits for threads that are inside of it.
+
+        Raises:
+            InvalidArgument: no such callback.
+        """
+        status = lib.ductile_remove_map_callback(self.pointer, number)
+        self._check(status, f"callback {number}")
+        self._map_callbacks.pop(number, None)
 
     def oom_report(self) -> Optional[dict[str, Any]]:
         """Why this thread's latest request was refused: numbers in bytes by name, and "advice".

@@ -179,6 +179,30 @@ def test_an_unknown_callback_is_refused(allocator):
         allocator.remove_oom_callback(77)
 
 
+def test_a_map_callback_hears_what_comes_and_what_leaves(allocator):
+    mapped = {}
+
+    def tell(is_mapped, address, size):
+        if is_mapped:
+            mapped[address] = size
+        else:
+            assert mapped.pop(address) == size
+
+    number = allocator.add_map_callback(tell)
+    block = allocator.alloc(5 * MIB)
+    assert any(at <= block < at + size for at, size in mapped.items())
+    assert sum(mapped.values()) == 6 * MIB
+    allocator.free(block)
+    assert sum(mapped.values()) == 6 * MIB
+    allocator.trim()
+    assert not mapped
+    allocator.remove_map_callback(number)
+    allocator.free(allocator.alloc(5 * MIB))
+    assert not mapped
+    with pytest.raises(ductile.InvalidArgument):
+        allocator.remove_map_callback(number)
+
+
 def test_the_report_about_a_refusal_is_numbers_and_advice(allocator):
     assert allocator.oom_report() is None
     kept = allocator.alloc(900 * MIB)

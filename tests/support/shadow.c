@@ -133,20 +133,34 @@ static const char *compare_segment(shadow *s, const dseg_segment *seg, tally *t)
     return NULL;
 }
 
+static const char *compare_segments(shadow *s, ductile_allocator *a, tally *t) {
+    for (uint32_t i = 0; i < a->segments.count; i++) {
+        TRY(compare_segment(s, a->segments.items[i], t));
+    }
+    NEED(t->mapped == s->n, "%zu mappings announced, %llu there", s->n,
+         (unsigned long long)t->mapped);
+    return NULL;
+}
+
 static const char *compare_all(shadow *s, ductile_allocator *a) {
     tally t = {0, 0};
     ductile_virtual_state state = {.struct_size = sizeof state};
-    for (uint32_t i = 0; i < a->segments.count; i++) {
-        TRY(compare_segment(s, a->segments.items[i], &t));
-    }
-    NEED(t.mapped == s->n, "%zu mappings announced, %llu there", s->n,
-         (unsigned long long)t.mapped);
+    TRY(compare_segments(s, a, &t));
     NEED_OK(ductile_virtual_get_state(s->gpu, &state));
     NEED(state.mappings == t.mapped + t.retiring,
          "the device has %llu mappings, of which %llu are announced and %llu retiring",
          (unsigned long long)state.mappings, (unsigned long long)t.mapped,
          (unsigned long long)t.retiring);
     return NULL;
+}
+
+const char *shadow_matches_segments(shadow *s, ductile_allocator *a) {
+    tally t = {0, 0};
+    TRY(shadow_complaint(s));
+    (void)pthread_mutex_lock(&s->lock);
+    const char *why = compare_segments(s, a, &t);
+    (void)pthread_mutex_unlock(&s->lock);
+    return why;
 }
 
 const char *shadow_is_true(shadow *s, ductile_allocator *a) {
