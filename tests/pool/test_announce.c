@@ -225,6 +225,7 @@ Test(announce, another_thread_can_allocate_trim_and_check_inside) {
                   DUCTILE_ERR_OUT_OF_MEMORY);
     give(more);
     give(large);
+    assert_ok(ductile_set_limit(f.allocator, 0));
     done = false;
     assert_ok(ductile_empty_cache(f.allocator));
     cr_assert(done);
