@@ -3,6 +3,7 @@
 
 #include "pool/grow.h"
 #include "pool/plan.h"
+#include "pool/pools.h"
 #include "pool/progress.h"
 
 enum { HANDLES_PER_CALL = 32 };
@@ -35,8 +36,9 @@ __attribute__((noinline)) void dpool_note_dip_locked(dpool_arena *arena) {
 
 /* ---- How ----------------------------------------------------------------------------------- */
 
+/* A capture may have come into the arena's pool since healing became due (G1). */
 static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
-    if (a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
+    if (dpool_is_frozen(arena) || a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
         return false;
     }
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {

@@ -270,16 +270,25 @@ ductile_status dpool_wait_settle(ductile_allocator *a, dpool_block *b) {
     return status;
 }
 
+/* Nobody has had the block. The peaks stay: who read the statistics meanwhile has seen it live. */
+static void take_back_uncounted(ductile_allocator *a, const dpool_block *b) {
+    uint64_t requested = b->requested;
+    uint64_t size = b->size;
+    (void)dpool_take_back(a, b->addr);
+    dti_lock_take(&a->hot);
+    a->counts.allocs--;
+    a->counts.requested_total -= requested;
+    a->counts.allocated_total -= size;
+    dti_lock_open(&a->hot);
+}
+
 dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b) {
     if (dpool_waits_are_none(a)) {
         return b;
     }
     ductile_status status = dpool_wait_settle(a, b);
     if (status != DUCTILE_OK) {
-        (void)dpool_take_back(a, b->addr);
-        dti_lock_take(&a->hot);
-        a->counts.allocs--; /* nobody has had it */
-        dti_lock_open(&a->hot);
+        take_back_uncounted(a, b);
     }
     return status == DUCTILE_OK ? b : NULL;
 }

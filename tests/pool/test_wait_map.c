@@ -227,9 +227,14 @@ Test(wait_map, captured_stream_waits_for_nothing) {
     assert_ok(ductile_free(f.allocator, plain));
     dvmm_driver *d = f.allocator->driver;
     assert_ok(dvmm_capture_begin(d, f.streams[0], DVMM_CAPTURE_GLOBAL));
+    ductile_stats before = fixture_stats(f.allocator);
     assert_u64(take(MIB, 0), plain);
+    ductile_stats after = fixture_stats(f.allocator);
     assert_u64(gpu_waits(), 0);
     assert_u64(host_waits(), 0);
+    assert_u64(after.allocs - before.allocs, 1); /* the block that was tried in vain is none */
+    assert_u64(after.requested_total_bytes - before.requested_total_bytes, MIB);
+    assert_u64(after.allocated_total_bytes - before.allocated_total_bytes, MIB);
     assert_ok(dvmm_capture_end(d, f.streams[0]));
     close_audited();
 }
