@@ -256,7 +256,7 @@ static void list_paused_locked(const ductile_allocator *a, const dpool_private *
          r = dpool_next_region(a, pool, r)) {
         for (const dpool_block *b = r->first; b != NULL; b = b->next) {
             if (b->state == DPOOL_PAUSED && list->n < list->room) {
-                list->all[list->n++] = (dvmm_piece){b->addr, b->size};
+                list->all[list->n++] = (dvmm_piece){b->addr, b->size, false};
             }
         }
     }

@@ -88,6 +88,29 @@ static void vacate_region(ductile_allocator *a, dpool_region *region) {
     dti_lock_open(&a->hot);
 }
 
+static bool is_pinned(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    uint32_t end = dseg_granule(seg, dpool_end(b) - 1) + 1;
+    for (uint32_t g = dseg_granule(seg, b->addr); g < end; g++) {
+        if (seg->slots[g].state != DSEG_MAPPED || seg->slots[g].handle->n_pins == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whoever registered memory may write to it all the while: what has stayed is not written over. The
+ * next time it may go, if it is not pinned any more. */
+static void note_what_stays(ductile_allocator *a, dpool_private *pool) {
+    for (uint64_t i = 0; i < pool->stash.n_pieces; i++) {
+        dvmm_piece *piece = &pool->stash.pieces[i];
+        dti_lock_take(&a->hot);
+        const dpool_block *b = dpool_map_find(&a->map, piece->addr);
+        piece->has_stayed = b != NULL && b->region->arena->pool == pool && is_pinned(b);
+        dti_lock_open(&a->hot);
+    }
+}
+
 /* The list of regions changes under the slow lock only. The cache keeps what it had. */
 static void vacate_held(ductile_allocator *a, dpool_private *pool, uint64_t cached_before) {
     set_bare(a, pool, true);
@@ -95,6 +118,7 @@ static void vacate_held(ductile_allocator *a, dpool_private *pool, uint64_t cach
          r = dpool_next_region(a, pool, r)) {
         vacate_region(a, r);
     }
+    note_what_stays(a, pool);
     (void)dvmm_store_shrink_cache(&a->store, cached_before);
     dti_lock_take(&a->hot);
     shed_all_locked(a, pool);

@@ -68,7 +68,7 @@ static ductile_status copy_on(const dvmm_stash *stash, ductile_stream stream, co
     ductile_status status = DUCTILE_OK;
     for (uint64_t i = 0; i < stash->n_pieces && status == DUCTILE_OK; i++) {
         const dvmm_piece *piece = &stash->pieces[i];
-        if (wants(user, piece->addr)) {
+        if (!piece->has_stayed && wants(user, piece->addr)) {
             status = copy_piece(stash, piece, at, stream, copy);
         }
         at += piece->size;

@@ -16,6 +16,7 @@
 typedef struct dvmm_piece {
     ductile_addr addr;
     uint64_t size;
+    bool has_stayed; /* set by the stash's owner: its memory did not go, nothing is copied back */
 } dvmm_piece;
 
 typedef struct dvmm_stash {
@@ -33,7 +34,8 @@ typedef struct dvmm_stash {
 ductile_status dvmm_stash_save(dvmm_stash *stash, dvmm_driver *driver, dvmm_piece *pieces,
                                uint64_t n_pieces);
 
-/* Copies back the pieces that `wants` says yes to, and waits for it. The stash stays as it is. */
+/* Copies back the pieces that went and that `wants` says yes to, and waits for it. The stash stays
+ * as it is. */
 ductile_status dvmm_stash_restore(dvmm_stash *stash, bool (*wants)(void *user, ductile_addr addr),
                                   void *user);
 

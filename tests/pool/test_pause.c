@@ -276,6 +276,41 @@ Test(pause, leaves_a_capture_whole) {
     close_pool();
 }
 
+/* ---- Pinned memory ------------------------------------------------------------------------- */
+
+/* A peer that registered the block writes to it while the pool is paused. */
+Test(pause, pinned_memory_keeps_what_was_written_meanwhile) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    assert_ok(ductile_pin(a, blocks[3]));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_virtual_fill(f.gpu, blocks[3], 0x77, sizes[3], f.streams[1]));
+    assert_fine(fixture_sync_all(&f));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    uint8_t byte = 0;
+    assert_ok(ductile_virtual_read_back(f.gpu, &byte, blocks[3] + sizes[3] - 1, 1, f.streams[0]));
+    assert_u64(byte, 0x77);
+    assert_ok(ductile_virtual_fill(f.gpu, blocks[3], 4, sizes[3], f.streams[0]));
+    assert_contents(); /* also of those that share a granule with it */
+    assert_ok(ductile_unpin(a, blocks[3]));
+    close_pool();
+}
+
+/* Unpinned meanwhile, it goes with the rest when a resume fails, and comes back as it was. */
+Test(pause, memory_that_is_unpinned_meanwhile_comes_back) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    assert_ok(ductile_pin(a, blocks[3]));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    uint64_t left = fixture_state(&f).used_bytes;
+    assert_ok(ductile_unpin(a, blocks[3]));
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 64 * MIB - left - 2 * G));
+    assert_status(ductile_resume(a, WEIGHTS), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_paused();
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 0));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_contents();
+    close_pool();
+}
+
 /* ---- Failures ------------------------------------------------------------------------------ */
 
 /* Every call of the way there and back fails in turn, once, before or after it was done: the pool
