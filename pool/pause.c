@@ -47,7 +47,7 @@ dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
     leave_paused_locked(a, b);
     dpool_set_epoch(b, arena->alloc_epoch);
     b = dpool_make_free_locked(a, b);
-    if (arena->pool->is_bare) {
+    if (arena->pool->phase == DPOOL_PAUSED_PHASE) {
         (void)dpool_shed_locked(a, b);
     }
     return uses;
@@ -100,12 +100,6 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
     status = claim_locked(a, id, from, to, out);
     dti_lock_open(&a->hot);
     return status;
-}
-
-static void enter_phase(ductile_allocator *a, dpool_private *pool, dpool_phase phase) {
-    dti_lock_take(&a->hot);
-    pool->phase = phase;
-    dti_lock_open(&a->hot);
 }
 
 /* Calls that found the pool before it was claimed go on; new ones are refused. */
@@ -320,7 +314,7 @@ static ductile_status pause_claimed(ductile_allocator *a, dpool_private *pool, u
         return status;
     }
     dpool_vacate(a, pool); /* nothing below can fail */
-    enter_phase(a, pool, DPOOL_PAUSED_PHASE);
+    dpool_settle_paused(a, pool);
     return DUCTILE_OK;
 }
 
@@ -374,7 +368,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) 
         }
     }
     if (status != DUCTILE_OK) {
-        enter_phase(a, pool, DPOOL_PAUSED_PHASE);
+        dpool_settle_paused(a, pool);
         return status;
     }
     run_again(a, pool);

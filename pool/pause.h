@@ -14,17 +14,22 @@
  *     RESUMING    PAUSED               EMPTY, then MAPPED
  *
  * Outside of RUNNING the pool serves nobody, and nobody but the thread that claimed it changes its
- * granules (G4). A PAUSED block stays in the address map: it can be freed, and asked about. In a
- * bare pool what is freed gives up its whole granules, unless graphs may own them.
+ * granules (G4). A PAUSED block stays in the address map: it can be freed, and asked about. What is
+ * freed in the phase PAUSED, when nobody changes granules, gives them up, unless graphs may own
+ * them; what was freed on the way there follows at its end.
  */
 #ifndef DUCTILE_POOL_PAUSE_H
 #define DUCTILE_POOL_PAUSE_H
 
 #include "pool/pools.h"
 
-/* Takes the memory of a pool whose blocks are PAUSED. Cannot fail: what the driver will not unmap
- * stays, and is looked at again when the memory comes back. No lock held. */
+/* Takes the memory of a pool whose blocks are PAUSED, a part under each hold of the slow lock.
+ * Cannot fail: what the driver will not unmap stays, and is looked at again when the memory comes
+ * back. No lock held. */
 void dpool_vacate(ductile_allocator *a, dpool_private *pool);
+
+/* The pool is PAUSED from now on, and what is free in it needs no memory. No lock held. */
+void dpool_settle_paused(ductile_allocator *a, dpool_private *pool);
 
 /* Puts memory behind the pool again: all of it, or none. ERR_OUT_OF_MEMORY, ... No lock held. */
 ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool);

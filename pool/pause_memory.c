@@ -7,7 +7,10 @@
 
 #include <stdlib.h>
 
-enum { BATCH = 64 }; /* handles mapped at once */
+enum {
+    BATCH = 64,             /* handles mapped at once */
+    GRANULES_PER_HOLD = 512 /* unmapped in one hold of the slow lock */
+};
 
 /* ---- Giving up free granules --------------------------------------------------------------- */
 
@@ -79,13 +82,43 @@ static void set_bare(ductile_allocator *a, dpool_private *pool, bool is_bare) {
     dti_lock_open(&a->hot);
 }
 
-static void vacate_region(ductile_allocator *a, dpool_region *region) {
-    uint64_t gone = dseg_vacate(region->seg) * a->granule;
+/* The lowest region of the pool that ends above the address: the list may change between two holds
+ * of the slow lock, as empty ranges go. */
+static dpool_region *region_above(const ductile_allocator *a, const dpool_private *pool,
+                                  ductile_addr addr) {
+    dpool_region *lowest = NULL;
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        bool is_above = r->seg->range.addr + r->seg->range.size > addr;
+        bool is_lower = lowest == NULL || r->seg->range.addr < lowest->seg->range.addr;
+        lowest = is_above && is_lower ? r : lowest;
+    }
+    return lowest;
+}
+
+static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr *from) {
+    dseg_segment *seg = region->seg;
+    uint64_t cached = a->store.cached_bytes; /* the cache keeps what it had */
+    uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
+    uint64_t gone = dseg_vacate(seg, &at, GRANULES_PER_HOLD) * a->granule;
+    *from = dseg_addr(seg, at);
+    (void)dvmm_store_shrink_cache(&a->store, cached);
     dti_lock_take(&a->hot);
     region->arena->mapped_bytes -= gone;
     a->counts.mapped -= gone;
     dpool_publish_locked(a, region);
     dti_lock_open(&a->hot);
+}
+
+/* False when nothing is left from *from on. */
+static bool vacate_next(ductile_allocator *a, const dpool_private *pool, ductile_addr *from) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dpool_region *region = region_above(a, pool, *from);
+    if (region != NULL) {
+        vacate_part(a, region, from);
+    }
+    dpool_slow_leave(a, mode);
+    return region != NULL;
 }
 
 static bool is_pinned(const dpool_block *b) {
@@ -102,6 +135,7 @@ static bool is_pinned(const dpool_block *b) {
 /* Whoever registered memory may write to it all the while: what has stayed is not written over. The
  * next time it may go, if it is not pinned any more. */
 static void note_what_stays(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->slow);
     for (uint64_t i = 0; i < pool->stash.n_pieces; i++) {
         dvmm_piece *piece = &pool->stash.pieces[i];
         dti_lock_take(&a->hot);
@@ -109,27 +143,22 @@ static void note_what_stays(ductile_allocator *a, dpool_private *pool) {
         piece->has_stayed = b != NULL && b->region->arena->pool == pool && is_pinned(b);
         dti_lock_open(&a->hot);
     }
-}
-
-/* The list of regions changes under the slow lock only. The cache keeps what it had. */
-static void vacate_held(ductile_allocator *a, dpool_private *pool, uint64_t cached_before) {
-    set_bare(a, pool, true);
-    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        vacate_region(a, r);
-    }
-    note_what_stays(a, pool);
-    (void)dvmm_store_shrink_cache(&a->store, cached_before);
-    dti_lock_take(&a->hot);
-    shed_all_locked(a, pool);
-    dpool_publish_locked(a, NULL);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->slow);
 }
 
 void dpool_vacate(ductile_allocator *a, dpool_private *pool) {
-    dvmm_capture_mode mode = dpool_slow_enter(a);
-    vacate_held(a, pool, a->store.cached_bytes);
-    dpool_slow_leave(a, mode);
+    ductile_addr from = 0;
+    set_bare(a, pool, true);
+    while (vacate_next(a, pool, &from)) {
+    }
+    note_what_stays(a, pool);
+}
+
+void dpool_settle_paused(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->hot);
+    shed_all_locked(a, pool);
+    pool->phase = DPOOL_PAUSED_PHASE;
+    dti_lock_open(&a->hot);
 }
 
 /* ---- Mapping ------------------------------------------------------------------------------- */
@@ -265,7 +294,7 @@ static void find_stretches(ductile_allocator *a, const dpool_private *pool, stre
     dti_lock_open(&a->hot);
 }
 
-/* Blocks may be freed meanwhile, but in a pool that is not bare no gap comes or goes by that. */
+/* Blocks may be freed meanwhile, but no gap comes or goes by that outside of the phase PAUSED. */
 static ductile_status collect_stretches(ductile_allocator *a, const dpool_private *pool,
                                         stretches *s) {
     find_stretches(a, pool, s);
@@ -322,9 +351,14 @@ ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
     set_bare(a, pool, false);
     ductile_status status = map_all(a, pool);
     if (status != DUCTILE_OK) {
-        vacate_held(a, pool, cached_before);
+        set_bare(a, pool, true);
+        (void)dvmm_store_shrink_cache(&a->store, cached_before);
+        dpool_publish_store(a);
     }
     dpool_slow_leave(a, mode);
+    if (status != DUCTILE_OK) {
+        dpool_vacate(a, pool);
+    }
     return status;
 }
 

@@ -299,15 +299,17 @@ static bool vacate_one(dseg_segment *seg, uint32_t first) {
     return is_gone;
 }
 
-uint32_t dseg_vacate(dseg_segment *seg) {
+uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most) {
     uint32_t n_gone = 0;
     uint32_t end = seg->high;
-    for (uint32_t g = seg->low; g < end;) {
+    uint32_t g = *at < seg->low ? seg->low : *at;
+    while (g < end && n_gone < most) {
         bool is_mapped = seg->slots[g].state == DSEG_MAPPED;
         uint32_t n = is_mapped ? seg->slots[g].handle->n_granules : 1;
         n_gone += is_mapped && vacate_one(seg, g) ? n : 0;
         g += n;
     }
+    *at = g < end ? g : seg->n_granules;
     return n_gone;
 }
 

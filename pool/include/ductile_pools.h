@@ -224,8 +224,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Threads:   safe. From the call on no thread may use the pool's memory, nor launch its graphs.
  * Streams:   work issued before is waited for: the whole device's, or, while a capture is under
  *            way, that of the pool's own streams.
- * Cost:      waits for the device; an unmap and a release per handle, while other threads'
- *            requests that no free block serves wait; copies with KEEP_CONTENTS. What the driver
+ * Cost:      waits for the device; an unmap and a release per handle, 512 granules at a time,
+ *            between which other threads' requests get through; copies with KEEP_CONTENTS. What the driver
  *            will not unmap, or is pinned, stays in use, and counts as free_bytes. A block of
  *            ductile_alloc_one_handle that is not pinned may be of several handles afterwards.
  */
@@ -243,8 +243,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allo
  *            stays mapped until the next try.
  * Threads:   safe.
  * Streams:   contents are in place when it returns.
- * Cost:      a map per handle, as in growth; when memory is short, first a ductile_trim of what is
- *            missing; waits for the copies.
+ * Cost:      a map per handle, as in growth, while other threads' requests that no free block
+ *            serves wait; when memory is short, first a ductile_trim of what is missing; waits for
+ *            the copies.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_resume(ductile_allocator *allocator,
                                                           ductile_pool_id id);

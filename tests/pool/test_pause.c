@@ -8,6 +8,7 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
+#include "vmm/capture.h"
 #include "vmm/driver.h"
 
 #include <string.h>
@@ -274,6 +275,45 @@ Test(pause, leaves_a_capture_whole) {
     assert_ok(dvmm_stream_destroy(d, captured));
     dvmm_close(d);
     close_pool();
+}
+
+/* ---- Beside others ------------------------------------------------------------------------- */
+
+/* Whoever takes the slow lock calls this first. The linker sends calls of X to __wrap_X. */
+dvmm_capture_mode __real_dvmm_capture_relax(dvmm_driver *d);
+dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d);
+
+static uint64_t unmaps_seen, most_unmaps;
+
+dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d) {
+    uint64_t unmaps = f.gpu != NULL ? ductile_virtual_count(f.gpu, "unmap") : 0;
+    most_unmaps = unmaps - unmaps_seen > most_unmaps ? unmaps - unmaps_seen : most_unmaps;
+    unmaps_seen = unmaps;
+    return __real_dvmm_capture_relax(d);
+}
+
+/* Other threads' slow requests get through between two holds of the slow lock. */
+Test(pause, a_large_pool_is_unmapped_in_parts) {
+    fixture_setup setup = {.capacity_bytes = 8 * GIB};
+    assert_fine(fixture_open(&f, &setup));
+    a = f.allocator;
+    assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ductile_alloc(a, GIB, f.streams[0], &blocks[i]));
+    }
+    assert_ok(ductile_pool_end(a, WEIGHTS));
+    most_unmaps = 0;
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    (void)__wrap_dvmm_capture_relax(a->driver); /* the last part */
+    assert_u64(unmaps_seen, 3 * GIB / G);
+    assert_u64(most_unmaps, 512);
+    assert_ok(ductile_resume(a, WEIGHTS));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ductile_free(a, blocks[i]));
+    }
+    assert_ok(ductile_pool_release(a, WEIGHTS));
+    assert_fine(audit_allocator(a, NULL));
+    assert_fine(fixture_close(&f));
 }
 
 /* ---- Pinned memory ------------------------------------------------------------------------- */
