@@ -121,15 +121,21 @@ static bool vacate_next(ductile_allocator *a, const dpool_private *pool, ductile
     return region != NULL;
 }
 
-static bool is_pinned(const dpool_block *b) {
+/* Is the handle there one that a pause leaves where it is? */
+static bool is_left(const dseg_segment *seg, uint32_t granule) {
+    const dseg_slot *slot = &seg->slots[granule];
+    return slot->state == DSEG_MAPPED &&
+           (slot->handle->n_pins > 0 || seg->slots[granule - slot->offset].stays != 0);
+}
+
+static bool has_stayed(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
     uint32_t end = dseg_granule(seg, dpool_end(b) - 1) + 1;
-    for (uint32_t g = dseg_granule(seg, b->addr); g < end; g++) {
-        if (seg->slots[g].state != DSEG_MAPPED || seg->slots[g].handle->n_pins == 0) {
-            return false;
-        }
+    uint32_t g = dseg_granule(seg, b->addr);
+    while (g < end && is_left(seg, g)) {
+        g++;
     }
-    return true;
+    return g == end;
 }
 
 /* Whoever registered memory may write to it all the while: what has stayed is not written over. The
@@ -140,7 +146,7 @@ static void note_what_stays(ductile_allocator *a, dpool_private *pool) {
         dvmm_piece *piece = &pool->stash.pieces[i];
         dti_lock_take(&a->hot);
         const dpool_block *b = dpool_map_find(&a->map, piece->addr);
-        piece->has_stayed = b != NULL && b->region->arena->pool == pool && is_pinned(b);
+        piece->has_stayed = b != NULL && b->region->arena->pool == pool && has_stayed(b);
         dti_lock_open(&a->hot);
     }
     dti_lock_open(&a->slow);

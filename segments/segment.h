@@ -108,10 +108,10 @@ ductile_status dseg_reclaim(dseg_segment *seg, uint32_t first, uint32_t n_granul
 ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
 /*
- * MAPPED -> EMPTY for every handle from granule *at on that has no other address, no pin and no mark
- * that it stays, into the handle cache, until about `most` granules have gone; *at: where to go on,
- * n_granules at the end. What the driver will not unmap, and what it may not have unmapped, stays
- * MAPPED. Returns how many granules became EMPTY. Pre: the host knows all work on the segment
+ * MAPPED -> EMPTY for every handle from granule *at on that has no other address, no pin and no
+ * mark that it stays, into the handle cache, until about `most` granules have gone; *at: where to
+ * go on, n_granules at the end. What the driver will not unmap, and what it may not have unmapped,
+ * stays MAPPED. Returns how many granules became EMPTY. Pre: the host knows all work on the segment
  * complete.
  */
 uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most);

@@ -225,9 +225,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Streams:   work issued before is waited for: the whole device's, or, while a capture is under
  *            way, that of the pool's own streams.
  * Cost:      waits for the device; an unmap and a release per handle, 512 granules at a time,
- *            between which other threads' requests get through; copies with KEEP_CONTENTS. What the
- * driver will not unmap, or is pinned, stays in use, and counts as free_bytes. A block of
- *            ductile_alloc_one_handle that is not pinned may be of several handles afterwards.
+ *            between which other threads' requests get through; copies with KEEP_CONTENTS. What
+ *            the driver will not unmap, or is pinned, stays in use, and counts as free_bytes. A
+ *            block of ductile_alloc_one_handle that is not pinned may be of several handles
+ *            afterwards.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,
                                                          ductile_pool_id id, unsigned flags);
