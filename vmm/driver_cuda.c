@@ -49,6 +49,7 @@ static void leave_context(const cuda_backend *b, bool was_pushed) {
 
 static void cuda_close(void *ctx) {
     cuda_backend *b = ctx;
+    dvmm_cuda_drop_joining(b);
     (void)b->api->cuDevicePrimaryCtxRelease(b->device);
     free(b);
 }
@@ -364,9 +365,15 @@ static int cuda_event_destroy(void *ctx, dvmm_event event) {
     RETURN_IN_CONTEXT(b, b->api->cuEventDestroy(event));
 }
 
+/* An event and a stream of two contexts do not go together. */
+static int record_event(cuda_backend *b, dvmm_event event, ductile_stream stream) {
+    int code = b->api->cuEventRecord(event, stream);
+    return code == DVMM_INVALID_HANDLE ? dvmm_cuda_record_foreign(b, event, stream) : code;
+}
+
 static int cuda_event_record(void *ctx, dvmm_event event, ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuEventRecord(event, stream));
+    cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, record_event(b, event, stream));
 }
 
 static int cuda_event_query(void *ctx, dvmm_event event) {

@@ -155,8 +155,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc_one_handle(ductile_allo
  *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  it has access to nothing, as far as the driver lets access be taken back.
  * Threads:   safe; other threads' allocations that must map wait.
- * Streams:   none is named. A stream of that GPU cannot be given to ductile_record_stream: before a
- *            free let a stream of this device wait for it, by an event.
+ * Streams:   none is named. Streams of that GPU can be given to ductile_record_stream and
+ *            ductile_free_on like those of this one; memory is allocated on streams of this device.
  * Cost:      one driver call for each run of mapped memory; its price is by handle.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_enable_peer(ductile_allocator *allocator,

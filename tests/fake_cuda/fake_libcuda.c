@@ -30,6 +30,7 @@ enum {
     SOME_ADDRESS = 0x40000000,
     SOME_HANDLE = 0x77,
     SOME_OBJECT = 0x2000,
+    FOREIGN_EVENT = 0x2800,
     SOME_DESCRIPTOR = 1 << 20, /* no process has so many */
     SOME_BYTE = 0xA5
 };
@@ -122,7 +123,8 @@ static cu_result fake_cuDevicePrimaryCtxRelease(cu_device device) {
 
 /* ---- The current context: a stack of two is all that is ever needed ------------------------ */
 
-static cu_context below;
+static cu_context below[4]; /* the current one */
+static int n_below;
 
 static cu_result fake_cuCtxGetCurrent(cu_context *out) {
     *out = fake->current;
@@ -131,7 +133,7 @@ static cu_result fake_cuCtxGetCurrent(cu_context *out) {
 
 static cu_result fake_cuCtxPushCurrent(cu_context context) {
     fake->pushes++;
-    below = fake->current;
+    below[n_below++ % 4] = fake->current;
     fake->current = context;
     return DVMM_SUCCESS;
 }
@@ -139,7 +141,7 @@ static cu_result fake_cuCtxPushCurrent(cu_context context) {
 static cu_result fake_cuCtxPopCurrent(cu_context *out) {
     fake->pops++;
     *out = fake->current;
-    fake->current = below;
+    fake->current = below[--n_below % 4];
     return DVMM_SUCCESS;
 }
 
@@ -326,12 +328,12 @@ static cu_result fake_cuStreamCreate(ductile_stream *out, unsigned int flags) {
     if (flags != CU_STREAM_FLAG_NON_BLOCKING) {
         return DVMM_INVALID_VALUE;
     }
-    ANSWER("cuStreamCreate", *out = (ductile_stream)SOME_OBJECT);
+    ANSWER("cuStreamCreate", (fake->streams++, *out = (ductile_stream)SOME_OBJECT));
 }
 
 static cu_result fake_cuStreamDestroy(ductile_stream stream) {
     (void)stream;
-    ANSWER("cuStreamDestroy", NOTHING);
+    ANSWER("cuStreamDestroy", fake->streams--);
 }
 
 static cu_result fake_cuStreamSynchronize(ductile_stream stream) {
@@ -347,9 +349,8 @@ static cu_result fake_cuStreamQuery(ductile_stream stream) {
 static cu_result fake_cuStreamWaitEvent(ductile_stream stream, dvmm_event event,
                                         unsigned int flags) {
     (void)stream;
-    (void)event;
     (void)flags;
-    ANSWER("cuStreamWaitEvent", NOTHING);
+    ANSWER("cuStreamWaitEvent", fake->foreign_waits += event == (dvmm_event)FOREIGN_EVENT);
 }
 
 static cu_result fake_cuStreamWaitValue64(ductile_stream stream, ductile_addr addr, uint64_t value,
@@ -395,18 +396,28 @@ static cu_result fake_cuEventCreate(dvmm_event *out, unsigned int flags) {
     if (flags != CU_EVENT_FLAG_DISABLE_TIMING) {
         return DVMM_INVALID_VALUE;
     }
-    ANSWER("cuEventCreate", *out = (dvmm_event)SOME_OBJECT);
+    dvmm_event made =
+        fake->current == FAKE_FOREIGN_CONTEXT ? (dvmm_event)FOREIGN_EVENT : (dvmm_event)SOME_OBJECT;
+    ANSWER("cuEventCreate", (fake->events++, *out = made));
 }
 
 static cu_result fake_cuEventDestroy(dvmm_event event) {
     (void)event;
-    ANSWER("cuEventDestroy", NOTHING);
+    ANSWER("cuEventDestroy", fake->events--);
 }
 
 static cu_result fake_cuEventRecord(dvmm_event event, ductile_stream stream) {
-    (void)event;
-    (void)stream;
-    ANSWER("cuEventRecord", NOTHING);
+    bool is_foreign = event == (dvmm_event)FOREIGN_EVENT;
+    if (is_foreign != (stream == FAKE_FOREIGN_STREAM) ||
+        (is_foreign && fake->current != FAKE_FOREIGN_CONTEXT)) {
+        return DVMM_INVALID_HANDLE;
+    }
+    ANSWER("cuEventRecord", fake->behind_waits += !is_foreign && fake->foreign_waits > 0);
+}
+
+static cu_result fake_cuStreamGetCtx(ductile_stream stream, cu_context *out) {
+    ANSWER("cuStreamGetCtx",
+           *out = stream == FAKE_FOREIGN_STREAM ? FAKE_FOREIGN_CONTEXT : fake->primary);
 }
 
 static cu_result fake_cuEventQuery(dvmm_event event) {

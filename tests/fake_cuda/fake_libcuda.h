@@ -14,6 +14,10 @@
 
 enum { FAKE_CALLS_KEPT = 64 };
 
+/* A stream of another context, and that context. */
+#define FAKE_FOREIGN_STREAM ((ductile_stream)0x6000)
+#define FAKE_FOREIGN_CONTEXT ((cu_context)0x3000)
+
 typedef struct fake_state {
     /* planned by the test */
     const char *hidden;  /* function the driver's search finds nothing for (but "succeeds") */
@@ -33,6 +37,10 @@ typedef struct fake_state {
     int handles;
     int mappings;
     int graphs;
+    int events;
+    int streams;
+    int foreign_waits; /* of streams, for events of the other context   */
+    int behind_waits;  /* events recorded here after such a wait        */
     int pushes;
     int pops;
     unsigned long long pool_threshold;

@@ -370,6 +370,40 @@ static const char *copy_both_ways(pair *p) {
     return NULL;
 }
 
+/* A block is freed while the peer has yet to look at it and to scribble over it, and its memory is
+ * asked for at once: with its stream recorded nobody may have it. */
+static const char *free_under_the_peer(pair *p) {
+    canvas c = {.size = 8 * DTI_MIB, .id = p->next_id++};
+    canvas next[4];
+    NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
+    TRY(by_owner(p, paint, &c));
+    TRY(let_go_on(&p->owner, &p->peer));
+    TRY(dawdle(&p->peer.painter, p->peer.stream, 3000000));
+    TRY(look(&p->peer.painter, &c, p->peer.stream));
+    TRY(scribble(&p->peer.painter, &c, p->peer.stream));
+    NEED_OK(ductile_record_stream(p->a, c.address, p->peer.stream));
+    NEED_OK(ductile_free(p->a, c.address));
+    for (int i = 0; i < 4; i++) {
+        next[i] = (canvas){.size = c.size, .id = p->next_id++};
+        NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &next[i].address));
+        TRY(by_owner(p, paint, &next[i]));
+    }
+    TRY(settle(p));
+    for (int i = 0; i < 4; i++) {
+        TRY(by_owner(p, look, &next[i]));
+        NEED_OK(ductile_free(p->a, next[i].address));
+    }
+    return NULL;
+}
+
+static const char *free_under_the_peer_often(pair *p) {
+    for (int i = 0; i < 50; i++) {
+        TRY(free_under_the_peer(p));
+    }
+    TRY(settle(p));
+    return expect_no_mismatch(p);
+}
+
 /* ---- Cycles -------------------------------------------------------------------------------- */
 
 /* Up to most of the limit, some turnover there, and down to a dip, where healing begins. */
@@ -442,7 +476,11 @@ static const char *run(pair *p) {
     TRY(release_until(p, 0));
     TRY(settle(p));
     TRY(expect_no_mismatch(p));
-    return judge(p);
+    TRY(judge(p));
+    const char *why = free_under_the_peer_often(p);
+    NEED(why == NULL, "with the peer's stream recorded: %s", why);
+    print("freed_under_the_peer", 50);
+    return NULL;
 }
 
 /* ---- Shut out, and trying all the same ----------------------------------------------------- */
