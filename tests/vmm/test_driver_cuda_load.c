@@ -489,48 +489,6 @@ Test(driver_cuda_load, entries_push_nothing_when_our_context_is_current) {
     close_operands(&o);
 }
 
-/* An event on a stream of another GPU: behind an event of theirs, on a stream of ours. */
-Test(driver_cuda_load, an_event_is_recorded_behind_another_contexts_stream) {
-    operands o = open_operands();
-    dvmm_event event = NULL;
-    cr_expect_eq(o.ops->event_create(o.ctx, &event), DVMM_SUCCESS);
-    for (int i = 1; i <= 2; i++) {
-        cr_expect_eq(o.ops->event_record(o.ctx, event, FAKE_FOREIGN_STREAM), DVMM_SUCCESS);
-        cr_expect_eq(o.fake->foreign_waits, i);
-        cr_expect_eq(o.fake->behind_waits, i);
-        cr_expect_eq(o.fake->events, 1, "their event is still there");
-        cr_expect_eq(o.fake->streams, 1);
-        cr_expect_null(o.fake->current);
-    }
-    cr_expect_eq(o.ops->event_destroy(o.ctx, event), DVMM_SUCCESS);
-    dvmm_close(o.driver);
-    cr_expect_eq(o.fake->streams, 0);
-    expect_nothing_held(o.fake);
-}
-
-/* It fails wherever it may: the error comes through, and nothing is left but the stream. */
-Test(driver_cuda_load, an_event_that_cannot_be_recorded_there_is_not) {
-    static const char *const steps[] = {"cuEventCreate", "cuStreamCreate", "cuStreamWaitEvent",
-                                        "cuEventRecord", "cuStreamGetCtx"};
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        operands o = open_operands();
-        dvmm_event event = NULL;
-        int expected = i < 4 ? DVMM_OUT_OF_MEMORY : DVMM_INVALID_HANDLE;
-        cr_expect_eq(o.ops->event_create(o.ctx, &event), DVMM_SUCCESS);
-        o.fake->failing = steps[i];
-        o.fake->fail_code = DVMM_OUT_OF_MEMORY;
-        o.fake->fail_from = 0;
-        cr_expect_eq(o.ops->event_record(o.ctx, event, FAKE_FOREIGN_STREAM), expected, "%s",
-                     steps[i]);
-        o.fake->failing = NULL;
-        cr_expect_eq(o.fake->events, 1, "%s left an event", steps[i]);
-        cr_expect_null(o.fake->current, "%s left a context", steps[i]);
-        cr_expect_eq(o.ops->event_destroy(o.ctx, event), DVMM_SUCCESS);
-        dvmm_close(o.driver);
-        cr_expect_eq(o.fake->streams, 0);
-    }
-}
-
 /* Every driver function that may fail, fails once: its code comes through, the context is back. */
 Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
     operands o = open_operands();

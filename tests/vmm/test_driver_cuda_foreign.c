@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The idea: a stand-in for the driver that takes an event only on streams of the event's own
+ * context, as the driver does. An event on a stream of another GPU is recorded behind an event of
+ * theirs, on a stream of ours.
+ */
+#include "tests/fake_cuda/fake_libcuda.h"
+#include "tests/support/expect.h"
+
+#include <dlfcn.h>
+
+static fake_state *fake;
+static dvmm_driver *driver;
+static const dvmm_driver_ops *ops;
+static void *ctx;
+
+static void open_fake(void) {
+    void *library = dlopen(FAKE_LIBCUDA_12000, RTLD_NOW | RTLD_LOCAL);
+    cr_assert(library != NULL, "%s", dlerror());
+    fake = dlsym(library, "fake_control");
+    cr_assert_not_null(fake);
+    assert_ok(dvmm_open_cuda(0, &driver, NULL, 0));
+    ops = dvmm_raw_ops(driver, &ctx);
+}
+
+static void close_fake(void) {
+    dvmm_close(driver);
+    cr_assert_eq(fake->contexts, 0);
+    cr_assert_eq(fake->events, 0);
+    cr_assert_eq(fake->streams, 0);
+    cr_assert_eq(fake->pushes, fake->pops);
+}
+
+TestSuite(driver_cuda_foreign, .init = open_fake, .fini = close_fake);
+
+Test(driver_cuda_foreign, an_event_is_recorded_behind_another_contexts_stream) {
+    dvmm_event event = NULL;
+    cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
+    for (int i = 1; i <= 2; i++) {
+        cr_assert_eq(ops->event_record(ctx, event, FAKE_FOREIGN_STREAM), DVMM_SUCCESS);
+        cr_assert_eq(fake->foreign_waits, i);
+        cr_assert_eq(fake->behind_waits, i);
+        cr_assert_eq(fake->events, 1, "their event is still there");
+        cr_assert_eq(fake->streams, 1, "one stream serves all of them");
+        cr_assert_null(fake->current);
+    }
+    cr_assert_eq(ops->event_destroy(ctx, event), DVMM_SUCCESS);
+}
+
+/* It fails wherever it may: the error comes through, and nothing is left but the stream. */
+Test(driver_cuda_foreign, an_event_that_cannot_be_recorded_there_is_not) {
+    static const char *const steps[] = {"cuStreamGetCtx", "cuEventCreate", "cuEventRecord",
+                                        "cuStreamCreate", "cuStreamWaitEvent"};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        dvmm_event event = NULL;
+        int expected = i == 0 ? DVMM_INVALID_HANDLE : DVMM_OUT_OF_MEMORY;
+        cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
+        fake->failing = steps[i];
+        fake->fail_code = DVMM_OUT_OF_MEMORY;
+        fake->fail_from = 0;
+        cr_assert_eq(ops->event_record(ctx, event, FAKE_FOREIGN_STREAM), expected, "%s", steps[i]);
+        fake->failing = NULL;
+        cr_assert_eq(fake->events, 1, "%s left an event", steps[i]);
+        cr_assert_null(fake->current, "%s left a context", steps[i]);
+        cr_assert_eq(ops->event_destroy(ctx, event), DVMM_SUCCESS);
+    }
+}
