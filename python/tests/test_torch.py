@@ -447,7 +447,7 @@ print(actions.count("alloc"), actions.count("free_completed"), actions.count("se
     assert int(frees) > 50
     assert int(maps) > 0
     assert int(unmaps) > 0
-    assert last == "snapshot"
+    assert last != "snapshot"
 
 
 def test_a_snapshot_agrees_with_the_statistics(play: Callable[[str], str]) -> None:
@@ -498,10 +498,62 @@ def test_the_oldest_entries_make_room(play: Callable[[str], str]) -> None:
             free(alloc(1000 + i))
         found = snapshot()["device_traces"][0]
         assert len(found) == 10
-        assert found[-2]["action"] == "free_completed"
+        assert found[-1]["action"] == "free_completed"
         assert [e["time_us"] for e in found] == sorted(e["time_us"] for e in found)
         record(False)
         assert snapshot()["device_traces"][0] == []
+        """
+    )
+
+
+def test_a_snapshot_is_in_the_history_of_the_next_one(play: Callable[[str], str]) -> None:
+    play(
+        """
+        record(True)
+        a = alloc(3 * MIB + 1)
+        assert snapshot()["device_traces"][0][-1]["action"] == "alloc"
+        free(a)
+        entries = [(e["action"], e["size"]) for e in snapshot()["device_traces"][0]]
+        assert entries[-4:] == [("alloc", 3 * MIB + 1), ("snapshot", 3 * MIB + 512),
+                                ("free_requested", 3 * MIB + 1),
+                                ("free_completed", 3 * MIB + 1)], entries
+        """
+    )
+
+
+@pytest.mark.parametrize("when", ["state", "alloc", "all"])
+def test_the_history_has_the_stack_of_whom_memory_moved_for(
+    play: Callable[[str], str], when: str
+) -> None:
+    """With "alloc", a free has the stack of its allocation."""
+    play(
+        f"""
+        def allocate():
+            return alloc(3 * MIB)
+
+        def give_back(address):
+            free(address)
+
+        def empty_the_cache():
+            torch._C._cuda_emptyCache()
+
+        record_stacks("{when}")
+        give_back(allocate())
+        empty_the_cache()
+        callers = {{"allocate", "give_back", "empty_the_cache"}}
+        found = dict()
+        for entry in snapshot()["device_traces"][0]:
+            who = found.setdefault(entry["action"], [])
+            who.append(callers.intersection(functions(entry)))
+        freed = {{"give_back" if "{when}" == "all" else "allocate"}}
+        wanted = dict(alloc={{"allocate"}}, segment_map={{"allocate"}}, free_requested=freed,
+                      free_completed=freed,
+                      segment_unmap={{"empty_the_cache"}} if "{when}" == "all" else set())
+        if "{when}" == "state":
+            wanted = dict.fromkeys(wanted, set())
+        assert set(found) == set(wanted), found
+        for action, who in wanted.items():
+            assert all(one == who for one in found[action]), (action, found[action])
         """
     )
 

@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <torch/csrc/cuda/memory_snapshot.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 
 #include <cstring>
 #include <string>
@@ -22,6 +23,10 @@ struct Stack : c10::GatheredContext {};
 
 std::shared_ptr<c10::GatheredContext> no_stack() {
     return nullptr;
+}
+
+std::shared_ptr<c10::GatheredContext> python_stack() {
+    return torch::CapturedTraceback::gather(true, false, false);
 }
 
 template <typename Action> const char *guarded(Action action) {
@@ -57,6 +62,14 @@ API const char *probe_record(bool on, size_t entries) {
         caching::recordHistory(on, no_stack, entries,
                                on ? caching::RecordContext::ALL : caching::RecordContext::NEVER,
                                true, {});
+    });
+}
+
+/* With the Python frames of the callers; `when` is a RecordContext. */
+API const char *probe_record_stacks(int when) {
+    return guarded([&] {
+        caching::recordHistory(true, python_stack, 100000,
+                               static_cast<caching::RecordContext>(when), true, {});
     });
 }
 

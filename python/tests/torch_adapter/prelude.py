@@ -49,6 +49,16 @@ def record(on: bool, entries: int = 100000) -> None:
     call("probe_record", ctypes.c_bool(on), ctypes.c_size_t(entries))
 
 
+def record_stacks(when: str) -> None:
+    """As _record_memory_history(context=when, stacks="python") does."""
+    call("probe_record_stacks", {"state": 1, "alloc": 2, "all": 3}[when])
+
+
+def functions(entry: dict[str, Any]) -> list[str]:
+    """The functions that an entry's frames name, the innermost first."""
+    return [frame["name"] for frame in entry.get("frames", [])]
+
+
 def snapshot() -> dict[str, Any]:
     data, size = ctypes.c_void_p(), ctypes.c_size_t()
     call("probe_snapshot", ctypes.byref(data), ctypes.byref(size))

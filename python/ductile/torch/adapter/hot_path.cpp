@@ -124,7 +124,7 @@ void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t strea
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         status = obtain(device, rounded, stream, &address);
         if ((flags & kWatched) != 0) {
-            device.watch.settle(device);
+            device.watch.settle(device, context);
             if (status == DUCTILE_OK) {
                 device.watch.note_alloc(device, to_pointer(address), size, stream, context);
             }
@@ -228,7 +228,7 @@ ductile_status free_noted(Device &device, void *ptr, unsigned flags, const Conte
     status = ductile_free(device.open(), to_address(ptr));
     if (status == DUCTILE_OK && (flags & kWatched) != 0) {
         device.watch.note_free(device, ptr, info, context);
-        device.watch.settle(device);
+        device.watch.settle(device, context);
     }
     return status;
 }

@@ -91,6 +91,14 @@ std::vector<SegmentInfo> list_segments(Device &device, const MempoolId_t &only) 
     return std::move(collector.segments);
 }
 
+size_t sum_active(const std::vector<SegmentInfo> &segments) {
+    size_t active = 0;
+    for (const SegmentInfo &segment : segments) {
+        active += segment.active_size;
+    }
+    return active;
+}
+
 /* Entries are stamped with the processor's counter; readers want microseconds since 1970. */
 template <typename Entries> void convert_times(Entries &entries) {
     static c10::ApproximateClockToUnixTimeConverter converter;
@@ -136,17 +144,18 @@ SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
         Device &device = devices[i];
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         if ((special & kWatched) != 0 && device.allocator.load() != nullptr) {
-            device.watch.settle(device);
+            device.watch.settle(device, nullptr);
         }
         std::vector<SegmentInfo> segments = list_segments(device, pool);
+        size_t active = sum_active(segments);
         out.segments.insert(out.segments.end(), std::make_move_iterator(segments.begin()),
                             std::make_move_iterator(segments.end()));
         std::vector<TraceEntry> trace;
         if (include_traces) {
-            device.watch.note_snapshot(device);
             trace = device.watch.trace.list();
             convert_times(trace);
         }
+        device.watch.note_snapshot(device, active); /* for the next one, as PyTorch does */
         out.device_traces.push_back(std::move(trace));
     }
     std::sort(out.segments.begin(), out.segments.end(),

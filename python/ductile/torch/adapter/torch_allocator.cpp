@@ -39,6 +39,7 @@ bool Allocator::isEnabled() const {
 }
 
 void Allocator::emptyCache(MempoolId_t pool) {
+    Context context = gather_context(RecordContext::ALL);
     for (int i = 0; i < n_devices; i++) {
         Device &device = devices[i];
         ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
@@ -54,7 +55,7 @@ void Allocator::emptyCache(MempoolId_t pool) {
             raise_status(device, status, "emptying the cache");
         }
         if ((special & kWatched) != 0) {
-            device.watch.settle(device);
+            device.watch.settle(device, context);
         }
     }
     if (is_native_in_use()) {

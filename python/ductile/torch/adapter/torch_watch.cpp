@@ -178,7 +178,7 @@ void Watch::record(Device &device, TraceEntry::Action action, uint64_t address, 
     }
 }
 
-void Watch::settle_segments(Device &device) {
+void Watch::settle_segments(Device &device, const Context &context) {
     ductile_stats stats = read_stats(device);
     if (stats.maps == maps_ && stats.unmaps == unmaps_) {
         return;
@@ -188,11 +188,11 @@ void Watch::settle_segments(Device &device) {
     std::vector<Run> now = list_runs(device);
     for (const Run &run : subtract_runs(runs_, now)) {
         record(device, TraceEntry::SEGMENT_UNMAP, run.address, run.size, to_cuda(run.stream),
-               run.pool, nullptr);
+               run.pool, context);
     }
     for (const Run &run : subtract_runs(now, runs_)) {
         record(device, TraceEntry::SEGMENT_MAP, run.address, run.size, to_cuda(run.stream),
-               run.pool, nullptr);
+               run.pool, context);
     }
     runs_ = std::move(now);
 }
@@ -227,9 +227,9 @@ void Watch::settle_pending(Device &device) {
     }
 }
 
-void Watch::settle(Device &device) {
+void Watch::settle(Device &device, const Context &context) {
     settle_pending(device);
-    settle_segments(device);
+    settle_segments(device, context);
 }
 
 void Watch::note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
@@ -249,6 +249,10 @@ void Watch::note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t
 /* The library says neither way whether the block is pending: one more pending block is the answer,
  * as no other call of a watched device runs meanwhile. */
 void Watch::note_free(Device &device, void *ptr, const ductile_block_info &info, Context context) {
+    const Context *allocated = context_of(to_address(ptr));
+    if (context == nullptr && allocated != nullptr) {
+        context = *allocated; /* as PyTorch does where frees have no stack of their own */
+    }
     cudaStream_t stream = to_cuda(info.stream);
     MempoolId_t pool = pool_of_block(info);
     record(device, TraceEntry::FREE_REQUESTED, to_address(ptr), info.requested_size, stream, pool,
@@ -267,8 +271,8 @@ void Watch::note_out_of_memory(Device &device, size_t free, size_t size, cudaStr
     record(device, TraceEntry::OOM, free, size, stream, {0, 0}, context);
 }
 
-void Watch::note_snapshot(Device &device) {
-    record(device, TraceEntry::SNAPSHOT, 0, 0, nullptr, {0, 0}, nullptr);
+void Watch::note_snapshot(Device &device, size_t active_bytes) {
+    record(device, TraceEntry::SNAPSHOT, 0, active_bytes, nullptr, {0, 0}, nullptr);
 }
 
 const Context *Watch::context_of(ductile_addr address) const {

@@ -80,10 +80,11 @@ class Watch {
     void note_free(Device &device, void *ptr, const ductile_block_info &info, Context context);
     void note_out_of_memory(Device &device, size_t free, size_t size, cudaStream_t stream,
                             Context context);
-    void note_snapshot(Device &device);
+    void note_snapshot(Device &device, size_t active_bytes);
 
-    /* Records what the library did since the last call. */
-    void settle(Device &device);
+    /* Records what the library did since the last call, with the stack of the caller it was done
+     * for. */
+    void settle(Device &device, const Context &context);
 
     const Context *context_of(ductile_addr address) const;
 
@@ -93,7 +94,7 @@ class Watch {
   private:
     void record(Device &device, TraceEntry::Action action, uint64_t address, size_t size,
                 cudaStream_t stream, const MempoolId_t &pool, const Context &context);
-    void settle_segments(Device &device);
+    void settle_segments(Device &device, const Context &context);
     void settle_pending(Device &device);
 
     std::unordered_map<ductile_addr, Note> notes_;
