@@ -8,12 +8,16 @@
  */
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/shadow.h"
+#include "tests/support/two_ends.h"
 #include "tests/support/world.h"
 
 #include <criterion/parameterized.h>
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define HAS_SANITIZER 1
@@ -236,4 +240,106 @@ Test(host_memory, create_undoes_itself, .timeout = 60) {
         assert_fine(fixture_leak_gate(&f));
     }
     assert_fine(fixture_close(&f));
+}
+
+/* ---- Passing blocks ------------------------------------------------------------------------ */
+
+static bool is_outcome(ductile_status status) {
+    return status == DUCTILE_OK || is_for_lack_of_memory(status) ||
+           status == DUCTILE_ERR_BAD_MESSAGE; /* of the device, whose import failed for us */
+}
+
+static void hear(void *user, ductile_allocator *a, const ductile_map_event *event) {
+    (void)user;
+    (void)a;
+    (void)event;
+}
+
+/* A pin, a callback, an export and an import, as far as they come; and all of it taken back. */
+static const char *pass_by_bytes(two_ends *t, ductile_addr block, uint64_t nth, bool *failed) {
+    static char bytes[4096];
+    size_t n = 0;
+    uint64_t id = 0;
+    ductile_addr there = 0;
+    arm(nth);
+    ductile_status pinned = ductile_pin(t->f.allocator, block);
+    ductile_status added = ductile_add_map_callback(t->importer, hear, NULL, 0, &id);
+    ductile_status sent = ductile_export_bytes(t->f.allocator, block, bytes, sizeof bytes, &n);
+    ductile_status got = sent == DUCTILE_OK
+                             ? ductile_import_bytes(t->importer, bytes, n, NULL, &there, NULL)
+                             : DUCTILE_OK;
+    *failed = disarm();
+    NEED(is_outcome(pinned) && is_outcome(added) && is_outcome(sent) && is_outcome(got),
+         "pin %s, callback %s, export %s, import %s", ductile_status_name(pinned),
+         ductile_status_name(added), ductile_status_name(sent), ductile_status_name(got));
+    NEED(*failed || (pinned == DUCTILE_OK && added == DUCTILE_OK && there != 0), "it failed");
+    NEED((there != 0) == (sent == DUCTILE_OK && got == DUCTILE_OK), "an address with a failure");
+    NEED((id != 0) == (added == DUCTILE_OK), "a number with a failure");
+    NEED(pinned != DUCTILE_OK || ductile_unpin(t->f.allocator, block) == DUCTILE_OK, "unpin");
+    NEED(id == 0 || ductile_remove_map_callback(t->importer, id) == DUCTILE_OK, "remove");
+    NEED_OK(ductile_import_close(t->importer, there));
+    NEED(sent != DUCTILE_OK || ductile_unexport(t->f.allocator, block) == DUCTILE_OK, "unexport");
+    return NULL;
+}
+
+Test(host_memory, passing_a_block_undoes_itself, .timeout = 60) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    uint64_t nth = 1;
+    for (bool failed = true; failed; nth++) {
+        two_ends t;
+        ductile_addr block = 0;
+        assert_fine(two_ends_open(&t, NULL, SOCK_STREAM));
+        assert_ok(ductile_alloc(t.f.allocator, 5 * FIXTURE_GRANULE, t.f.streams[0], &block));
+        const char *why = pass_by_bytes(&t, block, nth, &failed);
+        cr_assert(why == NULL, "request %llu: %s", (unsigned long long)nth, why);
+        cr_assert_eq(fixture_stats(t.f.allocator).exported_bytes, 0);
+        cr_assert_eq(fixture_stats(t.f.allocator).pinned_bytes, 0);
+        cr_assert_eq(fixture_stats(t.importer).imported_bytes, 0);
+        assert_ok(ductile_free(t.f.allocator, block));
+        assert_fine(two_ends_close(&t)); /* and no descriptor */
+    }
+    cr_assert_gt(nth, 5, "sharing hardly asks for host memory");
+}
+
+/* ---- Announcing a pause -------------------------------------------------------------------- */
+
+/* What is told of needs room in a list: without it the pool neither pauses nor resumes. */
+static const char *sleep_and_wake(fixture *f, ductile_pool_id id, uint64_t nth, bool *failed) {
+    arm(nth);
+    ductile_status paused = ductile_pause(f->allocator, id, 0);
+    ductile_status resumed = paused == DUCTILE_OK ? ductile_resume(f->allocator, id) : DUCTILE_OK;
+    *failed = disarm();
+    NEED(is_outcome(paused) && is_outcome(resumed), "pause %s, resume %s",
+         ductile_status_name(paused), ductile_status_name(resumed));
+    NEED(resumed == DUCTILE_OK || ductile_resume(f->allocator, id) == DUCTILE_OK, "resume again");
+    return NULL;
+}
+
+Test(host_memory, an_announced_pause_undoes_itself, .timeout = 60) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    static shadow s;
+    const ductile_pool_id id = {1, 1};
+    uint64_t nth = 1;
+    for (bool failed = true; failed; nth++) {
+        fixture f;
+        ductile_addr block = 0;
+        memset(&s, 0, sizeof s);
+        assert_fine(fixture_open(&f, NULL));
+        assert_fine(shadow_open(&s, f.allocator, f.gpu));
+        assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+        assert_ok(ductile_alloc(f.allocator, 3 * FIXTURE_GRANULE, f.streams[0], &block));
+        assert_ok(ductile_pool_end(f.allocator, id));
+        const char *why = sleep_and_wake(&f, id, nth, &failed);
+        cr_assert(why == NULL, "request %llu: %s", (unsigned long long)nth, why);
+        assert_fine(shadow_is_true(&s, f.allocator));
+        assert_fine(shadow_covers(&s, block, 3 * FIXTURE_GRANULE));
+        assert_ok(ductile_free(f.allocator, block));
+        assert_ok(ductile_pool_release(f.allocator, id));
+        assert_fine(fixture_close(&f));
+    }
+    cr_assert_gt(nth, 3, "a pause hardly asks for host memory");
 }
