@@ -336,6 +336,26 @@ static void request_after_graph(play *p) {
     give_all(p, all, 2);
 }
 
+/* ---- Pauses -------------------------------------------------------------------------------- */
+
+/* The memory of a live block goes while its stream is at work. */
+static void pause_with_work(play *p) {
+    ductile_allocator *a = p->f.allocator;
+    need(p, ductile_pool_retain(a, POOL) == DUCTILE_OK, "retain");
+    need(p, ductile_pool_set_kind(a, POOL, DUCTILE_POOL_PLAIN) == DUCTILE_OK, "kind");
+    need(p, ductile_pool_begin(a, POOL, NULL, NULL) == DUCTILE_OK, "begin");
+    block b = take(p, OWNER, 4 * FIXTURE_GRANULE);
+    need(p, ductile_pool_end(a, POOL) == DUCTILE_OK, "end");
+    use_long(p, OWNER, &b, 1);
+    ductile_virtual_block_end(p->f.gpu, b.address); /* while it is paused it is nobody's to use */
+    need(p, ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS) == DUCTILE_OK, "pause");
+    need(p, ductile_resume(a, POOL) == DUCTILE_OK, "resume");
+    ductile_virtual_block_begin(p->f.gpu, b.address, b.size);
+    launch_use(p, OWNER, &b, 1);
+    give(p, &b);
+    need(p, ductile_pool_release(a, POOL) == DUCTILE_OK, "release");
+}
+
 /* ---- All of them --------------------------------------------------------------------------- */
 
 const scenario *scenario_at(size_t i) {
@@ -355,6 +375,7 @@ const scenario *scenario_at(size_t i) {
         {"request-beside-graph", NULL, request_beside_graph},
         {"trim-beside-graph", NULL, trim_beside_graph},
         {"request-after-graph", NULL, request_after_graph},
+        {"pause-with-work", NULL, pause_with_work},
     };
     return i < sizeof all / sizeof *all ? &all[i] : NULL;
 }
