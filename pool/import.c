@@ -52,14 +52,10 @@ static void unregister(ductile_allocator *a, uint32_t i) {
     dti_lock_open(&a->hot);
 }
 
-static bool is_live(const dpool_import *import) {
-    return import->state == DPOOL_IMPORT_LIVE || import->state == DPOOL_IMPORT_MARKING;
-}
-
 static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr addr) {
     for (uint32_t i = 0; i < a->imports.count; i++) {
         dpool_import *import = a->imports.items[i];
-        if (import->addr == addr && is_live(import)) {
+        if (import->addr == addr && import->state == DPOOL_IMPORT_LIVE) {
             return import;
         }
     }
@@ -68,26 +64,13 @@ static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr a
 
 /* ---- Closing ------------------------------------------------------------------------------- */
 
-/* False: the end of its stream is being marked, which takes a moment. *out: NULL when there is
- * none.
- */
-static bool try_to_leave(ductile_allocator *a, ductile_addr addr, dpool_import **out) {
+static dpool_import *begin_leaving(ductile_allocator *a, ductile_addr addr) {
     dti_lock_take(&a->hot);
     dpool_import *import = find_live_locked(a, addr);
-    bool is_marking = import != NULL && import->state == DPOOL_IMPORT_MARKING;
-    if (import != NULL && !is_marking) {
+    if (import != NULL) {
         import->state = DPOOL_IMPORT_LEAVING;
     }
     dti_lock_open(&a->hot);
-    *out = import;
-    return !is_marking;
-}
-
-static dpool_import *begin_leaving(ductile_allocator *a, ductile_addr addr) {
-    dpool_import *import = NULL;
-    while (!try_to_leave(a, addr, &import)) {
-        dpool_pause_briefly();
-    }
     return import;
 }
 
@@ -108,16 +91,40 @@ static ductile_status wait_for_all(ductile_allocator *a) {
     return status == DUCTILE_OK ? refused : status;
 }
 
+/* False: whoever ends the stream is marking it just now. *names: this thread has to, and may. */
+static bool try_to_mark(ductile_allocator *a, dpool_import *import, bool *names) {
+    dti_lock_take(&a->hot);
+    bool is_free = !import->is_marking;
+    *names = is_free && !import->is_gone;
+    import->is_marking |= *names;
+    dti_lock_open(&a->hot);
+    return is_free;
+}
+
+static void end_marking(ductile_allocator *a, dpool_import *import) {
+    dti_lock_take(&a->hot);
+    import->is_marking = false;
+    dti_lock_open(&a->hot);
+}
+
 /* The marker of a stream that is gone was recorded when it went, or nothing but a wait for the
  * whole device tells when its work is done. */
+static ductile_status mark(ductile_allocator *a, dpool_import *import) {
+    bool names = false;
+    while (!try_to_mark(a, import, &names)) {
+        dpool_pause_briefly();
+    }
+    if (!names) {
+        return import->marker == NULL ? wait_for_all(a) : DUCTILE_OK;
+    }
+    ductile_status status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
+    end_marking(a, import);
+    return status;
+}
+
 static ductile_status mark_leaving(ductile_allocator *a, dpool_import *import) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = DUCTILE_OK;
-    if (!import->is_gone) {
-        status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
-    } else if (import->marker == NULL) {
-        status = wait_for_all(a);
-    }
+    ductile_status status = mark(a, import);
     dvmm_capture_restore(a->driver, mode);
     return status;
 }
@@ -169,28 +176,30 @@ ductile_status dpool_imports_poll(ductile_allocator *a) {
 
 /* ---- The end of a stream ------------------------------------------------------------------- */
 
+static bool is_of(const dpool_import *import, ductile_stream stream) {
+    return import->stream == dpool_canonical_stream(stream) && !import->is_gone;
+}
+
 bool dpool_imports_name_locked(const ductile_allocator *a, ductile_stream stream) {
     for (uint32_t i = 0; i < a->imports.count; i++) {
-        const dpool_import *import = a->imports.items[i];
-        if (import->state == DPOOL_IMPORT_LEAVING && !import->is_gone &&
-            import->stream == dpool_canonical_stream(stream)) {
+        if (is_of(a->imports.items[i], stream) && a->imports.items[i]->is_marking) {
             return true;
         }
     }
     return false;
 }
 
-/* NULL when there is none left, but perhaps one that is being closed. */
+/* Takes an import from the stream; NULL when there is none left but perhaps one that is being
+ * marked. */
 static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     dpool_import *found = NULL;
     dti_lock_take(&a->hot);
     for (uint32_t i = 0; i < a->imports.count && found == NULL; i++) {
         dpool_import *import = a->imports.items[i];
-        bool is_of = import->stream == stream && import->state == DPOOL_IMPORT_LIVE;
-        if (is_of && !import->is_gone) {
+        if (is_of(import, stream) && !import->is_marking) {
             import->is_gone = true;
-            import->state = DPOOL_IMPORT_MARKING;
-            found = import;
+            import->is_marking = import->marker == NULL; /* else its close was marked */
+            found = import->is_marking ? import : NULL;
         }
     }
     *is_named = dpool_imports_name_locked(a, stream);
@@ -201,10 +210,10 @@ static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream,
 ductile_status dpool_imports_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     ductile_status first = DUCTILE_OK;
     dpool_import *import;
-    while ((import = next_of_stream(a, dpool_canonical_stream(stream), is_named)) != NULL) {
+    while ((import = next_of_stream(a, stream, is_named)) != NULL) {
         ductile_status status = dvmm_marker_record(&a->markers, stream, &import->marker);
         first = first == DUCTILE_OK ? status : first;
-        set_state(a, import, DPOOL_IMPORT_LIVE);
+        end_marking(a, import);
     }
     return first;
 }
@@ -251,7 +260,7 @@ bool dpool_import_describe_locked(const ductile_allocator *a, ductile_addr addr,
 void dpool_imports_walk_locked(const ductile_allocator *a, ductile_walk_fn visit, void *user) {
     int ended = 0;
     for (uint32_t i = 0; i < a->imports.count && ended == 0; i++) {
-        if (is_live(a->imports.items[i])) {
+        if (a->imports.items[i]->state == DPOOL_IMPORT_LIVE) {
             ductile_block_info info = {.struct_size = sizeof info};
             describe(a->imports.items[i], &info);
             ended = visit(user, &info);

@@ -5,8 +5,7 @@
  * it is reused.
  *
  *     LIVE     in use here
- *     MARKING  the same, while the end of its stream is being marked
- *     LEAVING  being closed by a thread that records a marker
+ *     LEAVING  being closed by a thread that tells of it, and records a marker
  *     CLOSED   unmapped once its marker is done (U3)
  */
 #ifndef DUCTILE_POOL_IMPORT_H
@@ -17,7 +16,6 @@
 
 typedef enum dpool_import_state {
     DPOOL_IMPORT_LIVE,
-    DPOOL_IMPORT_MARKING,
     DPOOL_IMPORT_LEAVING,
     DPOOL_IMPORT_CLOSED
 } dpool_import_state;
@@ -31,6 +29,7 @@ typedef struct dpool_import {
     /* guarded by the hot lock */
     dpool_import_state state;
     bool is_gone;        /* the stream was named done: the marker was recorded then, or never */
+    bool is_marking;     /* a thread is recording the marker just now */
     dvmm_marker *marker; /* CLOSED, or the stream is gone */
 } dpool_import;
 
@@ -59,7 +58,7 @@ ductile_status dpool_imports_poll(struct ductile_allocator *a);
 ductile_status dpool_imports_end(struct ductile_allocator *a, ductile_stream stream,
                                  bool *is_named);
 
-/* Is an import being closed that records a marker on the stream? Hot lock held. */
+/* Is an import being marked on the stream, at its close? Hot lock held. */
 bool dpool_imports_name_locked(const struct ductile_allocator *a, ductile_stream stream);
 
 /* Gives a device access to all imports, or takes it; all or nothing. Slow lock held. */

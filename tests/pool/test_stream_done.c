@@ -292,3 +292,22 @@ Test(stream_done_beside_import, that_somebody_wants_to_close) {
     finish(marking, &done);
     assert_fine(two_ends_close(&t));
 }
+
+/* Whoever is told that the import goes may end its stream. */
+static void end_its_stream(void *user, ductile_allocator *allocator,
+                           const ductile_map_event *event) {
+    errand *e = user;
+    (void)event;
+    e->status = ductile_stream_done(allocator, e->stream);
+}
+
+Test(stream_done_beside_import, in_the_callback_that_is_told_of_the_close) {
+    errand e = import_one(NOWHERE);
+    uint64_t id = 0;
+    assert_ok(ductile_add_map_callback(t.importer, end_its_stream, &e, 0, &id));
+    e.status = DUCTILE_ERR_BUSY;
+    assert_ok(ductile_import_close(t.importer, e.address));
+    assert_ok(e.status);
+    assert_ok(ductile_remove_map_callback(t.importer, id));
+    assert_fine(two_ends_close(&t));
+}
