@@ -101,12 +101,30 @@ static ductile_status add_range(ductile_allocator *a, dpool_request *r) {
     return status;
 }
 
+static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    const dpool_block *largest = dpool_index_below(&arena->index, NULL);
+    bool has = largest != NULL && largest->size >= a->granule;
+    dti_lock_open(&a->hot);
+    return has;
+}
+
+/* Larger handles can be made anew in another size where the GPU is known to be done with them. */
+static void prove_own(ductile_allocator *a, dpool_arena *arena, unsigned sources) {
+    bool may_unmap = dpool_has_large_handles(a) && (sources & DPOOL_OWN_DONORS) != 0;
+    if (may_unmap && has_free_granule(a, arena)) {
+        (void)dpool_mark(a, arena, NULL);
+        dpool_poll_marks(a, arena);
+    }
+}
+
 static ductile_status grow_from(ductile_allocator *a, dpool_request *r, unsigned sources) {
     for (;;) {
         ductile_status status = dpool_reserve_room(a, dpool_plan_nodes(a, r->size));
         if (status != DUCTILE_OK) {
             return status;
         }
+        prove_own(a, r->arena, sources);
         dti_lock_take(&a->hot);
         planned how = plan_locked(a, r, sources);
         dti_lock_open(&a->hot);

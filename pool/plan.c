@@ -51,13 +51,13 @@ ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size) {
     n += n / 2;
     if (!resize((void **)&p->pieces, n, sizeof *p->pieces) ||
         !resize((void **)&p->donors, n, sizeof *p->donors) ||
-        !resize((void **)&p->donor_used, n, sizeof *p->donor_used) ||
+        !resize((void **)&p->donations, n, sizeof *p->donations) ||
         !resize((void **)&p->handles, n, sizeof *p->handles) ||
         !resize((void **)&p->origins, n, sizeof *p->origins)) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     p->max_pieces = p->max_donors = p->max_handles = (uint32_t)n;
-    p->host_bytes = n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donor_used +
+    p->host_bytes = n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donations +
                          sizeof *p->handles + sizeof *p->origins);
     return DUCTILE_OK;
 }
@@ -66,7 +66,7 @@ void dpool_plan_fini(ductile_allocator *a) {
     if (a->plan != NULL) {
         free(a->plan->pieces);
         free(a->plan->donors);
-        free(a->plan->donor_used);
+        free(a->plan->donations);
         free(a->plan->handles);
         free(a->plan->origins);
         free(a->plan);
@@ -83,7 +83,7 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->seq = p->lacks = 0;
     p->n_waits = 0;
     p->sources = 0;
-    p->one_handle = false;
+    p->one_handle = p->unmaps = false;
     p->mark_failed = p->wait_failed = false;
 }
 
@@ -230,9 +230,12 @@ static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint
     const dseg_segment *seg = b->region->seg;
     dpool_block *donor =
         dpool_carve_free_locked(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
-    p->donor_used[p->n_donors] = 0;
+    p->donations[p->n_donors] = p->unmaps ? DPOOL_TO_UNMAP : DPOOL_MAY_MOVE;
     p->donors[p->n_donors++] = donor;
     p->donated += n;
+    if (p->unmaps) {
+        return; /* whoever gets its handles gets them without work under way */
+    }
     if (b->region->arena == p->arena) { /* others count on their own */
         p->epoch = dti_max(p->epoch, donor->epoch);
     } else {
@@ -294,15 +297,41 @@ static span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg,
     return trim_pins(seg, trim_to_handles(seg, s));
 }
 
+static bool is_mapped_here_alone(const dseg_segment *seg, uint32_t granule) {
+    const dvmm_handle *h = seg->slots[granule].handle;
+    return h->n_mappings == 1 && h->n_pins == 0;
+}
+
+/* A run of handles to be unmapped, from the side of a gap. The last of them may be more than is
+ * needed: what is made of it need not be as large. */
+static void donate_done(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
+    const dseg_segment *seg = b->region->seg;
+    bool from_top = take_from_top(b);
+    uint32_t n = 0;
+    while (n < need && n < s.high - s.low) {
+        uint32_t at = from_top ? s.high - 1 - n : s.low + n;
+        if (!is_mapped_here_alone(seg, at)) {
+            break;
+        }
+        n += seg->slots[at].handle->n_granules;
+    }
+    if (n > 0) {
+        add_donor(a, b, from_top ? s.high - n : s.low, n);
+    }
+}
+
 static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
     span s = whole_handles(a, b);
-    if (!dpool_waits_are_none(a) && b->region->arena != a->plan->arena) {
+    bool is_foreign = b->region->arena != a->plan->arena;
+    if (!dpool_waits_are_none(a) && (is_foreign || a->plan->unmaps)) {
         s = spare_due_waits(a, b->region->seg, s);
     }
     if (is_empty(s)) {
         return;
     }
-    if (!dpool_has_large_handles(a) && !holds_pins(b->region->seg, s)) {
+    if (a->plan->unmaps) {
+        donate_done(a, b, s, need);
+    } else if (!dpool_has_large_handles(a) && !holds_pins(b->region->seg, s)) {
         donate_run(a, b, s, need);
     } else {
         donate_singly(a, b, s, need);
@@ -330,11 +359,21 @@ static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint
     sweep(a, from, need, below_epoch, false);
 }
 
+/* Where larger handles are about, first what the GPU is known to be done with. */
+static void collect_done(ductile_allocator *a, dpool_arena *from, uint64_t need) {
+    if (dpool_has_large_handles(a)) {
+        a->plan->unmaps = true;
+        collect(a, from, need, dpool_proven_epoch(from));
+        a->plan->unmaps = false;
+    }
+}
+
 static void collect_foreign(ductile_allocator *a, uint64_t need, unsigned sources) {
     const dpool_arena *own = a->plan->arena;
     bool from_pools = (sources & DPOOL_POOL_DONORS) != 0;
     for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
         if (other != own && dpool_may_serve(other, own, from_pools)) {
+            collect_done(a, other, need);
             collect(a, other, need, dpool_takeable_epoch_locked(a, other, sources));
         }
     }
@@ -367,6 +406,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
     cached = p->one_handle ? 0 : cached; /* none may be of its size */
     uint64_t need = p->n_granules - cached;
     if ((sources & DPOOL_OWN_DONORS) != 0 && !dpool_is_frozen(arena)) {
+        collect_done(a, arena, need);
         collect(a, arena, need, UINT64_MAX);
         p->n_own_donors = p->n_donors;
     }
@@ -441,11 +481,21 @@ static void retire_donor(ductile_allocator *a, dpool_block *b) {
     a->counts.mapped -= b->size;
 }
 
+static void settle_unmapped(ductile_allocator *a, dpool_block *b, dpool_donation donation) {
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    b->region->arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+    dpool_settle_unmapped_locked(a, b, donation == DPOOL_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
+}
+
 static void settle_donors(ductile_allocator *a, bool published) {
     dpool_plan *p = a->plan;
     for (uint32_t i = 0; i < p->n_donors; i++) {
         dpool_block *b = p->donors[i];
-        if (published && p->donor_used[i] != 0) {
+        dpool_donation donation = (dpool_donation)p->donations[i];
+        if (donation == DPOOL_UNMAPPED || donation == DPOOL_STUCK) {
+            settle_unmapped(a, b, donation);
+        } else if (published && donation == DPOOL_MOVED) {
             retire_donor(a, b);
         } else {
             (void)dpool_make_free_locked(a, b);
@@ -472,6 +522,9 @@ dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested)
     dpool_plan *p = a->plan;
     uint64_t bytes = p->n_granules * a->granule;
     for (uint32_t i = 0; i < p->n_own_donors; i++) {
+        if (p->donations[i] != DPOOL_MOVED) {
+            continue;
+        }
         p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
     }
     if (p->n_waits > 0) { /* proven by a marker behind the wait only */

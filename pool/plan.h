@@ -9,6 +9,11 @@
  *     publish  donors -> RETIRING, window -> LIVE/FREE  hot lock; cannot fail
  *     cancel   everything as before                     hot lock; cannot fail
  *
+ * Where handles are of one size, those of donors move. Larger ones may fit no piece; where the host
+ * knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and a handle that
+ * does not suit goes back to the driver for others to be created within the same memory. That is
+ * not undone: the memory is in the handle cache then.
+ *
  * All nodes that publish or cancel could need are spent when the plan is made.
  */
 #ifndef DUCTILE_POOL_PLAN_H
@@ -30,6 +35,15 @@ typedef struct dpool_piece {
     uint32_t n_handles;
 } dpool_piece;
 
+/* What becomes of a donor. */
+typedef enum dpool_donation {
+    DPOOL_MAY_MOVE = 0, /* not yet, or none of its handles fits                       */
+    DPOOL_MOVED = 1,    /* all its handles are mapped elsewhere as well               */
+    DPOOL_TO_UNMAP = 2, /* the host knows the work on it complete                     */
+    DPOOL_UNMAPPED = 3, /* its handles went to the cache                              */
+    DPOOL_STUCK = 4     /* the driver would not unmap all of it                       */
+} dpool_donation;
+
 enum { DPOOL_PLAN_WAITS = 16 }; /* streams at work that one plan takes from, at most */
 
 /* Another arena's marker that the receiving stream waits for, behind the frees of what it takes. */
@@ -50,7 +64,7 @@ typedef struct dpool_plan {
     uint32_t n_pieces;
     uint32_t max_pieces;
     dpool_block **donors; /* BUSY blocks of whole handles, this arena's first           */
-    uint8_t *donor_used;  /* set by execute: all handles of it moved, or none           */
+    uint8_t *donations;   /* of the donors: dpool_donation */
     uint32_t n_donors;
     uint32_t n_own_donors;
     uint32_t max_donors;
@@ -58,14 +72,16 @@ typedef struct dpool_plan {
     uint8_t *origins;
     uint32_t n_handles;
     uint32_t max_handles;
-    uint64_t n_granules; /* of all pieces                                              */
-    uint64_t donated;    /* granules of all donors                                     */
-    uint64_t epoch;      /* the latest of this arena's donors                          */
-    uint64_t seq;        /* of the marker recorded when own memory moves               */
-    uint64_t lacks;      /* bytes of memory that would have made it succeed            */
-    bool one_handle;     /* its one piece is one handle                                */
-    bool mark_failed;    /* execute failed because that marker could not be recorded   */
-    bool wait_failed;    /* the same, because the stream could not wait on the GPU     */
+    uint64_t n_granules;  /* of all pieces                                              */
+    uint64_t donated;     /* granules of all donors                                     */
+    uint64_t epoch;       /* the latest of this arena's donors                          */
+    uint64_t seq;         /* of the marker recorded when own memory moves               */
+    uint64_t held_before; /* by execute: what it may hold, but for what donors cannot give */
+    uint64_t lacks;       /* bytes of memory that would have made it succeed            */
+    bool one_handle;      /* its one piece is one handle                                */
+    bool unmaps;          /* donors that are found now are to be unmapped               */
+    bool mark_failed;     /* execute failed because that marker could not be recorded   */
+    bool wait_failed;     /* the same, because the stream could not wait on the GPU     */
     dpool_plan_wait waits[DPOOL_PLAN_WAITS];
     uint32_t n_waits;
     unsigned sources;

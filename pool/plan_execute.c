@@ -8,6 +8,8 @@
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
+enum { SMALL_SHARE = 4 }; /* a handle of less than a quarter of what could be made is small */
+
 /* ---- Handles ------------------------------------------------------------------------------- */
 
 /* Walks the donors' handles in order. */
@@ -31,12 +33,16 @@ static dvmm_handle *next_donated(ductile_allocator *a, donor_cursor *at, uint32_
     dpool_plan *p = a->plan;
     while (at->donor < p->n_donors) {
         dpool_block *b = p->donors[at->donor];
+        if (p->donations[at->donor] > DPOOL_MOVED) {
+            at->donor++;
+            continue;
+        }
         const dseg_segment *seg = b->region->seg;
         dvmm_handle *h = dseg_handle_at(seg, dseg_granule(seg, b->addr) + at->granule, NULL);
         bool fits = h->n_granules <= most;
         if (fits) {
             at->granule += h->n_granules;
-            p->donor_used[at->donor] = 1;
+            p->donations[at->donor] = DPOOL_MOVED;
         }
         if (!fits || at->granule == granules_of(a, b)) {
             at->donor++;
@@ -49,6 +55,35 @@ static dvmm_handle *next_donated(ductile_allocator *a, donor_cursor *at, uint32_
     return NULL;
 }
 
+/* Many small handles where one large one would do cost a map each: from a cache that holds enough
+ * to make the large one of, they are not taken. */
+static dvmm_handle *take_cached(ductile_allocator *a, uint32_t most) {
+    dvmm_handle_store *store = &a->store;
+    if (a->plan->one_handle) {
+        return dvmm_store_take_exact(store, most);
+    }
+    uint32_t best = (uint32_t)dti_min(most, a->max_handle_granules);
+    bool is_enough = store->cached_bytes >= best * a->granule;
+    dvmm_handle *h = dvmm_store_take(store, most);
+    if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
+        dvmm_store_put(store, h);
+        return NULL;
+    }
+    return h;
+}
+
+/* Cached handles that do not suit make room for one that does, so that no more is held than before.
+ */
+static ductile_status create(ductile_allocator *a, uint32_t most, dvmm_handle **out) {
+    const dpool_plan *p = a->plan;
+    uint32_t n = p->one_handle ? most : (uint32_t)dti_min(most, a->max_handle_granules);
+    uint64_t bytes = n * a->granule;
+    if (!p->one_handle) {
+        (void)dvmm_store_release_cached(&a->store, p->held_before - dti_min(p->held_before, bytes));
+    }
+    return dvmm_store_create(&a->store, n, out);
+}
+
 /* Donors come first: the plan has already deducted the cached handles from what donors must give,
  * and a donor may be a run of handles, which moves as a whole or not at all. */
 static ductile_status next_handle(ductile_allocator *a, donor_cursor *at, uint32_t most,
@@ -56,14 +91,11 @@ static ductile_status next_handle(ductile_allocator *a, donor_cursor *at, uint32
     dvmm_handle *h = next_donated(a, at, most);
     dpool_origin origin = DPOOL_FROM_DONOR;
     if (h == NULL) {
-        h = a->plan->one_handle ? dvmm_store_take_exact(&a->store, most)
-                                : dvmm_store_take(&a->store, most);
+        h = take_cached(a, most);
         origin = DPOOL_FROM_CACHE;
     }
     if (h == NULL) {
-        bool whole = a->plan->one_handle;
-        uint32_t n = whole ? most : (uint32_t)dti_min(most, a->max_handle_granules);
-        ductile_status status = dvmm_store_create(&a->store, n, &h);
+        ductile_status status = create(a, most, &h);
         if (status != DUCTILE_OK) {
             return status;
         }
@@ -99,8 +131,24 @@ static uint64_t bytes_not_gathered(const ductile_allocator *a) {
     return n * a->granule;
 }
 
+/* U3: the host knows the work on them complete. */
+static void unmap_donors(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        if (p->donations[i] == DPOOL_TO_UNMAP) {
+            dpool_block *b = p->donors[i];
+            dseg_segment *seg = b->region->seg;
+            ductile_status status =
+                dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules_of(a, b));
+            p->donations[i] = status == DUCTILE_OK ? DPOOL_UNMAPPED : DPOOL_STUCK;
+        }
+    }
+}
+
 static ductile_status gather_handles(ductile_allocator *a) {
     dpool_plan *p = a->plan;
+    p->held_before = a->store.held_bytes - a->store.lost_bytes;
+    unmap_donors(a);
     donor_cursor at = {0, 0};
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         ductile_status status = fill_piece(a, &p->pieces[i], &at);
@@ -157,7 +205,7 @@ static void retire_donors(ductile_allocator *a) {
     dpool_plan *p = a->plan;
     for (uint32_t i = 0; i < p->n_donors; i++) {
         dpool_block *b = p->donors[i];
-        if (p->donor_used[i] != 0) {
+        if (p->donations[i] == DPOOL_MOVED) {
             dseg_segment *seg = b->region->seg;
             dseg_retire(seg, dseg_granule(seg, b->addr), granules_of(a, b));
         }
@@ -169,7 +217,9 @@ static ductile_status settle_waits(ductile_allocator *a) {
     dpool_plan *p = a->plan;
     ductile_status status = DUCTILE_OK;
     for (uint32_t i = 0; i < p->n_own_donors && status == DUCTILE_OK; i++) {
-        status = dpool_wait_settle(a, p->donors[i]);
+        if (p->donations[i] == DPOOL_MAY_MOVE) {
+            status = dpool_wait_settle(a, p->donors[i]);
+        }
     }
     uint64_t seen = 0;
     for (dpool_block *b = p->body; seen < p->body_bytes && status == DUCTILE_OK; b = b->next) {
@@ -177,6 +227,15 @@ static ductile_status settle_waits(ductile_allocator *a) {
         status = dpool_wait_settle(a, b);
     }
     return status;
+}
+
+static bool moves_own(const dpool_plan *p) {
+    for (uint32_t i = 0; i < p->n_own_donors; i++) {
+        if (p->donations[i] == DPOOL_MAY_MOVE) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static ductile_status execute(ductile_allocator *a) {
@@ -189,7 +248,7 @@ static ductile_status execute(ductile_allocator *a) {
         status = settle_waits(a);
     }
     p->wait_failed = status != DUCTILE_OK;
-    if (status == DUCTILE_OK && p->n_own_donors > 0) {
+    if (status == DUCTILE_OK && moves_own(p)) {
         status = dpool_mark(a, p->arena, &p->seq);
         p->mark_failed = status != DUCTILE_OK;
     }

@@ -137,12 +137,19 @@ static void end_graph(play *p) {
  * The interrupted thread may hold the slow lock, so only what never takes it is done: a use and a
  * free, and an allocation that the freed block serves.
  */
+static bool is_in_no_pool(const play *p, const block *b) {
+    ductile_block_info info = {.struct_size = sizeof info};
+    return ductile_query_block(p->f.allocator, b->address, &info) == DUCTILE_OK &&
+           info.pool.first == 0 && info.pool.second == 0;
+}
+
 static block *plain_block_of(play *p, ductile_stream stream) {
     size_t start = any_block(p);
     for (size_t i = 0; i < p->n_blocks; i++) {
         block *b = &p->blocks[(start + i) % p->n_blocks];
         bool is_plain = b->users == 0 && !is_threads(b->slot) && b->slot != CAPTURED;
-        if (is_plain && (stream == NULL || stream_of(p, b->slot) == stream)) {
+        bool is_theirs = stream == NULL || stream_of(p, b->slot) == stream;
+        if (is_plain && is_theirs && is_in_no_pool(p, b)) {
             return b;
         }
     }

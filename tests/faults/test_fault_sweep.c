@@ -52,6 +52,18 @@ static const char *make_holes(world *w) {
     return free_alternate(w, 1);
 }
 
+/* A handle with one live byte holds on to all of it. */
+static const char *expect_large_handles(world *w) {
+    w->may_refuse = true;
+    w->handle_bytes = 4 * FIXTURE_GRANULE;
+    return NULL;
+}
+
+static const char *make_large_holes(world *w) {
+    TRY(expect_large_handles(w));
+    return make_holes(w);
+}
+
 static const char *recycle(world *w) {
     TRY(world_alloc(w, 5 * FIXTURE_GRANULE, 0));
     TRY(world_alloc(w, 3 * FIXTURE_GRANULE + 512, 0));
@@ -267,6 +279,18 @@ static const fault_scenario scenarios[] = {
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY},
      make_holes,
      recycle},
+    {"recycle large handles",
+     {.capacity_bytes = CAPACITY, .conf = "max_handle_bytes:8M"},
+     make_large_holes,
+     recycle},
+    {"streams with large handles",
+     {.capacity_bytes = CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAGGING,
+      .lag = 2,
+      .n_streams = 3,
+      .conf = "max_handle_bytes:8M"},
+     expect_large_handles,
+     cross_streams},
     {"heal", {.capacity_bytes = CAPACITY}, NULL, peak_and_dip},
     {"heal with lag",
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 3},

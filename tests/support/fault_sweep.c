@@ -63,8 +63,9 @@ static failed_calls failed_calls_of(const world *w) {
 }
 
 /* Physical memory that the failed calls may have cost. */
-static uint64_t bytes_at_stake(const failed_calls *failed) {
-    return failed->unmap_bytes + failed->releases * FIXTURE_GRANULE;
+static uint64_t bytes_at_stake(const world *w, const failed_calls *failed) {
+    uint64_t each = w->handle_bytes != 0 ? w->handle_bytes : FIXTURE_GRANULE;
+    return failed->unmap_bytes + failed->releases * each;
 }
 
 /* ---- One run ------------------------------------------------------------------------------- */
@@ -85,9 +86,9 @@ static const char *plan(world *w, const fault_kind *kind, uint64_t nth) {
 static const char *loss_is_explained(const world *w) {
     failed_calls failed = failed_calls_of(w);
     uint64_t quarantined = fixture_stats(w->f.allocator).quarantined_bytes;
-    NEED(quarantined <= bytes_at_stake(&failed),
+    NEED(quarantined <= bytes_at_stake(w, &failed),
          "%llu bytes are quarantined, though failed calls were about %llu", ULL(quarantined),
-         ULL(bytes_at_stake(&failed)));
+         ULL(bytes_at_stake(w, &failed)));
     return NULL;
 }
 
@@ -119,7 +120,7 @@ static const char *remains_are_explained(const world *w, uint64_t segments, uint
                                          ductile_status destroyed) {
     failed_calls failed = failed_calls_of(w);
     ductile_virtual_state v = fixture_state(&w->f);
-    uint64_t at_stake = bytes_at_stake(&failed);
+    uint64_t at_stake = bytes_at_stake(w, &failed);
     bool has_lost = at_stake > 0 || failed.syncs > 0;
     char violation[256] = "";
     ductile_virtual_last_violation(w->f.gpu, violation, sizeof violation);

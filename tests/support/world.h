@@ -24,6 +24,7 @@ typedef struct world {
     bool expects_faults;     /* any status may come; what must not change is still checked */
     uint64_t reserved_bytes; /* at the latest audit */
     bool may_refuse;         /* out of memory is believed, not recounted                 */
+    uint64_t handle_bytes;   /* the largest handle; 0: one granule                       */
     ductile_status status;   /* of the latest call                                         */
     uint8_t next_pattern;
     const char *(*mend)(struct world *w); /* runs once a fault is gone; NULL: nothing */
