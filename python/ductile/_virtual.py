@@ -80,9 +80,9 @@ class VirtualGPU:
         lag: for "lagging".
         seed: for "random"; also where reservations are placed, when not 0.
         log_calls: how many of the latest driver calls to keep for `log`.
-        detect: what is a mistake about memory is counted and described (`last_violation`): 0 only
-            what every device sees, 1 memory that is reused, unmapped or moved too early, 2 also
-            work within one block that nothing orders.
+        detect: misuse of memory is counted and described (`last_violation`): 0 none, 1 what an
+            allocator can cause (memory reused, unmapped or moved too early), 2 also what a program
+            does to its own blocks.
 
     Raises:
         InvalidArgument, OutOfHostMemory.

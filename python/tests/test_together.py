@@ -220,7 +220,7 @@ def _run(libraries: str) -> dict[str, Any]:
         if not _has(name):
             pytest.skip(f"{name} is not installed")
     command = [sys.executable, str(PROGRAM), "--libraries", libraries]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=180)
     print(answer.stdout)
     assert answer.returncode == 0, answer.stdout + answer.stderr[-4000:]
     figures: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
