@@ -339,6 +339,61 @@ def test_statistics_count_every_block(play: Callable[[str], str]) -> None:
     )
 
 
+@pytest.mark.parametrize("settle", [False, True])
+@pytest.mark.parametrize(
+    ("size", "native", "native_left"),
+    [
+        (512, 2, 2),
+        (1 << 20, 4, 2),
+        ((1 << 20) + 512, 20, 20),
+        ((10 << 20) - 512, 40, 20),
+        ((10 << 20) + 512, 36, 12),
+    ],
+)
+def test_memory_of_a_graph_is_counted_while_it_lives_and_after(
+    play: Callable[[str], str], size: int, native: int, native_left: int, settle: bool
+) -> None:
+    """What PyTorch's own test of this demands, but for the sizes of native's segments (MiB)."""
+    play(
+        f"""
+        def count():
+            s = stats()
+            return [s[k]["all"]["current"] for k in ("active", "active_bytes", "reserved_bytes")]
+
+        def grown():
+            return [now - then for now, then in zip(count(), before)]
+
+        size, pool = {size}, (0, 9)
+        kept = alloc(size)
+        before = count()
+        random_state = [alloc(8), alloc(8)]  # a generator's, outside the graph's pool
+        pool_call("probe_pool_begin", pool)
+        result = alloc(size)
+        for _ in range(5):
+            clone, added = alloc(size), alloc(size)
+            free(clone)
+            free(result)
+            result = added
+        pool_call("probe_pool_end", pool)
+        for turn in range(1 + {settle}):
+            blocks, in_use, held = grown()
+            assert (blocks, in_use) == (3, size + 1024), (blocks, in_use)
+            assert 3 * size <= held <= {native} * MIB, held
+            torch._C._cuda_emptyCache()
+        pool_call("probe_pool_release", pool)
+        for address in random_state:
+            free(address)
+        torch._C._cuda_emptyCache()
+        blocks, in_use, held = grown()
+        assert (blocks, in_use) == (1, size), (blocks, in_use)
+        assert size <= held <= {native_left} * MIB, held
+        free(result)
+        torch._C._cuda_emptyCache()
+        assert grown() == [0, 0, 0], grown()
+        """
+    )
+
+
 def test_every_documented_key_is_there(play: Callable[[str], str]) -> None:
     play(
         """

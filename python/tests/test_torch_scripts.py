@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -21,7 +22,9 @@ OWN = os.environ.get("DUCTILE_TORCH")
 class TestCuda(unittest.TestCase):
     def test_good(self): pass
     def test_bad(self): self.fail("no")
-    def test_lost(self): self.assertFalse(OWN)
+    def test_lost(self):
+        TestCuda.left = OWN
+        self.assertFalse(OWN)
     def test_better(self): self.assertTrue(OWN)
     def test_once(self):
         if OWN and not os.path.exists(os.environ["MARK"]):
@@ -31,6 +34,7 @@ class TestCuda(unittest.TestCase):
     def test_hangs(self):
         if OWN: time.sleep(1000)
     def test_skipped(self): self.skipTest("not here")
+    def test_lost_with_the_former(self): self.assertFalse(getattr(TestCuda, "left", None))
 if __name__ == "__main__":
     unittest.main()
 """
@@ -92,12 +96,36 @@ def test_lost_tests_of_pytorch_are_told_from_those_that_fail_anyway(tmp_path: Pa
     verdicts = {row["test"]: row["verdict"] for row in rows if "test" in row}
     assert status == 1
     assert verdicts == {
+        "TestCuda.test_bad": "neither",
         "TestCuda.test_better": "other",
+        "TestCuda.test_crashes": "neither",
         "TestCuda.test_hangs": "LOST",
         "TestCuda.test_lost": "LOST",
+        "TestCuda.test_lost_with_the_former": "again",
         "TestCuda.test_once": "again",
     }
-    assert rows[0]["passed"] == 4
+    assert rows[0]["passed"] == 5
+
+
+def test_a_known_difference_is_one_only_with_the_failure_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pytorch_tests
+
+    tests = tmp_path / "tests.py"
+    tests.write_text(FAKE_TESTS, encoding="utf-8")
+    given = argparse.Namespace(silence=60.0)
+    end = time.monotonic() + 60
+
+    def judge(pattern: str, end: float) -> str:
+        known = {"TestCuda.test_lost": ("reason", pattern)}
+        monkeypatch.setattr(pytorch_tests, "DIFFERENCES", known)
+        pair = ("native", "ductile")
+        return pytorch_tests.judge(tests, "TestCuda.test_lost", pair, given, end)["verdict"]
+
+    assert judge("is not false", end) == "differs"
+    assert judge("something else", end) == "LOST"
+    assert judge("is not false", time.monotonic() - 1) == "LOST"
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,49 @@ def a_fraction_is_a_cap() -> None:
 
 
 @feature
+def a_graphs_memory_is_counted() -> None:
+    """While it lives and after, with a result that outlives it."""
+
+    def count() -> list[int]:
+        stats = torch.cuda.memory_stats()
+        return [stats[f"{k}.all.current"] for k in ("active", "active_bytes", "reserved_bytes")]
+
+    side = torch.cuda.Stream()
+    for size, native_held, native_left in (
+        (512, 2, 2),
+        (MIB, 4, 2),
+        (MIB + 512, 20, 20),
+        (10 * MIB - 512, 40, 20),
+        (10 * MIB + 512, 36, 12),
+    ):
+        torch.cuda.empty_cache()
+        with torch.cuda.stream(side):
+            given = torch.ones(size // 4, device="cuda")
+            before = count()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin()
+            result = given.clone()
+            for _ in range(5):
+                result = result.clone() + 1
+            graph.capture_end()
+        torch.cuda.synchronize()
+        for _ in range(2):
+            blocks, in_use, held = (now - then for now, then in zip(count(), before))
+            assert (blocks, in_use) == (3, size + 1024)  # two are the generator's
+            assert held <= (native_held + 2 * NATIVE) * MIB, (size, held)  # its pool of small blocks
+            graph.replay()
+            assert float(result.sum(dtype=torch.float64)) == 6 * (size // 4)
+            torch.cuda.empty_cache()
+        del graph
+        torch.cuda.empty_cache()
+        blocks, in_use, held = (now - then for now, then in zip(count(), before))
+        assert (blocks, in_use) == (1, size)
+        assert held <= native_left * MIB, (size, held)
+        del given, result
+        torch.cuda.synchronize()
+
+
+@feature
 def empty_cache_gives_back() -> None:
     x = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     held = torch.cuda.memory_reserved()
