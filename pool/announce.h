@@ -2,7 +2,7 @@
 /*
  * Telling the user's map callbacks where memory is mapped, and where it is about to leave. No lock
  * is held while one runs, and yet memory must not be handed out before it was announced, nor moved
- * or unmapped before it was said to leave (U11). So whatever is announced belongs to the announcing
+ * or unmapped before it was said to leave (M1). So whatever is announced belongs to the announcing
  * thread alone: the BUSY blocks of its plan or its trim, which nobody else finds; a pool it has
  * claimed; an import whose address nobody knows yet, or any more. The slow lock is opened for the
  * callbacks and taken again:
