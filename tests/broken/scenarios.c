@@ -71,7 +71,24 @@ static void come_to_marker(play *p, unsigned slot) {
     need(p, ductile_virtual_count(p->f.gpu, "event_record") > before, "no marker comes");
 }
 
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+static void neighbours(play *p) {
+    block first = take(p, OWNER, 4 * FIXTURE_GRANULE);
+    give(p, &first);
+    block both[] = {take(p, OWNER, FIXTURE_GRANULE), take(p, OWNER, FIXTURE_GRANULE)};
+    give_all(p, both, 2);
+}
+
 /* ---- Recorded streams ---------------------------------------------------------------------- */
+
+/* A slow call, which looks at what is done, and then a request that the memory would serve. */
+static void look_and_take(play *p, uint64_t size) {
+    block look = take(p, OWNER, FIXTURE_GRANULE);
+    block served = take(p, OWNER, size);
+    give(p, &look);
+    give(p, &served);
+}
 
 /* One handle, two streams: the first has done its work, the second has not. */
 static void two_default_streams(play *p) {
@@ -81,8 +98,56 @@ static void two_default_streams(play *p) {
     share_long(p, &used, SECOND_THREAD);
     give_on(p, FIRST_THREAD, &used);
     sync_slot(p, FIRST_THREAD);
-    block rest[] = {take(p, OWNER, FIXTURE_GRANULE), take(p, OWNER, 2 * FIXTURE_GRANULE)};
-    give_all(p, rest, 2);
+    look_and_take(p, 2 * FIXTURE_GRANULE);
+}
+
+/* The stream recorded last has done its work, the other one has not. */
+static void two_users(play *p) {
+    block used = take(p, OWNER, 2 * FIXTURE_GRANULE);
+    share_long(p, &used, USER);
+    share_long(p, &used, OTHER_USER);
+    give(p, &used);
+    sync_slot(p, OTHER_USER);
+    look_and_take(p, 2 * FIXTURE_GRANULE);
+}
+
+/* The driver refuses to say whether the work on pending memory is done. */
+static void query_that_fails(play *p) {
+    block used = take(p, OWNER, 2 * FIXTURE_GRANULE);
+    share_long(p, &used, USER);
+    give(p, &used);
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "event_query", .nth = 1, .code = 1, .persistent = 1};
+    need(p, ductile_virtual_inject(p->f.gpu, &fault) == DUCTILE_OK, "inject");
+    look_and_take(p, 2 * FIXTURE_GRANULE);
+    need(p, ductile_virtual_faults_fired(p->f.gpu) > 0, "nobody asks");
+    need(p, ductile_virtual_inject(p->f.gpu, NULL) == DUCTILE_OK, "inject");
+}
+
+/* The stream is gone, and a new one has got its handle. */
+static void renew_stream(play *p, unsigned slot) {
+    ductile_stream old = p->f.streams[slot];
+    need(p, ductile_stream_done(p->f.allocator, old) == DUCTILE_OK, "done");
+    need(p, ductile_virtual_stream_destroy(p->f.gpu, old) == DUCTILE_OK, "destroy");
+    need(p, ductile_virtual_stream_create(p->f.gpu, &p->f.streams[slot]) == DUCTILE_OK, "create");
+    need(p, p->f.streams[slot] == old, "the device has stopped to use handles again");
+}
+
+static void free_after_the_user_is_gone(play *p) {
+    block used = take(p, OWNER, 2 * FIXTURE_GRANULE);
+    share_long(p, &used, USER);
+    renew_stream(p, USER);
+    give(p, &used);
+    sync_slot(p, USER);
+    look_and_take(p, 2 * FIXTURE_GRANULE);
+}
+
+static void trim_after_the_owner_is_gone(play *p) {
+    block used = take(p, OWNER, 4 * FIXTURE_GRANULE);
+    use_long(p, OWNER, &used, 1);
+    give(p, &used);
+    renew_stream(p, OWNER);
+    need(p, ductile_trim(p->f.allocator, 0, NULL) == DUCTILE_OK, "trim");
 }
 
 /* The allocator gets back a marker that nobody needs any more, and uses it for the next. */
@@ -100,9 +165,13 @@ static void markers_used_again(play *p) {
     give(p, &blocks[1]);
     give(p, &blocks[2]);
     sync_slot(p, OTHER_USER);
-    block rest[] = {look, take(p, OWNER, 8 * FIXTURE_GRANULE), take(p, OWNER, 2 * FIXTURE_GRANULE),
-                    take(p, OWNER, 2 * FIXTURE_GRANULE), take(p, OWNER, 2 * FIXTURE_GRANULE)};
-    give_all(p, rest, 5);
+    block more = take(p, OWNER, 8 * FIXTURE_GRANULE);
+    for (int i = 0; i < 3; i++) {
+        blocks[i] = take(p, OWNER, 2 * FIXTURE_GRANULE);
+    }
+    give(p, &look);
+    give(p, &more);
+    give_all(p, blocks, 3);
 }
 
 /* The driver refuses to wait for the pending memory without which there is not enough. */
@@ -119,9 +188,11 @@ static void wait_that_fails(play *p) {
     give(p, &again);
 }
 
-/* ---- Proof by epochs ----------------------------------------------------------------------- */
+/* ---- Proof by epochs -----------------------------------------------------------------------
+ */
 
-/* A free right after the call that recorded a marker, which is done while the memory is in use. */
+/* A free right after the call that recorded a marker, which is done while the memory is in use.
+ */
 static void free_in_the_markers_epoch(play *p) {
     block seed = take(p, TAKER, 512);
     block used = take(p, OWNER, 4 * FIXTURE_GRANULE);
@@ -160,8 +231,8 @@ static void free_while_a_marker_is_recorded(play *p) {
     give_all(p, all, 3);
 }
 
-/* With recycle:eager memory is taken behind a wait: for the marker after the free, not for the one
- * recorded before it in the same epoch. */
+/* With recycle:eager memory is taken behind a wait: for the marker after the free, not for the
+ * one recorded before it in the same epoch. */
 static void donor_between_two_markers(play *p) {
     block seed = take(p, TAKER, 512);
     block used = take(p, OWNER, 4 * FIXTURE_GRANULE);
@@ -202,7 +273,8 @@ static void heal_with_memory_at_work(play *p) {
     give_all(p, all, 4);
 }
 
-/* ---- Waits on the GPU ---------------------------------------------------------------------- */
+/* ---- Waits on the GPU ----------------------------------------------------------------------
+ */
 
 /* A block made of the memory of two, each used by a stream of its own. */
 static void spans_of_two_streams(play *p) {
@@ -228,8 +300,8 @@ static void span_of_two_streams(play *p) {
     give(p, &again);
 }
 
-/* Free memory on which another stream is at work, while a later marker of its own one is done. A
- * live block follows it. */
+/* Free memory on which another stream is at work, while a later marker of its own one is done.
+ * A live block follows it. */
 static block leave_span_behind_marker(play *p, uint64_t size, block *wall) {
     block used = take(p, OWNER, size);
     share_long(p, &used, USER);
@@ -240,7 +312,8 @@ static block leave_span_behind_marker(play *p, uint64_t size, block *wall) {
     return used;
 }
 
-/* What is left of memory that its stream has waited for: only a marker behind the wait proves it.
+/* What is left of memory that its stream has waited for: only a marker behind the wait proves
+ * it.
  */
 static void rest_of_settled_span(play *p) {
     block seed = take(p, TAKER, 512);
@@ -260,7 +333,8 @@ static void trim_beside_span(play *p) {
     give_all(p, all, 2);
 }
 
-/* ---- Graphs -------------------------------------------------------------------------------- */
+/* ---- Graphs --------------------------------------------------------------------------------
+ */
 
 /* A graph that uses free memory of its pool, beside a block that stays live. */
 static ductile_virtual_graph *capture_use(play *p, block *wall) {
@@ -289,8 +363,8 @@ static void request_beside_graph(play *p) {
     need(p, ductile_pool_release(p->f.allocator, POOL) == DUCTILE_OK, "release");
 }
 
-/* A pool that a graph needs no more goes back, which takes a wait for all work of the device; the
- * trim needs no other memory. */
+/* A pool that a graph needs no more goes back, which takes a wait for all work of the device;
+ * the trim needs no other memory. */
 static void wait_for_device(play *p) {
     ductile_allocator *a = p->f.allocator;
     need(p, ductile_pool_begin(a, OTHER_POOL, NULL, NULL) == DUCTILE_OK, "begin");
@@ -336,7 +410,8 @@ static void request_after_graph(play *p) {
     give_all(p, all, 2);
 }
 
-/* ---- Pauses -------------------------------------------------------------------------------- */
+/* ---- Pauses --------------------------------------------------------------------------------
+ */
 
 /* The memory of a live block goes while its stream is at work. */
 static void pause_with_work(play *p) {
@@ -356,11 +431,17 @@ static void pause_with_work(play *p) {
     need(p, ductile_pool_release(a, POOL) == DUCTILE_OK, "release");
 }
 
-/* ---- All of them --------------------------------------------------------------------------- */
+/* ---- All of them ---------------------------------------------------------------------------
+ */
 
 const scenario *scenario_at(size_t i) {
     static const char wait[] = "record_stream:wait";
     static const scenario all[] = {
+        {"neighbours", NULL, neighbours},
+        {"two-users", NULL, two_users},
+        {"query-that-fails", NULL, query_that_fails},
+        {"free-after-the-user-is-gone", NULL, free_after_the_user_is_gone},
+        {"trim-after-the-owner-is-gone", NULL, trim_after_the_owner_is_gone},
         {"two-default-streams", NULL, two_default_streams},
         {"markers-used-again", NULL, markers_used_again},
         {"wait-that-fails", NULL, wait_that_fails},
