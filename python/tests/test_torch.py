@@ -295,16 +295,31 @@ def test_rounding_is_pytorchs(driver: Path) -> None:
     out = ask(
         server,
         """
+        def count():
+            s = stats()
+            for key in ("allocated_bytes", "requested_bytes"):
+                found = s[key]["all"]
+                print(found["current"], found["allocated"], found["freed"])
+
         a = alloc(5 * MIB + 1)
-        s = stats()
-        print(s["allocated_bytes"]["all"]["current"], s["requested_bytes"]["all"]["current"])
+        count()
         free(a)
-        s = stats()
-        print(s["allocated_bytes"]["all"]["current"], s["requested_bytes"]["all"]["current"])
+        count()
+        torch._C._cuda_resetAccumulatedMemoryStats(0)
+        free(alloc(5 * MIB + 1))
+        count()
         """,
     )
     stop(server)
-    assert out.split() == [str(6 << 20), str((5 << 20) + 1), "0", "0"]
+    held, asked = 6 << 20, (5 << 20) + 1
+    assert [int(x) for x in out.split()] == [
+        *(held, held, 0),
+        *(asked, asked, 0),
+        *(0, held, held),
+        *(0, asked, asked),
+        *(0, held, held),
+        *(0, asked, asked),
+    ]
 
 
 # ---- Statistics --------------------------------------------------------------------------------

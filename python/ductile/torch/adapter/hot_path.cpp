@@ -131,6 +131,7 @@ void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t strea
         }
         if (status == DUCTILE_OK && rounded != size) {
             device.asked[to_pointer(address)] = size;
+            device.rounded_up += rounded - size;
         }
     }
     return finish(device, status, address, size, stream, std::move(context));

@@ -59,6 +59,10 @@ Extra read_extra(Device &device, const ductile_stats &stats) {
     return extra;
 }
 
+uint64_t count_requested(const ductile_stats &stats, const Extra &extra) {
+    return stats.requested_bytes + extra.requested_pending - extra.over_requested;
+}
+
 DeviceStats describe(Device &device) {
     ductile_stats s = read_stats(device);
     Extra extra = read_extra(device, s);
@@ -75,10 +79,9 @@ DeviceStats describe(Device &device) {
     set_both(out.active_bytes, since(make_stat(s.allocated_bytes + s.pending_bytes,
                                                s.active_peak_bytes, s.allocated_total_bytes),
                                      b.allocated, b.allocated_freed));
-    uint64_t requested = s.requested_bytes + extra.requested_pending - extra.over_requested;
-    set_both(out.requested_bytes,
-             since(make_stat(requested, s.requested_peak_bytes, s.requested_total_bytes),
-                   b.requested, b.requested_freed));
+    set_both(out.requested_bytes, since(make_stat(count_requested(s, extra), s.requested_peak_bytes,
+                                                  s.requested_total_bytes - device.rounded_up),
+                                        b.requested, b.requested_freed));
     set_both(out.reserved_bytes,
              since(make_stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes),
                    b.created, b.created_freed));
@@ -147,9 +150,8 @@ void Allocator::resetAccumulatedStats(DeviceIndex index) {
     b.frees = s.frees;
     b.allocated = s.allocated_total_bytes;
     b.allocated_freed = s.allocated_total_bytes - s.allocated_bytes;
-    b.requested = s.requested_total_bytes;
-    b.requested_freed = s.requested_total_bytes -
-                        (s.requested_bytes + extra.requested_pending - extra.over_requested);
+    b.requested = s.requested_total_bytes - device.rounded_up;
+    b.requested_freed = b.requested - count_requested(s, extra);
     b.created = s.created_total_bytes;
     b.created_freed = s.created_total_bytes - s.reserved_bytes;
     b.creates = s.creates;

@@ -53,6 +53,7 @@ struct Device {
     Watch watch;
     Pools pools;
     std::unordered_map<void *, size_t> asked; /* while rounding: what was asked for */
+    uint64_t rounded_up = 0;                  /* by how much, of all requests ever */
 
     /* The allocator, created on the first call. Throws when it cannot be. */
     ductile_allocator *open();
