@@ -51,7 +51,9 @@ static void tell_block(ductile_allocator *a, ductile_map_change change, const dp
 void dpool_announce_span(ductile_allocator *a, ductile_map_change change, ductile_addr addr,
                          uint64_t size) {
     if (dpool_announces(a)) {
+        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
         tell(a, change, addr, size, 0);
+        dvmm_capture_restore(a->driver, mode);
     }
 }
 
@@ -121,13 +123,13 @@ static void tell_pieces(ductile_allocator *a, const dpool_plan *p) {
     }
 }
 
-/* Donors whose memory stayed where it is. */
 /* What was unmapped has left, even when the plan then failed. */
 static bool has_left(dpool_donation donation, bool is_done) {
     return donation == DPOOL_UNMAPPED || donation == DPOOL_STUCK ||
            (is_done && donation == DPOOL_MOVED);
 }
 
+/* Donors whose memory stayed where it is. */
 static void tell_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_done) {
     for (uint32_t i = 0; i < p->n_donors; i++) {
         if (!has_left((dpool_donation)p->donations[i], is_done)) {
@@ -266,6 +268,7 @@ static void end_region(ductile_allocator *a, const dpool_region *region) {
 }
 
 void dpool_announce_end_of_all(ductile_allocator *a) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
             end_region(a, r);
@@ -278,6 +281,7 @@ void dpool_announce_end_of_all(ductile_allocator *a) {
                                 import->in.range.size);
         }
     }
+    dvmm_capture_restore(a->driver, mode);
 }
 
 /* ---- Registering --------------------------------------------------------------------------- */
