@@ -401,7 +401,13 @@ static const char *free_under_the_peer_often(pair *p) {
         TRY(free_under_the_peer(p));
     }
     TRY(settle(p));
-    return expect_no_mismatch(p);
+    TRY(expect_no_mismatch(p));
+    ductile_stats s = {.struct_size = sizeof s};
+    NEED_OK(ductile_trim(p->a, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
+    NEED_OK(ductile_get_stats(p->a, &s));
+    NEED(s.pending_blocks == 0, "%llu blocks wait for work that is done",
+         (unsigned long long)s.pending_blocks);
+    return NULL;
 }
 
 /* ---- Cycles -------------------------------------------------------------------------------- */
