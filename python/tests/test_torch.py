@@ -681,6 +681,69 @@ def test_a_pool_keeps_its_memory_apart(play: Callable[[str], str]) -> None:
     )
 
 
+def test_a_pool_serves_a_second_stream_in_a_segment_of_its_own(play: Callable[[str], str]) -> None:
+    """While another thread allocates outside, and the pool's opener does so afterwards."""
+    play(
+        """
+        import threading
+
+        def segments():
+            found = [s for s in snapshot()["segments"] if tuple(s["segment_pool_id"]) == pool]
+            return [(s["stream"], s["total_size"]) for s in found]
+
+        def use(stream):
+            blocks = [alloc(20 * MIB, stream) for _ in range(3)]
+            for block in blocks:
+                free(block)
+
+        def use_the_pool():
+            pool_call("probe_pool_begin", pool)
+            for _ in range(10):
+                use(2)
+            pool_call("probe_pool_end", pool)
+            pool_call("probe_pool_release", pool)
+            use(2)
+
+        def use_no_pool():
+            for _ in range(10):
+                use(0)
+
+        pool = (0, 9)
+        pool_call("probe_pool_begin", pool)
+        free(alloc(16))
+        pool_call("probe_pool_end", pool)
+        assert segments() == [(0, 2 * MIB)], segments()
+        threads = [threading.Thread(target=f) for f in (use_the_pool, use_no_pool)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert segments() == [(0, 2 * MIB), (2, 60 * MIB)], segments()
+        pool_call("probe_pool_release", pool)
+        torch._C._cuda_emptyCache()
+        assert segments() == [], segments()
+        """
+    )
+
+
+def test_graphs_in_turn_hold_the_memory_of_one(play: Callable[[str], str]) -> None:
+    play(
+        """
+        held = []
+        for turn in range(100):
+            torch._C._cuda_emptyCache()
+            pool_call("probe_pool_begin", (0, 20 + turn))
+            workspace, result = alloc(32 * MIB), alloc(128 * 1024)
+            free(workspace)
+            pool_call("probe_pool_end", (0, 20 + turn))
+            held.append(stats()["reserved_bytes"]["all"]["current"])
+            free(result)
+            pool_call("probe_pool_release", (0, 20 + turn))
+        assert set(held) == {34 * MIB}, held
+        """
+    )
+
+
 def test_a_checkpoint_is_restored_by_address(play: Callable[[str], str]) -> None:
     play(
         """

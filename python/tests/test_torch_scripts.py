@@ -105,6 +105,9 @@ def test_lost_tests_of_pytorch_are_told_from_those_that_fail_anyway(tmp_path: Pa
         "TestCuda.test_once": "again",
     }
     assert rows[0]["passed"] == 5
+    errors = {row["test"]: row["error"] for row in rows if "test" in row}
+    assert errors["TestCuda.test_bad"] == "AssertionError: no"
+    assert errors["TestCuda.test_once"] == "AssertionError: once"
 
 
 def test_a_known_difference_is_one_only_with_the_failure_that_is_known(

@@ -6,14 +6,15 @@
 test_cuda.py is PyTorch's and not part of this tree: it comes with PyTorch's sources (test/), and
 needs the package expecttest. Several processes share the tests; one that crashes or hangs is
 replaced. Prints for each allocator how many passed, failed and were skipped, and which tests ended
-otherwise than under the first allocator named, or passed under none. What passed there and did not
-under another is tried again, in a process of its own and alone on the GPU:
+otherwise than under the first allocator named, or passed under none, with the error. What passed
+there and did not under another is tried again, in a process of its own and alone on the GPU:
 
   again    passes under the other one, too, or fails under the first one
   differs  does not, for a reason in DIFFERENCES, and says what that expects
   LOST     does not
 
-Ends with status 1 if one is lost, or none passed.
+Under Ductile the tests are told that segments expand, as they do. Ends with status 1 if one is
+lost, or none passed.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ DIFFERENCES = {
         r"delta of (?:segment|reserved_bytes|active)\.(?:small|large)_pool\.current",
     ),
 }
+SAID = re.compile(r"^(?:FAIL|ERROR): \w+ \(__main__\.([\w.]+)\)$", re.MULTILINE)
+ERROR = re.compile(r"^[\w.]*(?:Error|Exception|Failure)\b.*", re.MULTILINE)
 CLASSES = re.compile(r"TestCuda$|TestCudaMallocAsync|TestBlockState|TestMemPool|TestCudaAllocator")
 
 
@@ -74,13 +77,31 @@ def read_results(output: str) -> dict[str, str]:
     return found
 
 
+def read_errors(said: str) -> dict[str, str]:
+    """The first line of the error that a failed test ended with."""
+    starts = list(SAID.finditer(said))
+    ends = [start.start() for start in starts[1:]] + [len(said)]
+    found = {}
+    for start, end in zip(starts, ends):
+        errors = ERROR.findall(said, start.end(), end)
+        found[start.group(1)] = errors[-1][:200] if errors else ""
+    return found
+
+
+def environment(allocator: str) -> dict[str, str]:
+    found = dict(allocators.environment(allocator), PYTORCH_TEST_WITH_SLOW="0")
+    if allocator == "ductile":
+        found["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    return found
+
+
 def run_group(
     path: Path, tests: list[str], allocator: str, end: float, silence: float
 ) -> tuple[dict[str, str], str]:
     """Runs tests in one process, and what is left in another one when one of them crashes."""
     results: dict[str, str] = {}
     said = ""
-    where = dict(allocators.environment(allocator), PYTORCH_TEST_WITH_SLOW="0")
+    where = environment(allocator)
     while tests and time.monotonic() < end:
         command = [sys.executable, str(path), "-v"]
         for test in tests:
@@ -140,9 +161,8 @@ def passed_under_neither(results: Iterable[dict[str, str]]) -> list[str]:
 
 def run_alone(path: Path, test: str, allocator: str, seconds: float) -> tuple[str, str]:
     """How a test ends that has its process to itself, and what was said of it."""
-    where = dict(allocators.environment(allocator), PYTORCH_TEST_WITH_SLOW="0")
     command = [sys.executable, str(path), "-v", test]
-    _, output = allocators.run(command, seconds, where, path.parent)
+    _, output = allocators.run(command, seconds, environment(allocator), path.parent)
     return read_results(output).get(test, "not run"), "".join(BLOCK.findall(output)) or output[
         -4000:
     ]
@@ -174,12 +194,17 @@ def show(row: dict[str, str], pair: tuple[str, str], given: argparse.Namespace) 
     why = f"; {row['why']}" if row.get("why") else ""
     ends = ", ".join(f"{row[name]} under {name}" for name in pair)
     print(f"{row['verdict']:8}{row['test']}: {ends}{why}", flush=True)
+    if row.get("error"):
+        print(f"        {row['error']}", flush=True)
     if row.get("said"):
         print(row["said"], flush=True)
 
 
 def compare(
-    path: Path, results: dict[str, dict[str, str]], given: argparse.Namespace
+    path: Path,
+    results: dict[str, dict[str, str]],
+    errors: dict[str, dict[str, str]],
+    given: argparse.Namespace,
 ) -> Counter[str]:
     """Prints what ended otherwise than under the first allocator, and counts the verdicts."""
     first, *others = results
@@ -188,17 +213,16 @@ def compare(
     for other in others:
         for test, (was, now) in differing(results[first], results[other]).items():
             row = {"test": test, first: was, other: now, "verdict": "other"}
+            row["error"] = errors[other].get(test, "") or errors[first].get(test, "")
             if was == "passed":
                 row.update(judge(path, test, (first, other), given, end))
             verdicts[row["verdict"]] += 1
             show(row, (first, other), given)
     for test in passed_under_neither(results.values()):
         verdicts["neither"] += 1
-        row = {
-            "test": test,
-            **{name: found.get(test, "not run") for name, found in results.items()},
-        }
-        show({**row, "verdict": "neither"}, tuple(results), given)
+        row = {name: found.get(test, "not run") for name, found in results.items()}
+        row.update(test=test, verdict="neither", error=errors[first].get(test, ""))
+        show(row, tuple(results), given)
     return verdicts
 
 
@@ -220,9 +244,11 @@ def main() -> int:
     path = given.file.resolve()
     tests = [test for test in list_tests(path) if given.only in test]
     results: dict[str, dict[str, str]] = {}
+    errors: dict[str, dict[str, str]] = {}
     for allocator in given.allocators.split(","):
         start = time.monotonic()
         results[allocator], said = run_all(path, tests, allocator, given)
+        errors[allocator] = read_errors(said)
         counts = Counter(results[allocator].values())
         took = round(time.monotonic() - start, 1)
         if given.json:
@@ -233,7 +259,7 @@ def main() -> int:
             print(f"{allocator:10}{text}; {took} s", flush=True)
             if given.verbose or not counts:
                 print(said, flush=True)
-    verdicts = compare(path, results, given)
+    verdicts = compare(path, results, errors, given)
     n_passed = Counter(next(iter(results.values())).values())["passed"]
     if not given.json:
         print(
