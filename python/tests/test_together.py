@@ -229,7 +229,7 @@ def _run(libraries: str) -> dict[str, Any]:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "libraries", ["torch,cupy,numba", "cupy,numba,rmm", "torch,cupy,numba,rmm"]
+    "libraries", ["torch,cupy,numba", "cupy,numba,rmm", "torch,cupy,rmm", "torch,cupy,numba,rmm"]
 )
 def test_libraries_pass_memory_at_90_percent_of_a_cap(libraries):
     figures = _run(libraries)
