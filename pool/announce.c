@@ -9,52 +9,72 @@
 
 /* ---- One event ----------------------------------------------------------------------------- */
 
-/* Who was told first that memory came is told last that it goes. */
-static void tell(ductile_allocator *a, ductile_map_change change, ductile_addr addr, uint64_t size,
-                 uint64_t handle) {
-    const ductile_map_event event = {
-        .struct_size = sizeof event,
+static ductile_map_event new_event(const ductile_allocator *a, ductile_map_change change) {
+    return (ductile_map_event){
+        .struct_size = sizeof(ductile_map_event),
         .change = change,
         .device = dvmm_get_caps(a->driver)->ordinal,
-        .address = addr,
-        .size = size,
-        .handle = handle,
     };
-    dpool_callback_step step = change == DUCTILE_MAP_LEAVING ? DPOOL_STEP_BACK : DPOOL_STEP_NEXT;
+}
+
+/* Who was told first that memory came is told last that it goes. */
+static void tell(ductile_allocator *a, const ductile_map_event *event) {
+    bool is_leaving = event->change == DUCTILE_MAP_LEAVING;
     dpool_callback_place at = {.has_begun = false};
     dpool_callback_frame frame;
-    while (dpool_callbacks_enter(&a->map_callbacks, &at, step, &frame)) {
-        ((ductile_map_fn)frame.callback->fn)(frame.callback->user, a, &event);
+    while (dpool_callbacks_enter(&a->map_callbacks, &at,
+                                 is_leaving ? DPOOL_STEP_BACK : DPOOL_STEP_NEXT, &frame)) {
+        ((ductile_map_fn)frame.callback->fn)(frame.callback->user, a, event);
         dpool_callbacks_leave(&a->map_callbacks, &frame);
     }
 }
 
-static void tell_handle(ductile_allocator *a, ductile_map_change change, const dseg_segment *seg,
-                        uint32_t first) {
+/* The handle that begins there. The arena and the pool are there while memory of theirs is. */
+static ductile_map_event event_at(const ductile_allocator *a, ductile_map_change change,
+                                  const dpool_region *region, uint32_t first) {
+    const dseg_segment *seg = region->seg;
     const dvmm_handle *h = seg->slots[first].handle;
-    tell(a, change, dseg_addr(seg, first), dvmm_handle_bytes(&a->store, h), h->phys);
+    ductile_map_event event = new_event(a, change);
+    event.address = dseg_addr(seg, first);
+    event.size = dvmm_handle_bytes(&a->store, h);
+    event.handle = h->phys;
+    event.stream = region->arena->stream;
+    event.pool = dpool_id_of(region->arena->pool);
+    return event;
+}
+
+static void tell_handle(ductile_allocator *a, ductile_map_change change, const dpool_region *region,
+                        uint32_t first) {
+    const ductile_map_event event = event_at(a, change, region, first);
+    tell(a, &event);
 }
 
 /* Nobody but this thread changes these granules, so they may be read without a lock. */
-static void tell_granules(ductile_allocator *a, ductile_map_change change, const dseg_segment *seg,
-                          uint32_t first, uint32_t n) {
-    for (uint32_t g = first; g < first + n; g += seg->slots[g].handle->n_granules) {
-        tell_handle(a, change, seg, g);
+static void tell_granules(ductile_allocator *a, ductile_map_change change,
+                          const dpool_region *region, uint32_t first, uint32_t n) {
+    const dseg_slot *slots = region->seg->slots;
+    for (uint32_t g = first; g < first + n; g += slots[g].handle->n_granules) {
+        tell_handle(a, change, region, g);
     }
 }
 
 static void tell_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
-    const dseg_segment *seg = b->region->seg;
-    tell_granules(a, change, seg, dseg_granule(seg, b->addr), (uint32_t)(b->size / a->granule));
+    uint32_t first = dseg_granule(b->region->seg, b->addr);
+    tell_granules(a, change, b->region, first, (uint32_t)(b->size / a->granule));
 }
 
-void dpool_announce_span(ductile_allocator *a, ductile_map_change change, ductile_addr addr,
-                         uint64_t size) {
-    if (dpool_announces(a)) {
-        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-        tell(a, change, addr, size, 0);
-        dvmm_capture_restore(a->driver, mode);
+void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dvmm_imported *in,
+                           ductile_stream stream) {
+    if (!dpool_announces(a)) {
+        return;
     }
+    ductile_map_event event = new_event(a, change);
+    event.address = in->range.addr;
+    event.size = in->range.size;
+    event.stream = stream;
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    tell(a, &event);
+    dvmm_capture_restore(a->driver, mode);
 }
 
 /* ---- Without the slow lock ----------------------------------------------------------------- */
@@ -118,7 +138,7 @@ void dpool_announce_plan_begin(ductile_allocator *a) {
 
 static void tell_pieces(ductile_allocator *a, const dpool_plan *p) {
     for (uint32_t i = 0; i < p->n_pieces; i++) {
-        tell_granules(a, DUCTILE_MAP_MAPPED, p->region->seg, p->pieces[i].first,
+        tell_granules(a, DUCTILE_MAP_MAPPED, p->region, p->pieces[i].first,
                       p->pieces[i].n_granules);
     }
 }
@@ -152,26 +172,12 @@ void dpool_announce_plan_end(ductile_allocator *a, bool is_done) {
 
 /* ---- Pools that pause and resume ------------------------------------------------------------ */
 
-/* Mappings to tell of once no lock is held. */
-typedef struct mapping {
-    ductile_addr addr;
-    uint64_t size;
-    uint64_t handle;
-} mapping;
-
-typedef struct mappings {
-    mapping *all;
+/* What to tell once no lock is held. */
+typedef struct events {
+    ductile_map_event *all;
     uint64_t n;
     uint64_t room;
-} mappings;
-
-static void note(const ductile_allocator *a, mappings *list, const dseg_segment *seg, uint32_t g) {
-    if (list->n < list->room) {
-        const dvmm_handle *h = seg->slots[g].handle;
-        list->all[list->n] = (mapping){dseg_addr(seg, g), dvmm_handle_bytes(&a->store, h), h->phys};
-    }
-    list->n++;
-}
+} events;
 
 static bool begins_handle(const dseg_slot *slot) {
     return slot->state == DSEG_MAPPED && slot->offset == 0;
@@ -182,23 +188,27 @@ static bool stays(const dvmm_handle *h) {
     return h->n_mappings != 1 || h->n_pins > 0;
 }
 
-static void note_segment(const ductile_allocator *a, const dseg_segment *seg,
-                         ductile_map_change change, mappings *list) {
+static void note_region(const ductile_allocator *a, const dpool_region *region,
+                        ductile_map_change change, events *list) {
+    const dseg_segment *seg = region->seg;
     for (uint32_t g = seg->low; g < seg->high; g++) {
         const dseg_slot *slot = &seg->slots[g];
         if (begins_handle(slot) &&
             !(change == DUCTILE_MAP_LEAVING ? stays(slot->handle) : slot->stays != 0)) {
-            note(a, list, seg, g);
+            if (list->n < list->room) {
+                list->all[list->n] = event_at(a, change, region, g);
+            }
+            list->n++;
         }
     }
 }
 
 static void note_pool(const ductile_allocator *a, const dpool_private *pool,
-                      ductile_map_change change, mappings *list) {
+                      ductile_map_change change, events *list) {
     list->n = 0;
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
-        note_segment(a, r->seg, change, list);
+        note_region(a, r, change, list);
     }
 }
 
@@ -216,7 +226,7 @@ static void mark_what_stays(const ductile_allocator *a, const dpool_private *poo
 }
 
 static ductile_status gather_pool(ductile_allocator *a, const dpool_private *pool,
-                                  ductile_map_change change, mappings *list) {
+                                  ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
     dti_lock_take(&a->slow);
     note_pool(a, pool, change, list);
@@ -246,10 +256,10 @@ ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *po
         }
         return DUCTILE_OK;
     }
-    mappings list = {.all = NULL};
+    events list = {.all = NULL};
     ductile_status status = gather_pool(a, pool, change, &list);
     for (uint64_t i = 0; i < list.n && status == DUCTILE_OK; i++) {
-        tell(a, change, list.all[i].addr, list.all[i].size, list.all[i].handle);
+        tell(a, &list.all[i]);
     }
     free(list.all);
     return status;
@@ -262,7 +272,7 @@ static void end_region(ductile_allocator *a, const dpool_region *region) {
     bool is_bare = dpool_is_bare(region->arena);
     for (uint32_t g = seg->low; g < seg->high; g++) {
         if (begins_handle(&seg->slots[g]) && (!is_bare || seg->slots[g].stays != 0)) {
-            tell_handle(a, DUCTILE_MAP_LEAVING, seg, g);
+            tell_handle(a, DUCTILE_MAP_LEAVING, region, g);
         }
     }
 }
@@ -277,8 +287,7 @@ void dpool_announce_end_of_all(ductile_allocator *a) {
     for (uint32_t i = 0; i < a->imports.count; i++) {
         const dpool_import *import = a->imports.items[i];
         if (import->state == DPOOL_IMPORT_LIVE) {
-            dpool_announce_span(a, DUCTILE_MAP_LEAVING, import->in.range.addr,
-                                import->in.range.size);
+            dpool_announce_import(a, DUCTILE_MAP_LEAVING, &import->in, import->stream);
         }
     }
     dvmm_capture_restore(a->driver, mode);

@@ -42,8 +42,8 @@ void dpool_announce_plan_end(ductile_allocator *a, bool is_done);
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
 
 /* Memory outside of all arenas. No lock held. */
-void dpool_announce_span(ductile_allocator *a, ductile_map_change change, ductile_addr addr,
-                         uint64_t size);
+void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dvmm_imported *in,
+                           ductile_stream stream);
 
 /* What leaves when a claimed pool is paused, or is mapped again. Handles that stay because they are
  * pinned are noted in the segments, and neither. No lock held. ERR_OUT_OF_HOST_MEMORY: nobody was

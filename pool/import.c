@@ -134,10 +134,10 @@ ductile_status dpool_import_leave(ductile_allocator *a, ductile_addr addr) {
     if (import == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
-    dpool_announce_span(a, DUCTILE_MAP_LEAVING, import->in.range.addr, import->in.range.size);
+    dpool_announce_import(a, DUCTILE_MAP_LEAVING, &import->in, import->stream);
     ductile_status status = mark_leaving(a, import);
     if (status != DUCTILE_OK) {
-        dpool_announce_span(a, DUCTILE_MAP_MAPPED, import->in.range.addr, import->in.range.size);
+        dpool_announce_import(a, DUCTILE_MAP_MAPPED, &import->in, import->stream);
     }
     set_state(a, import, status == DUCTILE_OK ? DPOOL_IMPORT_CLOSED : DPOOL_IMPORT_LIVE);
     return status;

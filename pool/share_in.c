@@ -15,6 +15,7 @@
 /* An import under way, on the stack. */
 typedef struct arrival {
     ductile_allocator *a;
+    ductile_stream stream; /* that will use it */
     wire_head head;
     dvmm_imported in;
     uint64_t rest_bytes; /* of handles still to come */
@@ -56,7 +57,7 @@ static ductile_status take_handles(arrival *r, const wire_handle *handles, dvmm_
 }
 
 /* All is there: opens it to the devices, of which none may come or go meanwhile. */
-static ductile_status settle(arrival *r, ductile_stream stream) {
+static ductile_status settle(arrival *r) {
     if (r->rest_bytes != 0) {
         return DUCTILE_ERR_BAD_MESSAGE;
     }
@@ -65,7 +66,7 @@ static ductile_status settle(arrival *r, ductile_stream stream) {
         .in = r->in,
         .addr = r->in.range.addr + r->head.offset,
         .size = r->head.size,
-        .stream = dpool_canonical_stream(stream),
+        .stream = r->stream,
     };
     dvmm_capture_mode mode = dpool_slow_enter(a);
     ductile_status status = dvmm_imported_grant(&a->store, &r->in);
@@ -106,7 +107,7 @@ static ductile_status finish(arrival *r, ductile_status status, ductile_addr *ad
         undo(r);
         return status;
     }
-    dpool_announce_span(r->a, DUCTILE_MAP_MAPPED, r->in.range.addr, r->in.range.size);
+    dpool_announce_import(r->a, DUCTILE_MAP_MAPPED, &r->in, r->stream);
     *address = r->in.range.addr + r->head.offset;
     if (size != NULL) {
         *size = r->head.size;
@@ -130,7 +131,7 @@ static ductile_status receive_start(arrival *r, int socket) {
 }
 
 /* The answer to the last batch waits until everything is in place. */
-static ductile_status receive_next(arrival *r, int socket, ductile_stream stream) {
+static ductile_status receive_next(arrival *r, int socket) {
     wire_batch batch;
     dvmm_shared shared[WIRE_BATCH];
     ductile_status status = wire_receive_batch(socket, &r->head, &batch, shared);
@@ -139,7 +140,7 @@ static ductile_status receive_next(arrival *r, int socket, ductile_stream stream
     }
     status = take_handles(r, batch.handles, shared, batch.count);
     if (status == DUCTILE_OK && r->rest == 0) {
-        status = settle(r, stream);
+        status = settle(r);
     }
     if (status != DUCTILE_OK || r->rest > 0) {
         ductile_status answered = wire_send_ack(socket, status == DUCTILE_OK);
@@ -155,10 +156,10 @@ ductile_status ductile_import(ductile_allocator *a, int socket, ductile_stream s
     if (status != DUCTILE_OK) {
         return status;
     }
-    arrival r = {.a = a};
+    arrival r = {.a = a, .stream = dpool_canonical_stream(stream)};
     status = receive_start(&r, socket);
     while (status == DUCTILE_OK && r.rest > 0) {
-        status = receive_next(&r, socket, stream);
+        status = receive_next(&r, socket);
     }
     return finish(&r, status, address, size);
 }
@@ -181,8 +182,7 @@ static ductile_status fetch(arrival *r, const wire_handle *h, dvmm_shared *out) 
     return status;
 }
 
-static ductile_status take_bytes(arrival *r, const char *bytes, size_t length,
-                                 ductile_stream stream) {
+static ductile_status take_bytes(arrival *r, const char *bytes, size_t length) {
     if (length < sizeof r->head) {
         return DUCTILE_ERR_BAD_MESSAGE;
     }
@@ -199,7 +199,7 @@ static ductile_status take_bytes(arrival *r, const char *bytes, size_t length,
             status = take_handles(r, &h, &shared, 1);
         }
     }
-    return status == DUCTILE_OK ? settle(r, stream) : status;
+    return status == DUCTILE_OK ? settle(r) : status;
 }
 
 ductile_status ductile_import_bytes(ductile_allocator *a, const void *bytes, size_t length,
@@ -211,8 +211,8 @@ ductile_status ductile_import_bytes(ductile_allocator *a, const void *bytes, siz
     if (status != DUCTILE_OK) {
         return status;
     }
-    arrival r = {.a = a};
-    status = take_bytes(&r, bytes, length, stream);
+    arrival r = {.a = a, .stream = dpool_canonical_stream(stream)};
+    status = take_bytes(&r, bytes, length);
     return finish(&r, status, address, size);
 }
 

@@ -66,10 +66,12 @@ typedef enum ductile_map_change {
 typedef struct ductile_map_event {
     size_t struct_size;
     ductile_map_change change;
-    int device;           /**< this allocator's                                               */
-    ductile_addr address; /**< of the mapping, a multiple of the granule                      */
-    uint64_t size;        /**< bytes                                                          */
-    uint64_t handle;      /**< the driver's handle, to compare, not to release; 0: imported   */
+    int device;            /**< this allocator's                                               */
+    ductile_addr address;  /**< of the mapping, a multiple of the granule                      */
+    uint64_t size;         /**< bytes                                                          */
+    uint64_t handle;       /**< the driver's handle, to compare, not to release; 0: imported   */
+    ductile_stream stream; /**< whose memory it is; of an import, the one it was imported for  */
+    ductile_pool_id pool;  /**< in which private pool; {0,0}: none                             */
 } ductile_map_event;
 
 /**

@@ -251,6 +251,32 @@ static void make_pool(void) {
     assert_ok(ductile_pool_set_kind(f.allocator, POOL, DUCTILE_POOL_PLAIN));
 }
 
+static ductile_map_event latest;
+
+static void keep_latest(void *user, ductile_allocator *a, const ductile_map_event *e) {
+    (void)user;
+    (void)a;
+    latest = *e;
+}
+
+Test(announce, an_event_says_whose_memory_it_is) {
+    s.beside = keep_latest;
+    make_pool();
+    ductile_addr block = take_in_pool(1);
+    cr_assert(latest.address == block && latest.size == GRANULE && latest.handle != 0);
+    cr_assert_eq(latest.stream, f.streams[0]);
+    cr_assert(latest.pool.first == POOL.first && latest.pool.second == POOL.second);
+    uint64_t handle = latest.handle;
+    assert_ok(ductile_pause(f.allocator, POOL, 0));
+    cr_assert(latest.change == DUCTILE_MAP_LEAVING && latest.handle == handle);
+    cr_assert(latest.stream == f.streams[0] && latest.pool.second == POOL.second);
+    assert_ok(ductile_resume(f.allocator, POOL));
+    cr_assert(latest.change == DUCTILE_MAP_MAPPED && latest.address == block);
+    give(take(1, 1));
+    cr_assert_eq(latest.stream, f.streams[1]);
+    cr_assert(latest.pool.first == 0 && latest.pool.second == 0);
+}
+
 Test(announce, a_pause_tells_what_leaves_and_a_resume_what_comes_but_for_what_is_pinned) {
     make_pool();
     ductile_addr block = take_in_pool(3);
