@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls: arguments, guards, and the way down. No algorithm here. */
 #include "pool/arena.h"
+#include "pool/chores.h"
 #include "pool/grow.h"
-#include "pool/heal.h"
 #include "pool/limits.h"
 #include "pool/log.h"
 #include "pool/oom_report.h"
@@ -183,12 +183,6 @@ static uint64_t rounded_size(const ductile_allocator *a, uint64_t size) {
     return a->options.caching_off != 0 ? dti_round_up(rounded, a->granule) : rounded;
 }
 
-/* What an allocation leaves to do once the hot lock is open. */
-typedef struct chores {
-    bool mark;
-    bool heal;
-} chores;
-
 static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_private *pool,
                                              ductile_stream stream) {
     if (pool != NULL) {
@@ -202,55 +196,23 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
     return arena;
 }
 
-static __attribute__((noinline)) chores note_chores_locked(const ductile_allocator *a,
-                                                           dpool_arena *arena) {
-    arena->heal_due = arena->heal_due && a->options.heal_off == 0;
-    bool may_move = !dpool_is_frozen(arena);
-    chores what = {
-        .mark = may_move && a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
-        .heal = may_move && arena->heal_due,
-    };
-    bool is_early = arena->alloc_epoch < arena->next_mark_at;
-    arena->chores_at = is_early ? arena->next_mark_at : arena->alloc_epoch + DPOOL_MARK_EVERY;
-    if (what.heal) {
-        arena->chores_at = 0;
-    }
-    if (what.mark || what.heal) {
-        arena->n_waiters++;
-    }
-    return what;
-}
-
-static __attribute__((noinline)) void do_chores(ductile_allocator *a, dpool_arena *arena,
-                                                chores what) {
-    if (what.mark) {
-        (void)dpool_mark(a, arena, NULL);
-    }
-    if (what.heal) {
-        dpool_heal(a, arena);
-    }
-    dti_lock_take(&a->hot);
-    arena->n_waiters--;
-    dti_lock_open(&a->hot);
-}
-
 /* The quick path: a block when a free one fits. */
 static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *pool, uint64_t size,
                                      uint64_t requested, ductile_stream stream) {
-    chores what = {false, false};
+    dpool_chores what = {false, false};
     dpool_block *b = NULL;
     dti_lock_take(&a->hot);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
         arena->alloc_epoch++;
-        b = dpool_serve_locked(a, arena, size, requested);
         if (__builtin_expect(arena->alloc_epoch >= arena->chores_at, 0)) {
-            what = note_chores_locked(a, arena);
+            what = dpool_chores_begin_locked(a, arena);
         }
+        b = dpool_serve_locked(a, arena, size, requested);
     }
     dti_lock_open(&a->hot);
     if (__builtin_expect(what.mark || what.heal, 0)) {
-        do_chores(a, arena, what);
+        dpool_chores_do(a, arena, what);
     }
     return b;
 }

@@ -110,6 +110,8 @@ typedef struct dpool_arena {
     uint64_t retiring_bytes;
     dpool_use *pending_first;
     dpool_use *pending_last;
+    uint64_t pending_since; /* alloc_epoch when the list had a first block                 */
+    uint64_t next_poll_at;  /* alloc_epoch from which a hit looks at the pending ones first */
     dpool_region *regions;
     uint64_t n_regions;
     uint64_t live_bytes;

@@ -121,49 +121,76 @@ static bool uses_are_done(ductile_allocator *a, lanes *l, const dpool_use *first
     return use == NULL;
 }
 
-static void push(dpool_use **first, dpool_use **last, dpool_use *uses) {
+/* A list of pending blocks, linked by pending_next. */
+typedef struct pending_list {
+    dpool_use *first;
+    dpool_use *last;
+} pending_list;
+
+static void push(pending_list *list, dpool_use *uses) {
     uses->pending_next = NULL;
-    *(*last != NULL ? &(*last)->pending_next : first) = uses;
-    *last = uses;
+    *(list->last != NULL ? &list->last->pending_next : &list->first) = uses;
+    list->last = uses;
+}
+
+static pending_list take_all(ductile_allocator *a, dpool_arena *arena, uint64_t *context_epoch) {
+    dti_lock_take(&a->hot);
+    pending_list all = {arena->pending_first, arena->pending_last};
+    arena->pending_first = arena->pending_last = NULL;
+    *context_epoch = arena->context_epoch;
+    dti_lock_open(&a->hot);
+    return all;
+}
+
+/* Leaves the n oldest in the list; the others. */
+static pending_list split_after(pending_list *list, uint32_t n) {
+    dpool_use *last = n < UINT32_MAX ? list->first : list->last;
+    while (last != NULL && last->pending_next != NULL && --n > 0) {
+        last = last->pending_next;
+    }
+    if (last == NULL || last->pending_next == NULL) {
+        return (pending_list){NULL, NULL};
+    }
+    pending_list rest = {last->pending_next, list->last};
+    last->pending_next = NULL;
+    return rest;
+}
+
+static void join(pending_list *list, pending_list more) {
+    if (more.first != NULL) {
+        *(list->last != NULL ? &list->last->pending_next : &list->first) = more.first;
+        list->last = more.last;
+    }
 }
 
 /* In front: they were freed before those that came meanwhile. */
-static void put_back(ductile_allocator *a, dpool_arena *arena, dpool_use *first, dpool_use *last) {
-    if (first != NULL) {
+static void put_back(ductile_allocator *a, dpool_arena *arena, pending_list kept) {
+    if (kept.first != NULL) {
         dti_lock_take(&a->hot);
-        last->pending_next = arena->pending_first;
-        arena->pending_last = arena->pending_last != NULL ? arena->pending_last : last;
-        arena->pending_first = first;
+        kept.last->pending_next = arena->pending_first;
+        arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
+        arena->pending_first = kept.first;
         dti_lock_open(&a->hot);
     }
 }
 
-static dpool_use *take_pending(ductile_allocator *a, dpool_arena *arena, uint64_t *context_epoch) {
-    dti_lock_take(&a->hot);
-    dpool_use *waiting = arena->pending_first;
-    *context_epoch = arena->context_epoch;
-    arena->pending_first = arena->pending_last = NULL;
-    dti_lock_open(&a->hot);
-    return waiting;
-}
-
-void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena) {
+void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     uint64_t context_epoch;
-    dpool_use *waiting = take_pending(a, arena, &context_epoch);
+    pending_list asked = take_all(a, arena, &context_epoch);
+    pending_list others = split_after(&asked, most);
     lanes l;
     l.n = 0;
-    note_all(&l, waiting);
+    note_all(&l, asked.first);
     ask_latest(a, &l);
-    dpool_use *done[2] = {NULL, NULL}; /* first, last */
-    dpool_use *kept[2] = {NULL, NULL};
-    while (waiting != NULL) {
-        dpool_use *next = waiting->pending_next;
-        dpool_use **list = uses_are_done(a, &l, waiting, context_epoch) ? done : kept;
-        push(&list[0], &list[1], waiting);
-        waiting = next;
+    pending_list done = {NULL, NULL};
+    pending_list kept = {NULL, NULL};
+    for (dpool_use *uses = asked.first, *next; uses != NULL; uses = next) {
+        next = uses->pending_next;
+        push(uses_are_done(a, &l, uses, context_epoch) ? &done : &kept, uses);
     }
-    put_back(a, arena, kept[0], kept[1]);
-    dpool_pending_finish(a, done[0]);
+    join(&kept, others);
+    put_back(a, arena, kept);
+    dpool_pending_finish(a, done.first);
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------- */

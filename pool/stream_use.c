@@ -5,6 +5,8 @@
 #include "pool/serve.h"
 #include "pool/wait_map.h"
 
+#include "vmm/base/align.h"
+
 #include <stdlib.h>
 
 enum { FREED_PER_HOLD = 16 }; /* blocks freed under one hold of the hot lock */
@@ -192,6 +194,9 @@ void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
         arena->pending_last->pending_next = uses;
     } else {
         arena->pending_first = uses;
+        arena->pending_since = arena->alloc_epoch;
+        arena->next_poll_at = arena->alloc_epoch + 1;
+        arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
     }
     arena->pending_last = uses;
     dti_lock_open(&a->hot);

@@ -48,7 +48,7 @@ static void open_pool(void) {
     assert_ok(ductile_pool_begin(f.allocator, POOL, all_of_them, NULL));
 }
 
-/* [free][gap][free][gap][free][live]: the next request heals. */
+/* [free][gap][free][gap][free][live], and a dip that has ended: the next request heals. */
 static void make_healing_due(void) {
     ductile_addr blocks[5];
     for (int i = 0; i < 5; i++) {
@@ -64,6 +64,7 @@ static void make_healing_due(void) {
     assert_ok(ductile_unpin(f.allocator, blocks[0]));
     assert_ok(ductile_unpin(f.allocator, blocks[2]));
     give(blocks[4]);
+    (void)take(512, 0);
 }
 
 static uint64_t healed(void) {

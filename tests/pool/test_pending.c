@@ -69,6 +69,38 @@ Test(pending, poll_of_work_that_is_done_asks_once_about_each_stream) {
     assert_fine(fixture_close(&f));
 }
 
+/* No request has to grow here: hits find what is done, by and by. */
+Test(pending, hit_gets_a_block_that_a_recorded_stream_is_done_with) {
+    ductile_addr first = 0;
+    ductile_addr other = 0;
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &first));
+    assert_ok(ductile_free_on(f.allocator, first, f.streams[1]));
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    cr_assert_neq(other, first, "its work is under way");
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    assert_u64(other, first);
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
+/* However many are pending, and however long. */
+Test(pending, hits_seldom_ask_about_work_that_goes_on) {
+    enum { N_HITS = 6400 };
+    ductile_addr address = 0;
+    make_pending();
+    uint64_t before = calls_about_events();
+    for (int i = 0; i < N_HITS; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+        assert_ok(ductile_free(f.allocator, address));
+    }
+    uint64_t calls = calls_about_events() - before;
+    cr_assert(calls <= (N_HITS / 64 + 8) * 2 * N_OTHERS, "%llu calls", (unsigned long long)calls);
+    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
 Test(pending, small_request_waits_for_as_much_as_it_lacks) {
     ductile_addr rest = 0;
     make_pending(); /* 98 MiB */
