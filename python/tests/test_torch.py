@@ -628,6 +628,23 @@ def test_the_history_has_the_stack_of_whom_memory_moved_for(
     )
 
 
+def test_every_entry_has_the_metadata_of_its_time(play: Callable[[str], str]) -> None:
+    if not hasattr(torch._C, "_cuda_setMemoryMetadata"):
+        pytest.skip("this PyTorch has no metadata of the user")
+    play(
+        """
+        torch._C._cuda_setMemoryMetadata("a step")
+        record(True)
+        free(alloc(3 * MIB))
+        torch._C._cuda_emptyCache()
+        torch._C._cuda_setMemoryMetadata("")
+        entries = snapshot()["device_traces"][0]
+        assert {e["action"] for e in entries} >= {"alloc", "free_completed", "segment_unmap"}
+        assert {e["user_metadata"] for e in entries} == {"a step"}, entries
+        """
+    )
+
+
 def test_actions_can_be_left_out(play: Callable[[str], str]) -> None:
     if _build.describe_torch().minor < 11:
         pytest.skip("since PyTorch 2.11")
@@ -677,6 +694,25 @@ def test_a_pool_keeps_its_memory_apart(play: Callable[[str], str]) -> None:
         torch._C._cuda_emptyCache()
         assert pool not in {tuple(s["segment_pool_id"]) for s in snapshot()["segments"]}
         free(b)
+        """
+    )
+
+
+def test_a_pool_of_the_user_gives_back_what_is_free_with_the_cache(
+    play: Callable[[str], str],
+) -> None:
+    play(
+        """
+        pool = (0, 5)
+        pool_call("probe_pool_create", pool)
+        pool_call("probe_pool_begin", pool)
+        kept, freed = alloc(2 * MIB), alloc(20 * MIB)
+        free(freed)
+        torch._C._cuda_emptyCache()
+        pool_call("probe_pool_end", pool)
+        found = [s for s in snapshot()["segments"] if tuple(s["segment_pool_id"]) == pool]
+        assert [(s["address"], s["total_size"]) for s in found] == [(kept, 2 * MIB)], found
+        assert stats()["reserved_bytes"]["all"]["current"] == 2 * MIB
         """
     )
 

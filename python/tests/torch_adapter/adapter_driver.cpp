@@ -89,6 +89,17 @@ API const char *probe_snapshot(const char **bytes, size_t *size) {
     });
 }
 
+/* As torch.cuda.MemPool() does. */
+API const char *probe_pool_create(unsigned long long first, unsigned long long second) {
+    return guarded([&] {
+#if DUCTILE_TORCH_MINOR >= 8
+        caching::createOrIncrefPool(0, {first, second});
+#else
+        caching::ensureExistsAndIncrefPool(0, {first, second});
+#endif
+    });
+}
+
 API const char *probe_pool_begin(unsigned long long first, unsigned long long second) {
     auto self = std::this_thread::get_id();
     return guarded([&] {
