@@ -672,6 +672,25 @@ def test_a_tracker_hears_all_without_history(play: Callable[[str], str]) -> None
     )
 
 
+def test_a_tracker_hears_of_memory_before_it_leaves(play: Callable[[str], str]) -> None:
+    play(
+        """
+        heard = (ctypes.c_ulonglong * 3)()
+        kept = alloc(3 * MIB)
+        call("probe_listen_to_memory", heard)
+        outside = alloc(5 * MIB)
+        mapped = heard[0]
+        assert mapped in (4 * MIB, 6 * MIB), "what was mapped before is not told"
+        free(outside)
+        torch._C._cuda_emptyCache()
+        assert heard[0] == 0, list(heard)
+        assert heard[1] == mapped, "it was still held when it was said to leave"
+        assert heard[2] == 0, "memory was not there when it was said to be"
+        free(kept)
+        """
+    )
+
+
 # ---- Pools -------------------------------------------------------------------------------------
 
 

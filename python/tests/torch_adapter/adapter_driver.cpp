@@ -166,3 +166,21 @@ API const char *probe_listen(int *counts) {
             [counts](const caching::TraceEntry &entry) { counts[entry.action_]++; });
     });
 }
+
+/* Bytes that a tracker heard to be mapped and not to leave; bytes that were held when they were
+ * said to leave; events of mapped memory that was not held. */
+API const char *probe_listen_to_memory(unsigned long long *heard) {
+    return guarded([&] {
+        caching::attachAllocatorTraceTracker([heard](const caching::TraceEntry &entry) {
+            auto held = static_cast<unsigned long long>(
+                caching::getDeviceStats(0).reserved_bytes[0].current);
+            if (entry.action_ == caching::TraceEntry::SEGMENT_MAP) {
+                heard[0] += entry.size_;
+                heard[2] += held < heard[0];
+            } else if (entry.action_ == caching::TraceEntry::SEGMENT_UNMAP) {
+                heard[1] += held >= heard[0] ? entry.size_ : 0;
+                heard[0] -= entry.size_;
+            }
+        });
+    });
+}

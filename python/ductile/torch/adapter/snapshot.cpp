@@ -291,7 +291,7 @@ void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker track
         if ((special & kWatched) == 0) {
             device.watch.start(device);
         }
-        device.watch.trackers.push_back(tracker);
+        device.watch.add_tracker(device, tracker);
     }
     set_special(kWatched, true);
 }

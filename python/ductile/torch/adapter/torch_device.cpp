@@ -115,6 +115,7 @@ ductile_allocator *Device::open() {
                 ductile_status_string(status), " (", ductile_status_name(status), ") ",
                 take_report(*this));
     allocator.store(a, std::memory_order_release);
+    watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
     return a;
 }
 

@@ -170,13 +170,67 @@ void Watch::record(Device &device, TraceEntry::Action action, uint64_t address, 
         set_compile_context_(entry, compile_contexts.back(), 0);
     }
     set_user_metadata_(entry, user_metadata(), 0);
+    bool is_of_segment = action == TraceEntry::SEGMENT_MAP || action == TraceEntry::SEGMENT_UNMAP;
     for (const auto &tracker : trackers) {
-        tracker(entry);
+        if (!is_of_segment) { /* those were heard when it happened */
+            tracker(entry);
+        }
     }
     if (is_kept) {
         trace.add(std::move(entry));
     }
 }
+
+/* ---- Trackers and mappings ------------------------------------------------------------------ */
+
+namespace {
+
+/* What a tracker throws cannot pass through the library. */
+void hear_mapping(void *user, ductile_allocator *, const ductile_map_event *event) {
+    auto &device = *static_cast<Device *>(user);
+    try {
+        device.watch.hear(device, *event);
+    } catch (const std::exception &e) {
+        TORCH_WARN("a trace tracker failed: ", e.what());
+    }
+}
+
+} // namespace
+
+void Watch::hear(const Device &device, const ductile_map_event &event) {
+    auto listeners = std::atomic_load(&listeners_);
+    if (listeners == nullptr) {
+        return;
+    }
+    bool is_mapped = event.change == DUCTILE_MAP_MAPPED;
+    TraceEntry entry = make_entry(is_mapped ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP,
+                                  device.index, event.address, event.size, to_cuda(event.stream),
+                                  {event.pool.first, event.pool.second}, nullptr);
+    for (const auto &tracker : *listeners) {
+        tracker(entry);
+    }
+}
+
+void Watch::listen_to(Device &device, ductile_allocator *allocator) {
+    const std::lock_guard<std::mutex> lock(listening_);
+    uint64_t id = 0;
+    if (allocator != nullptr && !is_listening_ && std::atomic_load(&listeners_) != nullptr) {
+        is_listening_ =
+            ductile_add_map_callback(allocator, hear_mapping, &device, 0, &id) == DUCTILE_OK;
+        if (!is_listening_) {
+            TORCH_WARN("trace trackers will not hear of memory that is mapped and unmapped");
+        }
+    }
+}
+
+void Watch::add_tracker(Device &device, caching::AllocatorTraceTracker tracker) {
+    trackers.push_back(std::move(tracker));
+    std::atomic_store(
+        &listeners_, std::make_shared<const std::vector<caching::AllocatorTraceTracker>>(trackers));
+    listen_to(device, device.allocator.load(std::memory_order_acquire));
+}
+
+/* ---- What happened inside a call ------------------------------------------------------------ */
 
 void Watch::settle_segments(Device &device, const Context &context) {
     ductile_stats stats = read_stats(device);

@@ -88,6 +88,17 @@ class Watch {
 
     const Context *context_of(ductile_addr address) const;
 
+    /* A tracker hears every event; of memory mapped and unmapped from the library itself, and
+     * before memory leaves, because whoever registered it (NCCL) must let go of it while it is
+     * there. */
+    void add_tracker(Device &device, caching::AllocatorTraceTracker tracker);
+
+    /* The device's allocator has just been made. No lock need be held. */
+    void listen_to(Device &device, ductile_allocator *allocator);
+
+    /* For map callbacks, on any thread. */
+    void hear(const Device &device, const ductile_map_event &event);
+
     Trace trace;
     std::vector<caching::AllocatorTraceTracker> trackers;
 
@@ -97,6 +108,10 @@ class Watch {
     void settle_segments(Device &device, const Context &context);
     void settle_pending(Device &device);
 
+    /* The same list, for threads that do not hold the mutex: replaced as a whole. */
+    std::shared_ptr<const std::vector<caching::AllocatorTraceTracker>> listeners_;
+    std::mutex listening_; /* guards is_listening_ */
+    bool is_listening_ = false;
     std::unordered_map<ductile_addr, Note> notes_;
     std::unordered_map<ductile_addr, PendingBlock> pending_;
     std::vector<Run> runs_;
