@@ -354,6 +354,24 @@ def test_statistics_count_every_block(play: Callable[[str], str]) -> None:
     )
 
 
+def test_the_first_allocation_is_the_first_that_counts(play: Callable[[str], str]) -> None:
+    """What the library tried out when it opened the device is nobody's."""
+    play(
+        """
+        a = alloc(1000)
+        s = stats()
+        held = {"current": 2 * MIB, "peak": 2 * MIB, "allocated": 2 * MIB, "freed": 0}
+        assert s["reserved_bytes"]["all"] == held, s["reserved_bytes"]["all"]
+        assert (s["num_device_alloc"], s["num_device_free"]) == (1, 0)
+        free(a)
+        torch._C._cuda_emptyCache()
+        s = stats()
+        assert (s["num_device_alloc"], s["num_device_free"]) == (1, 1)
+        assert s["reserved_bytes"]["all"]["freed"] == 2 * MIB
+        """
+    )
+
+
 @pytest.mark.parametrize("settle", [False, True])
 @pytest.mark.parametrize(
     ("size", "native", "native_left"),

@@ -44,6 +44,16 @@ ductile_status create_shareable(ductile_allocator **out, ductile_options options
     return ductile_create(out, &options);
 }
 
+Birth count_birth(ductile_allocator *a) {
+    ductile_stats stats = {};
+    stats.struct_size = sizeof stats;
+    if (ductile_get_stats(a, &stats) != DUCTILE_OK) {
+        return {};
+    }
+    ductile_reset_peaks(a);
+    return {stats.creates, stats.releases, stats.created_total_bytes - stats.reserved_bytes};
+}
+
 std::string take_report(Device &device) {
     const std::lock_guard<std::mutex> lock(device.log_mutex);
     return std::exchange(device.last_report, std::string());
@@ -114,6 +124,7 @@ ductile_allocator *Device::open() {
     TORCH_CHECK(status == DUCTILE_OK, "Ductile cannot open device ", int(index), ": ",
                 ductile_status_string(status), " (", ductile_status_name(status), ") ",
                 take_report(*this));
+    birth = count_birth(a);
     allocator.store(a, std::memory_order_release);
     watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
     return a;
@@ -204,9 +215,12 @@ ductile_stats read_stats(const Device &device) {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
     ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
-    if (a != nullptr && ductile_get_stats(a, &stats) != DUCTILE_OK) {
-        stats = {};
+    if (a == nullptr || ductile_get_stats(a, &stats) != DUCTILE_OK) {
+        return {};
     }
+    stats.creates -= device.birth.creates;
+    stats.releases -= device.birth.releases;
+    stats.created_total_bytes -= device.birth.created;
     return stats;
 }
 

@@ -41,9 +41,17 @@ struct Baseline {
     int64_t ooms = 0;
 };
 
+/* What the library did to try itself out, before the first request. */
+struct Birth {
+    uint64_t creates = 0;
+    uint64_t releases = 0;
+    uint64_t created = 0;
+};
+
 struct Device {
     DeviceIndex index = 0;
     std::atomic<ductile_allocator *> allocator{nullptr};
+    Birth birth;             /* written before `allocator` */
     std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
     std::mutex log_mutex;
     std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
@@ -79,6 +87,7 @@ Device *find_block(const void *ptr, ductile_block_info &info);
 Device &guess_home(const void *ptr);
 void note_home(const void *ptr, const Device &device);
 
+/* Since the first request. */
 ductile_stats read_stats(const Device &device);
 
 [[noreturn]] void raise_status(Device &device, ductile_status status, const char *call);
