@@ -109,10 +109,8 @@ static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
     return has;
 }
 
-/* Larger handles can be made anew in another size where the GPU is known to be done with them. */
-static void prove_own(ductile_allocator *a, dpool_arena *arena, unsigned sources) {
-    bool may_unmap = dpool_has_large_handles(a) && (sources & DPOOL_OWN_DONORS) != 0;
-    if (may_unmap && has_free_granule(a, arena)) {
+void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
+    if (dpool_has_large_handles(a) && has_free_granule(a, arena)) {
         (void)dpool_mark(a, arena, NULL);
         dpool_poll_marks(a, arena);
     }
@@ -124,7 +122,9 @@ static ductile_status grow_from(ductile_allocator *a, dpool_request *r, unsigned
         if (status != DUCTILE_OK) {
             return status;
         }
-        prove_own(a, r->arena, sources);
+        if ((sources & DPOOL_OWN_DONORS) != 0) {
+            dpool_prove_own(a, r->arena);
+        }
         dti_lock_take(&a->hot);
         planned how = plan_locked(a, r, sources);
         dti_lock_open(&a->hot);

@@ -25,6 +25,10 @@ typedef struct dpool_request {
  * ERR_OUT_OF_MEMORY and the other errors of ductile_alloc; then what it created is in the cache. */
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r);
 
+/* Larger handles can be made anew in another size where the GPU is known to be done with them: asks
+ * now, on behalf of a call that names the arena's stream. Slow lock held. */
+void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
+
 /* Takes the slow lock, and lets this thread's driver calls pass beside anybody's capture. */
 dvmm_capture_mode dpool_slow_enter(ductile_allocator *a);
 void dpool_slow_leave(ductile_allocator *a, dvmm_capture_mode mode);

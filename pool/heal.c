@@ -88,6 +88,7 @@ static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
         dpool_reserve_room(a, dpool_plan_nodes(a, piece)) != DUCTILE_OK) {
         return;
     }
+    dpool_prove_own(a, arena);
     dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {

@@ -19,7 +19,9 @@
 #define N_SAVED (4 * N_LAYERS)
 
 #define LEAST_EFFICIENCY 0.985
+#define LEAST_WITH_LARGE_HANDLES 0.97
 #define MOST_SPAN 4 /* times the peak */
+#define FEW_GAPS 10
 
 /* A training step on one stream. Owner: one test. */
 typedef struct training {
@@ -168,6 +170,25 @@ Test(drift, forty_passes_stay_tight_with_lagging_work, .timeout = 200) {
     fixture_setup setup = {
         .capacity_bytes = 64 * GIB, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
     forty_passes(&setup, 2);
+}
+
+/* Handles that are too large for a gap are exchanged for ones that fill it. */
+Test(drift, forty_passes_with_large_handles_leave_few_gaps, .timeout = 200) {
+    training *t = malloc(sizeof *t);
+    cr_assert_not_null(t);
+    start(t, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "max_handle_bytes:20M"}, 4);
+    for (size_t i = 0; i < N_PASSES; i++) {
+        pass(t);
+        assert_fine(t->why);
+        assert_fine(audit_fixture(&t->f, NULL));
+    }
+    ductile_stats late = fixture_stats(t->f.allocator);
+    cr_assert_geq(efficiency(t), LEAST_WITH_LARGE_HANDLES, "efficiency %.4f", efficiency(t));
+    cr_assert_leq(late.address_span_peak_bytes, MOST_SPAN * t->live_peak_bytes / 2);
+    cr_assert_leq(late.gap_blocks, FEW_GAPS, "%llu gaps after the last dip",
+                  (unsigned long long)late.gap_blocks);
+    assert_fine(fixture_close(&t->f));
+    free(t);
 }
 
 /* With as little memory as the peak needs: every pass has to move handles, none may be refused. */
