@@ -268,9 +268,10 @@ static void heal_with_memory_at_work(play *p) {
     use_long(p, OWNER, &blocks[4], 1);
     give(p, &blocks[4]);
     block rise = take(p, OWNER, 512);
+    block after = take(p, OWNER, 512); /* the one that sees the turn, or the next, heals */
     need(p, fixture_stats(a).healed_handles > 0, "nothing is healed");
-    block all[] = {seed, wall, rise, take(p, TAKER, 5 * FIXTURE_GRANULE)};
-    give_all(p, all, 4);
+    block all[] = {seed, wall, rise, after, take(p, TAKER, 5 * FIXTURE_GRANULE)};
+    give_all(p, all, 5);
 }
 
 /* ---- Waits on the GPU ----------------------------------------------------------------------
