@@ -49,7 +49,7 @@ typedef struct dpool_region {
  * free, or NULL when recording failed, which never means "done". */
 typedef struct dpool_use {
     ductile_stream stream;
-    uint64_t thread;   /* per-thread default stream: whose; else 0                          */
+    uint64_t thread;   /* per-thread default stream: whose; else 0; gone: a number of its own */
     bool is_gone;      /* the stream was named done: the marker was recorded then, or never */
     bool is_done;      /* in a span with waits: the host knows it, and the marker is gone   */
     bool is_barred;    /* the same: no stream may wait for this one                         */
@@ -110,7 +110,7 @@ typedef struct dpool_arena {
     uint64_t retiring_bytes;
     dpool_use *pending_first;
     dpool_use *pending_last;
-    uint64_t pending_since; /* alloc_epoch when the list had a first block                 */
+    uint64_t pending_since; /* alloc_epoch when the list was last empty                    */
     uint64_t next_poll_at;  /* alloc_epoch from which a hit looks at the pending ones first */
     dpool_region *regions;
     uint64_t n_regions;

@@ -15,20 +15,24 @@ static bool wants_poll(const dpool_arena *arena) {
     return arena->pending_first != NULL && arena->alloc_epoch >= arena->next_poll_at;
 }
 
-/* A question costs as much as several hits: asked at the 1st, 2nd, 4th, ... allocation since the
- * oldest pending block was freed, later at regular distances. The hot lock is open meanwhile. */
+/* What finds nothing costs as much as several hits: asked at the 1st, 2nd, 4th, ... allocation
+ * since nothing was pending, later at regular distances. The hot lock is open meanwhile. */
 static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     uint64_t age = arena->alloc_epoch - arena->pending_since;
-    arena->next_poll_at = arena->alloc_epoch + dti_min(age, DPOOL_MARK_EVERY);
+    uint64_t next = arena->alloc_epoch + dti_min(age, DPOOL_MARK_EVERY);
     arena->n_waiters++;
     dti_lock_open(&a->hot);
-    if (dti_lock_try(&a->slow)) { /* else somebody grows, and polls */
+    bool is_mine = dti_lock_try(&a->slow); /* else perhaps the next time */
+    if (is_mine) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
         dpool_poll_pending(a, arena, PENDING_PER_HIT);
         dpool_slow_leave(a, mode);
     }
     dti_lock_take(&a->hot);
     arena->n_waiters--;
+    if (is_mine && arena->pending_first != NULL) {
+        arena->next_poll_at = next;
+    }
 }
 
 static uint64_t next_at(const dpool_arena *arena) {
@@ -37,7 +41,8 @@ static uint64_t next_at(const dpool_arena *arena) {
     return arena->pending_first != NULL ? dti_min(at, arena->next_poll_at) : at;
 }
 
-dpool_chores dpool_chores_begin_locked(ductile_allocator *a, dpool_arena *arena) {
+__attribute__((noinline)) dpool_chores dpool_chores_begin_locked(ductile_allocator *a,
+                                                                 dpool_arena *arena) {
     if (wants_poll(arena)) {
         poll_locked(a, arena);
     }
@@ -54,7 +59,8 @@ dpool_chores dpool_chores_begin_locked(ductile_allocator *a, dpool_arena *arena)
     return what;
 }
 
-void dpool_chores_do(ductile_allocator *a, dpool_arena *arena, dpool_chores what) {
+__attribute__((noinline)) void dpool_chores_do(ductile_allocator *a, dpool_arena *arena,
+                                               dpool_chores what) {
     if (what.mark) {
         (void)dpool_mark(a, arena, NULL);
     }

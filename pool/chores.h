@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an allocation does besides, seldom, where it is a hit: it looks at pending blocks, marks its
- * stream, heals. Before arena->chores_at none of it is due, and a hit only compares.
+ * What an allocation does besides where it is a hit: it looks at pending blocks, marks its stream,
+ * heals. Before arena->chores_at none of it is due, and a hit only compares.
  */
 #ifndef DUCTILE_POOL_CHORES_H
 #define DUCTILE_POOL_CHORES_H

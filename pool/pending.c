@@ -6,18 +6,20 @@
 
 #include "pool/stream_use.h"
 
+#include "vmm/base/align.h"
+
 enum { MOST_LANES = 32 };
 
 /* A stream as a pending list names it. Its marker with the highest number proves what the others
- * do, so one question, or one wait, settles a stream however many blocks are pending. */
+ * do (U11), so one question, or one wait, settles a stream however many blocks are pending. */
 typedef struct lane {
     ductile_stream stream;
     uint64_t thread;
-    bool is_gone; /* a later stream may have had the same handle: in a lane of its own */
+    bool is_gone; /* a later stream may have the same handle: in a lane of its own */
     dvmm_marker *latest;
     uint32_t n_marks;
-    uint64_t done_upto; /* known: markers up to this number are done      */
-    bool is_at_work;    /* known: one is not, and later ones neither then */
+    uint64_t done_upto;   /* known: markers up to this number are done   */
+    uint64_t undone_from; /* known: one is not, nor then those after it  */
 } lane;
 
 typedef struct lanes {
@@ -30,9 +32,9 @@ static bool is_undone(const dpool_use *use) {
 }
 
 static lane *find_lane(lanes *l, const dpool_use *use) {
-    for (uint32_t i = 0; i < l->n && !use->is_gone; i++) {
+    for (uint32_t i = 0; i < l->n; i++) {
         lane *at = &l->all[i];
-        if (at->stream == use->stream && at->thread == use->thread && !at->is_gone) {
+        if (at->stream == use->stream && at->thread == use->thread && at->is_gone == use->is_gone) {
             return at;
         }
     }
@@ -47,6 +49,7 @@ static lane *add_lane(lanes *l, const dpool_use *use) {
     *at = (lane){.stream = use->stream,
                  .thread = use->thread,
                  .is_gone = use->is_gone,
+                 .undone_from = UINT64_MAX,
                  .latest = use->marker};
     return at;
 }
@@ -66,8 +69,8 @@ static bool note_use(lanes *l, const dpool_use *use) {
 /* ---- Polling ------------------------------------------------------------------------------- */
 
 static void note_done(lanes *l, const dpool_use *use) {
-    lane *at = use->is_gone ? NULL : find_lane(l, use);
-    at = at != NULL || use->is_gone ? at : add_lane(l, use);
+    lane *at = find_lane(l, use);
+    at = at != NULL ? at : add_lane(l, use);
     if (at != NULL && at->done_upto < use->marker->number) {
         at->done_upto = use->marker->number;
     }
@@ -86,27 +89,30 @@ static void note_all(lanes *l, const dpool_use *waiting) {
     }
 }
 
+static void ask(ductile_allocator *a, lane *at, dvmm_marker *m) {
+    bool is_done = dvmm_marker_query(&a->markers, m) == DUCTILE_OK;
+    *(is_done ? &at->done_upto : &at->undone_from) = m->number;
+}
+
 /* Mostly all of it is done: then this is the only question about a stream. */
 static void ask_latest(ductile_allocator *a, lanes *l) {
     for (uint32_t i = 0; i < l->n; i++) {
-        lane *at = &l->all[i];
-        if (at->n_marks > 1 && dvmm_marker_query(&a->markers, at->latest) == DUCTILE_OK) {
-            at->done_upto = at->latest->number;
+        if (l->all[i].n_marks > 1) {
+            ask(a, &l->all[i], l->all[i].latest);
         }
     }
 }
 
 static bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *use) {
-    const dvmm_marker *m = use->marker;
     lane *at = find_lane(l, use);
     if (at == NULL) {
         return dvmm_marker_query(&a->markers, use->marker) == DUCTILE_OK;
     }
-    if (m->number > at->done_upto && !at->is_at_work) {
-        at->is_at_work = dvmm_marker_query(&a->markers, use->marker) != DUCTILE_OK;
-        at->done_upto = at->is_at_work ? at->done_upto : m->number;
+    uint64_t number = use->marker->number;
+    if (number > at->done_upto && number < at->undone_from) {
+        ask(a, at, use->marker);
     }
-    return m->number <= at->done_upto;
+    return number <= at->done_upto;
 }
 
 static bool uses_are_done(ductile_allocator *a, lanes *l, const dpool_use *first,
@@ -165,13 +171,17 @@ static void join(pending_list *list, pending_list more) {
 
 /* In front: they were freed before those that came meanwhile. */
 static void put_back(ductile_allocator *a, dpool_arena *arena, pending_list kept) {
+    dti_lock_take(&a->hot);
     if (kept.first != NULL) {
-        dti_lock_take(&a->hot);
         kept.last->pending_next = arena->pending_first;
         arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
         arena->pending_first = kept.first;
-        dti_lock_open(&a->hot);
+        arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
     }
+    if (arena->pending_first == NULL) {
+        arena->next_poll_at = 0;
+    }
+    dti_lock_open(&a->hot);
 }
 
 void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
@@ -188,8 +198,10 @@ void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena, uint32_t most)
         next = uses->pending_next;
         push(uses_are_done(a, &l, uses, context_epoch) ? &done : &kept, uses);
     }
-    join(&kept, others);
-    put_back(a, arena, kept);
+    bool is_stuck = done.first == NULL; /* then the next poll begins with the others */
+    pending_list *front = is_stuck ? &others : &kept;
+    join(front, is_stuck ? kept : others);
+    put_back(a, arena, *front);
     dpool_pending_finish(a, done.first);
 }
 

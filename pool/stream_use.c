@@ -120,14 +120,16 @@ static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thre
     return use->stream == stream && use->thread == thread && !use->is_gone;
 }
 
-/* A marker that is there stays, as that of a stream that is gone: a new one may get its handle. */
-static void end_uses_of(dpool_use *uses, ductile_stream stream, dvmm_marker *m) {
+/* A marker that is there stays, as that of a stream that is gone: a new one may get its handle, so
+ * a number that no other stream has tells them apart. */
+static void end_uses_of(dpool_use *uses, ductile_stream stream, dvmm_marker *m, uint64_t grave) {
     uint64_t thread = dpool_thread_of(stream);
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (!is_use_of(use, stream, thread)) {
             continue;
         }
         use->is_gone = true;
+        use->thread = grave;
         if (use->marker == NULL && m != NULL) {
             use->marker = m;
             dvmm_marker_hold(m);
@@ -138,14 +140,15 @@ static void end_uses_of(dpool_use *uses, ductile_stream stream, dvmm_marker *m) 
 /* The stream's uses of live blocks refer to the marker from now on (NULL: they wait for the whole
  * context), and so do those of pending ones whose marker was to be made up for later. */
 static void end_uses_locked(ductile_allocator *a, ductile_stream stream, dvmm_marker *m) {
+    uint64_t grave = 1 + atomic_fetch_add(&a->markers.last_number, 1);
     uint64_t cursor = 0;
     for (dpool_block *b = dpool_map_next(&a->map, &cursor); b != NULL;
          b = dpool_map_next(&a->map, &cursor)) {
-        end_uses_of(b->uses, stream, m);
+        end_uses_of(b->uses, stream, m, grave);
     }
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         for (dpool_use *uses = arena->pending_first; uses != NULL; uses = uses->pending_next) {
-            end_uses_of(uses, stream, m);
+            end_uses_of(uses, stream, m, grave);
         }
     }
 }
@@ -186,6 +189,15 @@ ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool 
     return status;
 }
 
+/* Unless a poll has the list in hand, and when the next one is due is known. */
+static void plan_poll_locked(dpool_arena *arena) {
+    if (arena->next_poll_at <= arena->alloc_epoch) {
+        arena->pending_since = arena->alloc_epoch;
+        arena->next_poll_at = arena->alloc_epoch + 1;
+    }
+    arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
+}
+
 void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
     dpool_arena *arena = uses->block->region->arena;
     dti_lock_take(&a->hot);
@@ -194,9 +206,7 @@ void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
         arena->pending_last->pending_next = uses;
     } else {
         arena->pending_first = uses;
-        arena->pending_since = arena->alloc_epoch;
-        arena->next_poll_at = arena->alloc_epoch + 1;
-        arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
+        plan_poll_locked(arena);
     }
     arena->pending_last = uses;
     dti_lock_open(&a->hot);

@@ -288,8 +288,10 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
  * Threads:   safe.
  * Streams:   usable on `stream` at once. For use on another stream, order that stream after this
  *            one, and call ductile_record_stream before the free.
- * Cost:      no driver call when a free block fits. Otherwise maps memory; waits for the GPU only
- *            when nothing else is left, or before it goes above the soft limit.
+ * Cost:      no driver call when a free block fits, except now and then: a marker where several
+ *            streams are known, a question while freed blocks wait for recorded streams, a bounded
+ *            piece of healing. Otherwise maps memory; waits for the GPU only when nothing else is
+ *            left, or before it goes above the soft limit.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allocator, size_t size,
                                                          ductile_stream stream, ductile_addr *out);
@@ -335,7 +337,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
  * blocks stay valid, its free memory serves other streams once its last work has completed.
  * While memory allocated on a stream, or a use recorded for it, is still known, the stream must be
  * named here before it is destroyed. Otherwise ductile_trim may name a stream that is gone, and a
- * new stream that gets the same handle shares its arena.
+ * new stream that gets the same handle shares its arena: memory that the old one's work still uses
+ * may be handed out when work of the new one is done.
  *
  * Arguments: stream: still valid; a new stream may get the same handle afterwards.
  * Returns:   DUCTILE_OK, also for a stream never used here; ERR_CAPTURING, ERR_DRIVER and others

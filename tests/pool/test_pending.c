@@ -101,6 +101,44 @@ Test(pending, hits_seldom_ask_about_work_that_goes_on) {
     assert_fine(fixture_close(&f));
 }
 
+/* The stream's work goes on behind its end; its handle may be that of others by then. */
+Test(pending, uses_of_a_stream_that_is_gone_are_asked_about_once) {
+    make_pending();
+    assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
+    uint64_t before = calls_about_events();
+    ductile_addr large = 0;
+    assert_ok(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &large));
+    uint64_t calls = calls_about_events() - before;
+    cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
+    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
+/* As many as hits ask about at once, of work that never ends; behind them what is done at once. */
+Test(pending, blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
+    enum { N_STUCK = 300, N_TURNS = 3000 };
+    static ductile_addr block[N_STUCK];
+    ductile_addr address = 0;
+    uint64_t most = 0;
+    for (int i = 0; i < N_STUCK; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < N_STUCK; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1]));
+    }
+    for (int i = 0; i < N_TURNS; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+        assert_ok(ductile_free_on(f.allocator, address, f.streams[2]));
+        assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+        uint64_t pending = fixture_stats(f.allocator).pending_blocks;
+        most = pending > most ? pending : most;
+    }
+    cr_assert_lt(most, N_STUCK + 256, "%llu pending", (unsigned long long)most);
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
 Test(pending, small_request_waits_for_as_much_as_it_lacks) {
     ductile_addr rest = 0;
     make_pending(); /* 98 MiB */
