@@ -181,7 +181,7 @@ void free_at(play *p, size_t i) {
 bool record(play *p, block *b, unsigned user) {
     request q = {.p = p, .slot = user, .address = b->address};
     run_for(p, user, do_record, &q);
-    b->users |= (uint32_t)(q.status == DUCTILE_OK) << user;
+    b->is_recorded |= q.status == DUCTILE_OK;
     return q.status == DUCTILE_OK;
 }
 

@@ -32,7 +32,7 @@ typedef struct block {
     ductile_addr address;
     uint64_t size;
     unsigned slot;
-    uint32_t users; /* bit i: recorded for slot i */
+    bool is_recorded; /* for some stream, which may have ended since then */
 } block;
 
 /* A captured graph, its pool, and the blocks that outlive the capture. */

@@ -148,7 +148,7 @@ static block *plain_block_of(play *p, ductile_stream stream) {
     size_t start = any_block(p);
     for (size_t i = 0; i < p->n_blocks; i++) {
         block *b = &p->blocks[(start + i) % p->n_blocks];
-        bool is_plain = b->users == 0 && !is_threads(b->slot) && b->slot != CAPTURED;
+        bool is_plain = !b->is_recorded && !is_threads(b->slot) && b->slot != CAPTURED;
         bool is_theirs = stream == NULL || stream_of(p, b->slot) == stream;
         if (is_plain && is_theirs && is_in_no_pool(p, b)) {
             return b;
@@ -227,9 +227,6 @@ static void replace_stream(play *p) {
     }
     (void)ductile_virtual_stream_destroy(p->f.gpu, p->f.streams[slot]);
     p->is_lost |= ductile_virtual_stream_create(p->f.gpu, &p->f.streams[slot]) != DUCTILE_OK;
-    for (size_t i = 0; i < p->n_blocks; i++) {
-        p->blocks[i].users &= ~((uint32_t)1 << slot);
-    }
     p->is_interrupting = false;
 }
 
