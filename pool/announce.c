@@ -242,18 +242,18 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private *poo
     return status;
 }
 
-static void forget_marks(ductile_allocator *a, const dpool_private *pool) {
+/* Also where nobody is told: what was pinned stays until the pool runs again, whoever unpins it
+ * meanwhile, since peers may have written to it after its contents were saved. */
+static void only_mark(ductile_allocator *a, const dpool_private *pool, ductile_map_change change) {
     dti_lock_take(&a->slow);
-    mark_what_stays(a, pool, DUCTILE_MAP_MAPPED);
+    mark_what_stays(a, pool, change);
     dti_lock_open(&a->slow);
 }
 
 ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
                                    ductile_map_change change) {
     if (!dpool_announces(a)) {
-        if (change == DUCTILE_MAP_MAPPED) {
-            forget_marks(a, pool);
-        }
+        only_mark(a, pool, change);
         return DUCTILE_OK;
     }
     events list = {.all = NULL};

@@ -110,7 +110,7 @@ static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
 }
 
 void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
-    if (dpool_has_large_handles(a) && has_free_granule(a, arena)) {
+    if (dpool_may_exchange(a) && has_free_granule(a, arena)) {
         (void)dpool_mark(a, arena, NULL);
         dpool_poll_marks(a, arena);
     }

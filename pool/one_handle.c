@@ -74,8 +74,11 @@ static ductile_status alloc(ductile_allocator *a, size_t size, ductile_stream st
     if (status != DUCTILE_OK) {
         return status;
     }
-    atomic_store_explicit(&a->has_large_handles, true, memory_order_relaxed);
-    status = dpool_alloc_one_handle(a, pool, dti_round_up(size, a->granule), size, stream, &b);
+    uint64_t bytes = dti_round_up(size, a->granule);
+    if (bytes > a->granule) { /* one granule moves like any other */
+        atomic_store_explicit(&a->has_large_handles, true, memory_order_relaxed);
+    }
+    status = dpool_alloc_one_handle(a, pool, bytes, size, stream, &b);
     if (has_routes) {
         dpool_unpin(a, pool);
     }

@@ -102,13 +102,16 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
     return status;
 }
 
-/* Calls that found the pool before it was claimed go on; new ones are refused. */
+/* Calls that found the pool before it was claimed go on; new ones are refused. Under the slow lock,
+ * whose holder may have made blocks of the pool BUSY without being counted as announcing yet. */
 static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
     bool is_alone = false;
     while (!is_alone) {
+        dti_lock_take(&a->slow);
         dti_lock_take(&a->hot);
         is_alone = pool->n_users == 1 && a->n_announcing == 0;
         dti_lock_open(&a->hot);
+        dti_lock_open(&a->slow);
         if (!is_alone) {
             dpool_pause_briefly();
         }

@@ -115,13 +115,25 @@ static bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *use) {
     return number <= at->done_upto;
 }
 
+/* A wait for the context says nothing about another GPU's streams: where peers have access, markers
+ * do, and it stands in only for those that nobody will record any more. */
+static bool needs_no_marker(const dpool_use *use, bool is_covered) {
+    return is_covered && (use->is_gone || use->thread != 0);
+}
+
+static bool is_use_done(ductile_allocator *a, lanes *l, const dpool_use *use, bool is_covered) {
+    return use->marker == NULL ? needs_no_marker(use, is_covered)
+                               : !is_undone(use) || is_passed(a, l, use);
+}
+
 static bool uses_are_done(ductile_allocator *a, lanes *l, const dpool_use *first,
                           uint64_t context_epoch) {
-    if (first->block->epoch < context_epoch) {
+    bool is_covered = first->block->epoch < context_epoch;
+    if (is_covered && a->store.n_devices == 1) {
         return true;
     }
     const dpool_use *use = first;
-    while (use != NULL && use->marker != NULL && (!is_undone(use) || is_passed(a, l, use))) {
+    while (use != NULL && is_use_done(a, l, use, is_covered)) {
         use = use->next;
     }
     return use == NULL;

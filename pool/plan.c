@@ -361,7 +361,7 @@ static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint
 
 /* Where larger handles are about, first what the GPU is known to be done with. */
 static void collect_done(ductile_allocator *a, dpool_arena *from, uint64_t need) {
-    if (dpool_has_large_handles(a)) {
+    if (dpool_may_exchange(a)) {
         a->plan->unmaps = true;
         collect(a, from, need, dpool_proven_epoch(from));
         a->plan->unmaps = false;
@@ -460,7 +460,7 @@ bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_bloc
     }
     clear(p, arena, gap->region);
     uint64_t n = dti_min(gap->size / a->granule, budget);
-    p->unmaps = dpool_has_large_handles(a) && top->epoch < dpool_proven_epoch(arena);
+    p->unmaps = dpool_may_exchange(a) && top->epoch < dpool_proven_epoch(arena);
     donate(a, top, n);
     bool fits = p->donated <= n || p->unmaps; /* else: one handle larger than the gap */
     if (p->donated == 0 || !fits) {

@@ -63,7 +63,8 @@ static dvmm_handle *take_cached(ductile_allocator *a, uint32_t most) {
         return dvmm_store_take_exact(store, most);
     }
     uint32_t best = (uint32_t)dti_min(most, a->max_handle_granules);
-    bool is_enough = store->cached_bytes >= best * a->granule;
+    bool may_create = store->held_bytes <= store->limit_bytes; /* else cached ones must do */
+    bool is_enough = may_create && store->cached_bytes >= best * a->granule;
     dvmm_handle *h = dvmm_store_take(store, most);
     if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
         dvmm_store_put(store, h);

@@ -39,9 +39,10 @@ static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
 
 /* ---- Memory that may not move -------------------------------------------------------------- */
 
-static bool may_always_move(const ductile_allocator *a) {
+static bool may_always_move(const ductile_allocator *a, const dpool_climb *c) {
     return a->options.recycle != DUCTILE_RECYCLE_NEVER &&
            a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF &&
+           !c->request->one_handle &&   /* has no donors */
            !dpool_has_large_handles(a); /* larger handles may fit no gap */
 }
 
@@ -54,12 +55,12 @@ static uint64_t bytes_to_pass(const ductile_allocator *a, const dpool_climb *c) 
 /* What the options keep from moving can still go through the driver: as much as is missing goes
  * back, for the next attempt to create anew. */
 static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    return !may_always_move(a) && c->n_tries < MOST_PASSES &&
+    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
            dpool_give_back(a, bytes_to_pass(a, c), false);
 }
 
 static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    return !may_always_move(a) && c->n_tries < MOST_PASSES &&
+    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
            dpool_give_back(a, bytes_to_pass(a, c), true);
 }
 

@@ -47,6 +47,12 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq);
 /* Do gaps come in the order of calls, whatever the GPU has done (retire.c)? */
 bool dpool_retires_in_order(const ductile_allocator *a);
 
+/* May a plan unmap what is proven done, to exchange its handles for others? Where requests get
+ * handles of several granules, and not where memory held must not depend on how far the GPU is. */
+static inline bool dpool_may_exchange(const ductile_allocator *a) {
+    return a->max_handle_granules > 1 && !dpool_retires_in_order(a);
+}
+
 /* Before a slow call on the stream: waits on the host where too much is retiring for that. No lock
  * held. */
 void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream);

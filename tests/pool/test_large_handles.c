@@ -130,3 +130,43 @@ Test(large_handles, that_cannot_be_made_anew_leave_a_heap_that_works) {
     (void)take(30 * MIB);
     close_audited();
 }
+
+static uint64_t held_after_a_misfit(ductile_schedule schedule) {
+    open_with_pairs(&(fixture_setup){.capacity_bytes = GIB,
+                                     .schedule = schedule,
+                                     .conf = "max_handle_bytes:16M,record_stream:wait"});
+    for (size_t i = 0; i < 2; i++) {
+        write_to(large[i], 16 * MIB);
+        give(large[i]);
+    }
+    (void)take(30 * MIB);
+    uint64_t bytes = held();
+    close_audited();
+    return bytes;
+}
+
+/* The promise of record_stream:wait. */
+Test(large_handles, with_record_stream_wait_memory_held_does_not_depend_on_the_gpu) {
+    assert_u64(held_after_a_misfit(DUCTILE_SCHEDULE_EAGER),
+               held_after_a_misfit(DUCTILE_SCHEDULE_LAZY));
+}
+
+/* An option says what requests get, not a call. */
+Test(large_handles, of_one_call_do_not_make_others_be_exchanged) {
+    assert_fine(fixture_open(&f, &(fixture_setup){.n_streams = 1}));
+    ductile_addr block = 0;
+    assert_ok(ductile_alloc_one_handle(f.allocator, 16 * MIB, f.streams[0], &block));
+    for (size_t i = 0; i < N_PAIRS; i++) {
+        large[i] = take(FIXTURE_GRANULE);
+        small[i] = take(FIXTURE_GRANULE);
+    }
+    for (size_t i = 0; i < N_PAIRS; i++) {
+        give(large[i]);
+    }
+    uint64_t records = count("event_query");
+    uint64_t releases = count("phys_release");
+    (void)take(4 * FIXTURE_GRANULE);
+    assert_u64(count("event_query"), records);
+    assert_u64(count("phys_release"), releases);
+    close_audited();
+}

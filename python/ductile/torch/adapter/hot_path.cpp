@@ -323,12 +323,27 @@ void Allocator::raw_delete(void *ptr) {
     delete_block(ptr);
 }
 
+/* The handle of a default stream means that of the block's own GPU, whoever names it. */
+static void refuse_foreign_default(const Device *device, c10::cuda::CUDAStream stream) {
+    TORCH_CHECK_NOT_IMPLEMENTED(device == nullptr || device->index == stream.device_index(),
+                                "Ductile: record_stream with the default stream of another GPU: "
+                                "use a torch.cuda.Stream of that GPU");
+}
+
+static bool is_default_handle(c10::cuda::CUDAStream stream) {
+    constexpr uintptr_t per_thread = 2; /* 0 and 1: the legacy one */
+    return reinterpret_cast<uintptr_t>(stream.stream()) <= per_thread;
+}
+
 void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream) {
     /* views of foreign memory (DLPack, IPC) come here too, and have another deleter */
     if (ptr.get() == nullptr || ptr.get_deleter() != &delete_block) {
         return;
     }
     void *block = ptr.get();
+    if (n_devices > 1 && is_default_handle(stream)) {
+        refuse_foreign_default(find_home(block), stream);
+    }
     Device *device = n_devices > 0 ? &guess_home(block) : nullptr;
     ductile_allocator *a = device != nullptr ? device->allocator.load() : nullptr;
     ductile_stream used = to_ductile(stream.stream());
