@@ -3,6 +3,7 @@
 #include "pool/parcel.h"
 
 #include "pool/announce.h"
+#include "pool/callback_list.h"
 #include "pool/grow.h"
 #include "pool/log.h"
 
@@ -97,6 +98,9 @@ static ductile_status check_arguments(ductile_allocator *a, ductile_stream strea
     }
     if (a == NULL || address == NULL || dpool_thread_of(stream) != 0) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        return DUCTILE_ERR_BUSY; /* an import is announced, too */
     }
     return dvmm_usable(a->driver);
 }

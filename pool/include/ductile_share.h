@@ -92,9 +92,10 @@ typedef struct ductile_map_event {
  * trim, a pause or resume, an import or its close or free, ductile_destroy; without any lock held;
  * driver calls that a capture forbids are relaxed (CU_STREAM_CAPTURE_MODE_RELAXED). Several threads
  * may run it at once, for different addresses. It may free, record, pin, query, walk and allocate
- * what a free block serves; what would map or unmap memory (a larger allocation, a trim, a pause)
- * gets ERR_BUSY, and ductile_check looks at nothing while one runs. Not ductile_destroy. Do not
- * wait in it for a thread that may be pausing a pool.
+ * what a free block serves; what would map or unmap memory (a larger allocation, a trim, a pause,
+ * an import) gets ERR_BUSY. ductile_check looks at nothing while one runs for a request, a hit that
+ * heals or a trim. Not ductile_destroy, nor ductile_stream_done of the stream that is allocated
+ * for. Do not wait in it for a thread that may be pausing a pool.
  */
 typedef void (*ductile_map_fn)(void *user, ductile_allocator *allocator,
                                const ductile_map_event *event);

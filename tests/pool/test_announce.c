@@ -131,6 +131,23 @@ Test(announce, an_import_comes_and_leaves_as_one) {
     assert_fine(two_ends_close(&t));
 }
 
+static void import_something(void *user, ductile_allocator *a, const ductile_map_event *e) {
+    static const unsigned char bytes[8];
+    ductile_addr address = 1;
+    uint64_t size = 0;
+    (void)e;
+    *(ductile_status *)user = ductile_import_bytes(a, bytes, sizeof bytes, NULL, &address, &size);
+}
+
+Test(announce, an_import_inside_a_callback_is_refused) {
+    ductile_status status = DUCTILE_OK;
+    uint64_t id = 0;
+    assert_ok(ductile_add_map_callback(f.allocator, import_something, &status, 0, &id));
+    give(take(5, 0));
+    assert_status(status, DUCTILE_ERR_BUSY);
+    assert_ok(ductile_remove_map_callback(f.allocator, id));
+}
+
 /* ---- Who is told --------------------------------------------------------------------------- */
 
 static char told[64];
