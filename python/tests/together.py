@@ -218,7 +218,7 @@ class _Torch:
 
     def check(self, array: Any, value: int) -> None:
         with self.torch.cuda.stream(self._stream):
-            # A sum would turn the comparison into numbers of 8 bytes, more than the room that is left.
+            # A sum would turn the comparison into numbers of 8 bytes: there is no room for that.
             self._wrong += (array != value).any()
 
     def mistakes(self) -> int:
