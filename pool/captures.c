@@ -28,13 +28,12 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
 /* The list is taken out meanwhile, as in every poll: others read markers of blocks in it. */
 static bool mark_arena(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, bool all) {
     bool is_left = false;
-    dpool_use *waiting = dpool_pending_take(a, arena);
-    while (waiting != NULL) {
-        dpool_use *next = waiting->pending_next;
-        is_left |= mark_uses(a, waiting, stream, all);
-        dpool_pending_append(a, waiting);
-        waiting = next;
+    uint64_t context_epoch;
+    dpool_pending_list waiting = dpool_pending_take(a, arena, &context_epoch);
+    for (dpool_use *uses = waiting.first; uses != NULL; uses = uses->pending_next) {
+        is_left |= mark_uses(a, uses, stream, all);
     }
+    dpool_pending_put_back(a, arena, waiting);
     return is_left;
 }
 

@@ -139,21 +139,16 @@ static bool uses_are_done(ductile_allocator *a, lanes *l, const dpool_use *first
     return use == NULL;
 }
 
-/* A list of pending blocks, linked by pending_next. */
-typedef struct pending_list {
-    dpool_use *first;
-    dpool_use *last;
-} pending_list;
-
-static void push(pending_list *list, dpool_use *uses) {
+static void push(dpool_pending_list *list, dpool_use *uses) {
     uses->pending_next = NULL;
     *(list->last != NULL ? &list->last->pending_next : &list->first) = uses;
     list->last = uses;
 }
 
-static pending_list take_all(ductile_allocator *a, dpool_arena *arena, uint64_t *context_epoch) {
+dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
+                                      uint64_t *context_epoch) {
     dti_lock_take(&a->hot);
-    pending_list all = {arena->pending_first, arena->pending_last};
+    dpool_pending_list all = {arena->pending_first, arena->pending_last};
     arena->pending_first = arena->pending_last = NULL;
     *context_epoch = arena->context_epoch;
     dti_lock_open(&a->hot);
@@ -161,28 +156,27 @@ static pending_list take_all(ductile_allocator *a, dpool_arena *arena, uint64_t 
 }
 
 /* Leaves the n oldest in the list; the others. */
-static pending_list split_after(pending_list *list, uint32_t n) {
+static dpool_pending_list split_after(dpool_pending_list *list, uint32_t n) {
     dpool_use *last = n < UINT32_MAX ? list->first : list->last;
     while (last != NULL && last->pending_next != NULL && --n > 0) {
         last = last->pending_next;
     }
     if (last == NULL || last->pending_next == NULL) {
-        return (pending_list){NULL, NULL};
+        return (dpool_pending_list){NULL, NULL};
     }
-    pending_list rest = {last->pending_next, list->last};
+    dpool_pending_list rest = {last->pending_next, list->last};
     last->pending_next = NULL;
     return rest;
 }
 
-static void join(pending_list *list, pending_list more) {
+static void join(dpool_pending_list *list, dpool_pending_list more) {
     if (more.first != NULL) {
         *(list->last != NULL ? &list->last->pending_next : &list->first) = more.first;
         list->last = more.last;
     }
 }
 
-/* In front: they were freed before those that came meanwhile. */
-static void put_back(ductile_allocator *a, dpool_arena *arena, pending_list kept) {
+void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept) {
     dti_lock_take(&a->hot);
     if (kept.first != NULL) {
         kept.last->pending_next = arena->pending_first;
@@ -198,22 +192,22 @@ static void put_back(ductile_allocator *a, dpool_arena *arena, pending_list kept
 
 void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     uint64_t context_epoch;
-    pending_list asked = take_all(a, arena, &context_epoch);
-    pending_list others = split_after(&asked, most);
+    dpool_pending_list asked = dpool_pending_take(a, arena, &context_epoch);
+    dpool_pending_list others = split_after(&asked, most);
     lanes l;
     l.n = 0;
     note_all(&l, asked.first);
     ask_latest(a, &l);
-    pending_list done = {NULL, NULL};
-    pending_list kept = {NULL, NULL};
+    dpool_pending_list done = {NULL, NULL};
+    dpool_pending_list kept = {NULL, NULL};
     for (dpool_use *uses = asked.first, *next; uses != NULL; uses = next) {
         next = uses->pending_next;
         push(uses_are_done(a, &l, uses, context_epoch) ? &done : &kept, uses);
     }
     bool is_stuck = done.first == NULL; /* then the next poll begins with the others */
-    pending_list *front = is_stuck ? &others : &kept;
+    dpool_pending_list *front = is_stuck ? &others : &kept;
     join(front, is_stuck ? kept : others);
-    put_back(a, arena, *front);
+    dpool_pending_put_back(a, arena, *front);
     dpool_pending_finish(a, done.first);
 }
 

@@ -92,6 +92,30 @@ static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
     return is_possible;
 }
 
+/* Unless a poll has the list in hand, and when the next one is due is known. */
+static void plan_poll_locked(dpool_arena *arena) {
+    if (arena->next_poll_at <= arena->alloc_epoch) {
+        arena->pending_since = arena->alloc_epoch;
+        arena->next_poll_at = arena->alloc_epoch + 1;
+    }
+    arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
+}
+
+/* At the end of its arena's list. */
+static void append(ductile_allocator *a, dpool_use *uses) {
+    dpool_arena *arena = uses->block->region->arena;
+    dti_lock_take(&a->hot);
+    uses->pending_next = NULL;
+    if (arena->pending_last != NULL) {
+        arena->pending_last->pending_next = uses;
+    } else {
+        arena->pending_first = uses;
+        plan_poll_locked(arena);
+    }
+    arena->pending_last = uses;
+    dti_lock_open(&a->hot);
+}
+
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
     bool is_unmarked = false;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
@@ -101,19 +125,11 @@ void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         is_unmarked |= use->marker == NULL;
     }
     if (a->options.record_stream != DUCTILE_RECORD_WAIT || !becomes_free_at_once(a, uses)) {
-        dpool_pending_append(a, uses);
+        append(a, uses);
     }
     if (is_unmarked) {
         dpool_note_unmarked(a);
     }
-}
-
-dpool_use *dpool_pending_take(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->hot);
-    dpool_use *waiting = arena->pending_first;
-    arena->pending_first = arena->pending_last = NULL;
-    dti_lock_open(&a->hot);
-    return waiting;
 }
 
 static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {
@@ -187,29 +203,6 @@ ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool 
         dvmm_marker_drop(&a->markers, m);
     }
     return status;
-}
-
-/* Unless a poll has the list in hand, and when the next one is due is known. */
-static void plan_poll_locked(dpool_arena *arena) {
-    if (arena->next_poll_at <= arena->alloc_epoch) {
-        arena->pending_since = arena->alloc_epoch;
-        arena->next_poll_at = arena->alloc_epoch + 1;
-    }
-    arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
-}
-
-void dpool_pending_append(ductile_allocator *a, dpool_use *uses) {
-    dpool_arena *arena = uses->block->region->arena;
-    dti_lock_take(&a->hot);
-    uses->pending_next = NULL;
-    if (arena->pending_last != NULL) {
-        arena->pending_last->pending_next = uses;
-    } else {
-        arena->pending_first = uses;
-        plan_poll_locked(arena);
-    }
-    arena->pending_last = uses;
-    dti_lock_open(&a->hot);
 }
 
 static void free_pending_locked(ductile_allocator *a, dpool_block *b) {

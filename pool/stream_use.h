@@ -31,12 +31,19 @@ static inline bool dpool_is_in_transit(const dpool_use *uses) {
 /* Records the markers and lets pollers see the block. No lock held. */
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses);
 
-/* Takes the arena's pending list out of it; linked by pending_next. Slow lock held, hot lock not.
- */
-dpool_use *dpool_pending_take(ductile_allocator *a, dpool_arena *arena);
+/* Pending blocks, each named by its first use, linked by pending_next. */
+typedef struct dpool_pending_list {
+    dpool_use *first;
+    dpool_use *last;
+} dpool_pending_list;
 
-/* Puts a pending block, named by its first use, at the end of its arena's list. No lock HOT. */
-void dpool_pending_append(ductile_allocator *a, dpool_use *uses);
+/* Takes the arena's list out of it, and tells its context_epoch then. Slow lock held, hot lock not.
+ */
+dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
+                                      uint64_t *context_epoch);
+
+/* Puts what was taken back in front: it was freed before what came meanwhile. As above. */
+void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept);
 
 /* All uses of these blocks are done, a list linked by pending_next: the blocks become FREE, and the
  * uses are dropped. No lock HOT. */
