@@ -129,10 +129,11 @@ typedef struct dpool_arena {
     uint64_t rises_above;    /* live_bytes above which the peak grows or the dip is over */
     uint64_t gaps_tolerated; /* more gaps than this make healing due at any time         */
     bool heal_due;
-    bool is_gone;       /* the stream was named done: it is never named again                  */
-    bool never_waits;   /* neither on the GPU for others, nor they for it                      */
-    uint32_t n_waiters; /* threads waiting without locks that will come back to it */
-    uint32_t n_namers;  /* of these, who name its stream to the driver meanwhile   */
+    bool is_gone;     /* the stream was named done: it is never named again                  */
+    bool never_waits; /* neither on the GPU for others, nor they for it                      */
+    uint32_t polls_in_vain;           /* by hits, since one found anything done; the slow lock's */
+    uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
+    uint32_t n_namers;                /* of these, who name its stream to the driver meanwhile   */
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
     uint32_t n_marks;
     dpool_free_index index;
@@ -254,9 +255,6 @@ void dpool_unbar_locked(ductile_allocator *a, ductile_stream stream);
 
 /* Forgets all such streams. Destroying only. */
 void dpool_barred_fini(ductile_allocator *a);
-
-/* One handle for each stream: NULL for the legacy default stream. */
-ductile_stream dpool_canonical_stream(ductile_stream stream);
 
 /* The same for both handles of the legacy default stream. */
 ductile_stream dpool_canonical_stream(ductile_stream stream);

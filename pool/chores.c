@@ -9,8 +9,6 @@
 #include "vmm/base/align.h"
 #include "vmm/capture.h"
 
-enum { PENDING_PER_HIT = 256 };
-
 static bool wants_poll(const dpool_arena *arena) {
     return arena->pending_first != NULL && arena->alloc_epoch >= arena->next_poll_at;
 }
@@ -25,7 +23,7 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     bool is_mine = dti_lock_try(&a->slow); /* else perhaps the next time */
     if (is_mine) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-        dpool_poll_pending(a, arena, PENDING_PER_HIT);
+        dpool_poll_pending_some(a, arena);
         dpool_slow_leave(a, mode);
     }
     dti_lock_take(&a->hot);

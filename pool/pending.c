@@ -8,7 +8,12 @@
 
 #include "vmm/base/align.h"
 
-enum { MOST_LANES = 32 };
+enum {
+    MOST_LANES = 32,
+    FRONT = 16, /* of the oldest, looked at first */
+    MOST_PER_HIT = 256,
+    MOST_IN_VAIN = 4 /* polls of the front alone */
+};
 
 /* A stream as a pending list names it. Its marker with the highest number proves what the others
  * do (U11), so one question, or one wait, settles a stream however many blocks are pending. */
@@ -190,25 +195,90 @@ void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pend
     dti_lock_open(&a->hot);
 }
 
-void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
+/* One poll of an arena's list: what of it was looked at, in order, and what was not. */
+typedef struct poll {
+    ductile_allocator *a;
     uint64_t context_epoch;
-    dpool_pending_list asked = dpool_pending_take(a, arena, &context_epoch);
-    dpool_pending_list others = split_after(&asked, most);
     lanes l;
-    l.n = 0;
-    note_all(&l, asked.first);
-    ask_latest(a, &l);
-    dpool_pending_list done = {NULL, NULL};
-    dpool_pending_list kept = {NULL, NULL};
+    dpool_pending_list done;
+    dpool_pending_list kept;
+    dpool_pending_list others;
+    bool found_behind; /* something done behind something that is not */
+} poll;
+
+static void begin_poll(poll *p, ductile_allocator *a, dpool_arena *arena) {
+    p->a = a;
+    p->l.n = 0;
+    p->found_behind = false;
+    p->done = p->kept = (dpool_pending_list){NULL, NULL};
+    p->others = dpool_pending_take(a, arena, &p->context_epoch);
+}
+
+/* At the n oldest of the others. */
+static void look_at(poll *p, uint32_t n) {
+    dpool_pending_list asked = p->others;
+    p->others = split_after(&asked, n);
+    note_all(&p->l, asked.first);
+    ask_latest(p->a, &p->l);
     for (dpool_use *uses = asked.first, *next; uses != NULL; uses = next) {
         next = uses->pending_next;
-        push(uses_are_done(a, &l, uses, context_epoch) ? &done : &kept, uses);
+        bool is_done = uses_are_done(p->a, &p->l, uses, p->context_epoch);
+        p->found_behind |= is_done && p->kept.first != NULL;
+        push(is_done ? &p->done : &p->kept, uses);
     }
-    bool is_stuck = done.first == NULL; /* then the next poll begins with the others */
-    dpool_pending_list *front = is_stuck ? &others : &kept;
-    join(front, is_stuck ? kept : others);
-    dpool_pending_put_back(a, arena, *front);
-    dpool_pending_finish(a, done.first);
+}
+
+/* Nothing of what was looked at was done: the next poll begins with the others. */
+static void turn_round(poll *p) {
+    join(&p->others, p->kept);
+    p->kept = p->others;
+    p->others = (dpool_pending_list){NULL, NULL};
+}
+
+static void end_poll(poll *p, dpool_arena *arena) {
+    join(&p->kept, p->others);
+    dpool_pending_put_back(p->a, arena, p->kept);
+    dpool_pending_finish(p->a, p->done.first);
+}
+
+/* At the n oldest. True when a look at the front alone misses something, or may. */
+static bool poll_oldest(ductile_allocator *a, dpool_arena *arena, uint32_t n) {
+    poll p;
+    begin_poll(&p, a, arena);
+    look_at(&p, n);
+    bool is_stuck = p.done.first == NULL;
+    bool misses = is_stuck ? p.others.first != NULL : p.found_behind;
+    if (is_stuck) {
+        turn_round(&p);
+    }
+    end_poll(&p, arena);
+    return misses;
+}
+
+/* As far as all are done. True when that is anything. */
+static bool poll_front(ductile_allocator *a, dpool_arena *arena) {
+    poll p;
+    begin_poll(&p, a, arena);
+    for (uint32_t n = FRONT; n <= MOST_PER_HIT / 2 && p.kept.first == NULL; n *= 2) {
+        look_at(&p, n);
+    }
+    bool is_any = p.done.first != NULL;
+    end_poll(&p, arena);
+    return is_any;
+}
+
+void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena) {
+    (void)poll_oldest(a, arena, UINT32_MAX);
+}
+
+/* A stream is done with its work in the order in which it got it, and mostly one stream holds
+ * nearly everything: behind an oldest block that is not done there is seldom one that is. */
+void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena) {
+    if (arena->polls_in_vain < MOST_IN_VAIN) {
+        arena->polls_in_vain = poll_front(a, arena) ? 0 : arena->polls_in_vain + 1;
+    } else if (!poll_oldest(a, arena, MOST_PER_HIT)) {
+        arena->polls_in_vain = 0;
+    }
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------- */

@@ -136,7 +136,7 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena) {
 
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     dpool_poll_marks(a, arena);
-    dpool_poll_pending(a, arena, UINT32_MAX);
+    dpool_poll_pending_all(a, arena);
     dpool_reclaim(a, arena, most);
 }
 

@@ -19,9 +19,10 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
 /* Reads the arena's markers: raises done_seq and proven_epoch. Slow lock held, hot lock not. */
 void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 
-/* Frees the pending blocks whose recorded work is done, of the `most` oldest. Slow lock held, hot
- * lock not. */
-void dpool_poll_pending(ductile_allocator *a, dpool_arena *arena, uint32_t most);
+/* Frees the pending blocks whose recorded work is done: all of them, or as many as a hit may look
+ * for. Slow lock held, hot lock not. */
+void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena);
+void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena);
 
 /*
  * Waits on the host for the oldest memory that recorded streams hold, `bytes` of it if there is so

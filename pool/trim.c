@@ -339,7 +339,7 @@ static ductile_status wait_for_streams(ductile_allocator *a, const scope *s) {
 static void poll_all_pending(ductile_allocator *a) {
     dti_lock_take(&a->slow);
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        dpool_poll_pending(a, arena, UINT32_MAX);
+        dpool_poll_pending_all(a, arena);
     }
     dti_lock_open(&a->slow);
 }
