@@ -5,11 +5,19 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 _Thread_local unsigned dti_held_ranks;
+_Thread_local dti_lock_holder *dti_lock_self __attribute__((tls_model("initial-exec")));
+const dti_lock_holder dti_lock_nobody;
 
-enum { SPINS_BEFORE_SLEEP = 100 };
+enum {
+    SPINS_BEFORE_SLEEP = 100,
+    MOST_HOLDERS = 64,      /* threads that a lock was ever biased to */
+    BIAS_PAYS_AFTER = 4096, /* takes: what they save is more than taking the bias away costs */
+    MOST_FOR_BIAS = 1 << 20
+};
 
 _Atomic bool dti_lock_needs_fence;
 
@@ -32,17 +40,12 @@ static void cpu_relax(void) {
 }
 
 static bool take_if_open(dti_lock *lock) {
-    uint32_t open = 0;
-    return atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 &&
-           atomic_compare_exchange_strong_explicit(&lock->taken, &open, 1, memory_order_acquire,
-                                                   memory_order_relaxed);
+    return atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && dti_lock_win(lock);
 }
 
-/* After this, every thread that has given a lock back has either shown it or sees our wish. */
-static void pass_barrier(void) {
-    if (!atomic_load_explicit(&dti_lock_needs_fence, memory_order_relaxed)) {
-        (void)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-    }
+/* After this, all that other threads have stored is seen, and they see what we have. */
+static bool pass_barrier(void) {
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
 static bool spin_for(dti_lock *lock) {
@@ -60,7 +63,9 @@ void dti_lock_wait(dti_lock *lock) {
         return;
     }
     atomic_fetch_add_explicit(&lock->sleepers, 1, memory_order_seq_cst);
-    pass_barrier();
+    if (!atomic_load_explicit(&dti_lock_needs_fence, memory_order_relaxed)) {
+        (void)pass_barrier();
+    }
     while (!take_if_open(lock)) {
         (void)syscall(SYS_futex, &lock->taken, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
     }
@@ -69,4 +74,67 @@ void dti_lock_wait(dti_lock *lock) {
 
 void dti_lock_wake(dti_lock *lock) {
     (void)syscall(SYS_futex, &lock->taken, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* ---- Bias ---------------------------------------------------------------------------------- */
+
+static void sleep_for(long ns) {
+    struct timespec time = {.tv_nsec = ns};
+    (void)nanosleep(&time, NULL);
+}
+
+/* A system call that was allowed may have been forbidden since. A processor shows its stores within
+ * far less than this, and whoever does not run has shown them. */
+static void pass_barrier_surely(void) {
+    if (!pass_barrier()) {
+        atomic_store(&dti_lock_needs_fence, true);
+        sleep_for(10 * 1000 * 1000);
+    }
+}
+
+/* It may have been preempted there. */
+static void wait_until_outside(const dti_lock_holder *holder, const dti_lock *lock) {
+    for (int i = 0; atomic_load_explicit(&holder->inside, memory_order_acquire) == lock; i++) {
+        if (i < SPINS_BEFORE_SLEEP) {
+            cpu_relax();
+        } else {
+            sleep_for(20 * 1000);
+        }
+    }
+}
+
+/* `taken` is ours. */
+void dti_lock_revoke_bias(dti_lock *lock) {
+    const dti_lock_holder *holder = atomic_load_explicit(&lock->biased_to, memory_order_relaxed);
+    atomic_store_explicit(&lock->biased_to, &dti_lock_nobody, memory_order_seq_cst);
+    pass_barrier_surely();
+    wait_until_outside(holder, lock);
+    bool paid = lock->n_biased >= BIAS_PAYS_AFTER;
+    uint32_t more = lock->n_for_bias < MOST_FOR_BIAS ? 2 * lock->n_for_bias : MOST_FOR_BIAS;
+    lock->n_for_bias = paid ? DTI_LOCK_FIRST_BIAS : more;
+}
+
+/* NULL: there were too many. They are not used again after their thread's end, since that would
+ * need a hook that outlives this library if it is unloaded. */
+static dti_lock_holder *new_holder(void) {
+    static dti_lock_holder holders[MOST_HOLDERS];
+    static _Atomic uint32_t n_holders;
+    if (atomic_load_explicit(&n_holders, memory_order_relaxed) >= MOST_HOLDERS) {
+        return NULL;
+    }
+    uint32_t i = atomic_fetch_add_explicit(&n_holders, 1, memory_order_relaxed);
+    return i < MOST_HOLDERS ? &holders[i] : NULL;
+}
+
+/* `taken` is ours, and nobody has a bias. */
+void dti_lock_consider_bias(dti_lock *lock) {
+    lock->n_in_row = 0;
+    bool may_bias = lock->rank == DTI_RANK_HOT &&
+                    !atomic_load_explicit(&dti_lock_needs_fence, memory_order_relaxed);
+    if (may_bias && dti_lock_self == NULL) {
+        dti_lock_self = new_holder(); /* the takes until now may have been another's without one */
+    } else if (may_bias) {
+        lock->n_biased = 0;
+        atomic_store_explicit(&lock->biased_to, dti_lock_self, memory_order_relaxed);
+    }
 }
