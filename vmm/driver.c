@@ -64,6 +64,9 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     d->ops = ops;
     d->ctx = ctx;
     d->caps = *caps;
+    for (int i = 0; i < SEAM_TALLIES; i++) {
+        atomic_init(&d->tallies[i].owner, SEAM_NOBODY);
+    }
     dti_ticks_prepare();
     d->vital.birth = atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) & ~EXITS;
     *out = d;
@@ -93,50 +96,88 @@ const dvmm_driver_ops *dvmm_raw_ops(const dvmm_driver *d, void **ctx) {
 
 /* ---- Clocks -------------------------------------------------------------------------------- */
 
-/* A device with a clock of its own is read at both ends of a call; another shares the host's. */
-static uint64_t device_clock_ns(const dvmm_driver *d) {
-    return d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : 0;
-}
-
 uint64_t dvmm_clock_ns(dvmm_driver *d) {
     return d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : dti_clock_ns();
 }
 
 /* ---- Accounts ------------------------------------------------------------------------------ */
 
-static _Thread_local int last_code;
+/* One thread as the seam knows it. */
+static _Thread_local struct {
+    uint64_t number; /* from 1, of no other thread of the process; 0: none yet */
+    int last_code;
+} self;
 
 int dvmm_last_code(void) {
-    return last_code;
+    return self.last_code;
 }
 
 void dvmm_set_trace(dvmm_driver *d, dvmm_trace_fn trace, void *user, bool trace_all) {
-    atomic_store_explicit(&d->trace, NULL, memory_order_relaxed);
+    atomic_store_explicit(&d->trace_failure, NULL, memory_order_relaxed);
+    atomic_store_explicit(&d->trace_answer, NULL, memory_order_relaxed);
     d->trace_user = user;
-    d->trace_all = trace_all;
-    atomic_store_explicit(&d->trace, trace, memory_order_release);
+    atomic_store_explicit(&d->trace_failure, trace, memory_order_release);
+    atomic_store_explicit(&d->trace_answer, trace_all ? trace : NULL, memory_order_release);
+}
+
+static uint64_t read(const _Atomic uint64_t *counter) {
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* Returns the ticks. */
+static uint64_t sum_tally(const seam_tally *t, dvmm_counters *out) {
+    for (int i = 0; i < DVMM_N_CALLS; i++) {
+        out->calls[i] += read(&t->calls[i]);
+    }
+    out->driver_time_ns += read(&t->driver_time_ns);
+    return read(&t->host_ticks);
 }
 
 void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out) {
+    *out = (dvmm_counters){0};
+    uint64_t ticks = sum_tally(&d->shared, out);
+    for (int i = 0; i < SEAM_TALLIES; i++) {
+        ticks += sum_tally(&d->tallies[i], out);
+    }
     for (int i = 0; i < DVMM_N_CALLS; i++) {
-        out->calls[i] = atomic_load_explicit(&d->calls[i], memory_order_relaxed);
-        out->failures[i] = atomic_load_explicit(&d->failures[i], memory_order_relaxed);
+        out->failures[i] = read(&d->failures[i]);
     }
-    out->host_time_ns = dti_ticks_to_ns(atomic_load_explicit(&d->host_ticks, memory_order_relaxed));
-    out->driver_time_ns = d->ops->clock_ns != NULL
-                              ? atomic_load_explicit(&d->driver_time_ns, memory_order_relaxed)
-                              : out->host_time_ns;
+    out->host_time_ns = dti_ticks_to_ns(ticks);
+    if (d->ops->clock_ns == NULL) {
+        out->driver_time_ns = out->host_time_ns;
+    }
 }
 
-static void add(_Atomic uint64_t *counter, uint64_t n) {
-    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+static void add_shared(_Atomic uint64_t *counter, uint64_t n) {
+    (void)atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-static void account_time(const seam_call *c) {
-    add(&c->driver->host_ticks, dti_ticks() - c->host_start);
-    if (c->driver->ops->clock_ns != NULL) {
-        add(&c->driver->driver_time_ns, device_clock_ns(c->driver) - c->driver_start);
+static inline void add(_Atomic uint64_t *counter, uint64_t n, bool is_mine) {
+    if (__builtin_expect(is_mine, 1)) {
+        atomic_store_explicit(counter, read(counter) + n, memory_order_relaxed);
+    } else {
+        add_shared(counter, n);
     }
+}
+
+/* A tally is its first comer's for good: a thread that finds its place taken, perhaps by one that
+ * has ended, counts where many do, which is slower and no less exact. */
+static __attribute__((noinline)) seam_tally *claim_tally(dvmm_driver *d) {
+    static _Atomic uint64_t last_number;
+    if (self.number == 0) {
+        self.number = 1 + atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed);
+    }
+    seam_tally *t = &d->tallies[self.number % SEAM_TALLIES];
+    uint64_t owner = SEAM_NOBODY;
+    bool is_mine = read(&t->owner) == SEAM_NOBODY &&
+                   atomic_compare_exchange_strong_explicit(
+                       &t->owner, &owner, self.number, memory_order_relaxed, memory_order_relaxed);
+    return is_mine ? t : &d->shared;
+}
+
+static inline seam_tally *tally_of(dvmm_driver *d) {
+    seam_tally *t = &d->tallies[self.number % SEAM_TALLIES];
+    return __builtin_expect(read(&t->owner) == self.number, 1) ? t : claim_tally(d);
 }
 
 /* "Not yet" answers a question; from a call that asked none it is an error. */
@@ -145,9 +186,9 @@ static bool is_answer(dvmm_call call, int code) {
                                                                call == DVMM_CALL_stream_query));
 }
 
-static void report(const seam_call *c, int code, bool failed) {
-    dvmm_trace_fn trace = atomic_load_explicit(&c->driver->trace, memory_order_acquire);
-    if (trace != NULL && (failed || c->driver->trace_all)) {
+static inline void report(const seam_call *c, int code, const _Atomic(dvmm_trace_fn) *to) {
+    dvmm_trace_fn trace = atomic_load_explicit(to, memory_order_acquire);
+    if (__builtin_expect(trace != NULL, 0)) {
         trace(c->driver->trace_user, c->call, code, c->address, c->size);
     }
 }
@@ -172,40 +213,41 @@ static int code_of_refusal(const dvmm_driver *d, ductile_status refusal) {
     }
 }
 
-bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t address,
-                     uint64_t size) {
-    DTI_ASSERT_MAY_CALL_DRIVER();
+__attribute__((noinline)) bool dvmm_refuse_call(seam_call *c, const dvmm_driver *d) {
     c->refusal = dvmm_usable(d);
-    if (c->refusal != DUCTILE_OK) {
-        last_code = code_of_refusal(d, c->refusal);
-        return false;
-    }
-    c->driver = d;
-    c->call = call;
-    c->address = address;
-    c->size = size;
-    c->driver_start = device_clock_ns(d);
-    c->host_start = dti_ticks();
-    return true;
+    self.last_code = code_of_refusal(d, c->refusal);
+    return false;
 }
 
 void dvmm_next_call(seam_call *c, dvmm_call call, uint64_t address, uint64_t size) {
-    add(&c->driver->calls[c->call], 1);
-    report(c, DVMM_SUCCESS, false);
+    seam_tally *t = tally_of(c->driver);
+    add(&t->calls[c->call], 1, t != &c->driver->shared);
+    report(c, DVMM_SUCCESS, &c->driver->trace_answer);
     c->call = call;
     c->address = address;
     c->size = size;
 }
 
-ductile_status dvmm_end_call(seam_call *c, int code) {
-    account_time(c);
-    add(&c->driver->calls[c->call], 1);
-    bool failed = !is_answer(c->call, code);
-    if (failed) {
-        add(&c->driver->failures[c->call], 1);
-        poison_if_sticky(c->driver, code);
-    }
-    last_code = code;
-    report(c, code, failed);
+static __attribute__((noinline)) ductile_status account_failure(const seam_call *c, int code) {
+    add_shared(&c->driver->failures[c->call], 1);
+    poison_if_sticky(c->driver, code);
+    report(c, code, &c->driver->trace_failure);
     return dvmm_status_of(code);
+}
+
+ductile_status dvmm_account(const seam_call *c, int code) {
+    dvmm_driver *d = c->driver;
+    seam_tally *t = tally_of(d);
+    bool is_mine = t != &d->shared;
+    add(&t->host_ticks, c->host_end - c->host_start, is_mine);
+    add(&t->calls[c->call], 1, is_mine);
+    if (d->ops->clock_ns != NULL) {
+        add(&t->driver_time_ns, d->ops->clock_ns(d->ctx) - c->driver_start, is_mine);
+    }
+    self.last_code = code;
+    if (__builtin_expect(!is_answer(c->call, code), 0)) {
+        return account_failure(c, code);
+    }
+    report(c, code, &d->trace_answer);
+    return code == DVMM_SUCCESS ? DUCTILE_OK : dvmm_status_of(code);
 }

@@ -233,6 +233,9 @@ typedef struct dvmm_driver_ops {
 typedef void (*dvmm_trace_fn)(void *user, dvmm_call call, int code, uint64_t address,
                               uint64_t size);
 
+/* Exact, also beside calls of other threads: each number is one that was right at some moment of
+ * the reading. The time of a call is that between its two readings of the clock, so one of them is
+ * in it; checks, counts and the rest of the wrapper are not. */
 typedef struct dvmm_counters {
     uint64_t calls[DVMM_N_CALLS];    /* made                                               */
     uint64_t failures[DVMM_N_CALLS]; /* of them, not successful (NOT_READY is no failure)  */

@@ -6,9 +6,11 @@
  * X(name, value, status, sticky). Sticky: cuda.h says the process must be terminated, or the
  * context is gone; no later call can succeed. INVALID_VALUE is ERR_DRIVER, not INVALID_ARGUMENT:
  * the caller's arguments were checked long before, so the driver's complaint is about ours.
+ * Searched from the first row on: what answers questions comes first.
  */
 #define CODE_MAP(X)                                                                                \
     X(SUCCESS, 0, OK, 0)                                                                           \
+    X(ERROR_NOT_READY, 600, ERR_NOT_READY, 0)                                                      \
     X(ERROR_INVALID_VALUE, 1, ERR_DRIVER, 0)                                                       \
     X(ERROR_OUT_OF_MEMORY, 2, ERR_OUT_OF_MEMORY, 0)                                                \
     X(ERROR_NOT_INITIALIZED, 3, ERR_DRIVER, 0)                                                     \
@@ -26,7 +28,6 @@
     X(ERROR_INVALID_HANDLE, 400, ERR_DRIVER, 0)                                                    \
     X(ERROR_ILLEGAL_STATE, 401, ERR_DRIVER, 0)                                                     \
     X(ERROR_NOT_FOUND, 500, ERR_DRIVER, 0)                                                         \
-    X(ERROR_NOT_READY, 600, ERR_NOT_READY, 0)                                                      \
     X(ERROR_ILLEGAL_ADDRESS, 700, ERR_DEVICE_LOST, 1)                                              \
     X(ERROR_LAUNCH_OUT_OF_RESOURCES, 701, ERR_DRIVER, 0)                                           \
     X(ERROR_LAUNCH_TIMEOUT, 702, ERR_DEVICE_LOST, 1)                                               \

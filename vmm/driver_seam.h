@@ -5,10 +5,25 @@
 #ifndef DUCTILE_VMM_DRIVER_SEAM_H
 #define DUCTILE_VMM_DRIVER_SEAM_H
 
+#include "vmm/base/lock.h"
 #include "vmm/base/ticks.h"
 #include "vmm/driver.h"
 
 #include <stdatomic.h>
+
+/* What one thread's calls add up to: its owner alone adds, so that adding is a load and a store,
+ * and whoever reads sums over all. A thread that has ended leaves its tally as it is. */
+typedef struct seam_tally {
+    _Atomic uint64_t owner; /* a number that no other thread ever has, or SEAM_NOBODY */
+    _Atomic uint64_t host_ticks;
+    _Atomic uint64_t driver_time_ns;
+    _Atomic uint64_t calls[DVMM_N_CALLS];
+    char apart[64]; /* no two tallies have a line of the cache in common */
+} seam_tally;
+
+#define SEAM_NOBODY UINT64_MAX
+
+enum { SEAM_TALLIES = 16 };
 
 /* One open device. Owned by whoever opened it. No lock: every field that changes is atomic. */
 struct dvmm_driver {
@@ -19,15 +34,14 @@ struct dvmm_driver {
     dvmm_caps caps;
 
     /* statistics, relaxed: each number is right, two of them need not be of one moment */
-    _Atomic uint64_t calls[DVMM_N_CALLS];
+    seam_tally tallies[SEAM_TALLIES]; /* thread n has number n % SEAM_TALLIES, if it came first */
+    seam_tally shared;                /* of threads that came later: added to atomically        */
     _Atomic uint64_t failures[DVMM_N_CALLS];
-    _Atomic uint64_t driver_time_ns;
-    _Atomic uint64_t host_ticks;
 
-    /* trace is published last, so that who sees it sees the two others */
+    /* published after trace_user, so that who sees them sees that */
     void *trace_user;
-    bool trace_all;
-    _Atomic(dvmm_trace_fn) trace;
+    _Atomic(dvmm_trace_fn) trace_failure;
+    _Atomic(dvmm_trace_fn) trace_answer; /* of a call that did not fail; mostly NULL */
 };
 
 /* One call under way, on the stack of its wrapper. */
@@ -37,18 +51,42 @@ typedef struct seam_call {
     uint64_t address; /* operands, for the trace only */
     uint64_t size;
     uint64_t host_start; /* in ticks */
+    uint64_t host_end;
     uint64_t driver_start;
     ductile_status refusal; /* valid when dvmm_begin_call returned false */
 } seam_call;
 
-/* False: the call must not be made, and c->refusal says why. */
-bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t address, uint64_t size);
+/* Says in c->refusal why no call may be made. Returns false. */
+bool dvmm_refuse_call(seam_call *c, const dvmm_driver *d);
+
+/* False: the call must not be made, and c->refusal says why. The clock is read last. */
+static inline bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t address,
+                                   uint64_t size) {
+    DTI_ASSERT_MAY_CALL_DRIVER();
+    if (__builtin_expect(!dvmm_is_usable(d), 0)) {
+        return dvmm_refuse_call(c, d);
+    }
+    c->driver = d;
+    c->call = call;
+    c->address = address;
+    c->size = size;
+    /* a device with a clock of its own is read at both ends of a call; others share the host's */
+    c->driver_start = d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : 0;
+    c->host_start = dti_ticks();
+    return true;
+}
 
 /* The call under way has succeeded and another one follows, with no clock read in between. */
 void dvmm_next_call(seam_call *c, dvmm_call call, uint64_t address, uint64_t size);
 
-/* Accounts for the call that just returned `code`; its status. */
-ductile_status dvmm_end_call(seam_call *c, int code);
+/* Accounts for the call that returned `code`; its status. */
+ductile_status dvmm_account(const seam_call *c, int code);
+
+/* The call just returned `code`: the clock is read first. Its status. */
+static inline ductile_status dvmm_end_call(seam_call *c, int code) {
+    c->host_end = dti_ticks();
+    return dvmm_account(c, code);
+}
 
 /* The driver says that it, or the context, is gone for good. */
 bool dvmm_code_is_sticky(int code);

@@ -2,7 +2,6 @@
 #include "vmm/base/ticks.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <time.h>
 
 #if defined(__x86_64__)
@@ -11,8 +10,8 @@
 
 enum { MEASURE_NS = 1000000 };
 
-/* Set once by dti_ticks_prepare. */
-static bool counter_is_steady;
+/* Both set once by dti_ticks_prepare. */
+bool dti_ticks_are_cycles;
 static double ns_per_tick = 1.0;
 
 uint64_t dti_clock_ns(void) {
@@ -55,17 +54,13 @@ static void measure_rate(void) {
         ns = dti_clock_ns() - start_ns;
     }
     uint64_t ticks = read_counter() - start;
-    counter_is_steady = ticks > 0;
+    dti_ticks_are_cycles = ticks > 0;
     ns_per_tick = ticks > 0 ? (double)ns / (double)ticks : 1.0;
 }
 
 void dti_ticks_prepare(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)pthread_once(&once, measure_rate);
-}
-
-uint64_t dti_ticks(void) {
-    return counter_is_steady ? read_counter() : dti_clock_ns();
 }
 
 uint64_t dti_ticks_to_ns(uint64_t ticks) {
