@@ -19,6 +19,7 @@
 #include "tests/broken/scenarios.h"
 
 #include "segments/segment.h"
+#include "tests/support/command.h"
 #include "vmm/base/check.h"
 #include "vmm/marker.h"
 
@@ -28,7 +29,8 @@
 
 typedef struct arguments {
     uint64_t seed, steps;
-    const char *schedule, *conf, *until;
+    ductile_schedule schedule;
+    const char *conf, *until;
     const char *scenario; /* NULL: all, and the random part */
 } arguments;
 
@@ -396,8 +398,7 @@ static bool play_scenarios(play *p, const arguments *a, const fixture_setup *set
         }
     }
     if (!is_known) {
-        (void)fprintf(stderr, "workload: no scenario is called \"%s\"\n", a->scenario);
-        exit(2);
+        command_refuse("no scenario has that name");
     }
     return is_broken;
 }
@@ -439,64 +440,40 @@ static int run(play *p, const arguments *a, const fixture_setup *setup) {
 
 /* ---- Arguments ----------------------------------------------------------------------------- */
 
-static int named(const char *name, const char *const *names, int n) {
-    for (int i = 0; i < n; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            return i;
+static ductile_violation kind_named(const char *name) {
+    for (int i = 0; i < N_KINDS; i++) {
+        if (strcmp(name, ductile_virtual_violation_name((ductile_violation)i)) == 0) {
+            return (ductile_violation)i;
         }
     }
-    (void)fprintf(stderr, "workload: nothing is called \"%s\"\n", name);
-    exit(2);
+    command_refuse("no kind of violation has that name");
 }
 
 static void end_at(play *p, const char *kinds) {
-    const char *names[N_KINDS];
-    for (int i = 0; i < N_KINDS; i++) {
-        names[i] = ductile_virtual_violation_name((ductile_violation)i);
-    }
     char text[256];
     (void)snprintf(text, sizeof text, "%s", kinds);
     for (char *kind = strtok(text, ","); kind != NULL; kind = strtok(NULL, ",")) {
-        p->ends_at[named(kind, names, N_KINDS)] = true;
+        p->ends_at[kind_named(kind)] = true;
     }
 }
 
-static arguments parse(int argc, char **argv) {
-    static const char *const names[] = {"--schedule", "--seed",  "--steps",
-                                        "--conf",     "--until", "--scenario"};
-    arguments a = {.seed = 1, .steps = 60000, .schedule = "random", .until = ""};
-    for (int i = 1; i < argc; i += 2) {
-        int which = named(argv[i], names, 6);
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        switch (which) {
-        case 0:
-            a.schedule = value;
-            break;
-        case 1:
-            a.seed = strtoull(value, NULL, 0);
-            break;
-        case 2:
-            a.steps = strtoull(value, NULL, 0);
-            break;
-        case 3:
-            a.conf = value;
-            break;
-        case 4:
-            a.until = value;
-            break;
-        default:
-            a.scenario = value;
-            break;
-        }
-    }
-    return a;
+static void read_arguments(arguments *a, int argc, char **argv) {
+    const command_option options[] = {
+        {"--schedule", .schedule = &a->schedule},
+        {"--seed", .number = &a->seed},
+        {"--steps", .number = &a->steps},
+        {"--conf", .text = &a->conf, .placeholder = "OPTIONS"},
+        {"--until", .text = &a->until, .placeholder = "KIND[,KIND]..."},
+        {"--scenario", .text = &a->scenario, .placeholder = "NAME"},
+    };
+    command_read("workload", options, sizeof options / sizeof *options, argc, argv);
 }
 
 int main(int argc, char **argv) {
-    static const char *const schedules[] = {"eager", "lagging", "lazy", "random"};
-    arguments a = parse(argc, argv);
+    arguments a = {.seed = 1, .steps = 60000, .schedule = DUCTILE_SCHEDULE_RANDOM, .until = ""};
+    read_arguments(&a, argc, argv);
     fixture_setup setup = {.capacity_bytes = CAPACITY,
-                           .schedule = (ductile_schedule)named(a.schedule, schedules, 4),
+                           .schedule = a.schedule,
                            .lag = 150,
                            .seed = a.seed,
                            .n_streams = N_OWN,

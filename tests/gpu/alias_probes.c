@@ -14,14 +14,12 @@
  * with 1 when a promise was broken, 77 without a device, 3 when it ran out of time.
  */
 #include "tests/support/alias_bench.h"
+#include "tests/support/command.h"
 
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { EXIT_BROKEN = 1, EXIT_TIME_IS_OVER = 3, EXIT_NO_DEVICE = 77, SECONDS_IN_ALL = 270 };
+enum { SECONDS_IN_ALL = 270 };
 
 static const char *promise_word(alias_promise p) {
     static const char *const words[] = {"kept", "event", "hazard", "must differ"};
@@ -57,33 +55,24 @@ static int run_probe(alias_bench *t, const alias_probe *p, unsigned rounds) {
     (void)printf("%s | %u | %llu | %s\n", p->name, rounds, (unsigned long long)mismatches,
                  promise_word(p->promise));
     (void)fflush(stdout);
-    return is_broken(p->promise, mismatches) ? EXIT_BROKEN : 0;
+    return is_broken(p->promise, mismatches) ? COMMAND_BROKEN : 0;
 }
 
 /* ---- The program --------------------------------------------------------------------------- */
 
 typedef struct request {
     int device;
-    unsigned rounds;
+    uint64_t rounds;
     const char *only;
 } request;
 
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i += 2) {
-        if (i + 1 == argc) {
-            return false;
-        }
-        if (strcmp(argv[i], "--device") == 0) {
-            r->device = atoi(argv[i + 1]);
-        } else if (strcmp(argv[i], "--rounds") == 0) {
-            r->rounds = (unsigned)strtoul(argv[i + 1], NULL, 10);
-        } else if (strcmp(argv[i], "--probe") == 0) {
-            r->only = argv[i + 1];
-        } else {
-            return false;
-        }
-    }
-    return true;
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--device", .device = &r->device},
+        {"--rounds", .number = &r->rounds},
+        {"--probe", .text = &r->only, .placeholder = "NAME"},
+    };
+    command_read("alias_probes", options, sizeof options / sizeof *options, argc, argv);
 }
 
 static int run_probes(alias_bench *t, const request *r) {
@@ -93,34 +82,24 @@ static int run_probes(alias_bench *t, const request *r) {
         if (r->only != NULL && strcmp(r->only, alias_probes[i].name) != 0) {
             continue;
         }
-        int code = run_probe(t, &alias_probes[i], r->rounds);
+        int code = run_probe(t, &alias_probes[i], (unsigned)r->rounds);
         if (code < 0) {
-            return EXIT_BROKEN;
+            return COMMAND_BROKEN;
         }
         result = code != 0 ? code : result;
         n_run++;
     }
     if (n_run == 0) {
-        (void)fprintf(stderr, "alias_probes: no probe has the name %s\n", r->only);
-        return 2;
+        command_refuse("no probe has that name");
     }
     return result;
-}
-
-static void time_is_over(int signal_number) {
-    static const char text[] = "alias_probes: out of time\n";
-    (void)signal_number;
-    ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
-    (void)written;
-    _exit(EXIT_TIME_IS_OVER);
 }
 
 static int run_on_device(const request *r, alias_bench *t) {
     const char *why = gpu_open(r->device, &t->gpu);
     why = why == NULL ? alias_make(t) : why;
     if (why != NULL) {
-        (void)fprintf(stderr, "alias_probes: %s\n", why);
-        return EXIT_BROKEN;
+        return command_end(why);
     }
     const dvmm_caps *caps = dvmm_get_caps(t->driver);
     (void)printf("# %s, driver %s, %u handles\n", caps->name, caps->driver_version, ALIAS_HANDLES);
@@ -137,16 +116,11 @@ int main(int argc, char **argv) {
     static alias_bench t;
     request r = {.rounds = 200};
     char reason[512];
-    if (!parse(&r, argc, argv)) {
-        (void)fprintf(stderr, "usage: alias_probes [--device N] [--rounds N] [--probe NAME]\n");
-        return 2;
+    read_request(&r, argc, argv);
+    if (dvmm_open_cuda(r.device, &t.driver, reason, sizeof reason) != DUCTILE_OK) {
+        command_skip(reason);
     }
-    if (dvmm_open_cuda(r.device, &t.driver, reason, sizeof(reason)) != DUCTILE_OK) {
-        (void)fprintf(stderr, "alias_probes: skipped: %s\n", reason);
-        return EXIT_NO_DEVICE;
-    }
-    (void)signal(SIGALRM, time_is_over);
-    (void)alarm(SECONDS_IN_ALL);
+    command_end_after(SECONDS_IN_ALL);
     int result = run_on_device(&r, &t);
     dvmm_close(t.driver);
     return result;

@@ -14,19 +14,18 @@
  * the two never changed places, because then nothing was tested; 77 without a device; 3 when it
  * hangs.
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/painter.h"
+#include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
-
-#include <ductile_virtual.h>
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -34,9 +33,6 @@
 #include <unistd.h>
 
 enum {
-    EXIT_BROKEN = 1,
-    EXIT_TIME_IS_OVER = 3,
-    EXIT_NO_DEVICE = 77,
     N_STREAMS = 2,
     MOST_BLOCKS = 2048,
     MOST_PIECES = 512,
@@ -156,11 +152,11 @@ static int live_alone(meeting *at, const request *r) {
     if (dvmm_open_cuda(r->device, &l.driver, NULL, 0) != DUCTILE_OK) {
         atomic_store(&at->is_broken, true);
         atomic_store(&at->is_ready, true);
-        return EXIT_NO_DEVICE;
+        return COMMAND_SKIPPED;
     }
     live(&l);
     dvmm_close(l.driver);
-    return atomic_load(&at->is_broken) ? EXIT_BROKEN : 0;
+    return atomic_load(&at->is_broken) ? COMMAND_BROKEN : 0;
 }
 
 static void *live_beside(void *self) {
@@ -361,11 +357,6 @@ static const char *work(worker *w) {
 }
 
 static const char *open_worker(worker *w) {
-    ductile_options options;
-    ductile_options_init(&options);
-    options.driver = w->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    options.virtual_gpu = w->gpu;
-    options.device = w->request->device;
     w->granule = dvmm_get_caps(w->driver)->granule_bytes;
     w->total_bytes = dvmm_get_caps(w->driver)->total_bytes;
     w->rng = rng_seeded(w->request->seed);
@@ -373,8 +364,7 @@ static const char *open_worker(worker *w) {
         NEED_OK(dvmm_stream_create(w->driver, &w->streams[i]));
     }
     TRY(painter_open(&w->painter, w->driver, w->request->device));
-    NEED_OK(ductile_create(&w->allocator, &options));
-    return NULL;
+    return program_allocator(w->gpu, w->request->device, 0, &w->allocator);
 }
 
 static const char *close_worker(worker *w) {
@@ -432,11 +422,6 @@ static const char *check_device(const worker *w, uint64_t before) {
     return NULL;
 }
 
-static int fail(const char *why) {
-    (void)fprintf(stderr, "breathing: %s\n", why);
-    return EXIT_BROKEN;
-}
-
 static const char *run(worker *w) {
     const char *why = work_and_report(w);
     atomic_store(&w->at->is_over, true);
@@ -462,7 +447,7 @@ static int run_virtual(worker *w) {
         dvmm_open_virtual(w->gpu, &l.driver) != DUCTILE_OK ||
         dvmm_mem_info(w->driver, &before, &total) != DUCTILE_OK ||
         pthread_create(&thread, NULL, live_beside, &l) != 0) {
-        return fail("the virtual GPU cannot be opened");
+        return command_end("the virtual GPU cannot be opened");
     }
     const char *why = run(w);
     (void)pthread_join(thread, NULL);
@@ -472,13 +457,13 @@ static int run_virtual(worker *w) {
     dvmm_close(l.driver);
     dvmm_close(w->driver);
     ductile_virtual_destroy(w->gpu);
-    return why == NULL ? 0 : fail(why);
+    return command_end(why);
 }
 
 static int end_of_child(pid_t child) {
     int status = 0;
     return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status)
-                                                                    : EXIT_BROKEN;
+                                                                    : COMMAND_BROKEN;
 }
 
 static int run_cuda(worker *w, pid_t child) {
@@ -488,8 +473,7 @@ static int run_cuda(worker *w, pid_t child) {
     if (dvmm_open_cuda(w->request->device, &w->driver, reason, sizeof reason) != DUCTILE_OK) {
         atomic_store(&w->at->is_over, true);
         (void)end_of_child(child);
-        (void)fprintf(stderr, "breathing: skipped: %s\n", reason);
-        return EXIT_NO_DEVICE;
+        command_skip(reason);
     }
     while (!atomic_load(&w->at->is_ready)) {
         nap(1000000);
@@ -510,58 +494,31 @@ static int run_cuda(worker *w, pid_t child) {
     if (why == NULL && lung_status != 0) {
         why = "the other process has failed";
     }
-    return why == NULL ? 0 : fail(why);
+    return command_end(why);
 }
 
 /* ---- The command line ---------------------------------------------------------------------- */
 
-static bool parse_number(const char *text, uint64_t *out) {
-    char *end = NULL;
-    *out = strtoull(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == '\0';
-}
-
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        uint64_t device = 0;
-        if (strcmp(argv[i], "--virtual") == 0) {
-            r->is_virtual = true;
-        } else if (i + 1 == argc) {
-            return false;
-        } else if (strcmp(argv[i], "--device") == 0) {
-            if (!parse_number(argv[++i], &device)) {
-                return false;
-            }
-            r->device = (int)device;
-        } else if (strcmp(argv[i], "--seconds") == 0) {
-            if (!parse_number(argv[++i], &r->seconds)) {
-                return false;
-            }
-        } else if (strcmp(argv[i], "--seed") != 0 || !parse_number(argv[++i], &r->seed)) {
-            return false;
-        }
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual},
+        {"--device", .device = &r->device},
+        {"--seconds", .number = &r->seconds},
+        {"--seed", .number = &r->seed},
+    };
+    command_read("breathing", options, sizeof options / sizeof *options, argc, argv);
+    if (r->seconds == 0) {
+        command_refuse("it takes at least a second");
     }
-    return r->seconds > 0;
-}
-
-static void time_is_over(int signal_number) {
-    (void)signal_number;
-    static const char text[] = "breathing: hangs\n";
-    (void)!write(STDERR_FILENO, text, sizeof text - 1);
-    _exit(EXIT_TIME_IS_OVER);
 }
 
 int main(int argc, char **argv) {
     static worker w;
     request r = {.seconds = 10, .seed = 1};
-    if (!parse(&r, argc, argv)) {
-        (void)fprintf(stderr,
-                      "usage: breathing [--virtual | --device N] [--seconds N] [--seed N]\n");
-        return 2;
-    }
+    read_request(&r, argc, argv);
     meeting *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) {
-        return fail("the host has no memory left");
+        return command_end("the host has no memory left");
     }
     w.request = &r;
     w.at = at;
@@ -572,10 +529,9 @@ int main(int argc, char **argv) {
             _exit(live_alone(at, &r));
         }
         if (child < 0) {
-            return fail("no second process");
+            return command_end("no second process");
         }
     }
-    (void)signal(SIGALRM, time_is_over);
-    (void)alarm((unsigned)r.seconds * 2 + 60);
+    command_end_after(r.seconds * 2 + 60);
     return r.is_virtual ? run_virtual(&w) : run_cuda(&w, child);
 }

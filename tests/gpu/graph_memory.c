@@ -15,24 +15,22 @@
  * Prints one figure a line. Ends with 1 when anything is wrong, also when the other threads moved
  * no memory, because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/ending.h"
 #include "tests/support/graphs.h"
 #include "tests/support/painter.h"
+#include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
-    EXIT_BROKEN = 1,
-    EXIT_TIME_IS_OVER = 3,
-    EXIT_NO_DEVICE = 77,
     MOST_THREADS = 16,
     MOST_BLOCKS = 96, /* of one thread */
     SECONDS_IN_ALL = 540
@@ -54,19 +52,13 @@ typedef struct stage {
     ductile_allocator *allocator;
     uint64_t unit; /* size of the graphs' blocks */
     uint64_t limit;
-    painter painter;       /* of the thread with the graphs */
-    ductile_stream stream; /* captured */
-    ductile_stream other;  /* launched on, too */
-    _Atomic bool is_over;
+    painter painter;          /* of the thread with the graphs */
+    ductile_stream stream;    /* captured */
+    ductile_stream other;     /* launched on, too */
+    ending ending;            /* of the other threads */
     _Atomic uint64_t n_open;  /* other threads that have opened all they need */
     _Atomic uint64_t n_steps; /* of the other threads */
-    pthread_mutex_t lock;
-    char why[512]; /* the first complaint of another thread */
 } stage;
-
-static void print(const char *name, uint64_t value) {
-    (void)printf("%s %llu\n", name, (unsigned long long)value);
-}
 
 /* ---- The other threads --------------------------------------------------------------------- */
 
@@ -134,7 +126,7 @@ static const char *give_one(neighbour *n) {
 /* Live memory rises to a third of the limit for all threads together, and dips. */
 static const char *breathe(neighbour *n) {
     uint64_t share = n->s->limit / 2 / n->s->request->n_threads;
-    while (n->live_bytes < share && n->n_blocks < MOST_BLOCKS && !atomic_load(&n->s->is_over)) {
+    while (n->live_bytes < share && n->n_blocks < MOST_BLOCKS && !ending_is_over(&n->s->ending)) {
         TRY(take_one(n));
         if (n->n_blocks > 4 && rng_percent(&n->rng, 30)) {
             TRY(give_one(n));
@@ -170,7 +162,7 @@ static const char *be_neighbour(neighbour *n) {
         NEED_OK(dvmm_stream_create(n->s->graphs.driver, &n->streams[i]));
     }
     atomic_fetch_add(&n->s->n_open, 1);
-    while (!atomic_load(&n->s->is_over)) {
+    while (!ending_is_over(&n->s->ending)) {
         TRY(breathe(n));
         TRY(trim_or_check(n));
     }
@@ -198,15 +190,7 @@ static const char *judge_neighbour(neighbour *n) {
 static void *live_beside(void *user) {
     neighbour *n = user;
     const char *why = be_neighbour(n);
-    why = why == NULL ? judge_neighbour(n) : why;
-    if (why != NULL) {
-        (void)pthread_mutex_lock(&n->s->lock);
-        if (n->s->why[0] == '\0') {
-            (void)snprintf(n->s->why, sizeof(n->s->why), "%s", why);
-        }
-        (void)pthread_mutex_unlock(&n->s->lock);
-        atomic_store(&n->s->is_over, true);
-    }
+    ending_because(&n->s->ending, why == NULL ? judge_neighbour(n) : why);
     return NULL;
 }
 
@@ -291,7 +275,7 @@ static const char *launch_often(stage *s, const graph *g, const result *r, uint8
         TRY(launch_and_read(s, g, r, bits, i % 3 == 2 ? s->other : s->stream));
         NEED(memcmp(first, bits, 2 * s->unit) == 0, "launch %llu left other bits than the first",
              (unsigned long long)i + 1);
-        NEED(!atomic_load(&s->is_over), "%s", s->why);
+        TRY(ending_why(&s->ending));
     }
     return NULL;
 }
@@ -307,7 +291,7 @@ static const char *test_launches(stage *s) {
     free(bits);
     TRY(why);
     TRY(end_graph(s, pool, &g, &r));
-    print("launches_alike", s->request->launches);
+    command_figure("launches_alike", s->request->launches);
     return NULL;
 }
 
@@ -326,11 +310,11 @@ static const char *test_captures(stage *s, dvmm_capture_mode mode, const char *n
             why = launch_and_read(s, &g, &r, bits, s->stream);
         }
         why = why == NULL ? end_graph(s, pool, &g, &r) : why;
-        why = why == NULL && atomic_load(&s->is_over) ? s->why : why;
+        why = why == NULL ? ending_why(&s->ending) : why;
     }
     free(bits);
     TRY(why);
-    print(name, s->request->captures);
+    command_figure(name, s->request->captures);
     return NULL;
 }
 
@@ -359,17 +343,17 @@ static const char *with_neighbours(stage *s) {
             break;
         }
     }
-    while (atomic_load(&s->n_open) < n && !atomic_load(&s->is_over)) {
+    while (atomic_load(&s->n_open) < n && !ending_is_over(&s->ending)) {
         pass_time(); /* who opens a device loads kernels, which captures do not survive */
     }
     const char *why = n < s->request->n_threads ? "a thread cannot be made" : test_all(s);
-    atomic_store(&s->is_over, true);
+    ending_now(&s->ending);
     for (uint64_t i = 0; i < n; i++) {
         (void)pthread_join(threads[i], NULL);
         painter_close(&neighbours[i].painter);
     }
     TRY(why);
-    NEED(s->why[0] == '\0', "%s", s->why);
+    TRY(ending_why(&s->ending));
     for (uint64_t i = 0; i < n; i++) {
         NEED_OK(dvmm_stream_destroy(s->graphs.driver, neighbours[i].streams[0]));
         NEED_OK(dvmm_stream_destroy(s->graphs.driver, neighbours[i].streams[1]));
@@ -380,11 +364,11 @@ static const char *with_neighbours(stage *s) {
 static const char *judge(stage *s) {
     ductile_stats stats = {.struct_size = sizeof(stats)};
     NEED_OK(ductile_get_stats(s->allocator, &stats));
-    print("neighbours_breaths", atomic_load(&s->n_steps));
-    print("recycled_handles", stats.recycled_handles);
-    print("healed_handles", stats.healed_handles);
-    print("releases", stats.releases);
-    print("reserved_peak_bytes", stats.reserved_peak_bytes);
+    command_figure("neighbours_breaths", atomic_load(&s->n_steps));
+    command_figure("recycled_handles", stats.recycled_handles);
+    command_figure("healed_handles", stats.healed_handles);
+    command_figure("releases", stats.releases);
+    command_figure("reserved_peak_bytes", stats.reserved_peak_bytes);
     NEED(stats.live_blocks == 0, "blocks are live after all were freed");
     NEED(stats.quarantined_bytes == 0, "memory was lost");
     NEED(stats.recycled_handles > 0 && stats.healed_handles > 0 && stats.releases > 0,
@@ -416,13 +400,7 @@ static const char *open_all(stage *s) {
     s->unit = is_virtual ? (uint64_t)1 << 20 : (uint64_t)4 << 20;
     uint64_t usual = is_virtual ? (uint64_t)256 << 20 : (uint64_t)4 << 30;
     s->limit = s->request->limit != 0 ? s->request->limit : usual;
-    ductile_options options;
-    ductile_options_init(&options);
-    options.driver = is_virtual ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    options.virtual_gpu = s->graphs.virtual_gpu;
-    options.device = s->request->device;
-    options.limit_bytes = s->limit;
-    NEED_OK(ductile_create(&s->allocator, &options));
+    TRY(program_allocator(s->graphs.virtual_gpu, s->request->device, s->limit, &s->allocator));
     (void)printf("# %s, driver %s, seed %llu, %llu threads, limit %llu\n", caps->name,
                  caps->driver_version, (unsigned long long)s->request->seed,
                  (unsigned long long)s->request->n_threads, (unsigned long long)s->limit);
@@ -435,18 +413,7 @@ static const char *close_all(stage *s) {
     NEED_OK(dvmm_stream_destroy(s->graphs.driver, s->stream));
     NEED_OK(dvmm_stream_destroy(s->graphs.driver, s->other));
     dvmm_close(s->graphs.driver);
-    if (s->graphs.virtual_gpu != NULL) {
-        ductile_virtual_state state = {.struct_size = sizeof(state)};
-        char text[256] = "";
-        NEED_OK(ductile_virtual_get_state(s->graphs.virtual_gpu, &state));
-        ductile_virtual_last_violation(s->graphs.virtual_gpu, text, sizeof(text));
-        NEED(state.handles == 0 && state.mappings == 0 && state.reservations == 0,
-             "the device still holds memory");
-        NEED(state.violations == 0, "%llu violations, the last: %s",
-             (unsigned long long)state.violations, text);
-        ductile_virtual_destroy(s->graphs.virtual_gpu);
-    }
-    return NULL;
+    return program_close_virtual(s->graphs.virtual_gpu);
 }
 
 static const char *run(stage *s) {
@@ -458,93 +425,41 @@ static const char *run(stage *s) {
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static uint64_t *number_of_option(request *r, const char *option) {
-    if (strcmp(option, "--launches") == 0) {
-        return &r->launches;
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual},  {"--device", .device = &r->device},
+        {"--launches", .number = &r->launches}, {"--captures", .number = &r->captures},
+        {"--threads", .number = &r->n_threads}, {"--limit", .number = &r->limit},
+        {"--seed", .number = &r->seed},
+    };
+    command_read("graph_memory", options, sizeof options / sizeof *options, argc, argv);
+    if (r->n_threads < 1 || r->n_threads > MOST_THREADS || r->launches == 0) {
+        command_refuse("there are 1 to 16 threads, and launches");
     }
-    if (strcmp(option, "--captures") == 0) {
-        return &r->captures;
-    }
-    if (strcmp(option, "--threads") == 0) {
-        return &r->n_threads;
-    }
-    if (strcmp(option, "--limit") == 0) {
-        return &r->limit;
-    }
-    return strcmp(option, "--seed") == 0 ? &r->seed : NULL;
 }
 
-static bool parse_option(request *r, int argc, char **argv, int *i) {
-    const char *option = argv[*i];
-    if (strcmp(option, "--virtual") == 0) {
-        r->is_virtual = true;
-        return true;
-    }
-    if (*i + 1 == argc) {
-        return false;
-    }
-    const char *value = argv[++*i];
-    if (strcmp(option, "--device") == 0) {
-        r->device = atoi(value);
-        return true;
-    }
-    uint64_t *number = number_of_option(r, option);
-    if (number != NULL) {
-        *number = strtoull(value, NULL, 10);
-    }
-    return number != NULL;
-}
-
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (!parse_option(r, argc, argv, &i)) {
-            return false;
-        }
-    }
-    return r->n_threads >= 1 && r->n_threads <= MOST_THREADS && r->launches > 0;
-}
-
-static void time_is_over(int signal_number) {
-    static const char text[] = "graph_memory: out of time\n";
-    (void)signal_number;
-    ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
-    (void)written;
-    _exit(EXIT_TIME_IS_OVER);
-}
-
-static const char *open_device(stage *s, bool *is_absent) {
-    static char reason[512];
+static const char *open_device(stage *s) {
+    char reason[512];
     if (s->request->is_virtual) {
         return open_virtual(s);
     }
-    *is_absent =
-        dvmm_open_cuda(s->request->device, &s->graphs.driver, reason, sizeof(reason)) != DUCTILE_OK;
-    return *is_absent ? reason : NULL;
+    if (dvmm_open_cuda(s->request->device, &s->graphs.driver, reason, sizeof reason) !=
+        DUCTILE_OK) {
+        command_skip(reason);
+    }
+    return NULL;
 }
 
 int main(int argc, char **argv) {
-    static stage s = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    static stage s = {.ending = ENDING_INITIALIZER};
     request r = {.launches = 1000, .captures = 1000, .n_threads = 3, .seed = 30};
     s.request = &r;
-    if (!parse(&r, argc, argv)) {
-        (void)fprintf(stderr, "usage: graph_memory [--virtual | --device N] [--launches N] "
-                              "[--captures N] [--threads N] [--limit BYTES] [--seed N]\n");
-        return 2;
-    }
-    (void)signal(SIGALRM, time_is_over);
-    (void)alarm(SECONDS_IN_ALL);
-    bool is_absent = false;
-    const char *why = open_device(&s, &is_absent);
-    if (is_absent) {
-        (void)fprintf(stderr, "graph_memory: skipped: %s\n", why);
-        return EXIT_NO_DEVICE;
-    }
+    read_request(&r, argc, argv);
+    command_end_after(SECONDS_IN_ALL);
+    const char *why = open_device(&s);
     why = why == NULL ? run(&s) : why;
-    if (why != NULL) {
-        (void)fflush(stdout);
-        (void)fprintf(stderr, "graph_memory: %s (driver's code %d)\n", why, dvmm_last_code());
-        return EXIT_BROKEN;
+    if (why == NULL) {
+        (void)printf("passed\n");
     }
-    (void)printf("passed\n");
-    return 0;
+    return command_end(why);
 }

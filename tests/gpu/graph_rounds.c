@@ -15,6 +15,7 @@
  * when nothing was recycled, healed or trimmed, because then nothing was tested; 77 without a
  * device.
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/graphs.h"
 #include "tests/support/painter.h"
@@ -27,8 +28,6 @@
 #include <string.h>
 
 enum {
-    EXIT_BROKEN = 1,
-    EXIT_NO_DEVICE = 77,
     MOST_THREADS = 8,
     MOST_BLOCKS = 96, /* live at one time, of one thread */
     N_TEMPORARIES = 12,
@@ -349,42 +348,29 @@ static const char *run(rig *t) {
     return close_rig(t);
 }
 
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i += 2) {
-        uint64_t value = i + 1 < argc ? strtoull(argv[i + 1], NULL, 10) : 0;
-        if (i + 1 < argc && strcmp(argv[i], "--device") == 0) {
-            r->device = (int)value;
-        } else if (i + 1 < argc && strcmp(argv[i], "--launches") == 0) {
-            r->launches = value;
-        } else if (i + 1 < argc && strcmp(argv[i], "--captures") == 0) {
-            r->captures = value;
-        } else if (i + 1 < argc && strcmp(argv[i], "--threads") == 0) {
-            r->threads = value;
-        } else {
-            return false;
-        }
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--device", .device = &r->device},
+        {"--launches", .number = &r->launches},
+        {"--captures", .number = &r->captures},
+        {"--threads", .number = &r->threads},
+    };
+    command_read("graph_rounds", options, sizeof options / sizeof *options, argc, argv);
+    if (r->threads < 1 || r->threads > MOST_THREADS || r->launches < 2) {
+        command_refuse("there are 1 to 8 threads, and at least two launches");
     }
-    return r->threads >= 1 && r->threads <= MOST_THREADS && r->launches >= 2;
 }
 
 int main(int argc, char **argv) {
     static rig t = {.request = {.launches = 1000, .captures = 1000, .threads = 3}};
     char reason[512] = "";
-    if (!parse(&t.request, argc, argv)) {
-        (void)fprintf(stderr, "usage: graph_rounds [--device N] [--launches N] [--captures N] "
-                              "[--threads N]\n");
-        return EXIT_BROKEN;
-    }
+    read_request(&t.request, argc, argv);
     if (dvmm_open_cuda(t.request.device, &t.driver, reason, sizeof reason) != DUCTILE_OK) {
-        (void)fprintf(stderr, "graph_rounds: skipped: %s\n", reason);
-        return EXIT_NO_DEVICE;
+        command_skip(reason);
     }
     const char *why = run(&t);
-    (void)fflush(stdout);
-    if (why != NULL) {
-        (void)fprintf(stderr, "graph_rounds: %s (driver's code %d)\n", why, dvmm_last_code());
-        return EXIT_BROKEN;
+    if (why == NULL) {
+        (void)printf("passed\n");
     }
-    (void)printf("passed\n");
-    return 0;
+    return command_end(why);
 }

@@ -13,23 +13,16 @@
  * Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was recycled
  * or healed, because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/painter.h"
+#include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 
-#include <ductile_virtual.h>
-
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
-    EXIT_BROKEN = 1,
-    EXIT_TIME_IS_OVER = 3,
-    EXIT_NO_DEVICE = 77,
     MOST_STREAMS = 16,
     MOST_BLOCKS = 8192,
     MOST_BYTES = 768 << 20, /* of a block */
@@ -228,28 +221,24 @@ static const char *run_cycles(churn *c) {
 
 /* ---- Reporting ----------------------------------------------------------------------------- */
 
-static void print(const char *name, uint64_t value) {
-    (void)printf("%s %llu\n", name, (unsigned long long)value);
-}
-
 static const char *judge(churn *c) {
     ductile_stats stats = {.struct_size = sizeof(stats)};
     uint64_t mismatches = 0;
     TRY(painter_mismatches(&c->painter, &mismatches));
     NEED_OK(ductile_get_stats(c->allocator, &stats));
-    print("cycles", c->cycles);
-    print("ops", c->allocs + c->frees);
-    print("painted_bytes", c->painted_bytes);
-    print("shared_blocks", c->shared);
-    print("refused_allocs", c->refusals);
-    print("reserved_peak_bytes", stats.reserved_peak_bytes);
-    print("recycled_handles", stats.recycled_handles);
-    print("healed_handles", stats.healed_handles);
-    print("creates", stats.creates);
-    print("stream_syncs", stats.stream_syncs);
-    print("quarantined_bytes", stats.quarantined_bytes);
-    print("checks_passed", c->checks);
-    print("mismatches", mismatches);
+    command_figure("cycles", c->cycles);
+    command_figure("ops", c->allocs + c->frees);
+    command_figure("painted_bytes", c->painted_bytes);
+    command_figure("shared_blocks", c->shared);
+    command_figure("refused_allocs", c->refusals);
+    command_figure("reserved_peak_bytes", stats.reserved_peak_bytes);
+    command_figure("recycled_handles", stats.recycled_handles);
+    command_figure("healed_handles", stats.healed_handles);
+    command_figure("creates", stats.creates);
+    command_figure("stream_syncs", stats.stream_syncs);
+    command_figure("quarantined_bytes", stats.quarantined_bytes);
+    command_figure("checks_passed", c->checks);
+    command_figure("mismatches", mismatches);
     NEED(mismatches == 0, "%llu words or windows did not keep their pattern",
          (unsigned long long)mismatches);
     NEED(stats.reserved_peak_bytes <= c->limit, "the limit was not kept");
@@ -264,14 +253,7 @@ static const char *judge(churn *c) {
 /* ---- Allocators that come and go ----------------------------------------------------------- */
 
 static const char *make_allocator(churn *c) {
-    ductile_options options;
-    ductile_options_init(&options);
-    options.driver = c->virtual_gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    options.virtual_gpu = c->virtual_gpu;
-    options.device = c->request->device;
-    options.limit_bytes = c->limit;
-    NEED_OK(ductile_create(&c->allocator, &options));
-    return NULL;
+    return program_allocator(c->virtual_gpu, c->request->device, c->limit, &c->allocator);
 }
 
 static const char *destroy_allocator(churn *c) {
@@ -314,7 +296,7 @@ static const char *run_lives(churn *c, uint64_t before) {
     for (int i = 0; i < ROUNDS_OF_LIFE; i++) {
         TRY(live_and_go(c));
         TRY(free_bytes_now(c, &now));
-        print("free_after_destroy", now);
+        command_figure("free_after_destroy", now);
         first = i == 0 ? now : first;
         NEED(now + first_may_keep >= before, "round %d did not give its memory back", i);
         NEED(now + later_may_keep >= first, "free memory shrinks from round to round");
@@ -362,7 +344,7 @@ static const char *run(churn *c) {
     uint64_t before = 0;
     TRY(open_all(c));
     TRY(free_bytes_now(c, &before));
-    print("free_before", before);
+    command_figure("free_before", before);
     TRY(make_allocator(c));
     TRY(run_cycles(c));
     TRY(judge(c));
@@ -378,112 +360,49 @@ static const char *close_all(churn *c) {
         NEED_OK(dvmm_stream_destroy(c->driver, c->streams[i]));
     }
     dvmm_close(c->driver);
-    if (c->virtual_gpu != NULL) {
-        ductile_virtual_state state = {.struct_size = sizeof(state)};
-        NEED_OK(ductile_virtual_get_state(c->virtual_gpu, &state));
-        NEED(state.handles == 0 && state.mappings == 0 && state.reservations == 0,
-             "the device still holds memory");
-        char violation[256] = "";
-        ductile_virtual_last_violation(c->virtual_gpu, violation, sizeof(violation));
-        NEED(state.violations == 0, "%llu violations, the last: %s",
-             (unsigned long long)state.violations, violation);
-        ductile_virtual_destroy(c->virtual_gpu);
-    }
-    return NULL;
+    return program_close_virtual(c->virtual_gpu);
 }
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static uint64_t *number_of_option(request *r, const char *option) {
-    if (strcmp(option, "--seconds") == 0) {
-        return &r->seconds;
-    }
-    if (strcmp(option, "--cycles") == 0) {
-        return &r->cycles;
-    }
-    if (strcmp(option, "--streams") == 0) {
-        return &r->n_streams;
-    }
-    if (strcmp(option, "--limit") == 0) {
-        return &r->limit;
-    }
-    return strcmp(option, "--seed") == 0 ? &r->seed : NULL;
-}
-
-static bool parse_option(request *r, int argc, char **argv, int *i) {
-    if (strcmp(argv[*i], "--virtual") == 0) {
-        r->is_virtual = true;
-        return true;
-    }
-    const char *option = argv[*i];
-    if (*i + 1 == argc) {
-        return false;
-    }
-    const char *value = argv[++*i];
-    if (strcmp(option, "--device") == 0) {
-        r->device = atoi(value);
-        return true;
-    }
-    uint64_t *number = number_of_option(r, option);
-    if (number != NULL) {
-        *number = strtoull(value, NULL, 10);
-    }
-    return number != NULL;
-}
-
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (!parse_option(r, argc, argv, &i)) {
-            return false;
-        }
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual},  {"--device", .device = &r->device},
+        {"--seconds", .number = &r->seconds},   {"--cycles", .number = &r->cycles},
+        {"--streams", .number = &r->n_streams}, {"--limit", .number = &r->limit},
+        {"--seed", .number = &r->seed},
+    };
+    command_read("pattern_churn", options, sizeof options / sizeof *options, argc, argv);
+    if (r->n_streams < 1 || r->n_streams > MOST_STREAMS) {
+        command_refuse("there are 1 to 16 streams");
     }
     if (r->cycles == 0) {
         r->cycles = r->is_virtual ? 40 : UINT64_MAX;
     }
-    return r->n_streams >= 1 && r->n_streams <= MOST_STREAMS;
 }
 
-static void time_is_over(int signal_number) {
-    static const char text[] = "pattern_churn: out of time\n";
-    (void)signal_number;
-    ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
-    (void)written;
-    _exit(EXIT_TIME_IS_OVER);
-}
-
-static int run_and_close(churn *c) {
-    const char *why = run(c);
-    why = why == NULL ? close_all(c) : why;
-    if (why != NULL) {
-        (void)fflush(stdout);
-        (void)fprintf(stderr, "pattern_churn: %s (driver's code %d)\n", why, dvmm_last_code());
-        return EXIT_BROKEN;
+static const char *open_device(churn *c) {
+    char reason[512];
+    if (c->request->is_virtual) {
+        return open_virtual(c);
     }
-    (void)printf("passed\n");
-    return 0;
+    if (dvmm_open_cuda(c->request->device, &c->driver, reason, sizeof reason) != DUCTILE_OK) {
+        command_skip(reason);
+    }
+    return NULL;
 }
 
 int main(int argc, char **argv) {
     static churn c;
     request r = {.seconds = 60, .n_streams = 4, .seed = 20};
-    char reason[512];
     c.request = &r;
-    if (!parse(&r, argc, argv)) {
-        (void)fprintf(stderr, "usage: pattern_churn [--virtual | --device N] [--seconds N] "
-                              "[--cycles N] [--streams N] [--limit BYTES] [--seed N]\n");
-        return 2;
+    read_request(&r, argc, argv);
+    command_end_after(r.seconds * 2 + 120);
+    const char *why = open_device(&c);
+    why = why == NULL ? run(&c) : why;
+    why = why == NULL ? close_all(&c) : why;
+    if (why == NULL) {
+        (void)printf("passed\n");
     }
-    (void)signal(SIGALRM, time_is_over);
-    (void)alarm((unsigned)r.seconds * 2 + 120);
-    if (r.is_virtual) {
-        const char *why = open_virtual(&c);
-        if (why != NULL) {
-            (void)fprintf(stderr, "pattern_churn: %s\n", why);
-            return EXIT_BROKEN;
-        }
-    } else if (dvmm_open_cuda(r.device, &c.driver, reason, sizeof(reason)) != DUCTILE_OK) {
-        (void)fprintf(stderr, "pattern_churn: skipped: %s\n", reason);
-        return EXIT_NO_DEVICE;
-    }
-    return run_and_close(&c);
+    return command_end(why);
 }

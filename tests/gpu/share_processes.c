@@ -22,6 +22,7 @@
  * With --virtual each process has a virtual GPU of its own: then only what the two say to each
  * other is tested, and bytes are compared in the process that wrote them.
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/two_ends.h"
 #include "vmm/driver.h"
@@ -35,20 +36,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum {
-    EXIT_BROKEN = 1,
-    EXIT_NO_DEVICE = 77,
-    SECONDS_PER_WORD = 60,
-    SLACK_BYTES = 64 << 20,
-    MOST_DEATHS = 256
-};
+enum { SECONDS_PER_WORD = 60, SLACK_BYTES = 64 << 20, MOST_DEATHS = 256 };
 
 typedef struct request {
     bool is_virtual;
     int device;
     int import_device; /* -1: the same */
-    unsigned rounds;
-    unsigned deaths;
+    uint64_t rounds;
+    uint64_t deaths;
 } request;
 
 /* One process: its allocator, and a driver for bytes. */
@@ -73,8 +68,7 @@ static const char *open_driver(side *s) {
                                 ? dvmm_open_virtual(s->gpu, &s->driver)
                                 : dvmm_open_cuda(s->device, &s->driver, reason, sizeof reason);
     if (status != DUCTILE_OK) {
-        (void)fprintf(stderr, "share_processes: skipped: %s\n", reason);
-        exit(EXIT_NO_DEVICE);
+        command_skip(reason);
     }
     return NULL;
 }
@@ -234,7 +228,7 @@ static size_t descriptors_now(const side *s) {
 }
 
 /* The first one makes what is made once and kept; the others may leave nothing behind. */
-static const char *repeat(side *s, unsigned n, const char *(*once)(side *s, unsigned i)) {
+static const char *repeat(side *s, uint64_t n, const char *(*once)(side *s, unsigned i)) {
     TRY(once(s, 0));
     size_t descriptors = descriptors_now(s);
     uint64_t addresses = dvmm_range_process_total();
@@ -351,7 +345,7 @@ static int play(side *s, role who, part what) {
     why = why == NULL ? close_side(s) : why;
     if (why != NULL) {
         (void)fprintf(stderr, "share_processes: %s: %s\n", name_of(who), why);
-        _exit(EXIT_BROKEN); /* what is not given back is not the news */
+        _exit(COMMAND_BROKEN); /* what is not given back is not the news */
     }
     return 0;
 }
@@ -375,7 +369,7 @@ static void close_ends(const lines *l, int which) {
     }
 }
 
-static bool open_lines(lines *l, unsigned n) {
+static bool open_lines(lines *l, uint64_t n) {
     for (l->n = 0; l->n < n; l->n++) {
         int ends[2];
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -405,13 +399,13 @@ static pid_t start(const request *r, const lines *l, int which, unsigned i, role
 static int wait_for(pid_t pid) {
     int status = 0;
     bool ended = pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status);
-    return ended ? WEXITSTATUS(status) : EXIT_BROKEN;
+    return ended ? WEXITSTATUS(status) : COMMAND_BROKEN;
 }
 
 static int run_pair(const request *r) {
     static lines l;
     if (!open_lines(&l, 1)) {
-        return EXIT_BROKEN;
+        return COMMAND_BROKEN;
     }
     pid_t out = start(r, &l, 0, 0, EXPORTER, export_rounds);
     pid_t in = start(r, &l, 1, 0, IMPORTER, import_rounds);
@@ -420,7 +414,7 @@ static int run_pair(const request *r) {
     int first = wait_for(out);
     int second = wait_for(in);
     if (first == 0 && second == 0) {
-        (void)printf("rounds | %u | fine\n", r->rounds);
+        (void)printf("rounds | %llu | fine\n", (unsigned long long)r->rounds);
     }
     return first != 0 ? first : second;
 }
@@ -434,7 +428,7 @@ static int run_deaths(const request *r, role who_dies, part die, part outlive) {
         return 0;
     }
     if (!open_lines(&l, r->deaths)) {
-        return EXIT_BROKEN;
+        return COMMAND_BROKEN;
     }
     pid_t survivor = start(r, &l, 0, 0, who_dies == EXPORTER ? IMPORTER : EXPORTER, outlive);
     close_ends(&l, 0);
@@ -447,27 +441,23 @@ static int run_deaths(const request *r, role who_dies, part die, part outlive) {
     int survived = wait_for(survivor);
     code = code != 0 ? code : survived;
     if (code == 0) {
-        (void)printf("%s dies first | %u times | fine\n", name_of(who_dies), r->deaths);
+        (void)printf("%s dies first | %llu times | fine\n", name_of(who_dies),
+                     (unsigned long long)r->deaths);
     }
     return code;
 }
 
 /* ---- The device beside them ---------------------------------------------------------------- */
 
-static _Noreturn void skip(const char *why) {
-    (void)fprintf(stderr, "share_processes: skipped: %s\n", why);
-    exit(EXIT_NO_DEVICE);
-}
-
 static void need_reach(const request *r, dvmm_driver *exporter) {
     char reason[512];
     bool can = false;
     dvmm_driver *importer = NULL;
     if (dvmm_open_cuda(r->import_device, &importer, reason, sizeof reason) != DUCTILE_OK) {
-        skip(reason);
+        command_skip(reason);
     }
     if (dvmm_can_access_peer(exporter, r->import_device, &can) != DUCTILE_OK || !can) {
-        skip("the importer's device cannot reach memory of the exporter's");
+        command_skip("the importer's device cannot reach memory of the exporter's");
     }
     dvmm_close(importer);
 }
@@ -479,7 +469,7 @@ static int look_at_devices(const request *r, int out) {
     uint64_t total = 0;
     dvmm_driver *driver = NULL;
     if (dvmm_open_cuda(r->device, &driver, reason, sizeof reason) != DUCTILE_OK) {
-        skip(reason);
+        command_skip(reason);
     }
     if (is_crossing(r)) {
         need_reach(r, driver);
@@ -488,7 +478,7 @@ static int look_at_devices(const request *r, int out) {
     dvmm_close(driver);
     return is_known && write(out, &free_bytes, sizeof free_bytes) == sizeof free_bytes
                ? 0
-               : EXIT_BROKEN;
+               : COMMAND_BROKEN;
 }
 
 /* What the exporter's device has free while none of the others is there. */
@@ -499,7 +489,7 @@ static int ask_free(const request *r, uint64_t *out) {
         return 0;
     }
     if (pipe(ends) != 0) {
-        return EXIT_BROKEN;
+        return COMMAND_BROKEN;
     }
     pid_t pid = fork();
     if (pid == 0) {
@@ -508,7 +498,7 @@ static int ask_free(const request *r, uint64_t *out) {
     (void)close(ends[1]);
     int code = wait_for(pid);
     if (code == 0 && read(ends[0], out, sizeof *out) != sizeof *out) {
-        code = EXIT_BROKEN;
+        code = COMMAND_BROKEN;
     }
     (void)close(ends[0]);
     return code;
@@ -520,7 +510,7 @@ static int compare_free(const request *r, uint64_t before) {
     const char *why = code == 0 ? expect_free(after, before) : "the device cannot be asked";
     if (why != NULL) {
         (void)fprintf(stderr, "share_processes: after all: %s\n", why);
-        return EXIT_BROKEN;
+        return COMMAND_BROKEN;
     }
     if (!r->is_virtual) {
         (void)printf("free on the device | %llu before | %llu after\n", (unsigned long long)before,
@@ -540,39 +530,23 @@ static int run_all(const request *r) {
 
 /* ---- The command line ---------------------------------------------------------------------- */
 
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i];
-        if (strcmp(name, "--virtual") == 0) {
-            r->is_virtual = true;
-            continue;
-        }
-        if (i + 1 == argc) {
-            return false;
-        }
-        unsigned value = (unsigned)strtoul(argv[++i], NULL, 10);
-        if (strcmp(name, "--device") == 0) {
-            r->device = (int)value;
-        } else if (strcmp(name, "--import-device") == 0) {
-            r->import_device = (int)value;
-        } else if (strcmp(name, "--rounds") == 0) {
-            r->rounds = value;
-        } else if (strcmp(name, "--deaths") == 0) {
-            r->deaths = value;
-        } else {
-            return false;
-        }
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual},
+        {"--device", .device = &r->device},
+        {"--import-device", .device = &r->import_device},
+        {"--rounds", .number = &r->rounds},
+        {"--deaths", .number = &r->deaths},
+    };
+    command_read("share_processes", options, sizeof options / sizeof *options, argc, argv);
+    if (r->rounds == 0 || r->rounds > UINT32_MAX || r->deaths > MOST_DEATHS) {
+        command_refuse("too few or too many rounds or deaths");
     }
-    return r->rounds > 0 && r->deaths <= MOST_DEATHS;
 }
 
 int main(int argc, char **argv) {
     request r = {.import_device = -1, .rounds = 1000, .deaths = 10};
-    if (!parse(&r, argc, argv)) {
-        (void)fprintf(stderr, "usage: share_processes [--virtual] [--device N] "
-                              "[--import-device N] [--rounds N] [--deaths N]\n");
-        return 2;
-    }
+    read_request(&r, argc, argv);
     (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     return run_all(&r);
 }

@@ -17,26 +17,22 @@
  * The virtual GPU knows who may reach an address, but only its own device does work: there both
  * paint with the same one, and no kernel is made to fail.
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/painter.h"
+#include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 
 #include <ductile_share.h>
-#include <ductile_virtual.h>
 
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-    EXIT_BROKEN = 1,
-    EXIT_TIME_IS_OVER = 3,
-    EXIT_NO_DEVICE = 77,
     MOST_BLOCKS = 1024,
     STEPS_PER_CYCLE = 400,
     LEAST_CYCLES = 12, /* one of everything that a cycle may bring */
@@ -47,8 +43,8 @@ static const ductile_pool_id pool = {7, 0};
 
 typedef struct request {
     bool is_virtual;
-    uint64_t device;
-    uint64_t peer;
+    int device;
+    int peer;
     uint64_t seconds;
     uint64_t seed;
 } request;
@@ -81,11 +77,6 @@ typedef struct pair {
 
 /* ---- Opening and closing ------------------------------------------------------------------- */
 
-static _Noreturn void skip(const char *why) {
-    (void)fprintf(stderr, "two_gpus: skipped: %s\n", why);
-    exit(EXIT_NO_DEVICE);
-}
-
 static const char *open_virtual(pair *p) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
@@ -105,12 +96,12 @@ static const char *open_cuda(pair *p) {
     char reason[512];
     if (dvmm_open_cuda(p->owner.device, &p->owner.driver, reason, sizeof reason) != DUCTILE_OK ||
         dvmm_open_cuda(p->peer.device, &p->peer.driver, reason, sizeof reason) != DUCTILE_OK) {
-        skip(reason);
+        command_skip(reason);
     }
     bool can = false;
     NEED_OK(dvmm_can_access_peer(p->owner.driver, p->peer.device, &can));
     if (!can) {
-        skip("the second device cannot reach memory of the first");
+        command_skip("the second device cannot reach memory of the first");
     }
     return NULL;
 }
@@ -122,28 +113,17 @@ static const char *open_hands(hands *h) {
     return NULL;
 }
 
-static const char *open_allocator(pair *p) {
-    ductile_options options;
-    ductile_options_init(&options);
-    options.driver = p->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    options.virtual_gpu = p->gpu;
-    options.device = p->gpu != NULL ? 0 : p->owner.device;
-    options.limit_bytes = p->limit;
-    NEED_OK(ductile_create(&p->a, &options));
-    return NULL;
-}
-
 static const char *open_all(pair *p, const request *r) {
     *p = (pair){.request = r, .rng = rng_seeded(r->seed), .next_id = 1};
-    p->owner.device = r->is_virtual ? 0 : (int)r->device;
-    p->peer.device = r->is_virtual ? 1 : (int)r->peer;
+    p->owner.device = r->is_virtual ? 0 : r->device;
+    p->peer.device = r->is_virtual ? 1 : r->peer;
     TRY(r->is_virtual ? open_virtual(p) : open_cuda(p));
     p->granule = dvmm_get_caps(p->owner.driver)->granule_bytes;
     p->limit = r->is_virtual ? 512 * DTI_MIB : 2048 * DTI_MIB;
     TRY(open_hands(&p->owner));
     TRY(open_hands(&p->peer));
     NEED_OK(dvmm_mem_alloc(p->peer.driver, COPY_BYTES, &p->far));
-    return open_allocator(p);
+    return program_allocator(p->gpu, p->owner.device, p->limit, &p->a);
 }
 
 static const char *close_hands(hands *h) {
@@ -162,16 +142,7 @@ static const char *close_all(pair *p) {
         dvmm_close(p->peer.driver);
     }
     dvmm_close(p->owner.driver);
-    if (p->gpu != NULL) {
-        char violation[256] = "";
-        ductile_virtual_state state = {.struct_size = sizeof state};
-        NEED_OK(ductile_virtual_get_state(p->gpu, &state));
-        ductile_virtual_last_violation(p->gpu, violation, sizeof violation);
-        NEED(state.handles == 0 && state.mappings == 0, "the device still holds memory");
-        NEED(state.violations == 0, "the device saw a violation: %s", violation);
-        ductile_virtual_destroy(p->gpu);
-    }
-    return NULL;
+    return program_close_virtual(p->gpu);
 }
 
 /* ---- Who may reach what -------------------------------------------------------------------- */
@@ -451,22 +422,18 @@ static const char *begin(pair *p) {
     return expect_no_mismatch(p);
 }
 
-static void print(const char *name, uint64_t value) {
-    (void)printf("%s %llu\n", name, (unsigned long long)value);
-}
-
 static const char *judge(const pair *p) {
     ductile_stats s = {.struct_size = sizeof s};
     NEED_OK(ductile_get_stats(p->a, &s));
-    print("cycles", p->cycles);
-    print("ops", p->ops);
-    print("granules_asked", p->granules_asked);
-    print("let_in_again", p->enables);
-    print("pauses", p->pauses);
-    print("copies", p->copies);
-    print("recycled_handles", s.recycled_handles);
-    print("healed_handles", s.healed_handles);
-    print("creates", s.creates);
+    command_figure("cycles", p->cycles);
+    command_figure("ops", p->ops);
+    command_figure("granules_asked", p->granules_asked);
+    command_figure("let_in_again", p->enables);
+    command_figure("pauses", p->pauses);
+    command_figure("copies", p->copies);
+    command_figure("recycled_handles", s.recycled_handles);
+    command_figure("healed_handles", s.healed_handles);
+    command_figure("creates", s.creates);
     NEED(s.recycled_handles > 0 && s.healed_handles > 0,
          "no handle was recycled, or none healed: nothing was tested");
     return NULL;
@@ -485,7 +452,7 @@ static const char *run(pair *p) {
     TRY(judge(p));
     const char *why = free_under_the_peer_often(p);
     NEED(why == NULL, "with the peer's stream recorded: %s", why);
-    print("freed_under_the_peer", 50);
+    command_figure("freed_under_the_peer", 50);
     return NULL;
 }
 
@@ -513,81 +480,44 @@ static int try_in_own_process(const request *r) {
     if (child == 0) {
         const char *why = open_all(&p, r);
         why = why == NULL ? try_the_door(&p) : why;
-        if (why != NULL) {
-            (void)fprintf(stderr, "two_gpus: %s\n", why);
-        }
+        int code = command_end(why);
         (void)fflush(stdout);
-        _exit(why == NULL ? 0 : EXIT_BROKEN);
+        _exit(code);
     }
     int status = 0;
     bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
-    return ended ? WEXITSTATUS(status) : EXIT_BROKEN;
+    return ended ? WEXITSTATUS(status) : COMMAND_BROKEN;
 }
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static bool parse_option(request *r, const char *name, const char *text) {
-    char *end = NULL;
-    uint64_t value = strtoull(text, &end, 10);
-    if (end == text || *end != '\0') {
-        return false;
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual}, {"--device", .device = &r->device},
+        {"--peer", .device = &r->peer},        {"--seconds", .number = &r->seconds},
+        {"--seed", .number = &r->seed},
+    };
+    command_read("two_gpus", options, sizeof options / sizeof *options, argc, argv);
+    if (r->device == r->peer) {
+        command_refuse("the two are the same device");
     }
-    if (strcmp(name, "--device") == 0) {
-        r->device = value;
-    } else if (strcmp(name, "--peer") == 0) {
-        r->peer = value;
-    } else if (strcmp(name, "--seconds") == 0) {
-        r->seconds = value;
-    } else if (strcmp(name, "--seed") == 0) {
-        r->seed = value;
-    } else {
-        return false;
-    }
-    return true;
-}
-
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--virtual") == 0) {
-            r->is_virtual = true;
-        } else if (i + 1 == argc || !parse_option(r, argv[i], argv[i + 1])) {
-            return false;
-        } else {
-            i++;
-        }
-    }
-    return r->device != r->peer;
-}
-
-static void time_is_over(int signal_number) {
-    static const char text[] = "two_gpus: hangs\n";
-    (void)signal_number;
-    (void)!write(STDERR_FILENO, text, sizeof text - 1);
-    _exit(EXIT_TIME_IS_OVER);
 }
 
 int main(int argc, char **argv) {
     static pair p;
     request r = {.peer = 1, .seconds = 15, .seed = 1};
-    if (!parse(&r, argc, argv)) {
-        (void)fprintf(stderr, "usage: two_gpus [--virtual] [--device N] [--peer N] [--seconds N] "
-                              "[--seed N]\n");
-        return 2;
-    }
+    read_request(&r, argc, argv);
     (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    (void)signal(SIGALRM, time_is_over);
-    (void)alarm((unsigned)r.seconds * 2 + 120);
-    int code = r.is_virtual ? 0 : try_in_own_process(&r);
-    if (code != 0) {
+    command_end_after(r.seconds * 2 + 120);
+    int code = r.is_virtual ? COMMAND_PASSED : try_in_own_process(&r);
+    if (code != COMMAND_PASSED) {
         return code;
     }
     const char *why = open_all(&p, &r);
     why = why == NULL ? run(&p) : why;
     why = why == NULL ? close_all(&p) : why;
-    if (why != NULL) {
-        (void)fprintf(stderr, "two_gpus: %s (driver's code %d)\n", why, dvmm_last_code());
-        return EXIT_BROKEN;
+    if (why == NULL) {
+        (void)printf("passed\n");
     }
-    (void)printf("passed\n");
-    return 0;
+    return command_end(why);
 }

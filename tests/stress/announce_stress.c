@@ -7,7 +7,9 @@
  *
  *     announce_stress [--seconds N] [--seed N]
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/ending.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/rng.h"
 #include "tests/support/shadow.h"
@@ -15,7 +17,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { N_WORKERS = 3, MOST_LIVE = 12 };
@@ -26,17 +27,17 @@ typedef struct worker {
     pthread_t thread;
     rng r;
     ductile_stream stream;
-    const char *why;
-    char text[256];
+    const char *(*act)(struct worker *self);
 } worker;
 
 static fixture f;
 static shadow s;
 static time_t end;
+static ending first = ENDING_INITIALIZER; /* complaint of a thread */
 static _Atomic uint64_t n_refused;
 
 static bool goes_on(void) {
-    return time(NULL) < end;
+    return time(NULL) < end && !ending_is_over(&first);
 }
 
 /* Inside a callback only what a free block serves is given. */
@@ -127,42 +128,26 @@ static const char *pause_again_and_again(worker *w) {
     return NULL;
 }
 
-static void finish(worker *w, const char *why) {
-    if (why != NULL) {
-        (void)snprintf(w->text, sizeof w->text, "%s", why);
-        w->why = w->text;
-    }
-}
-
-static void *run_churn(void *self) {
-    finish(self, churn(self));
-    return NULL;
-}
-
-static void *run_trim(void *self) {
-    finish(self, trim_again_and_again(self));
-    return NULL;
-}
-
-static void *run_pause(void *self) {
-    finish(self, pause_again_and_again(self));
+static void *run_worker(void *self) {
+    worker *w = self;
+    ending_because(&first, w->act(w));
     return NULL;
 }
 
 static const char *run_threads(uint64_t seed) {
     static worker workers[N_WORKERS + 2];
     for (int i = 0; i < N_WORKERS + 2; i++) {
-        void *(*what)(void *) = i < N_WORKERS ? run_churn : i == N_WORKERS ? run_trim : run_pause;
         workers[i].r = rng_seeded(seed + (uint64_t)i);
         workers[i].stream = f.streams[i];
-        NEED(pthread_create(&workers[i].thread, NULL, what, &workers[i]) == 0, "no thread");
+        workers[i].act = i < N_WORKERS    ? churn
+                         : i == N_WORKERS ? trim_again_and_again
+                                          : pause_again_and_again;
+        NEED(pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0, "no thread");
     }
-    const char *why = NULL;
     for (int i = 0; i < N_WORKERS + 2; i++) {
         (void)pthread_join(workers[i].thread, NULL);
-        why = why == NULL ? workers[i].why : why;
     }
-    return why;
+    return ending_why(&first);
 }
 
 static const char *run(uint64_t seed) {
@@ -189,20 +174,9 @@ static const char *run(uint64_t seed) {
 int main(int argc, char **argv) {
     uint64_t seconds = 3;
     uint64_t seed = 1;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        uint64_t *which = strcmp(argv[i], "--seconds") == 0 ? &seconds
-                          : strcmp(argv[i], "--seed") == 0  ? &seed
-                                                            : NULL;
-        if (which == NULL) {
-            (void)fprintf(stderr, "usage: announce_stress [--seconds N] [--seed N]\n");
-            return 2;
-        }
-        *which = strtoull(argv[i + 1], NULL, 10);
-    }
+    const command_option options[] = {{"--seconds", .number = &seconds},
+                                      {"--seed", .number = &seed}};
+    command_read("announce_stress", options, 2, argc, argv);
     end = time(NULL) + (time_t)seconds;
-    const char *why = run(seed);
-    if (why != NULL) {
-        (void)fprintf(stderr, "announce_stress: %s\n", why);
-    }
-    return why == NULL ? 0 : 1;
+    return command_end(run(seed));
 }

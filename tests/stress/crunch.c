@@ -12,7 +12,9 @@
  */
 #include "tests/support/audit.h"
 #include "tests/support/claims.h"
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/ending.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
@@ -40,20 +42,9 @@ typedef struct round_of_play {
     fixture f;
     claims *claims;
     _Atomic(held *) slots[N_SLOTS];
-    _Atomic bool is_over;
+    ending ending;
     _Atomic uint64_t n_served, n_refused, n_asked;
-    pthread_mutex_t lock;
-    char why[1024]; /* the first complaint */
 } play;
-
-static void stop_with(play *p, const char *why) {
-    (void)pthread_mutex_lock(&p->lock);
-    if (p->why[0] == '\0') {
-        (void)snprintf(p->why, sizeof p->why, "%s", why);
-    }
-    (void)pthread_mutex_unlock(&p->lock);
-    atomic_store(&p->is_over, true);
-}
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
@@ -124,9 +115,7 @@ static uint64_t free_what_lies_about(void *user, ductile_allocator *a, uint64_t 
         ductile_free(a, address) != DUCTILE_OK) {
         why = "a callback could not free its own block";
     }
-    if (why != NULL) {
-        stop_with(p, why);
-    }
+    ending_because(&p->ending, why);
     return bytes;
 }
 
@@ -167,12 +156,10 @@ static void *play_on(void *user) {
     player *me = user;
     const char *why = NULL;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < N_OPS && why == NULL && !atomic_load(&me->p->is_over); i++) {
+    for (size_t i = 0; i < N_OPS && why == NULL && !ending_is_over(&me->p->ending); i++) {
         why = rng_percent(&me->r, 70) ? want(me) : drop_one(me->p, &me->r, &bytes);
     }
-    if (why != NULL) {
-        stop_with(me->p, why);
-    }
+    ending_because(&me->p->ending, why);
     return NULL;
 }
 
@@ -218,12 +205,10 @@ static const char *disturb(const play *p, rng *r) {
 static void *disturb_on(void *user) {
     player *me = user;
     const char *why = NULL;
-    while (why == NULL && !atomic_load(&me->p->is_over)) {
+    while (why == NULL && !ending_is_over(&me->p->ending)) {
         why = disturb(me->p, &me->r);
     }
-    if (why != NULL) {
-        stop_with(me->p, why);
-    }
+    ending_because(&me->p->ending, why);
     return NULL;
 }
 
@@ -240,9 +225,9 @@ static const char *run_threads(play *p, uint64_t seed) {
     for (size_t i = N_THREADS; i > 0; i--) {
         (void)pthread_join(threads[i], NULL);
     }
-    atomic_store(&p->is_over, true);
+    ending_now(&p->ending);
     (void)pthread_join(threads[0], NULL);
-    return p->why[0] != '\0' ? p->why : NULL;
+    return ending_why(&p->ending);
 }
 
 static const char *clear_up(play *p, uint64_t seed) {
@@ -280,32 +265,38 @@ static const char *one_round(uint64_t seed, play *p) {
     return fixture_close(&p->f);
 }
 
+typedef struct tally {
+    uint64_t served, refused, asked;
+} tally;
+
+static const char *play_rounds(uint64_t rounds, uint64_t first_seed, tally *sum) {
+    static play p;
+    for (uint64_t seed = first_seed; seed < first_seed + rounds; seed++) {
+        memset(&p, 0, sizeof p);
+        (void)pthread_mutex_init(&p.ending.lock, NULL);
+        p.claims = claims_new();
+        const char *why = p.claims != NULL ? one_round(seed, &p) : "no host memory";
+        NEED(why == NULL, "seed %llu: %s", (unsigned long long)seed, why);
+        claims_delete(p.claims);
+        sum->served += p.n_served;
+        sum->refused += p.n_refused;
+        sum->asked += p.n_asked;
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     uint64_t rounds = 8;
     uint64_t seed = 1;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        *(strcmp(argv[i], "--rounds") == 0 ? &rounds : &seed) = strtoull(argv[i + 1], NULL, 0);
-    }
-    uint64_t served = 0;
-    uint64_t refused = 0;
-    uint64_t asked = 0;
-    for (uint64_t i = 0; i < rounds; i++) {
-        static play p;
-        memset(&p, 0, sizeof p);
-        (void)pthread_mutex_init(&p.lock, NULL);
-        p.claims = claims_new();
-        const char *why = p.claims != NULL ? one_round(seed + i, &p) : "no host memory";
-        if (why != NULL) {
-            (void)fprintf(stderr, "crunch: seed %llu: %s\n", (unsigned long long)(seed + i), why);
-            return 1;
-        }
-        claims_delete(p.claims);
-        served += p.n_served;
-        refused += p.n_refused;
-        asked += p.n_asked;
+    tally sum = {.served = 0};
+    const command_option options[] = {{"--rounds", .number = &rounds}, {"--seed", .number = &seed}};
+    command_read("crunch", options, 2, argc, argv);
+    const char *why = play_rounds(rounds, seed, &sum);
+    if (why != NULL) {
+        return command_end(why);
     }
     (void)printf("crunch: %llu served, %llu refused, callbacks asked %llu times\n",
-                 (unsigned long long)served, (unsigned long long)refused,
-                 (unsigned long long)asked);
-    return served > 0 && refused > 0 && asked > 0 ? 0 : 1;
+                 (unsigned long long)sum.served, (unsigned long long)sum.refused,
+                 (unsigned long long)sum.asked);
+    return sum.served > 0 && sum.refused > 0 && sum.asked > 0 ? COMMAND_PASSED : COMMAND_BROKEN;
 }

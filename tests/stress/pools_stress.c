@@ -8,7 +8,9 @@
  *
  *     pools_stress [--seconds N] [--seed N] [--schedule eager|lagging|lazy|random] [--conf OPTIONS]
  */
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/ending.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/rng.h"
 
@@ -17,7 +19,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { N_WORKERS = 3, N_SLOTS = 48, N_COMMON = 3, N_CAPTURED = 6, N_HANDED_ON = 4 };
@@ -39,12 +40,10 @@ typedef struct stage {
     uint64_t seed;
     _Atomic(held *) slots[N_SLOTS];
     _Atomic(held *) ending[N_HANDED_ON]; /* recorded on a stream that ends just now */
-    _Atomic bool is_over;
+    ending the_end;
     _Atomic uint64_t n_blocks, n_pauses, n_refused_pauses, n_graphs, n_streams, n_audits;
     pthread_rwlock_t use; /* of the pool's memory: nobody uses it while it is paused */
     uint64_t life;        /* contents that were not kept end it; under `use` */
-    pthread_mutex_t lock;
-    char why[4096];
 } stage;
 
 typedef struct actor {
@@ -220,11 +219,11 @@ static const char *work(actor *self) {
 /* Others free blocks of the pool meanwhile, and ask it for some in vain. */
 static const char *resume(stage *s) {
     ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
-    while (status == DUCTILE_ERR_OUT_OF_MEMORY && !atomic_load(&s->is_over)) {
+    while (status == DUCTILE_ERR_OUT_OF_MEMORY && !ending_is_over(&s->the_end)) {
         rest();
         status = ductile_resume(s->f.allocator, PAUSED_POOL);
     }
-    NEED(status == DUCTILE_OK || atomic_load(&s->is_over), "resume: %s",
+    NEED(status == DUCTILE_OK || ending_is_over(&s->the_end), "resume: %s",
          ductile_status_name(status));
     return NULL;
 }
@@ -366,15 +365,10 @@ static void *act(void *user) {
     actor *self = user;
     stage *s = self->s;
     const char *why = NULL;
-    while (why == NULL && !atomic_load(&s->is_over)) {
+    while (why == NULL && !ending_is_over(&s->the_end)) {
         why = self->act(self);
     }
-    if (why != NULL) {
-        (void)pthread_mutex_lock(&s->lock);
-        (void)snprintf(s->why, sizeof s->why, "%s", s->why[0] != '\0' ? s->why : why);
-        (void)pthread_mutex_unlock(&s->lock);
-        atomic_store(&s->is_over, true);
-    }
+    ending_because(&s->the_end, why);
     return NULL;
 }
 
@@ -388,15 +382,15 @@ static const char *play(stage *s, uint64_t seconds) {
             .s = s, .act = i < N_PARTS ? parts[i] : work, .r = rng_seeded(s->seed * 100 + i)};
         NEED(pthread_create(&actors[i].thread, NULL, act, &actors[i]) == 0, "no thread");
     }
-    for (uint64_t i = 0; i < seconds * 20 && !atomic_load(&s->is_over); i++) {
+    for (uint64_t i = 0; i < seconds * 20 && !ending_is_over(&s->the_end); i++) {
         const struct timespec moment = {.tv_nsec = 50000000};
         (void)nanosleep(&moment, NULL);
     }
-    atomic_store(&s->is_over, true);
+    ending_now(&s->the_end);
     for (size_t i = 0; i < N_ACTORS; i++) {
         (void)pthread_join(actors[i].thread, NULL);
     }
-    return s->why[0] != '\0' ? s->why : NULL;
+    return ending_why(&s->the_end);
 }
 
 static const char *clear_up(stage *s) {
@@ -423,55 +417,31 @@ static const char *run(stage *s, const fixture_setup *setup, uint64_t seconds) {
     return clear_up(s);
 }
 
-static void refuse(const char *what) {
-    (void)fprintf(stderr, "pools_stress: unknown or incomplete option %s\n", what);
-    exit(2);
-}
-
-static ductile_schedule schedule_named(const char *name) {
-    static const char *const names[] = {"eager", "lagging", "lazy", "random"};
-    size_t i = 0;
-    while (i < 4 && strcmp(name, names[i]) != 0) {
-        i++;
-    }
-    if (i == 4) {
-        refuse(name);
-    }
-    return (ductile_schedule)i;
-}
-
 int main(int argc, char **argv) {
-    static stage s = {.use = PTHREAD_RWLOCK_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
+    static stage s = {.use = PTHREAD_RWLOCK_INITIALIZER, .the_end = ENDING_INITIALIZER};
     fixture_setup setup = {.capacity_bytes = 256 * MIB,
                            .schedule = DUCTILE_SCHEDULE_RANDOM,
                            .lag = 20,
                            .seed = 1,
                            .n_streams = N_COMMON + 1};
     uint64_t seconds = 5;
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : (refuse(argv[i]), "");
-        if (strcmp(argv[i], "--seconds") == 0) {
-            seconds = strtoull(value, NULL, 0);
-        } else if (strcmp(argv[i], "--seed") == 0) {
-            setup.seed = strtoull(value, NULL, 0);
-        } else if (strcmp(argv[i], "--schedule") == 0) {
-            setup.schedule = schedule_named(value);
-        } else if (strcmp(argv[i], "--conf") == 0) {
-            setup.conf = value;
-        } else {
-            refuse(argv[i]);
-        }
-    }
+    const command_option options[] = {
+        {"--seconds", .number = &seconds},
+        {"--seed", .number = &setup.seed},
+        {"--schedule", .schedule = &setup.schedule},
+        {"--conf", .text = &setup.conf, .placeholder = "OPTIONS"},
+    };
+    command_read("pools_stress", options, sizeof options / sizeof *options, argc, argv);
     s.seed = setup.seed;
     const char *why = run(&s, &setup, seconds);
     if (why != NULL) {
-        (void)fprintf(stderr, "pools_stress: seed %llu: %s\n", (unsigned long long)setup.seed, why);
-        return 1;
+        return command_end(complain("seed %llu: %s", (unsigned long long)setup.seed, why));
     }
     (void)printf("pools_stress: %llu blocks, %llu pauses and %llu refused, %llu graphs, %llu "
                  "streams, %llu audits\n",
                  (unsigned long long)s.n_blocks, (unsigned long long)s.n_pauses,
                  (unsigned long long)s.n_refused_pauses, (unsigned long long)s.n_graphs,
                  (unsigned long long)s.n_streams, (unsigned long long)s.n_audits);
-    return s.n_blocks > 0 && s.n_pauses > 0 && s.n_graphs > 0 && s.n_streams > 0 ? 0 : 1;
+    return s.n_blocks > 0 && s.n_pauses > 0 && s.n_graphs > 0 && s.n_streams > 0 ? COMMAND_PASSED
+                                                                                 : COMMAND_BROKEN;
 }

@@ -6,6 +6,9 @@
  *
  *     share_stress [--seconds N]
  */
+#include "tests/support/command.h"
+#include "tests/support/complain.h"
+#include "tests/support/ending.h"
 #include "tests/support/rng.h"
 #include "tests/support/two_ends.h"
 
@@ -13,7 +16,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -21,8 +23,7 @@ enum { N_WORKERS = 4, MOST_LIVE = 24 };
 
 typedef struct shared {
     two_ends t;
-    atomic_bool stop;
-    _Atomic(const char *) why; /* the first complaint */
+    ending ending;
     atomic_ullong n_passed;
 } shared;
 
@@ -33,16 +34,9 @@ typedef struct worker {
     size_t n_live;
 } worker;
 
-static void complain_once(shared *s, const char *why) {
-    const char *none = NULL;
-    (void)atomic_compare_exchange_strong(&s->why, &none, why);
-    atomic_store(&s->stop, true);
-}
-
 static void expect(shared *s, ductile_status status, ductile_status also, const char *what) {
     if (status != DUCTILE_OK && status != also) {
-        (void)fprintf(stderr, "share_stress: %s: %s\n", what, ductile_status_name(status));
-        complain_once(s, what);
+        ending_because(&s->ending, complain("%s: %s", what, ductile_status_name(status)));
     }
 }
 
@@ -84,7 +78,7 @@ static void look(worker *w) {
     char report[256];
     ductile_stats stats = fixture_stats(w->s->t.f.allocator);
     if (stats.pinned_bytes > stats.reserved_bytes) {
-        complain_once(w->s, "more is pinned than held");
+        ending_because(&w->s->ending, "more is pinned than held");
     }
     expect(w->s, ductile_check(w->s->t.f.allocator, report, sizeof report), DUCTILE_OK, "check");
 }
@@ -96,7 +90,7 @@ static ductile_status change_peer(ductile_allocator *a, rng *r) {
 static void *work(void *argument) {
     worker *w = argument;
     rng r = rng_seeded(w->seed);
-    while (!atomic_load(&w->s->stop)) {
+    while (!ending_is_over(&w->s->ending)) {
         uint64_t what = rng_below(&r, 100);
         if (what < 86) {
             alloc_or_free(w, &r);
@@ -138,51 +132,45 @@ static void pass_one(shared *s, rng *r) {
 
 static void pass_until(shared *s, time_t end) {
     rng r = rng_seeded(77);
-    while (!atomic_load(&s->stop) && time(NULL) < end) {
+    while (!ending_is_over(&s->ending) && time(NULL) < end) {
         pass_one(s, &r);
     }
-    atomic_store(&s->stop, true);
+    ending_now(&s->ending);
 }
 
-static int run(unsigned seconds) {
-    static shared s;
-    const fixture_setup setup = {.capacity_bytes = 96 * MIB, .n_streams = 3, .n_devices = 2};
-    const char *why = two_ends_open(&s.t, &setup, SOCK_STREAM);
+static const char *work_and_pass(shared *s, uint64_t seconds) {
     pthread_t threads[N_WORKERS];
     static worker workers[N_WORKERS];
     size_t n = 0;
-    while (why == NULL && n < N_WORKERS) {
-        workers[n] = (worker){.s = &s, .seed = 100 + n};
+    for (; n < N_WORKERS; n++) {
+        workers[n] = (worker){.s = s, .seed = 100 + n};
         if (pthread_create(&threads[n], NULL, work, &workers[n]) != 0) {
-            why = "no thread";
+            ending_because(&s->ending, "no thread");
             break;
         }
-        n++;
     }
-    if (why == NULL) {
-        pass_until(&s, time(NULL) + (time_t)seconds);
-    }
-    atomic_store(&s.stop, true);
+    pass_until(s, time(NULL) + (time_t)seconds);
     while (n > 0) {
         (void)pthread_join(threads[--n], NULL);
     }
-    why = why == NULL ? atomic_load(&s.why) : why;
-    why = why == NULL ? two_ends_close(&s.t) : why;
-    if (why != NULL) {
-        (void)fprintf(stderr, "share_stress: %s\n", why);
-        return 1;
-    }
-    (void)printf("%llu blocks passed\n", (unsigned long long)atomic_load(&s.n_passed));
-    return 0;
+    return ending_why(&s->ending);
+}
+
+static const char *run(shared *s, uint64_t seconds) {
+    const fixture_setup setup = {.capacity_bytes = 96 * MIB, .n_streams = 3, .n_devices = 2};
+    TRY(two_ends_open(&s->t, &setup, SOCK_STREAM));
+    TRY(work_and_pass(s, seconds));
+    return two_ends_close(&s->t);
 }
 
 int main(int argc, char **argv) {
-    unsigned seconds = 3;
-    if (argc == 3 && strcmp(argv[1], "--seconds") == 0) {
-        seconds = (unsigned)strtoul(argv[2], NULL, 10);
-    } else if (argc != 1) {
-        (void)fprintf(stderr, "usage: share_stress [--seconds N]\n");
-        return 2;
+    static shared s = {.ending = ENDING_INITIALIZER};
+    uint64_t seconds = 3;
+    const command_option options[] = {{"--seconds", .number = &seconds}};
+    command_read("share_stress", options, 1, argc, argv);
+    const char *why = run(&s, seconds);
+    if (why == NULL) {
+        (void)printf("%llu blocks passed\n", (unsigned long long)atomic_load(&s.n_passed));
     }
-    return run(seconds);
+    return command_end(why);
 }

@@ -11,7 +11,9 @@
  */
 #include "tests/support/audit.h"
 #include "tests/support/claims.h"
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/ending.h"
 #include "tests/support/json_check.h"
 #include "tests/support/rng.h"
 
@@ -20,7 +22,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #define N_THREADS_MAX 64
@@ -31,7 +32,8 @@
 
 typedef struct arguments {
     uint64_t seconds, ops, threads, streams, seed, capacity_mib;
-    const char *schedule, *conf;
+    ductile_schedule schedule;
+    const char *conf;
 } arguments;
 
 /* A live block. Whoever holds the pointer is its only owner. */
@@ -42,16 +44,14 @@ typedef struct held {
     uint8_t pattern;
 } held;
 
-/* Shared by all threads. `slots` and counters are atomic; `why` is written once, under `lock`. */
+/* Shared by all threads. */
 typedef struct arena_of_play {
     fixture f;
     claims *claims;
     const arguments *arguments;
     _Atomic(held *) slots[N_SLOTS];
-    _Atomic bool is_over;
+    ending ending;
     _Atomic uint64_t n_ops, n_allocs, n_refused, n_lives, n_checks;
-    pthread_mutex_t lock;
-    char why[4096];
 } arena_of_play;
 
 /* One life of one thread. */
@@ -61,15 +61,6 @@ typedef struct life {
     held *own[N_OWN];
     size_t n_own;
 } life;
-
-static void stop_with(arena_of_play *p, const char *why) {
-    (void)pthread_mutex_lock(&p->lock);
-    if (p->why[0] == '\0') {
-        (void)snprintf(p->why, sizeof p->why, "%s", why);
-    }
-    (void)pthread_mutex_unlock(&p->lock);
-    atomic_store(&p->is_over, true);
-}
 
 /* ---- A block ------------------------------------------------------------------------------- */
 
@@ -250,16 +241,11 @@ static const char *leave_blocks(life *l) {
 static void *live(void *user) {
     life *l = user;
     const char *why = NULL;
-    for (size_t i = 0; i < LIFE_OPS && why == NULL && !atomic_load(&l->play->is_over); i++) {
+    for (size_t i = 0; i < LIFE_OPS && why == NULL && !ending_is_over(&l->play->ending); i++) {
         why = one_operation(l);
         atomic_fetch_add(&l->play->n_ops, 1);
     }
-    if (why == NULL) {
-        why = leave_blocks(l);
-    }
-    if (why != NULL) {
-        stop_with(l->play, why);
-    }
+    ending_because(&l->play->ending, why == NULL ? leave_blocks(l) : why);
     atomic_fetch_add(&l->play->n_lives, 1);
     return NULL;
 }
@@ -345,14 +331,12 @@ static void *audit(void *user) {
     rng r = rng_seeded(p->arguments->seed ^ 0xA0D17);
     const struct timespec pause = {.tv_nsec = 500000};
     const char *why = NULL;
-    while (why == NULL && !atomic_load(&p->is_over)) {
+    while (why == NULL && !ending_is_over(&p->ending)) {
         why = one_audit(p, &r);
         atomic_fetch_add(&p->n_checks, 1);
         (void)nanosleep(&pause, NULL);
     }
-    if (why != NULL) {
-        stop_with(p, why);
-    }
+    ending_because(&p->ending, why);
     return NULL;
 }
 
@@ -363,7 +347,7 @@ static bool is_time_up(const arena_of_play *p, const struct timespec *start) {
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     bool is_late = (uint64_t)(now.tv_sec - start->tv_sec) >= p->arguments->seconds;
     bool has_done = p->arguments->ops != 0 && atomic_load(&p->n_ops) >= p->arguments->ops;
-    return is_late || has_done || atomic_load(&p->is_over);
+    return is_late || has_done || ending_is_over(&p->ending);
 }
 
 /* A generation: all threads are born, live and die. */
@@ -395,9 +379,9 @@ static const char *play(arena_of_play *p) {
     for (uint64_t i = 0; why == NULL && !is_time_up(p, &start); i++) {
         why = generation(p, i);
     }
-    atomic_store(&p->is_over, true);
+    ending_now(&p->ending);
     (void)pthread_join(auditor, NULL);
-    return why != NULL ? why : (p->why[0] != '\0' ? p->why : NULL);
+    return why != NULL ? why : ending_why(&p->ending);
 }
 
 /* All that was left in the slots is freed; then nothing may be left anywhere. */
@@ -421,21 +405,10 @@ static const char *clear_up(arena_of_play *p) {
     return NULL;
 }
 
-static ductile_schedule schedule_named(const char *name) {
-    static const char *const names[] = {"eager", "lagging", "lazy", "random"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            return (ductile_schedule)i;
-        }
-    }
-    (void)fprintf(stderr, "stress: no schedule \"%s\"\n", name);
-    exit(2);
-}
-
 static const char *run(arena_of_play *p) {
     const arguments *a = p->arguments;
     fixture_setup setup = {.capacity_bytes = a->capacity_mib * MIB,
-                           .schedule = schedule_named(a->schedule),
+                           .schedule = a->schedule,
                            .lag = 20,
                            .seed = a->seed,
                            .n_streams = a->streams,
@@ -450,29 +423,21 @@ static const char *run(arena_of_play *p) {
     return NULL;
 }
 
-static void parse(int argc, char **argv, arguments *a) {
-    const struct {
-        const char *name;
-        uint64_t *number;
-        const char **text;
-    } known[] = {{"--seconds", &a->seconds, NULL},   {"--ops", &a->ops, NULL},
-                 {"--threads", &a->threads, NULL},   {"--streams", &a->streams, NULL},
-                 {"--seed", &a->seed, NULL},         {"--capacity-mib", &a->capacity_mib, NULL},
-                 {"--schedule", NULL, &a->schedule}, {"--conf", NULL, &a->conf}};
-    for (int i = 1; i < argc; i += 2) {
-        size_t k = 0;
-        while (k < sizeof known / sizeof known[0] && strcmp(argv[i], known[k].name) != 0) {
-            k++;
-        }
-        if (k == sizeof known / sizeof known[0] || i + 1 == argc) {
-            (void)fprintf(stderr, "stress: unknown or incomplete option %s\n", argv[i]);
-            exit(2);
-        }
-        if (known[k].number != NULL) {
-            *known[k].number = strtoull(argv[i + 1], NULL, 0);
-        } else {
-            *known[k].text = argv[i + 1];
-        }
+static void read_arguments(arguments *a, int argc, char **argv) {
+    const command_option options[] = {
+        {"--seconds", .number = &a->seconds},
+        {"--ops", .number = &a->ops},
+        {"--threads", .number = &a->threads},
+        {"--streams", .number = &a->streams},
+        {"--seed", .number = &a->seed},
+        {"--capacity-mib", .number = &a->capacity_mib},
+        {"--schedule", .schedule = &a->schedule},
+        {"--conf", .text = &a->conf, .placeholder = "OPTIONS"},
+    };
+    command_read("stress", options, sizeof options / sizeof *options, argc, argv);
+    if (a->threads == 0 || a->threads > N_THREADS_MAX || a->streams == 0 ||
+        a->streams > FIXTURE_MAX_STREAMS) {
+        command_refuse("too few or too many threads or streams");
     }
 }
 
@@ -482,23 +447,17 @@ int main(int argc, char **argv) {
                    .streams = 6,
                    .seed = 1,
                    .capacity_mib = 128,
-                   .schedule = "random"};
-    parse(argc, argv, &a);
-    if (a.threads == 0 || a.threads > N_THREADS_MAX || a.streams == 0 ||
-        a.streams > FIXTURE_MAX_STREAMS) {
-        (void)fprintf(stderr, "stress: too few or too many threads or streams\n");
-        return 2;
-    }
-    static arena_of_play p = {.lock = PTHREAD_MUTEX_INITIALIZER};
+                   .schedule = DUCTILE_SCHEDULE_RANDOM};
+    read_arguments(&a, argc, argv);
+    static arena_of_play p = {.ending = ENDING_INITIALIZER};
     p.arguments = &a;
     const char *why = run(&p);
     if (why != NULL) {
-        (void)fprintf(stderr, "stress: seed %llu: %s\n", (unsigned long long)a.seed, why);
-        return 1;
+        return command_end(complain("seed %llu: %s", (unsigned long long)a.seed, why));
     }
     (void)printf("stress: %llu operations in %llu lives, %llu blocks, %llu refusals, %llu audits\n",
                  (unsigned long long)p.n_ops, (unsigned long long)p.n_lives,
                  (unsigned long long)p.n_allocs, (unsigned long long)p.n_refused,
                  (unsigned long long)p.n_checks);
-    return p.n_allocs > 0 ? 0 : 1;
+    return p.n_allocs > 0 ? COMMAND_PASSED : COMMAND_BROKEN;
 }
