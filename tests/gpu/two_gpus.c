@@ -406,9 +406,11 @@ static const char *run_cycle(pair *p) {
     return NULL;
 }
 
-/* What was mapped before the peer was let in, and what comes. */
+/* What was mapped before the peer was let in, and what comes. The pool is for pauses alone. */
 static const char *begin(pair *p) {
     bool got = false;
+    NEED_OK(ductile_pool_retain(p->a, pool));
+    NEED_OK(ductile_pool_set_kind(p->a, pool, DUCTILE_POOL_PLAIN));
     canvas first = {.size = 9 * DTI_MIB, .id = p->next_id++};
     NEED_OK(ductile_alloc(p->a, first.size, p->owner.stream, &first.address));
     TRY(by_owner(p, paint, &first));
@@ -447,6 +449,7 @@ static const char *run(pair *p) {
         NEED(why == NULL, "cycle %llu: %s", (unsigned long long)p->cycles, why);
     }
     TRY(release_until(p, 0));
+    NEED_OK(ductile_pool_release(p->a, pool));
     TRY(settle(p));
     TRY(expect_no_mismatch(p));
     TRY(judge(p));
