@@ -42,8 +42,7 @@ dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size) {
     rest->prev = b;
     rest->next = b->next;
     rest->region = b->region;
-    rest->epoch = b->epoch;
-    rest->state = b->state;
+    rest->marks = b->marks;
     if (rest->next != NULL) {
         rest->next->prev = rest;
     }

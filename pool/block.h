@@ -46,19 +46,26 @@ typedef struct dpool_block {
             uint64_t requested;
             struct dpool_use *uses; /* recorded streams; NULL for none */
         };
-        struct { /* FREE: children in the index's tree */
+        struct { /* FREE, in a tree of the index: children */
             struct dpool_block *left;
             struct dpool_block *right;
         };
+        uint64_t slot;   /* FREE, in the front of the index: where */
         struct { /* GAP, BUSY, RETIRING: links of the list it is in */
             struct dpool_block *list_prev;
             struct dpool_block *list_next;
         };
     };
-    uint64_t epoch : 44;    /* FREE: the arena's allocation count when it was freed, see arena.h;
-                               2^44 are five years of 100,000 a second */
-    uint64_t priority : 16; /* FREE: its place in a tree of the index, or its slot in the front */
-    uint64_t state : 4;     /* dpool_state */
+    union {
+        struct {
+            uint64_t epoch : 44;    /* FREE: the arena's allocation count when it was freed, see
+                                       arena.h; 2^44 are five years of 100,000 a second */
+            uint64_t priority : 16; /* FREE, in a tree of the index: its place */
+            uint64_t state : 4;     /* dpool_state */
+        };
+        uint64_t marks; /* all of them: a part that is read with another width than it was just
+                           written waits for the cache */
+    };
 } dpool_block;
 
 _Static_assert(sizeof(dpool_block) == 64, "a block is one cache line");

@@ -7,7 +7,7 @@
  * a branch that depends on sizes: what the processor cannot foresee costs more here than all the
  * comparisons.
  *
- * A block that is in a slot has the slot's number in `priority`.
+ * A block that is in a slot knows its number; of any other one `slot` may be anything.
  */
 #ifndef DUCTILE_POOL_FREE_FRONT_H
 #define DUCTILE_POOL_FREE_FRONT_H
@@ -106,7 +106,7 @@ static inline dpool_block *dpool_front_best(const dpool_front *front, uint32_t u
 
 /* The slot that holds b; DPOOL_NO_SLOT when none does. */
 static inline unsigned dpool_front_slot(const dpool_front *front, const dpool_block *b) {
-    unsigned slot = b->priority % DPOOL_FRONT_SLOTS;
+    unsigned slot = b->slot % DPOOL_FRONT_SLOTS;
     return front->blocks[slot] == b ? slot : DPOOL_NO_SLOT;
 }
 
@@ -145,7 +145,7 @@ static inline bool dpool_front_suits(const dpool_block *b) {
 static inline void dpool_front_put(dpool_front *front, unsigned slot, dpool_block *b) {
     front->units[slot] = (uint32_t)(b->size / DPOOL_UNIT);
     front->blocks[slot] = b;
-    b->priority = slot & 0xFFFF;
+    b->slot = slot;
 }
 
 #endif

@@ -307,7 +307,7 @@ static bool slot_check(const dpool_front *front, unsigned slot) {
     if (!is_used) {
         return b == NULL && front->units[slot] == 0;
     }
-    return b != NULL && b->priority == slot && b->state == DPOOL_FREE &&
+    return b != NULL && b->slot == slot && b->state == DPOOL_FREE &&
            b->size == front->units[slot] * DPOOL_UNIT;
 }
 
