@@ -50,8 +50,8 @@ typedef struct dpool_block {
             struct dpool_block *left;
             struct dpool_block *right;
         };
-        uint64_t slot;   /* FREE, in the front of the index: where */
-        struct { /* GAP, BUSY, RETIRING: links of the list it is in */
+        uint64_t slot; /* FREE, in the front of the index: where */
+        struct {       /* GAP, BUSY, RETIRING: links of the list it is in */
             struct dpool_block *list_prev;
             struct dpool_block *list_next;
         };
@@ -101,6 +101,11 @@ static inline void dpool_node_give(dpool_nodes *nodes, dpool_block *b) {
 
 static inline ductile_addr dpool_end(const dpool_block *b) {
     return b->addr + b->size;
+}
+
+/* The order of best fit. */
+static inline bool dpool_comes_before(const dpool_block *a, const dpool_block *b) {
+    return a->size != b->size ? a->size < b->size : a->addr < b->addr;
 }
 
 static inline void dpool_set_epoch(dpool_block *b, uint64_t epoch) {

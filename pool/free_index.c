@@ -15,10 +15,6 @@ static inline uint64_t choose_priority(const dpool_block *b) {
     return h >> 48;
 }
 
-static inline bool comes_before(const dpool_block *a, const dpool_block *b) {
-    return a->size != b->size ? a->size < b->size : a->addr < b->addr;
-}
-
 /* Puts b at the top of the subtree *at, dividing what was there. */
 static void put_above(dpool_block **at, dpool_block *b) {
     dpool_block *rest = *at;
@@ -26,14 +22,14 @@ static void put_above(dpool_block **at, dpool_block *b) {
     dpool_block **right = &b->right;
     *at = b;
     while (rest != NULL) {
-        if (comes_before(rest, b)) {
+        if (dpool_comes_before(rest, b)) {
             *left = rest;
             left = &rest->right;
         } else {
             *right = rest;
             right = &rest->left;
         }
-        rest = comes_before(rest, b) ? rest->right : rest->left;
+        rest = dpool_comes_before(rest, b) ? rest->right : rest->left;
     }
     *left = NULL;
     *right = NULL;
@@ -43,7 +39,7 @@ static void tree_insert(dpool_block **root, dpool_block *b) {
     uint64_t mine = b->priority;
     dpool_block **at = root;
     while (*at != NULL && (*at)->priority >= mine) {
-        at = comes_before(*at, b) ? &(*at)->right : &(*at)->left;
+        at = dpool_comes_before(*at, b) ? &(*at)->right : &(*at)->left;
     }
     put_above(at, b);
 }
@@ -68,7 +64,7 @@ static dpool_block **link_of(dpool_block **root, const dpool_block *b) {
     dpool_block **at = root;
     while (*at != b) {
         DTI_ASSERT(*at != NULL);
-        at = comes_before(*at, b) ? &(*at)->right : &(*at)->left;
+        at = dpool_comes_before(*at, b) ? &(*at)->right : &(*at)->left;
     }
     return at;
 }
@@ -101,7 +97,7 @@ static dpool_block *fit_of(dpool_block *root, uint64_t size) {
 static dpool_block *last_below(dpool_block *root, const dpool_block *bound) {
     dpool_block *best = NULL;
     while (root != NULL) {
-        if (comes_before(root, bound)) {
+        if (dpool_comes_before(root, bound)) {
             best = root;
             root = root->right;
         } else {
@@ -128,21 +124,6 @@ static inline void unmark_bin(dpool_free_index *index, unsigned bin) {
 
 static inline uint64_t bits_from(unsigned bit) {
     return bit < 64 ? ~(uint64_t)0 << bit : 0;
-}
-
-/* The first bin from `bin` on that holds a block; DPOOL_BINS when there is none. */
-static inline unsigned next_bin(const dpool_free_index *index, unsigned bin) {
-    unsigned w = bin / 64;
-    uint64_t word = w < DPOOL_BIN_WORDS ? index->words[w] & bits_from(bin % 64) : 0;
-    if (word == 0) {
-        uint64_t later = index->summary & bits_from(w + 1);
-        if (later == 0) {
-            return DPOOL_BINS;
-        }
-        w = (unsigned)__builtin_ctzll(later);
-        word = index->words[w];
-    }
-    return w * 64 + (unsigned)__builtin_ctzll(word);
 }
 
 /* The last bin up to and including `bin` that holds a block; DPOOL_BINS when there is none. */
@@ -201,7 +182,7 @@ __attribute__((noinline)) unsigned dpool_index_make_slot(dpool_free_index *index
 static dpool_block *best_from(const dpool_free_index *index, unsigned bin, uint64_t size) {
     dpool_block *b = fit_of(index->bins[bin], size);
     if (b == NULL) { /* the size's own bin, and all of it is smaller */
-        bin = next_bin(index, bin + 1);
+        bin = dpool_bins_next(index, bin + 1);
         b = bin == DPOOL_BINS ? NULL : first_of(index->bins[bin]);
     }
     return b;
@@ -209,13 +190,9 @@ static dpool_block *best_from(const dpool_free_index *index, unsigned bin, uint6
 
 __attribute__((noinline)) dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size,
                                                        dpool_block *rival) {
-    unsigned bin = next_bin(index, dpool_bin(size));
-    unsigned last = rival != NULL ? dpool_bin(rival->size) : DPOOL_BINS - 1;
-    if (bin > last) {
-        return rival; /* as is most often so: no tree is looked at */
-    }
-    dpool_block *b = best_from(index, bin, size);
-    return b == NULL || (rival != NULL && comes_before(rival, b)) ? rival : b;
+    unsigned bin = dpool_bins_next(index, dpool_bin(size));
+    dpool_block *b = bin == DPOOL_BINS ? NULL : best_from(index, bin, size);
+    return b == NULL || (rival != NULL && dpool_comes_before(rival, b)) ? rival : b;
 }
 
 /* The largest block of the bins below `before`. */
@@ -240,8 +217,8 @@ dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block 
     dpool_block *best = bins_below(index, before);
     for (uint32_t left = index->front.used; left != 0; left &= left - 1) {
         dpool_block *b = index->front.blocks[__builtin_ctz(left)];
-        bool is_below = before == NULL || comes_before(b, before);
-        best = is_below && (best == NULL || comes_before(best, b)) ? b : best;
+        bool is_below = before == NULL || dpool_comes_before(b, before);
+        best = is_below && (best == NULL || dpool_comes_before(best, b)) ? b : best;
     }
     return best;
 }
@@ -252,7 +229,7 @@ bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b) {
         return true;
     }
     while (at != NULL && at != b) {
-        at = comes_before(at, b) ? at->right : at->left;
+        at = dpool_comes_before(at, b) ? at->right : at->left;
     }
     return at == b;
 }
@@ -269,7 +246,7 @@ static bool is_heaped(const dpool_block *b, const dpool_block *child) {
 }
 
 static bool visit(tree_walk *w, const dpool_block *b, unsigned bin) {
-    bool in_order = w->before == NULL || comes_before(w->before, b);
+    bool in_order = w->before == NULL || dpool_comes_before(w->before, b);
     w->before = b;
     return in_order && b->state == DPOOL_FREE && dpool_bin(b->size) == bin;
 }
@@ -305,10 +282,10 @@ static bool slot_check(const dpool_front *front, unsigned slot) {
     const dpool_block *b = front->blocks[slot];
     bool is_used = (front->used >> slot & 1u) != 0;
     if (!is_used) {
-        return b == NULL && front->units[slot] == 0;
+        return b == NULL && front->classes[slot] == 0;
     }
     return b != NULL && b->slot == slot && b->state == DPOOL_FREE &&
-           b->size == front->units[slot] * DPOOL_UNIT;
+           dpool_class(b->size) == front->classes[slot];
 }
 
 static bool front_check(const dpool_front *front) {

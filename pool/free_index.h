@@ -20,9 +20,9 @@
 #include "pool/free_front.h"
 #include "pool/size_class.h"
 
-enum { DPOOL_BIN_WORDS = (DPOOL_BINS + 63) / 64 };
+enum { DPOOL_BIN_WORDS = DPOOL_BINS / 64 + 1 }; /* one more, always 0: behind the last bin */
 
-_Static_assert(DPOOL_BIN_WORDS <= 64, "one summary word covers all bins");
+_Static_assert(DPOOL_BIN_WORDS < 64, "one summary word covers all bins");
 
 typedef struct dpool_free_index {
     dpool_front front;
@@ -34,6 +34,21 @@ typedef struct dpool_free_index {
 
 void dpool_bins_insert(dpool_free_index *index, dpool_block *b);
 void dpool_bins_remove(dpool_free_index *index, dpool_block *b);
+
+/* The first bin from `bin` on that holds a block; DPOOL_BINS when there is none. */
+static inline unsigned dpool_bins_next(const dpool_free_index *index, unsigned bin) {
+    unsigned w = bin / 64;
+    uint64_t word = index->words[w] >> bin % 64;
+    if (word != 0) {
+        return bin + (unsigned)__builtin_ctzll(word);
+    }
+    uint64_t later = index->summary >> w >> 1;
+    if (later == 0) {
+        return DPOOL_BINS;
+    }
+    w += 1 + (unsigned)__builtin_ctzll(later);
+    return w * 64 + (unsigned)__builtin_ctzll(index->words[w]);
+}
 
 /* The better fit of the bins' best and the rival (NULL: none), which has the size at least. */
 dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival);
@@ -47,12 +62,12 @@ static inline uint64_t dpool_index_count(const dpool_free_index *index) {
 
 /* The best fit, left in the index; NULL when no block is large enough. */
 static inline dpool_block *dpool_index_best(const dpool_free_index *index, uint64_t size) {
-    uint64_t units = size / DPOOL_UNIT;
-    dpool_block *b = NULL;
-    if (units <= DPOOL_FRONT_MAX_UNITS) {
-        b = dpool_front_best(&index->front, (uint32_t)units);
-    }
-    return index->summary != 0 ? dpool_bins_best(index, size, b) : b;
+    const dpool_front *front = &index->front;
+    unsigned class = dpool_class(size);
+    dpool_block *b = dpool_front_best(front, class, size);
+    unsigned last = b != NULL ? front->classes[b->slot] >> DPOOL_BIN_LOG2 : DPOOL_BINS - 1;
+    bool may_bins_win = dpool_bins_next(index, class >> DPOOL_BIN_LOG2) <= last;
+    return __builtin_expect(may_bins_win, 0) ? dpool_bins_best(index, size, b) : b;
 }
 
 /*
@@ -75,11 +90,6 @@ static inline void dpool_index_close(dpool_free_index *index, unsigned slot) {
 }
 
 static inline void dpool_index_enter(dpool_free_index *index, unsigned slot, dpool_block *b) {
-    if (__builtin_expect(!dpool_front_suits(b), 0)) {
-        dpool_index_close(index, slot);
-        dpool_bins_insert(index, b);
-        return;
-    }
     if (slot == DPOOL_NO_SLOT) {
         slot = dpool_front_is_full(&index->front) ? dpool_index_make_slot(index)
                                                   : dpool_front_take(&index->front);

@@ -13,26 +13,39 @@
 
 enum { N_ROUNDS = 20000, N_BLOCKS = 200 };
 
-static uint32_t a_size(rng *r) {
-    static const uint32_t edges[] = {0, 1, 2, 127, 128, 0x7FFFFFFE, 0x7FFFFFFF};
+static unsigned a_class(rng *r) {
+    static const unsigned edges[] = {0, 1, 2, 127, 128, DPOOL_CLASSES - 1, INT16_MAX};
     uint64_t kind = rng_below(r, 4);
     if (kind == 0) {
         return edges[rng_below(r, sizeof edges / sizeof *edges)];
     }
-    return (uint32_t)rng_below(r, kind == 1 ? 8 : 100000);
+    return (unsigned)rng_below(r, kind == 1 ? 8 : DPOOL_CLASSES);
 }
 
 Test(free_front, comparing_all_slots_at_once_finds_what_comparing_each_finds) {
     rng r = rng_seeded(1);
-    _Alignas(16) uint32_t slots[DPOOL_FRONT_SLOTS];
+    _Alignas(16) uint16_t slots[DPOOL_FRONT_SLOTS];
     for (int round = 0; round < N_ROUNDS; round++) {
         for (int i = 0; i < DPOOL_FRONT_SLOTS; i++) {
-            slots[i] = a_size(&r);
+            slots[i] = (uint16_t)a_class(&r);
         }
-        uint32_t size = a_size(&r);
-        size += size == 0;
-        cr_assert_eq(dpool_front_fits(slots, size), dpool_front_fits_plain(slots, size),
-                     "round %d, size %u", round, size);
+        unsigned least = a_class(&r);
+        least += least == 0;
+        cr_assert_eq(dpool_front_fits(slots, least), dpool_front_fits_plain(slots, least),
+                     "round %d, class %u", round, least);
+    }
+}
+
+Test(free_front, classes_are_in_the_order_of_sizes) {
+    rng r = rng_seeded(3);
+    for (int round = 0; round < N_ROUNDS; round++) {
+        uint64_t units =
+            1 + (rng_next(&r) >> (64 - DPOOL_MAX_LOG2 + rng_below(&r, DPOOL_MAX_LOG2)));
+        unsigned class = dpool_class(units * DPOOL_UNIT);
+        unsigned below = dpool_class((units - 1) * DPOOL_UNIT);
+        cr_assert(class == below || class == below + 1, "%llu units", (unsigned long long)units);
+        cr_assert(units >= 2048 || class == units);
+        cr_assert_lt(class, DPOOL_CLASSES);
     }
 }
 
@@ -59,10 +72,11 @@ static dpool_block *best_of_list(const rig *t, uint64_t size) {
     return best;
 }
 
-/* Few sizes, so that many are equal; some that are too large for the front. */
+/* Few sizes, so that many are equal; large ones, of which many differ and yet share a class. */
 static uint64_t a_block_size(rng *r) {
-    uint64_t units = rng_below(r, 20) == 0 ? DPOOL_FRONT_MAX_UNITS + rng_below(r, 3)
-                                           : 1 + rng_below(r, 40) * rng_below(r, 40);
+    uint64_t large = (uint64_t)1 << (12 + rng_below(r, 2) * 27);
+    uint64_t units =
+        rng_below(r, 4) == 0 ? large + rng_below(r, 12) : 1 + rng_below(r, 40) * rng_below(r, 40);
     return units * DPOOL_UNIT;
 }
 

@@ -172,7 +172,7 @@ Test(validate, front_of_the_free_index) {
     cr_assert_neq(front->used, 0);
     unsigned slot = (unsigned)__builtin_ctz(front->used);
     unsigned empty = (unsigned)__builtin_ctz(~front->used);
-    assert_finds_change("A8", front->units[slot], front->units[slot] + 1);
+    assert_finds_change("A8", front->classes[slot], front->classes[slot] ^ 1);
     assert_finds_change("A8", front->blocks[empty], front->blocks[slot]);
     assert_finds_change("A8", front->hand, DPOOL_FRONT_SLOTS);
 }
