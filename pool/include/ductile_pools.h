@@ -114,8 +114,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_release(ductile_allocato
 /**
  * Says what kind of pool it is, for as long as references are held.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no reference is held, or no such kind); ERR_BUSY:
- * the pool is open, or it cannot become PLAIN, because it holds memory already. Threads:   safe.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no reference is held, or no such kind); ERR_BUSY
+ *            (the pool is open, or it holds memory already and cannot become PLAIN).
+ * Threads:   safe.
  * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_set_kind(ductile_allocator *allocator,
