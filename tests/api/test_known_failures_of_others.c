@@ -4,49 +4,14 @@
  * instead. Numbers without a project are those of pytorch/pytorch. docs/testing.md has the table
  * of what is tested elsewhere.
  */
-#include "tests/support/audit.h"
 #include "tests/support/churn.h"
-#include "tests/support/expect.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/driver.h"
 
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-
-static fixture f;
-
-static void open_fixture(const fixture_setup *setup) {
-    assert_fine(fixture_open(&f, setup));
-}
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
-
-static ductile_addr take(size_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[stream], &address));
-    return address;
-}
-
-static void give(ductile_addr address) {
-    assert_ok(ductile_free(f.allocator, address));
-}
-
-static uint64_t count(const char *call) {
-    return ductile_virtual_count(f.gpu, call);
-}
-
-static uint64_t reserved(void) {
-    return fixture_stats(f.allocator).reserved_bytes;
-}
-
-static void launch(ductile_addr address, uint64_t size, size_t stream) {
-    ductile_virtual_use use = {.address = address, .size = size, .writes = 1};
-    assert_ok(ductile_virtual_launch(f.gpu, f.streams[stream], &use, 1));
-}
 
 /* ---- Failing driver calls ------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
+#include "tests/support/in_child.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -20,19 +21,6 @@ static fixture f;
 
 static void close_fixture(void) {
     assert_fine(fixture_close(&f));
-}
-
-/* Runs `body` in a child; returns what it gives to _exit. -1 when it did not exit by itself. */
-static int in_child(int (*body)(void)) {
-    (void)fflush(NULL);
-    pid_t child = fork();
-    cr_assert_geq(child, 0);
-    if (child == 0) {
-        _exit(body());
-    }
-    int status = 0;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* ---- Fork ---------------------------------------------------------------------------------- */

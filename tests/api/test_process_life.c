@@ -4,8 +4,8 @@
  * while they do, threads that leave blocks behind, and a device that is lost in the middle of each
  * thing the allocator does. Nobody hangs, nobody crashes, and after the end no driver call is made.
  */
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+#include "tests/support/in_child.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/driver.h"
 
 #include <pthread.h>
@@ -16,27 +16,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-static fixture f;
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
-
-/* Runs `body` in a child; what it gives to _exit, -1 when it did not exit by itself. */
-static int in_child(int (*body)(void)) {
-    (void)fflush(NULL);
-    pid_t child = fork();
-    cr_assert_geq(child, 0);
-    if (child == 0) {
-        (void)alarm(20); /* what hangs ends by a signal */
-        _exit(body());
-    }
-    int status = 0;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 static void rest(long milliseconds) {
     const struct timespec pause = {.tv_nsec = milliseconds * 1000000};

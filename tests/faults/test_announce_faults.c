@@ -7,9 +7,9 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
+#include "tests/support/numbered.h"
 #include "tests/support/shadow.h"
 
-#include <criterion/parameterized.h>
 #include <string.h>
 
 #define GRANULE FIXTURE_GRANULE
@@ -113,14 +113,11 @@ static const char *const calls[] = {"phys_create",  "map",          "set_access"
 #define N_CALLS (sizeof calls / sizeof calls[0])
 
 ParameterizedTestParameters(announce_faults, what_was_told_is_what_happened) {
-    static size_t indices[N_CALLS];
-    for (size_t i = 0; i < N_CALLS; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, N_CALLS);
+    return numbered(0, N_CALLS);
 }
 
-ParameterizedTest(size_t *index, announce_faults, what_was_told_is_what_happened, .timeout = 100) {
+ParameterizedTest(uint64_t *index, announce_faults, what_was_told_is_what_happened,
+                  .timeout = 100) {
     const char *call = calls[*index];
     size_t n_fired = 0;
     for (int persistent = 0; persistent <= 1; persistent++) {

@@ -8,9 +8,8 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/fault_sweep.h"
+#include "tests/support/numbered.h"
 #include "vmm/driver.h"
-
-#include <criterion/parameterized.h>
 
 #include <string.h>
 
@@ -409,14 +408,10 @@ static const char *sweep_scenario(const fault_scenario *scenario, uint64_t *n_fa
 }
 
 ParameterizedTestParameters(fault_sweep, each_call_may_fail) {
-    static size_t indices[N_SCENARIOS];
-    for (size_t i = 0; i < N_SCENARIOS; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, N_SCENARIOS);
+    return numbered(0, N_SCENARIOS);
 }
 
-ParameterizedTest(size_t *index, fault_sweep, each_call_may_fail, .timeout = 300) {
+ParameterizedTest(uint64_t *index, fault_sweep, each_call_may_fail, .timeout = 300) {
     uint64_t n_faulted = 0;
     assert_fine(sweep_scenario(&scenarios[*index], &n_faulted));
     cr_assert(n_faulted > 20, "%s met only %llu faults", scenarios[*index].name,
@@ -480,14 +475,11 @@ static const char *poison_nth(const fault_scenario *scenario, uint64_t nth, bool
 }
 
 ParameterizedTestParameters(fault_sweep, sticky_error_ends_all_driver_calls) {
-    static size_t indices[N_SCENARIOS];
-    for (size_t i = 0; i < N_SCENARIOS; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, N_SCENARIOS);
+    return numbered(0, N_SCENARIOS);
 }
 
-ParameterizedTest(size_t *index, fault_sweep, sticky_error_ends_all_driver_calls, .timeout = 120) {
+ParameterizedTest(uint64_t *index, fault_sweep, sticky_error_ends_all_driver_calls,
+                  .timeout = 120) {
     bool fired = true;
     for (uint64_t nth = 1; fired; nth++) {
         const char *why = poison_nth(&scenarios[*index], nth, &fired);

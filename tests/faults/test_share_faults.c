@@ -6,10 +6,10 @@
  */
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/numbered.h"
 #include "tests/support/two_ends.h"
 #include "vmm/driver.h"
 
-#include <criterion/parameterized.h>
 #include <sys/socket.h>
 
 #define GRANULE FIXTURE_GRANULE
@@ -118,14 +118,10 @@ static int last_effect(const char *call) {
 }
 
 ParameterizedTestParameters(share_faults, each_call_of_a_passage_may_fail) {
-    static size_t indices[N_CALLS];
-    for (size_t i = 0; i < N_CALLS; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, N_CALLS);
+    return numbered(0, N_CALLS);
 }
 
-ParameterizedTest(size_t *index, share_faults, each_call_of_a_passage_may_fail, .timeout = 100) {
+ParameterizedTest(uint64_t *index, share_faults, each_call_of_a_passage_may_fail, .timeout = 100) {
     static const int codes[] = {DVMM_INVALID_VALUE, DVMM_OUT_OF_MEMORY, DVMM_UNKNOWN};
     const char *call = calls[*index];
     size_t n_fired = 0;

@@ -5,9 +5,7 @@
  * that nobody announced are refused where they are seen.
  */
 #include "pool/pools.h"
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
-#include "tests/support/fixture_virtual.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/driver.h"
 
 #include <criterion/parameterized.h>
@@ -15,31 +13,22 @@
 
 static const ductile_pool_id GRAPH = {1, 0};
 
-static fixture f;
 static ductile_allocator *a;
 static dvmm_driver *driver; /* a second way to the same device */
 
 static void open_lazy(void) {
-    fixture_setup setup = {
-        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4};
-    assert_fine(fixture_open(&f, &setup));
+    open_fixture(&(fixture_setup){
+        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4});
     a = f.allocator;
     assert_ok(dvmm_open_virtual(f.gpu, &driver));
 }
 
 static void close_lazy(void) {
-    assert_fine(audit_allocator(a, NULL));
     dvmm_close(driver);
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 TestSuite(captures, .init = open_lazy, .fini = close_lazy, .timeout = 30);
-
-static ductile_addr alloc(uint64_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(a, size, f.streams[stream], &address));
-    return address;
-}
 
 static int is_that_stream(void *user, ductile_stream stream) {
     return stream == *(const ductile_stream *)user;
@@ -66,7 +55,7 @@ static void end_capture(void) {
 /* What the capture kept from being marked is marked when the stream is named done: its handle may
  * name another stream when the pool is ended. */
 Test(captures, stream_named_done_before_its_pool_ends_is_not_named_again) {
-    ductile_addr used = alloc(2 * MIB, 0);
+    ductile_addr used = take(2 * MIB, 0);
     begin_capture(DVMM_CAPTURE_RELAXED);
     assert_ok(ductile_free_on(a, used, f.streams[1]));
     assert_ok(dvmm_capture_end(driver, f.streams[1]));
@@ -141,12 +130,12 @@ ParameterizedTestParameters(captures, survives_what_others_do) {
 
 ParameterizedTest(int *mode, captures, survives_what_others_do) {
     begin_capture((dvmm_capture_mode)*mode);
-    ductile_addr kept = alloc(3 * MIB, 1);
+    ductile_addr kept = take(3 * MIB, 1);
     others_live_on();
-    ductile_addr freed = alloc(5 * MIB, 1);
+    ductile_addr freed = take(5 * MIB, 1);
     assert_ok(ductile_free(a, freed));
     others_live_on();
-    assert_u64(alloc(5 * MIB, 1), freed); /* within the graph memory serves again */
+    assert_u64(take(5 * MIB, 1), freed); /* within the graph memory serves again */
     end_capture();
     assert_ok(ductile_free(a, kept));
     assert_ok(ductile_pool_release(a, GRAPH));
@@ -197,33 +186,33 @@ static void free_in_capture(ductile_addr address) {
 }
 
 Test(captures, what_was_freed_inside_is_marked_at_the_end) {
-    ductile_addr address = alloc(3 * MIB, 0);
+    ductile_addr address = take(3 * MIB, 0);
     assert_ok(ductile_virtual_fill(f.gpu, address, 1, MIB, f.streams[1]));
     begin_capture(DVMM_CAPTURE_GLOBAL);
     free_in_capture(address);
     uint64_t records = fixture_stats(a).event_records;
     end_capture();
     assert_u64(fixture_stats(a).event_records, records + 1);
-    (void)alloc(MIB, 0); /* a slow call: the use is still under way */
+    (void)take(MIB, 0); /* a slow call: the use is still under way */
     assert_u64(fixture_stats(a).pending_blocks, 1);
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
-    (void)alloc(9 * MIB, 0);
+    (void)take(9 * MIB, 0);
     assert_u64(fixture_stats(a).pending_blocks, 0);
     assert_ok(ductile_pool_release(a, GRAPH));
 }
 
 /* Nobody told of this capture; the stream is named again by the request. */
 Test(captures, or_when_its_stream_is_named_again) {
-    ductile_addr address = alloc(3 * MIB, 0);
+    ductile_addr address = take(3 * MIB, 0);
     assert_ok(dvmm_capture_begin(driver, f.streams[1], DVMM_CAPTURE_GLOBAL));
     free_in_capture(address);
     assert_unharmed();
     assert_ok(dvmm_capture_end(driver, f.streams[1]));
-    (void)alloc(9 * MIB, 0);
+    (void)take(9 * MIB, 0);
     assert_u64(fixture_stats(a).pending_blocks, 1);
-    (void)alloc(MIB, 1);
+    (void)take(MIB, 1);
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
-    (void)alloc(5 * MIB, 1);
+    (void)take(5 * MIB, 1);
     assert_u64(fixture_stats(a).pending_blocks, 0);
 }
 
@@ -236,7 +225,7 @@ Test(captures, an_unannounced_one_is_refused_where_it_is_seen) {
     assert_u64(address, 0);
     assert_unharmed();
     assert_ok(dvmm_capture_end(driver, f.streams[1]));
-    (void)alloc(MIB, 1);
+    (void)take(MIB, 1);
 }
 
 Test(captures, a_plain_pool_in_a_capture_becomes_a_capture_pool) {
@@ -246,7 +235,7 @@ Test(captures, a_plain_pool_in_a_capture_becomes_a_capture_pool) {
     begin_capture(DVMM_CAPTURE_GLOBAL);
     assert_ok(ductile_pool_query(a, GRAPH, &info));
     cr_assert_eq(info.kind, DUCTILE_POOL_PLAIN);
-    ductile_addr address = alloc(3 * MIB, 1);
+    ductile_addr address = take(3 * MIB, 1);
     assert_ok(ductile_free(a, address));
     assert_ok(ductile_pool_query(a, GRAPH, &info));
     cr_assert_eq(info.kind, DUCTILE_POOL_CAPTURE);

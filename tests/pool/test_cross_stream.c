@@ -5,10 +5,7 @@
  * unless somebody waits, so host waits show, and a missing wait on the GPU shows in the contents.
  */
 #include "pool/arena.h"
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
-
-static fixture f;
+#include "tests/support/one_fixture.h"
 
 static void open_with(const char *conf) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4, .conf = conf};
@@ -17,21 +14,6 @@ static void open_with(const char *conf) {
 
 static void open_eager(void) {
     open_with("recycle:eager");
-}
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
-
-static ductile_addr take(size_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[stream], &address));
-    return address;
-}
-
-static void fill(ductile_addr address, uint8_t value, uint64_t size, size_t stream) {
-    assert_ok(ductile_virtual_fill(f.gpu, address, value, size, f.streams[stream]));
 }
 
 static void expect_contents(ductile_addr address, uint8_t value, uint64_t size, size_t stream) {

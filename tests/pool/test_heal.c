@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What may come between the moment when healing is due and the plan. The linker puts it in. */
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/base/check.h"
 #include "vmm/capture.h"
 
 #define G FIXTURE_GRANULE
 #define POOL ((ductile_pool_id){0, 1})
 
-static fixture f;
 static void (*meanwhile)(void); /* what another thread does, once */
 
 /* The linker sends calls of X to __wrap_X and those of __real_X to X. */
@@ -22,16 +20,6 @@ dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d) {
         act();
     }
     return __real_dvmm_capture_relax(d);
-}
-
-static ductile_addr take(uint64_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[stream], &address));
-    return address;
-}
-
-static void give(ductile_addr address) {
-    assert_ok(ductile_free(f.allocator, address));
 }
 
 static int all_of_them(void *user, ductile_stream stream) {

@@ -4,62 +4,31 @@
  * the GPU is known to be done with it, it goes back to the driver and comes again in the size that
  * is wanted, within what was held before. Where the GPU is not, nothing is unmapped.
  */
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
-#include "tests/support/fixture_virtual.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/driver.h"
 
 #define N_PAIRS 8
 
-static fixture f;
 static ductile_addr large[N_PAIRS], small[N_PAIRS];
-
-static uint64_t count(const char *call) {
-    return ductile_virtual_count(f.gpu, call);
-}
-
-static uint64_t held(void) {
-    return fixture_stats(f.allocator).reserved_bytes;
-}
-
-static ductile_addr take(uint64_t size) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[0], &address));
-    return address;
-}
-
-static void give(ductile_addr address) {
-    assert_ok(ductile_free(f.allocator, address));
-}
-
-static void write_to(ductile_addr address, uint64_t size) {
-    const ductile_virtual_use use = {.address = address, .size = size, .writes = 1};
-    assert_ok(ductile_virtual_launch(f.gpu, f.streams[0], &use, 1));
-}
 
 /* Blocks of one handle of 16 MiB each, between blocks of one granule that stay. */
 static void open_with_pairs(const fixture_setup *setup) {
     assert_fine(fixture_open(&f, setup));
     for (size_t i = 0; i < N_PAIRS; i++) {
-        large[i] = take(16 * MIB);
-        small[i] = take(FIXTURE_GRANULE);
+        large[i] = take(16 * MIB, 0);
+        small[i] = take(FIXTURE_GRANULE, 0);
     }
     assert_u64(count("phys_create"), 2 * N_PAIRS);
 }
 
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
-
 Test(large_handles, that_fit_no_gap_are_made_anew_within_the_same_memory) {
     open_with_pairs(&(fixture_setup){.conf = "max_handle_bytes:16M"});
-    uint64_t before = held();
+    uint64_t before = reserved();
     for (size_t i = 0; i < 2; i++) {
         give(large[i]);
     }
-    (void)take(30 * MIB); /* neither of the two holds it, nor do handles of 16 MiB make it up */
-    cr_assert_leq(held(), before, "%llu bytes more", (unsigned long long)(held() - before));
+    (void)take(30 * MIB, 0); /* neither of the two holds it, nor do handles of 16 MiB make it up */
+    cr_assert_leq(reserved(), before, "%llu bytes more", (unsigned long long)(reserved() - before));
     close_audited();
 }
 
@@ -68,9 +37,9 @@ Test(large_handles, at_the_limit_serve_a_request_of_any_size) {
     for (size_t i = 0; i < N_PAIRS; i++) {
         give(large[i]);
     }
-    (void)take(9 * FIXTURE_GRANULE);
-    (void)take(27 * FIXTURE_GRANULE);
-    (void)take(27 * FIXTURE_GRANULE + 512);
+    (void)take(9 * FIXTURE_GRANULE, 0);
+    (void)take(27 * FIXTURE_GRANULE, 0);
+    (void)take(27 * FIXTURE_GRANULE + 512, 0);
     assert_u64(count("stream_sync") + count("event_sync") + count("context_sync"), 0);
     close_audited();
 }
@@ -79,12 +48,12 @@ Test(large_handles, at_which_the_gpu_works_stay_mapped) {
     open_with_pairs(&(fixture_setup){
         .capacity_bytes = GIB, .schedule = DUCTILE_SCHEDULE_LAZY, .conf = "max_handle_bytes:16M"});
     for (size_t i = 0; i < 2; i++) {
-        write_to(large[i], 16 * MIB);
+        launch(large[i], 16 * MIB, 0);
         give(large[i]);
     }
     uint64_t unmaps = count("unmap");
-    ductile_addr block = take(30 * MIB);
-    write_to(block, 30 * MIB);
+    ductile_addr block = take(30 * MIB, 0);
+    launch(block, 30 * MIB, 0);
     assert_u64(count("unmap"), unmaps);
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
     give(block);
@@ -96,16 +65,16 @@ Test(large_handles, replace_many_small_ones) {
     assert_fine(fixture_open(&f, &(fixture_setup){.conf = "max_handle_bytes:16M"}));
     ductile_addr blocks[16];
     for (size_t i = 0; i < 16; i++) {
-        blocks[i] = take(FIXTURE_GRANULE);
+        blocks[i] = take(FIXTURE_GRANULE, 0);
     }
     for (size_t i = 0; i < 16; i += 2) {
         give(blocks[i]);
     }
-    uint64_t before = held();
+    uint64_t before = reserved();
     uint64_t maps = count("map");
-    (void)take(16 * MIB);
+    (void)take(16 * MIB, 0);
     assert_u64(count("map") - maps, 1);
-    cr_assert_leq(held(), before);
+    cr_assert_leq(reserved(), before);
     close_audited();
 }
 
@@ -127,7 +96,7 @@ Test(large_handles, that_cannot_be_made_anew_leave_a_heap_that_works) {
     assert_u64(refused, 0);
     assert_fine(audit_fixture(&f, NULL));
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
-    (void)take(30 * MIB);
+    (void)take(30 * MIB, 0);
     close_audited();
 }
 
@@ -136,11 +105,11 @@ static uint64_t held_after_a_misfit(ductile_schedule schedule) {
                                      .schedule = schedule,
                                      .conf = "max_handle_bytes:16M,record_stream:wait"});
     for (size_t i = 0; i < 2; i++) {
-        write_to(large[i], 16 * MIB);
+        launch(large[i], 16 * MIB, 0);
         give(large[i]);
     }
-    (void)take(30 * MIB);
-    uint64_t bytes = held();
+    (void)take(30 * MIB, 0);
+    uint64_t bytes = reserved();
     close_audited();
     return bytes;
 }
@@ -157,15 +126,15 @@ Test(large_handles, of_one_call_do_not_make_others_be_exchanged) {
     ductile_addr block = 0;
     assert_ok(ductile_alloc_one_handle(f.allocator, 16 * MIB, f.streams[0], &block));
     for (size_t i = 0; i < N_PAIRS; i++) {
-        large[i] = take(FIXTURE_GRANULE);
-        small[i] = take(FIXTURE_GRANULE);
+        large[i] = take(FIXTURE_GRANULE, 0);
+        small[i] = take(FIXTURE_GRANULE, 0);
     }
     for (size_t i = 0; i < N_PAIRS; i++) {
         give(large[i]);
     }
     uint64_t records = count("event_query");
     uint64_t releases = count("phys_release");
-    (void)take(4 * FIXTURE_GRANULE);
+    (void)take(4 * FIXTURE_GRANULE, 0);
     assert_u64(count("event_query"), records);
     assert_u64(count("phys_release"), releases);
     close_audited();

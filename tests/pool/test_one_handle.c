@@ -2,16 +2,12 @@
 /* The idea: a block that was asked to be one handle is one, from its start, and what becomes of it
  * after its free breaks nothing for those who move granules one by one. */
 #include "pool/arena.h"
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+#include "tests/support/one_fixture.h"
 
 #include <ductile_share.h>
 
-static fixture f;
-
 static void open_small(void) {
-    const fixture_setup setup = {.capacity_bytes = 32 * MIB, .n_streams = 2};
-    assert_fine(fixture_open(&f, &setup));
+    open_fixture(&(fixture_setup){.capacity_bytes = 32 * MIB, .n_streams = 2});
 }
 
 static void close_all(void) {
@@ -26,12 +22,6 @@ static ductile_addr take_one(uint64_t bytes) {
     return addr;
 }
 
-static ductile_addr take(uint64_t granules, size_t stream) {
-    ductile_addr addr = 0;
-    assert_ok(ductile_alloc(f.allocator, granules * FIXTURE_GRANULE, f.streams[stream], &addr));
-    return addr;
-}
-
 static void expect_one_handle(ductile_addr addr, uint32_t n_granules) {
     const dpool_block *b = dpool_map_find(&f.allocator->map, addr);
     const dseg_segment *seg = b->region->seg;
@@ -42,17 +32,12 @@ static void expect_one_handle(ductile_addr addr, uint32_t n_granules) {
     assert_u64(b->size, n_granules * FIXTURE_GRANULE);
 }
 
-static void check_all(void) {
-    char report[256] = "";
-    cr_assert_eq(ductile_check(f.allocator, report, sizeof report), DUCTILE_OK, "%s", report);
-}
-
 Test(one_handle, it_is_one_whatever_the_size) {
     ductile_addr small = take_one(1000);
     ductile_addr large = take_one(9 * MIB);
     expect_one_handle(small, 1);
     expect_one_handle(large, 5);
-    check_all();
+    assert_sound();
 }
 
 Test(one_handle, it_shares_its_granules_with_nobody) {
@@ -71,39 +56,39 @@ Test(one_handle, a_free_one_of_the_size_serves_again) {
     cr_assert_eq(take_one(5 * MIB), first);
     expect_one_handle(first, 3);
     assert_u64(fixture_stats(f.allocator).creates, 1);
-    check_all();
+    assert_sound();
 }
 
 Test(one_handle, freed_it_serves_others_and_moves_whole) {
     ductile_addr first = take_one(8 * MIB);
     assert_ok(ductile_free(f.allocator, first));
-    cr_assert_eq(take(2, 0), first, "part of it serves a smaller request");
-    ductile_addr rest = take(12, 0);
-    check_all();
+    cr_assert_eq(take_granules(2, 0), first, "part of it serves a smaller request");
+    ductile_addr rest = take_granules(12, 0);
+    assert_sound();
     assert_ok(ductile_free(f.allocator, first));
     assert_ok(ductile_free(f.allocator, rest));
-    ductile_addr large = take(15, 1); /* the whole device, for the other stream */
+    ductile_addr large = take_granules(15, 1); /* the whole device, for the other stream */
     cr_assert_neq(large, 0);
-    check_all();
+    assert_sound();
 }
 
 /* The device is full of free memory in small handles: they go back, for one large one. */
 Test(one_handle, free_memory_makes_room_for_it) {
     ductile_addr blocks[16];
     for (size_t i = 0; i < 16; i++) {
-        blocks[i] = take(1, i % 2);
+        blocks[i] = take_granules(1, i % 2);
     }
     for (size_t i = 0; i < 16; i++) {
         assert_ok(ductile_free(f.allocator, blocks[i]));
     }
     ductile_addr one = take_one(24 * MIB);
     expect_one_handle(one, 12);
-    check_all();
+    assert_sound();
     ductile_addr refused = 1;
     assert_status(ductile_alloc_one_handle(f.allocator, 12 * MIB, f.streams[1], &refused),
                   DUCTILE_ERR_OUT_OF_MEMORY);
     cr_assert_eq(refused, 0);
-    cr_assert_neq(take(4, 1), 0, "a smaller request succeeds");
+    cr_assert_neq(take_granules(4, 1), 0, "a smaller request succeeds");
 }
 
 Test(one_handle, arguments_are_those_of_an_allocation) {
@@ -134,7 +119,7 @@ Test(one_handle, each_driver_call_may_fail) {
             assert_ok(ductile_free(f.allocator, addr));
         }
         assert_ok(ductile_virtual_inject(f.gpu, NULL));
-        check_all();
+        assert_sound();
         assert_ok(ductile_free(f.allocator, take_one(5 * MIB)));
         assert_ok(ductile_empty_cache(f.allocator));
     }

@@ -3,8 +3,8 @@
  * Callbacks that are asked for memory: in which order, how often, for how much, and what they may
  * do meanwhile. The device is full of live blocks, so that only a callback can help.
  */
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+
+#include "tests/support/one_fixture.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -13,7 +13,6 @@
 #define N_BLOCKS 16
 #define BLOCK (16 * MIB)
 
-static fixture f;
 static ductile_addr blocks[N_BLOCKS];
 static size_t n_live;
 
@@ -23,11 +22,6 @@ static void open_full(void) {
     for (n_live = 0; n_live < N_BLOCKS; n_live++) {
         assert_ok(ductile_alloc(f.allocator, BLOCK, f.streams[0], &blocks[n_live]));
     }
-}
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
 }
 
 /* ---- Whom, when, how often ----------------------------------------------------------------- */

@@ -3,23 +3,14 @@
  * The report about a refused request: its numbers are those of the moment, each thread has its
  * own, and the advice is about what is really in the way.
  */
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
 #include "tests/support/json_check.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/driver.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static fixture f;
-
-static ductile_addr take(size_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[stream], &address));
-    return address;
-}
 
 static ductile_oom_report latest(void) {
     ductile_oom_report r = {.struct_size = sizeof r};
@@ -32,15 +23,6 @@ static ductile_oom_report refused(size_t size, size_t stream) {
     assert_status(ductile_alloc(f.allocator, size, f.streams[stream], &none),
                   DUCTILE_ERR_OUT_OF_MEMORY);
     return latest();
-}
-
-static void open_fixture(const fixture_setup *setup) {
-    assert_fine(fixture_open(&f, setup));
-}
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
 }
 
 /* The text; valid until the next. */

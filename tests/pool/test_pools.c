@@ -3,10 +3,8 @@
  * Private pools: which requests go to them, how long they live, and what may become of their
  * memory. The device is lazy where it matters what is proven.
  */
-#include "tests/support/audit.h"
 #include "tests/support/complain.h"
-#include "tests/support/expect.h"
-#include "tests/support/fixture_virtual.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/driver.h"
 
 #include <pthread.h>
@@ -16,31 +14,22 @@ static const ductile_pool_id NONE = {0, 0};
 static const ductile_pool_id ONE = {1, 0};
 static const ductile_pool_id TWO = {0, 2};
 
-static fixture f;
 static ductile_allocator *a;
 static dvmm_driver *driver; /* a second way to the same device */
 
 static void open_lazy(void) {
-    fixture_setup setup = {
-        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
-    assert_fine(fixture_open(&f, &setup));
+    open_fixture(&(fixture_setup){
+        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3});
     a = f.allocator;
     assert_ok(dvmm_open_virtual(f.gpu, &driver));
 }
 
 static void close_lazy(void) {
-    assert_fine(audit_allocator(a, NULL));
     dvmm_close(driver);
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 TestSuite(pools, .init = open_lazy, .fini = close_lazy, .timeout = 30);
-
-static ductile_addr alloc(uint64_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(a, size, f.streams[stream], &address));
-    return address;
-}
 
 static ductile_pool_id pool_of(ductile_addr address) {
     ductile_block_info info = {.struct_size = sizeof info};
@@ -89,11 +78,11 @@ static void wait_for_all(void) {
 /* ---- Routing ------------------------------------------------------------------------------- */
 
 Test(pools, requests_of_the_thread_go_to_the_pool_it_opened) {
-    ductile_addr before = alloc(1000, 0);
+    ductile_addr before = take(1000, 0);
     begin(ONE);
-    ductile_addr inside = alloc(1000, 0);
+    ductile_addr inside = take(1000, 0);
     assert_ok(ductile_pool_end(a, ONE));
-    ductile_addr after = alloc(1000, 0);
+    ductile_addr after = take(1000, 0);
     assert_pool(before, NONE);
     assert_pool(inside, ONE);
     assert_pool(after, NONE);
@@ -106,9 +95,9 @@ Test(pools, requests_of_the_thread_go_to_the_pool_it_opened) {
 Test(pools, the_pool_opened_last_serves_first) {
     begin(ONE);
     begin(TWO);
-    ductile_addr inner = alloc(1000, 0);
+    ductile_addr inner = take(1000, 0);
     assert_ok(ductile_pool_end(a, TWO));
-    ductile_addr outer = alloc(1000, 0);
+    ductile_addr outer = take(1000, 0);
     assert_ok(ductile_pool_end(a, ONE));
     assert_pool(inner, TWO);
     assert_pool(outer, ONE);
@@ -120,9 +109,9 @@ Test(pools, the_outer_pool_may_end_first) {
     begin(ONE);
     begin(TWO);
     assert_ok(ductile_pool_end(a, ONE));
-    assert_pool(alloc(1000, 0), TWO);
+    assert_pool(take(1000, 0), TWO);
     assert_ok(ductile_pool_end(a, TWO));
-    assert_pool(alloc(1000, 0), NONE);
+    assert_pool(take(1000, 0), NONE);
     assert_ok(ductile_pool_release(a, ONE));
     assert_ok(ductile_pool_release(a, TWO));
 }
@@ -133,10 +122,10 @@ static int is_that_stream(void *user, ductile_stream stream) {
 
 Test(pools, a_filter_chooses_by_stream) {
     assert_ok(ductile_pool_begin(a, ONE, is_that_stream, &f.streams[1]));
-    assert_pool(alloc(1000, 1), ONE);
-    assert_pool(alloc(1000, 0), NONE);
+    assert_pool(take(1000, 1), ONE);
+    assert_pool(take(1000, 0), NONE);
     assert_ok(ductile_pool_end(a, ONE));
-    assert_pool(alloc(1000, 1), NONE);
+    assert_pool(take(1000, 1), NONE);
     assert_ok(ductile_pool_release(a, ONE));
 }
 
@@ -187,7 +176,7 @@ Test(pools, a_pool_may_be_ended_by_another_thread) {
     begin(ONE);
     on_another_thread(end_there);
     assert_u64(info_of(ONE).open, 0);
-    assert_pool(alloc(1000, 0), NONE);
+    assert_pool(take(1000, 0), NONE);
     assert_ok(ductile_pool_release(a, ONE));
 }
 
@@ -195,10 +184,10 @@ Test(pools, a_thread_ends_its_own_before_anybody_elses) {
     begin(ONE);
     on_another_thread(begin_there); /* newer, and its thread is gone */
     assert_u64(info_of(ONE).open, 2);
-    assert_pool(alloc(1000, 0), ONE);
+    assert_pool(take(1000, 0), ONE);
     assert_ok(ductile_pool_end(a, ONE));
     assert_u64(info_of(ONE).open, 1);
-    assert_pool(alloc(1000, 0), NONE);
+    assert_pool(take(1000, 0), NONE);
     assert_ok(ductile_pool_end(a, ONE));
     assert_status(ductile_pool_end(a, ONE), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_ok(ductile_pool_release(a, ONE));
@@ -252,7 +241,7 @@ Test(pools, nobody_is_inside_the_filter_after_the_end) {
     cr_assert_eq(pthread_join(asker, NULL), 0);
     cr_assert_eq(pthread_join(opener, NULL), 0);
     assert_pool(theirs.address, NONE); /* it had ended before the answer came */
-    (void)alloc(1000, 0);
+    (void)take(1000, 0);
     cr_assert_eq(atomic_load(&slow.n_asked), 1);
     assert_ok(ductile_pool_release(a, ONE));
 }
@@ -282,7 +271,7 @@ Test(pools, a_pool_goes_with_its_last_reference) {
 
 Test(pools, live_blocks_outlive_their_pool) {
     begin(ONE);
-    ductile_addr address = alloc(1000, 0);
+    ductile_addr address = take(1000, 0);
     assert_ok(ductile_pool_end(a, ONE));
     assert_ok(ductile_pool_release(a, ONE));
     assert_u64(info_of(ONE).references, 0);
@@ -299,7 +288,7 @@ Test(pools, a_kind_is_chosen_before_there_is_memory) {
     cr_assert_eq(info_of(ONE).kind, DUCTILE_POOL_PLAIN);
     assert_ok(ductile_pool_set_kind(a, ONE, DUCTILE_POOL_CAPTURE));
     begin(ONE);
-    (void)alloc(1000, 0);
+    (void)take(1000, 0);
     assert_ok(ductile_pool_end(a, ONE));
     assert_status(ductile_pool_set_kind(a, ONE, DUCTILE_POOL_PLAIN), DUCTILE_ERR_BUSY);
     assert_ok(ductile_pool_release(a, ONE));
@@ -313,7 +302,7 @@ static void fill_and_free(ductile_pool_id id, size_t n, size_t stream) {
     ductile_addr blocks[32];
     begin(id);
     for (size_t i = 0; i < n; i++) {
-        blocks[i] = alloc(FIXTURE_GRANULE, stream);
+        blocks[i] = take(FIXTURE_GRANULE, stream);
     }
     for (size_t i = 0; i < n; i++) {
         assert_ok(ductile_free(a, blocks[i]));
@@ -323,9 +312,9 @@ static void fill_and_free(ductile_pool_id id, size_t n, size_t stream) {
 
 Test(pools, a_pool_reuses_its_own_memory) {
     begin(ONE);
-    ductile_addr first = alloc(5000, 0);
+    ductile_addr first = take(5000, 0);
     assert_ok(ductile_free(a, first));
-    ductile_addr again = alloc(5000, 0);
+    ductile_addr again = take(5000, 0);
     assert_u64(again, first);
     assert_ok(ductile_pool_end(a, ONE));
     assert_ok(ductile_pool_release(a, ONE));
@@ -343,7 +332,7 @@ Test(pools, graph_memory_stays_where_it_is) {
     assert_u64(stats_of(ONE).reserved_bytes, 4 * FIXTURE_GRANULE);
     /* Nor is it moved for a request of its own. */
     begin(ONE);
-    ductile_addr five = alloc(5 * FIXTURE_GRANULE, 0);
+    ductile_addr five = take(5 * FIXTURE_GRANULE, 0);
     assert_ok(ductile_pool_end(a, ONE));
     assert_u64(stats_of(ONE).retiring_bytes, 0);
     assert_u64(fixture_stats(a).recycled_handles, 0);
@@ -354,7 +343,7 @@ Test(pools, graph_memory_stays_where_it_is) {
 Test(pools, a_released_pool_gives_its_memory_to_others) {
     fill_and_free(ONE, 4, 0);
     assert_ok(ductile_pool_release(a, ONE));
-    ductile_addr all = alloc(62 * MIB, 1);
+    ductile_addr all = take(62 * MIB, 1);
     assert_ok(ductile_free(a, all));
 }
 
@@ -362,7 +351,7 @@ Test(pools, a_released_pool_gives_its_memory_to_others) {
 Test(pools, graphs_may_have_run_on_any_stream) {
     fill_and_free(ONE, 4, 0);
     begin(ONE);
-    ductile_addr address = alloc(FIXTURE_GRANULE, 0);
+    ductile_addr address = take(FIXTURE_GRANULE, 0);
     assert_ok(ductile_free(a, address));
     assert_ok(ductile_pool_end(a, ONE));
     assert_ok(ductile_virtual_fill(f.gpu, address, 7, FIXTURE_GRANULE, f.streams[2]));
@@ -389,7 +378,7 @@ Test(pools, a_plain_pool_gives_back_what_it_does_not_use) {
 Test(pools, trimming_one_pool_leaves_the_others) {
     make_plain(TWO);
     fill_and_free(TWO, 4, 0);
-    ductile_addr other = alloc(3 * FIXTURE_GRANULE, 0);
+    ductile_addr other = take(3 * FIXTURE_GRANULE, 0);
     assert_ok(ductile_free(a, other));
     uint64_t released = 0;
     assert_ok(ductile_pool_trim(a, NONE, &released));
@@ -404,11 +393,11 @@ Test(pools, a_plain_pool_helps_others_only_under_pressure) {
     fill_and_free(TWO, 4, 0);
     wait_for_all();
     begin(TWO); /* a later request, whose marker proves the frees */
-    ductile_addr tiny = alloc(512, 0);
+    ductile_addr tiny = take(512, 0);
     assert_ok(ductile_pool_end(a, TWO));
-    (void)alloc(20 * MIB, 1);
+    (void)take(20 * MIB, 1);
     assert_u64(stats_of(TWO).reserved_bytes, 4 * FIXTURE_GRANULE);
-    (void)alloc(40 * MIB, 1); /* 64 MiB - 20 - 40 leave 4 */
+    (void)take(40 * MIB, 1); /* 64 MiB - 20 - 40 leave 4 */
     cr_assert_leq(stats_of(TWO).reserved_bytes, 2 * FIXTURE_GRANULE);
     assert_ok(ductile_free(a, tiny));
     assert_ok(ductile_pool_release(a, TWO));
@@ -436,14 +425,14 @@ Test(pools, an_earlier_state_can_be_had_again) {
     checkpoint before = {.n = 0};
     checkpoint after = {.n = 0};
     begin(ONE);
-    ductile_addr kept = alloc(3000, 0);
-    ductile_addr freed = alloc(7000, 0);
-    ductile_addr large = alloc(3 * MIB, 1);
+    ductile_addr kept = take(3000, 0);
+    ductile_addr freed = take(7000, 0);
+    ductile_addr large = take(3 * MIB, 1);
     assert_ok(ductile_pool_walk(a, ONE, note_live, &before));
     assert_u64(before.n, 3);
     assert_ok(ductile_free(a, freed));
     assert_ok(ductile_free(a, large));
-    ductile_addr later = alloc(2000, 0);
+    ductile_addr later = take(2000, 0);
     assert_ok(ductile_pool_end(a, ONE));
     assert_status(ductile_pool_alloc_at(a, ONE, kept, 3000), DUCTILE_ERR_BUSY);
     assert_status(ductile_pool_alloc_at(a, TWO, freed, 7000), DUCTILE_ERR_INVALID_ARGUMENT);

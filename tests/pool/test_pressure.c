@@ -3,50 +3,12 @@
  * The ladder: what is given up for a request, in which order, how much of it, and what a refused
  * request leaves. And the soft limit, above which creating comes last.
  */
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/marker.h"
 
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
-
-static fixture f;
-
-static void open_fixture(const fixture_setup *setup) {
-    assert_fine(fixture_open(&f, setup));
-}
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
-
-static ductile_addr take(size_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[stream], &address));
-    return address;
-}
-
-static void give(ductile_addr address) {
-    assert_ok(ductile_free(f.allocator, address));
-}
-
-static void refused(size_t size, size_t stream) {
-    ductile_addr none = 1;
-    assert_status(ductile_alloc(f.allocator, size, f.streams[stream], &none),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(none, 0);
-}
-
-static uint64_t count(const char *call) {
-    return ductile_virtual_count(f.gpu, call);
-}
-
-static void launch(ductile_addr address, uint64_t size, size_t stream) {
-    ductile_virtual_use use = {.address = address, .size = size, .writes = 1};
-    assert_ok(ductile_virtual_launch(f.gpu, f.streams[stream], &use, 1));
-}
 
 /* Used on another stream, where work goes on, and freed. */
 static void give_pending(ductile_addr address, size_t other) {
@@ -108,7 +70,7 @@ Test(pressure, after_a_refusal_the_next_smaller_request_is_served_from_what_was_
     open_fixture(&setup);
     (void)take(120 * MIB, 0);
     give(take(100 * MIB, 0));
-    refused(200 * MIB, 0);
+    assert_refused(200 * MIB, 0);
     uint64_t creates = count("phys_create");
     (void)take(100 * MIB, 0);
     assert_u64(count("phys_create"), creates);
@@ -288,7 +250,7 @@ Test(soft_limit, refuses_nothing_and_asks_no_callback) {
     (void)take(200 * MIB, 0);
     cr_assert_eq(n_asked, 0);
     assert_u64(count("context_sync"), 0);
-    refused(50 * MIB, 0);
+    assert_refused(50 * MIB, 0);
     cr_assert_eq(n_asked, 1);
     close_audited();
 }
@@ -441,10 +403,10 @@ Test(limits, hold_from_the_next_request_on) {
     open_fixture(NULL);
     (void)take(100 * MIB, 0);
     assert_ok(ductile_set_memory_fraction(f.allocator, 0.25));
-    refused(20 * MIB, 0);
+    assert_refused(20 * MIB, 0);
     assert_ok(ductile_set_memory_fraction(f.allocator, 0.5));
     (void)take(20 * MIB, 0);
-    refused(20 * MIB, 0);
+    assert_refused(20 * MIB, 0);
     close_audited();
 }
 
@@ -456,7 +418,7 @@ Test(limits, lowered_below_what_is_held_take_nothing_alive) {
     assert_ok(ductile_set_limit(f.allocator, 120 * MIB));
     assert_ok(ductile_virtual_fill(f.gpu, block, 3, 100 * MIB, f.streams[0]));
     (void)take(20 * MIB, 0);
-    refused(2 * MIB + 30 * MIB, 0);
+    assert_refused(2 * MIB + 30 * MIB, 0);
     assert_ok(ductile_trim(f.allocator, 120 * MIB, NULL));
     assert_u64(fixture_stats(f.allocator).reserved_bytes, 120 * MIB);
     close_audited();

@@ -3,34 +3,10 @@
  * What a refused request leaves behind, and what it costs: nothing, and little. And what is no
  * reason to refuse.
  */
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+
+#include "tests/support/one_fixture.h"
 
 #include <criterion/parameterized.h>
-
-static fixture f;
-
-static void open_fixture(const fixture_setup *setup) {
-    assert_fine(fixture_open(&f, setup));
-}
-
-static ductile_addr take(size_t size) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[0], &address));
-    return address;
-}
-
-static void refused(size_t size) {
-    ductile_addr address = 1;
-    assert_status(ductile_alloc(f.allocator, size, f.streams[0], &address),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(address, 0);
-}
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
 
 /* ---- What stays ---------------------------------------------------------------------------- */
 
@@ -38,9 +14,9 @@ static void close_audited(void) {
 Test(refusal, does_not_keep_the_device_full) {
     fixture_setup setup = {.capacity_bytes = GIB};
     open_fixture(&setup);
-    (void)take(100 * MIB);
+    (void)take(100 * MIB, 0);
     uint64_t held = fixture_stats(f.allocator).reserved_bytes;
-    refused(960 * MIB);
+    assert_refused(960 * MIB, 0);
     assert_u64(fixture_stats(f.allocator).reserved_bytes, held);
     assert_ok(ductile_virtual_set_external_bytes(f.gpu, GIB - held));
     close_audited();
@@ -50,10 +26,10 @@ Test(refusal, does_not_keep_the_device_full) {
 Test(refusal, leaves_the_cache_as_it_was) {
     fixture_setup setup = {.capacity_bytes = GIB};
     open_fixture(&setup);
-    (void)take(100 * MIB);
-    assert_ok(ductile_free(f.allocator, take(200 * MIB)));
+    (void)take(100 * MIB, 0);
+    assert_ok(ductile_free(f.allocator, take(200 * MIB, 0)));
     uint64_t held = fixture_stats(f.allocator).reserved_bytes;
-    refused(960 * MIB);
+    assert_refused(960 * MIB, 0);
     assert_u64(fixture_stats(f.allocator).reserved_bytes, held);
     close_audited();
 }
@@ -68,7 +44,7 @@ static uint64_t changing_calls(void) {
 static void refused_untouched(size_t size) {
     ductile_stats before = fixture_stats(f.allocator);
     uint64_t calls = changing_calls();
-    refused(size);
+    assert_refused(size, 0);
     ductile_stats after = fixture_stats(f.allocator);
     assert_u64(changing_calls(), calls);
     assert_u64(after.host_bytes, before.host_bytes);
@@ -81,8 +57,8 @@ static void refused_untouched(size_t size) {
 Test(refusal, of_more_than_the_device_touches_nothing) {
     fixture_setup setup = {.capacity_bytes = GIB};
     open_fixture(&setup);
-    (void)take(8 * MIB);
-    assert_ok(ductile_free(f.allocator, take(100 * MIB)));
+    (void)take(8 * MIB, 0);
+    assert_ok(ductile_free(f.allocator, take(100 * MIB, 0)));
     refused_untouched(GIB + 1);
     refused_untouched(2 * GIB);
     refused_untouched(16 * 1024 * GIB);
@@ -92,13 +68,13 @@ Test(refusal, of_more_than_the_device_touches_nothing) {
 Test(refusal, of_more_than_the_limit_touches_nothing) {
     fixture_setup setup = {.capacity_bytes = GIB, .conf = "limit_bytes:268435456"};
     open_fixture(&setup);
-    (void)take(8 * MIB);
-    assert_ok(ductile_free(f.allocator, take(100 * MIB)));
+    (void)take(8 * MIB, 0);
+    assert_ok(ductile_free(f.allocator, take(100 * MIB, 0)));
     refused_untouched(256 * MIB + 1);
     assert_ok(ductile_set_limit(f.allocator, 128 * MIB));
     refused_untouched(200 * MIB);
     assert_ok(ductile_set_limit(f.allocator, 0));
-    (void)take(512 * MIB);
+    (void)take(512 * MIB, 0);
     close_audited();
 }
 
@@ -114,17 +90,17 @@ Test(refusal, creates_no_handle_twice_however_much_is_pending, .timeout = 60) {
     open_fixture(&setup);
     ductile_addr blocks[N_PENDING];
     for (size_t i = 0; i < N_PENDING; i++) {
-        blocks[i] = take(20 * MIB);
-        (void)take(MIB); /* keeps it from becoming one with the next */
+        blocks[i] = take(20 * MIB, 0);
+        (void)take(MIB, 0); /* keeps it from becoming one with the next */
     }
-    (void)take(GIB);
+    (void)take(GIB, 0);
     for (size_t i = 0; i < N_PENDING; i++) {
         ductile_virtual_use use = {.address = blocks[i], .size = MIB, .writes = 1};
         assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], &use, 1));
         assert_ok(ductile_free_on(f.allocator, blocks[i], f.streams[1]));
     }
     uint64_t creates = ductile_virtual_count(f.gpu, "phys_create");
-    refused(3584 * MIB);
+    assert_refused(3584 * MIB, 0);
     creates = ductile_virtual_count(f.gpu, "phys_create") - creates;
     cr_assert_leq(creates, 4 * GIB / FIXTURE_GRANULE, "%llu handles created",
                   (unsigned long long)creates);
@@ -143,9 +119,9 @@ ParameterizedTestParameters(refusal, a_marker_that_fails_refuses_nothing_that_ca
 ParameterizedTest(int *code, refusal, a_marker_that_fails_refuses_nothing_that_can_be_created) {
     fixture_setup setup = {.capacity_bytes = GIB};
     open_fixture(&setup);
-    (void)take(20 * MIB);
-    ductile_addr middle = take(20 * MIB);
-    (void)take(20 * MIB);
+    (void)take(20 * MIB, 0);
+    ductile_addr middle = take(20 * MIB, 0);
+    (void)take(20 * MIB, 0);
     assert_ok(ductile_free(f.allocator, middle));
     ductile_virtual_fault fault = {.struct_size = sizeof fault,
                                    .call = "event_record",
@@ -153,7 +129,7 @@ ParameterizedTest(int *code, refusal, a_marker_that_fails_refuses_nothing_that_c
                                    .code = *code,
                                    .persistent = 1};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    (void)take(40 * MIB);
+    (void)take(40 * MIB, 0);
     cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0, "no marker was recorded");
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     close_audited();

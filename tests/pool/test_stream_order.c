@@ -5,34 +5,25 @@
  * threads; and captures that another thread is in the middle of.
  */
 #include "pool/arena.h"
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+#include "tests/support/one_fixture.h"
 
 #include <pthread.h>
 #include <semaphore.h>
 
 #define PER_THREAD ((ductile_stream)2)
 
-static fixture f;
-
 static void open_lazy(void) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
     assert_fine(fixture_open(&f, &setup));
 }
 
-/* At the end of each test: what fails in a .fini does not fail its test. */
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
-
-static ductile_addr take(size_t size, ductile_stream stream) {
+static ductile_addr take_for(size_t size, ductile_stream stream) {
     ductile_addr address = 0;
     assert_ok(ductile_alloc(f.allocator, size, stream, &address));
     return address;
 }
 
-static ductile_status launch(ductile_stream stream, ductile_addr address, uint64_t size) {
+static ductile_status launch_for(ductile_stream stream, ductile_addr address, uint64_t size) {
     ductile_virtual_use use = {.address = address, .size = size, .writes = 1};
     return ductile_virtual_launch(f.gpu, stream, &use, 1);
 }
@@ -47,9 +38,9 @@ TestSuite(stream_done, .init = open_lazy);
 
 /* A block of stream 0 that a kernel on stream 1 writes; then stream 1 is done and destroyed. */
 static ductile_addr used_by_a_stream_that_is_gone(uint64_t size) {
-    ductile_addr address = take(size, f.streams[0]);
+    ductile_addr address = take_for(size, f.streams[0]);
     assert_ok(ductile_record_stream(f.allocator, address, f.streams[1]));
-    assert_ok(launch(f.streams[1], address, size));
+    assert_ok(launch_for(f.streams[1], address, size));
     assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
     assert_ok(ductile_virtual_stream_destroy(f.gpu, f.streams[1]));
     f.n_streams = 1;
@@ -68,10 +59,10 @@ Test(stream_done, work_of_the_stream_keeps_the_block_until_it_completes) {
     ductile_virtual_set_schedule(f.gpu, DUCTILE_SCHEDULE_LAGGING, 2);
     ductile_addr address = used_by_a_stream_that_is_gone(20 * MIB);
     assert_ok(ductile_free(f.allocator, address));
-    (void)take(22 * MIB, f.streams[0]); /* not a hit: looks at what is done */
+    (void)take_for(22 * MIB, f.streams[0]); /* not a hit: looks at what is done */
     assert_u64(pending(), 20 * MIB);
     ductile_virtual_advance(f.gpu, 4);
-    (void)take(24 * MIB, f.streams[0]);
+    (void)take_for(24 * MIB, f.streams[0]);
     assert_u64(pending(), 0);
     close_audited();
 }
@@ -84,7 +75,7 @@ Test(stream_done, a_new_stream_with_the_same_handle_proves_nothing_about_the_old
     cr_assert_eq(f.streams[1], old, "the device has stopped to use handles again");
     assert_ok(ductile_free(f.allocator, address));
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
-    (void)take(24 * MIB, f.streams[0]);
+    (void)take_for(24 * MIB, f.streams[0]);
     assert_u64(pending(), 20 * MIB);
     close_audited();
 }
@@ -92,10 +83,10 @@ Test(stream_done, a_new_stream_with_the_same_handle_proves_nothing_about_the_old
 /* Of markers of one stream a later one proves the earlier ones; these are of two streams. */
 Test(stream_done, markers_of_a_new_stream_prove_nothing_about_pending_blocks_of_the_old_one) {
     ductile_stream old = f.streams[1];
-    ductile_addr first = take(20 * MIB, f.streams[0]);
-    ductile_addr second = take(6 * MIB, f.streams[0]);
+    ductile_addr first = take_for(20 * MIB, f.streams[0]);
+    ductile_addr second = take_for(6 * MIB, f.streams[0]);
     assert_ok(ductile_record_stream(f.allocator, first, old));
-    assert_ok(launch(old, first, 20 * MIB));
+    assert_ok(launch_for(old, first, 20 * MIB));
     assert_ok(ductile_free(f.allocator, first));
     assert_ok(ductile_stream_done(f.allocator, old));
     assert_ok(ductile_virtual_stream_destroy(f.gpu, old));
@@ -103,7 +94,7 @@ Test(stream_done, markers_of_a_new_stream_prove_nothing_about_pending_blocks_of_
     cr_assert_eq(f.streams[1], old, "the device has stopped to use handles again");
     assert_ok(ductile_free_on(f.allocator, second, f.streams[1]));
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
-    (void)take(24 * MIB, f.streams[0]);
+    (void)take_for(24 * MIB, f.streams[0]);
     assert_u64(pending(), 20 * MIB);
     close_audited();
 }
@@ -146,12 +137,12 @@ static void *free_it(void *user) {
 
 /* A marker on the stream of the thread that frees would be done at once. */
 Test(per_thread_stream, a_recorded_one_stays_that_of_the_thread_that_recorded_it) {
-    errand e = {.address = take(20 * MIB, f.streams[0])};
+    errand e = {.address = take_for(20 * MIB, f.streams[0])};
     assert_ok(ductile_record_stream(f.allocator, e.address, PER_THREAD));
-    assert_ok(launch(PER_THREAD, e.address, 20 * MIB));
+    assert_ok(launch_for(PER_THREAD, e.address, 20 * MIB));
     ductile_virtual_set_schedule(f.gpu, DUCTILE_SCHEDULE_EAGER, 0);
     run_in_a_thread(free_it, &e);
-    (void)take(40 * MIB, f.streams[0]);
+    (void)take_for(40 * MIB, f.streams[0]);
     assert_u64(pending(), 20 * MIB);
     close_audited();
 }
@@ -160,7 +151,7 @@ static void *use_and_free_one(void *user) {
     errand *e = user;
     e->status = ductile_alloc(f.allocator, 20 * MIB, PER_THREAD, &e->address);
     if (e->status == DUCTILE_OK) {
-        e->status = launch(PER_THREAD, e->address, 20 * MIB);
+        e->status = launch_for(PER_THREAD, e->address, 20 * MIB);
     }
     if (e->status == DUCTILE_OK) {
         e->status = ductile_free(f.allocator, e->address);
@@ -209,11 +200,11 @@ static void open_full(void) {
     fixture_setup setup = {
         .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
     assert_fine(fixture_open(&f, &setup));
-    (void)take(8 * MIB, f.streams[0]);
-    waiting = take(40 * MIB, f.streams[0]);
+    (void)take_for(8 * MIB, f.streams[0]);
+    waiting = take_for(40 * MIB, f.streams[0]);
     ductile_virtual_block_begin(f.gpu, waiting, 40 * MIB); /* its two users race: its own affair */
-    assert_ok(launch(f.streams[1], waiting, 40 * MIB));
-    assert_ok(launch(f.streams[0], waiting, 40 * MIB));
+    assert_ok(launch_for(f.streams[1], waiting, 40 * MIB));
+    assert_ok(launch_for(f.streams[0], waiting, 40 * MIB));
     ductile_virtual_block_end(f.gpu, waiting);
     assert_ok(ductile_free_on(f.allocator, waiting, f.streams[1]));
 }
@@ -237,13 +228,13 @@ TestSuite(others_capture, .init = open_full, .timeout = 60);
 
 Test(others_capture, survives_an_allocation_that_has_to_wait) {
     begin_capture();
-    (void)take(40 * MIB, f.streams[0]);
+    (void)take_for(40 * MIB, f.streams[0]);
     end_capture();
     close_audited();
 }
 
 Test(others_capture, survives_a_hopeless_allocation_where_the_stream_is_known) {
-    (void)take(MIB, f.streams[2]);
+    (void)take_for(MIB, f.streams[2]);
     begin_capture();
     ductile_addr address = 0;
     assert_status(ductile_alloc(f.allocator, 60 * MIB, f.streams[0], &address),

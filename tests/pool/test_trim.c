@@ -4,26 +4,17 @@
  * how long it takes with thousands of pieces; and that captures of others survive it.
  */
 #include "pool/arena.h"
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
-#include "tests/support/fixture_virtual.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/driver.h"
 
 #define MAX_BLOCKS 16000
 
-static fixture f;
 static ductile_addr blocks[MAX_BLOCKS];
-
-static ductile_addr must_alloc(uint64_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[stream], &address));
-    return address;
-}
 
 /* n blocks of one granule, of which every second is free. */
 static void make_comb(size_t n) {
     for (size_t i = 0; i < n; i++) {
-        blocks[i] = must_alloc(FIXTURE_GRANULE, 0);
+        blocks[i] = take(FIXTURE_GRANULE, 0);
     }
     for (size_t i = 0; i < n; i += 2) {
         assert_ok(ductile_free(f.allocator, blocks[i]));
@@ -63,7 +54,7 @@ Test(trim, takes_the_top_and_no_more_than_needed) {
 
 Test(trim, takes_the_upper_part_of_a_large_block) {
     assert_fine(fixture_open(&f, &(fixture_setup){.capacity_bytes = 4 * GIB}));
-    blocks[0] = must_alloc(3 * GIB + 512, 0);
+    blocks[0] = take(3 * GIB + 512, 0);
     blocks[1] = blocks[0] + GIB - FIXTURE_GRANULE;
     blocks[2] = blocks[0] + GIB;
     assert_ok(ductile_free(f.allocator, blocks[0]));
@@ -92,8 +83,8 @@ static void leave_aliases(uint64_t nth) {
     ductile_addr refused = 0;
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .nth = nth, .code = DVMM_UNKNOWN, .persistent = 1};
-    blocks[0] = must_alloc(6 * FIXTURE_GRANULE, 0);
-    blocks[1] = must_alloc(FIXTURE_GRANULE, 0);
+    blocks[0] = take(6 * FIXTURE_GRANULE, 0);
+    blocks[1] = take(FIXTURE_GRANULE, 0);
     assert_ok(ductile_free(f.allocator, blocks[0]));
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
     if (ductile_alloc(f.allocator, 10 * FIXTURE_GRANULE, f.streams[0], &refused) == DUCTILE_OK) {
@@ -145,18 +136,18 @@ Test(trim, the_threshold_is_a_share_of_the_device_when_there_is_no_limit) {
     fixture_setup setup = {.conf = "recycle:never,garbage_collection_threshold:0.5",
                            .n_streams = 2};
     assert_fine(fixture_open(&f, &setup));
-    (void)must_alloc(512, 1); /* with several streams, markers are recorded in passing */
+    (void)take(512, 1); /* with several streams, markers are recorded in passing */
     for (size_t i = 0; i < 10; i++) {
-        blocks[i] = must_alloc(10 * MIB, 0);
-        blocks[10 + i] = must_alloc(FIXTURE_GRANULE, 0);
+        blocks[i] = take(10 * MIB, 0);
+        blocks[10 + i] = take(FIXTURE_GRANULE, 0);
     }
     for (size_t i = 0; i < 10; i++) {
         assert_ok(ductile_free(f.allocator, blocks[i]));
     }
     for (size_t i = 0; i < 2 * DPOOL_MARK_EVERY; i++) {
-        assert_ok(ductile_free(f.allocator, must_alloc(512, 0)));
+        assert_ok(ductile_free(f.allocator, take(512, 0)));
     }
-    (void)must_alloc(40 * MIB, 0);
+    (void)take(40 * MIB, 0);
     cr_assert_leq(fixture_state(&f).used_bytes, 128 * MIB);
     assert_fine(fixture_close(&f));
 }
@@ -180,7 +171,7 @@ static void assert_capture_survives_trim(void) {
 static void free_unfinished(size_t user) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
     assert_fine(fixture_open(&f, &setup));
-    blocks[0] = must_alloc(4 * FIXTURE_GRANULE, 0);
+    blocks[0] = take(4 * FIXTURE_GRANULE, 0);
     assert_ok(ductile_virtual_fill(f.gpu, blocks[0], 1, 512, f.streams[user]));
     assert_ok(ductile_record_stream(f.allocator, blocks[0], f.streams[user]));
     assert_ok(ductile_free(f.allocator, blocks[0]));

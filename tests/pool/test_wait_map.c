@@ -5,10 +5,7 @@
  * shows in the contents.
  */
 #include "pool/wait_map.h"
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
-
-static fixture f;
+#include "tests/support/one_fixture.h"
 
 static void open_with(const char *conf) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4, .conf = conf};
@@ -17,27 +14,6 @@ static void open_with(const char *conf) {
 
 static void open_waiting(void) {
     open_with("record_stream:wait");
-}
-
-static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
-}
-
-static ductile_addr take(size_t size, size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, size, f.streams[stream], &address));
-    return address;
-}
-
-static void fill(ductile_addr address, uint8_t value, uint64_t size, size_t stream) {
-    assert_ok(ductile_virtual_fill(f.gpu, address, value, size, f.streams[stream]));
-}
-
-static uint8_t byte_at(ductile_addr address, size_t stream) {
-    uint8_t byte = 0;
-    assert_ok(ductile_virtual_read_back(f.gpu, &byte, address, 1, f.streams[stream]));
-    return byte;
 }
 
 /* Another stream writes the block late; then its owner frees it. */

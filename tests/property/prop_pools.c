@@ -12,10 +12,9 @@
 #include "tests/support/churn.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/numbered.h"
 #include "tests/support/rng.h"
 #include "tests/support/world.h"
-
-#include <criterion/parameterized.h>
 
 #define N_POOLS 4 /* even ones are plain */
 #define N_STREAMS 3
@@ -289,17 +288,11 @@ static const fixture_setup setups[] = {
 };
 #define N_SETUPS (sizeof setups / sizeof setups[0])
 
-/* A parameter is an index: tests run in processes of their own, where pointers
- * mean nothing. */
 ParameterizedTestParameters(prop_pools, random_operations_match_the_model) {
-    static size_t parameters[N_SETUPS * N_SEEDS];
-    for (size_t i = 0; i < N_SETUPS * N_SEEDS; i++) {
-        parameters[i] = i;
-    }
-    return cr_make_param_array(size_t, parameters, N_SETUPS * N_SEEDS);
+    return numbered(0, N_SETUPS * N_SEEDS);
 }
 
-ParameterizedTest(size_t *it, prop_pools, random_operations_match_the_model, .timeout = 120) {
+ParameterizedTest(uint64_t *it, prop_pools, random_operations_match_the_model, .timeout = 120) {
     static play p;
     fixture_setup setup = setups[*it / N_SEEDS];
     setup.n_streams = N_STREAMS;
@@ -308,6 +301,6 @@ ParameterizedTest(size_t *it, prop_pools, random_operations_match_the_model, .ti
     assert_fine(world_open(&p.w, &setup, true));
     p.w.may_refuse = true; /* memory of capture pools is nobody else's */
     const char *why = run(&p, churn_setting("DUCTILE_TEST_OPS", DEFAULT_OPS));
-    cr_assert(why == NULL, "setup %zu, seed %llu, %s", *it / N_SEEDS, (unsigned long long)seed,
-              why);
+    cr_assert(why == NULL, "setup %zu, seed %llu, %s", (size_t)*it / N_SEEDS,
+              (unsigned long long)seed, why);
 }

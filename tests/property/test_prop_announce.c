@@ -9,10 +9,9 @@
 #include "tests/support/churn.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/numbered.h"
 #include "tests/support/rng.h"
 #include "tests/support/shadow.h"
-
-#include <criterion/parameterized.h>
 
 #include <string.h>
 
@@ -247,14 +246,9 @@ static const char *run(uint64_t seed) {
 }
 
 ParameterizedTestParameters(prop_announce, the_table_of_a_listener_is_true) {
-    static uint64_t seeds[N_SEEDS];
-    for (size_t i = 0; i < N_SEEDS; i++) {
-        seeds[i] = 9000 + i;
-    }
-    return cr_make_param_array(uint64_t, seeds, N_SEEDS);
+    return numbered(9000, N_SEEDS);
 }
 
 ParameterizedTest(uint64_t *seed, prop_announce, the_table_of_a_listener_is_true, .timeout = 100) {
-    const char *why = run(churn_setting("DUCTILE_TEST_SEED", *seed));
-    cr_assert(why == NULL, "seed %llu: %s", (unsigned long long)*seed, why);
+    assert_run(run, *seed);
 }

@@ -7,10 +7,9 @@
  */
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/numbered.h"
 #include "tests/support/rng.h"
 #include "tests/support/world.h"
-
-#include <criterion/parameterized.h>
 
 enum { N_OPS = 3000, MOST_LIVE = 150, N_SAMPLES = N_OPS / 10 };
 
@@ -88,14 +87,11 @@ static const char *compare(const history *h, const history *first, size_t comple
 }
 
 ParameterizedTestParameters(prop_determinism, equal_calls_hold_equal_memory) {
-    static size_t indices[N_CONFS * N_SEEDS];
-    for (size_t i = 0; i < N_CONFS * N_SEEDS; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, N_CONFS * N_SEEDS);
+    return numbered(0, N_CONFS * N_SEEDS);
 }
 
-ParameterizedTest(size_t *index, prop_determinism, equal_calls_hold_equal_memory, .timeout = 120) {
+ParameterizedTest(uint64_t *index, prop_determinism, equal_calls_hold_equal_memory,
+                  .timeout = 120) {
     static history first;
     static history other;
     const char *conf = confs[*index / N_SEEDS];

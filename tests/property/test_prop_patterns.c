@@ -6,10 +6,9 @@
  */
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/numbered.h"
 #include "tests/support/rng.h"
 #include "tests/support/world.h"
-
-#include <criterion/parameterized.h>
 
 #define CAPACITY (128 * MIB)
 
@@ -166,14 +165,10 @@ static const char *run_pattern(size_t index) {
 }
 
 ParameterizedTestParameters(prop_patterns, pattern_is_served_and_leaves_nothing) {
-    static size_t indices[N_PATTERNS * N_COMPLETIONS];
-    for (size_t i = 0; i < N_PATTERNS * N_COMPLETIONS; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, N_PATTERNS * N_COMPLETIONS);
+    return numbered(0, N_PATTERNS * N_COMPLETIONS);
 }
 
-ParameterizedTest(size_t *index, prop_patterns, pattern_is_served_and_leaves_nothing,
+ParameterizedTest(uint64_t *index, prop_patterns, pattern_is_served_and_leaves_nothing,
                   .timeout = 120) {
     assert_fine(run_pattern(*index));
 }
@@ -230,14 +225,10 @@ static const char *run_steps(world *w, uint64_t seed) {
 }
 
 ParameterizedTestParameters(prop_patterns, steps_recycle_and_heal) {
-    static size_t indices[N_COMPLETIONS];
-    for (size_t i = 0; i < N_COMPLETIONS; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, N_COMPLETIONS);
+    return numbered(0, N_COMPLETIONS);
 }
 
-ParameterizedTest(size_t *index, prop_patterns, steps_recycle_and_heal, .timeout = 120) {
+ParameterizedTest(uint64_t *index, prop_patterns, steps_recycle_and_heal, .timeout = 120) {
     const struct completion *c = &completions[*index];
     fixture_setup setup = {.capacity_bytes = CAPACITY,
                            .schedule = c->schedule,
@@ -286,14 +277,10 @@ static const char *steps_unseen(world *w, uint64_t seed) {
 }
 
 ParameterizedTestParameters(prop_patterns, healed_memory_stays_with_its_stream) {
-    static size_t indices[4];
-    for (size_t i = 0; i < 4; i++) {
-        indices[i] = i;
-    }
-    return cr_make_param_array(size_t, indices, 4);
+    return numbered(0, 4);
 }
 
-ParameterizedTest(size_t *index, prop_patterns, healed_memory_stays_with_its_stream,
+ParameterizedTest(uint64_t *index, prop_patterns, healed_memory_stays_with_its_stream,
                   .timeout = 120) {
     fixture_setup setup = {.capacity_bytes = CAPACITY,
                            .schedule =

@@ -8,9 +8,9 @@
 #include "tests/support/churn.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/numbered.h"
 #include "tests/support/rng.h"
 
-#include <criterion/parameterized.h>
 #include <ductile_share.h>
 
 enum { MOST_LIVE = 64, MOST_PINS = 12, N_SEEDS = 12, DEFAULT_OPS = 1500, MOST_GRANULES = 16 };
@@ -160,14 +160,9 @@ static const char *run(uint64_t seed) {
 }
 
 ParameterizedTestParameters(prop_pins, pinned_memory_stays) {
-    static uint64_t seeds[N_SEEDS];
-    for (size_t i = 0; i < N_SEEDS; i++) {
-        seeds[i] = 7000 + i;
-    }
-    return cr_make_param_array(uint64_t, seeds, N_SEEDS);
+    return numbered(7000, N_SEEDS);
 }
 
 ParameterizedTest(uint64_t *seed, prop_pins, pinned_memory_stays, .timeout = 100) {
-    const char *why = run(churn_setting("DUCTILE_TEST_SEED", *seed));
-    cr_assert(why == NULL, "seed %llu: %s", (unsigned long long)*seed, why);
+    assert_run(run, *seed);
 }
