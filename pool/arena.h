@@ -60,6 +60,7 @@ typedef struct dpool_use {
         struct { /* first use of a PENDING block: */
             dpool_block *block;
             struct dpool_use *pending_next; /* the arena's pending list; itself: in none yet */
+            uint64_t number;                /* each use that has a marker: see stream_use.h  */
         };
         struct { /* first use of a span with waits (wait_map.h): */
             ductile_addr addr;
@@ -187,7 +188,9 @@ struct ductile_allocator {
     dpool_arena *arenas;
     dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
     dseg_set segments;
-    dpool_use *spare_uses; /* linked by next */
+    dpool_use *spare_uses;      /* linked by next */
+    dvmm_marker *spare_markers; /* idle, for uses; linked by next */
+    uint64_t last_mark;         /* the latest number of a use's marker */
     dpool_wait_map waits;
     dpool_barred *barred;
     uint64_t lost_reported; /* of counts.lost, said in the log */

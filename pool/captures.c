@@ -18,7 +18,7 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
         }
         bool is_named = all || use->stream == stream;
         if (is_named && dpool_may_name(use->stream, use->thread)) {
-            (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+            dpool_use_mark(a, use);
         }
         is_left |= use->marker == NULL;
     }

@@ -136,9 +136,9 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     first = keep_first(first, dpool_imports_fini(a, may_unmap));
     dpool_pins_fini(a);
     dvmm_store_fini(&a->store);
+    dpool_spare_uses_free(a);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
     dpool_pools_fini(a);
-    dpool_spare_uses_free(a);
     dpool_barred_fini(a);
     dpool_plan_fini(a);
     dpool_callbacks_fini(&a->oom_callbacks);

@@ -22,6 +22,7 @@ typedef struct lane {
     uint64_t thread;
     bool is_gone; /* a later stream may have the same handle: in a lane of its own */
     dvmm_marker *latest;
+    uint64_t latest_number;
     uint32_t n_marks;
     uint64_t done_upto;   /* known: markers up to this number are done   */
     uint64_t undone_from; /* known: one is not, nor then those after it  */
@@ -55,7 +56,8 @@ static lane *add_lane(lanes *l, const dpool_use *use) {
                  .thread = use->thread,
                  .is_gone = use->is_gone,
                  .undone_from = UINT64_MAX,
-                 .latest = use->marker};
+                 .latest = use->marker,
+                 .latest_number = use->number};
     return at;
 }
 
@@ -66,7 +68,10 @@ static bool note_use(lanes *l, const dpool_use *use) {
     if (at == NULL) {
         return false;
     }
-    at->latest = use->marker->number > at->latest->number ? use->marker : at->latest;
+    if (use->number > at->latest_number) {
+        at->latest = use->marker;
+        at->latest_number = use->number;
+    }
     at->n_marks++;
     return true;
 }
@@ -76,8 +81,8 @@ static bool note_use(lanes *l, const dpool_use *use) {
 static void note_done(lanes *l, const dpool_use *use) {
     lane *at = find_lane(l, use);
     at = at != NULL ? at : add_lane(l, use);
-    if (at != NULL && at->done_upto < use->marker->number) {
-        at->done_upto = use->marker->number;
+    if (at != NULL && at->done_upto < use->number) {
+        at->done_upto = use->number;
     }
 }
 
@@ -94,16 +99,16 @@ static void note_all(lanes *l, const dpool_use *waiting) {
     }
 }
 
-static void ask(ductile_allocator *a, lane *at, dvmm_marker *m) {
+static void ask(ductile_allocator *a, lane *at, dvmm_marker *m, uint64_t number) {
     bool is_done = dvmm_marker_query(&a->markers, m) == DUCTILE_OK;
-    *(is_done ? &at->done_upto : &at->undone_from) = m->number;
+    *(is_done ? &at->done_upto : &at->undone_from) = number;
 }
 
 /* Mostly all of it is done: then this is the only question about a stream. */
 static void ask_latest(ductile_allocator *a, lanes *l) {
     for (uint32_t i = 0; i < l->n; i++) {
         if (l->all[i].n_marks > 1) {
-            ask(a, &l->all[i], l->all[i].latest);
+            ask(a, &l->all[i], l->all[i].latest, l->all[i].latest_number);
         }
     }
 }
@@ -113,11 +118,10 @@ static bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *use) {
     if (at == NULL) {
         return dvmm_marker_query(&a->markers, use->marker) == DUCTILE_OK;
     }
-    uint64_t number = use->marker->number;
-    if (number > at->done_upto && number < at->undone_from) {
-        ask(a, at, use->marker);
+    if (use->number > at->done_upto && use->number < at->undone_from) {
+        ask(a, at, use->marker, use->number);
     }
-    return number <= at->done_upto;
+    return use->number <= at->done_upto;
 }
 
 /* A wait for the context says nothing about another GPU's streams: where peers have access, markers

@@ -70,12 +70,38 @@ ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_st
     return status;
 }
 
+static bool is_to_be_marked(const dpool_use *use) {
+    return !use->is_gone && dpool_may_name(use->stream, use->thread);
+}
+
+/* Whatever else is wanted under the hot lock for recording. Without a spare marker the pool has
+ * one, or makes one. */
+static void prepare_marks_locked(ductile_allocator *a, dpool_use *uses) {
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (is_to_be_marked(use)) {
+            use->number = ++a->last_mark;
+            use->marker = a->spare_markers;
+            if (use->marker != NULL) {
+                a->spare_markers = use->marker->next;
+            }
+        }
+    }
+}
+
+void dpool_use_mark(ductile_allocator *a, dpool_use *use) {
+    dti_lock_take(&a->hot);
+    use->number = ++a->last_mark;
+    dti_lock_open(&a->hot);
+    (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+}
+
 void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     b->state = DPOOL_PENDING;
     dpool_set_epoch(b, arena->alloc_epoch);
     b->uses->block = b;
     b->uses->pending_next = b->uses; /* in transit */
+    prepare_marks_locked(a, b->uses);
     arena->pending_bytes += b->size;
     a->counts.pending += b->size;
     a->counts.pending_blocks++;
@@ -119,7 +145,7 @@ static void append(ductile_allocator *a, dpool_use *uses) {
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
     bool is_unmarked = false;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
-        if (!use->is_gone && dpool_may_name(use->stream, use->thread)) {
+        if (is_to_be_marked(use)) {
             (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
         }
         is_unmarked |= use->marker == NULL;
@@ -136,35 +162,42 @@ static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thre
     return use->stream == stream && use->thread == thread && !use->is_gone;
 }
 
+/* Of a stream that ends. */
+typedef struct last_mark {
+    dvmm_marker *marker; /* NULL: it could not be recorded */
+    uint64_t number;
+    uint64_t grave; /* stands for the stream from now on */
+} last_mark;
+
 /* A marker that is there stays, as that of a stream that is gone: a new one may get its handle, so
  * a number that no other stream has tells them apart. */
-static void end_uses_of(dpool_use *uses, ductile_stream stream, dvmm_marker *m, uint64_t grave) {
+static void end_uses_of(dpool_use *uses, ductile_stream stream, const last_mark *last) {
     uint64_t thread = dpool_thread_of(stream);
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (!is_use_of(use, stream, thread)) {
             continue;
         }
         use->is_gone = true;
-        use->thread = grave;
-        if (use->marker == NULL && m != NULL) {
-            use->marker = m;
-            dvmm_marker_hold(m);
+        use->thread = last->grave;
+        if (use->marker == NULL && last->marker != NULL) {
+            use->marker = last->marker;
+            use->number = last->number;
+            dvmm_marker_hold(last->marker);
         }
     }
 }
 
-/* The stream's uses of live blocks refer to the marker from now on (NULL: they wait for the whole
- * context), and so do those of pending ones whose marker was to be made up for later. */
-static void end_uses_locked(ductile_allocator *a, ductile_stream stream, dvmm_marker *m) {
-    uint64_t grave = 1 + atomic_fetch_add(&a->markers.last_number, 1);
+/* The stream's uses of live blocks refer to the marker from now on (without one they wait for the
+ * whole context), and so do those of pending ones whose marker was to be made up for later. */
+static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const last_mark *last) {
     uint64_t cursor = 0;
     for (dpool_block *b = dpool_map_next(&a->map, &cursor); b != NULL;
          b = dpool_map_next(&a->map, &cursor)) {
-        end_uses_of(b->uses, stream, m, grave);
+        end_uses_of(b->uses, stream, last);
     }
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         for (dpool_use *uses = arena->pending_first; uses != NULL; uses = uses->pending_next) {
-            end_uses_of(uses, stream, m, grave);
+            end_uses_of(uses, stream, last);
         }
     }
 }
@@ -193,14 +226,18 @@ bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
 }
 
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
-    dvmm_marker *m = NULL;
-    ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
+    last_mark last = {.marker = NULL};
     dti_lock_take(&a->hot);
-    end_uses_locked(a, stream, m);
+    last.number = ++a->last_mark;
+    last.grave = ++a->last_mark;
+    dti_lock_open(&a->hot);
+    ductile_status status = dvmm_marker_record(&a->markers, stream, &last.marker);
+    dti_lock_take(&a->hot);
+    end_uses_locked(a, stream, &last);
     *is_named = dpool_uses_name_locked(a, stream);
     dti_lock_open(&a->hot);
-    if (m != NULL) {
-        dvmm_marker_drop(&a->markers, m);
+    if (last.marker != NULL) {
+        dvmm_marker_drop(&a->markers, last.marker);
     }
     return status;
 }
@@ -214,54 +251,49 @@ static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
     (void)dpool_make_free_locked(a, b);
 }
 
-static dpool_use *last_of(dpool_use *uses) {
-    while (uses->next != NULL) {
-        uses = uses->next;
+/* Nobody can reach the uses any more: what they held is spare. */
+static void drop_uses_locked(ductile_allocator *a, dpool_use *uses) {
+    dpool_use *last = uses;
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (use->marker != NULL) {
+            dvmm_marker_drop_into(use->marker, &a->spare_markers);
+        }
+        last = use;
     }
-    return uses;
+    last->next = a->spare_uses;
+    a->spare_uses = uses;
 }
 
-/* Frees some, and puts their uses into one list. Returns the rest. */
-static dpool_use *free_some(ductile_allocator *a, dpool_use *done, dpool_use **uses) {
-    *uses = NULL;
-    dti_lock_take(&a->hot);
+/* Returns the rest. */
+static dpool_use *free_some_locked(ductile_allocator *a, dpool_use *done) {
     for (int i = 0; i < FREED_PER_HOLD && done != NULL; i++) {
         dpool_use *rest = done->pending_next;
         free_pending_locked(a, done->block);
-        last_of(done)->next = *uses;
-        *uses = done;
+        drop_uses_locked(a, done);
         done = rest;
     }
-    dti_lock_open(&a->hot);
     return done;
 }
 
 void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
     while (done != NULL) {
-        dpool_use *uses;
-        done = free_some(a, done, &uses);
-        dpool_uses_drop(a, uses);
+        dti_lock_take(&a->hot);
+        done = free_some_locked(a, done);
+        dti_lock_open(&a->hot);
     }
 }
 
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
-    dvmm_marker *idle = NULL;
-    for (dpool_use *use = uses; use != NULL; use = use->next) {
-        if (use->marker != NULL) {
-            dvmm_marker_drop_into(use->marker, &idle);
-        }
-    }
-    dvmm_markers_give_back(&a->markers, idle);
     if (uses != NULL) {
-        dpool_use *last = last_of(uses);
         dti_lock_take(&a->hot);
-        last->next = a->spare_uses;
-        a->spare_uses = uses;
+        drop_uses_locked(a, uses);
         dti_lock_open(&a->hot);
     }
 }
 
 void dpool_spare_uses_free(ductile_allocator *a) {
+    dvmm_markers_give_back(&a->markers, a->spare_markers);
+    a->spare_markers = NULL;
     while (a->spare_uses != NULL) {
         dpool_use *use = a->spare_uses;
         a->spare_uses = use->next;

@@ -3,6 +3,10 @@
  * Streams that use a block besides its own (record_stream). At the free a marker is recorded on
  * each; the block is PENDING until all are done. A marker that could not be recorded keeps the
  * block pending until a wait for the whole context: a failed record never means "free" (U1).
+ *
+ * Markers of uses are numbered under the hot lock, before they are recorded and behind the work
+ * that they are to prove: of two on one stream the one with the higher number proves all that the
+ * other one does, in whatever order threads came to record them (U11).
  */
 #ifndef DUCTILE_POOL_STREAM_USE_H
 #define DUCTILE_POOL_STREAM_USE_H
@@ -28,6 +32,9 @@ static inline bool dpool_is_in_transit(const dpool_use *uses) {
     return uses->pending_next == uses;
 }
 
+/* Records a marker for a use that has none. Pre: this thread may name its stream. No lock HOT. */
+void dpool_use_mark(ductile_allocator *a, dpool_use *use);
+
 /* Records the markers and lets pollers see the block. No lock held. */
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses);
 
@@ -52,7 +59,7 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done);
 /* Drops the markers of a list of uses, whose nodes become spare. No lock HOT. */
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);
 
-/* Frees the spare nodes. Destroying only. */
+/* Frees the spare nodes; the markers' pool gets the spare markers. Destroying only. */
 void dpool_spare_uses_free(ductile_allocator *a);
 
 #endif

@@ -76,13 +76,12 @@ static ductile_status take_marker(dvmm_marker_pool *pool, ductile_stream stream,
 
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                   dvmm_marker **out) {
+    dvmm_marker *m = *out;
     *out = NULL;
-    dvmm_marker *m = NULL;
-    ductile_status status = take_marker(pool, stream, &m);
+    ductile_status status = m != NULL ? DUCTILE_OK : take_marker(pool, stream, &m);
     if (status != DUCTILE_OK) {
         return status;
     }
-    m->number = 1 + atomic_fetch_add_explicit(&pool->last_number, 1, memory_order_acq_rel);
     status = dvmm_event_record_uncaptured(pool->driver, m->event, stream);
     if (status != DUCTILE_OK) {
         push_idle(pool, m);
@@ -134,13 +133,6 @@ ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool) {
 
 void dvmm_marker_hold(dvmm_marker *m) {
     atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
-}
-
-void dvmm_marker_drop_into(dvmm_marker *m, dvmm_marker **idle) {
-    if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
-        m->next = *idle;
-        *idle = m;
-    }
 }
 
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *m) {

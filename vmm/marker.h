@@ -15,8 +15,6 @@
 
 typedef struct dvmm_marker {
     dvmm_event event;
-    uint64_t number; /* given out before recording: of two markers of one stream, the one with the
-                        higher number proves all that the other one does */
     _Atomic uint32_t refs;
     _Atomic bool done;        /* known complete: no further query is made */
     struct dvmm_marker *next; /* idle: the pool's list */
@@ -24,8 +22,7 @@ typedef struct dvmm_marker {
 
 typedef struct dvmm_marker_pool {
     dvmm_driver *driver; /* constant */
-    _Atomic uint64_t last_number;
-    dti_lock lock; /* guards the rest */
+    dti_lock lock;       /* guards the rest */
     dvmm_marker *idle;
 } dvmm_marker_pool;
 
@@ -36,7 +33,8 @@ void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver);
 ductile_status dvmm_markers_fini(dvmm_marker_pool *pool);
 
 /*
- * Records a marker on the stream; the caller holds one reference.
+ * Records a marker on the stream; the caller holds one reference. *out: NULL, or an idle one, which
+ * is taken instead of one of the pool's, and is the pool's after a failure.
  * ERR_CAPTURING when the stream is being captured: the event would belong to the graph and never
  * prove anything (U6). On failure *out is NULL, which never means "done" (U1).
  */
@@ -60,11 +58,21 @@ ductile_status dvmm_marker_wait_on(dvmm_marker_pool *pool, ductile_stream stream
 ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool);
 
 void dvmm_marker_hold(dvmm_marker *marker);
+
+/* Pre: nobody can come to hold the marker by the reference that is dropped. */
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
 
 /* Many at a time: drops each into a list, linked by `next`, of those that nobody refers to any
  * more, and gives the list back to the pool under one hold of its lock. */
-void dvmm_marker_drop_into(dvmm_marker *marker, dvmm_marker **idle);
+static inline void dvmm_marker_drop_into(dvmm_marker *m, dvmm_marker **idle) {
+    bool is_last = atomic_load_explicit(&m->refs, memory_order_acquire) == 1 ||
+                   atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1;
+    if (is_last) {
+        atomic_store_explicit(&m->refs, 0, memory_order_relaxed);
+        m->next = *idle;
+        *idle = m;
+    }
+}
 void dvmm_markers_give_back(dvmm_marker_pool *pool, dvmm_marker *idle);
 
 #endif
