@@ -10,6 +10,7 @@
 
 enum {
     MOST_LANES = 32,
+    NO_LANE = MOST_LANES,
     FRONT = 16, /* of the oldest, looked at first */
     MOST_PER_HIT = 256,
     MOST_IN_VAIN = 4 /* polls of the front alone */
@@ -31,75 +32,94 @@ typedef struct lane {
 typedef struct lanes {
     lane all[MOST_LANES];
     uint32_t n;
+    uint32_t recent; /* the one found last */
+    bool is_whole;   /* all that was looked at is in lanes */
 } lanes;
 
 static bool is_undone(const dpool_use *use) {
     return use->marker != NULL && !atomic_load_explicit(&use->marker->done, memory_order_acquire);
 }
 
-static lane *find_lane(lanes *l, const dpool_use *use) {
-    for (uint32_t i = 0; i < l->n; i++) {
-        lane *at = &l->all[i];
-        if (at->stream == use->stream && at->thread == use->thread && at->is_gone == use->is_gone) {
-            return at;
-        }
-    }
-    return NULL;
+static inline bool is_in(const lane *at, const dpool_use *use) {
+    return at->stream == use->stream && at->thread == use->thread && at->is_gone == use->is_gone;
 }
 
-static lane *add_lane(lanes *l, const dpool_use *use) {
+static uint32_t add_lane(lanes *l, const dpool_use *use) {
     if (l->n == MOST_LANES) {
-        return NULL;
+        return NO_LANE;
     }
-    lane *at = &l->all[l->n++];
-    *at = (lane){.stream = use->stream,
-                 .thread = use->thread,
-                 .is_gone = use->is_gone,
-                 .undone_from = UINT64_MAX,
-                 .latest = use->marker,
-                 .latest_number = use->number};
-    return at;
+    l->all[l->n] = (lane){.stream = use->stream,
+                          .thread = use->thread,
+                          .is_gone = use->is_gone,
+                          .undone_from = UINT64_MAX,
+                          .latest = use->marker,
+                          .latest_number = use->number};
+    return l->n++;
 }
 
-/* False: no room for its stream. */
-static bool note_use(lanes *l, const dpool_use *use) {
-    lane *at = find_lane(l, use);
-    at = at != NULL ? at : add_lane(l, use);
-    if (at == NULL) {
-        return false;
+static __attribute__((noinline)) uint32_t find_lane(lanes *l, const dpool_use *use) {
+    uint32_t i = 0;
+    while (i < l->n && !is_in(&l->all[i], use)) {
+        i++;
     }
+    i = i < l->n ? i : add_lane(l, use);
+    l->recent = i < l->n ? i : l->recent;
+    return i;
+}
+
+/* NO_LANE: there is no room for its stream. Mostly that of the use before. */
+static inline uint32_t lane_of(lanes *l, const dpool_use *use) {
+    bool is_recent = l->n > 0 && is_in(&l->all[l->recent], use);
+    return __builtin_expect(is_recent, 1) ? l->recent : find_lane(l, use);
+}
+
+static inline void note_undone(lane *at, const dpool_use *use) {
     if (use->number > at->latest_number) {
         at->latest = use->marker;
         at->latest_number = use->number;
     }
     at->n_marks++;
-    return true;
 }
 
 /* ---- Polling ------------------------------------------------------------------------------- */
 
-static void note_done(lanes *l, const dpool_use *use) {
-    lane *at = find_lane(l, use);
-    at = at != NULL ? at : add_lane(l, use);
-    if (at != NULL && at->done_upto < use->number) {
-        at->done_upto = use->number;
+static inline void note_done(lane *at, const dpool_use *use) {
+    at->done_upto = dti_max(at->done_upto, use->number);
+}
+
+/* Whether its marker is known to be done is in the lane from now on. A stream without a lane is
+ * asked about block by block. */
+static inline void note_use(lanes *l, dpool_use *use) {
+    uint32_t i = use->marker != NULL ? lane_of(l, use) : NO_LANE;
+    use->lane = i;
+    if (i == NO_LANE) {
+        l->is_whole = false;
+    } else if (is_undone(use)) {
+        note_undone(&l->all[i], use);
+    } else {
+        note_done(&l->all[i], use);
     }
 }
 
-/* A stream without a lane is asked about block by block. */
-static void note_all(lanes *l, const dpool_use *waiting) {
-    for (; waiting != NULL; waiting = waiting->pending_next) {
-        for (const dpool_use *use = waiting; use != NULL; use = use->next) {
-            if (is_undone(use)) {
-                (void)note_use(l, use);
-            } else if (use->marker != NULL) {
-                note_done(l, use);
-            }
+/* The n oldest stay in the list; returns the others. */
+static dpool_pending_list note_oldest(lanes *l, dpool_pending_list *list, uint32_t n) {
+    dpool_use *last = NULL;
+    dpool_use *rest = list->first;
+    for (; rest != NULL && n > 0; n--) {
+        for (dpool_use *use = rest; use != NULL; use = use->next) {
+            note_use(l, use);
         }
+        last = rest;
+        rest = rest->pending_next;
     }
+    dpool_pending_list others = {rest, rest != NULL ? list->last : NULL};
+    list->last = last;
+    *(last != NULL ? &last->pending_next : &list->first) = NULL;
+    return others;
 }
 
-static void ask(ductile_allocator *a, lane *at, dvmm_marker *m, uint64_t number) {
+static __attribute__((noinline)) void ask(ductile_allocator *a, lane *at, dvmm_marker *m,
+                                          uint64_t number) {
     bool is_done = dvmm_marker_query(&a->markers, m) == DUCTILE_OK;
     *(is_done ? &at->done_upto : &at->undone_from) = number;
 }
@@ -113,11 +133,11 @@ static void ask_latest(ductile_allocator *a, lanes *l) {
     }
 }
 
-static bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *use) {
-    lane *at = find_lane(l, use);
-    if (at == NULL) {
+static inline bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *use) {
+    if (use->lane == NO_LANE) {
         return dvmm_marker_query(&a->markers, use->marker) == DUCTILE_OK;
     }
+    lane *at = &l->all[use->lane];
     if (use->number > at->done_upto && use->number < at->undone_from) {
         ask(a, at, use->marker, use->number);
     }
@@ -130,14 +150,15 @@ static bool needs_no_marker(const dpool_use *use, bool is_covered) {
     return is_covered && (use->is_gone || use->thread != 0);
 }
 
-static bool is_use_done(ductile_allocator *a, lanes *l, const dpool_use *use, bool is_covered) {
-    return use->marker == NULL ? needs_no_marker(use, is_covered)
-                               : !is_undone(use) || is_passed(a, l, use);
+static inline bool is_use_done(ductile_allocator *a, lanes *l, const dpool_use *use,
+                               bool is_covered) {
+    return use->marker == NULL ? needs_no_marker(use, is_covered) : is_passed(a, l, use);
 }
 
-static bool uses_are_done(ductile_allocator *a, lanes *l, const dpool_use *first,
-                          uint64_t context_epoch) {
-    bool is_covered = first->block->epoch < context_epoch;
+/* Without any wait for the context, nobody looks at the block. */
+static inline bool uses_are_done(ductile_allocator *a, lanes *l, const dpool_use *first,
+                                 uint64_t context_epoch) {
+    bool is_covered = context_epoch > 0 && first->block->epoch < context_epoch;
     if (is_covered && a->store.n_devices == 1) {
         return true;
     }
@@ -162,20 +183,6 @@ dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
     *context_epoch = arena->context_epoch;
     dti_lock_open(&a->hot);
     return all;
-}
-
-/* Leaves the n oldest in the list; the others. */
-static dpool_pending_list split_after(dpool_pending_list *list, uint32_t n) {
-    dpool_use *last = n < UINT32_MAX ? list->first : list->last;
-    while (last != NULL && last->pending_next != NULL && --n > 0) {
-        last = last->pending_next;
-    }
-    if (last == NULL || last->pending_next == NULL) {
-        return (dpool_pending_list){NULL, NULL};
-    }
-    dpool_pending_list rest = {last->pending_next, list->last};
-    last->pending_next = NULL;
-    return rest;
 }
 
 static void join(dpool_pending_list *list, dpool_pending_list more) {
@@ -212,23 +219,41 @@ typedef struct poll {
 
 static void begin_poll(poll *p, ductile_allocator *a, dpool_arena *arena) {
     p->a = a;
-    p->l.n = 0;
+    p->l.n = p->l.recent = 0;
+    p->l.is_whole = true;
     p->found_behind = false;
     p->done = p->kept = (dpool_pending_list){NULL, NULL};
     p->others = dpool_pending_take(a, arena, &p->context_epoch);
 }
 
-/* At the n oldest of the others. */
-static void look_at(poll *p, uint32_t n) {
-    dpool_pending_list asked = p->others;
-    p->others = split_after(&asked, n);
-    note_all(&p->l, asked.first);
-    ask_latest(p->a, &p->l);
+/* Is everything done that was looked at? */
+static bool all_is_done(const lanes *l) {
+    bool is_done = l->is_whole;
+    for (uint32_t i = 0; i < l->n && is_done; i++) {
+        is_done = l->all[i].done_upto >= l->all[i].latest_number;
+    }
+    return is_done;
+}
+
+static void sort_out(poll *p, dpool_pending_list asked) {
     for (dpool_use *uses = asked.first, *next; uses != NULL; uses = next) {
         next = uses->pending_next;
         bool is_done = uses_are_done(p->a, &p->l, uses, p->context_epoch);
         p->found_behind |= is_done && p->kept.first != NULL;
         push(is_done ? &p->done : &p->kept, uses);
+    }
+}
+
+/* At the n oldest of the others. */
+static void look_at(poll *p, uint32_t n) {
+    dpool_pending_list asked = p->others;
+    p->others = note_oldest(&p->l, &asked, n);
+    ask_latest(p->a, &p->l);
+    if (all_is_done(&p->l)) {
+        p->found_behind |= p->kept.first != NULL && asked.first != NULL;
+        join(&p->done, asked);
+    } else {
+        sort_out(p, asked);
     }
 }
 
@@ -297,9 +322,11 @@ static bool note_uses(lanes *l, const dpool_use *uses, bool *any) {
     for (const dpool_use *use = uses; use != NULL; use = use->next) {
         if (is_undone(use)) {
             *any = true;
-            if (!note_use(l, use)) {
+            uint32_t i = lane_of(l, use);
+            if (i == NO_LANE) {
                 return false;
             }
+            note_undone(&l->all[i], use);
         }
     }
     return true;
@@ -353,7 +380,7 @@ static void open_both(ductile_allocator *a) {
 
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes) {
     awaited w;
-    w.of.n = 0;
+    w.of.n = w.of.recent = 0;
     w.bytes = 0;
     take_both(a);
     choose_locked(a, own, bytes, &w);
