@@ -106,7 +106,7 @@ uint64_t dvmm_clock_ns(dvmm_driver *d) {
 static _Thread_local struct {
     uint64_t number; /* from 1, of no other thread of the process; 0: none yet */
     int last_code;
-} self;
+} self __attribute__((tls_model("initial-exec"))); /* a library's default is a function call */
 
 int dvmm_last_code(void) {
     return self.last_code;
@@ -186,9 +186,9 @@ static bool is_answer(dvmm_call call, int code) {
                                                                call == DVMM_CALL_stream_query));
 }
 
-static inline void report(const seam_call *c, int code, const _Atomic(dvmm_trace_fn) *to) {
-    dvmm_trace_fn trace = atomic_load_explicit(to, memory_order_acquire);
-    if (__builtin_expect(trace != NULL, 0)) {
+static void report_failure(const seam_call *c, int code) {
+    dvmm_trace_fn trace = atomic_load_explicit(&c->driver->trace_failure, memory_order_acquire);
+    if (trace != NULL) {
         trace(c->driver->trace_user, c->call, code, c->address, c->size);
     }
 }
@@ -219,19 +219,10 @@ __attribute__((noinline)) bool dvmm_refuse_call(seam_call *c, const dvmm_driver 
     return false;
 }
 
-void dvmm_next_call(seam_call *c, dvmm_call call, uint64_t address, uint64_t size) {
-    seam_tally *t = tally_of(c->driver);
-    add(&t->calls[c->call], 1, t != &c->driver->shared);
-    report(c, DVMM_SUCCESS, &c->driver->trace_answer);
-    c->call = call;
-    c->address = address;
-    c->size = size;
-}
-
 static __attribute__((noinline)) ductile_status account_failure(const seam_call *c, int code) {
     add_shared(&c->driver->failures[c->call], 1);
     poison_if_sticky(c->driver, code);
-    report(c, code, &c->driver->trace_failure);
+    report_failure(c, code);
     return dvmm_status_of(code);
 }
 
@@ -241,6 +232,9 @@ ductile_status dvmm_account(const seam_call *c, int code) {
     bool is_mine = t != &d->shared;
     add(&t->host_ticks, c->host_end - c->host_start, is_mine);
     add(&t->calls[c->call], 1, is_mine);
+    if (c->before != DVMM_N_CALLS) {
+        add(&t->calls[c->before], 1, is_mine);
+    }
     if (d->ops->clock_ns != NULL) {
         add(&t->driver_time_ns, d->ops->clock_ns(d->ctx) - c->driver_start, is_mine);
     }
@@ -248,6 +242,6 @@ ductile_status dvmm_account(const seam_call *c, int code) {
     if (__builtin_expect(!is_answer(c->call, code), 0)) {
         return account_failure(c, code);
     }
-    report(c, code, &d->trace_answer);
+    dvmm_report_answer(c, code);
     return code == DVMM_SUCCESS ? DUCTILE_OK : dvmm_status_of(code);
 }

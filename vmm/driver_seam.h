@@ -47,6 +47,7 @@ struct dvmm_driver {
 /* One call under way, on the stack of its wrapper. */
 typedef struct seam_call {
     dvmm_driver *driver;
+    dvmm_call before; /* the one that was made before it and succeeded, or DVMM_N_CALLS for none */
     dvmm_call call;
     uint64_t address; /* operands, for the trace only */
     uint64_t size;
@@ -67,6 +68,7 @@ static inline bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call,
         return dvmm_refuse_call(c, d);
     }
     c->driver = d;
+    c->before = DVMM_N_CALLS;
     c->call = call;
     c->address = address;
     c->size = size;
@@ -76,8 +78,23 @@ static inline bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call,
     return true;
 }
 
-/* The call under way has succeeded and another one follows, with no clock read in between. */
-void dvmm_next_call(seam_call *c, dvmm_call call, uint64_t address, uint64_t size);
+/* Tells the trace of a call that did not fail, if it wants to know. */
+static inline void dvmm_report_answer(const seam_call *c, int code) {
+    dvmm_trace_fn trace = atomic_load_explicit(&c->driver->trace_answer, memory_order_acquire);
+    if (__builtin_expect(trace != NULL, 0)) {
+        trace(c->driver->trace_user, c->call, code, c->address, c->size);
+    }
+}
+
+/* The call under way, the first of two, has succeeded; the other one follows, with no clock read in
+ * between. Both are counted at the end. */
+static inline void dvmm_next_call(seam_call *c, dvmm_call call, uint64_t address, uint64_t size) {
+    dvmm_report_answer(c, DVMM_SUCCESS);
+    c->before = c->call;
+    c->call = call;
+    c->address = address;
+    c->size = size;
+}
 
 /* Accounts for the call that returned `code`; its status. */
 ductile_status dvmm_account(const seam_call *c, int code);
