@@ -8,7 +8,6 @@ enum { FIRST_LOG2 = 12, CROWDED_DISTANCE = 48 }; /* 6 bits hold 63; one insert a
 #define DISTANCE_MASK UINT64_C(0x3F)
 #define POINTER_MASK UINT64_C(0x0000FFFFFFFFFFC0)
 #define TAG_MASK UINT64_C(0xFFFF000000000000)
-#define NOT_FOUND UINT64_MAX
 
 /* The home takes the high bits, the tag some below them. */
 static inline uint64_t hash_of(ductile_addr addr) {
@@ -38,7 +37,6 @@ uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity
     map->mask = capacity - 1;
     map->max_count = capacity / 4;
     map->count = 0;
-    map->crowded = false;
     if (old.slots != NULL) {
         for (uint64_t i = 0; i <= old.mask; i++) {
             if (old.slots[i] != 0) {
@@ -49,12 +47,16 @@ uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity
     return old.slots;
 }
 
-/* Robin Hood: whoever is further from home keeps the slot, so distances stay short and even. */
+/* Robin Hood: whoever is further from home keeps the slot, so distances stay short and even. The
+ * first step is no branch: which home is taken cannot be foreseen, that two slots are is rare. */
 void dpool_map_insert(dpool_map *map, dpool_block *b) {
     uint64_t hash = hash_of(b->addr);
     uint64_t mask = map->mask;
     uint64_t at = home_of(map, hash);
     uint64_t entry = tag_of(hash) | (uint64_t)(uintptr_t)b;
+    uint64_t is_taken = map->slots[at] != 0;
+    at = (at + is_taken) & mask;
+    entry += is_taken;
     while (map->slots[at] != 0) {
         uint64_t resident = map->slots[at];
         if ((resident & DISTANCE_MASK) < (entry & DISTANCE_MASK)) {
@@ -63,7 +65,9 @@ void dpool_map_insert(dpool_map *map, dpool_block *b) {
         }
         at = (at + 1) & mask;
         entry++;
-        map->crowded |= (entry & DISTANCE_MASK) >= CROWDED_DISTANCE;
+        if (__builtin_expect((entry & DISTANCE_MASK) >= CROWDED_DISTANCE, 0)) {
+            map->max_count = 0;
+        }
     }
     map->slots[at] = entry;
     map->count++;
@@ -73,23 +77,16 @@ static inline bool is_of(uint64_t slot, uint64_t hash, ductile_addr addr) {
     return ((slot ^ tag_of(hash)) & TAG_MASK) == 0 && block_of(slot)->addr == addr;
 }
 
-static inline uint64_t slot_of(const dpool_map *map, ductile_addr addr) {
+dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr) {
     if (map->slots == NULL) {
-        return NOT_FOUND;
+        return NULL;
     }
     uint64_t hash = hash_of(addr);
     uint64_t at = home_of(map, hash);
-    uint64_t slot = map->slots[at];
-    while (slot != 0 && !is_of(slot, hash, addr)) {
+    while (map->slots[at] != 0 && !is_of(map->slots[at], hash, addr)) {
         at = (at + 1) & map->mask;
-        slot = map->slots[at];
     }
-    return slot != 0 ? at : NOT_FOUND;
-}
-
-dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr) {
-    uint64_t at = slot_of(map, addr);
-    return at == NOT_FOUND ? NULL : block_of(map->slots[at]);
+    return block_of(map->slots[at]);
 }
 
 /* Closes the hole at `at`: the followers that are not at home move one back. */
@@ -115,12 +112,18 @@ dpool_block *dpool_map_next(const dpool_map *map, uint64_t *cursor) {
 }
 
 dpool_block *dpool_map_take(dpool_map *map, ductile_addr addr) {
-    uint64_t at = slot_of(map, addr);
-    if (at == NOT_FOUND) {
+    if (__builtin_expect(map->slots == NULL, 0)) {
         return NULL;
     }
-    dpool_block *b = block_of(map->slots[at]);
-    close_hole(map, at);
-    map->count--;
-    return b;
+    uint64_t hash = hash_of(addr);
+    uint64_t at = home_of(map, hash);
+    for (uint64_t slot = map->slots[at]; slot != 0; slot = map->slots[at]) {
+        if (is_of(slot, hash, addr)) {
+            close_hole(map, at);
+            map->count--;
+            return block_of(slot);
+        }
+        at = (at + 1) & map->mask;
+    }
+    return NULL;
 }

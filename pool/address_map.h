@@ -19,14 +19,14 @@ typedef struct dpool_map {
     unsigned shift; /* of a hash, to its home */
     uint64_t mask;
     uint64_t count;
-    uint64_t max_count; /* at most this many, so that probes stay short */
-    bool crowded;       /* a probe became too long: grow before the next insert */
+    uint64_t max_count; /* at most this many, so that probes stay short; 0: one became too long,
+                           grow before the next insert */
 } dpool_map;
 
 /* True when an insert cannot fail. The last place is left to the holder of the slow lock, so that
  * its plan, made earlier, always finds one. */
 static inline bool dpool_map_has_room(const dpool_map *map) {
-    return map->count + 1 < map->max_count && !map->crowded;
+    return map->count + 1 < map->max_count;
 }
 
 /* How many slots (a power of two) the next table needs. */

@@ -189,31 +189,39 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
         return dpool_arena_find_locked(a, pool, stream);
     }
     dpool_arena *arena = a->recent;
-    if (__builtin_expect(arena == NULL || arena->stream != stream || arena->thread != 0, 0)) {
+    if (__builtin_expect(arena == NULL || arena->stream != stream, 0)) {
         arena = dpool_arena_find_locked(a, NULL, stream);
-        a->recent = arena;
+        a->recent = arena != NULL && arena->thread == 0 ? arena : a->recent;
     }
     return arena;
+}
+
+/* The quick path when something else is due. Hot lock held, and opened. */
+static __attribute__((noinline)) dpool_block *
+serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
+    dpool_chores what = dpool_chores_begin_locked(a, arena);
+    dpool_block *b = dpool_serve_locked(a, arena, size, requested);
+    dti_lock_open(&a->hot);
+    if (what.mark || what.heal) {
+        dpool_chores_do(a, arena, what);
+    }
+    return b;
 }
 
 /* The quick path: a block when a free one fits. */
 static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *pool, uint64_t size,
                                      uint64_t requested, ductile_stream stream) {
-    dpool_chores what = {false, false};
     dpool_block *b = NULL;
     dti_lock_take(&a->hot);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
         arena->alloc_epoch++;
         if (__builtin_expect(arena->alloc_epoch >= arena->chores_at, 0)) {
-            what = dpool_chores_begin_locked(a, arena);
+            return serve_and_do_chores(a, arena, size, requested);
         }
         b = dpool_serve_locked(a, arena, size, requested);
     }
     dti_lock_open(&a->hot);
-    if (__builtin_expect(what.mark || what.heal, 0)) {
-        dpool_chores_do(a, arena, what);
-    }
     return b;
 }
 

@@ -339,6 +339,7 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     dpool_free_index *index = &b->region->arena->index;
     unsigned slot = DPOOL_NO_SLOT;
+    b->state = DPOOL_FREE;
     if (is_in_state(b->next, DPOOL_FREE)) {
         slot = dpool_index_leave(index, b->next);
         dpool_absorb_next(&a->nodes, b);
@@ -349,7 +350,6 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
         slot = dpool_index_leave(index, b);
         dpool_absorb_next(&a->nodes, b);
     }
-    b->state = DPOOL_FREE;
     dpool_index_enter(index, slot, b);
     return b;
 }

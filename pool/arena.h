@@ -141,14 +141,17 @@ typedef struct dpool_arena {
     dpool_free_index index;
 } dpool_arena;
 
-/* Counters under the hot lock; those the store and the driver keep are added when read. */
+/* Counters under the hot lock; those the store and the driver keep are added when read. A hit's
+ * come first, peaks between them: of two side by side the compiler would make one vector, whose
+ * load waits for the store that a free made to one of them. */
 typedef struct dpool_counts {
     uint64_t requested, requested_peak;
     uint64_t allocated, allocated_peak;
-    uint64_t requested_total, allocated_total;
+    uint64_t requested_total, active_peak; /* of allocated + pending */
+    uint64_t allocated_total, live_peak;   /* of blocks              */
+    uint64_t allocs, pending;
     uint64_t paused, paused_blocks;
-    uint64_t active_peak, live_peak;        /* of allocated + pending; of blocks */
-    uint64_t pending, mapped, retiring;     /* mapped: own memory of all arenas */
+    uint64_t mapped, retiring;              /* mapped: own memory of all arenas */
     uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
     uint64_t limit, soft_limit;             /* see limits.h                     */
     uint64_t created;                       /* bytes, the store's           */
@@ -157,7 +160,7 @@ typedef struct dpool_counts {
     uint64_t imported;
     uint64_t span, span_peak, address_bytes;
     uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
-    uint64_t allocs, slow_allocs, out_of_memory;
+    uint64_t slow_allocs, out_of_memory;
     uint64_t recycled_handles, healed_handles;
     uint64_t segments, arenas;
     uint64_t use_host_bytes, table_host_bytes;

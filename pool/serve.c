@@ -6,21 +6,35 @@
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
 
-static void count_live_locked(ductile_allocator *a, const dpool_block *b) {
+static __attribute__((noinline)) void note_peaks_locked(ductile_allocator *a) {
     dpool_counts *c = &a->counts;
-    c->requested += b->requested;
-    c->allocated += b->size;
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
     c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
     c->live_peak = dti_max(c->live_peak, a->map.count);
+}
+
+/* A program that repeats itself reaches its peaks once. */
+static inline bool is_peak_locked(const ductile_allocator *a) {
+    const dpool_counts *c = &a->counts;
+    return c->requested > c->requested_peak || c->allocated > c->allocated_peak ||
+           c->allocated + c->pending > c->active_peak || a->map.count > c->live_peak;
+}
+
+static inline void count_live_locked(ductile_allocator *a, const dpool_block *b) {
+    dpool_counts *c = &a->counts;
+    c->requested += b->requested;
+    c->allocated += b->size;
     c->requested_total += b->requested;
     c->allocated_total += b->size;
     c->allocs++;
+    if (__builtin_expect(is_peak_locked(a), 0)) {
+        note_peaks_locked(a);
+    }
 }
 
-void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
-    dpool_arena *arena = b->region->arena;
+static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *b,
+                                    uint64_t requested) {
     b->state = DPOOL_LIVE;
     b->requested = requested;
     b->uses = NULL;
@@ -30,6 +44,10 @@ void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t reque
         dpool_note_rise_locked(arena);
     }
     count_live_locked(a, b);
+}
+
+void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
+    make_live_locked(a, b->region->arena, b, requested);
 }
 
 dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
@@ -51,7 +69,7 @@ dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64
     } else {
         dpool_index_close(index, slot);
     }
-    dpool_make_live_locked(a, b, requested);
+    make_live_locked(a, arena, b, requested);
     return b;
 }
 
@@ -105,6 +123,7 @@ __attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, du
         dpool_pending_begin_locked(a, b);
     } else {
         dpool_set_epoch(b, b->region->arena->alloc_epoch);
+        b->priority = 0; /* it has no tree yet: the marks are written without being read */
         (void)dpool_make_free_locked(a, b);
     }
     dti_lock_open(&a->hot);
