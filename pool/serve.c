@@ -98,37 +98,48 @@ static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.allocated -= b->size;
 }
 
-/* A PAUSED block, out of the address map. The hot lock is held, and opened. */
-static __attribute__((noinline)) void take_paused_back(ductile_allocator *a, dpool_block *b) {
+/* Rare ways to take a block back, out of line. The hot lock is held, and opened. */
+
+static __attribute__((noinline)) ductile_status take_other_back(ductile_allocator *a,
+                                                                ductile_addr addr) {
+    ductile_status status = dpool_explain_miss_locked(a, addr);
+    dti_lock_open(&a->hot);
+    return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
+}
+
+static __attribute__((noinline)) ductile_status take_paused_back(ductile_allocator *a,
+                                                                 dpool_block *b) {
     dpool_use *uses = dpool_free_paused_locked(a, b);
     dti_lock_open(&a->hot);
     dpool_uses_drop(a, uses);
+    return DUCTILE_OK;
+}
+
+static __attribute__((noinline)) ductile_status take_used_back(ductile_allocator *a, dpool_block *b,
+                                                               dpool_use *uses) {
+    dpool_pending_begin_locked(a, b);
+    dti_lock_open(&a->hot);
+    dpool_pending_record(a, uses);
+    return DUCTILE_OK;
 }
 
 __attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr) {
     dti_lock_take(&a->hot);
     dpool_block *b = dpool_map_take(&a->map, addr);
-    if (b == NULL) {
-        ductile_status status = dpool_explain_miss_locked(a, addr);
-        dti_lock_open(&a->hot);
-        return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
+    if (__builtin_expect(b == NULL, 0)) {
+        return take_other_back(a, addr);
     }
     if (__builtin_expect(b->state != DPOOL_LIVE, 0)) {
-        take_paused_back(a, b);
-        return DUCTILE_OK;
+        return take_paused_back(a, b);
     }
     leave_live_locked(a, b);
     dpool_use *uses = b->uses;
     if (uses != NULL) {
-        dpool_pending_begin_locked(a, b);
-    } else {
-        dpool_set_epoch(b, b->region->arena->alloc_epoch);
-        b->priority = 0; /* it has no tree yet: the marks are written without being read */
-        (void)dpool_make_free_locked(a, b);
+        return take_used_back(a, b, uses);
     }
+    dpool_set_epoch(b, b->region->arena->alloc_epoch);
+    b->priority = 0; /* it has no tree yet: the marks are written without being read */
+    (void)dpool_make_free_locked(a, b);
     dti_lock_open(&a->hot);
-    if (uses != NULL) {
-        dpool_pending_record(a, uses);
-    }
     return DUCTILE_OK;
 }
