@@ -4,8 +4,11 @@
 #include "pool/plan.h"
 #include "pool/pools.h"
 #include "pool/progress.h"
+#include "pool/recorded.h"
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
+
+#include "vmm/capture.h"
 
 #include <stdlib.h>
 
@@ -19,6 +22,14 @@ static ductile_status keep_first(ductile_status first, ductile_status status) {
     return is_plain ? status : DUCTILE_ERR_DRIVER;
 }
 
+/* In relaxed mode, or the waits would break other threads' captures. */
+static ductile_status wait_for_recorded(ductile_allocator *a) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.is_all = true});
+    dvmm_capture_restore(a->driver, mode);
+    return status;
+}
+
 /* Waits for everything: live blocks may be in use, and their streams may be gone. */
 static ductile_status wait_for_all(ductile_allocator *a) {
     bool mapped = false;
@@ -26,7 +37,8 @@ static ductile_status wait_for_all(ductile_allocator *a) {
         mapped |= arena->mapped_bytes > 0 || arena->retiring.count > 0;
     }
     mapped |= a->imports.count > 0;
-    return mapped ? dvmm_markers_wait_all(&a->markers) : DUCTILE_OK;
+    ductile_status status = mapped ? wait_for_recorded(a) : DUCTILE_OK;
+    return mapped && status == DUCTILE_OK ? dvmm_markers_wait_all(&a->markers) : status;
 }
 
 static void free_uses(ductile_allocator *a, dpool_region *region) {

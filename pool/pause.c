@@ -6,6 +6,7 @@
 #include "pool/grow.h"
 #include "pool/log.h"
 #include "pool/progress.h"
+#include "pool/recorded.h"
 #include "pool/trim.h"
 #include "pool/wait_map.h"
 
@@ -169,13 +170,14 @@ static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private *p
 
 static ductile_status wait_for_work(ductile_allocator *a, dpool_private *pool) {
     bool captured = false;
-    if (dpool_wait_context(a, &captured)) {
-        return DUCTILE_OK;
+    ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.pool = pool});
+    if (status != DUCTILE_OK || dpool_wait_context(a, &captured)) {
+        return status;
     }
     if (captured) {
         return wait_beside_capture(a, pool);
     }
-    ductile_status status = dvmm_usable(a->driver);
+    status = dvmm_usable(a->driver);
     return status == DUCTILE_OK ? DUCTILE_ERR_DRIVER : status;
 }
 

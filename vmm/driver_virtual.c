@@ -104,6 +104,7 @@ void ductile_virtual_destroy(ductile_virtual_gpu *gpu) {
     dvmm_vgpu_memory_fini(gpu);
     dvmm_vgpu_addresses_fini(gpu);
     dvmm_vgpu_watch_fini(gpu);
+    dvmm_vgpu_clock_fini(&gpu->race.device_after);
     dvmm_vgpu_lanes_fini(&gpu->race.lanes);
     free(gpu);
 }

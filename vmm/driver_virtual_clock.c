@@ -39,9 +39,10 @@ static bool add_lane(vgpu_lanes *lanes, uint32_t *out) {
     return true;
 }
 
-bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, uint32_t *out) {
+bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, int device, uint32_t *out) {
     bool has_one = find_idle(lanes, out) || add_lane(lanes, out);
     if (has_one) {
+        lanes->all[*out].device = device;
         lanes->all[*out].is_taken = true;
     }
     return has_one;
@@ -68,9 +69,11 @@ void dvmm_vgpu_learn(vgpu_lanes *lanes, const vgpu_clock *clock) {
     }
 }
 
-void dvmm_vgpu_learn_all(vgpu_lanes *lanes) {
+void dvmm_vgpu_learn_device(vgpu_lanes *lanes, int device) {
     for (uint32_t i = 0; i < lanes->n; i++) {
-        lanes->all[i].known = lanes->all[i].issued;
+        if (lanes->all[i].device == device) {
+            lanes->all[i].known = lanes->all[i].issued;
+        }
     }
 }
 

@@ -31,6 +31,7 @@ typedef struct vgpu_clock {
 typedef struct vgpu_lane {
     uint64_t issued;
     uint64_t known;
+    int device; /* whose stream */
     bool is_taken;
 } vgpu_lane;
 
@@ -42,7 +43,7 @@ typedef struct vgpu_lanes {
 
 void dvmm_vgpu_lanes_fini(vgpu_lanes *lanes);
 /* A lane all of whose work is known, or a new one. False: the host has no memory. */
-bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, uint32_t *out);
+bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, int device, uint32_t *out);
 void dvmm_vgpu_lane_give(vgpu_lanes *lanes, uint32_t lane);
 /* One more piece of work. */
 vgpu_tick dvmm_vgpu_lane_step(vgpu_lanes *lanes, uint32_t lane);
@@ -51,10 +52,11 @@ static inline bool dvmm_vgpu_is_known(const vgpu_lanes *lanes, vgpu_tick tick) {
     return tick.n <= lanes->all[tick.lane].known;
 }
 
-/* The host knows all work of the lane up to the tick complete; all that the clock holds; all. */
+/* The host knows all work of the lane up to the tick complete; all that the clock holds; all of a
+ * device. */
 void dvmm_vgpu_learn_tick(vgpu_lanes *lanes, vgpu_tick tick);
 void dvmm_vgpu_learn(vgpu_lanes *lanes, const vgpu_clock *clock);
-void dvmm_vgpu_learn_all(vgpu_lanes *lanes);
+void dvmm_vgpu_learn_device(vgpu_lanes *lanes, int device);
 
 void dvmm_vgpu_clock_fini(vgpu_clock *clock);
 /* Whether the tick comes before what has this clock. */

@@ -328,7 +328,7 @@ int dvmm_vgpu_get_access(vgpu *gpu, ductile_addr addr, dvmm_access *out) {
     return DVMM_SUCCESS;
 }
 
-bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size,
+bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size, int device,
                              dvmm_access access) {
     if (size > gpu->memory.end - gpu->memory.base) {
         return false;
@@ -336,7 +336,7 @@ bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size,
     ductile_addr end = addr + size;
     for (ductile_addr at = addr; at < end;) {
         const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, at);
-        if (mapping == NULL || (mapping->access & access) != access) {
+        if (mapping == NULL || (dvmm_vgpu_access_of(mapping, device) & access) != access) {
             return false;
         }
         at = mapping->start + mapping->phys->size;

@@ -134,7 +134,8 @@ int dvmm_vgpu_map_anywhere(vgpu *gpu, ductile_addr addr, vgpu_phys *phys, dvmm_a
 void dvmm_vgpu_drop_mapping(vgpu *gpu, vgpu_mapping *mapping);
 void dvmm_vgpu_drop_ref(vgpu *gpu, vgpu_phys *phys);
 /* Whether all of the span is mapped with at least that access. */
-bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access);
+bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size, int device,
+                             dvmm_access access);
 uint64_t dvmm_vgpu_count_mappings(const vgpu *gpu, ductile_addr addr, uint64_t size);
 
 /* ---- driver_virtual_share.c ---------------------------------------------------------------- */

@@ -22,7 +22,7 @@ static void need(vgpu *gpu, bool has_memory) {
 bool dvmm_vgpu_next_tick(vgpu *gpu, vgpu_queue *queue, vgpu_tick *out) {
     vgpu_lanes *lanes = &gpu->race.lanes;
     if (!queue->has_lane) {
-        queue->has_lane = dvmm_vgpu_lane_take(lanes, &queue->lane);
+        queue->has_lane = dvmm_vgpu_lane_take(lanes, queue->device, &queue->lane);
         need(gpu, queue->has_lane);
     }
     if (queue->has_lane) {
@@ -47,15 +47,23 @@ static bool raise_to_queue(const vgpu *gpu, vgpu_clock *clock, const vgpu_queue 
            (!queue->has_lane || dvmm_vgpu_clock_raise(lanes, clock, newest_of(gpu, queue)));
 }
 
+/* What a stream of this device comes after, the device does: who waits for all of it waits for that
+ * too, wherever it runs. Needed once work runs elsewhere. */
+static bool order_device(vgpu *gpu, const vgpu_queue *queue) {
+    return gpu->work.n_elsewhere == 0 || queue->device != 0 ||
+           dvmm_vgpu_clock_join(&gpu->race.lanes, &gpu->race.device_after, &queue->after);
+}
+
 void dvmm_vgpu_order_after_queue(vgpu *gpu, vgpu_queue *queue, vgpu_queue *on) {
     if (dvmm_vgpu_detects(gpu)) {
-        need(gpu, raise_to_queue(gpu, &queue->after, on));
+        need(gpu, raise_to_queue(gpu, &queue->after, on) && order_device(gpu, queue));
     }
 }
 
 void dvmm_vgpu_order_after_marker(vgpu *gpu, vgpu_queue *queue, vgpu_marker *marker) {
     if (dvmm_vgpu_detects(gpu)) {
-        need(gpu, dvmm_vgpu_clock_join(&gpu->race.lanes, &queue->after, &marker->after));
+        need(gpu, dvmm_vgpu_clock_join(&gpu->race.lanes, &queue->after, &marker->after) &&
+                      order_device(gpu, queue));
     }
 }
 
@@ -86,9 +94,10 @@ void dvmm_vgpu_learn_queue(vgpu *gpu, const vgpu_queue *queue) {
     }
 }
 
-void dvmm_vgpu_learn_everything(vgpu *gpu) {
+void dvmm_vgpu_learn_device_work(vgpu *gpu) {
     if (can_learn(gpu)) {
-        dvmm_vgpu_learn_all(&gpu->race.lanes);
+        dvmm_vgpu_learn_device(&gpu->race.lanes, 0);
+        dvmm_vgpu_learn(&gpu->race.lanes, &gpu->race.device_after);
     }
 }
 

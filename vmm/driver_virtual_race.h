@@ -74,6 +74,7 @@ typedef struct vgpu_race {
     bool is_unanswered; /* the call under way will fail: the host learns nothing from it     */
     uint32_t reported;  /* kinds reported in the call under way: a large block is one mistake */
     vgpu_lanes lanes;
+    vgpu_clock device_after; /* work of other devices that streams of this one come after */
     uint64_t n_blocks;
 } vgpu_race;
 
@@ -94,7 +95,8 @@ void dvmm_vgpu_order_marker(vgpu *gpu, struct vgpu_queue *queue, struct vgpu_mar
 /* The host knows that work complete. */
 void dvmm_vgpu_learn_marker(vgpu *gpu, const struct vgpu_marker *marker);
 void dvmm_vgpu_learn_queue(vgpu *gpu, const struct vgpu_queue *queue);
-void dvmm_vgpu_learn_everything(vgpu *gpu);
+/* All work of this device, and what that waited for. */
+void dvmm_vgpu_learn_device_work(vgpu *gpu);
 void dvmm_vgpu_order_fini_queue(vgpu *gpu, struct vgpu_queue *queue);
 
 /* ---- driver_virtual_race.c ----------------------------------------------------------------- */

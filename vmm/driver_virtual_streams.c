@@ -5,6 +5,11 @@
  * Work on the legacy default stream waits for the earlier work of all blocking streams, which are
  * the per-thread defaults and those asked for, and their later work waits for it. Streams of the
  * driver seam are not blocking.
+ *
+ * Streams of another device of the machine are of another context: their work reaches what is open
+ * to that device, they take and give events like others (vmm/driver_cuda_foreign.c), and a wait for
+ * all work of this device is none for theirs. Nobody has measured what a capture of theirs does to
+ * that wait: here it is refused.
  */
 #include "vmm/driver_virtual.h"
 
@@ -110,6 +115,19 @@ int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out) {
     return code;
 }
 
+int dvmm_vgpu_stream_create_on(vgpu *gpu, int device, ductile_stream *out) {
+    if (device < 0 || (uint32_t)device >= gpu->options.n_devices) {
+        return DVMM_INVALID_DEVICE;
+    }
+    int code = dvmm_vgpu_stream_create(gpu, out);
+    if (code == DVMM_SUCCESS) {
+        vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, *out);
+        stream->queue->device = device;
+        gpu->work.n_elsewhere += device != 0;
+    }
+    return code;
+}
+
 int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream handle) {
     vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, handle);
     if (stream == NULL) {
@@ -178,9 +196,9 @@ int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
 }
 
 int dvmm_vgpu_drain(vgpu *gpu) {
-    int code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_all(gpu));
+    int code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_device(gpu));
     if (code == DVMM_SUCCESS) {
-        dvmm_vgpu_learn_everything(gpu);
+        dvmm_vgpu_learn_device_work(gpu);
     }
     return code;
 }

@@ -11,6 +11,18 @@ static ductile_virtual_use use_of(ductile_addr address, uint64_t size, bool writ
     return (ductile_virtual_use){.address = address, .size = size, .writes = writes};
 }
 
+/* May the stream's device use the memory? */
+static int check_span(vgpu *gpu, ductile_stream stream, ductile_addr at, uint64_t size,
+                      dvmm_access access) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    bool may_use = dvmm_vgpu_is_accessible(gpu, at, size, queue->device, access);
+    return may_use ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
+}
+
 int dvmm_vgpu_launch(vgpu *gpu, ductile_stream stream, const ductile_virtual_use *uses,
                      size_t n_uses) {
     vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_USE, n_uses);
@@ -22,8 +34,9 @@ int dvmm_vgpu_launch(vgpu *gpu, ductile_stream stream, const ductile_virtual_use
 
 int dvmm_vgpu_fill(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t size,
                    ductile_stream stream) {
-    if (!dvmm_vgpu_is_accessible(gpu, to, size, DVMM_ACCESS_RW)) {
-        return DVMM_INVALID_VALUE;
+    int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
+    if (code != DVMM_SUCCESS) {
+        return code;
     }
     vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_FILL, 1);
     if (op != NULL) {
@@ -35,9 +48,10 @@ int dvmm_vgpu_fill(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t size,
 
 int dvmm_vgpu_copy(vgpu *gpu, ductile_addr to, ductile_addr from, uint64_t size,
                    ductile_stream stream) {
-    if (!dvmm_vgpu_is_accessible(gpu, to, size, DVMM_ACCESS_RW) ||
-        !dvmm_vgpu_is_accessible(gpu, from, size, DVMM_ACCESS_READ)) {
-        return DVMM_INVALID_VALUE;
+    int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
+    code = code == DVMM_SUCCESS ? check_span(gpu, stream, from, size, DVMM_ACCESS_READ) : code;
+    if (code != DVMM_SUCCESS) {
+        return code;
     }
     vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_COPY, 2);
     if (op != NULL) {
@@ -64,18 +78,19 @@ static vgpu_op *upload_op(ductile_addr to, const void *from, uint64_t size) {
 
 int dvmm_vgpu_upload(vgpu *gpu, ductile_addr to, const void *from, uint64_t size,
                      ductile_stream stream) {
-    if (!dvmm_vgpu_is_accessible(gpu, to, size, DVMM_ACCESS_RW)) {
-        return DVMM_INVALID_VALUE;
+    int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
+    if (code != DVMM_SUCCESS) {
+        return code;
     }
     return dvmm_vgpu_issue_on(gpu, stream, upload_op(to, from, size));
 }
 
 int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
                         ductile_stream stream) {
-    if (!dvmm_vgpu_is_accessible(gpu, from, size, DVMM_ACCESS_READ)) {
-        return DVMM_INVALID_VALUE;
+    int code = check_span(gpu, stream, from, size, DVMM_ACCESS_READ);
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_stream_sync(gpu, stream);
     }
-    int code = dvmm_vgpu_stream_sync(gpu, stream);
     if (code == DVMM_SUCCESS) {
         dvmm_vgpu_race_read(gpu, from, size);
         dvmm_vgpu_read_bytes(gpu, to, from, size);

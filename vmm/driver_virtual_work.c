@@ -183,11 +183,11 @@ static bool is_due(const vgpu *gpu, const vgpu_op *op) {
     return false;
 }
 
-static bool uses_are_accessible(const vgpu *gpu, const vgpu_op *op) {
+static bool uses_are_accessible(const vgpu *gpu, const vgpu_op *op, int device) {
     for (size_t i = 0; i < op->n_uses; i++) {
         const ductile_virtual_use *use = &op->uses[i];
         dvmm_access access = use->writes ? DVMM_ACCESS_RW : DVMM_ACCESS_READ;
-        if (!dvmm_vgpu_is_accessible(gpu, use->address, use->size, access)) {
+        if (!dvmm_vgpu_is_accessible(gpu, use->address, use->size, device, access)) {
             return false;
         }
     }
@@ -217,7 +217,7 @@ static bool change_memory(vgpu *gpu, vgpu_op *op) {
 
 static void run_first(vgpu *gpu, vgpu_queue *queue) {
     vgpu_op *op = queue->first;
-    if (!uses_are_accessible(gpu, op)) {
+    if (!uses_are_accessible(gpu, op, queue->device)) {
         dvmm_vgpu_poison(gpu, DVMM_ILLEGAL_ADDRESS);
     } else if (!change_memory(gpu, op)) {
         dvmm_vgpu_violation(gpu, "the host has no memory left to keep the contents of the device");
@@ -378,10 +378,19 @@ int dvmm_vgpu_force_queue(vgpu *gpu, vgpu_queue *queue) {
     return code;
 }
 
-int dvmm_vgpu_force_all(vgpu *gpu) {
+static vgpu_queue *first_busy_here(const vgpu *gpu) {
+    vgpu_queue *queue = gpu->work.busy;
+    while (queue != NULL && queue->device != 0) {
+        queue = queue->next_busy;
+    }
+    return queue;
+}
+
+int dvmm_vgpu_force_device(vgpu *gpu) {
     int code = gpu->poison;
-    while (code == DVMM_SUCCESS && gpu->work.busy != NULL) {
-        code = force_first(gpu, gpu->work.busy);
+    vgpu_queue *queue = NULL;
+    while (code == DVMM_SUCCESS && (queue = first_busy_here(gpu)) != NULL) {
+        code = force_first(gpu, queue);
     }
     return code;
 }

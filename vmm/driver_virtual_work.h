@@ -59,6 +59,7 @@ typedef struct vgpu_queue {
     struct vgpu_queue *next_busy, *prev_busy; /* valid while `first` is not NULL */
     vgpu_op *first, *last;
     bool has_stream;              /* some stream handle names it     */
+    int device;                   /* of the machine; 0: this one     */
     uint64_t id;                  /* never reused                    */
     struct vgpu_capture *capture; /* the capture it is in, or NULL   */
     struct vgpu_queue *next_captured;
@@ -121,6 +122,7 @@ typedef struct vgpu_work {
     vgpu_queue *legacy;
     vgpu_queue *blocking; /* all blocking queues */
     uint64_t n_barriers;
+    uint64_t n_elsewhere; /* streams of other devices, since the beginning */
     vgpu_thread_stream *thread_streams;
     vgpu_queue *busy; /* queues with work in them */
     vgpu_capture *captures;
@@ -152,7 +154,7 @@ void dvmm_vgpu_progress(vgpu *gpu, bool roll);
 /* Run what is needed. UNKNOWN: it waits for a word that nobody can write any more. */
 int dvmm_vgpu_force_queue(vgpu *gpu, vgpu_queue *queue);
 int dvmm_vgpu_force_marker(vgpu *gpu, vgpu_marker *marker);
-int dvmm_vgpu_force_all(vgpu *gpu);
+int dvmm_vgpu_force_device(vgpu *gpu);
 /* Operations that wait for a word in that memory wait no more. */
 void dvmm_vgpu_forget_words(vgpu *gpu, const vgpu_host_block *block);
 
@@ -162,13 +164,14 @@ void dvmm_vgpu_streams_init(vgpu *gpu);
 void dvmm_vgpu_streams_fini(vgpu *gpu);
 int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out);
 int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out);
+int dvmm_vgpu_stream_create_on(vgpu *gpu, int device, ductile_stream *out);
 int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_find_queue(vgpu *gpu, ductile_stream stream, vgpu_queue **out);
 int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out);
 int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_context_sync(vgpu *gpu);
-/* Runs all work. */
+/* Runs all work of this device, and what that waits for. */
 int dvmm_vgpu_drain(vgpu *gpu);
 /* Appends work to a stream, or lets the capture it is in record it. Takes `op` over, also when it
  * fails; NULL stands for a host without memory. */

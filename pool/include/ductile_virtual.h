@@ -84,6 +84,17 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_virtual_stream_create(ductile
 DUCTILE_API DUCTILE_CHECKED ductile_status
 ductile_virtual_stream_create_blocking(ductile_virtual_gpu *gpu, ductile_stream *out);
 
+/**
+ * Makes a stream of another device of the machine (the option `n_devices`): what it launches
+ * reaches memory that is open to that device, and waits for all work of this one do not wait for
+ * it. Work of it that meets memory it may not use ends this device too.
+ *
+ * Returns:   DUCTILE_OK; ERR_NO_DEVICE; ERR_INVALID_ARGUMENT; ERR_OUT_OF_HOST_MEMORY.
+ * Ownership: ductile_virtual_stream_destroy.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status
+ductile_virtual_stream_create_on(ductile_virtual_gpu *gpu, int device, ductile_stream *out);
+
 /** Returns at once; work already issued still completes. */
 DUCTILE_API ductile_status ductile_virtual_stream_destroy(ductile_virtual_gpu *gpu,
                                                           ductile_stream stream);

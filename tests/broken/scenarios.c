@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/broken/scenarios.h"
 
+#include <ductile_share.h>
+
 /* Slots, by what their streams do in a scenario. */
 enum { OWNER, USER, OTHER_USER, TAKER, CAPTURER, FIRST_THREAD, SECOND_THREAD };
 
@@ -432,6 +434,45 @@ static void pause_with_work(play *p) {
     need(p, ductile_pool_release(a, POOL) == DUCTILE_OK, "release");
 }
 
+/* A block that another GPU's stream writes, for long, and a stream of it. */
+static ductile_stream use_elsewhere(play *p, const block *b) {
+    const ductile_virtual_use use = {b->address, b->size, 1};
+    ductile_stream theirs = NULL;
+    fixture *f = &p->f;
+    need(p, ductile_enable_peer(f->allocator, 1) == DUCTILE_OK, "peer");
+    need(p, ductile_virtual_stream_create_on(f->gpu, 1, &theirs) == DUCTILE_OK, "stream");
+    need(p, ductile_virtual_stream_wait(f->gpu, theirs, stream_of(p, b->slot)) == DUCTILE_OK,
+         "order");
+    ductile_virtual_set_schedule(f->gpu, DUCTILE_SCHEDULE_LAZY, 0);
+    need(p, ductile_virtual_launch(f->gpu, theirs, &use, 1) == DUCTILE_OK, "launch");
+    ductile_virtual_set_schedule(f->gpu, p->schedule, p->lag);
+    need(p, ductile_record_stream(f->allocator, b->address, theirs) == DUCTILE_OK, "record");
+    return theirs;
+}
+
+static void pause_with_work_elsewhere(play *p) {
+    ductile_allocator *a = p->f.allocator;
+    need(p, ductile_pool_begin(a, POOL, NULL, NULL) == DUCTILE_OK, "begin");
+    block b = take(p, OWNER, 4 * FIXTURE_GRANULE);
+    need(p, ductile_pool_end(a, POOL) == DUCTILE_OK, "end");
+    ductile_stream theirs = use_elsewhere(p, &b);
+    ductile_virtual_block_end(p->f.gpu, b.address);
+    need(p, ductile_pause(a, POOL, 0) == DUCTILE_OK, "pause");
+    need(p, ductile_resume(a, POOL) == DUCTILE_OK, "resume");
+    ductile_virtual_block_begin(p->f.gpu, b.address, b.size);
+    give(p, &b);
+    need(p, ductile_pool_release(a, POOL) == DUCTILE_OK, "release");
+    need(p, ductile_stream_done(a, theirs) == DUCTILE_OK, "done");
+    need(p, ductile_virtual_stream_destroy(p->f.gpu, theirs) == DUCTILE_OK, "destroy");
+}
+
+/* Live when the allocator ends, which the scenario does not see. */
+static void end_with_work_elsewhere(play *p) {
+    block b = take(p, OWNER, 4 * FIXTURE_GRANULE);
+    (void)use_elsewhere(p, &b);
+    ductile_virtual_block_end(p->f.gpu, b.address);
+}
+
 /* ---- All of them ---------------------------------------------------------------------------
  */
 
@@ -458,6 +499,8 @@ const scenario *scenario_at(size_t i) {
         {"trim-beside-graph", NULL, trim_beside_graph},
         {"request-after-graph", NULL, request_after_graph},
         {"pause-with-work", NULL, pause_with_work},
+        {"pause-with-work-elsewhere", NULL, pause_with_work_elsewhere},
+        {"end-with-work-elsewhere", NULL, end_with_work_elsewhere},
     };
     return i < sizeof all / sizeof *all ? &all[i] : NULL;
 }

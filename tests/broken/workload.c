@@ -477,6 +477,7 @@ int main(int argc, char **argv) {
                            .lag = 150,
                            .seed = a.seed,
                            .n_streams = N_OWN,
+                           .n_devices = 2,
                            .conf = a.conf};
     play *p = &the_play;
     end_at(p, a.until);

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The idea: work of another device of the machine reaches what is open to that device, and is
+ * waited for by whoever names it, never by a wait for all work of this one. */
+#include "tests/support/rig.h"
+
+static rig r;
+static ductile_addr at; /* one granule, open to both devices */
+static ductile_stream own, theirs;
+
+static void open_machine(ductile_schedule schedule) {
+    static const int both[] = {0, 1};
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.n_devices = 2;
+    options.schedule = schedule;
+    options.lag = 3;
+    options.seed = 11;
+    rig_open(&r, &options);
+    at = rig_row(&r, 1);
+    assert_ok(dvmm_set_access_for(r.d, at, r.granule, DVMM_ACCESS_RW, both, 2));
+    own = rig_stream(&r);
+    assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
+}
+
+/* A claim that holds under every schedule. */
+#define CLAIM(name)                                                                                \
+    static void name(void);                                                                        \
+    Test(virtual_peers, name) {                                                                    \
+        for (int schedule = 0; schedule < 4; schedule++) {                                         \
+            open_machine((ductile_schedule)schedule);                                              \
+            name();                                                                                \
+            rig_abandon(&r);                                                                       \
+        }                                                                                          \
+    }                                                                                              \
+    static void name(void)
+
+static void work(ductile_stream stream) {
+    const ductile_virtual_use one = {at, 4096, 1};
+    assert_ok(ductile_virtual_launch(r.gpu, stream, &one, 1));
+}
+
+static void unmap(void) {
+    assert_ok(dvmm_unmap(r.d, at, r.granule));
+}
+
+static void saw_early_unmap(bool is_so) {
+    assert_u64(ductile_virtual_violations_of(r.gpu, DUCTILE_VIOLATION_EARLY_UNMAP), is_so);
+    assert_u64(rig_state(&r).violations, is_so);
+}
+
+CLAIM(wait_for_this_device_is_none_for_another) {
+    work(theirs);
+    assert_ok(dvmm_context_sync(r.d));
+    unmap();
+    saw_early_unmap(true);
+}
+
+CLAIM(wait_for_their_stream_is) {
+    work(theirs);
+    assert_ok(dvmm_stream_sync(r.d, theirs));
+    unmap();
+    saw_early_unmap(false);
+}
+
+CLAIM(an_event_behind_their_work_is_waited_for) {
+    dvmm_event event = rig_event(&r);
+    work(theirs);
+    assert_ok(dvmm_event_record(r.d, event, theirs));
+    assert_ok(dvmm_event_sync(r.d, event));
+    unmap();
+    saw_early_unmap(false);
+}
+
+CLAIM(what_this_device_waited_for_is_waited_for_with_it) {
+    work(theirs);
+    assert_ok(ductile_virtual_stream_wait(r.gpu, own, theirs));
+    assert_ok(dvmm_context_sync(r.d));
+    unmap();
+    saw_early_unmap(false);
+}
+
+CLAIM(what_a_stream_that_is_gone_waited_for_is_too) {
+    ductile_stream gone = rig_stream(&r);
+    work(theirs);
+    assert_ok(ductile_virtual_stream_wait(r.gpu, gone, theirs));
+    assert_ok(ductile_virtual_stream_destroy(r.gpu, gone));
+    assert_ok(dvmm_context_sync(r.d));
+    unmap();
+    saw_early_unmap(false);
+}
+
+CLAIM(later_work_of_theirs_is_not) {
+    work(theirs);
+    assert_ok(ductile_virtual_stream_wait(r.gpu, own, theirs));
+    work(theirs);
+    assert_ok(dvmm_context_sync(r.d));
+    unmap();
+    saw_early_unmap(true);
+}
+
+CLAIM(waiting_for_them_waits_for_ours_they_wait_for) {
+    work(own);
+    assert_ok(ductile_virtual_stream_wait(r.gpu, theirs, own));
+    assert_ok(dvmm_stream_sync(r.d, theirs));
+    unmap();
+    saw_early_unmap(false);
+}
+
+/* A lane of a stream that is gone may serve one of another device. */
+CLAIM(streams_that_come_and_go_keep_their_device) {
+    for (int i = 0; i < 3; i++) {
+        work(own);
+        assert_ok(dvmm_stream_sync(r.d, own));
+        assert_ok(dvmm_stream_destroy(r.d, own));
+        work(theirs);
+        assert_ok(dvmm_stream_sync(r.d, theirs));
+        assert_ok(dvmm_stream_destroy(r.d, theirs));
+        assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
+        own = rig_stream(&r);
+    }
+    work(theirs);
+    assert_ok(dvmm_context_sync(r.d));
+    unmap();
+    saw_early_unmap(true);
+}
+
+Test(virtual_peers, their_work_is_done_when_somebody_waits_for_it) {
+    uint8_t byte = 0;
+    open_machine(DUCTILE_SCHEDULE_LAZY);
+    assert_ok(dvmm_fill(r.d, at, 1, 4096, own));
+    assert_ok(ductile_virtual_stream_wait(r.gpu, theirs, own));
+    assert_ok(dvmm_fill(r.d, at, 2, 4096, theirs));
+    assert_ok(dvmm_context_sync(r.d));
+    assert_ok(dvmm_read_back(r.d, &byte, at, 1, own));
+    assert_u64(byte, 1);
+    assert_ok(dvmm_read_back(r.d, &byte, at, 1, theirs));
+    assert_u64(byte, 2);
+    rig_abandon(&r);
+}
+
+Test(virtual_peers, they_reach_what_is_open_to_them) {
+    uint8_t byte = 0;
+    static const int peer[] = {1};
+    open_machine(DUCTILE_SCHEDULE_EAGER);
+    ductile_addr closed = rig_row(&r, 1);
+    assert_status(dvmm_fill(r.d, closed, 1, 4096, theirs), DUCTILE_ERR_DRIVER);
+    assert_status(dvmm_copy(r.d, at, closed, 4096, theirs), DUCTILE_ERR_DRIVER);
+    assert_status(dvmm_upload(r.d, closed, &byte, 1, theirs), DUCTILE_ERR_DRIVER);
+    assert_status(dvmm_read_back(r.d, &byte, closed, 1, theirs), DUCTILE_ERR_DRIVER);
+    assert_ok(dvmm_fill(r.d, closed, 1, 4096, own));
+    assert_ok(dvmm_set_access_for(r.d, closed, r.granule, DVMM_ACCESS_READ, peer, 1));
+    assert_ok(dvmm_copy(r.d, at, closed, 4096, theirs));
+    assert_status(dvmm_fill(r.d, closed, 1, 4096, theirs), DUCTILE_ERR_DRIVER);
+    work(theirs);
+    assert_ok(dvmm_stream_sync(r.d, theirs));
+    const ductile_virtual_use one = {closed, 4096, 1};
+    ductile_status status = ductile_virtual_launch(r.gpu, theirs, &one, 1);
+    status = status == DUCTILE_OK ? dvmm_stream_sync(r.d, theirs) : status;
+    assert_status(status, DUCTILE_ERR_DEVICE_LOST);
+    rig_abandon(&r);
+}
+
+Test(virtual_peers, machine_has_only_so_many_devices) {
+    ductile_stream none = theirs;
+    open_machine(DUCTILE_SCHEDULE_EAGER);
+    assert_status(ductile_virtual_stream_create_on(r.gpu, 2, &none), DUCTILE_ERR_NO_DEVICE);
+    cr_assert_null(none);
+    assert_status(ductile_virtual_stream_create_on(r.gpu, -1, &none), DUCTILE_ERR_NO_DEVICE);
+    assert_status(ductile_virtual_stream_create_on(NULL, 1, &none), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_virtual_stream_create_on(r.gpu, 1, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_ok(ductile_virtual_stream_create_on(r.gpu, 0, &none)); /* one like any of ours */
+    work(none);
+    assert_ok(dvmm_context_sync(r.d));
+    unmap();
+    saw_early_unmap(false);
+    rig_abandon(&r);
+}
