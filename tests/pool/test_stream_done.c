@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ductile_stream_done beside threads that are about to name the stream, which nobody told them to:
- * at a free, in a trim, before a wait for the whole device, at the close of an import. A thread
- * stops just before it names the stream; once ductile_stream_done has returned and the stream is
- * destroyed, it must not. The linker puts the stops in: see __wrap_.
+ * at a free, in a trim, in a pause, before a wait for the whole device, at the close of an import.
+ * A thread stops just before it names the stream; once ductile_stream_done has returned and the
+ * stream is destroyed, it must not. The linker puts the stops in: see __wrap_.
  */
 #include "pool/progress.h"
 #include "tests/support/audit.h"
@@ -16,6 +16,8 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <time.h>
+
+#define POOL ((ductile_pool_id){0, 1})
 
 /* ---- A thread that stops ------------------------------------------------------------------- */
 
@@ -109,6 +111,14 @@ static void *do_trim(void *user) {
     return NULL;
 }
 
+static void *do_pause(void *user) {
+    errand *e = user;
+    get_ready(e);
+    e->status = ductile_pause(e->allocator, POOL, 0);
+    come_back(e);
+    return NULL;
+}
+
 static void *do_wait_for_all(void *user) {
     errand *e = user;
     bool captured = false;
@@ -159,7 +169,7 @@ static void done_waits_for(void *(*body)(void *), errand *e) {
 static fixture f;
 
 static void open_lazy(void) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .n_devices = 2};
     assert_fine(fixture_open(&f, &setup));
     make_stops();
 }
@@ -210,7 +220,6 @@ Test(stream_done_beside, a_free_that_marks_the_stream) {
 
 /* What the free could not mark is not made up for on a stream that is gone. */
 Test(stream_done_beside, a_free_that_could_not_mark_the_stream) {
-    const ductile_pool_id pool = {0, 1};
     errand e = with_last_stream(take_recorded(), AT_A_RECORD);
     errand done = {.allocator = f.allocator, .stream = e.stream};
     const ductile_virtual_fault fault = {
@@ -225,9 +234,9 @@ Test(stream_done_beside, a_free_that_could_not_mark_the_stream) {
     finish(waiter, &done);
     assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
     end_stream();
-    assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
-    assert_ok(ductile_pool_end(f.allocator, pool)); /* marks what could not be marked before */
-    assert_ok(ductile_pool_release(f.allocator, pool));
+    assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
+    assert_ok(ductile_pool_end(f.allocator, POOL)); /* marks what could not be marked before */
+    assert_ok(ductile_pool_release(f.allocator, POOL));
     close_audited();
 }
 
@@ -236,6 +245,22 @@ Test(stream_done_beside, a_trim_that_waits_for_the_stream) {
     errand e = with_last_stream(0, AT_A_LOOK);
     done_waits_for(do_trim, &e);
     end_stream();
+    close_audited();
+}
+
+/* Where another GPU has access, a pause marks the streams that live blocks are recorded on. */
+Test(stream_done_beside, a_pause_that_marks_the_stream) {
+    assert_ok(ductile_enable_peer(f.allocator, 1));
+    assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
+    ductile_addr address = take_recorded();
+    assert_ok(ductile_pool_end(f.allocator, POOL));
+    errand e = with_last_stream(address, AT_A_RECORD);
+    done_waits_for(do_pause, &e);
+    end_stream();
+    assert_ok(ductile_resume(f.allocator, POOL));
+    assert_ok(ductile_pause(f.allocator, POOL, 0)); /* asks for the marker, and not the stream */
+    assert_ok(ductile_free(f.allocator, address));
+    assert_ok(ductile_pool_release(f.allocator, POOL));
     close_audited();
 }
 

@@ -7,12 +7,17 @@
  * is left. Made to run under the thread sanitizer: exit status 0, or 1 and one line.
  *
  *     pools_stress [--seconds N] [--seed N] [--schedule eager|lagging|lazy|random] [--conf OPTIONS]
+ *                  [--devices N]
+ *
+ * With two devices the second one's streams use blocks as well.
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/ending.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/rng.h"
+
+#include <ductile_share.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -37,6 +42,7 @@ typedef struct held {
 
 typedef struct stage {
     fixture f;
+    ductile_stream theirs; /* of the second device; NULL: there is none */
     uint64_t seed;
     _Atomic(held *) slots[N_SLOTS];
     _Atomic(held *) ending[N_HANDED_ON]; /* recorded on a stream that ends just now */
@@ -179,7 +185,8 @@ static const char *use_one(actor *self) {
 }
 
 static const char *record_on_next(stage *s, held *h) {
-    ductile_stream other = s->f.streams[(h->stream + 1) % N_COMMON];
+    bool is_theirs = s->theirs != NULL && h->pattern % 2 != 0;
+    ductile_stream other = is_theirs ? s->theirs : s->f.streams[(h->stream + 1) % N_COMMON];
     TRY(fill_locked(s, h));
     NEED_OK(ductile_virtual_stream_wait(s->f.gpu, other, s->f.streams[h->stream]));
     TRY(fill(s, h, other));
@@ -303,9 +310,11 @@ static const char *use_on(stage *s, held *h, ductile_stream stream) {
 static const char *begin_and_end_stream(actor *self) {
     stage *s = self->s;
     ductile_stream stream = NULL;
-    NEED_OK(ductile_virtual_stream_create(s->f.gpu, &stream));
+    bool is_theirs = s->theirs != NULL && rng_percent(&self->r, 50);
+    NEED_OK(ductile_virtual_stream_create_on(s->f.gpu, is_theirs, &stream));
     ductile_addr own = 0;
-    if (ductile_alloc(s->f.allocator, any_size(&self->r), stream, &own) == DUCTILE_OK) {
+    if (!is_theirs &&
+        ductile_alloc(s->f.allocator, any_size(&self->r), stream, &own) == DUCTILE_OK) {
         NEED_OK(ductile_free(s->f.allocator, own));
     }
     for (int i = 0; i < N_HANDED_ON; i++) {
@@ -403,6 +412,11 @@ static const char *clear_up(stage *s) {
     NEED_OK(ductile_pool_release(s->f.allocator, PAUSED_POOL));
     TRY(look(s));
     TRY(fixture_sync_all(&s->f));
+    if (s->theirs != NULL) {
+        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->theirs));
+        NEED_OK(ductile_stream_done(s->f.allocator, s->theirs));
+        NEED_OK(ductile_virtual_stream_destroy(s->f.gpu, s->theirs));
+    }
     NEED_OK(ductile_empty_cache(s->f.allocator));
     NEED(fixture_stats(s->f.allocator).live_blocks == 0, "a block is live that nobody holds");
     return fixture_close(&s->f);
@@ -411,6 +425,10 @@ static const char *clear_up(stage *s) {
 static const char *run(stage *s, const fixture_setup *setup, uint64_t seconds) {
     TRY(fixture_open(&s->f, setup));
     s->life = 1;
+    if (setup->n_devices > 1) {
+        NEED_OK(ductile_enable_peer(s->f.allocator, 1));
+        NEED_OK(ductile_virtual_stream_create_on(s->f.gpu, 1, &s->theirs));
+    }
     NEED_OK(ductile_pool_retain(s->f.allocator, PAUSED_POOL));
     NEED_OK(ductile_pool_set_kind(s->f.allocator, PAUSED_POOL, DUCTILE_POOL_PLAIN));
     TRY(play(s, seconds));
@@ -425,13 +443,16 @@ int main(int argc, char **argv) {
                            .seed = 1,
                            .n_streams = N_COMMON + 1};
     uint64_t seconds = 5;
+    uint64_t n_devices = 1;
     const command_option options[] = {
         {"--seconds", .number = &seconds},
         {"--seed", .number = &setup.seed},
         {"--schedule", .schedule = &setup.schedule},
         {"--conf", .text = &setup.conf, .placeholder = "OPTIONS"},
+        {"--devices", .number = &n_devices},
     };
     command_read("pools_stress", options, sizeof options / sizeof *options, argc, argv);
+    setup.n_devices = (uint32_t)n_devices;
     s.seed = setup.seed;
     const char *why = run(&s, &setup, seconds);
     if (why != NULL) {
