@@ -251,6 +251,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **ou
 
 /**
  * Waits for the streams that used the memory, gives all of it back and destroys the allocator.
+ * Where another GPU has access, streams recorded on live blocks are named.
  * Live blocks become invalid.
  *
  * Arguments: allocator: NULL does nothing.

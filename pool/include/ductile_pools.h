@@ -218,17 +218,19 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY: it is paused,
  *            or others keep freeing blocks that streams still use; ERR_CAPTURING: a capture is
  *            under way, and the pool is one of captures, or has blocks recorded on streams;
+ *            where another GPU has access, also: such a stream is being captured;
  *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  the pool is as before: its blocks are live, with their contents.
  * Ownership: paused blocks can be freed. Requests for a paused pool get ERR_BUSY.
  * Threads:   safe. From the call on no thread may use the pool's memory, nor launch its graphs.
  * Streams:   work issued before is waited for: the whole device's, or, while a capture is under
- *            way, that of the pool's own streams.
- * Cost:      waits for the device; an unmap and a release per handle, 512 granules at a time,
- *            between which other threads' requests get through; copies with KEEP_CONTENTS. What
- *            the driver will not unmap, or is pinned, stays in use, and counts as free_bytes. A
- *            block of ductile_alloc_one_handle that is not pinned may be of several handles
- *            afterwards.
+ *            way, that of the pool's own streams. Where another GPU has access, streams recorded on
+ *            its blocks are named and waited for too.
+ * Cost:      waits for the device; with peers, an event for each recorded stream; an unmap and a
+ *            release per handle, 512 granules at a time, between which other threads' requests get
+ *            through; copies with KEEP_CONTENTS. What the driver will not unmap, or is pinned,
+ *            stays in use, and counts as free_bytes. A block of ductile_alloc_one_handle that is
+ *            not pinned may be of several handles afterwards.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,
                                                          ductile_pool_id id, unsigned flags);

@@ -203,15 +203,28 @@ static const char *resume_if_paused(world *w) {
     return NULL;
 }
 
+/* The last stream is another GPU's. */
+static const char *enable_peer(world *w) {
+    NEED_OK(ductile_virtual_stream_destroy(w->f.gpu, w->f.streams[2]));
+    NEED_OK(ductile_virtual_stream_create_on(w->f.gpu, 1, &w->f.streams[2]));
+    NEED_OK(ductile_enable_peer(w->f.allocator, 1));
+    return NULL;
+}
+
 static const char *prepare_pause(world *w) {
     w->mend = resume_if_paused;
+    TRY(enable_peer(w));
     NEED_OK(ductile_pool_retain(w->f.allocator, PLAIN));
     NEED_OK(ductile_pool_set_kind(w->f.allocator, PLAIN, DUCTILE_POOL_PLAIN));
     TRY(fill_pool(w, PLAIN));
     return alloc_some(w, 1, FIXTURE_GRANULE, 0);
 }
 
+/* The other GPU has yet to write to some blocks. */
 static const char *pause_and_resume(world *w) {
+    for (size_t i = 0; i < w->m.n; i += 2) {
+        TRY(world_use_on(w, i, 2));
+    }
     for (int i = 0; i < 2; i++) {
         announce_all(w, false);
         ductile_status status = ductile_pause(w->f.allocator, PLAIN, DUCTILE_PAUSE_KEEP_CONTENTS);
@@ -232,40 +245,15 @@ static const char *pause_and_resume(world *w) {
     return alloc_some(w, 1, 6 * FIXTURE_GRANULE, 0);
 }
 
-/* The last stream is another GPU's. */
-static const char *enable_peer(world *w) {
-    NEED_OK(ductile_virtual_stream_destroy(w->f.gpu, w->f.streams[2]));
-    NEED_OK(ductile_virtual_stream_create_on(w->f.gpu, 1, &w->f.streams[2]));
-    NEED_OK(ductile_enable_peer(w->f.allocator, 1));
-    return NULL;
-}
-
-static const char *prepare_pause_with_peer(world *w) {
-    TRY(enable_peer(w));
-    return prepare_pause(w);
-}
-
-/* It has yet to write to some blocks. */
-static const char *pause_with_peer(world *w) {
-    for (size_t i = 0; i < w->m.n; i += 2) {
-        TRY(world_use_on(w, i, 2));
-    }
-    return pause_and_resume(w);
-}
-
-/* Live, free and pending blocks on several streams, for the destroy that follows. */
+/* Live, free and pending blocks on several streams, one of another GPU, for the destroy that
+ * follows. */
 static const char *leave_a_mess(world *w) {
     TRY(alloc_some(w, 3, FIXTURE_GRANULE + 512, 0));
     TRY(alloc_some(w, 3, 3000, 1));
     if (w->m.n > 0) {
         TRY(world_use_on(w, 0, 1));
     }
-    return free_alternate(w, 0);
-}
-
-static const char *leave_a_mess_with_peer(world *w) {
-    TRY(alloc_some(w, 3, FIXTURE_GRANULE + 512, 0));
-    for (size_t i = 0; i < w->m.n; i++) {
+    for (size_t i = 0; i < w->m.n; i += 3) {
         TRY(world_use_on(w, i, 2));
     }
     return free_alternate(w, 0);
@@ -353,31 +341,23 @@ static const fault_scenario scenarios[] = {
      NULL,
      take_at_once},
     {"destroy",
-     {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
-     NULL,
+     {.capacity_bytes = CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAZY,
+      .n_streams = 3,
+      .n_devices = 2},
+     enable_peer,
      leave_a_mess},
     {"pools",
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
      NULL,
      pools},
     {"pause",
-     {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
+     {.capacity_bytes = CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAZY,
+      .n_streams = 3,
+      .n_devices = 2},
      prepare_pause,
      pause_and_resume},
-    {"pause with a peer",
-     {.capacity_bytes = CAPACITY,
-      .schedule = DUCTILE_SCHEDULE_LAZY,
-      .n_streams = 3,
-      .n_devices = 2},
-     prepare_pause_with_peer,
-     pause_with_peer},
-    {"destroy with a peer",
-     {.capacity_bytes = CAPACITY,
-      .schedule = DUCTILE_SCHEDULE_LAZY,
-      .n_streams = 3,
-      .n_devices = 2},
-     enable_peer,
-     leave_a_mess_with_peer},
     {"pressure",
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2},
      NULL,

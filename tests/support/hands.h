@@ -21,7 +21,8 @@ const char *hands_close(hands *h);
 /* What `to` does from now on comes after what `from` has done. */
 const char *let_go_on(const hands *from, const hands *to);
 
-/* The peer's own memory; on a virtual GPU, whose other devices have none, memory that both reach. */
+/* The peer's own memory; on a virtual GPU, whose other devices have none, memory that both reach.
+ */
 const char *far_open(const hands *owner, const hands *peer, uint64_t size, ductile_addr *out);
 const char *far_close(const hands *owner, const hands *peer, uint64_t size, ductile_addr far);
 
