@@ -94,6 +94,8 @@ static bool is_over(const late_work *l) {
 
 const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags) {
     canvas c;
+    NEED_OK(ductile_pool_retain(a, pool));
+    NEED_OK(ductile_pool_set_kind(a, pool, DUCTILE_POOL_PLAIN));
     NEED_OK(ductile_pool_begin(a, pool, NULL, NULL));
     TRY(begin_late(l, a, &c));
     NEED_OK(ductile_pool_end(a, pool));
@@ -105,6 +107,7 @@ const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags
         TRY(look(&l->owner->painter, &c, l->owner->stream));
     }
     NEED_OK(ductile_free(a, c.address));
+    NEED_OK(ductile_pool_release(a, pool));
     NEED_OK(ductile_pool_release(a, pool));
     return NULL;
 }
