@@ -9,8 +9,6 @@
 
 enum { LATE_NS = 200000000 }; /* longer than a pause that does not wait */
 
-static const ductile_pool_id pool = {9, 0};
-
 const char *hands_open(hands *h, ductile_virtual_gpu *gpu) {
     TRY(painter_open(&h->painter, h->driver, h->device));
     if (gpu != NULL) {
@@ -94,6 +92,7 @@ static bool is_over(const late_work *l) {
 
 const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags) {
     canvas c;
+    const ductile_pool_id pool = {9, l->id}; /* one that holds nothing yet */
     NEED_OK(ductile_pool_retain(a, pool));
     NEED_OK(ductile_pool_set_kind(a, pool, DUCTILE_POOL_PLAIN));
     NEED_OK(ductile_pool_begin(a, pool, NULL, NULL));

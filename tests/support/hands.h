@@ -36,8 +36,8 @@ typedef struct late_work {
     uint64_t n_late; /* times that the work was not done when the memory was to go */
 } late_work;
 
-/* The pool, in which nothing else is live, is paused while the peer has yet to write to a block of
- * it. Afterwards that is done, and what it wrote is there when the contents were kept. */
+/* A pool is paused while the peer has yet to write to a block of it. Afterwards that is done, and
+ * what it wrote is there when the contents were kept. */
 const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags);
 
 /* The allocator is destroyed meanwhile; with `is_freed` the block was freed before. */
