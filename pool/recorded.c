@@ -15,6 +15,7 @@ typedef struct lane {
     bool is_gone;        /* a later stream may have the same handle: in a lane of its own */
     bool wants_marker;   /* some use has none yet: a new one proves what the others do    */
     dvmm_marker *latest; /* may be NULL then */
+    uint64_t number;     /* of latest        */
 } lane;
 
 /* One round: the lowest lanes above `after`, in order. However many streams there are, rounds need
@@ -24,6 +25,7 @@ typedef struct round {
     lane all[MOST_AT_ONCE];
     uint32_t n;
     bool is_full; /* there may be more */
+    bool has_peers;
 } round;
 
 static int compare(const lane *l, const lane *r) {
@@ -49,14 +51,16 @@ static bool needs_wait(const dpool_use *use) {
         return false;
     }
     return use->marker != NULL ? !atomic_load_explicit(&use->marker->done, memory_order_acquire)
-                               : !use->is_gone && !use->is_done;
+                               : !use->is_gone;
 }
 
+/* Of two markers of one stream the later one proves what the other does (U11). */
 static void merge(lane *into, const lane *from) {
-    bool is_later = from->latest != NULL &&
-                    (into->latest == NULL || from->latest->number > into->latest->number);
-    into->latest = is_later ? from->latest : into->latest;
     into->wants_marker |= from->wants_marker;
+    if (from->latest != NULL && (into->latest == NULL || from->number > into->number)) {
+        into->latest = from->latest;
+        into->number = from->number;
+    }
 }
 
 /* Where it stands, or belongs. */
@@ -81,7 +85,8 @@ static void insert(round *r, uint32_t at, const lane *l) {
 }
 
 static void note(round *r, const dpool_use *use) {
-    const lane l = {use->stream, use->thread, use->is_gone, use->marker == NULL, use->marker};
+    const lane l = {use->stream,         use->thread, use->is_gone,
+                    use->marker == NULL, use->marker, use->number};
     if (!needs_wait(use) || compare(&l, &r->after) <= 0) {
         return;
     }
@@ -120,23 +125,21 @@ static bool has_uses(const dpool_block *b) {
     return false;
 }
 
-static void note_region(ductile_allocator *a, const dpool_region *region, round *r) {
+static void note_blocks(round *r, const dpool_region *region) {
     for (const dpool_block *b = region->first; b != NULL; b = b->next) {
         note_uses(r, has_uses(b) ? b->uses : NULL);
     }
-    ductile_addr end = region->seg->range.addr + region->seg->range.size;
-    const dpool_use *span = dpool_wait_find_due_locked(a, region->seg->range.addr, end);
-    for (; span != NULL; span = dpool_wait_find_due_locked(a, span->end, end)) {
-        note_uses(r, span);
-    }
+}
+
+static const dpool_region *first_region(const dpool_arena *arena, dpool_leaving what) {
+    return what.is_all || arena->pool == what.pool ? arena->regions : NULL;
 }
 
 static void find_lanes(ductile_allocator *a, dpool_leaving what, round *r) {
     dti_lock_take(&a->hot);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        bool is_in = what.is_all || arena->pool == what.pool;
-        for (const dpool_region *g = is_in ? arena->regions : NULL; g != NULL; g = g->next) {
-            note_region(a, g, r);
+        for (const dpool_region *g = first_region(arena, what); g != NULL; g = g->next) {
+            note_blocks(r, g);
         }
     }
     for (uint32_t i = 0; i < r->n; i++) {
@@ -165,7 +168,8 @@ static ductile_status mark(ductile_allocator *a, lane *l) {
 static ductile_status mark_lanes(ductile_allocator *a, dpool_leaving what, round *r) {
     ductile_status status = DUCTILE_OK;
     dvmm_capture_mode mode = dpool_slow_enter(a);
-    if (a->store.n_devices > 1) {
+    r->has_peers = a->store.n_devices > 1;
+    if (r->has_peers) {
         dpool_mark_unmarked(a, NULL, true);
         find_lanes(a, what, r);
     }
@@ -187,7 +191,7 @@ static ductile_status wait_for(ductile_allocator *a, const lane *l, ductile_stat
     return status;
 }
 
-ductile_status dpool_wait_recorded(ductile_allocator *a, dpool_leaving what) {
+static ductile_status wait_for_blocks(ductile_allocator *a, dpool_leaving what, bool *has_peers) {
     ductile_status status = DUCTILE_OK;
     round r = {.is_full = true};
     while (r.is_full && status == DUCTILE_OK) {
@@ -199,5 +203,45 @@ ductile_status dpool_wait_recorded(ductile_allocator *a, dpool_leaving what) {
         }
         r.after = r.all[r.n > 0 ? r.n - 1 : 0];
     }
+    *has_peers = r.has_peers;
     return status;
+}
+
+/* ---- Spans with waits ---------------------------------------------------------------------- */
+
+/* Where one is whose work the host does not know done. */
+static bool find_span(ductile_allocator *a, dpool_leaving what, ductile_addr *at) {
+    const dpool_use *span = NULL;
+    dti_lock_take(&a->hot);
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        const dpool_region *g = first_region(arena, what);
+        for (; g != NULL && span == NULL; g = g->next) {
+            const dvmm_range *range = &g->seg->range;
+            span = dpool_wait_find_due_locked(a, range->addr, range->addr + range->size);
+        }
+    }
+    *at = span != NULL ? span->addr : 0;
+    dti_lock_open(&a->hot);
+    return span != NULL;
+}
+
+/* Their markers were recorded at the frees, and are waited for one by one. */
+static ductile_status wait_for_spans(ductile_allocator *a, dpool_leaving what) {
+    ductile_addr at = 0;
+    ductile_addr failed = 0;
+    while (find_span(a, what, &at)) {
+        if (at == failed) {
+            ductile_status status = dvmm_usable(a->driver);
+            return status == DUCTILE_OK ? DUCTILE_ERR_DRIVER : status;
+        }
+        ductile_addr from = at;
+        failed = dpool_wait_on_host(a, &from, at + 1) ? 0 : at;
+    }
+    return DUCTILE_OK;
+}
+
+ductile_status dpool_wait_recorded(ductile_allocator *a, dpool_leaving what) {
+    bool has_peers = false;
+    ductile_status status = wait_for_blocks(a, what, &has_peers);
+    return status == DUCTILE_OK && has_peers ? wait_for_spans(a, what) : status;
 }

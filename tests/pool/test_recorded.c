@@ -98,6 +98,12 @@ static void give_all_back(const ductile_addr *blocks, size_t n) {
     assert_fine(audit_allocator(a, NULL));
 }
 
+static void fail(const char *call) {
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = call, .nth = 1, .code = DVMM_UNKNOWN};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+}
+
 /* ---- Pauses -------------------------------------------------------------------------------- */
 
 Test(recorded, a_pause_keeps_what_another_gpu_writes_late) {
@@ -208,6 +214,23 @@ Test(recorded, a_pause_waits_behind_spans_of_another_gpu, .init = NULL) {
     close_all();
 }
 
+Test(recorded, a_pause_that_cannot_wait_behind_a_span_changes_nothing, .init = NULL) {
+    open_with("record_stream:wait");
+    ductile_addr freed = take_and_write_late(2 * G, 8);
+    ductile_addr live = take(512);
+    assert_ok(ductile_free(a, freed));
+    fail("event_sync");
+    assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_DRIVER);
+    assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    cr_assert_not(is_paused());
+    assert_fine(audit_allocator(a, NULL));
+    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_resume(a, POOL));
+    give_all_back(&live, 1);
+    close_all();
+}
+
 /* ---- Streams that end ---------------------------------------------------------------------- */
 
 Test(recorded, a_stream_that_is_gone_is_waited_for_and_not_named) {
@@ -262,12 +285,6 @@ Test(recorded, a_block_freed_under_a_capture_is_marked_by_the_pause_after_it) {
     give_all_back(&block, 1);
     dvmm_close(d);
     close_all();
-}
-
-static void fail(const char *call) {
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = call, .nth = 1, .code = DVMM_UNKNOWN};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
 }
 
 Test(recorded, a_pause_that_cannot_mark_or_wait_changes_nothing) {
