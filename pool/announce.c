@@ -2,6 +2,7 @@
 #include "pool/announce.h"
 
 #include "pool/grow.h"
+#include "pool/inspect.h"
 
 #include "vmm/base/align.h"
 
@@ -295,21 +296,13 @@ void dpool_announce_end_of_all(ductile_allocator *a) {
 
 /* ---- Registering --------------------------------------------------------------------------- */
 
-static ductile_status usable_for_callbacks(const ductile_allocator *a) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED ? DUCTILE_ERR_FORKED : DUCTILE_OK;
-}
-
 ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn callback, void *user,
                                         int priority, uint64_t *id) {
     if (id == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *id = 0;
-    ductile_status status =
-        callback != NULL ? usable_for_callbacks(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status status = callback != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
     return status == DUCTILE_OK
                ? dpool_callbacks_add(&a->map_callbacks, (dpool_callback_fn)callback, user, priority,
                                      id)
@@ -317,6 +310,6 @@ ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn cal
 }
 
 ductile_status ductile_remove_map_callback(ductile_allocator *a, uint64_t id) {
-    ductile_status status = usable_for_callbacks(a);
+    ductile_status status = dpool_may_look(a);
     return status == DUCTILE_OK ? dpool_callbacks_remove(&a->map_callbacks, id) : status;
 }

@@ -8,9 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In a forked child a lock that another thread held stays taken for ever. */
-static bool is_parents(const ductile_allocator *a) {
-    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED;
+/* ---- Whether they may look ----------------------------------------------------------------- */
+
+ductile_status dpool_may_look(const ductile_allocator *a) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED ? DUCTILE_ERR_FORKED : DUCTILE_OK;
+}
+
+ductile_status dpool_may_fill(const ductile_allocator *a, const void *out, size_t known_size) {
+    const size_t *size = out; /* the first member of every such struct */
+    if (a == NULL || size == NULL || *size < sizeof *size || *size > known_size) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dpool_may_look(a);
 }
 
 /* ---- Statistics ---------------------------------------------------------------------------- */
@@ -88,12 +100,9 @@ static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
 }
 
 ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
-    if (a == NULL || out == NULL || out->struct_size < sizeof out->struct_size ||
-        out->struct_size > sizeof *out) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (is_parents(a)) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = dpool_may_fill(a, out, sizeof *out);
+    if (may != DUCTILE_OK) {
+        return may;
     }
     size_t size = out->struct_size;
     ductile_stats s = {.struct_size = size};
@@ -107,7 +116,7 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
 }
 
 void ductile_reset_peaks(ductile_allocator *a) {
-    if (is_parents(a)) {
+    if (dpool_may_look(a) != DUCTILE_OK) {
         return;
     }
     dti_lock_take(&a->hot);
@@ -159,12 +168,9 @@ void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
 
 ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
                                    ductile_block_info *out) {
-    if (a == NULL || out == NULL || out->struct_size < sizeof out->struct_size ||
-        out->struct_size > sizeof *out) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (is_parents(a)) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = dpool_may_fill(a, out, sizeof *out);
+    if (may != DUCTILE_OK) {
+        return may;
     }
     ductile_block_info info = {.struct_size = out->struct_size};
     ductile_status status = DUCTILE_OK;
@@ -191,11 +197,9 @@ int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit,
 }
 
 ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
-    if (a == NULL || visit == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (is_parents(a)) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = visit != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    if (may != DUCTILE_OK) {
+        return may;
     }
     dti_lock_take(&a->hot);
     int ended = 0;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/limits.h"
 
+#include "pool/inspect.h"
+
 #include "vmm/base/align.h"
 
 #include <string.h>
@@ -91,12 +93,9 @@ ductile_status ductile_set_memory_fraction(ductile_allocator *a, double fraction
 /* ---- Reading them -------------------------------------------------------------------------- */
 
 ductile_status ductile_get_limits(ductile_allocator *a, ductile_limits *out) {
-    if (a == NULL || out == NULL || out->struct_size < sizeof out->struct_size ||
-        out->struct_size > sizeof *out) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = dpool_may_fill(a, out, sizeof *out);
+    if (may != DUCTILE_OK) {
+        return may;
     }
     size_t size = out->struct_size;
     dti_lock_take(&a->hot);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/oom_callbacks.h"
 
-#include "pool/arena.h"
+#include "pool/inspect.h"
 
 enum { MOST_TIMES = 16 }; /* one request asks one callback; ductile_pressure.h says so too */
 
@@ -39,21 +39,17 @@ ductile_status ductile_add_oom_callback(ductile_allocator *a, ductile_oom_fn cal
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *id = 0;
-    if (a == NULL || callback == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = callback != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    if (may != DUCTILE_OK) {
+        return may;
     }
     return dpool_callbacks_add(&a->oom_callbacks, (dpool_callback_fn)callback, user, priority, id);
 }
 
 ductile_status ductile_remove_oom_callback(ductile_allocator *a, uint64_t id) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = dpool_may_look(a);
+    if (may != DUCTILE_OK) {
+        return may;
     }
     return dpool_callbacks_remove(&a->oom_callbacks, id);
 }

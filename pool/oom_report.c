@@ -3,6 +3,7 @@
  * between pieces, so blocks may come and go: then numbers of different pieces differ by that. */
 #include "pool/oom_report.h"
 
+#include "pool/inspect.h"
 #include "pool/pools.h"
 
 #include "vmm/base/align.h"
@@ -207,12 +208,9 @@ void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captur
 }
 
 ductile_status ductile_get_oom_report(ductile_allocator *a, ductile_oom_report *out) {
-    if (a == NULL || out == NULL || out->struct_size < sizeof out->struct_size ||
-        out->struct_size > sizeof *out) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = dpool_may_fill(a, out, sizeof *out);
+    if (may != DUCTILE_OK) {
+        return may;
     }
     size_t size = out->struct_size;
     memset(out, 0, size);

@@ -19,25 +19,13 @@ static bool find_locked(const ductile_allocator *a, ductile_pool_id id, dpool_pr
     return *out != NULL || (id.first == 0 && id.second == 0);
 }
 
-static ductile_status check_view(const ductile_allocator *a, const void *argument) {
-    if (a == NULL || argument == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    bool is_parents = dvmm_usable(a->driver) == DUCTILE_ERR_FORKED;
-    return is_parents ? DUCTILE_ERR_FORKED : DUCTILE_OK;
-}
-
-static bool is_sized(size_t size, size_t most) {
-    return size >= sizeof(size_t) && size <= most;
-}
-
 /* ---- What it is ---------------------------------------------------------------------------- */
 
 ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
                                   ductile_pool_info *out) {
-    ductile_status status = check_view(a, out);
-    if (status != DUCTILE_OK || !is_sized(out->struct_size, sizeof *out)) {
-        return status != DUCTILE_OK ? status : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status status = dpool_may_fill(a, out, sizeof *out);
+    if (status != DUCTILE_OK) {
+        return status;
     }
     ductile_pool_info info = {.struct_size = out->struct_size, .id = id};
     dti_lock_take(&a->hot);
@@ -101,9 +89,9 @@ static void fill_stats_locked(const ductile_allocator *a, const dpool_private *p
 
 ductile_status ductile_pool_get_stats(ductile_allocator *a, ductile_pool_id id,
                                       ductile_stats *out) {
-    ductile_status status = check_view(a, out);
-    if (status != DUCTILE_OK || !is_sized(out->struct_size, sizeof *out)) {
-        return status != DUCTILE_OK ? status : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status status = dpool_may_fill(a, out, sizeof *out);
+    if (status != DUCTILE_OK) {
+        return status;
     }
     ductile_stats s = {.struct_size = out->struct_size};
     dpool_private *pool = NULL;
@@ -134,7 +122,7 @@ ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ducti
     if (visit == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = check_view(a, a);
+    ductile_status status = dpool_may_look(a);
     if (status != DUCTILE_OK) {
         return status;
     }

@@ -4,6 +4,7 @@
  * docs/invariants.md does not hold, with both values. Both locks are held, so no plan is under
  * way: no block is BUSY.
  */
+#include "pool/inspect.h"
 #include "pool/pause.h"
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
@@ -542,11 +543,9 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
     if (report != NULL && report_size > 0) {
         report[0] = '\0';
     }
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
-        return DUCTILE_ERR_FORKED;
+    ductile_status may = dpool_may_look(a);
+    if (may != DUCTILE_OK) {
+        return may;
     }
     check c = {.a = a, .report = report, .size = report_size};
     dti_lock_take(&a->slow);
