@@ -111,8 +111,11 @@ static void forget_mappings(ductile_allocator *a) {
     }
 }
 
+/* Nobody has taken it, nor is the thread inside to which it is biased. */
 static bool is_open(const dti_lock *lock) {
-    return atomic_load_explicit(&lock->taken, memory_order_acquire) == 0;
+    const dti_lock_holder *holder = atomic_load_explicit(&lock->biased_to, memory_order_acquire);
+    return atomic_load_explicit(&lock->taken, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&holder->inside, memory_order_acquire) != lock;
 }
 
 /* In a forked child, a lock that another thread held at the fork stays taken, and what that thread
