@@ -6,7 +6,7 @@
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
 
-enum { MOST_AT_ONCE = 32 };
+enum { MOST_AT_ONCE = 64 };
 
 /* A recorded stream that has to be waited for. */
 typedef struct lane {
@@ -65,11 +65,17 @@ static void merge(lane *into, const lane *from) {
 
 /* Where it stands, or belongs. */
 static uint32_t place_of(const round *r, const lane *l) {
-    uint32_t at = 0;
-    while (at < r->n && compare(&r->all[at], l) < 0) {
-        at++;
+    uint32_t low = 0;
+    uint32_t high = r->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (compare(&r->all[middle], l) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
     }
-    return at;
+    return low;
 }
 
 static void insert(round *r, uint32_t at, const lane *l) {

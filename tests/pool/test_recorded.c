@@ -15,7 +15,7 @@
 
 #define G FIXTURE_GRANULE
 #define PEER 1
-#define N_THEIRS 80 /* more than are waited for at a time */
+#define N_THEIRS 150 /* more than are waited for at a time */
 
 static const ductile_pool_id POOL = {0, 7};
 
