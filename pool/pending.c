@@ -284,12 +284,15 @@ static bool poll_oldest(ductile_allocator *a, dpool_arena *arena, uint32_t n) {
     return misses;
 }
 
-/* As far as all are done. True when that is anything. */
+/* As far as there is anything done. True when that is anything. */
 static bool poll_front(ductile_allocator *a, dpool_arena *arena) {
     poll p;
     begin_poll(&p, a, arena);
-    for (uint32_t n = FRONT; n <= MOST_PER_HIT / 2 && p.kept.first == NULL; n *= 2) {
+    bool goes_on = true;
+    for (uint32_t n = FRONT; n <= MOST_PER_HIT / 2 && goes_on; n *= 2) {
+        p.found_behind = false;
         look_at(&p, n);
+        goes_on = p.kept.first == NULL || p.found_behind;
     }
     bool is_any = p.done.first != NULL;
     end_poll(&p, arena);

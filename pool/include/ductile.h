@@ -520,7 +520,11 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_query_block(ductile_allocator
                                                                ductile_addr address,
                                                                ductile_block_info *out);
 
-/** Receives one block of a walk. Must not call back into the allocator. Non-zero ends the walk. */
+/**
+ * Receives one block of a walk. Other threads' calls wait meanwhile: it must not call back into an
+ * allocator, nor wait for what such a thread may hold (an interpreter's lock). Non-zero ends the
+ * walk.
+ */
 typedef int (*ductile_walk_fn)(void *user, const ductile_block_info *block);
 
 /**

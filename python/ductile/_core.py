@@ -554,15 +554,10 @@ class Allocator:
         return _block(found)
 
     def blocks(self) -> list[Block]:
-        """Every block of every range, by ascending address. Allocations wait meanwhile."""
+        """Every block of every range, by ascending address, as `snapshot` found them."""
         found: list[Block] = []
-
-        def visit(_user: Optional[int], info: Optional[int]) -> int:
-            assert info is not None
-            found.append(_block(_abi.ductile_block_info.from_address(info)))
-            return 0
-
-        self._check(lib.ductile_walk(self.pointer, _abi.ductile_walk_fn(visit), None), "blocks")
+        for segment in self.snapshot()["segments"]:
+            found += _blocks_of(segment)
         return found
 
     def snapshot(self) -> dict[str, Any]:
@@ -589,6 +584,26 @@ class Allocator:
         if status == _abi.Status.ERR_CORRUPT:
             raise CorruptHeap(status, "check", (report.value.decode("utf-8", "replace"),))
         self._check(status, "check")
+
+
+def _blocks_of(segment: dict[str, Any]) -> list[Block]:
+    spans = segment["blocks"]
+    free = [0, *(span["size"] if span["state"] == "free" else 0 for span in spans), 0]
+    return [
+        Block(
+            span["address"],
+            span["size"],
+            span.get("requested_size", 0),
+            BlockState[span["state"].upper()],
+            segment["stream"],
+            segment["address"],
+            segment["size"],
+            free[i],
+            free[i + 2],
+            tuple(segment["pool"]),
+        )
+        for i, span in enumerate(spans)
+    ]
 
 
 def _block(info: _abi.ductile_block_info) -> Block:

@@ -423,6 +423,14 @@ def test_blocks_tile_their_segment(allocator):
     }
 
 
+def test_blocks_are_what_queries_of_them_say(allocator):
+    addresses = [allocator.alloc(size * MIB) for size in (1, 2, 3, 4, 5)]
+    for address in addresses[1::2]:
+        allocator.free(address)
+    live = {block.address: block for block in allocator.blocks() if block.requested_size > 0}
+    assert live == {address: allocator.query(address) for address in addresses[::2]}
+
+
 def test_a_query_tells_what_is_free_around_the_block(allocator):
     first, middle, last = (allocator.alloc(2 * MIB) for _ in range(3))
     allocator.free(first)

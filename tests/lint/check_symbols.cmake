@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the objects say, whatever the sources look like: the shared library exports ductile_* and
-# nothing else, no object refers to a layer above its own, and pool never calls the driver.
+# nothing else and can be loaded late, no object refers to a layer above its own, and pool never calls
+# the driver.
 cmake_minimum_required(VERSION 3.23)
 
 function(symbols_of file options result)
@@ -46,6 +47,13 @@ list(FILTER exported EXCLUDE REGEX "^ductile_[a-z0-9_]+$")
 foreach(name ${exported})
   message(SEND_ERROR "the shared library exports ${name}")
 endforeach()
+
+# A library that is loaded late shares little static room for thread-local variables with all others.
+execute_process(COMMAND ${READELF} -d ${SHARED_LIBRARY} OUTPUT_VARIABLE text
+  COMMAND_ERROR_IS_FATAL ANY)
+if(text MATCHES "STATIC_TLS")
+  message(SEND_ERROR "the shared library needs static thread-local storage: dlopen may refuse it")
+endif()
 
 # And every public declaration is there to be linked.
 symbols_of(${SHARED_LIBRARY} "-D;--defined-only" exported)

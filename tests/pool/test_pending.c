@@ -115,16 +115,17 @@ Test(pending, uses_of_a_stream_that_is_gone_are_asked_about_once) {
     assert_fine(fixture_close(&f));
 }
 
-/* As many as hits ask about at once, of work that never ends; behind them what is done at once. */
-Test(pending, blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
-    enum { N_STUCK = 300, N_TURNS = 3000 };
-    static ductile_addr block[N_STUCK];
+/* Blocks whose work never ends, and behind them many whose work is done at once. The most that are
+ * pending at a time. */
+static uint64_t most_pending_behind(int n_stuck) {
+    enum { N_TURNS = 3000, MOST_STUCK = 300 };
+    static ductile_addr block[MOST_STUCK];
     ductile_addr address = 0;
     uint64_t most = 0;
-    for (int i = 0; i < N_STUCK; i++) {
+    for (int i = 0; i < n_stuck; i++) {
         assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
     }
-    for (int i = 0; i < N_STUCK; i++) {
+    for (int i = 0; i < n_stuck; i++) {
         assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1]));
     }
     for (int i = 0; i < N_TURNS; i++) {
@@ -134,9 +135,27 @@ Test(pending, blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
         uint64_t pending = fixture_stats(f.allocator).pending_blocks;
         most = pending > most ? pending : most;
     }
-    cr_assert_lt(most, N_STUCK + 256, "%llu pending", (unsigned long long)most);
+    return most;
+}
+
+static void expect_others_are_found_behind(int n_stuck) {
+    uint64_t most = most_pending_behind(n_stuck);
+    cr_assert_lt(most, (uint64_t)n_stuck + 256, "%llu pending", (unsigned long long)most);
     assert_fine(audit_fixture(&f, NULL));
     assert_fine(fixture_close(&f));
+}
+
+Test(pending, block_that_is_stuck_does_not_hide_the_others_from_hits) {
+    expect_others_are_found_behind(1);
+}
+
+Test(pending, few_blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
+    expect_others_are_found_behind(15);
+}
+
+/* As many as hits ask about at once. */
+Test(pending, many_blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
+    expect_others_are_found_behind(300);
 }
 
 Test(pending, small_request_waits_for_as_much_as_it_lacks) {

@@ -46,7 +46,7 @@ static void work_inside(life *l) {
     }
     g->lock.n_for_bias = FOR_BIAS; /* else biases that last for moments only become rare */
     g->n_intruders += g->owner != l->number;
-    g->n_biased_takes += dti_lock_self != NULL && atomic_load(&dti_lock_self->inside) == &g->lock;
+    g->n_biased_takes += g->lock.held_by != NULL;
     g->owner = 0;
 }
 

@@ -15,20 +15,23 @@ static void set_up(void) {
 
 TestSuite(lock, .init = set_up);
 
-static void take_often(uint64_t n) {
+static void take_times(dti_lock *of, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
-        dti_lock_take(&lock);
-        dti_lock_open(&lock);
+        dti_lock_take(of);
+        dti_lock_open(of);
     }
+}
+
+static void take_often(uint64_t n) {
+    take_times(&lock, n);
 }
 
 static bool is_biased(void) {
     return atomic_load(&lock.biased_to) != &dti_lock_nobody;
 }
 
-/* A thread without a holder needs as many takes to get one, and then as many more. */
 static void take_until_biased(void) {
-    take_often(2 * (uint64_t)lock.n_for_bias + 4);
+    take_often((uint64_t)lock.n_for_bias + 2);
 }
 
 static void *take_once(void *unused) {
@@ -61,9 +64,9 @@ Test(lock, thread_that_takes_it_often_needs_no_exchange_any_more) {
     cr_assert(is_biased());
     dti_lock_take(&lock);
     assert_u64(atomic_load(&lock.taken), 0);
-    cr_assert_eq(atomic_load(&dti_lock_self->inside), &lock);
+    cr_assert_eq(atomic_load(&lock.biased_to->inside), &lock);
     dti_lock_open(&lock);
-    cr_assert_null(atomic_load(&dti_lock_self->inside));
+    cr_assert_null(atomic_load(&lock.biased_to->inside));
 }
 
 Test(lock, take_of_another_thread_ends_the_bias) {
@@ -112,6 +115,15 @@ Test(lock, only_the_hot_lock_is_biased) {
     cr_assert(!is_biased());
 }
 
+Test(lock, threads_that_come_and_go_do_not_use_up_the_places) {
+    need_a_barrier();
+    for (int i = 0; i < 1000; i++) {
+        run_thread(become_the_one);
+        cr_assert(is_biased(), "the thread number %d", i);
+        dti_lock_init(&lock, DTI_RANK_HOT);
+    }
+}
+
 /* ---- What a bias excludes ------------------------------------------------------------------ */
 
 static _Atomic bool is_inside, is_through;
@@ -123,8 +135,8 @@ static void *take_and_tell(void *unused) {
     return unused;
 }
 
+/* The lock is ours. */
 static void expect_that_others_wait(void) {
-    dti_lock_take(&lock);
     pthread_t other;
     cr_assert_eq(pthread_create(&other, NULL, take_and_tell, NULL), 0);
     while (!atomic_load(&is_inside)) {
@@ -141,10 +153,29 @@ Test(lock, others_wait_while_the_biased_thread_is_inside) {
     need_a_barrier();
     take_until_biased();
     cr_assert(is_biased());
+    dti_lock_take(&lock);
     expect_that_others_wait();
 }
 
 Test(lock, others_wait_while_a_thread_is_inside_without_a_bias) {
+    dti_lock_take(&lock);
+    expect_that_others_wait();
+}
+
+static void ignore(const dti_failure *failure) {
+    (void)failure;
+}
+
+/* Ranks forbid it where they are checked; where they are not, it must exclude all the same. */
+Test(lock, others_wait_after_the_biased_thread_took_and_opened_another_lock_inside) {
+    need_a_barrier();
+    (void)dti_set_fail_handler(ignore);
+    dti_lock second;
+    dti_lock_init(&second, DTI_RANK_HOT);
+    take_times(&second, (uint64_t)second.n_for_bias + 2);
+    take_until_biased();
+    dti_lock_take(&lock);
+    take_times(&second, 1);
     expect_that_others_wait();
 }
 

@@ -14,7 +14,8 @@
  * is. Another thread takes the lock from the others as ever, then takes the bias away, passes the
  * barrier, and waits until the thread is not inside: either that one sees that its bias is gone, or
  * this one sees that it is inside. The lock becomes biased to a thread that has taken it often
- * without another between. Only locks of rank HOT do, so that a thread is inside one at a time.
+ * without another between. Only locks of rank HOT do; a thread that is inside one takes a second
+ * one (of another allocator, in a walk) as if it had no bias.
  *
  * Ranks say in which order locks may be taken: a thread takes only a higher rank than it holds.
  */
@@ -23,6 +24,9 @@
 
 #include "vmm/base/check.h"
 
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <errno.h>
+#endif
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,28 +39,27 @@ typedef enum dti_lock_rank {
     DTI_RANK_LEAF = 4    /* small lists that call nothing                        */
 } dti_lock_rank;
 
-/* A thread to which locks may be biased. Never freed: others look at it after the thread's end. */
+/* A thread to which locks may be biased. Never freed: others look at it after the thread's end. A
+ * later thread may have the same pointer; it takes the place over. */
 typedef struct dti_lock_holder {
     _Alignas(64) _Atomic(const struct dti_lock *) inside; /* what it holds, or tries, by its bias */
+    _Atomic uintptr_t thread;                             /* dti_thread_pointer(); 0: nobody's */
 } dti_lock_holder;
 
 typedef struct dti_lock {
-    _Atomic uint32_t taken;                     /* 0 or 1 */
-    _Atomic uint32_t sleepers;                  /* threads that sleep, or are about to */
-    _Atomic(const dti_lock_holder *) biased_to; /* never NULL; to nobody: dti_lock_nobody */
-    uint64_t n_biased;                          /* takes by the present bias */
-    /* guarded by the lock, changed by those who took it without a bias */
-    const dti_lock_holder *latest;
-    uint32_t n_in_row;   /* takes by the latest, without another between */
-    uint32_t n_for_bias; /* as many make a bias */
+    _Atomic uint32_t taken;               /* 0 or 1 */
+    _Atomic uint32_t sleepers;            /* threads that sleep, or are about to */
+    _Atomic(dti_lock_holder *) biased_to; /* never NULL: dti_lock_nobody */
+    /* guarded by the lock */
+    dti_lock_holder *held_by; /* who holds it by its bias; NULL: somebody without */
+    uint64_t n_biased;        /* takes by the present bias */
+    uintptr_t latest;         /* thread that took it without a bias */
+    uint32_t n_in_row;        /* takes by the latest, without another between */
+    uint32_t n_for_bias;      /* as many make a bias */
     uint32_t rank;
 } dti_lock;
 
-extern const dti_lock_holder dti_lock_nobody;
-
-/* The calling thread; NULL until a lock is to be biased to it. Read twice a call: a library's
- * default model would make a function call of it. */
-extern _Thread_local dti_lock_holder *dti_lock_self __attribute__((tls_model("initial-exec")));
+extern dti_lock_holder dti_lock_nobody;
 
 /* No barrier from the kernel: giving back must bring its own. */
 extern _Atomic bool dti_lock_needs_fence;
@@ -78,8 +81,9 @@ static inline void dti_lock_init(dti_lock *lock, dti_lock_rank rank) {
     atomic_init(&lock->taken, 0);
     atomic_init(&lock->sleepers, 0);
     atomic_init(&lock->biased_to, &dti_lock_nobody);
+    lock->held_by = NULL;
     lock->n_biased = 0;
-    lock->latest = NULL;
+    lock->latest = 0;
     lock->n_in_row = 0;
     lock->n_for_bias = DTI_LOCK_FIRST_BIAS;
     lock->rank = (uint32_t)rank;
@@ -108,10 +112,25 @@ static inline void dti_lock_note_open(const dti_lock *lock) {
 #endif
 }
 
+/* Different for all threads that live. Not a thread-local variable: to be quick it would have to
+ * lie in the static block, of which glibc has little left for libraries that are loaded late. */
+static inline uintptr_t dti_thread_pointer(void) {
+    uintptr_t pointer;
+#if defined(__x86_64__)
+    __asm__("mov %%fs:0, %0" : "=r"(pointer));
+#elif defined(__aarch64__)
+    __asm__("mrs %0, tpidr_el0" : "=r"(pointer));
+#else
+    pointer = (uintptr_t)&errno;
+#endif
+    return pointer;
+}
+
 /* Only for the thread to which the lock is biased, if it still is. */
 static inline bool dti_lock_take_biased(dti_lock *lock) {
-    dti_lock_holder *self = dti_lock_self;
-    if (atomic_load_explicit(&lock->biased_to, memory_order_relaxed) != self) {
+    dti_lock_holder *self = atomic_load_explicit(&lock->biased_to, memory_order_relaxed);
+    if (atomic_load_explicit(&self->thread, memory_order_relaxed) != dti_thread_pointer() ||
+        atomic_load_explicit(&self->inside, memory_order_relaxed) != NULL) {
         return false;
     }
     atomic_store_explicit(&self->inside, lock, memory_order_relaxed);
@@ -120,6 +139,7 @@ static inline bool dti_lock_take_biased(dti_lock *lock) {
         atomic_store_explicit(&self->inside, NULL, memory_order_release);
         return false;
     }
+    lock->held_by = self;
     lock->n_biased++;
     return true;
 }
@@ -130,7 +150,8 @@ static inline void dti_lock_settle(dti_lock *lock) {
             atomic_load_explicit(&lock->biased_to, memory_order_relaxed) != &dti_lock_nobody, 0)) {
         dti_lock_revoke_bias(lock);
     }
-    const dti_lock_holder *self = dti_lock_self;
+    uintptr_t self = dti_thread_pointer();
+    lock->held_by = NULL;
     lock->n_in_row = lock->latest == self ? lock->n_in_row + 1 : 0;
     lock->latest = self;
     if (__builtin_expect(lock->n_in_row >= lock->n_for_bias, 0)) {
@@ -181,9 +202,9 @@ static inline void dti_lock_open_shared(dti_lock *lock) {
 
 static inline void dti_lock_open(dti_lock *lock) {
     dti_lock_note_open(lock);
-    dti_lock_holder *self = dti_lock_self;
-    if (self != NULL && atomic_load_explicit(&self->inside, memory_order_relaxed) == lock) {
-        atomic_store_explicit(&self->inside, NULL, memory_order_release);
+    dti_lock_holder *holder = lock->held_by;
+    if (holder != NULL) {
+        atomic_store_explicit(&holder->inside, NULL, memory_order_release);
     } else {
         dti_lock_open_shared(lock);
     }
