@@ -61,7 +61,7 @@ typedef struct dpool_use {
             dpool_block *block;
             struct dpool_use *pending_next; /* the arena's pending list; itself: in none yet */
             uint64_t number;                /* each use that has a marker: see stream_use.h  */
-            uint32_t lane;                  /* each use that is looked at: see pending.c     */
+            struct dpool_lane *lane;        /* each use that is looked at: see pending.c     */
         };
         struct { /* first use of a span with waits (wait_map.h): */
             ductile_addr addr;

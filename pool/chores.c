@@ -7,7 +7,6 @@
 #include "pool/progress.h"
 
 #include "vmm/base/align.h"
-#include "vmm/capture.h"
 
 static bool wants_poll(const dpool_arena *arena) {
     return arena->pending_first != NULL && arena->alloc_epoch >= arena->next_poll_at;
@@ -22,9 +21,8 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_open(&a->hot);
     bool is_mine = dti_lock_try(&a->slow); /* else perhaps the next time */
     if (is_mine) {
-        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
         dpool_poll_pending_some(a, arena);
-        dpool_slow_leave(a, mode);
+        dti_lock_open(&a->slow);
     }
     dti_lock_take(&a->hot);
     arena->n_waiters--;

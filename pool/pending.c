@@ -7,10 +7,10 @@
 #include "pool/stream_use.h"
 
 #include "vmm/base/align.h"
+#include "vmm/capture.h"
 
 enum {
     MOST_LANES = 32,
-    NO_LANE = MOST_LANES,
     FRONT = 16, /* of the oldest, looked at first */
     MOST_PER_HIT = 256,
     MOST_IN_VAIN = 4 /* polls of the front alone */
@@ -18,7 +18,7 @@ enum {
 
 /* A stream as a pending list names it. Its marker with the highest number proves what the others
  * do (U11), so one question, or one wait, settles a stream however many blocks are pending. */
-typedef struct lane {
+typedef struct dpool_lane {
     ductile_stream stream;
     uint64_t thread;
     bool is_gone; /* a later stream may have the same handle: in a lane of its own */
@@ -32,45 +32,40 @@ typedef struct lane {
 typedef struct lanes {
     lane all[MOST_LANES];
     uint32_t n;
-    uint32_t recent; /* the one found last */
     bool is_whole;   /* all that was looked at is in lanes */
+    bool is_relaxed; /* this thread is in relaxed mode */
+    dvmm_capture_mode restore;
 } lanes;
 
 static bool is_undone(const dpool_use *use) {
-    return use->marker != NULL && !atomic_load_explicit(&use->marker->done, memory_order_acquire);
+    return use->marker != NULL && !dvmm_marker_is_done(use->marker);
 }
 
 static inline bool is_in(const lane *at, const dpool_use *use) {
     return at->stream == use->stream && at->thread == use->thread && at->is_gone == use->is_gone;
 }
 
-static uint32_t add_lane(lanes *l, const dpool_use *use) {
+static lane *add_lane(lanes *l, const dpool_use *use) {
     if (l->n == MOST_LANES) {
-        return NO_LANE;
+        return NULL;
     }
-    l->all[l->n] = (lane){.stream = use->stream,
-                          .thread = use->thread,
-                          .is_gone = use->is_gone,
-                          .undone_from = UINT64_MAX,
-                          .latest = use->marker,
-                          .latest_number = use->number};
-    return l->n++;
+    lane *at = &l->all[l->n++];
+    *at = (lane){.stream = use->stream,
+                 .thread = use->thread,
+                 .is_gone = use->is_gone,
+                 .undone_from = UINT64_MAX,
+                 .latest = use->marker,
+                 .latest_number = use->number};
+    return at;
 }
 
-static __attribute__((noinline)) uint32_t find_lane(lanes *l, const dpool_use *use) {
+/* NULL: there is no room for its stream. */
+static __attribute__((noinline)) lane *find_lane(lanes *l, const dpool_use *use) {
     uint32_t i = 0;
     while (i < l->n && !is_in(&l->all[i], use)) {
         i++;
     }
-    i = i < l->n ? i : add_lane(l, use);
-    l->recent = i < l->n ? i : l->recent;
-    return i;
-}
-
-/* NO_LANE: there is no room for its stream. Mostly that of the use before. */
-static inline uint32_t lane_of(lanes *l, const dpool_use *use) {
-    bool is_recent = l->n > 0 && is_in(&l->all[l->recent], use);
-    return __builtin_expect(is_recent, 1) ? l->recent : find_lane(l, use);
+    return i < l->n ? &l->all[i] : add_lane(l, use);
 }
 
 static inline void note_undone(lane *at, const dpool_use *use) {
@@ -87,27 +82,33 @@ static inline void note_done(lane *at, const dpool_use *use) {
     at->done_upto = dti_max(at->done_upto, use->number);
 }
 
-/* Whether its marker is known to be done is in the lane from now on. A stream without a lane is
- * asked about block by block. */
-static inline void note_use(lanes *l, dpool_use *use) {
-    uint32_t i = use->marker != NULL ? lane_of(l, use) : NO_LANE;
-    use->lane = i;
-    if (i == NO_LANE) {
+/* Puts the use into its lane, mostly that of the use before; whether its marker is known to be done
+ * is in the lane from now on. A stream without a lane is asked about block by block. */
+static inline lane *note_use(lanes *l, lane *before, dpool_use *use) {
+    lane *at = before != NULL && is_in(before, use) ? before : find_lane(l, use);
+    use->lane = at;
+    if (__builtin_expect(at == NULL, 0)) {
         l->is_whole = false;
-    } else if (is_undone(use)) {
-        note_undone(&l->all[i], use);
+    } else if (dvmm_marker_is_done(use->marker)) {
+        note_done(at, use);
     } else {
-        note_done(&l->all[i], use);
+        note_undone(at, use);
     }
+    return at;
 }
 
 /* The n oldest stay in the list; returns the others. */
 static dpool_pending_list note_oldest(lanes *l, dpool_pending_list *list, uint32_t n) {
+    lane *at = NULL;
     dpool_use *last = NULL;
     dpool_use *rest = list->first;
     for (; rest != NULL && n > 0; n--) {
         for (dpool_use *use = rest; use != NULL; use = use->next) {
-            note_use(l, use);
+            if (use->marker != NULL) {
+                at = note_use(l, at, use);
+            } else {
+                l->is_whole = false;
+            }
         }
         last = rest;
         rest = rest->pending_next;
@@ -118,9 +119,18 @@ static dpool_pending_list note_oldest(lanes *l, dpool_pending_list *list, uint32
     return others;
 }
 
-static __attribute__((noinline)) void ask(ductile_allocator *a, lane *at, dvmm_marker *m,
+/* A hit that asks nothing need not be in relaxed mode. */
+static bool query(ductile_allocator *a, lanes *l, dvmm_marker *m) {
+    if (l->is_relaxed || dvmm_marker_is_done(m)) {
+        return dvmm_marker_query(&a->markers, m) == DUCTILE_OK;
+    }
+    l->is_relaxed = true;
+    return dvmm_marker_query_relaxing(&a->markers, m, &l->restore) == DUCTILE_OK;
+}
+
+static __attribute__((noinline)) void ask(ductile_allocator *a, lanes *l, lane *at, dvmm_marker *m,
                                           uint64_t number) {
-    bool is_done = dvmm_marker_query(&a->markers, m) == DUCTILE_OK;
+    bool is_done = query(a, l, m);
     *(is_done ? &at->done_upto : &at->undone_from) = number;
 }
 
@@ -128,18 +138,18 @@ static __attribute__((noinline)) void ask(ductile_allocator *a, lane *at, dvmm_m
 static void ask_latest(ductile_allocator *a, lanes *l) {
     for (uint32_t i = 0; i < l->n; i++) {
         if (l->all[i].n_marks > 1) {
-            ask(a, &l->all[i], l->all[i].latest, l->all[i].latest_number);
+            ask(a, l, &l->all[i], l->all[i].latest, l->all[i].latest_number);
         }
     }
 }
 
 static inline bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *use) {
-    if (use->lane == NO_LANE) {
-        return dvmm_marker_query(&a->markers, use->marker) == DUCTILE_OK;
+    lane *at = use->lane;
+    if (__builtin_expect(at == NULL, 0)) {
+        return query(a, l, use->marker);
     }
-    lane *at = &l->all[use->lane];
     if (use->number > at->done_upto && use->number < at->undone_from) {
-        ask(a, at, use->marker, use->number);
+        ask(a, l, at, use->marker, use->number);
     }
     return use->number <= at->done_upto;
 }
@@ -192,8 +202,7 @@ static void join(dpool_pending_list *list, dpool_pending_list more) {
     }
 }
 
-void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept) {
-    dti_lock_take(&a->hot);
+static void put_back_locked(dpool_arena *arena, dpool_pending_list kept) {
     if (kept.first != NULL) {
         kept.last->pending_next = arena->pending_first;
         arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
@@ -203,6 +212,11 @@ void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pend
     if (arena->pending_first == NULL) {
         arena->next_poll_at = 0;
     }
+}
+
+void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept) {
+    dti_lock_take(&a->hot);
+    put_back_locked(arena, kept);
     dti_lock_open(&a->hot);
 }
 
@@ -217,10 +231,12 @@ typedef struct poll {
     bool found_behind; /* something done behind something that is not */
 } poll;
 
-static void begin_poll(poll *p, ductile_allocator *a, dpool_arena *arena) {
+static void begin_poll(poll *p, ductile_allocator *a, dpool_arena *arena, bool is_relaxed) {
     p->a = a;
-    p->l.n = p->l.recent = 0;
+    p->l.n = 0;
     p->l.is_whole = true;
+    p->l.is_relaxed = is_relaxed;
+    p->l.restore = DVMM_CAPTURE_RELAXED;
     p->found_behind = false;
     p->done = p->kept = (dpool_pending_list){NULL, NULL};
     p->others = dpool_pending_take(a, arena, &p->context_epoch);
@@ -265,15 +281,19 @@ static void turn_round(poll *p) {
 }
 
 static void end_poll(poll *p, dpool_arena *arena) {
+    dvmm_capture_restore(p->a->driver, p->l.restore);
     join(&p->kept, p->others);
-    dpool_pending_put_back(p->a, arena, p->kept);
-    dpool_pending_finish(p->a, p->done.first);
+    dti_lock_take(&p->a->hot);
+    put_back_locked(arena, p->kept);
+    dpool_use *rest = dpool_pending_finish_some_locked(p->a, p->done.first);
+    dti_lock_open(&p->a->hot);
+    dpool_pending_finish(p->a, rest);
 }
 
 /* At the n oldest. True when a look at the front alone misses something, or may. */
-static bool poll_oldest(ductile_allocator *a, dpool_arena *arena, uint32_t n) {
+static bool poll_oldest(ductile_allocator *a, dpool_arena *arena, uint32_t n, bool is_relaxed) {
     poll p;
-    begin_poll(&p, a, arena);
+    begin_poll(&p, a, arena, is_relaxed);
     look_at(&p, n);
     bool is_stuck = p.done.first == NULL;
     bool misses = is_stuck ? p.others.first != NULL : p.found_behind;
@@ -287,7 +307,7 @@ static bool poll_oldest(ductile_allocator *a, dpool_arena *arena, uint32_t n) {
 /* As far as there is anything done. True when that is anything. */
 static bool poll_front(ductile_allocator *a, dpool_arena *arena) {
     poll p;
-    begin_poll(&p, a, arena);
+    begin_poll(&p, a, arena, false);
     bool goes_on = true;
     for (uint32_t n = FRONT; n <= MOST_PER_HIT / 2 && goes_on; n *= 2) {
         p.found_behind = false;
@@ -300,7 +320,7 @@ static bool poll_front(ductile_allocator *a, dpool_arena *arena) {
 }
 
 void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena) {
-    (void)poll_oldest(a, arena, UINT32_MAX);
+    (void)poll_oldest(a, arena, UINT32_MAX, true);
 }
 
 /* A stream is done with its work in the order in which it got it, and mostly one stream holds
@@ -308,7 +328,7 @@ void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena) {
 void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena) {
     if (arena->polls_in_vain < MOST_IN_VAIN) {
         arena->polls_in_vain = poll_front(a, arena) ? 0 : arena->polls_in_vain + 1;
-    } else if (!poll_oldest(a, arena, MOST_PER_HIT)) {
+    } else if (!poll_oldest(a, arena, MOST_PER_HIT, false)) {
         arena->polls_in_vain = 0;
     }
 }
@@ -325,11 +345,11 @@ static bool note_uses(lanes *l, const dpool_use *uses, bool *any) {
     for (const dpool_use *use = uses; use != NULL; use = use->next) {
         if (is_undone(use)) {
             *any = true;
-            uint32_t i = lane_of(l, use);
-            if (i == NO_LANE) {
+            lane *at = find_lane(l, use);
+            if (at == NULL) {
                 return false;
             }
-            note_undone(&l->all[i], use);
+            note_undone(at, use);
         }
     }
     return true;
@@ -383,7 +403,7 @@ static void open_both(ductile_allocator *a) {
 
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes) {
     awaited w;
-    w.of.n = w.of.recent = 0;
+    w.of.n = 0;
     w.bytes = 0;
     take_both(a);
     choose_locked(a, own, bytes, &w);

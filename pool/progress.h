@@ -19,9 +19,11 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
 /* Reads the arena's markers: raises done_seq and proven_epoch. Slow lock held, hot lock not. */
 void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 
-/* Frees the pending blocks whose recorded work is done: all of them, or as many as a hit may look
- * for. Slow lock held, hot lock not. */
+/* Frees the pending blocks whose recorded work is done. Pre: in relaxed mode. Slow lock held, hot
+ * lock not. */
 void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena);
+
+/* Of them as many as a hit may look for; in relaxed mode where it asks the driver. As above. */
 void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena);
 
 /*

@@ -264,8 +264,7 @@ static void drop_uses_locked(ductile_allocator *a, dpool_use *uses) {
     a->spare_uses = uses;
 }
 
-/* Returns the rest. */
-static dpool_use *free_some_locked(ductile_allocator *a, dpool_use *done) {
+dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done) {
     for (int i = 0; i < FREED_PER_HOLD && done != NULL; i++) {
         dpool_use *rest = done->pending_next;
         free_pending_locked(a, done->block);
@@ -278,7 +277,7 @@ static dpool_use *free_some_locked(ductile_allocator *a, dpool_use *done) {
 void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
     while (done != NULL) {
         dti_lock_take(&a->hot);
-        done = free_some_locked(a, done);
+        done = dpool_pending_finish_some_locked(a, done);
         dti_lock_open(&a->hot);
     }
 }

@@ -56,6 +56,9 @@ void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pend
  * uses are dropped. No lock HOT. */
 void dpool_pending_finish(ductile_allocator *a, dpool_use *done);
 
+/* The same for some of them; returns the rest. Hot lock held. */
+dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done);
+
 /* Drops the markers of a list of uses, whose nodes become spare. No lock HOT. */
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);
 

@@ -106,7 +106,7 @@ uint64_t dvmm_clock_ns(dvmm_driver *d) {
 static _Thread_local struct {
     uint64_t number; /* from 1, of no other thread of the process; 0: none yet */
     int last_code;
-} self __attribute__((tls_model("initial-exec"))); /* a library's default is a function call */
+} self;
 
 int dvmm_last_code(void) {
     return self.last_code;

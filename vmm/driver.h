@@ -371,6 +371,10 @@ ductile_status dvmm_event_record_uncaptured(dvmm_driver *d, dvmm_event event,
 /* ERR_NOT_READY while the recorded work is under way. Pre: recorded (an event never recorded
  * answers "done", which would free memory in use). */
 ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event);
+/* The first of some questions: puts the calling thread into relaxed mode, then asks. *restore: the
+ * mode that it was in, RELAXED where it could not be changed. Pre: as above. */
+ductile_status dvmm_event_query_relaxing(dvmm_driver *d, dvmm_event event,
+                                         dvmm_capture_mode *restore);
 ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event);
 
 /* Page-locked host memory that the device can read. */

@@ -350,6 +350,26 @@ ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event) {
     return CALL(d, event_query, word(event), 0, (d->ctx, event));
 }
 
+/* Timed as one, too. */
+ductile_status dvmm_event_query_relaxing(dvmm_driver *d, dvmm_event event,
+                                         dvmm_capture_mode *restore) {
+    seam_call call;
+    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
+    DTI_ASSERT(event != NULL);
+    *restore = DVMM_CAPTURE_RELAXED;
+    if (!dvmm_begin_call(&call, d, DVMM_CALL_capture_exchange_mode, 0, 0)) {
+        return call.refusal;
+    }
+    int code = d->ops->capture_exchange_mode(d->ctx, &mode);
+    if (code != DVMM_SUCCESS) {
+        (void)dvmm_end_call(&call, code);
+        return dvmm_event_query(d, event);
+    }
+    *restore = mode;
+    dvmm_next_call(&call, DVMM_CALL_event_query, word(event), 0);
+    return dvmm_end_call(&call, d->ops->event_query(d->ctx, event));
+}
+
 ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event) {
     seam_call call;
     DTI_ASSERT(event != NULL);

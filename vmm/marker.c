@@ -93,21 +93,30 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
     return DUCTILE_OK;
 }
 
+/* Refused inside a capture: not known, never "done". */
+static ductile_status note_answer(dvmm_marker *m, ductile_status answer) {
+    if (answer == DUCTILE_OK) {
+        atomic_store_explicit(&m->done, true, memory_order_release);
+    }
+    return answer == DUCTILE_ERR_CAPTURING ? DUCTILE_ERR_NOT_READY : answer;
+}
+
 ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *m) {
-    if (atomic_load_explicit(&m->done, memory_order_acquire)) {
+    return dvmm_marker_is_done(m) ? DUCTILE_OK
+                                  : note_answer(m, dvmm_event_query(pool->driver, m->event));
+}
+
+ductile_status dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *m,
+                                          dvmm_capture_mode *restore) {
+    *restore = DVMM_CAPTURE_RELAXED;
+    if (dvmm_marker_is_done(m)) {
         return DUCTILE_OK;
     }
-    ductile_status status = dvmm_event_query(pool->driver, m->event);
-    if (status == DUCTILE_OK) {
-        atomic_store_explicit(&m->done, true, memory_order_release);
-    } else if (status == DUCTILE_ERR_CAPTURING) {
-        status = DUCTILE_ERR_NOT_READY; /* refused inside a capture: not known, never "done" */
-    }
-    return status;
+    return note_answer(m, dvmm_event_query_relaxing(pool->driver, m->event, restore));
 }
 
 ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *m) {
-    if (atomic_load_explicit(&m->done, memory_order_acquire)) {
+    if (dvmm_marker_is_done(m)) {
         return DUCTILE_OK;
     }
     ductile_status status = dvmm_event_sync(pool->driver, m->event);

@@ -43,6 +43,11 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
 /* DUCTILE_OK when the work before it has completed, ERR_NOT_READY when not or not known. */
 ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 
+/* The same, in relaxed mode from the question on: see dvmm_event_query_relaxing. No question is
+ * asked, and *restore is RELAXED, when the marker is known to be done. */
+ductile_status dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
+                                          dvmm_capture_mode *restore);
+
 /* Waits on the host. */
 ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
 
@@ -56,6 +61,11 @@ ductile_status dvmm_marker_wait_on(dvmm_marker_pool *pool, ductile_stream stream
 
 /* Waits on the host for all work of the device. Pre: no capture is known to be under way. */
 ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool);
+
+/* Known to be done: asking makes no call. */
+static inline bool dvmm_marker_is_done(const dvmm_marker *marker) {
+    return atomic_load_explicit(&marker->done, memory_order_acquire);
+}
 
 void dvmm_marker_hold(dvmm_marker *marker);
 

@@ -84,6 +84,55 @@ Test(pending, hit_gets_a_block_that_a_recorded_stream_is_done_with) {
     assert_fine(fixture_close(&f));
 }
 
+static dvmm_capture_mode mode_now(void) {
+    dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
+    assert_ok(dvmm_capture_exchange_mode(f.allocator->driver, &mode));
+    assert_ok(dvmm_capture_exchange_mode(f.allocator->driver, &(dvmm_capture_mode){mode}));
+    return mode;
+}
+
+/* Both polls, of which one asks about several streams, leave it as the user has it. */
+Test(pending, hit_that_asks_restores_the_capture_mode) {
+    ductile_addr block[N_OTHERS];
+    ductile_addr other = 0;
+    dvmm_capture_mode mode = DVMM_CAPTURE_THREAD_LOCAL;
+    assert_ok(dvmm_capture_exchange_mode(f.allocator->driver, &mode));
+    for (int i = 0; i < N_OTHERS; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < N_OTHERS; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i]));
+    }
+    for (int i = 0; i < 64; i++) {
+        uint64_t before = calls_about_events();
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+        cr_assert(i > 0 || calls_about_events() > before, "the first hit asks");
+        assert_u64(mode_now(), DVMM_CAPTURE_THREAD_LOCAL);
+    }
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
+/* The host has waited for them, and knows. */
+Test(pending, hit_that_frees_what_is_known_to_be_done_calls_no_driver) {
+    ductile_addr first = 0;
+    ductile_addr other = 0;
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &first));
+    assert_ok(ductile_free_on(f.allocator, first, f.streams[1]));
+    assert_u64(dpool_wait_oldest(f.allocator, NULL, UINT64_MAX), 1024);
+    dvmm_counters before;
+    dvmm_counters after;
+    dvmm_get_counters(f.allocator->driver, &before);
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    dvmm_get_counters(f.allocator->driver, &after);
+    assert_u64(other, first);
+    for (int i = 0; i < DVMM_N_CALLS; i++) {
+        assert_u64(after.calls[i], before.calls[i]);
+    }
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
 /* However many are pending, and however long. */
 Test(pending, hits_seldom_ask_about_work_that_goes_on) {
     enum { N_HITS = 6400 };
