@@ -17,8 +17,9 @@ from types import ModuleType
 
 from ductile import _abi
 from ductile._abi import BlockState, Schedule, Stats, Status
+from ductile._blocks import Block
 from ductile._buffer import Buffer
-from ductile._core import Allocator, Block, Limits
+from ductile._core import Allocator, Limits
 from ductile._errors import (
     BadMessage,
     Busy,

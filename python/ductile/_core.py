@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ductile import _abi, _log
-from ductile._abi import BlockState, Stats
+from ductile._abi import Stats
+from ductile._blocks import Block, block_from_info, blocks_of
 from ductile._errors import CorruptHeap, InvalidArgument, error_from_status
 from ductile._native import lib
 from ductile._streams import StreamLike, stream_handle
@@ -23,33 +24,11 @@ if TYPE_CHECKING:
     from ductile._buffer import Buffer
     from ductile._virtual import VirtualGPU
 
-__all__ = ["Allocator", "Block", "Limits", "OptionValue", "PoolId", "parse_bytes"]
+__all__ = ["Allocator", "Limits", "OptionValue", "PoolId", "parse_bytes"]
 
 OptionValue = Union[str, int, float, bool]
 PoolId = tuple[int, int]
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-class Block(NamedTuple):
-    """A span of a segment, as `Allocator.query` and `Allocator.blocks` describe it."""
-
-    address: int
-    size: int
-    """bytes, rounded up to the alignment"""
-    requested_size: int
-    """bytes asked for; 0 unless live"""
-    state: BlockState
-    stream: int
-    """the stream whose arena holds it; 0 is the legacy default stream"""
-    segment: int
-    """address where its range begins"""
-    segment_bytes: int
-    free_before_bytes: int
-    """free bytes just before it"""
-    free_after_bytes: int
-    """free bytes just after it"""
-    pool: tuple[int, int]
-    """the private pool it is in; (0, 0): none"""
 
 
 class Limits(NamedTuple):
@@ -551,13 +530,13 @@ class Allocator:
         self._check(
             lib.ductile_query_block(self.pointer, address, byref(found)), f"query of {address:#x}"
         )
-        return _block(found)
+        return block_from_info(found)
 
     def blocks(self) -> list[Block]:
         """Every block of every range, by ascending address, as `snapshot` found them."""
         found: list[Block] = []
         for segment in self.snapshot()["segments"]:
-            found += _blocks_of(segment)
+            found += blocks_of(segment)
         return found
 
     def snapshot(self) -> dict[str, Any]:
@@ -584,38 +563,3 @@ class Allocator:
         if status == _abi.Status.ERR_CORRUPT:
             raise CorruptHeap(status, "check", (report.value.decode("utf-8", "replace"),))
         self._check(status, "check")
-
-
-def _blocks_of(segment: dict[str, Any]) -> list[Block]:
-    spans = segment["blocks"]
-    free = [0, *(span["size"] if span["state"] == "free" else 0 for span in spans), 0]
-    return [
-        Block(
-            span["address"],
-            span["size"],
-            span.get("requested_size", 0),
-            BlockState[span["state"].upper()],
-            segment["stream"],
-            segment["address"],
-            segment["size"],
-            free[i],
-            free[i + 2],
-            tuple(segment["pool"]),
-        )
-        for i, span in enumerate(spans)
-    ]
-
-
-def _block(info: _abi.ductile_block_info) -> Block:
-    return Block(
-        info.address,
-        info.size,
-        info.requested_size,
-        BlockState(info.state),
-        info.stream or 0,
-        info.segment,
-        info.segment_bytes,
-        info.free_before_bytes,
-        info.free_after_bytes,
-        (info.pool.first, info.pool.second),
-    )

@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import ductile
+import pytest
 from ductile import _share
 
 ROOT = Path(__file__).resolve().parent.parent.parent

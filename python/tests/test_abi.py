@@ -7,9 +7,8 @@ import ctypes
 import shutil
 import subprocess
 
-import pytest
-
 import ductile
+import pytest
 from ductile import _abi, _errors
 
 STRUCTS = [

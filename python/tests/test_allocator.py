@@ -8,9 +8,8 @@ import logging
 import threading
 import warnings
 
-import pytest
-
 import ductile
+import pytest
 
 MIB = 1 << 20
 

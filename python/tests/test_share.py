@@ -6,9 +6,8 @@ from __future__ import annotations
 import gc
 import sys
 
-import pytest
-
 import ductile
+import pytest
 from ductile import _share
 
 MIB = 1 << 20

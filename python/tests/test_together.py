@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
+import ductile
 import pytest
 import together
-from together import Exchange, play
-
-import ductile
 from ductile import _share
+from together import Exchange, play
 
 PROGRAM = Path(together.__file__)
 MIB = 1 << 20
@@ -130,10 +129,9 @@ def gpu() -> Iterator[ductile.VirtualGPU]:
 
 
 def _rmm(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
+    import ductile.rmm as adapter
     from rmm.pylibrmm.stream import Stream
     from test_rmm import _Stream
-
-    import ductile.rmm as adapter
 
     resource = adapter.make_resource(allocator)
     return _Virtual(
@@ -156,9 +154,8 @@ def _cupy(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
 
 
 def _numba(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
-    from test_numba import _Context, _Stream
-
     import ductile.numba as adapter
+    from test_numba import _Context, _Stream
 
     manager = adapter.DuctileNumbaManager(context=_Context())
     manager._memory = adapter._Memory(allocator, _Stream(gpu))

@@ -300,9 +300,8 @@ class _Numba:
 
     def __init__(self) -> None:
         import numpy
-        from numba import cuda
-
         from ductile._streams import stream_handle
+        from numba import cuda
 
         self.cuda = cuda
         self.numpy = numpy

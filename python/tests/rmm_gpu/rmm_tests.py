@@ -54,9 +54,8 @@ def _note(**entry: Any) -> None:
 def pytest_configure() -> None:
     if not _is_on_ductile():
         return
-    import rmm.mr
-
     import ductile.rmm
+    import rmm.mr
 
     def make() -> Any:
         return ductile.rmm.resource(0)

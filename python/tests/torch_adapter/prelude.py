@@ -11,9 +11,8 @@ from typing import Any
 
 os.environ.setdefault("DUCTILE_CONF", "driver:virtual")
 
-import torch
-
 import ductile.torch
+import torch
 from ductile._core import Allocator
 from ductile.torch import _install
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Callable
 
 import cases
-import torch
-
 import ductile.torch
+import torch
 
 _parser = cases.parser(__doc__, seconds=120, workers=4)
 _parser.add_argument("--native", action="store_true", help="PyTorch's allocator, to compare")

@@ -11,10 +11,9 @@ import sys
 from typing import Any, Callable
 
 import cases
+import ductile.torch
 import torch
 import torch.multiprocessing as mp
-
-import ductile.torch
 
 ductile.torch.enable("full")
 
