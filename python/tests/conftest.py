@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import ductile
 import pytest
+
+import ductile
 from ductile import _share
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -7,8 +7,9 @@ import ctypes
 import shutil
 import subprocess
 
-import ductile
 import pytest
+
+import ductile
 from ductile import _abi, _errors
 
 STRUCTS = [

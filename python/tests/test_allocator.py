@@ -8,8 +8,9 @@ import logging
 import threading
 import warnings
 
-import ductile
 import pytest
+
+import ductile
 
 MIB = 1 << 20
 

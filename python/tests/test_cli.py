@@ -14,9 +14,10 @@ import textwrap
 import time
 from pathlib import Path
 
-import ductile
 import pytest
 from conftest import ROOT
+
+import ductile
 from ductile.__main__ import COMMANDS
 from ductile._cli.common import Failure, in_bytes, read_settings
 

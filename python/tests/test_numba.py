@@ -13,9 +13,10 @@ import pytest
 
 numba_cuda = pytest.importorskip("numba.cuda", exc_type=ImportError)
 
+from numba.cuda.cudadrv.driver import CudaAPIError
+
 import ductile
 import ductile.numba as adapter
-from numba.cuda.cudadrv.driver import CudaAPIError
 
 MIB = 1 << 20
 

@@ -10,9 +10,10 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import ductile
 import pytest
 from conftest import ROOT
+
+import ductile
 
 PACKAGE = ROOT / "python" / "ductile"
 

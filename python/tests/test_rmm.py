@@ -11,9 +11,10 @@ import pytest
 
 rmm = pytest.importorskip("rmm", exc_type=ImportError)
 
+from rmm.pylibrmm.stream import Stream
+
 import ductile
 import ductile.rmm as adapter
-from rmm.pylibrmm.stream import Stream
 
 MIB = 1 << 20
 

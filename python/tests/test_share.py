@@ -6,8 +6,9 @@ from __future__ import annotations
 import gc
 import sys
 
-import ductile
 import pytest
+
+import ductile
 from ductile import _share
 
 MIB = 1 << 20

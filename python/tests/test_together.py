@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
-import ductile
 import pytest
 import together
-from ductile import _share
 from together import Exchange, play
+
+import ductile
+from ductile import _share
 
 PROGRAM = Path(together.__file__)
 MIB = 1 << 20
@@ -129,9 +130,10 @@ def gpu() -> Iterator[ductile.VirtualGPU]:
 
 
 def _rmm(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
-    import ductile.rmm as adapter
     from rmm.pylibrmm.stream import Stream
     from test_rmm import _Stream
+
+    import ductile.rmm as adapter
 
     resource = adapter.make_resource(allocator)
     return _Virtual(
@@ -154,8 +156,9 @@ def _cupy(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
 
 
 def _numba(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
-    import ductile.numba as adapter
     from test_numba import _Context, _Stream
+
+    import ductile.numba as adapter
 
     manager = adapter.DuctileNumbaManager(context=_Context())
     manager._memory = adapter._Memory(allocator, _Stream(gpu))

@@ -300,8 +300,9 @@ class _Numba:
 
     def __init__(self) -> None:
         import numpy
-        from ductile._streams import stream_handle
         from numba import cuda
+
+        from ductile._streams import stream_handle
 
         self.cuda = cuda
         self.numpy = numpy

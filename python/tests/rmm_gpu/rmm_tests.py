@@ -54,8 +54,9 @@ def _note(**entry: Any) -> None:
 def pytest_configure() -> None:
     if not _is_on_ductile():
         return
-    import ductile.rmm
     import rmm.mr
+
+    import ductile.rmm
 
     def make() -> Any:
         return ductile.rmm.resource(0)

@@ -11,8 +11,9 @@ from typing import Any
 
 os.environ.setdefault("DUCTILE_CONF", "driver:virtual")
 
-import ductile.torch
 import torch
+
+import ductile.torch
 from ductile._core import Allocator
 from ductile.torch import _install
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Callable
 
 import cases
-import ductile.torch
 import torch
+
+import ductile.torch
 
 _parser = cases.parser(__doc__, seconds=120, workers=4)
 _parser.add_argument("--native", action="store_true", help="PyTorch's allocator, to compare")

@@ -11,9 +11,10 @@ import sys
 from typing import Any, Callable
 
 import cases
-import ductile.torch
 import torch
 import torch.multiprocessing as mp
+
+import ductile.torch
 
 ductile.torch.enable("full")
 
