@@ -185,6 +185,7 @@ struct ductile_allocator {
     struct dpool_private *pools;
     struct dpool_route *routes; /* newest first */
     uint32_t n_context_waits;   /* threads in a wait for the whole device */
+    uint32_t n_stream_waits;    /* threads in a wait for a stream */
     uint32_t n_announcing;      /* see announce.h; changed under both locks */
     dpool_nodes nodes;
     dpool_map map;

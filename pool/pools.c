@@ -221,10 +221,26 @@ void dpool_context_wait_end(ductile_allocator *a) {
     dti_lock_open(&a->hot);
 }
 
+/* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
+bool dpool_stream_wait_begin(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    bool can = a->routes == NULL;
+    a->n_stream_waits += can;
+    dti_lock_open(&a->hot);
+    return can;
+}
+
+void dpool_stream_wait_end(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    a->n_stream_waits--;
+    dti_lock_open(&a->hot);
+}
+
 /* ---- Routes -------------------------------------------------------------------------------- */
 
 static void note_routes_locked(ductile_allocator *a) {
     atomic_store_explicit(&a->has_routes, a->routes != NULL, memory_order_relaxed);
+    atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
 }
 
 static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_private *pool) {
@@ -235,12 +251,13 @@ static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_pr
     note_routes_locked(a);
 }
 
-/* False when a wait for the whole context is under way, which the capture must not meet. */
+/* False when a wait is under way that a capture must not meet: for the whole context, or for a
+ * stream. */
 static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
                                dpool_private **spare) {
     const dpool_private *known = dpool_find_pool_locked(a, id);
     bool is_plain = known != NULL && dpool_is_held(known) && known->kind == DUCTILE_POOL_PLAIN;
-    if (!is_plain && a->n_context_waits > 0) {
+    if (a->n_stream_waits > 0 || (!is_plain && a->n_context_waits > 0)) {
         return false;
     }
     link_route_locked(a, route, retain_locked(a, id, spare));

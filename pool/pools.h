@@ -110,6 +110,10 @@ bool dpool_is_capturing_locked(const ductile_allocator *a);
 bool dpool_context_wait_begin(ductile_allocator *a);
 void dpool_context_wait_end(ductile_allocator *a);
 
+/* Between the two no pool is opened. False: one is open. No lock held. */
+bool dpool_stream_wait_begin(ductile_allocator *a);
+void dpool_stream_wait_end(ductile_allocator *a);
+
 /* An arena was taken from its pool. Returns what the caller is to free, without the lock: the pool,
  * if nothing needs it any more; or NULL. Hot lock held. */
 dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool);

@@ -132,6 +132,29 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
+/* ---- Waiting ------------------------------------------------------------------------------- */
+
+static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream stream) {
+    dvmm_marker *m = NULL;
+    ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
+    if (status == DUCTILE_OK) {
+        status = dvmm_marker_wait(&a->markers, m);
+        dvmm_marker_drop(&a->markers, m);
+    }
+    return status;
+}
+
+ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena) {
+    if (!dpool_stream_wait_begin(a)) {
+        return wait_for_new_marker(a, arena->stream);
+    }
+    bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
+    ductile_status status =
+        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream);
+    dpool_stream_wait_end(a);
+    return status;
+}
+
 /* ---- All of it ------------------------------------------------------------------------------ */
 
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {

@@ -38,6 +38,13 @@ uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_
  * No lock held. */
 uint64_t dpool_count_pending_marks(ductile_allocator *a);
 
+/*
+ * Waits on the host for the work of the arena's stream. ERR_CAPTURING when it is being captured. No
+ * capture of another thread in a pool of this allocator is broken, even if it begins just now. Pre:
+ * dpool_naming_begin. No lock held.
+ */
+ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena);
+
 /* Waits on the host for all work of the device: afterwards all free memory is proven. False when it
  * could not be; *captured: because it would have broken a capture that is known of. No lock held.
  */

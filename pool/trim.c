@@ -301,9 +301,7 @@ static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
     if (!dpool_naming_begin(a, arena)) {
         return wait_for_last_mark(a, arena);
     }
-    bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
-    ductile_status status =
-        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream);
+    ductile_status status = dpool_sync_arena(a, arena);
     dpool_naming_end(a, arena);
     return status;
 }

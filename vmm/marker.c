@@ -74,6 +74,13 @@ static ductile_status take_marker(dvmm_marker_pool *pool, ductile_stream stream,
     return dvmm_is_capturing(pool->driver, stream) ? DUCTILE_ERR_CAPTURING : new_marker(pool, out);
 }
 
+/* Another thread may have begun a capture on the stream between the question and the record. Then
+ * the event is the graph's: to ask about it would break the capture, to record it anew does not. */
+static bool met_capture(const dvmm_marker_pool *pool, ductile_stream stream) {
+    return atomic_load_explicit(&pool->expects_captures, memory_order_acquire) &&
+           dvmm_is_capturing(pool->driver, stream);
+}
+
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                   dvmm_marker **out) {
     dvmm_marker *m = *out;
@@ -83,6 +90,9 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
         return status;
     }
     status = dvmm_event_record_uncaptured(pool->driver, m->event, stream);
+    if (status == DUCTILE_OK && met_capture(pool, stream)) {
+        status = DUCTILE_ERR_CAPTURING;
+    }
     if (status != DUCTILE_OK) {
         push_idle(pool, m);
         return status;

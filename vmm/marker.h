@@ -21,8 +21,9 @@ typedef struct dvmm_marker {
 } dvmm_marker;
 
 typedef struct dvmm_marker_pool {
-    dvmm_driver *driver; /* constant */
-    dti_lock lock;       /* guards the rest */
+    dvmm_driver *driver;           /* constant */
+    _Atomic bool expects_captures; /* set before any is begun that may meet a record */
+    dti_lock lock;                 /* guards the rest */
     dvmm_marker *idle;
 } dvmm_marker_pool;
 

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch_server import driver, play, server
 
 import ductile
 from ductile import _share
+
+__all__ = ["driver", "play", "server"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

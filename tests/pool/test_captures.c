@@ -69,6 +69,56 @@ Test(captures, stream_named_done_before_its_pool_ends_is_not_named_again) {
     assert_u64(fixture_stats(a).reserved_bytes, 0);
 }
 
+/* ---- Captures that begin at the worst time ------------------------------------------------- */
+
+static ductile_stream about_to_begin;
+
+/* Another thread begins its capture after the allocator has asked about the stream. */
+static void begin_after_question(void *user, dvmm_call call, int code, uint64_t address,
+                                 uint64_t size) {
+    (void)user, (void)code, (void)size;
+    if (call == DVMM_CALL_capture_status && about_to_begin != NULL &&
+        address == (uint64_t)(uintptr_t)about_to_begin) {
+        ductile_stream stream = about_to_begin;
+        about_to_begin = NULL;
+        assert_ok(dvmm_capture_begin(driver, stream, DVMM_CAPTURE_RELAXED));
+    }
+}
+
+static void expect_begin_on(ductile_stream stream) {
+    assert_ok(ductile_pool_begin(a, GRAPH, is_that_stream, &f.streams[1]));
+    about_to_begin = stream;
+    dvmm_set_trace(a->driver, begin_after_question, NULL, true);
+}
+
+static void expect_begun_and_end(ductile_stream stream) {
+    dvmm_set_trace(a->driver, NULL, NULL, false);
+    cr_assert_null(about_to_begin, "nobody asked about the stream");
+    assert_ok(dvmm_capture_end(driver, stream));
+    assert_ok(ductile_pool_end(a, GRAPH));
+}
+
+Test(captures, begun_while_a_free_records_its_stream_is_not_broken) {
+    ductile_addr used = take(2 * MIB, 0);
+    expect_begin_on(f.streams[1]);
+    assert_ok(ductile_free_on(a, used, f.streams[1]));
+    assert_ok(ductile_empty_cache(a));
+    expect_begun_and_end(f.streams[1]);
+    assert_ok(ductile_empty_cache(a));
+    assert_u64(fixture_stats(a).reserved_bytes, 0);
+}
+
+Test(captures, begun_while_a_trim_waits_for_its_stream_is_not_broken) {
+    ductile_addr mine = take(2 * MIB, 2);
+    assert_ok(ductile_virtual_fill(f.gpu, mine, 1, 512, f.streams[2]));
+    assert_ok(ductile_free(a, mine));
+    expect_begin_on(f.streams[2]);
+    assert_ok(ductile_empty_cache(a));
+    expect_begun_and_end(f.streams[2]);
+    assert_ok(ductile_empty_cache(a));
+    assert_u64(fixture_stats(a).reserved_bytes, 0);
+}
+
 /* ---- What others do meanwhile -------------------------------------------------------------- */
 
 /* Everything that may query, record or wait: growth, recorded streams, recycling, healing, trims,
