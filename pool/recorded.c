@@ -6,6 +6,8 @@
 #include "pool/stream_use.h"
 #include "pool/wait_map.h"
 
+#include "vmm/base/align.h"
+
 enum { MOST_AT_ONCE = 64 };
 
 /* A recorded stream that has to be waited for. */
@@ -215,18 +217,32 @@ static ductile_status wait_for_blocks(ductile_allocator *a, dpool_leaving what, 
 
 /* ---- Spans with waits ---------------------------------------------------------------------- */
 
-/* Where one is whose work the host does not know done. */
+/* The region with the lowest addresses that does not end before `from`. */
+static const dpool_region *region_from(const ductile_allocator *a, dpool_leaving what,
+                                       ductile_addr from) {
+    const dpool_region *best = NULL;
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (const dpool_region *g = first_region(arena, what); g != NULL; g = g->next) {
+            const dvmm_range *range = &g->seg->range;
+            bool is_ahead = range->addr + range->size > from;
+            best = is_ahead && (best == NULL || range->addr < best->seg->range.addr) ? g : best;
+        }
+    }
+    return best;
+}
+
+/* The first from *at on whose work the host does not know done. In the order of addresses, so that
+ * each of those that are done is passed once. */
 static bool find_span(ductile_allocator *a, dpool_leaving what, ductile_addr *at) {
     const dpool_use *span = NULL;
     dti_lock_take(&a->hot);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        const dpool_region *g = first_region(arena, what);
-        for (; g != NULL && span == NULL; g = g->next) {
-            const dvmm_range *range = &g->seg->range;
-            span = dpool_wait_find_due_locked(a, range->addr, range->addr + range->size);
-        }
+    const dpool_region *g = region_from(a, what, *at);
+    while (g != NULL && span == NULL) {
+        ductile_addr end = g->seg->range.addr + g->seg->range.size;
+        span = dpool_wait_find_due_locked(a, dti_max(*at, g->seg->range.addr), end);
+        *at = span != NULL ? span->addr : end;
+        g = span != NULL ? g : region_from(a, what, end);
     }
-    *at = span != NULL ? span->addr : 0;
     dti_lock_open(&a->hot);
     return span != NULL;
 }
