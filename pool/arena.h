@@ -215,6 +215,11 @@ static inline bool dpool_has_large_handles(const ductile_allocator *a) {
     return atomic_load_explicit(&a->has_large_handles, memory_order_relaxed);
 }
 
+/* PAUSED blocks are in the address map too. */
+static inline uint64_t dpool_live_blocks_locked(const ductile_allocator *a) {
+    return a->map.count - a->counts.paused_blocks;
+}
+
 /* ---- Lists --------------------------------------------------------------------------------- */
 
 void dpool_list_append(dpool_list *list, dpool_block *b);

@@ -52,7 +52,7 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->address_bytes = c->address_bytes;
     s->address_span_bytes = c->span;
     s->address_span_peak_bytes = c->span_peak;
-    s->live_blocks = a->map.count - c->paused_blocks;
+    s->live_blocks = dpool_live_blocks_locked(a);
     s->paused_bytes = c->paused;
     s->paused_blocks = c->paused_blocks;
     s->pending_blocks = c->pending_blocks;
@@ -124,7 +124,7 @@ void ductile_reset_peaks(ductile_allocator *a) {
     c->requested_peak = c->requested;
     c->allocated_peak = c->allocated;
     c->active_peak = c->allocated + c->pending;
-    c->live_peak = a->map.count;
+    c->live_peak = dpool_live_blocks_locked(a);
     c->held_peak = c->held;
     c->span_peak = c->span;
     dti_lock_open(&a->hot);

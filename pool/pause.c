@@ -40,6 +40,7 @@ static void resume_block_locked(ductile_allocator *a, dpool_block *b) {
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
     c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
+    c->live_peak = dti_max(c->live_peak, dpool_live_blocks_locked(a));
 }
 
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {

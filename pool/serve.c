@@ -11,14 +11,14 @@ static __attribute__((noinline)) void note_peaks_locked(ductile_allocator *a) {
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
     c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
-    c->live_peak = dti_max(c->live_peak, a->map.count);
+    c->live_peak = dti_max(c->live_peak, dpool_live_blocks_locked(a));
 }
 
 /* A program that repeats itself reaches its peaks once. */
 static inline bool is_peak_locked(const ductile_allocator *a) {
     const dpool_counts *c = &a->counts;
     return c->requested > c->requested_peak || c->allocated > c->allocated_peak ||
-           c->allocated + c->pending > c->active_peak || a->map.count > c->live_peak;
+           c->allocated + c->pending > c->active_peak || dpool_live_blocks_locked(a) > c->live_peak;
 }
 
 static inline void count_live_locked(ductile_allocator *a, const dpool_block *b) {

@@ -122,6 +122,25 @@ static void there_and_back(ductile_pool_kind kind, bool with_holes) {
     close_pool();
 }
 
+/* A paused block is not live: neither peak counts it, nor what peaks are set back to. */
+Test(pause, peaks_count_no_paused_blocks) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    ductile_addr others[3];
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    ductile_reset_peaks(a);
+    assert_u64(fixture_stats(a).live_peak_blocks, 0);
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(ductile_alloc(a, 512, f.streams[0], &others[i]));
+    }
+    assert_u64(fixture_stats(a).live_peak_blocks, 3);
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_u64(fixture_stats(a).live_peak_blocks, N_BLOCKS + 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(ductile_free(a, others[i]));
+    }
+    close_pool();
+}
+
 Test(pause, contents_come_back_at_their_addresses) {
     there_and_back(DUCTILE_POOL_PLAIN, false);
 }
