@@ -116,12 +116,10 @@ ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *m) {
                                   : note_answer(m, dvmm_event_query(pool->driver, m->event));
 }
 
+/* Without a look at `done`: others may have learnt it since the caller looked, and who calls this
+ * relies on the mode for its next questions. */
 ductile_status dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *m,
                                           dvmm_capture_mode *restore) {
-    *restore = DVMM_CAPTURE_RELAXED;
-    if (dvmm_marker_is_done(m)) {
-        return DUCTILE_OK;
-    }
     return note_answer(m, dvmm_event_query_relaxing(pool->driver, m->event, restore));
 }
 

@@ -44,8 +44,8 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
 /* DUCTILE_OK when the work before it has completed, ERR_NOT_READY when not or not known. */
 ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 
-/* The same, in relaxed mode from the question on: see dvmm_event_query_relaxing. No question is
- * asked, and *restore is RELAXED, when the marker is known to be done. */
+/* The same, in relaxed mode from the question on, which is asked whatever is known: see
+ * dvmm_event_query_relaxing. */
 ductile_status dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
                                           dvmm_capture_mode *restore);
 

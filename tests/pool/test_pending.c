@@ -8,6 +8,7 @@
 #include "pool/stream_use.h"
 #include "tests/support/audit.h"
 #include "tests/support/expect.h"
+#include "vmm/capture.h"
 
 #include <pthread.h>
 
@@ -109,6 +110,56 @@ Test(pending, hit_that_asks_restores_the_capture_mode) {
         cr_assert(i > 0 || calls_about_events() > before, "the first hit asks");
         assert_u64(mode_now(), DVMM_CAPTURE_THREAD_LOCAL);
     }
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
+/* ---- What the host learns between a poll's look at a marker and its question ---------------- */
+
+ductile_status __real_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
+                                                 dvmm_capture_mode *restore);
+ductile_status __wrap_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
+                                                 dvmm_capture_mode *restore);
+
+static bool others_wait; /* for the first marker that a hit is about to ask about */
+
+/* As a request that lacks memory waits, in a thread that is in relaxed mode. */
+static void *wait_meanwhile(void *marker) {
+    dvmm_capture_mode mode = dvmm_capture_relax(f.allocator->driver);
+    assert_ok(dvmm_marker_wait(&f.allocator->markers, marker));
+    dvmm_capture_restore(f.allocator->driver, mode);
+    return NULL;
+}
+
+ductile_status __wrap_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
+                                                 dvmm_capture_mode *restore) {
+    if (others_wait) {
+        pthread_t thread;
+        cr_assert_eq(pthread_create(&thread, NULL, wait_meanwhile, marker), 0);
+        cr_assert_eq(pthread_join(thread, NULL), 0);
+        others_wait = false;
+    }
+    return __real_dvmm_marker_query_relaxing(pool, marker, restore);
+}
+
+Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {
+    ductile_addr block[2];
+    ductile_addr other = 0;
+    dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i]));
+    }
+    assert_ok(dvmm_capture_begin(f.allocator->driver, f.streams[3], DVMM_CAPTURE_GLOBAL));
+    others_wait = true;
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    cr_assert(!others_wait, "the hit asked nothing");
+    assert_u64(mode_now(), DVMM_CAPTURE_GLOBAL);
+    assert_ok(dvmm_capture_status_of(f.allocator->driver, f.streams[3], &status));
+    assert_u64(status, DVMM_CAPTURE_ACTIVE);
+    assert_ok(dvmm_capture_end(f.allocator->driver, f.streams[3]));
     assert_fine(audit_fixture(&f, NULL));
     assert_fine(fixture_close(&f));
 }
