@@ -50,6 +50,7 @@ typedef struct stage {
     _Atomic uint64_t n_blocks, n_pauses, n_refused_pauses, n_graphs, n_streams, n_audits;
     pthread_rwlock_t use; /* of the pool's memory: nobody uses it while it is paused */
     uint64_t life;        /* contents that were not kept end it; under `use` */
+    bool is_left_paused;  /* the play ended first: `use` is not given back */
 } stage;
 
 typedef struct actor {
@@ -230,8 +231,8 @@ static const char *resume(stage *s) {
         rest();
         status = ductile_resume(s->f.allocator, PAUSED_POOL);
     }
-    NEED(status == DUCTILE_OK || ending_is_over(&s->the_end), "resume: %s",
-         ductile_status_name(status));
+    s->is_left_paused = status == DUCTILE_ERR_OUT_OF_MEMORY;
+    NEED(status == DUCTILE_OK || s->is_left_paused, "resume: %s", ductile_status_name(status));
     return NULL;
 }
 
@@ -254,7 +255,9 @@ static const char *pause_and_resume(actor *self) {
     rest();
     (void)pthread_rwlock_wrlock(&self->s->use);
     const char *why = pause_once(self);
-    (void)pthread_rwlock_unlock(&self->s->use);
+    if (!self->s->is_left_paused) {
+        (void)pthread_rwlock_unlock(&self->s->use);
+    }
     return why;
 }
 
