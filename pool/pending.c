@@ -134,11 +134,17 @@ static __attribute__((noinline)) void ask(ductile_allocator *a, lanes *l, lane *
     *(is_done ? &at->done_upto : &at->undone_from) = number;
 }
 
+/* Not known to be done, nor that it is not. */
+static inline bool is_open(const lane *at, uint64_t number) {
+    return number > at->done_upto && number < at->undone_from;
+}
+
 /* Mostly all of it is done: then this is the only question about a stream. */
 static void ask_latest(ductile_allocator *a, lanes *l) {
     for (uint32_t i = 0; i < l->n; i++) {
-        if (l->all[i].n_marks > 1) {
-            ask(a, l, &l->all[i], l->all[i].latest, l->all[i].latest_number);
+        lane *at = &l->all[i];
+        if (at->n_marks > 1 && is_open(at, at->latest_number)) {
+            ask(a, l, at, at->latest, at->latest_number);
         }
     }
 }
@@ -148,7 +154,7 @@ static inline bool is_passed(ductile_allocator *a, lanes *l, const dpool_use *us
     if (__builtin_expect(at == NULL, 0)) {
         return query(a, l, use->marker);
     }
-    if (use->number > at->done_upto && use->number < at->undone_from) {
+    if (is_open(at, use->number)) {
         ask(a, l, at, use->marker, use->number);
     }
     return use->number <= at->done_upto;

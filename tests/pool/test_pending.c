@@ -258,6 +258,27 @@ Test(pending, many_blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
     expect_others_are_found_behind(300);
 }
 
+/* However often a hit looks at more of the list: what one question has shown is not asked again. */
+Test(pending, hit_asks_about_work_that_goes_on_no_more_often_than_it_looks) {
+    enum { N_STUCK = 2, N_DONE = 238 };
+    static ductile_addr block[N_STUCK + N_DONE];
+    ductile_addr address = 0;
+    for (int i = 0; i < N_STUCK + N_DONE; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < N_STUCK + N_DONE; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[i < N_STUCK ? 1 : 2]));
+    }
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+    uint64_t before = calls_about_events();
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+    assert_u64(fixture_stats(f.allocator).pending_blocks, N_STUCK);
+    /* the stuck stream: its latest and its first; the other one: its latest of 16, 32, 64, 128 */
+    assert_u64(calls_about_events() - before, 2 + 4);
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
 Test(pending, small_request_waits_for_as_much_as_it_lacks) {
     ductile_addr rest = 0;
     make_pending(); /* 98 MiB */
