@@ -142,6 +142,44 @@ Test(mark_order, a_marker_recorded_early_does_not_unmap_under_a_kernel, .timeout
     assert_fine(fixture_close(&slow.f));
 }
 
+static void *free_and_stop(void *address) {
+    stops_next = slow.where;
+    slow.status = ductile_free_on(slow.f.allocator, *(ductile_addr *)address, slow.f.streams[1]);
+    return NULL;
+}
+
+/*
+ * The slow thread's free has recorded its marker, which does not know of the kernel. The other free
+ * comes behind the kernel, and is through first: the early marker says nothing about it (U11).
+ */
+Test(mark_order, a_use_marked_early_does_not_free_what_is_used_later, .timeout = 60) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "heal:off"};
+    open_slow(&setup, AFTER_A_RECORD);
+    ductile_addr early = take(UNIT, slow.f.streams[0]);
+    ductile_addr late = take(UNIT, slow.f.streams[0]);
+    assert_ok(ductile_virtual_fill(slow.f.gpu, early, 1, UNIT, slow.f.streams[1]));
+    cr_assert_eq(pthread_create(&slow.thread, NULL, free_and_stop, &early), 0);
+    cr_assert_eq(sem_wait(&slow.reached), 0);
+
+    assert_ok(ductile_virtual_fill(slow.f.gpu, late, 2, UNIT, slow.f.streams[1]));
+    assert_ok(ductile_free_on(slow.f.allocator, late, slow.f.streams[1]));
+    finish_slow();
+
+    dvmm_marker_pool *markers = &slow.f.allocator->markers;
+    assert_ok(dvmm_marker_wait(markers, slow.marker)); /* lazy: work up to there, nothing after */
+    dvmm_marker_drop(markers, slow.marker);
+    bool is_early_free = false;
+    for (int i = 0; i < 2 * DPOOL_MARK_EVERY; i++) {
+        ductile_addr address = take(UNIT, slow.f.streams[0]);
+        cr_assert_neq(address, late, "its work is under way");
+        is_early_free |= address == early;
+    }
+    cr_assert(is_early_free);
+    assert_u64(fixture_stats(slow.f.allocator).pending_blocks, 1);
+    assert_fine(audit_fixture(&slow.f, NULL));
+    assert_fine(fixture_close(&slow.f));
+}
+
 /* ---- Nodes --------------------------------------------------------------------------------- */
 
 static void *open_an_arena(void *unused) {
