@@ -76,7 +76,7 @@ void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
 /* Many at a time: drops each into a list, linked by `next`, of those that nobody refers to any
  * more, and gives the list back to the pool under one hold of its lock. */
 static inline void dvmm_marker_drop_into(dvmm_marker *m, dvmm_marker **idle) {
-    bool is_last = atomic_load_explicit(&m->refs, memory_order_acquire) == 1 ||
+    bool is_last = atomic_load_explicit(&m->refs, memory_order_acquire) <= 1 ||
                    atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1;
     if (is_last) {
         atomic_store_explicit(&m->refs, 0, memory_order_relaxed);
