@@ -279,7 +279,8 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
 /**
  * Allocates device memory for use on one stream.
  *
- * Arguments: size: bytes; 0 succeeds with address 0. stream: NULL is the legacy default stream.
+ * Arguments: size: bytes; 0 succeeds with address 0. stream: one of the allocator's own GPU; NULL is
+ *            its legacy default stream.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (out is NULL), ERR_OUT_OF_MEMORY (recoverable: a
  *            smaller request may succeed), ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY,
  *            ERR_CAPTURING (no free block fits, the stream is under capture and no pool is open
