@@ -279,15 +279,12 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
 /**
  * Allocates device memory for use on one stream.
  *
- * Arguments: size: bytes; 0 succeeds with address 0. stream: one of the allocator's own GPU; NULL is
- *            its legacy default stream.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (out is NULL), ERR_OUT_OF_MEMORY (recoverable: a
- *            smaller request may succeed), ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY,
- *            ERR_CAPTURING (no free block fits, the stream is under capture and no pool is open
- *            for it), ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  *out is 0; no block has changed.
- * Ownership: release with ductile_free or ductile_free_on.
- * Threads:   safe.
+ * Arguments: size: bytes; 0 succeeds with address 0. stream: one of the allocator's own GPU; NULL
+ * is its legacy default stream. Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (out is NULL),
+ * ERR_OUT_OF_MEMORY (recoverable: a smaller request may succeed), ERR_OUT_OF_ADDRESSES,
+ * ERR_OUT_OF_HOST_MEMORY, ERR_CAPTURING (no free block fits, the stream is under capture and no
+ * pool is open for it), ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED. On error:  *out is 0;
+ * no block has changed. Ownership: release with ductile_free or ductile_free_on. Threads:   safe.
  * Streams:   usable on `stream` at once. For use on another stream, order that stream after this
  *            one, and call ductile_record_stream before the free.
  * Cost:      no driver call when a free block fits, except now and then: a marker where several
