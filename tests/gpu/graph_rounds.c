@@ -95,7 +95,7 @@ static const char *take(neighbour *n, rng *r) {
 static const char *step(neighbour *n, rng *r) {
     bool rises = n->ops / 400 % 2 == 0;
     n->ops++;
-    if (n->ops % 1500 == 0) {
+    if (n->ops % 300 == 0) {
         n->trims++;
         NEED_OK(ductile_trim(n->rig->a, LIMIT_BYTES / 2, NULL));
     }
