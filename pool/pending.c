@@ -13,7 +13,7 @@ enum {
     MOST_LANES = 32,
     FRONT = 16, /* of the oldest, looked at first */
     MOST_PER_HIT = 256,
-    MOST_IN_VAIN = 4 /* polls of the front alone */
+    MOST_IN_VAIN = 2 /* polls of the front alone */
 };
 
 /* A stream as a pending list names it. Its marker with the highest number proves what the others
