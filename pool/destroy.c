@@ -111,19 +111,12 @@ static void forget_mappings(ductile_allocator *a) {
     }
 }
 
-/* Nobody has taken it, nor is the thread inside to which it is biased. */
-static bool is_open(const dti_lock *lock) {
-    const dti_lock_holder *holder = atomic_load_explicit(&lock->biased_to, memory_order_acquire);
-    return atomic_load_explicit(&lock->taken, memory_order_acquire) == 0 &&
-           atomic_load_explicit(&holder->inside, memory_order_acquire) != lock;
-}
-
 /* In a forked child, a lock that another thread held at the fork stays taken, and what that thread
  * was changing stays half changed. With all of them open, taking them cannot wait. */
 static bool is_at_rest(ductile_allocator *a) {
-    return is_open(&a->slow) && is_open(&a->hot) && is_open(&a->markers.lock) &&
-           a->n_announcing == 0 && dpool_callbacks_at_rest(&a->oom_callbacks) &&
-           dpool_callbacks_at_rest(&a->map_callbacks);
+    return dti_lock_is_open(&a->slow) && dti_lock_is_open(&a->hot) &&
+           dti_lock_is_open(&a->markers.lock) && a->n_announcing == 0 &&
+           dpool_callbacks_at_rest(&a->oom_callbacks) && dpool_callbacks_at_rest(&a->map_callbacks);
 }
 
 ductile_status ductile_destroy(ductile_allocator *a) {

@@ -52,8 +52,7 @@ static bool needs_wait(const dpool_use *use) {
     if (is_default(use->stream)) {
         return false;
     }
-    return use->marker != NULL ? !atomic_load_explicit(&use->marker->done, memory_order_acquire)
-                               : !use->is_gone;
+    return use->marker != NULL ? !dvmm_marker_is_done(use->marker) : !use->is_gone;
 }
 
 /* Of two markers of one stream the later one proves what the other does (U11). */

@@ -210,6 +210,14 @@ static inline void dti_lock_open(dti_lock *lock) {
     }
 }
 
+/* Nobody has taken it, nor is the thread inside to which it is biased. Says nothing about the next
+ * moment but where all other threads are gone. */
+static inline bool dti_lock_is_open(const dti_lock *lock) {
+    const dti_lock_holder *holder = atomic_load_explicit(&lock->biased_to, memory_order_acquire);
+    return atomic_load_explicit(&lock->taken, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&holder->inside, memory_order_acquire) != lock;
+}
+
 /* For the first line of a function whose name ends in _locked. */
 #define DTI_ASSERT_HELD(lock) DTI_CHECK("L2", dti_lock_is_held(lock))
 
