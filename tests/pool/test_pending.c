@@ -6,19 +6,15 @@
 #include "pool/grow.h"
 #include "pool/progress.h"
 #include "pool/stream_use.h"
-#include "tests/support/audit.h"
-#include "tests/support/expect.h"
+#include "tests/support/one_fixture.h"
 #include "vmm/capture.h"
 
 #include <pthread.h>
 
 enum { N_BLOCKS = 100000, N_OTHERS = 3 };
 
-static fixture f;
-
 static void open_lazy(void) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = N_OTHERS + 1};
-    assert_fine(fixture_open(&f, &setup));
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = N_OTHERS + 1});
 }
 
 static uint64_t calls_about_events(void) {
@@ -50,8 +46,7 @@ Test(pending, request_that_needs_most_of_many_waits_once_for_each_stream) {
     cr_assert(fixture_stats(f.allocator).stream_syncs <= 4 * N_OTHERS, "%llu host waits",
               (unsigned long long)fixture_stats(f.allocator).stream_syncs);
     assert_ok(ductile_free(f.allocator, large));
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 Test(pending, poll_of_work_that_is_done_asks_once_about_each_stream) {
@@ -66,8 +61,7 @@ Test(pending, poll_of_work_that_is_done_asks_once_about_each_stream) {
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
     assert_ok(ductile_free(f.allocator, large));
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 /* No request has to grow here: hits find what is done, by and by. */
@@ -81,8 +75,7 @@ Test(pending, hit_gets_a_block_that_a_recorded_stream_is_done_with) {
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
     assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
     assert_u64(other, first);
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 static dvmm_capture_mode mode_now(void) {
@@ -110,8 +103,7 @@ Test(pending, hit_that_asks_restores_the_capture_mode) {
         cr_assert(i > 0 || calls_about_events() > before, "the first hit asks");
         assert_u64(mode_now(), DVMM_CAPTURE_THREAD_LOCAL);
     }
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 /* ---- What the host learns between a poll's look at a marker and its question ---------------- */
@@ -160,8 +152,7 @@ Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {
     assert_ok(dvmm_capture_status_of(f.allocator->driver, f.streams[3], &status));
     assert_u64(status, DVMM_CAPTURE_ACTIVE);
     assert_ok(dvmm_capture_end(f.allocator->driver, f.streams[3]));
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 /* The host has waited for them, and knows. */
@@ -180,8 +171,7 @@ Test(pending, hit_that_frees_what_is_known_to_be_done_calls_no_driver) {
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         assert_u64(after.calls[i], before.calls[i]);
     }
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 /* However many are pending, and however long. */
@@ -197,8 +187,7 @@ Test(pending, hits_seldom_ask_about_work_that_goes_on) {
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls <= (N_HITS / 64 + 8) * 2 * N_OTHERS, "%llu calls", (unsigned long long)calls);
     assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 /* The stream's work goes on behind its end; its handle may be that of others by then. */
@@ -211,8 +200,7 @@ Test(pending, uses_of_a_stream_that_is_gone_are_asked_about_once) {
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
     assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 /* Blocks whose work never ends, and behind them many whose work is done at once. The most that are
@@ -241,8 +229,7 @@ static uint64_t most_pending_behind(int n_stuck) {
 static void expect_others_are_found_behind(int n_stuck) {
     uint64_t most = most_pending_behind(n_stuck);
     cr_assert_lt(most, (uint64_t)n_stuck + 256, "%llu pending", (unsigned long long)most);
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 Test(pending, block_that_is_stuck_does_not_hide_the_others_from_hits) {
@@ -275,8 +262,7 @@ Test(pending, hit_asks_about_work_that_goes_on_no_more_often_than_it_looks) {
     assert_u64(fixture_stats(f.allocator).pending_blocks, N_STUCK);
     /* the stuck stream: its latest and its first; the other one: its latest of 16, 32, 64, 128 */
     assert_u64(calls_about_events() - before, 2 + 4);
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 Test(pending, small_request_waits_for_as_much_as_it_lacks) {
@@ -288,8 +274,7 @@ Test(pending, small_request_waits_for_as_much_as_it_lacks) {
     cr_assert(fixture_stats(f.allocator).pending_blocks > N_BLOCKS / 2,
               "%llu blocks are left pending",
               (unsigned long long)fixture_stats(f.allocator).pending_blocks);
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 Test(pending, trim_of_many_is_linear) {
@@ -334,8 +319,7 @@ static void begin_slow_poll(slow_poll *p, pthread_t *thread) {
 static void end_slow_poll(slow_poll *p, pthread_t thread) {
     cr_assert_eq(pthread_join(thread, NULL), 0);
     (void)pthread_barrier_destroy(&p->has_taken);
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    close_audited();
 }
 
 static void make_one_pending(void) {

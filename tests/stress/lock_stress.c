@@ -7,6 +7,7 @@
  *
  *     lock_stress [--seconds N] [--threads N] [--seed N]
  */
+#include "tests/support/command.h"
 #include "tests/support/rng.h"
 
 #include "vmm/base/lock.h"
@@ -14,7 +15,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -109,32 +109,21 @@ static int judge(const ground *g, uint64_t seed) {
         holds ? "passed" : "failed", (unsigned long long)g->n_takes, (unsigned long long)expected,
         (unsigned long long)g->n_biased_takes, (unsigned long long)g->n_intruders,
         (unsigned long long)seed);
-    return holds ? 0 : 1;
-}
-
-static bool parse(int argc, char **argv, uint64_t *seconds, uint64_t *threads, uint64_t *seed) {
-    for (int i = 1; i + 1 < argc; i += 2) {
-        uint64_t value = strtoull(argv[i + 1], NULL, 10);
-        if (strcmp(argv[i], "--seconds") == 0) {
-            *seconds = value;
-        } else if (strcmp(argv[i], "--threads") == 0) {
-            *threads = value;
-        } else if (strcmp(argv[i], "--seed") == 0) {
-            *seed = value;
-        } else {
-            return false;
-        }
-    }
-    return argc % 2 == 1 && *threads >= 1 && *threads <= MOST_THREADS;
+    return holds ? COMMAND_PASSED : COMMAND_BROKEN;
 }
 
 int main(int argc, char **argv) {
     uint64_t seconds = 5;
     uint64_t threads = 4;
     uint64_t seed = 1;
-    if (!parse(argc, argv, &seconds, &threads, &seed)) {
-        (void)fprintf(stderr, "usage: lock_stress [--seconds N] [--threads 1-64] [--seed N]\n");
-        return 2;
+    const command_option options[] = {
+        {"--seconds", .number = &seconds},
+        {"--threads", .number = &threads},
+        {"--seed", .number = &seed},
+    };
+    command_read("lock_stress", options, sizeof options / sizeof *options, argc, argv);
+    if (threads < 1 || threads > MOST_THREADS) {
+        command_refuse("too few or too many threads");
     }
     static ground g;
     dti_lock_init(&g.lock, DTI_RANK_HOT);
