@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tearing an allocator down: all memory goes back, whatever state its blocks are in. */
-#include "pool/announce.h"
-#include "pool/plan.h"
-#include "pool/pools.h"
-#include "pool/progress.h"
-#include "pool/recorded.h"
-#include "pool/stream_use.h"
-#include "pool/wait_map.h"
+#include "pool/growth/announce.h"
+#include "pool/growth/plan.h"
+#include "pool/pools/pools.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/recorded.h"
+#include "pool/streams/stream_use.h"
+#include "pool/streams/wait_map.h"
 
-#include "vmm/capture.h"
+#include "vmm/capture_mode.h"
 
 #include <stdlib.h>
 

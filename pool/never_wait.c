@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams that neither wait on the GPU nor are waited for, such as those of NCCL. */
-#include "pool/wait_map.h"
+#include "pool/streams/wait_map.h"
 
 #include <stdlib.h>
 

@@ -4,10 +4,10 @@
  * it, so that nobody begins to name it any more. Who had begun before is waited for: a free that
  * records its marker, a wait on the host (dpool_naming_begin), the close of an import.
  */
-#include "pool/grow.h"
-#include "pool/pools.h"
-#include "pool/progress.h"
-#include "pool/stream_use.h"
+#include "pool/growth/attempt.h"
+#include "pool/pools/pools.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/stream_use.h"
 
 /* An arena of the stream, of whatever pool. */
 static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {

@@ -12,7 +12,7 @@
 #ifndef DUCTILE_VMM_HANDLE_H
 #define DUCTILE_VMM_HANDLE_H
 
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 enum { DVMM_HANDLE_SIZES = 48 }; /* cache lists, by the power of two of the granule count */
 

@@ -11,7 +11,7 @@
 #define DUCTILE_VMM_MARKER_H
 
 #include "vmm/base/lock.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 typedef struct dvmm_marker {
     dvmm_event event;

@@ -7,7 +7,7 @@
 #ifndef DUCTILE_VMM_RANGE_H
 #define DUCTILE_VMM_RANGE_H
 
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 typedef struct dvmm_range {
     ductile_addr addr;

@@ -22,8 +22,8 @@
 #include <ductile.h>
 
 extern "C" {
-#include "bench/stopwatch.h"
-#include "bench/trace.h"
+#include "bench/replay/stopwatch.h"
+#include "bench/trace/trace.h"
 }
 
 #include <dlfcn.h>

@@ -6,7 +6,7 @@
  */
 #include "tests/support/in_child.h"
 #include "tests/support/one_fixture.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 #include <pthread.h>
 #include <semaphore.h>

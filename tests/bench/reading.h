@@ -3,9 +3,9 @@
 #ifndef TESTS_BENCH_READING_H
 #define TESTS_BENCH_READING_H
 
-#include "bench/pickle.h"
-#include "bench/trace.h"
-#include "bench/trace_build.h"
+#include "bench/trace/pickle.h"
+#include "bench/trace/trace.h"
+#include "bench/trace/trace_build.h"
 
 #include <criterion/criterion.h>
 

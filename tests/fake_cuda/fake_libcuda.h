@@ -10,7 +10,7 @@
 #ifndef TESTS_FAKE_CUDA_FAKE_LIBCUDA_H
 #define TESTS_FAKE_CUDA_FAKE_LIBCUDA_H
 
-#include "vmm/driver_cuda_abi.h"
+#include "vmm/cuda/abi.h"
 
 enum { FAKE_CALLS_KEPT = 64 };
 

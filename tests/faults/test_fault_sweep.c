@@ -9,7 +9,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/fault_sweep.h"
 #include "tests/support/numbered.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/numbered.h"
 #include "tests/support/two_ends.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 #include <sys/socket.h>
 

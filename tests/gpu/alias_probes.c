@@ -13,7 +13,7 @@
  * event between two kernels makes up for the wait. The first probe has to find mismatches. Ends
  * with 1 when a promise was broken, 77 without a device, 3 when it ran out of time.
  */
-#include "tests/support/alias_bench.h"
+#include "tests/conformance/alias_bench.h"
 #include "tests/support/command.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
  * the file to commit. With it only rows that differ are printed, and a row that differs without
  * being named as deliberate ends the program with 1. No device: one line, and 77.
  */
-#include "tests/support/conformance.h"
+#include "tests/conformance/conformance.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -25,7 +25,7 @@
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/two_ends.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 #include "vmm/range.h"
 
 #include <stdio.h>

@@ -2,12 +2,12 @@
 # docs/contract.md has a row for every option, and for none that does not exist.
 cmake_minimum_required(VERSION 3.23)
 
-file(STRINGS ${ROOT}/pool/options.c lines REGEX "{\"[a-z0-9_]+\", [A-Z_]+, FIELD")
+file(STRINGS ${ROOT}/pool/base/options.c lines REGEX "{\"[a-z0-9_]+\", [A-Z_]+, FIELD")
 string(REGEX MATCHALL "{\"[a-z0-9_]+\", [A-Z_]+, FIELD" keys "${lines}")
 list(TRANSFORM keys REPLACE "{\"([a-z0-9_]+)\".*" "\\1")
 list(LENGTH keys n_keys)
 if(n_keys LESS 20)
-  message(FATAL_ERROR "pool/options.c has ${n_keys} keys: the table was not found")
+  message(FATAL_ERROR "pool/base/options.c has ${n_keys} keys: the table was not found")
 endif()
 
 file(READ ${ROOT}/docs/contract.md page)

@@ -29,7 +29,7 @@ forbid(vmm "^(dseg|dpool)_")
 forbid(segments "^dpool_")
 
 # Every function of the seam that reaches the driver is dvmm_ and the name of a call.
-file(STRINGS ${ROOT}/vmm/driver.h lines REGEX "^ +X\\([a-z_]+\\)")
+file(STRINGS ${ROOT}/vmm/driver/driver.h lines REGEX "^ +X\\([a-z_]+\\)")
 string(REGEX MATCHALL "X\\([a-z_]+\\)" calls "${lines}")
 list(TRANSFORM calls REPLACE "X\\((.*)\\)" "\\1")
 list(LENGTH calls n_calls)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Habits of the tree: C and C++ files stay below 600 lines, every source says its licence, file names
-# are unique, scripts can be executed, and nothing names a path of somebody's machine.
+# Habits of the tree: C and C++ files stay below 800 lines, every source says its licence, file names
+# are unique in a layer, scripts can be executed, and nothing names a path of somebody's machine.
 cmake_minimum_required(VERSION 3.23)
 
-set(max_lines 600)
+set(max_lines 800)
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
   ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile/*.h
@@ -36,10 +36,12 @@ foreach(file ${sources})
     message(SEND_ERROR "${file} does not begin with its SPDX line")
   endif()
   cmake_path(GET file FILENAME name)
-  if(name IN_LIST names)
-    message(SEND_ERROR "${file}: another file is called ${name}")
+  cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${ROOT} OUTPUT_VARIABLE layer)
+  string(REGEX REPLACE "/.*" "" layer ${layer})
+  if(${layer}/${name} IN_LIST names)
+    message(SEND_ERROR "${file}: another file of its layer is called ${name}")
   endif()
-  list(APPEND names ${name})
+  list(APPEND names ${layer}/${name})
 endforeach()
 
 foreach(file ${scripts} ${lists} ${programs} ${ROOT}/CMakeLists.txt)

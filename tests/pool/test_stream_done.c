@@ -5,11 +5,11 @@
  * A thread stops just before it names the stream; once ductile_stream_done has returned and the
  * stream is destroyed, it must not. The linker puts the stops in: see __wrap_.
  */
-#include "pool/progress.h"
+#include "pool/streams/progress.h"
 #include "tests/support/audit.h"
 #include "tests/support/expect.h"
 #include "tests/support/two_ends.h"
-#include "vmm/capture.h"
+#include "vmm/capture_mode.h"
 
 #include <pthread.h>
 #include <semaphore.h>

@@ -5,7 +5,7 @@
  * step; every block that is returned lies in what was announced; nothing leaves under a live block;
  * and what a callback may do, free and allocate what a free block serves, it can do.
  */
-#include "pool/arena.h"
+#include "pool/blocks/arena.h"
 #include "tests/support/churn.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"

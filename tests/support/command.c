@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/command.h"
 
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #define TESTS_SUPPORT_GRAPHS_H
 
 #include "tests/support/gpu_kernels.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 #include <ductile_virtual.h>
 

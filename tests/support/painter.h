@@ -10,7 +10,7 @@
 #define TESTS_SUPPORT_PAINTER_H
 
 #include "tests/support/gpu_kernels.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 typedef struct canvas {
     ductile_addr address;

@@ -8,7 +8,7 @@
 
 #include "tests/support/expect.h"
 #include "tests/support/leak_gate.h"
-#include "vmm/driver.h"
+#include "vmm/driver/driver.h"
 
 #include <ductile_virtual.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/shadow.h"
 
-#include "pool/arena.h"
+#include "pool/blocks/arena.h"
 #include "tests/support/complain.h"
 #include "tests/support/fixture_virtual.h"
 

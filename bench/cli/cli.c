@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/cli/cli.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static int noted_argc;
+static char **noted_argv;
+
+void bench_complain(const char *format, ...) {
+    char line[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    for (char *c = line; *c != '\0'; c++) {
+        if (iscntrl((unsigned char)*c)) {
+            *c = '?';
+        }
+    }
+    (void)fprintf(stderr, "ductile-bench: %s\n", line);
+}
+
+/* Reads digits at *text and moves past them. False: none, or more than 64 bits. */
+static bool read_digits(const char **text, uint64_t *out) {
+    const char *at = *text;
+    uint64_t value = 0;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        if (__builtin_mul_overflow(value, 10u, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value)) {
+            return false;
+        }
+    }
+    if (at == *text) {
+        return false;
+    }
+    *text = at;
+    *out = value;
+    return true;
+}
+
+bool bench_parse_bytes(const char *text, uint64_t *out) {
+    static const char suffixes[] = "KMGT";
+    uint64_t value;
+    if (!read_digits(&text, &value)) {
+        return false;
+    }
+    if (*text != '\0') {
+        const char *suffix = strchr(suffixes, toupper((unsigned char)*text));
+        if (suffix == NULL || text[1] != '\0') {
+            return false;
+        }
+        unsigned shift = 10u * (unsigned)(suffix - suffixes + 1);
+        if (value > UINT64_MAX >> shift) {
+            return false;
+        }
+        value <<= shift;
+    }
+    *out = value;
+    return true;
+}
+
+bool bench_parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *out) {
+    uint64_t value;
+    if (!read_digits(&text, &value) || *text != '\0' || value < min || value > max) {
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+void bench_note_arguments(int argc, char **argv) {
+    noted_argc = argc;
+    noted_argv = argv;
+}
+
+int bench_argc(void) {
+    return noted_argc;
+}
+
+char *const *bench_argv(void) {
+    return noted_argv;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every subcommand needs of the command line: exit statuses, error lines, numbers. */
+#ifndef DUCTILE_BENCH_CLI_CLI_H
+#define DUCTILE_BENCH_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum bench_exit {
+    BENCH_DONE = 0,
+    BENCH_FAILED = 1, /* an input, a device or an output let us down */
+    BENCH_MISUSED = 2 /* the command line cannot be meant; nothing was run */
+} bench_exit;
+
+/* Writes exactly one line, "ductile-bench: ...", to standard error. Control characters, which
+ * file names and file contents may carry, come out as '?'. */
+__attribute__((format(printf, 1, 2))) void bench_complain(const char *format, ...);
+
+/* Digits with at most one suffix K, M, G or T (powers of 1024). False: malformed, or more than
+ * 64 bits; *out is then untouched. */
+bool bench_parse_bytes(const char *text, uint64_t *out);
+
+/* Digits alone, between min and max. */
+bool bench_parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *out);
+
+/* Remembers the command line as the user wrote it, for the provenance of results. The arguments
+ * must outlive the program's use of bench_argc and bench_argv: main's do. */
+void bench_note_arguments(int argc, char **argv);
+int bench_argc(void);
+char *const *bench_argv(void);
+
+#endif

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/cli/command_line.h"
+
+#include "bench/cli/cli.h"
+#include "bench/cli/settings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool bench_refuse(bench_parser *p, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(p->message, p->message_size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/* ---- Contenders ---------------------------------------------------------------------------- */
+
+static const contender_ops *find_contender(const char *name, size_t length) {
+    for (size_t i = 0; all_contenders[i] != NULL; i++) {
+        const char *known = all_contenders[i]->name;
+        if (strlen(known) == length && memcmp(known, name, length) == 0) {
+            return all_contenders[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_chosen(const bench_options *o, const contender_ops *contender) {
+    for (size_t i = 0; i < o->n_contenders; i++) {
+        if (o->contenders[i] == contender) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool choose_contender(bench_parser *p, const char *name, size_t length) {
+    const contender_ops *found = find_contender(name, length);
+    if (found == NULL) {
+        return bench_refuse(p, "--contender: no contender is called '%.*s'; see --help",
+                            (int)(length < 64 ? length : 64), name);
+    }
+    if (is_chosen(p->shared, found)) {
+        return bench_refuse(p, "--contender: '%s' is named twice", found->name);
+    }
+    p->shared->contenders[p->shared->n_contenders++] = found; /* at most one each: they fit */
+    return true;
+}
+
+static bool parse_contenders(bench_parser *p, const char *value) {
+    p->shared->n_contenders = 0;
+    for (const char *name = value;;) {
+        size_t length = strcspn(name, ",");
+        if (!choose_contender(p, name, length)) {
+            return false;
+        }
+        if (name[length] == '\0') {
+            return true;
+        }
+        name += length + 1;
+    }
+}
+
+static void choose_all_contenders(bench_options *o) {
+    while (o->n_contenders < BENCH_MAX_CONTENDERS && all_contenders[o->n_contenders] != NULL) {
+        o->contenders[o->n_contenders] = all_contenders[o->n_contenders];
+        o->n_contenders++;
+    }
+}
+
+/* ---- Shared options ------------------------------------------------------------------------ */
+
+static bool parse_device(bench_parser *p, const char *value) {
+    return bench_device_parse(value, &p->shared->device, &p->shared->ordinal) ||
+           bench_refuse(p, "--device is auto, virtual, cuda or cuda:N, not '%s'", value);
+}
+
+static bool parse_capacity(bench_parser *p, const char *value) {
+    return (bench_parse_bytes(value, &p->shared->capacity_bytes) && p->shared->capacity_bytes > 0 &&
+            p->shared->capacity_bytes <= (uint64_t)1 << 48) ||
+           bench_refuse(p, "--capacity is a number of bytes such as 24G, not '%s'", value);
+}
+
+static bool parse_setting(bench_parser *p, const char *value) {
+    if (p->shared->n_settings == BENCH_MAX_SETTINGS) {
+        return bench_refuse(p, "--set is given more than %d times", BENCH_MAX_SETTINGS);
+    }
+    p->shared->settings[p->shared->n_settings++] = value;
+    return true;
+}
+
+static bool parse_json(bench_parser *p, const char *unused) {
+    (void)unused;
+    p->shared->json = true;
+    return true;
+}
+
+static bool parse_help(bench_parser *p, const char *unused) {
+    (void)unused;
+    p->shared->help = true;
+    return true;
+}
+
+static const bench_option shared_options[] = {
+    {"--device", "auto|virtual|cuda[:N]", parse_device,
+     "auto: a CUDA device if there is one, else the virtual GPU"},
+    {"--contender", "A,B,..", parse_contenders, "only these (all)"},
+    {"--capacity", "BYTES", parse_capacity,
+     "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
+    {"--set", "KEY=VALUE", parse_setting, "an option of Ductile, as in DUCTILE_CONF; repeatable"},
+    {"--json", NULL, parse_json, "one JSON object a line instead of a table"},
+    {"--help", NULL, parse_help, "this text"},
+    {0},
+};
+
+static const bench_option help_alone[] = {
+    {"--help", NULL, parse_help, "this text"},
+    {0},
+};
+
+static const bench_option *shared_of(const bench_command *command) {
+    return command->runs_nothing ? help_alone : shared_options;
+}
+
+/* ---- The command line ---------------------------------------------------------------------- */
+
+static const bench_option *find_in(const bench_option *table, const char *word, size_t length) {
+    for (; table->name != NULL; table++) {
+        if (strlen(table->name) == length && memcmp(table->name, word, length) == 0) {
+            return table;
+        }
+    }
+    return NULL;
+}
+
+static const bench_option *find_shared(const bench_option *entry) {
+    return find_in(shared_options, entry->name, strlen(entry->name));
+}
+
+static const bench_option *find_option(const bench_command *command, const char *word,
+                                       size_t length) {
+    const bench_option *found = find_in(command->own, word, length);
+    return found != NULL && found->parse != NULL ? found
+                                                 : find_in(shared_of(command), word, length);
+}
+
+static bool refuse_unknown(bench_parser *p, const bench_command *command, const char *word) {
+    return command->operand != NULL
+               ? bench_refuse(p, "unknown option '%s'; see ductile-bench %s --help", word,
+                              command->name)
+               : bench_refuse(p, "'%s' is no option; see ductile-bench %s --help", word,
+                              command->name);
+}
+
+/* Reads argv[*index], and the word after it if that is its value: then *index moves on. */
+static bool parse_option(bench_parser *p, const bench_command *command, int argc, char **argv,
+                         int *index) {
+    const char *word = argv[*index];
+    size_t length = strcspn(word, "=");
+    const bench_option *found = find_option(command, word, length);
+    const char *value = word[length] == '=' ? word + length + 1 : NULL;
+    if (found == NULL) {
+        return refuse_unknown(p, command, word);
+    }
+    if (found->value == NULL && value != NULL) {
+        return bench_refuse(p, "%s takes no value", found->name);
+    }
+    if (found->value != NULL && value == NULL) {
+        if (*index + 1 == argc) {
+            return bench_refuse(p, "%s needs a value: %s", found->name, found->value);
+        }
+        value = argv[++*index];
+    }
+    return found->parse(p, value);
+}
+
+static bool looks_like_option(const char *word) {
+    return word[0] == '-' && word[1] != '\0';
+}
+
+/* Where there are operands, everything behind "--" is one. */
+static bool parse_words(bench_parser *p, const bench_command *command, int argc, char **argv) {
+    bool takes_operands = command->operand != NULL;
+    bool only_operands = false;
+    for (int i = 1; i < argc; i++) {
+        bool ok = true;
+        if (takes_operands && !only_operands && strcmp(argv[i], "--") == 0) {
+            only_operands = true;
+        } else if (takes_operands && (only_operands || !looks_like_option(argv[i]))) {
+            ok = command->take_operand(p, argv[i]);
+        } else {
+            ok = parse_option(p, command, argc, argv, &i);
+        }
+        if (!ok) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool check_settings(bench_parser *p) {
+    ductile_options scratch;
+    char why[160] = "";
+    if (p->shared->n_settings > 0 && !is_chosen(p->shared, &contender_ductile)) {
+        return bench_refuse(p, "--set changes Ductile, which is not among the contenders");
+    }
+    ductile_options_init(&scratch);
+    return settings_apply(&scratch, p->shared->settings, p->shared->n_settings, why, sizeof why) ||
+           bench_refuse(p, "--set: %s", why);
+}
+
+static bool check_combination(bench_parser *p, const bench_command *command) {
+    return (command->check == NULL || command->check(p)) && check_settings(p);
+}
+
+bool bench_options_parse(const bench_command *command, int argc, char **argv, bench_options *shared,
+                         void *own, char *message, size_t message_size) {
+    bench_parser p = {
+        .shared = shared, .own = own, .message = message, .message_size = message_size};
+    *shared = (bench_options){0};
+    if (!parse_words(&p, command, argc, argv)) {
+        return false;
+    }
+    if (shared->n_contenders == 0) {
+        choose_all_contenders(shared);
+    }
+    return shared->help || check_combination(&p, command);
+}
+
+/* ---- Help ---------------------------------------------------------------------------------- */
+
+static void print_option(const bench_option *option, const char *help) {
+    char left[64];
+    (void)snprintf(left, sizeof left, "%s%s%s", option->name, option->value != NULL ? " " : "",
+                   option->value != NULL ? option->value : "");
+    printf("  %-32s  %s\n", left, help);
+}
+
+static void print_own(const bench_option *table) {
+    for (; table->name != NULL; table++) {
+        const bench_option *option = table->parse != NULL ? table : find_shared(table);
+        print_option(option, table->help != NULL ? table->help : option->help);
+    }
+}
+
+/* Those that the bench's own table has not given a place. */
+static void print_shared(const bench_command *command) {
+    for (const bench_option *option = shared_of(command); option->name != NULL; option++) {
+        if (find_in(command->own, option->name, strlen(option->name)) == NULL) {
+            print_option(option, option->help);
+        }
+    }
+}
+
+static void print_contenders(void) {
+    printf("\nContenders:\n");
+    for (size_t i = 0; all_contenders[i] != NULL; i++) {
+        printf("  %-16s  %s\n", all_contenders[i]->name, all_contenders[i]->summary);
+    }
+}
+
+void bench_options_print_help(const bench_command *command) {
+    bool takes_operands = command->operand != NULL;
+    printf("usage: ductile-bench %s [OPTION]...%s%s%s\n\n%s\n\n", command->name,
+           takes_operands ? " " : "", takes_operands ? command->operand : "",
+           takes_operands && strchr(command->operand, ' ') == NULL ? "..." : "", command->summary);
+    print_own(command->own);
+    print_shared(command);
+    if (!command->runs_nothing) {
+        print_contenders();
+    }
+    printf("\nExit status: %s\n",
+           command->exit_status != NULL
+               ? command->exit_status
+               : "0 done, 1 something failed, 2 the command line cannot be meant.");
+}

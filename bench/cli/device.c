@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/cli/device.h"
+
+#include "bench/cli/cli.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+bool bench_device_parse(const char *text, bench_device_kind *kind, int *ordinal) {
+    uint64_t number = 0;
+    if (strcmp(text, "auto") == 0) {
+        *kind = BENCH_DEVICE_AUTO;
+    } else if (strcmp(text, "virtual") == 0) {
+        *kind = BENCH_DEVICE_VIRTUAL;
+    } else if (strcmp(text, "cuda") == 0 ||
+               (strncmp(text, "cuda:", strlen("cuda:")) == 0 &&
+                bench_parse_count(text + strlen("cuda:"), 0, INT_MAX, &number))) {
+        *kind = BENCH_DEVICE_CUDA;
+    } else {
+        return false;
+    }
+    *ordinal = (int)number;
+    return true;
+}
+
+static void describe(dvmm_driver *driver, bench_device *out) {
+    out->caps = *dvmm_get_caps(driver);
+    out->is_virtual = out->caps.is_virtual;
+    dvmm_close(driver);
+}
+
+static bool find_cuda(int ordinal, bench_device *out, char *reason, size_t reason_size) {
+    dvmm_driver *driver = NULL;
+    if (dvmm_open_cuda(ordinal, &driver, reason, reason_size) != DUCTILE_OK) {
+        return false;
+    }
+    describe(driver, out);
+    return true;
+}
+
+static bool find_virtual(bench_device *out, char *reason, size_t reason_size) {
+    dvmm_driver *driver = NULL;
+    ductile_status status = dvmm_open_virtual(NULL, &driver);
+    if (status != DUCTILE_OK) {
+        (void)snprintf(reason, reason_size, "virtual GPU: %s", ductile_status_string(status));
+        return false;
+    }
+    describe(driver, out);
+    return true;
+}
+
+bool bench_device_find(bench_device_kind kind, int ordinal, bench_device *out, char *reason,
+                       size_t reason_size) {
+    switch (kind) {
+    case BENCH_DEVICE_CUDA:
+        return find_cuda(ordinal, out, reason, reason_size);
+    case BENCH_DEVICE_AUTO:
+        if (find_cuda(ordinal, out, reason, reason_size)) {
+            return true;
+        }
+        break;
+    case BENCH_DEVICE_VIRTUAL:
+        break;
+    }
+    return find_virtual(out, reason, reason_size);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which device a bench runs on. */
+#ifndef DUCTILE_BENCH_CLI_DEVICE_H
+#define DUCTILE_BENCH_CLI_DEVICE_H
+
+#include "vmm/driver/driver.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum bench_device_kind {
+    BENCH_DEVICE_AUTO, /* a CUDA device if there is one, else the virtual GPU */
+    BENCH_DEVICE_VIRTUAL,
+    BENCH_DEVICE_CUDA
+} bench_device_kind;
+
+/* What was found. Nothing is held open. */
+typedef struct bench_device {
+    bool is_virtual;
+    dvmm_caps caps;
+} bench_device;
+
+/* "auto", "virtual", "cuda" or "cuda:N". False: none of these. */
+bool bench_device_parse(const char *text, bench_device_kind *kind, int *ordinal);
+
+/* False: there is no such device; reason holds one sentence. */
+bool bench_device_find(bench_device_kind kind, int ordinal, bench_device *out, char *reason,
+                       size_t reason_size);
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a result comes from: machine, driver, version, commit, command line. */
+#ifndef DUCTILE_BENCH_CLI_PROVENANCE_H
+#define DUCTILE_BENCH_CLI_PROVENANCE_H
+
+#include "bench/cli/device.h"
+
+#include <stdio.h>
+
+const char *provenance_commit(void);
+
+/* A few lines above a table. */
+void provenance_print_heading(FILE *out, const bench_device *device);
+
+/* Members of a JSON object, each followed by a comma: device, driver, version, commit, command;
+ * conf when DUCTILE_CONF is set, since it changes what Ductile does. */
+void provenance_print_json(FILE *out, const bench_device *device);
+
+/* A string in quotes, as JSON wants it. Bytes that are no UTF-8 come out as U+FFFD. */
+void print_json_string(FILE *out, const char *text);
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --set key=value: options of Ductile, by the names that DUCTILE_CONF knows. */
+#ifndef DUCTILE_BENCH_CLI_SETTINGS_H
+#define DUCTILE_BENCH_CLI_SETTINGS_H
+
+#include <ductile.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* False: message holds one line that names the key; options may be half changed. */
+bool settings_apply(ductile_options *options, const char *const *settings, size_t n_settings,
+                    char *message, size_t message_size);
+
+#endif

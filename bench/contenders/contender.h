@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A contender: one allocation policy behind one small table, so that every bench drives Ductile
+ * and its rivals the same way. `ductile` speaks to the public headers; rivals speak to the
+ * driver seam.
+ */
+#ifndef DUCTILE_BENCH_CONTENDERS_CONTENDER_H
+#define DUCTILE_BENCH_CONTENDERS_CONTENDER_H
+
+#include "vmm/driver/driver.h"
+
+#include <ductile.h>
+
+/* What a contender runs on. Valid for the contender's whole life. */
+typedef struct contender_env {
+    dvmm_driver *driver;      /* opened for this contender alone, so that its counters are its own;
+                                 the ductile contender opens its own and ignores this            */
+    ductile_virtual_gpu *gpu; /* the virtual GPU behind driver; NULL on CUDA                      */
+    int device;               /* CUDA ordinal                                                     */
+    uint64_t capacity_bytes;  /* cap on physical memory held; 0: none but the device              */
+    const char *const *settings; /* "key=value" of --set, n of them; only ductile takes any       */
+    size_t n_settings;
+} contender_env;
+
+typedef struct contender_stats {
+    uint64_t reserved_bytes; /* physical memory held now, cached or in use          */
+    uint64_t reserved_peak_bytes;
+    uint64_t creates; /* physical allocations made (phys_create, mem_alloc)  */
+    uint64_t releases;
+    uint64_t maps;
+    uint64_t unmaps;
+    uint64_t stream_syncs;       /* host waits: stream, event and context               */
+    uint64_t event_waits;        /* waits on the GPU                                     */
+    uint64_t address_span_bytes; /* peak of lowest to highest address in use, by range */
+    uint64_t driver_time_ns;     /* modelled on the virtual GPU                          */
+    uint64_t driver_host_ns;     /* as this host spent it                                */
+} contender_stats;
+
+typedef struct contender_ops {
+    const char *name;
+    const char *summary; /* for --help, one line */
+    /* On failure *self is NULL and message holds one line. ERR_UNSUPPORTED: absent here. */
+    ductile_status (*init)(const contender_env *env, void **self, char *message, size_t size);
+    void (*fini)(void *self); /* gives everything back */
+    ductile_status (*alloc)(void *self, uint64_t size, ductile_stream stream, ductile_addr *out);
+    ductile_status (*free)(void *self, ductile_addr address);
+    ductile_status (*record_stream)(void *self, ductile_addr address, ductile_stream stream);
+    ductile_status (*trim)(void *self); /* empty_cache */
+    void (*stats)(void *self, contender_stats *out);
+} contender_ops;
+
+extern const contender_ops contender_ductile;
+extern const contender_ops contender_expandable;
+extern const contender_ops contender_classic;
+extern const contender_ops contender_cumemalloc;
+extern const contender_ops contender_cumemallocasync;
+
+/* All five, NULL-terminated, in the order of the table. */
+extern const contender_ops *const all_contenders[];
+
+#endif

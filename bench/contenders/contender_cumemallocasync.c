@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's own stream-ordered pool, used as PyTorch's cudaMallocAsync backend uses it: a block
+ * goes back on its own stream, or, when other streams used it, on a stream that waits for them all.
+ */
+#include "bench/contenders/contender.h"
+#include "bench/contenders/rival_blocks.h"
+#include "bench/contenders/rival_events.h"
+#include "bench/contenders/rival_map.h"
+#include "bench/contenders/rival_report.h"
+
+#include <stdlib.h>
+
+typedef struct async_pool {
+    dvmm_driver *driver;
+    ductile_stream unifying; /* waits for every stream that used a block, then frees it     */
+    dvmm_event event;        /* recorded and waited for at once: one serves all             */
+    rival_store store;
+    rival_events uses; /* keeps the sets of recorded streams only; no event is ever queued */
+    rival_map live;
+} async_pool;
+
+/* ---- Free ---------------------------------------------------------------------------------- */
+
+static ductile_status wait_for(async_pool *p, ductile_stream stream) {
+    ductile_status status = dvmm_event_record(p->driver, p->event, stream);
+    return status == DUCTILE_OK ? dvmm_stream_wait_event(p->driver, p->unifying, p->event) : status;
+}
+
+static ductile_status wait_for_users(async_pool *p, const rival_block *block) {
+    ductile_status status = wait_for(p, block->arena->stream);
+    for (const rival_use *use = block->uses; use != NULL && status == DUCTILE_OK; use = use->next) {
+        status = wait_for(p, use->queue->stream);
+    }
+    return status;
+}
+
+static ductile_status give_back(async_pool *p, const rival_block *block) {
+    if (block->uses == NULL) {
+        return dvmm_mem_free_async(p->driver, block->address, block->arena->stream);
+    }
+    ductile_status status = wait_for_users(p, block);
+    return status == DUCTILE_OK ? dvmm_mem_free_async(p->driver, block->address, p->unifying)
+                                : status;
+}
+
+static ductile_status async_free(void *self, ductile_addr address) {
+    async_pool *p = self;
+    if (address == 0) {
+        return DUCTILE_OK;
+    }
+    rival_block *block = rival_map_find(&p->live, address);
+    if (block == NULL) {
+        return DUCTILE_ERR_NOT_LIVE;
+    }
+    ductile_status status = give_back(p, block);
+    if (status == DUCTILE_OK) {
+        rival_events_drop_uses(&p->uses, block);
+        rival_map_remove(&p->live, address);
+        rival_block_put(&p->store, block);
+    }
+    return status;
+}
+
+static ductile_status async_record_stream(void *self, ductile_addr address, ductile_stream stream) {
+    async_pool *p = self;
+    rival_block *block = rival_map_find(&p->live, address);
+    return block != NULL ? rival_events_add_use(&p->uses, block, stream) : DUCTILE_ERR_NOT_LIVE;
+}
+
+static ductile_status async_trim(void *self) {
+    async_pool *p = self;
+    ductile_status status = dvmm_context_sync(p->driver);
+    return status == DUCTILE_OK ? dvmm_async_pool_trim(p->driver, 0) : status;
+}
+
+/* ---- Allocate ------------------------------------------------------------------------------ */
+
+static ductile_status async_alloc(void *self, uint64_t size, ductile_stream stream,
+                                  ductile_addr *out) {
+    async_pool *p = self;
+    *out = 0;
+    if (size == 0) {
+        return DUCTILE_OK;
+    }
+    rival_arena *arena = rival_map_reserve(&p->live) && rival_store_reserve(&p->store, 1)
+                             ? rival_store_arena(&p->store, stream, false)
+                             : NULL;
+    if (arena == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = dvmm_mem_alloc_async(p->driver, size, stream, out);
+    if (status == DUCTILE_OK) {
+        rival_map_insert(&p->live, *out, rival_block_take(&p->store, arena, *out, size));
+    }
+    return status;
+}
+
+/* ---- Life cycle ---------------------------------------------------------------------------- */
+
+/* The queues are only for sets of streams, so no event ever completes here. */
+static void on_done(void *user, rival_block *block) {
+    (void)user;
+    (void)block;
+}
+
+static ductile_status open_pool(async_pool *p, const contender_env *env) {
+    p->driver = env->driver;
+    rival_events_init(&p->uses, env->driver, on_done, NULL);
+    ductile_status status = async_trim(p); /* the pool outlives a run: its peak must not */
+    if (status == DUCTILE_OK) {
+        status = dvmm_stream_create(p->driver, &p->unifying);
+    }
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = dvmm_event_create(p->driver, &p->event);
+    if (status != DUCTILE_OK) {
+        (void)dvmm_stream_destroy(p->driver, p->unifying);
+    }
+    return status;
+}
+
+static ductile_status async_init(const contender_env *env, void **self, char *message,
+                                 size_t size) {
+    *self = NULL;
+    if (!dvmm_get_caps(env->driver)->has_async_pool) {
+        return rival_refuse(DUCTILE_ERR_UNSUPPORTED, "this device has no stream-ordered pool",
+                            message, size);
+    }
+    if (env->capacity_bytes != 0) {
+        return rival_refuse(DUCTILE_ERR_UNSUPPORTED, "the driver's pool cannot be capped", message,
+                            size);
+    }
+    async_pool *p = calloc(1, sizeof(*p));
+    ductile_status status = p != NULL ? open_pool(p, env) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    if (status != DUCTILE_OK) {
+        free(p);
+        return rival_refuse(status, ductile_status_string(status), message, size);
+    }
+    *self = p;
+    return DUCTILE_OK;
+}
+
+static void async_fini(void *self) {
+    async_pool *p = self;
+    for (size_t i = 0; i < p->live.n_slots; i++) {
+        rival_block *block = p->live.slots[i].value;
+        if (block != NULL) {
+            (void)give_back(p, block);
+            rival_events_drop_uses(&p->uses, block);
+        }
+    }
+    (void)async_trim(p);
+    (void)dvmm_event_destroy(p->driver, p->event);
+    (void)dvmm_stream_destroy(p->driver, p->unifying);
+    rival_events_fini(&p->uses);
+    rival_map_fini(&p->live);
+    rival_store_fini(&p->store);
+    free(p);
+}
+
+/* The pool's addresses are the driver's secret: what it holds stands for their span. */
+static void async_stats(void *self, contender_stats *out) {
+    const async_pool *p = self;
+    *out = (contender_stats){0};
+    (void)dvmm_async_pool_info(p->driver, &out->reserved_bytes, &out->reserved_peak_bytes);
+    out->address_span_bytes = out->reserved_peak_bytes;
+    rival_driver_stats(p->driver, out);
+}
+
+const contender_ops contender_cumemallocasync = {
+    .name = "cumemallocasync",
+    .summary = "the driver's stream-ordered pool (CUDA only)",
+    .init = async_init,
+    .fini = async_fini,
+    .alloc = async_alloc,
+    .free = async_free,
+    .record_stream = async_record_stream,
+    .trim = async_trim,
+    .stats = async_stats,
+};

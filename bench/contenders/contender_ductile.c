@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* This library, through its public headers only. */
+#include "bench/cli/settings.h"
+#include "bench/contenders/contender.h"
+
+#include <stdio.h>
+
+static bool choose_options(const contender_env *env, ductile_options *options, char *message,
+                           size_t size) {
+    ductile_options_init(options);
+    if (!settings_apply(options, env->settings, env->n_settings, message, size)) {
+        return false;
+    }
+    options->driver = env->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    options->virtual_gpu = env->gpu;
+    options->device = env->device;
+    options->limit_bytes = env->capacity_bytes;
+    return true;
+}
+
+static ductile_status start(const contender_env *env, void **self, char *message, size_t size) {
+    ductile_options options;
+    ductile_allocator *allocator = NULL;
+    *self = NULL;
+    if (!choose_options(env, &options, message, size)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = ductile_create(&allocator, &options);
+    if (status != DUCTILE_OK) {
+        (void)snprintf(message, size, "ductile_create: %s", ductile_status_string(status));
+    }
+    *self = allocator;
+    return status;
+}
+
+static void end(void *self) {
+    (void)ductile_destroy(self);
+}
+
+static ductile_status alloc(void *self, uint64_t size, ductile_stream stream, ductile_addr *out) {
+    return ductile_alloc(self, size, stream, out);
+}
+
+static ductile_status release(void *self, ductile_addr address) {
+    return ductile_free(self, address);
+}
+
+static ductile_status record_stream(void *self, ductile_addr address, ductile_stream stream) {
+    return ductile_record_stream(self, address, stream);
+}
+
+static ductile_status trim(void *self) {
+    return ductile_empty_cache(self);
+}
+
+static void read_stats(void *self, contender_stats *out) {
+    ductile_stats stats = {.struct_size = sizeof stats};
+    *out = (contender_stats){0};
+    if (ductile_get_stats(self, &stats) != DUCTILE_OK) {
+        return;
+    }
+    *out = (contender_stats){
+        .reserved_bytes = stats.reserved_bytes,
+        .reserved_peak_bytes = stats.reserved_peak_bytes,
+        .creates = stats.creates,
+        .releases = stats.releases,
+        .maps = stats.maps,
+        .unmaps = stats.unmaps,
+        .stream_syncs = stats.stream_syncs,
+        .event_waits = stats.event_waits,
+        .address_span_bytes = stats.address_span_peak_bytes,
+        .driver_time_ns = stats.driver_time_ns,
+        .driver_host_ns = stats.driver_host_ns,
+    };
+}
+
+const contender_ops contender_ductile = {
+    .name = "ductile",
+    .summary = "this library; --set changes its options",
+    .init = start,
+    .fini = end,
+    .alloc = alloc,
+    .free = release,
+    .record_stream = record_stream,
+    .trim = trim,
+    .stats = read_stats,
+};

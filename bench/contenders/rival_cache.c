@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/contenders/rival_cache.h"
+
+#include "bench/contenders/rival_report.h"
+
+/* A split, a mapped piece and a fresh segment take a block each. */
+enum { BLOCKS_PER_ALLOC = 4 };
+
+/* ---- Sizes and accounting ------------------------------------------------------------------ */
+
+static uint64_t round_request(uint64_t size) {
+    return dti_round_up(size, RIVAL_UNIT);
+}
+
+uint64_t rival_segment_size(uint64_t size) {
+    if (size <= RIVAL_SMALL_MAX) {
+        return RIVAL_SMALL_SEGMENT;
+    }
+    return size < RIVAL_LARGE_MIN ? RIVAL_LARGE_SEGMENT : dti_round_up(size, RIVAL_LARGE_ROUNDING);
+}
+
+bool rival_cache_fits_cap(const rival_cache *cache, uint64_t more) {
+    return cache->capacity_bytes == 0 || cache->reserved_bytes + more <= cache->capacity_bytes;
+}
+
+void rival_cache_add_reserved(rival_cache *cache, uint64_t bytes) {
+    cache->reserved_bytes += bytes;
+    cache->reserved_peak_bytes = dti_max(cache->reserved_peak_bytes, cache->reserved_bytes);
+}
+
+void rival_cache_sub_reserved(rival_cache *cache, uint64_t bytes) {
+    cache->reserved_bytes -= bytes;
+}
+
+/* ---- Life cycle ---------------------------------------------------------------------------- */
+
+static void free_block(rival_cache *cache, rival_block *block) {
+    rival_block_merge(&cache->store, block);
+    rival_block_insert(block);
+}
+
+static void on_done(void *user, rival_block *block) {
+    free_block(user, block);
+}
+
+void rival_cache_init(rival_cache *cache, const rival_policy *policy, const contender_env *env) {
+    *cache = (rival_cache){
+        .policy = policy, .driver = env->driver, .capacity_bytes = env->capacity_bytes};
+    rival_events_init(&cache->events, env->driver, on_done, cache);
+}
+
+static void free_all_live(rival_cache *cache) {
+    for (size_t i = 0; i < cache->live.n_slots; i++) {
+        rival_block *block = cache->live.slots[i].value;
+        if (block != NULL) {
+            rival_events_drop_uses(&cache->events, block);
+            block->is_live = false;
+            free_block(cache, block);
+        }
+    }
+}
+
+void rival_cache_fini(rival_cache *cache) {
+    (void)dvmm_context_sync(cache->driver);
+    free_all_live(cache);
+    (void)rival_cache_trim(cache);
+    rival_events_fini(&cache->events);
+    rival_map_fini(&cache->live);
+    rival_store_fini(&cache->store);
+}
+
+/* ---- Allocate ------------------------------------------------------------------------------ */
+
+static ductile_status reserve_bookkeeping(rival_cache *cache) {
+    bool ok =
+        rival_map_reserve(&cache->live) && rival_store_reserve(&cache->store, BLOCKS_PER_ALLOC);
+    return ok ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+}
+
+ductile_status rival_cache_trim(rival_cache *cache) {
+    ductile_status status = rival_events_wait(&cache->events);
+    return status == DUCTILE_OK ? cache->policy->release_free(cache) : status;
+}
+
+/* As PyTorch: memory that the wait or the release freed is not searched again, only grown into. */
+static ductile_status grow_or_flush(rival_cache *cache, rival_arena *arena, uint64_t size,
+                                    rival_block **out) {
+    ductile_status status = cache->policy->grow(cache, arena, size, out);
+    if (status != DUCTILE_ERR_OUT_OF_MEMORY) {
+        return status;
+    }
+    status = rival_cache_trim(cache);
+    if (status == DUCTILE_OK) {
+        status = reserve_bookkeeping(cache);
+    }
+    return status == DUCTILE_OK ? cache->policy->grow(cache, arena, size, out) : status;
+}
+
+static ductile_status get_block(rival_cache *cache, rival_arena *arena, uint64_t size,
+                                rival_block **out) {
+    *out = cache->policy->find(arena, size);
+    if (*out == NULL) {
+        return grow_or_flush(cache, arena, size, out);
+    }
+    rival_block_remove(*out);
+    return DUCTILE_OK;
+}
+
+static void make_live(rival_cache *cache, rival_block *block, uint64_t size) {
+    if (block->size - size >= cache->policy->min_remainder(block->arena)) {
+        rival_block_insert(rival_block_split(&cache->store, block, size));
+    }
+    block->is_live = true;
+    rival_map_insert(&cache->live, block->address, block);
+}
+
+static ductile_status alloc_rounded(rival_cache *cache, uint64_t size, ductile_stream stream,
+                                    rival_block **out) {
+    ductile_status status = reserve_bookkeeping(cache);
+    if (status == DUCTILE_OK) {
+        status = rival_events_poll(&cache->events);
+    }
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    rival_arena *arena = rival_store_arena(&cache->store, stream, size <= RIVAL_SMALL_MAX);
+    if (arena == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    return get_block(cache, arena, size, out);
+}
+
+ductile_status rival_cache_alloc(rival_cache *cache, uint64_t size, ductile_stream stream,
+                                 ductile_addr *out) {
+    *out = 0;
+    if (size == 0) {
+        return DUCTILE_OK;
+    }
+    if (size > RIVAL_REQUEST_MAX) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    uint64_t rounded = round_request(size);
+    rival_block *block = NULL;
+    ductile_status status = alloc_rounded(cache, rounded, stream, &block);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    make_live(cache, block, rounded);
+    *out = block->address;
+    return DUCTILE_OK;
+}
+
+/* ---- Free ---------------------------------------------------------------------------------- */
+
+ductile_status rival_cache_free(rival_cache *cache, ductile_addr address) {
+    if (address == 0) {
+        return DUCTILE_OK;
+    }
+    rival_block *block = rival_map_find(&cache->live, address);
+    if (block == NULL) {
+        return DUCTILE_ERR_NOT_LIVE;
+    }
+    if (block->uses != NULL) {
+        ductile_status status = rival_events_record(&cache->events, block);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+    rival_map_remove(&cache->live, address);
+    block->is_live = false;
+    if (block->n_pending == 0) {
+        free_block(cache, block);
+    }
+    return DUCTILE_OK;
+}
+
+ductile_status rival_cache_record_stream(rival_cache *cache, ductile_addr address,
+                                         ductile_stream stream) {
+    rival_block *block = rival_map_find(&cache->live, address);
+    return block != NULL ? rival_events_add_use(&cache->events, block, stream)
+                         : DUCTILE_ERR_NOT_LIVE;
+}
+
+/* ---- Statistics ---------------------------------------------------------------------------- */
+
+void rival_cache_stats(const rival_cache *cache, contender_stats *out) {
+    *out = (contender_stats){.reserved_bytes = cache->reserved_bytes,
+                             .reserved_peak_bytes = cache->reserved_peak_bytes};
+    rival_driver_stats(cache->driver, out);
+}

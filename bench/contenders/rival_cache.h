@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What PyTorch's native allocator and its expandable segments have in common: rounding, size
+ * classes, best fit within a stream, splitting, merging, uses by other streams, and the one answer
+ * to running out: give back everything that is wholly free and try again.
+ *
+ * Not thread-safe, and without PyTorch's lock: a bench drives a contender from one thread.
+ */
+#ifndef DUCTILE_BENCH_CONTENDERS_RIVAL_CACHE_H
+#define DUCTILE_BENCH_CONTENDERS_RIVAL_CACHE_H
+
+#include "bench/contenders/contender.h"
+#include "bench/contenders/rival_blocks.h"
+#include "bench/contenders/rival_events.h"
+#include "bench/contenders/rival_map.h"
+#include "vmm/base/align.h"
+
+/* PyTorch's constants. */
+#define RIVAL_UNIT ((uint64_t)512)            /* requests are multiples of it          */
+#define RIVAL_SMALL_MAX DTI_MIB               /* the largest request of the small class */
+#define RIVAL_SMALL_SEGMENT (2 * DTI_MIB)     /* memory is got for it in these          */
+#define RIVAL_LARGE_SEGMENT (20 * DTI_MIB)    /* and for requests up to                 */
+#define RIVAL_LARGE_MIN (10 * DTI_MIB)        /* this; above, rounded up to             */
+#define RIVAL_LARGE_ROUNDING (2 * DTI_MIB)    /* multiples of this                      */
+#define RIVAL_REQUEST_MAX ((uint64_t)1 << 62) /* keeps all roundings from wrapping      */
+
+typedef struct rival_cache rival_cache;
+
+/* Where the two differ. */
+typedef struct rival_policy {
+    /* The free block that serves a request, still in its set; NULL: none. */
+    rival_block *(*find)(rival_arena *arena, uint64_t size);
+    /* A new block that holds at least `size`, in no set. ERR_OUT_OF_MEMORY: at the cap. */
+    ductile_status (*grow)(rival_cache *cache, rival_arena *arena, uint64_t size,
+                           rival_block **out);
+    /* The smallest remainder of a block that is split off. */
+    uint64_t (*min_remainder)(const rival_arena *arena);
+    /* Gives back what is wholly free. */
+    ductile_status (*release_free)(rival_cache *cache);
+} rival_policy;
+
+/* First member of a contender that caches. */
+struct rival_cache {
+    const rival_policy *policy;
+    dvmm_driver *driver;
+    uint64_t capacity_bytes; /* 0: none */
+    uint64_t reserved_bytes;
+    uint64_t reserved_peak_bytes;
+    rival_store store;
+    rival_events events;
+    rival_map live; /* address to block */
+};
+
+void rival_cache_init(rival_cache *cache, const rival_policy *policy, const contender_env *env);
+/* Frees every live block, waits for the device and gives everything back. */
+void rival_cache_fini(rival_cache *cache);
+
+ductile_status rival_cache_alloc(rival_cache *cache, uint64_t size, ductile_stream stream,
+                                 ductile_addr *out);
+ductile_status rival_cache_free(rival_cache *cache, ductile_addr address);
+ductile_status rival_cache_record_stream(rival_cache *cache, ductile_addr address,
+                                         ductile_stream stream);
+/* Waits for every event and gives back what is wholly free. */
+ductile_status rival_cache_trim(rival_cache *cache);
+
+/* What PyTorch asks the driver for to serve a request; the cap is checked with it. */
+uint64_t rival_segment_size(uint64_t size);
+bool rival_cache_fits_cap(const rival_cache *cache, uint64_t more);
+void rival_cache_add_reserved(rival_cache *cache, uint64_t bytes);
+void rival_cache_sub_reserved(rival_cache *cache, uint64_t bytes);
+
+/* All but address_span_bytes. */
+void rival_cache_stats(const rival_cache *cache, contender_stats *out);
+
+#endif

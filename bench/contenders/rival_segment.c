@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/contenders/rival_segment.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+
+/* ---- Life cycle ---------------------------------------------------------------------------- */
+
+static rival_segment *make_segment(dvmm_driver *driver, ductile_stream stream,
+                                   uint64_t handle_bytes) {
+    const dvmm_caps *caps = dvmm_get_caps(driver);
+    rival_segment *segment = calloc(1, sizeof(*segment));
+    if (segment == NULL) {
+        return NULL;
+    }
+    segment->driver = driver;
+    segment->stream = stream;
+    segment->handle_bytes = dti_round_up(handle_bytes, caps->granule_bytes);
+    segment->bytes = dti_round_up(caps->total_bytes + caps->total_bytes / 8, segment->handle_bytes);
+    segment->n_slots = (size_t)(segment->bytes / segment->handle_bytes);
+    segment->first_slot = segment->n_slots;
+    segment->handles = calloc(segment->n_slots, sizeof(*segment->handles));
+    return segment;
+}
+
+static void free_segment(rival_segment *segment) {
+    free(segment->handles);
+    free(segment);
+}
+
+ductile_status rival_segment_create(dvmm_driver *driver, ductile_stream stream,
+                                    uint64_t handle_bytes, rival_segment **out) {
+    *out = NULL;
+    rival_segment *segment = make_segment(driver, stream, handle_bytes);
+    if (segment == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = segment->handles == NULL
+                                ? DUCTILE_ERR_OUT_OF_HOST_MEMORY
+                                : dvmm_address_reserve(driver, segment->bytes, &segment->base);
+    if (status != DUCTILE_OK) {
+        free_segment(segment);
+        return status;
+    }
+    *out = segment;
+    return DUCTILE_OK;
+}
+
+void rival_segment_destroy(rival_segment *segment) {
+    (void)dvmm_address_free(segment->driver, segment->base, segment->bytes);
+    free_segment(segment);
+}
+
+/* ---- Slots --------------------------------------------------------------------------------- */
+
+static ductile_addr slot_address(const rival_segment *segment, size_t slot) {
+    return segment->base + (uint64_t)slot * segment->handle_bytes;
+}
+
+static void note_mapped(rival_segment *segment, size_t begin, size_t end) {
+    segment->first_slot = begin < segment->first_slot ? begin : segment->first_slot;
+    segment->end_slot = end > segment->end_slot ? end : segment->end_slot;
+}
+
+static void note_unmapped(rival_segment *segment) {
+    while (segment->end_slot > 0 && segment->handles[segment->end_slot - 1] == 0) {
+        segment->end_slot--;
+    }
+    while (segment->first_slot < segment->end_slot && segment->handles[segment->first_slot] == 0) {
+        segment->first_slot++;
+    }
+    if (segment->end_slot == 0) {
+        segment->first_slot = segment->n_slots;
+    }
+}
+
+uint64_t rival_segment_span(const rival_segment *segment) {
+    return segment->end_slot == 0
+               ? 0
+               : (uint64_t)(segment->end_slot - segment->first_slot) * segment->handle_bytes;
+}
+
+uint64_t rival_segment_mapped_size(const rival_segment *segment, uint64_t size) {
+    return dti_round_up(size, segment->handle_bytes);
+}
+
+/* ---- Map ----------------------------------------------------------------------------------- */
+
+static void release_slots(rival_segment *segment, size_t begin, size_t end) {
+    for (size_t slot = end; slot-- > begin;) {
+        (void)dvmm_phys_release(segment->driver, segment->handles[slot]);
+        segment->handles[slot] = 0;
+    }
+}
+
+static ductile_status create_slots(rival_segment *segment, size_t begin, size_t end) {
+    const dvmm_phys_props props = {0};
+    for (size_t slot = begin; slot < end; slot++) {
+        ductile_status status = dvmm_phys_create(segment->driver, segment->handle_bytes, &props,
+                                                 &segment->handles[slot]);
+        if (status != DUCTILE_OK) {
+            release_slots(segment, begin, slot);
+            return status;
+        }
+    }
+    return DUCTILE_OK;
+}
+
+static void unmap_slots(rival_segment *segment, size_t begin, size_t end) {
+    for (size_t slot = end; slot-- > begin;) {
+        (void)dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes);
+    }
+}
+
+static ductile_status map_slots(rival_segment *segment, size_t begin, size_t end) {
+    for (size_t slot = begin; slot < end; slot++) {
+        ductile_status status = dvmm_map(segment->driver, slot_address(segment, slot),
+                                         segment->handle_bytes, segment->handles[slot]);
+        if (status != DUCTILE_OK) {
+            unmap_slots(segment, begin, slot);
+            return status;
+        }
+    }
+    return DUCTILE_OK;
+}
+
+ductile_status rival_segment_map(rival_segment *segment, ductile_addr address, uint64_t size) {
+    size_t begin = (size_t)((address - segment->base) / segment->handle_bytes);
+    size_t end = begin + (size_t)(size / segment->handle_bytes);
+    ductile_status status = create_slots(segment, begin, end);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = map_slots(segment, begin, end);
+    if (status != DUCTILE_OK) {
+        goto release;
+    }
+    status = dvmm_set_access(segment->driver, address, size, DVMM_ACCESS_RW);
+    if (status != DUCTILE_OK) {
+        goto unmap;
+    }
+    note_mapped(segment, begin, end);
+    return DUCTILE_OK;
+
+unmap:
+    unmap_slots(segment, begin, end);
+release:
+    release_slots(segment, begin, end);
+    return status;
+}
+
+/* ---- Unmap --------------------------------------------------------------------------------- */
+
+static ductile_status give_back_slot(rival_segment *segment, size_t slot) {
+    ductile_status status =
+        dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes);
+    if (status == DUCTILE_OK) {
+        status = dvmm_phys_release(segment->driver, segment->handles[slot]);
+        segment->handles[slot] = 0;
+    }
+    return status;
+}
+
+ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
+                                   ductile_addr *start, uint64_t *size) {
+    uint64_t from = dti_round_up(address - segment->base, segment->handle_bytes);
+    uint64_t to = dti_round_down(address - segment->base + span, segment->handle_bytes);
+    *start = segment->base + from;
+    *size = 0;
+    if (from >= to) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = dvmm_stream_sync(segment->driver, segment->stream);
+    while (status == DUCTILE_OK && from + *size < to) {
+        status = give_back_slot(segment, (size_t)((from + *size) / segment->handle_bytes));
+        if (status == DUCTILE_OK) {
+            *size += segment->handle_bytes;
+        }
+    }
+    note_unmapped(segment);
+    return status;
+}

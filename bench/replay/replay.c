@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ductile-bench replay: what would each allocator have needed for this recorded run?
+ *
+ * Everything that can be wrong with the command line or with a file is found before the first
+ * replay starts and before anything is written.
+ */
+#include "bench/cli/cli.h"
+#include "bench/cli/commands.h"
+#include "bench/cli/provenance.h"
+#include "bench/cli/report.h"
+#include "bench/replay/mincap.h"
+#include "bench/replay/replay_engine.h"
+#include "bench/replay/replay_options.h"
+#include "bench/replay/timeline.h"
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+
+/* One run of the subcommand. */
+typedef struct replay_job {
+    const replay_options *options;
+    trace **traces; /* as many as the options name */
+    bench_device device;
+    bench_device model; /* where the smallest capacity is searched with --tight */
+    timeline timeline;
+    bool has_failed;
+} replay_job;
+
+/* ---- Inputs -------------------------------------------------------------------------------- */
+
+static bool load_trace(replay_job *s, size_t index) {
+    trace_error error;
+    const char *path = s->options->traces[index];
+    s->traces[index] = trace_load(path, s->options->gpu, &error);
+    if (s->traces[index] == NULL && error.line > 0) {
+        bench_complain("%s:%llu: %s", path, (unsigned long long)error.line, error.reason);
+    } else if (s->traces[index] == NULL) {
+        bench_complain("%s: %s", path, error.reason);
+    }
+    return s->traces[index] != NULL;
+}
+
+static bool load_traces(replay_job *s) {
+    for (size_t i = 0; i < s->options->n_traces; i++) {
+        if (!load_trace(s, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_snapshot(const replay_job *s) {
+    for (size_t i = 0; i < s->options->n_traces; i++) {
+        if (s->traces[i]->is_snapshot) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool find_device(replay_job *s) {
+    char reason[256] = "";
+    const replay_options *o = s->options;
+    if (!bench_device_find(o->device, o->ordinal, &s->device, reason, sizeof reason)) {
+        bench_complain("--device: %s", reason);
+        return false;
+    }
+    return true;
+}
+
+/* Twenty replays of all passes take minutes on a GPU, where handles are really made, and seconds on
+ * the model of one. A GPU of another granule has none. */
+static bool find_model(replay_job *s) {
+    s->model = s->device;
+    if (!s->options->tight || s->device.is_virtual) {
+        return true;
+    }
+    bench_device found;
+    char reason[256] = "";
+    if (!bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &found, reason, sizeof reason)) {
+        bench_complain("--tight: %s", reason);
+        return false;
+    }
+    if (found.caps.granule_bytes == s->device.caps.granule_bytes) {
+        s->model = found;
+    }
+    return true;
+}
+
+static bool open_timeline(replay_job *s) {
+    char reason[256];
+    if (s->options->timeline != NULL &&
+        !timeline_open(&s->timeline, s->options->timeline, &s->device, reason, sizeof reason)) {
+        bench_complain("--timeline: %s", reason);
+        return false;
+    }
+    return true;
+}
+
+/* ---- Replays ------------------------------------------------------------------------------- */
+
+static void note_failure(replay_job *s, const report_row *row) {
+    const replay_spec *spec = row->spec;
+    if (row->result->outcome == REPLAY_FAILED) {
+        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
+                       row->result->message);
+        s->has_failed = true;
+    } else if (row->result->violations > 0) {
+        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
+                       row->result->last_violation);
+        s->has_failed = true;
+    }
+}
+
+static void report(replay_job *s, const report_row *row) {
+    if (s->options->json) {
+        report_json(stdout, row);
+    } else if (s->options->tight) {
+        report_tight_row(stdout, row);
+    } else {
+        report_table_row(stdout, row);
+    }
+    (void)fflush(stdout);
+    note_failure(s, row);
+}
+
+static replay_spec make_spec(const replay_job *s, const trace *t, const contender_ops *contender) {
+    const replay_options *o = s->options;
+    return (replay_spec){
+        .trace = t,
+        .device = &s->device,
+        .contender = contender,
+        .settings = o->settings,
+        .n_settings = o->n_settings,
+        .capacity_bytes = o->capacity_bytes,
+        .n_passes = o->n_passes,
+        .pace = o->pace,
+        .checks = o->check,
+        .watch = s->timeline.file != NULL ? &s->timeline.watch : NULL,
+    };
+}
+
+static uint64_t find_min_capacity(const replay_job *s, const replay_spec *spec,
+                                  const replay_result *uncapped) {
+    replay_spec own = *spec;
+    own.device = &s->model;
+    return mincap_find(&own, uncapped);
+}
+
+/* Near the smallest capacity every policy has to work for its living. */
+static void replay_tight(replay_job *s, const report_row *uncapped) {
+    const replay_options *o = s->options;
+    uint64_t granule = s->device.caps.granule_bytes;
+    uint64_t least = uncapped->min_capacity_bytes;
+    replay_spec spec = *uncapped->spec;
+    replay_result result;
+    spec.capacity_bytes = dti_round_up(least + least / 100 * o->above_min_percent, granule);
+    spec.watch = NULL;
+    replay_run(&spec, &result);
+    report_row row = *uncapped;
+    row.spec = &spec;
+    row.result = &result;
+    row.is_tight = true;
+    row.above_min_percent = o->above_min_percent;
+    report(s, &row);
+}
+
+static void replay_contender(replay_job *s, const trace *t, const contender_ops *contender) {
+    replay_spec spec = make_spec(s, t, contender);
+    replay_result result;
+    replay_run(&spec, &result);
+    report_row row = {.spec = &spec,
+                      .result = &result,
+                      .has_min_capacity = s->options->min_capacity || s->options->tight,
+                      .min_is_modelled = s->model.is_virtual && !s->device.is_virtual};
+    if (row.has_min_capacity && result.outcome == REPLAY_COMPLETED) {
+        row.min_capacity_bytes = find_min_capacity(s, &spec, &result);
+    }
+    report(s, &row);
+    if (s->options->tight && row.min_capacity_bytes > 0) {
+        replay_tight(s, &row);
+    }
+}
+
+static void begin_table(const replay_job *s, const trace *t) {
+    if (s->options->tight) {
+        report_tight_begin(stdout, t, s->model.is_virtual && !s->device.is_virtual);
+    } else {
+        report_table_begin(stdout, t, s->options->min_capacity);
+    }
+}
+
+static void replay_trace(replay_job *s, const trace *t) {
+    if (!s->options->json) {
+        begin_table(s, t);
+    }
+    for (size_t i = 0; i < s->options->n_contenders; i++) {
+        replay_contender(s, t, s->options->contenders[i]);
+    }
+}
+
+static int replay_all(replay_job *s) {
+    if (!s->options->json) {
+        provenance_print_heading(stdout, &s->device);
+    }
+    for (size_t i = 0; i < s->options->n_traces; i++) {
+        replay_trace(s, s->traces[i]);
+    }
+    if (!timeline_close(&s->timeline)) {
+        bench_complain("--timeline: %s: not all could be written", s->options->timeline);
+        s->has_failed = true;
+    }
+    return s->has_failed ? BENCH_FAILED : BENCH_DONE;
+}
+
+static int run_session(replay_job *s) {
+    if (!load_traces(s)) {
+        return BENCH_FAILED;
+    }
+    if (s->options->gpu != TRACE_BUSIEST_GPU && !has_snapshot(s)) {
+        bench_complain("--gpu chooses within a PyTorch snapshot, and no trace is one");
+        return BENCH_MISUSED;
+    }
+    return find_device(s) && find_model(s) && open_timeline(s) ? replay_all(s) : BENCH_FAILED;
+}
+
+static int run_options(const replay_options *options) {
+    if (options->help) {
+        replay_options_print_help();
+        return BENCH_DONE;
+    }
+    replay_job s = {.options = options};
+    s.traces = calloc(options->n_traces, sizeof(trace *));
+    if (s.traces == NULL) {
+        bench_complain("the host has no memory left");
+        return BENCH_FAILED;
+    }
+    int status = run_session(&s);
+    for (size_t i = 0; i < options->n_traces; i++) {
+        trace_free(s.traces[i]);
+    }
+    free(s.traces);
+    return status;
+}
+
+int run_replay(int argc, char **argv) {
+    replay_options options;
+    char message[512];
+    if (!replay_options_parse(argc, argv, &options, message, sizeof message)) {
+        bench_complain("%s", message);
+        return BENCH_MISUSED;
+    }
+    int status = run_options(&options);
+    replay_options_drop(&options);
+    return status;
+}

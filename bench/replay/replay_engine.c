@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/replay/replay_engine.h"
+
+#include "bench/cli/progress_line.h"
+#include "bench/replay/gates.h"
+#include "bench/replay/stage.h"
+#include "bench/replay/stopwatch.h"
+
+#include <ductile_virtual.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* How often a terminal is told about the progress of a pass. */
+enum { PROGRESS_PARTS = 50 };
+
+/* One replay under way. addresses[slot] is 0 unless the slot is live. */
+typedef struct replay {
+    const replay_spec *spec;
+    replay_result *result;
+    stage stage;
+    gates gates;
+    ductile_addr *addresses;
+    stopwatch watch; /* runs while the contender works in the current pass */
+    double *times;   /* of each pass, own ns per operation */
+    uint64_t pass;   /* counted from 0 */
+    size_t next_sample;
+    uint64_t n_ops; /* of the current pass */
+} replay;
+
+/* ---- Failing ------------------------------------------------------------------------------- */
+
+static const char *verb_of(const trace_event *event) {
+    switch ((trace_kind)event->kind) {
+    case TRACE_ALLOC:
+        return "alloc";
+    case TRACE_USE:
+        return "record_stream";
+    case TRACE_FREE:
+    case TRACE_FREE_GATED:
+        return "free";
+    case TRACE_OPEN:
+    case TRACE_STEP:
+        break;
+    }
+    return "completion";
+}
+
+static void note_stop(replay *r, size_t event, ductile_status status) {
+    replay_result *result = r->result;
+    result->stopped_at_event = event;
+    result->stopped_in_pass = r->pass + 1;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        result->outcome = REPLAY_OUT_OF_MEMORY;
+        return;
+    }
+    result->outcome = REPLAY_FAILED;
+    const trace_event *at = &r->spec->trace->events[event];
+    (void)snprintf(result->message, sizeof result->message, "%s at event %zu of pass %llu: %s",
+                   verb_of(at), event, (unsigned long long)r->pass + 1,
+                   ductile_status_string(status));
+}
+
+static bool fail(replay *r, const char *what, ductile_status status) {
+    r->result->outcome = REPLAY_FAILED;
+    (void)snprintf(r->result->message, sizeof r->result->message, "%s: %s", what,
+                   ductile_status_string(status));
+    return false;
+}
+
+/* ---- The loop ------------------------------------------------------------------------------ */
+
+/* Only for --check: the owner writes its whole block, so that the device can tell whether whoever
+ * had the memory before was done with it. */
+static ductile_status write_block(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    const ductile_virtual_use use = {
+        .address = r->addresses[event->slot], .size = event->size, .writes = 1};
+    stopwatch_pause(&r->watch);
+    ductile_virtual_block_begin(s->gpu, use.address, use.size);
+    ductile_status status = ductile_virtual_launch(s->gpu, s->streams[event->stream], &use, 1);
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+/* Only for --check. */
+static void end_block(replay *r, ductile_addr address) {
+    stopwatch_pause(&r->watch);
+    ductile_virtual_block_end(r->stage.gpu, address);
+    stopwatch_start(&r->watch);
+}
+
+static const trace_gate *gates_of(const replay *r, const trace_event *event) {
+    return &r->spec->trace->gates[event->size];
+}
+
+static ductile_status close_gates(replay *r, const trace_event *event) {
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
+    stopwatch_pause(&r->watch);
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        status = gates_close(&r->gates, gate[i].stream, gate[i].number);
+    }
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+static ductile_status mark_gates(replay *r, const trace_event *event) {
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
+    stopwatch_pause(&r->watch);
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        status = gates_mark(&r->gates, gate[i].stream, gate[i].number);
+    }
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+static ductile_status record_uses(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        if (gate[i].says_use) {
+            status = s->ops->record_stream(s->contender, r->addresses[event->slot],
+                                           s->streams[gate[i].stream]);
+        }
+    }
+    return status;
+}
+
+/* What record_stream and free cost belongs to the allocator. The gates are the bench's, and the
+ * clock stands still for them. */
+static ductile_status free_gated(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    ductile_status status = close_gates(r, event);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    if (r->spec->checks) {
+        end_block(r, r->addresses[event->slot]);
+    }
+    status = record_uses(r, event);
+    if (status == DUCTILE_OK) {
+        status = s->ops->free(s->contender, r->addresses[event->slot]);
+    }
+    ductile_status marked = mark_gates(r, event);
+    r->addresses[event->slot] = 0;
+    return status == DUCTILE_OK ? marked : status;
+}
+
+static ductile_status open_gates(replay *r, const trace_event *event) {
+    const trace_gate *gate = gates_of(r, event);
+    ductile_status status = DUCTILE_OK;
+    stopwatch_pause(&r->watch);
+    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
+        status = gates_open(&r->gates, gate[i].stream, gate[i].number);
+    }
+    stopwatch_start(&r->watch);
+    return status;
+}
+
+/* On the virtual GPU the stream reads the block, and completes that as the run's pace has it:
+ * memory that is taken away too early makes the device fail. */
+static ductile_status use_block(replay *r, const trace_event *event) {
+    const stage *s = &r->stage;
+    ductile_stream stream = s->streams[event->stream];
+    ductile_addr address = r->addresses[event->slot];
+    ductile_status status = DUCTILE_OK;
+    if (s->gpu != NULL) {
+        const ductile_virtual_use use = {.address = address, .size = event->size};
+        stopwatch_pause(&r->watch);
+        status = ductile_virtual_launch(s->gpu, stream, &use, 1);
+        stopwatch_start(&r->watch);
+    }
+    return status == DUCTILE_OK ? s->ops->record_stream(s->contender, address, stream) : status;
+}
+
+/*
+ * Events [first, end). Nothing is worked out here that could be worked out before: what the loop
+ * itself costs is part of what it measures.
+ */
+static bool play(replay *r, size_t first, size_t end) {
+    const trace_event *events = r->spec->trace->events;
+    const contender_ops *ops = r->stage.ops;
+    void *contender = r->stage.contender;
+    ductile_addr *addresses = r->addresses;
+    const ductile_stream *streams = r->stage.streams;
+    const bool checks = r->spec->checks;
+    for (size_t i = first; i < end; i++) {
+        const trace_event *event = &events[i];
+        ductile_status status = DUCTILE_OK;
+        gates_note_position(&r->gates, i);
+        switch ((trace_kind)event->kind) {
+        case TRACE_ALLOC:
+            status =
+                ops->alloc(contender, event->size, streams[event->stream], &addresses[event->slot]);
+            if (checks && status == DUCTILE_OK) {
+                status = write_block(r, event);
+            }
+            break;
+        case TRACE_USE:
+            status = use_block(r, event);
+            break;
+        case TRACE_FREE:
+            if (checks) {
+                end_block(r, addresses[event->slot]);
+            }
+            status = ops->free(contender, addresses[event->slot]);
+            addresses[event->slot] = 0;
+            break;
+        case TRACE_FREE_GATED:
+            status = free_gated(r, event);
+            break;
+        case TRACE_OPEN:
+            status = open_gates(r, event);
+            break;
+        case TRACE_STEP: /* never in a finished trace */
+            break;
+        }
+        if (__builtin_expect(status != DUCTILE_OK, 0)) {
+            if (event->kind == TRACE_ALLOC) {
+                addresses[event->slot] = 0;
+            }
+            note_stop(r, i, status);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Between stretches of the loop --------------------------------------------------------- */
+
+static bool wants_sample(const replay *r) {
+    return r->spec->watch != NULL && r->next_sample < r->spec->trace->n_samples;
+}
+
+/* Whether work completes as the replay goes on. */
+static bool is_paced(const replay *r) {
+    ductile_schedule schedule = r->spec->pace.schedule;
+    return r->stage.gpu != NULL &&
+           (schedule == DUCTILE_SCHEDULE_LAGGING || schedule == DUCTILE_SCHEDULE_RANDOM);
+}
+
+/* Where the loop has to stop next. */
+static size_t next_stop(const replay *r, size_t at) {
+    const trace *t = r->spec->trace;
+    size_t stop = t->n_events;
+    if (is_paced(r)) {
+        return at + 1;
+    }
+    if (progress_is_shown() && t->n_events / PROGRESS_PARTS > 0) {
+        size_t part = t->n_events / PROGRESS_PARTS;
+        stop = (at / part + 1) * part;
+    }
+    if (wants_sample(r) && t->samples[r->next_sample].event + 1 < stop) {
+        stop = t->samples[r->next_sample].event + 1;
+    }
+    return stop < t->n_events ? stop : t->n_events;
+}
+
+/* Of many passes, every n-th pair of samples: a run has about as many as one pass. */
+static void move_to_next_sample(replay *r) {
+    bool is_second = r->next_sample % 2 == 1;
+    r->next_sample += is_second ? 2 * (size_t)r->spec->n_passes - 1 : 1;
+}
+
+static void take_sample(replay *r) {
+    const replay_spec *spec = r->spec;
+    const trace_sample *sample = &spec->trace->samples[r->next_sample];
+    contender_stats stats = {0};
+    r->stage.ops->stats(r->stage.contender, &stats);
+    spec->watch->sample(spec->watch->user, spec, r->pass * spec->trace->n_events + sample->event,
+                        sample->live_bytes, &stats);
+    move_to_next_sample(r);
+}
+
+/* Events up to `at` have been played; the clock stands still. */
+static void between(replay *r, size_t at) {
+    const replay_spec *spec = r->spec;
+    if (is_paced(r)) {
+        ductile_virtual_advance(r->stage.gpu, 1);
+    }
+    while (wants_sample(r) && spec->trace->samples[r->next_sample].event < at) {
+        take_sample(r);
+    }
+    progress_show(spec->trace->name, spec->contender->name, r->pass + 1, spec->n_passes,
+                  at * 100 / spec->trace->n_events);
+}
+
+static uint64_t count_ops(const trace *t, size_t end) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < end; i++) {
+        uint16_t kind = t->events[i].kind;
+        n += kind == TRACE_ALLOC || kind == TRACE_FREE || kind == TRACE_FREE_GATED;
+    }
+    return n;
+}
+
+static bool play_all(replay *r) {
+    const trace *t = r->spec->trace;
+    bool ok = true;
+    r->watch = (stopwatch){0};
+    r->next_sample = 0;
+    for (size_t at = 0; ok && at < t->n_events;) {
+        size_t stop = next_stop(r, at);
+        stopwatch_start(&r->watch);
+        ok = play(r, at, stop);
+        stopwatch_pause(&r->watch);
+        at = stop;
+        between(r, at);
+    }
+    r->n_ops = ok ? t->n_ops : count_ops(t, (size_t)r->result->stopped_at_event);
+    return ok;
+}
+
+/* ---- Passes -------------------------------------------------------------------------------- */
+
+static ductile_status free_everything(replay *r) {
+    ductile_status first = gates_end_pass(&r->gates);
+    for (uint32_t slot = 0; slot < r->spec->trace->n_slots; slot++) {
+        if (r->addresses[slot] != 0) {
+            if (r->spec->checks) {
+                ductile_virtual_block_end(r->stage.gpu, r->addresses[slot]);
+            }
+            ductile_status status = r->stage.ops->free(r->stage.contender, r->addresses[slot]);
+            first = first == DUCTILE_OK ? status : first;
+            r->addresses[slot] = 0;
+        }
+    }
+    return first;
+}
+
+/* What was counted since `before`; peaks and levels stay. */
+static contender_stats since(const contender_stats *before, const contender_stats *now) {
+    contender_stats delta = *now;
+    delta.creates -= before->creates;
+    delta.releases -= before->releases;
+    delta.maps -= before->maps;
+    delta.unmaps -= before->unmaps;
+    delta.stream_syncs -= before->stream_syncs;
+    delta.event_waits -= before->event_waits;
+    delta.driver_time_ns -= before->driver_time_ns;
+    delta.driver_host_ns -= before->driver_host_ns;
+    return delta;
+}
+
+static uint64_t less(uint64_t from, uint64_t taken) {
+    return from > taken ? from - taken : 0;
+}
+
+/* A host wait for another stream lasts as long as that stream's work, of which a replay has none;
+ * what it waited for the watcher instead is no cost of the contender. */
+static void take_off_waiting(replay_pass *pass, uint64_t waited_ns) {
+    pass->waited_ns = waited_ns;
+    pass->host_ns = less(pass->host_ns, waited_ns);
+    pass->stats.driver_time_ns = less(pass->stats.driver_time_ns, waited_ns);
+    pass->stats.driver_host_ns = less(pass->stats.driver_host_ns, waited_ns);
+}
+
+static void add_pass(replay_pass *all, const replay_pass *pass) {
+    const contender_stats *before = &all->stats;
+    contender_stats stats = pass->stats; /* peaks and levels are the latest */
+    stats.creates += before->creates;
+    stats.releases += before->releases;
+    stats.maps += before->maps;
+    stats.unmaps += before->unmaps;
+    stats.stream_syncs += before->stream_syncs;
+    stats.event_waits += before->event_waits;
+    stats.driver_time_ns += before->driver_time_ns;
+    stats.driver_host_ns += before->driver_host_ns;
+    *all = (replay_pass){.stats = stats,
+                         .ops = all->ops + pass->ops,
+                         .host_ns = all->host_ns + pass->host_ns,
+                         .waited_ns = all->waited_ns + pass->waited_ns};
+}
+
+static double own_ns(const replay_pass *pass) {
+    return (double)less(pass->host_ns, pass->stats.driver_host_ns);
+}
+
+static double per_op(const replay_pass *pass, double ns) {
+    return pass->ops > 0 ? ns / (double)pass->ops : 0;
+}
+
+static int compare_times(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A shared machine disturbs some passes: the median passes over them. */
+static double median(double *times, uint64_t n) {
+    qsort(times, (size_t)n, sizeof *times, compare_times);
+    return (times[(n - 1) / 2] + times[n / 2]) / 2;
+}
+
+static bool run_pass(replay *r) {
+    replay_result *result = r->result;
+    contender_stats before = {0};
+    uint64_t waited_before = atomic_load(&r->gates.waited_ns);
+    r->stage.ops->stats(r->stage.contender, &before);
+    bool ok = play_all(r);
+    r->stage.ops->stats(r->stage.contender, &result->total);
+    result->last = (replay_pass){.stats = since(&before, &result->total),
+                                 .ops = r->n_ops,
+                                 .host_ns = stopwatch_total_ns(&r->watch)};
+    take_off_waiting(&result->last, atomic_load(&r->gates.waited_ns) - waited_before);
+    add_pass(&result->all, &result->last);
+    if (r->pass == 0) {
+        result->first = result->last;
+    }
+    ductile_status status = free_everything(r);
+    if (ok && status != DUCTILE_OK) {
+        return fail(r, "the frees at the end of a pass", status);
+    }
+    return ok;
+}
+
+static void run_passes(replay *r) {
+    bool ok = true;
+    r->result->outcome = REPLAY_COMPLETED;
+    for (r->pass = 0; ok && r->pass < r->spec->n_passes; r->pass++) {
+        ok = run_pass(r);
+        r->times[r->pass] = per_op(&r->result->last, own_ns(&r->result->last));
+    }
+    uint64_t cold = r->pass > 1 ? 1 : 0;
+    r->result->ns_per_op = median(r->times + cold, r->pass - cold);
+    r->result->forced_gates = atomic_load(&r->gates.n_forced);
+}
+
+static void run_on_stage(replay *r) {
+    const trace *t = r->spec->trace;
+    ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
+    r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
+    if (r->addresses != NULL && r->times != NULL) {
+        status = gates_init(&r->gates, &r->stage, t);
+    }
+    if (status == DUCTILE_OK) {
+        run_passes(r);
+        gates_fini(&r->gates);
+    } else {
+        (void)fail(r, "the replay cannot start", status);
+    }
+    free(r->times);
+    free(r->addresses);
+}
+
+void replay_run(const replay_spec *spec, replay_result *result) {
+    replay r = {.spec = spec, .result = result};
+    stage_plan plan = {.device = spec->device,
+                       .contender = spec->contender,
+                       .settings = spec->settings,
+                       .n_settings = spec->n_settings,
+                       .capacity_bytes = spec->capacity_bytes,
+                       .pace = spec->pace,
+                       .detects = spec->checks,
+                       .n_streams = spec->trace->n_streams};
+    *result = (replay_result){0};
+    ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
+    if (status == DUCTILE_OK) {
+        run_on_stage(&r);
+        stage_end_contender(&r.stage);
+        result->violations =
+            stage_violations(&r.stage, result->last_violation, sizeof result->last_violation);
+        stage_close(&r.stage);
+    } else {
+        result->outcome = status == DUCTILE_ERR_UNSUPPORTED ? REPLAY_ABSENT : REPLAY_FAILED;
+    }
+    progress_clear();
+}
+
+/* ---- Figures ------------------------------------------------------------------------------- */
+
+double replay_wall_ns(const replay_pass *pass, bool is_virtual) {
+    const contender_stats *stats = &pass->stats;
+    return own_ns(pass) + (double)(is_virtual ? stats->driver_time_ns : stats->driver_host_ns);
+}
+
+double replay_wall_ns_per_op(const replay_pass *pass, bool is_virtual) {
+    return per_op(pass, replay_wall_ns(pass, is_virtual));
+}

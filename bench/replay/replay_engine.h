@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replays one trace through one contender, from a fresh device.
+ *
+ * Question answered: how much physical memory did it hold at most, did it ever run out, what did
+ * each allocation and free cost the host?
+ */
+#ifndef DUCTILE_BENCH_REPLAY_REPLAY_ENGINE_H
+#define DUCTILE_BENCH_REPLAY_REPLAY_ENGINE_H
+
+#include "bench/cli/device.h"
+#include "bench/contenders/contender.h"
+#include "bench/replay/stage.h"
+#include "bench/trace/trace.h"
+
+#include <stdbool.h>
+
+struct replay_spec;
+
+/* Told at every sample of the trace what is live and what is held, in time order. `event` counts
+ * through all passes. */
+typedef struct replay_watch {
+    void (*sample)(void *user, const struct replay_spec *spec, uint64_t event, uint64_t live_bytes,
+                   const contender_stats *stats);
+    void *user;
+} replay_watch;
+
+typedef struct replay_spec {
+    const trace *trace;
+    const bench_device *device;
+    const contender_ops *contender;
+    const char *const *settings; /* of --set */
+    size_t n_settings;
+    uint64_t capacity_bytes;   /* 0: what the device has                      */
+    uint64_t n_passes;         /* at least 1, all through the same contender  */
+    bench_pace pace;           /* advances once an event                      */
+    bool checks;               /* virtual GPU: every block is written, misuse is a violation */
+    const replay_watch *watch; /* NULL: nobody                              */
+} replay_spec;
+
+typedef enum replay_outcome {
+    REPLAY_COMPLETED,
+    REPLAY_OUT_OF_MEMORY, /* a result: the capacity does not suffice */
+    REPLAY_ABSENT,        /* the contender does not exist on this device */
+    REPLAY_FAILED         /* anything else: message says what */
+} replay_outcome;
+
+/* What one pass cost. */
+typedef struct replay_pass {
+    contender_stats stats; /* counts and times of this pass; peaks since the first  */
+    uint64_t ops;          /* allocations and frees                                 */
+    uint64_t host_ns;      /* host time in the contender, driver included           */
+    uint64_t waited_ns;    /* CUDA: for uses ended early; taken off all other times */
+} replay_pass;
+
+typedef struct replay_result {
+    replay_outcome outcome;
+    char message[256];         /* of ABSENT and FAILED */
+    uint64_t stopped_at_event; /* of OUT_OF_MEMORY and FAILED, counted from 0 in its pass */
+    uint64_t stopped_in_pass;  /* counted from 1 */
+    contender_stats total;     /* over all passes */
+    replay_pass first;         /* from an empty cache */
+    replay_pass last;          /* the same as first where there is but one */
+    replay_pass all;           /* all passes together                      */
+    double ns_per_op;          /* host time without the driver's: median of the passes after the
+                                  first, of the first where there is no other; 0 without operations */
+    uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */
+    uint64_t violations;       /* virtual GPU: mistakes that hardware lets pass */
+    char last_violation[160];
+} replay_result;
+
+void replay_run(const replay_spec *spec, replay_result *result);
+
+/* Host time of a pass per operation, with the driver's part, which is the modelled time on the
+ * virtual GPU. 0 if the pass had no operation. */
+double replay_wall_ns_per_op(const replay_pass *pass, bool is_virtual);
+/* The whole pass, with the driver's part. */
+double replay_wall_ns(const replay_pass *pass, bool is_virtual);
+
+#endif

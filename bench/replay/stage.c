@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/replay/stage.h"
+
+#include "vmm/base/align.h"
+
+#include <ductile_virtual.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A capacity above the device's makes a larger device: that is how runs recorded on one are
+ * replayed. */
+static ductile_status make_gpu(stage *s, const stage_plan *plan) {
+    const dvmm_caps *caps = &plan->device->caps;
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    if (plan->capacity_bytes > caps->total_bytes) {
+        options.capacity_bytes = dti_round_up(plan->capacity_bytes, caps->granule_bytes);
+    }
+    options.schedule = plan->pace.schedule;
+    options.lag = plan->pace.lag;
+    options.detect = plan->detects;
+    options.seed = plan->pace.schedule == DUCTILE_SCHEDULE_RANDOM ? plan->pace.seed : 0;
+    return ductile_virtual_create(&s->gpu, &options);
+}
+
+static ductile_status open_driver(const stage *s, const stage_plan *plan, dvmm_driver **out) {
+    if (s->gpu != NULL) {
+        return dvmm_open_virtual(s->gpu, out);
+    }
+    return dvmm_open_cuda(plan->device->caps.ordinal, out, NULL, 0);
+}
+
+static ductile_status make_streams(stage *s, size_t n) {
+    s->streams = calloc(n, sizeof *s->streams);
+    if (s->streams == NULL && n > 0) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    while (s->n_streams < n) {
+        ductile_status status = dvmm_stream_create(s->driver, &s->streams[s->n_streams]);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        s->n_streams++;
+    }
+    return DUCTILE_OK;
+}
+
+static ductile_status open_device(stage *s, const stage_plan *plan) {
+    ductile_status status = plan->device->is_virtual ? make_gpu(s, plan) : DUCTILE_OK;
+    if (status == DUCTILE_OK) {
+        status = open_driver(s, plan, &s->driver);
+    }
+    if (status == DUCTILE_OK) {
+        status = open_driver(s, plan, &s->contender_driver);
+    }
+    return status == DUCTILE_OK ? make_streams(s, plan->n_streams) : status;
+}
+
+static ductile_status start_contender(stage *s, const stage_plan *plan, char *message,
+                                      size_t message_size) {
+    contender_env env = {
+        .driver = s->contender_driver,
+        .gpu = s->gpu,
+        .device = plan->device->caps.ordinal,
+        .capacity_bytes = plan->capacity_bytes,
+        .settings = plan->settings,
+        .n_settings = plan->n_settings,
+    };
+    s->ops = plan->contender;
+    return s->ops->init(&env, &s->contender, message, message_size);
+}
+
+ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size) {
+    *s = (stage){.pace = plan->pace};
+    ductile_status status = open_device(s, plan);
+    if (status != DUCTILE_OK) {
+        (void)snprintf(message, message_size, "the device cannot be opened: %s",
+                       ductile_status_string(status));
+    } else {
+        status = start_contender(s, plan, message, message_size);
+    }
+    if (status != DUCTILE_OK) {
+        stage_close(s);
+    }
+    return status;
+}
+
+void stage_end_contender(stage *s) {
+    if (s->contender != NULL) {
+        s->ops->fini(s->contender);
+        s->contender = NULL;
+    }
+}
+
+void stage_close(stage *s) {
+    stage_end_contender(s);
+    while (s->n_streams > 0) {
+        (void)dvmm_stream_destroy(s->driver, s->streams[--s->n_streams]);
+    }
+    free(s->streams);
+    if (s->contender_driver != NULL) {
+        dvmm_close(s->contender_driver);
+    }
+    if (s->driver != NULL) {
+        dvmm_close(s->driver);
+    }
+    if (s->gpu != NULL) {
+        ductile_virtual_destroy(s->gpu);
+    }
+    *s = (stage){0};
+}
+
+uint64_t stage_violations(const stage *s, char *last, size_t size) {
+    ductile_virtual_state state = {.struct_size = sizeof state};
+    last[0] = '\0';
+    if (s->gpu == NULL || ductile_virtual_get_state(s->gpu, &state) != DUCTILE_OK) {
+        return 0;
+    }
+    if (state.violations > 0) {
+        ductile_virtual_last_violation(s->gpu, last, size);
+    }
+    return state.violations;
+}

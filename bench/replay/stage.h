@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one run of one contender happens on: a fresh device (or what CUDA has instead: a fresh
+ * driver), the streams that blocks are used on, and a fresh contender.
+ *
+ * The bench's own driver is apart from the contender's, so that streams and gates are not counted
+ * among what the contender did.
+ */
+#ifndef DUCTILE_BENCH_REPLAY_STAGE_H
+#define DUCTILE_BENCH_REPLAY_STAGE_H
+
+#include "bench/cli/device.h"
+#include "bench/contenders/contender.h"
+
+#include <ductile_virtual.h>
+
+/* Virtual GPU: when work completes. All zero: at once. */
+typedef struct bench_pace {
+    ductile_schedule schedule;
+    uint64_t lag;  /* LAGGING: advances from issue to completion */
+    uint64_t seed; /* RANDOM */
+} bench_pace;
+
+typedef struct stage_plan {
+    const bench_device *device;
+    const contender_ops *contender;
+    const char *const *settings; /* as contender_env */
+    size_t n_settings;
+    uint64_t capacity_bytes; /* 0: what the device has */
+    bench_pace pace;
+    bool detects; /* virtual GPU: misuse of memory is a violation, whatever the schedule */
+    size_t n_streams;
+} stage_plan;
+
+/* All zero is closed. Owned by one thread. */
+typedef struct stage {
+    ductile_virtual_gpu *gpu; /* NULL on CUDA */
+    dvmm_driver *driver;      /* the bench's own */
+    dvmm_driver *contender_driver;
+    bench_pace pace;
+    ductile_stream *streams; /* none of them is the default stream */
+    size_t n_streams;
+    const contender_ops *ops;
+    void *contender;
+} stage;
+
+/* ERR_UNSUPPORTED: this contender is absent on this device. On failure message holds one line and
+ * everything is closed again. */
+ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);
+void stage_close(stage *s);
+
+/* What the virtual GPU has recorded of misuse, and the last of it as text; 0 and "" on CUDA. */
+uint64_t stage_violations(const stage *s, char *last, size_t size);
+
+/* Ends the contender alone, so that what it left behind can be seen before stage_close. */
+void stage_end_contender(stage *s);
+
+#endif

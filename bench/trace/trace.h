@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A recorded run as the replay wants it: an array of 16-byte events that name blocks by dense,
+ * reused slots and streams by dense indexes, everything worked out beforehand that the replay's
+ * loop would otherwise have to work out while the clock runs.
+ *
+ *   trace_text.c      the text format of bench/traces/README.md, versions 1 and 2
+ *   trace_snapshot.c  PyTorch snapshots
+ *   trace_build.c     what both feed; checks that the events make sense
+ *   trace_finish.c    prepares the array
+ *   trace_write.c     the other way: writes what was fed as version 2
+ */
+#ifndef DUCTILE_BENCH_TRACE_TRACE_H
+#define DUCTILE_BENCH_TRACE_TRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TRACE_MAX_STREAMS = 256, TRACE_SAMPLES = 2000 };
+
+/* No device has addresses for more. Keeps sums of sizes far from 64 bits, too. */
+#define TRACE_MAX_SIZE ((uint64_t)1 << 48)
+
+typedef enum trace_kind {
+    /* Allocate `size` bytes on `stream` into `slot`. */
+    TRACE_ALLOC,
+    /* Free `slot`. `size` is what it was allocated with. */
+    TRACE_FREE,
+    /* `stream` uses `slot`, which has `size` bytes, from here on. */
+    TRACE_USE,
+    /* Free `slot` while other streams still use it: in each of them a gate stands before the use's
+     * end. They are `stream` many of the trace's gates, from index `size` on. */
+    TRACE_FREE_GATED,
+    /* Gates open, found likewise: in each stream the first `number` of them. */
+    TRACE_OPEN,
+    /* A training step ends. Never in a finished trace. */
+    TRACE_STEP
+} trace_kind;
+
+typedef struct trace_event {
+    uint64_t size;
+    uint32_t slot;
+    uint16_t stream; /* index into the trace's streams */
+    uint16_t kind;   /* a trace_kind                   */
+} trace_event;
+
+/* One gate of a stream, counted from 1. */
+typedef struct trace_gate {
+    uint64_t number;
+    uint16_t stream;
+    bool says_use; /* nothing before has said that the stream uses the block: version 1 */
+} trace_gate;
+
+/* Live bytes just after an event. */
+typedef struct trace_sample {
+    size_t event;
+    uint64_t live_bytes;
+} trace_sample;
+
+typedef struct trace_stream {
+    uint64_t number;           /* as the file has it                  */
+    uint64_t n_gates;          /* uses that end after the owner's free */
+    uint64_t max_closed_gates; /* at one time */
+} trace_stream;
+
+/* Never changes once loaded. */
+typedef struct trace {
+    char *path; /* as given                                                           */
+    char *name; /* of the file, without folder and known endings                      */
+    trace_event *events;
+    size_t n_events;
+    trace_gate *gates; /* in the order of the events that name them                          */
+    size_t n_gates;
+    uint32_t n_slots; /* slots are 0 ... n_slots - 1                                 */
+    trace_stream streams[TRACE_MAX_STREAMS]; /* by ascending number                 */
+    size_t n_streams;
+    uint64_t n_file_events; /* a, u, f and c lines; of a snapshot, what they would be         */
+    uint64_t n_ops;         /* allocations and frees                                          */
+    uint64_t n_steps;       /* training steps marked                                          */
+    uint64_t live_peak_bytes;
+    bool is_snapshot;
+    int gpu; /* of a snapshot: whose history it is */
+    /* Where live memory is least and most in equal parts of the trace: its envelope; and its end.
+     */
+    trace_sample samples[TRACE_SAMPLES + 1];
+    size_t n_samples;
+} trace;
+
+typedef struct trace_error {
+    uint64_t line; /* 0: the reason is not about one line */
+    char reason[256];
+} trace_error;
+
+enum { TRACE_BUSIEST_GPU = -1 };
+
+/* gpu: which of a snapshot's, or TRACE_BUSIEST_GPU; text traces have none. NULL on failure. */
+trace *trace_load(const char *path, int gpu, trace_error *error);
+void trace_free(trace *t);
+/* What a trace holds apart from itself and its names; for those that are not from trace_load. */
+void trace_drop_events(trace *t);
+
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/trace/trace_build.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char no_memory[] = "the host has no memory left";
+
+bool trace_refuse(trace_error *error, uint64_t line, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(error->reason, sizeof error->reason, format, arguments);
+    va_end(arguments);
+    error->line = line;
+    return false;
+}
+
+/* Twice the room, or NULL with everything as it was. */
+static void *grow(void *items, size_t *capacity, size_t item_size) {
+    size_t wanted = *capacity == 0 ? 4096 : 2 * *capacity;
+    void *grown = reallocarray(items, wanted, item_size);
+    if (grown != NULL) {
+        *capacity = wanted;
+    }
+    return grown;
+}
+
+static bool has_room_for_event(trace_builder *b) {
+    if (b->n_events == b->events_capacity) {
+        trace_event *grown = grow(b->events, &b->events_capacity, sizeof *b->events);
+        b->events = grown != NULL ? grown : b->events;
+    }
+    return b->n_events < b->events_capacity;
+}
+
+static bool has_room_for_block(trace_builder *b) {
+    if (b->n_blocks == b->blocks_capacity) {
+        build_block *grown = grow(b->blocks, &b->blocks_capacity, sizeof *b->blocks);
+        b->blocks = grown != NULL ? grown : b->blocks;
+    }
+    return b->n_blocks < b->blocks_capacity;
+}
+
+static const char *add_event(trace_builder *b, trace_kind kind, uint32_t block) {
+    if (!has_room_for_event(b)) {
+        return no_memory;
+    }
+    const build_block *of = &b->blocks[block];
+    b->events[b->n_events++] = (trace_event){
+        .size = of->size, .slot = block, .stream = of->stream, .kind = (uint16_t)kind};
+    return NULL;
+}
+
+/* The index of a stream's number, new or known; TRACE_MAX_STREAMS when there are too many. */
+static size_t stream_index(trace_builder *b, uint64_t number) {
+    size_t i = 0;
+    while (i < b->n_streams && b->streams[i].number != number) {
+        i++;
+    }
+    if (i == b->n_streams && i < TRACE_MAX_STREAMS) {
+        b->streams[b->n_streams++].number = number;
+    }
+    return i;
+}
+
+const char *trace_build_alloc(trace_builder *b, uint64_t size, uint64_t stream, uint32_t *block) {
+    if (size == 0) {
+        return "SIZE is 0";
+    }
+    if (size > TRACE_MAX_SIZE) {
+        return "SIZE is more than any device can address (256 TiB)";
+    }
+    size_t index = stream_index(b, stream);
+    if (index == TRACE_MAX_STREAMS) {
+        return "more than 256 streams";
+    }
+    if (b->n_blocks == UINT32_MAX) {
+        return "more than 4294967295 allocations";
+    }
+    if (!has_room_for_block(b)) {
+        return no_memory;
+    }
+    *block = (uint32_t)b->n_blocks;
+    b->blocks[b->n_blocks++] = (build_block){.size = size, .stream = (uint16_t)index};
+    return add_event(b, TRACE_ALLOC, *block);
+}
+
+const char *trace_build_step(trace_builder *b) {
+    if (!has_room_for_event(b)) {
+        return no_memory;
+    }
+    b->n_steps++;
+    b->events[b->n_events++] = (trace_event){.kind = TRACE_STEP};
+    return NULL;
+}
+
+static bool is_used_by(const trace_builder *b, const build_block *block, size_t stream) {
+    for (uint32_t i = block->uses; i != 0; i = b->uses[i - 1].next) {
+        if (b->uses[i - 1].stream == stream) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_room_for_use(trace_builder *b) {
+    if (b->n_uses == b->uses_capacity) {
+        build_use *grown = grow(b->uses, &b->uses_capacity, sizeof *b->uses);
+        b->uses = grown != NULL ? grown : b->uses;
+    }
+    return b->n_uses < b->uses_capacity;
+}
+
+/* The block's own stream and streams it is known to be used by are not noted again. */
+static const char *note_use(trace_builder *b, build_block *block, size_t stream) {
+    if (stream == block->stream || is_used_by(b, block, stream)) {
+        return NULL;
+    }
+    if (b->n_uses == UINT32_MAX - 1) {
+        return "more than 4294967294 uses";
+    }
+    if (!has_room_for_use(b)) {
+        return no_memory;
+    }
+    b->uses[b->n_uses++] = (build_use){.next = block->uses, .stream = (uint16_t)stream};
+    block->uses = (uint32_t)b->n_uses;
+    return NULL;
+}
+
+const char *trace_build_use(trace_builder *b, uint32_t block, uint64_t stream) {
+    if (b->blocks[block].state != BUILD_LIVE) {
+        return "is used after its free";
+    }
+    size_t index = stream_index(b, stream);
+    if (index == TRACE_MAX_STREAMS) {
+        return "is used by more than 256 streams";
+    }
+    const char *reason = note_use(b, &b->blocks[block], index);
+    if (reason == NULL) {
+        reason = add_event(b, TRACE_USE, block);
+    }
+    if (reason == NULL) {
+        b->events[b->n_events - 1].stream = (uint16_t)index;
+    }
+    return reason;
+}
+
+const char *trace_build_free(trace_builder *b, uint32_t block) {
+    if (b->blocks[block].state != BUILD_LIVE) {
+        return "is freed twice";
+    }
+    b->blocks[block].state = BUILD_FREED;
+    return add_event(b, TRACE_FREE, block);
+}
+
+const char *trace_build_free_in_use(trace_builder *b, uint32_t block) {
+    const char *reason = trace_build_free(b, block);
+    if (reason == NULL) {
+        b->blocks[block].state = BUILD_PENDING;
+    }
+    return reason;
+}
+
+const char *trace_build_complete(trace_builder *b, uint32_t block) {
+    switch ((build_state)b->blocks[block].state) {
+    case BUILD_LIVE:
+        return "completes but was not freed";
+    case BUILD_FREED:
+    case BUILD_PENDING:
+        if (b->names_uses && b->blocks[block].uses == 0) {
+            return "completes but no other stream uses it";
+        }
+        b->blocks[block].state = BUILD_COMPLETED;
+        return add_event(b, TRACE_OPEN, block);
+    case BUILD_COMPLETED:
+        break;
+    }
+    return "completes twice";
+}
+
+void trace_build_drop(trace_builder *b) {
+    free(b->events);
+    free(b->blocks);
+    free(b->uses);
+    *b = (trace_builder){0};
+}

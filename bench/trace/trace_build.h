@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a reader makes a trace: one call per event, in order, then trace_build_finish. */
+#ifndef DUCTILE_BENCH_TRACE_TRACE_BUILD_H
+#define DUCTILE_BENCH_TRACE_TRACE_BUILD_H
+
+#include "bench/trace/trace.h"
+
+#include <stdio.h>
+
+typedef enum build_state {
+    BUILD_LIVE,
+    BUILD_FREED,
+    BUILD_PENDING,  /* freed, and another stream uses it for longer than the trace */
+    BUILD_COMPLETED /* freed, and its other use ended later                        */
+} build_state;
+
+/* One allocation of the trace. */
+typedef struct build_block {
+    uint64_t size;
+    uint32_t slot;     /* while finishing                                        */
+    uint32_t uses;     /* the latest of its uses, counted from 1; 0: there are none */
+    size_t first_gate; /* while finishing: of its gates, which follow each other */
+    uint16_t n_gates;
+    uint16_t stream; /* in order of appearance */
+    uint16_t state;  /* a build_state          */
+} build_block;
+
+/* Another stream than a block's own that uses it. */
+typedef struct build_use {
+    uint32_t next; /* of the same block, as build_block.uses */
+    uint16_t stream;
+} build_use;
+
+/* All zero is an empty builder. Owned by one reader, dropped by it in every case. */
+typedef struct trace_builder {
+    trace_event *events; /* slot holds the block's number until finished */
+    size_t n_events, events_capacity;
+    build_block *blocks;
+    size_t n_blocks, blocks_capacity;
+    build_use *uses;
+    size_t n_uses, uses_capacity;
+    trace_stream streams[TRACE_MAX_STREAMS]; /* in order of appearance */
+    size_t n_streams;
+    uint64_t n_steps;
+    bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
+                        else a completion stands for a use by the next stream                  */
+    bool is_snapshot;
+    int gpu; /* of a snapshot: whose history it is */
+} trace_builder;
+
+/* Each returns NULL, or a reason. *block is a number to call the others with. */
+const char *trace_build_alloc(trace_builder *b, uint64_t size, uint64_t stream, uint32_t *block);
+/* From here on `stream` uses it, too. */
+const char *trace_build_use(trace_builder *b, uint32_t block, uint64_t stream);
+const char *trace_build_free(trace_builder *b, uint32_t block);
+/* Freed while another stream still uses it; until trace_build_complete, if that ever comes. */
+const char *trace_build_free_in_use(trace_builder *b, uint32_t block);
+const char *trace_build_complete(trace_builder *b, uint32_t block);
+const char *trace_build_step(trace_builder *b);
+
+/* Fills all of *out that comes from events. The builder is empty afterwards, on failure too. */
+const char *trace_build_finish(trace_builder *b, trace *out);
+void trace_build_drop(trace_builder *b);
+
+/* Gathers the events of a file. gpu as in trace_load. On failure *b is empty. */
+bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *error);
+
+/* Writes what was gathered as version 2. False: not all could be written. */
+bool trace_write(const trace_builder *b, FILE *out);
+
+/* The two readers. They take the whole content of a file. */
+bool trace_read_text(const char *text, size_t size, trace_builder *b, trace_error *error);
+bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *b,
+                         trace_error *error);
+
+__attribute__((format(printf, 3, 4))) bool trace_refuse(trace_error *error, uint64_t line,
+                                                        const char *format, ...);
+
+#endif

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From gathered events to the array of the replay. */
+#include "bench/trace/trace_build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char no_memory[] = "the host has no memory left";
+
+/* What is known of a gate until it opens. */
+typedef struct gate_node {
+    size_t next; /* of its stream */
+    bool is_open;
+} gate_node;
+
+/* The gates of one stream that are not open yet, oldest first: a stream passes them in order. */
+typedef struct gate_queue {
+    size_t head, tail; /* indexes of gates; valid while n_closed > 0 */
+    uint64_t n_closed, n_opened;
+} gate_queue;
+
+/* One pass over the gathered events that rewrites them in place: an event never moves up. */
+typedef struct finisher {
+    trace_builder *from;
+    trace *to;
+    uint16_t rank[TRACE_MAX_STREAMS]; /* from order of appearance to order of number */
+    gate_queue queues[TRACE_MAX_STREAMS];
+    size_t gates_capacity;
+    gate_node *nodes; /* one for each gate of the trace */
+    uint32_t *free_slots;
+    size_t n_free_slots;
+    uint64_t live;
+    size_t n_written;
+    trace_sample low, high; /* of the current part of the trace */
+} finisher;
+
+static int by_number(const void *a, const void *b) {
+    uint64_t x = ((const trace_stream *)a)->number;
+    uint64_t y = ((const trace_stream *)b)->number;
+    return (x > y) - (x < y);
+}
+
+static void rank_streams(finisher *f) {
+    trace *to = f->to;
+    to->n_streams = f->from->n_streams;
+    memcpy(to->streams, f->from->streams, sizeof to->streams);
+    qsort(to->streams, to->n_streams, sizeof to->streams[0], by_number);
+    for (size_t old = 0; old < to->n_streams; old++) {
+        size_t rank = 0;
+        while (to->streams[rank].number != f->from->streams[old].number) {
+            rank++;
+        }
+        f->rank[old] = (uint16_t)rank;
+    }
+}
+
+/* Version 1 does not say who else uses a block: the stream with the next higher number, or the
+ * lowest (number 0, where a trace has one) if there is none. */
+static uint16_t other_stream(const finisher *f, uint16_t stream) {
+    return (uint16_t)(stream + 1u < f->to->n_streams ? stream + 1u : 0);
+}
+
+static void write_event(finisher *f, trace_event event) {
+    f->from->events[f->n_written++] = event;
+    f->to->n_ops +=
+        event.kind == TRACE_ALLOC || event.kind == TRACE_FREE || event.kind == TRACE_FREE_GATED;
+}
+
+static const char *finish_alloc(finisher *f, build_block *block) {
+    if (__builtin_add_overflow(f->live, block->size, &f->live)) {
+        return "more live memory than 64 bits can count";
+    }
+    if (f->live > f->to->live_peak_bytes) {
+        f->to->live_peak_bytes = f->live;
+    }
+    block->slot = f->n_free_slots > 0 ? f->free_slots[--f->n_free_slots] : f->to->n_slots++;
+    write_event(f, (trace_event){.kind = TRACE_ALLOC,
+                                 .size = block->size,
+                                 .slot = block->slot,
+                                 .stream = f->rank[block->stream]});
+    return NULL;
+}
+
+static const char *finish_use(finisher *f, const trace_event *event) {
+    const build_block *block = &f->from->blocks[event->slot];
+    write_event(f, (trace_event){.kind = TRACE_USE,
+                                 .size = block->size,
+                                 .slot = block->slot,
+                                 .stream = f->rank[event->stream]});
+    return NULL;
+}
+
+static const char *finish_plain_free(finisher *f, build_block *block) {
+    f->live -= block->size;
+    write_event(f, (trace_event){.kind = TRACE_FREE,
+                                 .size = block->size,
+                                 .slot = block->slot,
+                                 .stream = f->rank[block->stream]});
+    f->free_slots[f->n_free_slots++] = block->slot;
+    return NULL;
+}
+
+/* ---- Gates --------------------------------------------------------------------------------- */
+
+static bool has_room_for_gate(finisher *f) {
+    trace *to = f->to;
+    if (to->n_gates < f->gates_capacity) {
+        return true;
+    }
+    size_t wanted = f->gates_capacity == 0 ? 1024 : 2 * f->gates_capacity;
+    trace_gate *gates = reallocarray(to->gates, wanted, sizeof *gates);
+    to->gates = gates != NULL ? gates : to->gates;
+    gate_node *nodes = reallocarray(f->nodes, wanted, sizeof *nodes);
+    f->nodes = nodes != NULL ? nodes : f->nodes;
+    f->gates_capacity = gates != NULL && nodes != NULL ? wanted : f->gates_capacity;
+    return gates != NULL && nodes != NULL;
+}
+
+static bool add_gate(finisher *f, trace_gate gate) {
+    if (!has_room_for_gate(f)) {
+        return false;
+    }
+    f->nodes[f->to->n_gates] = (gate_node){0};
+    f->to->gates[f->to->n_gates++] = gate;
+    return true;
+}
+
+static void queue_gate(gate_queue *queue, gate_node *nodes, size_t gate) {
+    if (queue->n_closed++ == 0) {
+        queue->head = gate;
+    } else {
+        nodes[queue->tail].next = gate;
+    }
+    queue->tail = gate;
+}
+
+static bool close_gate(finisher *f, uint16_t rank, bool says_use) {
+    trace_stream *stream = &f->to->streams[rank];
+    gate_queue *queue = &f->queues[rank];
+    trace_gate gate = {.number = stream->n_gates + 1, .stream = rank, .says_use = says_use};
+    if (!add_gate(f, gate)) {
+        return false;
+    }
+    queue_gate(queue, f->nodes, f->to->n_gates - 1);
+    stream->n_gates++;
+    if (queue->n_closed > stream->max_closed_gates) {
+        stream->max_closed_gates = queue->n_closed;
+    }
+    return true;
+}
+
+/* A gate in each stream that the block was said to be used by, or in the one that version 1 means.
+ */
+static bool close_gates(finisher *f, const build_block *block) {
+    if (!f->from->names_uses) {
+        return close_gate(f, other_stream(f, f->rank[block->stream]), true);
+    }
+    for (uint32_t i = block->uses; i != 0; i = f->from->uses[i - 1].next) {
+        if (!close_gate(f, f->rank[f->from->uses[i - 1].stream], false)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static const char *finish_gated_free(finisher *f, build_block *block) {
+    block->first_gate = f->to->n_gates;
+    if (!close_gates(f, block)) {
+        return no_memory;
+    }
+    block->n_gates = (uint16_t)(f->to->n_gates - block->first_gate);
+    write_event(f, (trace_event){.kind = TRACE_FREE_GATED,
+                                 .size = block->first_gate,
+                                 .slot = block->slot,
+                                 .stream = block->n_gates});
+    f->free_slots[f->n_free_slots++] = block->slot;
+    return NULL;
+}
+
+/* With one stream and no word of uses there is no other: the free itself moves to the completion.
+ */
+static bool completes_alone(const finisher *f) {
+    return !f->from->names_uses && f->to->n_streams == 1;
+}
+
+static const char *finish_free(finisher *f, build_block *block) {
+    if (block->state == BUILD_FREED) {
+        return finish_plain_free(f, block);
+    }
+    return completes_alone(f) ? NULL : finish_gated_free(f, block);
+}
+
+/* How many of a stream's gates are open once this one is. */
+static uint64_t open_gate(finisher *f, size_t gate) {
+    gate_queue *queue = &f->queues[f->to->gates[gate].stream];
+    f->nodes[gate].is_open = true;
+    while (queue->n_closed > 0 && f->nodes[queue->head].is_open) {
+        queue->head = f->nodes[queue->head].next;
+        queue->n_closed--;
+        queue->n_opened++;
+    }
+    return queue->n_opened;
+}
+
+static const char *finish_complete(finisher *f, build_block *block) {
+    if (completes_alone(f)) {
+        return finish_plain_free(f, block);
+    }
+    size_t first = f->to->n_gates;
+    f->live -= block->size;
+    for (size_t i = block->first_gate; i < block->first_gate + block->n_gates; i++) {
+        trace_gate gate = {.number = open_gate(f, i), .stream = f->to->gates[i].stream};
+        if (!add_gate(f, gate)) {
+            return no_memory;
+        }
+    }
+    write_event(f, (trace_event){.kind = TRACE_OPEN, .size = first, .stream = block->n_gates});
+    return NULL;
+}
+
+/* ---- The pass ------------------------------------------------------------------------------ */
+
+static const char *finish_event(finisher *f, const trace_event *event) {
+    build_block *blocks = f->from->blocks;
+    switch ((trace_kind)event->kind) {
+    case TRACE_ALLOC:
+        return finish_alloc(f, &blocks[event->slot]);
+    case TRACE_USE:
+        return finish_use(f, event);
+    case TRACE_FREE:
+        return finish_free(f, &blocks[event->slot]);
+    case TRACE_OPEN:
+        return finish_complete(f, &blocks[event->slot]);
+    case TRACE_FREE_GATED: /* made here, never gathered */
+    case TRACE_STEP:
+        break;
+    }
+    return NULL;
+}
+
+static void add_sample(trace *t, trace_sample sample) {
+    if (t->n_samples < sizeof t->samples / sizeof t->samples[0]) {
+        t->samples[t->n_samples++] = sample;
+    }
+}
+
+/* Ends a part of the trace: its lowest and highest point become samples, the earlier one first. */
+static void flush_samples(finisher *f) {
+    bool low_first = f->low.event < f->high.event;
+    add_sample(f->to, low_first ? f->low : f->high);
+    if (f->low.event != f->high.event) {
+        add_sample(f->to, low_first ? f->high : f->low);
+    }
+}
+
+/* Peaks that a contender reaches after the last turn of live memory must not be missed. */
+static void sample_end(finisher *f) {
+    trace *t = f->to;
+    if (t->n_samples == 0 || t->samples[t->n_samples - 1].event + 1 < f->n_written) {
+        add_sample(t, (trace_sample){.event = f->n_written - 1, .live_bytes = f->live});
+    }
+}
+
+static void sample_live(finisher *f, size_t index) {
+    enum { PARTS = TRACE_SAMPLES / 2 };
+    size_t n = f->from->n_events;
+    size_t per_part = n / PARTS + (n % PARTS != 0);
+    trace_sample now = {.event = f->n_written > 0 ? f->n_written - 1 : 0, .live_bytes = f->live};
+    bool is_first = index % per_part == 0;
+    if (is_first || now.live_bytes < f->low.live_bytes) {
+        f->low = now;
+    }
+    if (is_first || now.live_bytes > f->high.live_bytes) {
+        f->high = now;
+    }
+    if ((index + 1) % per_part == 0 || index + 1 == n) {
+        flush_samples(f);
+    }
+}
+
+static const char *rewrite_events(finisher *f) {
+    for (size_t i = 0; i < f->from->n_events; i++) {
+        trace_event event = f->from->events[i];
+        const char *reason = finish_event(f, &event);
+        if (reason != NULL) {
+            return reason;
+        }
+        sample_live(f, i);
+    }
+    sample_end(f);
+    return NULL;
+}
+
+static const char *finish(finisher *f) {
+    f->free_slots = reallocarray(NULL, f->from->n_blocks + 1, sizeof *f->free_slots);
+    if (f->free_slots == NULL) {
+        return no_memory;
+    }
+    rank_streams(f);
+    const char *reason = rewrite_events(f);
+    free(f->free_slots);
+    free(f->nodes);
+    return reason;
+}
+
+const char *trace_build_finish(trace_builder *b, trace *out) {
+    finisher *f = calloc(1, sizeof *f);
+    const char *reason = f == NULL ? no_memory : NULL;
+    if (reason == NULL) {
+        f->from = b;
+        f->to = out;
+        reason = finish(f);
+    }
+    if (reason == NULL) {
+        out->events = b->events;
+        out->n_events = f->n_written;
+        out->n_file_events = b->n_events - b->n_steps;
+        out->n_steps = b->n_steps;
+        out->is_snapshot = b->is_snapshot;
+        out->gpu = b->gpu;
+        b->events = NULL;
+    } else {
+        trace_drop_events(out);
+    }
+    free(f);
+    trace_build_drop(b);
+    return reason;
+}

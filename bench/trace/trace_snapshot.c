@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PyTorch snapshots: the pickle that torch.cuda.memory._dump_snapshot writes. Of it are read
+ *
+ *   device_traces[gpu][i]   action, addr, size, stream       the history, oldest first
+ *   segments[i]             device, stream, blocks           what was held when it was written
+ *   segments[i].blocks[j]   address, size, requested_size, state
+ *
+ * The history is a ring: its beginning may be lost. A block that lives before the history begins
+ * shows later, by being freed though nothing allocated it, or by being in use at the end though the
+ * history never names its address. Both kinds are allocated at the start of the trace, the
+ * second first: what outlives the whole history was most likely there earliest.
+ *
+ * Two walks over the history: the first finds those blocks, the second feeds the builder.
+ */
+#include "bench/trace/id_map.h"
+#include "bench/trace/pickle.h"
+#include "bench/trace/trace_build.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { MAX_GPUS = 1024 };
+
+/* Of what a snapshot's objects may take in memory. */
+#define MEMORY_LIMIT ((uint64_t)8 << 30)
+
+typedef enum action { ACTION_OTHER, ACTION_ALLOC, ACTION_FREE, ACTION_COMPLETE } action;
+
+typedef struct entry {
+    action action;
+    uint64_t address;
+    uint64_t size;
+    uint64_t stream;
+} entry;
+
+/* A block that lives before the history begins. */
+typedef struct elder {
+    uint64_t address;
+    uint64_t size;
+    uint64_t stream;
+} elder;
+
+typedef struct snapshot_reader {
+    const pickle_value *history;
+    size_t n_entries;
+    uint64_t gpu;
+    uint64_t block_budget; /* blocks that segments may still have: none fits in less than a byte */
+    elder *elders;
+    size_t n_elders, elders_capacity;
+    id_map blocks; /* first walk: addresses the history names; second: address to builder's block */
+    id_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
+    trace_builder *builder;
+    trace_error *error;
+} snapshot_reader;
+
+#define REFUSE(r, ...) trace_refuse((r)->error, 0, __VA_ARGS__)
+
+static bool out_of_host_memory(snapshot_reader *r) {
+    return REFUSE(r, "the host has no memory left");
+}
+
+/* ---- Entries of the history ---------------------------------------------------------------- */
+
+/* Segment events, annotations and what later versions may add are none of ours. */
+static action action_of(const pickle_value *name) {
+    static const struct {
+        const char *name;
+        action action;
+    } known[] = {
+        {"alloc", ACTION_ALLOC},
+        {"free_requested", ACTION_FREE},
+        {"free_completed", ACTION_COMPLETE},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (pickle_is_string(name, known[i].name)) {
+            return known[i].action;
+        }
+    }
+    return ACTION_OTHER;
+}
+
+static bool read_entry(snapshot_reader *r, size_t index, entry *out) {
+    const pickle_value *dict = pickle_item(r->history, index);
+    const pickle_value *name = pickle_find(dict, "action");
+    if (name == NULL || name->kind != PICKLE_STRING) {
+        return REFUSE(r, "history entry %zu has no action", index);
+    }
+    *out = (entry){.action = action_of(name)};
+    if (out->action == ACTION_OTHER) {
+        return true;
+    }
+    if (!pickle_get_unsigned(pickle_find(dict, "addr"), &out->address) ||
+        !pickle_get_unsigned(pickle_find(dict, "size"), &out->size) ||
+        !pickle_get_unsigned(pickle_find(dict, "stream"), &out->stream)) {
+        return REFUSE(r, "history entry %zu lacks addr, size or stream as a plain number", index);
+    }
+    return true;
+}
+
+/* ---- First walk: blocks older than the history --------------------------------------------- */
+
+static bool add_elder(snapshot_reader *r, elder block) {
+    if (block.size == 0) {
+        return true;
+    }
+    if (r->n_elders == r->elders_capacity) {
+        size_t wanted = r->elders_capacity == 0 ? 256 : 2 * r->elders_capacity;
+        elder *grown = reallocarray(r->elders, wanted, sizeof *grown);
+        if (grown == NULL) {
+            return out_of_host_memory(r);
+        }
+        r->elders = grown;
+        r->elders_capacity = wanted;
+    }
+    r->elders[r->n_elders++] = block;
+    return true;
+}
+
+/* Whether this is the first time that the address is named. */
+static bool note_address(snapshot_reader *r, uint64_t address, bool *is_new) {
+    *is_new = id_map_find(&r->blocks, address) == NULL;
+    return !*is_new || id_map_put(&r->blocks, address, 0) || out_of_host_memory(r);
+}
+
+static bool find_elders_in_history(snapshot_reader *r) {
+    for (size_t i = 0; i < r->n_entries; i++) {
+        entry e;
+        bool is_new;
+        if (!read_entry(r, i, &e)) {
+            return false;
+        }
+        if (e.action == ACTION_OTHER) {
+            continue;
+        }
+        if (!note_address(r, e.address, &is_new)) {
+            return false;
+        }
+        elder block = {.address = e.address, .size = e.size, .stream = e.stream};
+        if (is_new && e.action != ACTION_ALLOC && !add_elder(r, block)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_active(const pickle_value *block) {
+    const pickle_value *state = pickle_find(block, "state");
+    return pickle_is_string(state, "active_allocated") ||
+           pickle_is_string(state, "active_pending_free") ||
+           pickle_is_string(state, "active_awaiting_free");
+}
+
+/* The requested size is what the history has, too; old versions did not write it. */
+static bool block_size(const pickle_value *block, uint64_t *out) {
+    return pickle_get_unsigned(pickle_find(block, "requested_size"), out) ||
+           pickle_get_unsigned(pickle_find(block, "size"), out);
+}
+
+static bool visit_active_block(snapshot_reader *r, const pickle_value *block, uint64_t address,
+                               uint64_t stream) {
+    elder found = {.address = address, .stream = stream};
+    bool is_new;
+    if (!block_size(block, &found.size)) {
+        return REFUSE(r, "a block of the segments lacks a size");
+    }
+    return note_address(r, address, &is_new) && (!is_new || add_elder(r, found));
+}
+
+/* Blocks tile their segment; old versions wrote no addresses for them. *address moves on. */
+static bool visit_block(snapshot_reader *r, const pickle_value *block, uint64_t stream,
+                        uint64_t *address) {
+    uint64_t size = 0;
+    if (r->block_budget-- == 0) {
+        return REFUSE(r, "more blocks in the segments than the file can hold");
+    }
+    (void)pickle_get_unsigned(pickle_find(block, "address"), address);
+    if (!pickle_get_unsigned(pickle_find(block, "size"), &size)) {
+        return REFUSE(r, "a block of the segments lacks a size");
+    }
+    if (is_active(block) && !visit_active_block(r, block, *address, stream)) {
+        return false;
+    }
+    *address += size;
+    return true;
+}
+
+static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
+    const pickle_value *blocks = pickle_find(segment, "blocks");
+    uint64_t gpu;
+    uint64_t stream;
+    uint64_t address;
+    if (!pickle_get_unsigned(pickle_find(segment, "device"), &gpu) ||
+        !pickle_get_unsigned(pickle_find(segment, "stream"), &stream) ||
+        !pickle_get_unsigned(pickle_find(segment, "address"), &address)) {
+        return REFUSE(r, "a segment lacks device, stream or address as a plain number");
+    }
+    for (size_t i = 0; gpu == r->gpu && i < pickle_count(blocks); i++) {
+        if (!visit_block(r, pickle_item(blocks, i), stream, &address)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool find_elders_in_segments(snapshot_reader *r, const pickle_value *segments) {
+    for (size_t i = 0; i < pickle_count(segments); i++) {
+        if (!visit_segment(r, pickle_item(segments, i))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Second walk: the builder -------------------------------------------------------------- */
+
+static bool stream_number(snapshot_reader *r, uint64_t stream, uint64_t *out) {
+    if (stream == 0) {
+        *out = 0;
+        return true;
+    }
+    const uint32_t *known = id_map_find(&r->streams, stream);
+    uint32_t number = known != NULL ? *known : (uint32_t)r->streams.count + 1;
+    *out = number;
+    return known != NULL || id_map_put(&r->streams, stream, number) || out_of_host_memory(r);
+}
+
+static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uint64_t stream) {
+    uint64_t number = 0;
+    uint32_t block = 0;
+    if (!stream_number(r, stream, &number)) {
+        return false;
+    }
+    const char *reason = trace_build_alloc(r->builder, size, number, &block);
+    if (reason != NULL) {
+        return REFUSE(r, "block 0x%" PRIx64 ": %s", address, reason);
+    }
+    return id_map_put(&r->blocks, address, block) || out_of_host_memory(r);
+}
+
+static bool build_elders(snapshot_reader *r, size_t first, size_t end) {
+    for (size_t i = first; i < end; i++) {
+        if (!build_alloc(r, r->elders[i].address, r->elders[i].size, r->elders[i].stream)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The builder's latest block at an address. */
+static bool find_block(const snapshot_reader *r, uint64_t address, uint32_t *block) {
+    const uint32_t *found = id_map_find(&r->blocks, address);
+    *block = found != NULL ? *found : 0;
+    return found != NULL;
+}
+
+static bool is_live(const snapshot_reader *r, uint64_t address, uint32_t *block) {
+    return find_block(r, address, block) && r->builder->blocks[*block].state == BUILD_LIVE;
+}
+
+static bool feed_alloc(snapshot_reader *r, size_t index, const entry *e) {
+    uint32_t unused;
+    if (e->size == 0) {
+        return true;
+    }
+    if (is_live(r, e->address, &unused)) {
+        return REFUSE(r,
+                      "history entry %zu allocates 0x%" PRIx64
+                      ", which was not freed before: the history has a gap",
+                      index, e->address);
+    }
+    return build_alloc(r, e->address, e->size, e->stream);
+}
+
+/* The first walk has read every entry: none can fail here. */
+static bool completes_at_once(snapshot_reader *r, size_t index, const entry *freed) {
+    entry next;
+    return index + 1 < r->n_entries && read_entry(r, index + 1, &next) &&
+           next.action == ACTION_COMPLETE && next.address == freed->address;
+}
+
+/*
+ * PyTorch writes a completion for every free, right behind it unless another stream still uses the
+ * block: only in that case is it an event of its own, and it may be one that the history does not
+ * reach. *skip counts entries used up.
+ */
+static bool feed_free(snapshot_reader *r, size_t index, const entry *e, size_t *skip) {
+    uint32_t block;
+    if (e->size == 0) {
+        return true;
+    }
+    if (!is_live(r, e->address, &block)) {
+        return REFUSE(r, "history entry %zu frees 0x%" PRIx64 " twice: the history has a gap",
+                      index, e->address);
+    }
+    *skip = completes_at_once(r, index, e);
+    const char *reason = *skip > 0 ? trace_build_free(r->builder, block)
+                                   : trace_build_free_in_use(r->builder, block);
+    return reason == NULL || REFUSE(r, "history entry %zu: %s", index, reason);
+}
+
+/* The free of a block may have been lost where the history begins: then this is its free. */
+static bool feed_completion(snapshot_reader *r, size_t index, const entry *e) {
+    uint32_t block;
+    if (!find_block(r, e->address, &block)) {
+        return true; /* of size 0 */
+    }
+    const char *reason = is_live(r, e->address, &block) ? trace_build_free(r->builder, block)
+                                                        : trace_build_complete(r->builder, block);
+    return reason == NULL ||
+           REFUSE(r, "history entry %zu: 0x%" PRIx64 " %s", index, e->address, reason);
+}
+
+static bool feed_entry(snapshot_reader *r, size_t index, size_t *skip) {
+    entry e;
+    *skip = 0;
+    if (!read_entry(r, index, &e)) {
+        return false;
+    }
+    switch (e.action) {
+    case ACTION_ALLOC:
+        return feed_alloc(r, index, &e);
+    case ACTION_FREE:
+        return feed_free(r, index, &e, skip);
+    case ACTION_COMPLETE:
+        return feed_completion(r, index, &e);
+    case ACTION_OTHER:
+        break;
+    }
+    return true;
+}
+
+static bool feed_history(snapshot_reader *r) {
+    size_t skip;
+    for (size_t i = 0; i < r->n_entries; i += 1 + skip) {
+        if (!feed_entry(r, i, &skip)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Choosing the GPU ---------------------------------------------------------------------- */
+
+static size_t count_events(const pickle_value *history) {
+    size_t n = 0;
+    for (size_t i = 0; i < pickle_count(history); i++) {
+        n += action_of(pickle_find(pickle_item(history, i), "action")) != ACTION_OTHER;
+    }
+    return n;
+}
+
+/* Lists may be the same list many times over: the count of all entries is bounded first. */
+static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, size_t file_size) {
+    size_t most = 0;
+    size_t visited = 0;
+    for (size_t i = 0; i < pickle_count(traces); i++) {
+        visited += pickle_count(pickle_item(traces, i));
+        if (visited > file_size) {
+            return REFUSE(r, "more history entries than the file can hold");
+        }
+        size_t n = count_events(pickle_item(traces, i));
+        if (n > most) {
+            most = n;
+            r->gpu = i;
+        }
+    }
+    return true;
+}
+
+static bool choose_gpu(snapshot_reader *r, const pickle_value *traces, int gpu, size_t file_size) {
+    size_t n = pickle_count(traces);
+    if (n > MAX_GPUS) {
+        return REFUSE(r, "a history of %zu GPUs", n);
+    }
+    if (gpu == TRACE_BUSIEST_GPU) {
+        if (!choose_busiest(r, traces, file_size)) {
+            return false;
+        }
+    } else if ((size_t)gpu < n) {
+        r->gpu = (uint64_t)gpu;
+    } else {
+        return REFUSE(r, "no GPU %d in the snapshot, which has %zu", gpu, n);
+    }
+    r->history = pickle_item(traces, r->gpu);
+    r->n_entries = pickle_count(r->history);
+    return count_events(r->history) > 0 ||
+           REFUSE(r, "no allocation history in the snapshot: call "
+                     "torch.cuda.memory._record_memory_history() before the run");
+}
+
+/* ---- The whole ----------------------------------------------------------------------------- */
+
+static bool convert(snapshot_reader *r, const pickle_value *segments) {
+    if (!find_elders_in_history(r)) {
+        return false;
+    }
+    size_t n_freed_later = r->n_elders;
+    if (!find_elders_in_segments(r, segments)) {
+        return false;
+    }
+    id_map_drop(&r->blocks);
+    return build_elders(r, n_freed_later, r->n_elders) && build_elders(r, 0, n_freed_later) &&
+           feed_history(r);
+}
+
+static bool read_document(const pickle_document *document, size_t size, int gpu,
+                          snapshot_reader *r) {
+    const pickle_value *root = pickle_root(document);
+    if (root->kind != PICKLE_DICT) {
+        return REFUSE(r, "the pickle is not a PyTorch snapshot (a dict with device_traces)");
+    }
+    r->block_budget = size;
+    return choose_gpu(r, pickle_find(root, "device_traces"), gpu, size) &&
+           convert(r, pickle_find(root, "segments"));
+}
+
+bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *b,
+                         trace_error *error) {
+    pickle_error pickle;
+    pickle_document *document = pickle_open(data, size, MEMORY_LIMIT, &pickle);
+    if (document == NULL) {
+        return trace_refuse(error, 0, "byte %" PRIu64 " of the pickle: %s", pickle.offset,
+                            pickle.reason);
+    }
+    snapshot_reader r = {.builder = b, .error = error};
+    bool ok = read_document(document, size, gpu, &r);
+    b->gpu = (int)r.gpu;
+    free(r.elders);
+    id_map_drop(&r.blocks);
+    id_map_drop(&r.streams);
+    pickle_close(document);
+    return ok;
+}

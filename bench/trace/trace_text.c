@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The text format: one event a line, fields separated by blanks. Nothing is guessed: a
+ * line that is not exactly an event is an error that names the line.
+ */
+#include "bench/trace/id_map.h"
+#include "bench/trace/trace_build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LATEST_VERSION = 2 };
+
+/* Where reading stands. [at, line_end) is what is left of the current line. */
+typedef struct text_reader {
+    const char *at;
+    const char *line_end;
+    uint64_t line;
+    id_map blocks; /* ID of the file to number of the builder */
+    trace_builder *builder;
+    trace_error *error;
+} text_reader;
+
+/* A piece of a line. Empty at its end. */
+typedef struct word {
+    const char *text;
+    size_t length;
+} word;
+
+#define REFUSE(r, ...) trace_refuse((r)->error, (r)->line, __VA_ARGS__)
+
+/* For "%.*s" in messages: enough to recognise, little enough for a line. */
+static int shown(word w) {
+    return w.length < 32 ? (int)w.length : 32;
+}
+
+static bool is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+static word next_word(text_reader *r) {
+    while (r->at < r->line_end && is_blank(*r->at)) {
+        r->at++;
+    }
+    word w = {.text = r->at};
+    while (r->at < r->line_end && !is_blank(*r->at)) {
+        r->at++;
+    }
+    w.length = (size_t)(r->at - w.text);
+    return w;
+}
+
+static bool parse_number(word w, uint64_t *out) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < w.length; i++) {
+        unsigned digit = (unsigned)((unsigned char)w.text[i]) - '0';
+        if (digit > 9 || __builtin_mul_overflow(value, 10u, &value) ||
+            __builtin_add_overflow(value, digit, &value)) {
+            return false;
+        }
+    }
+    *out = value;
+    return w.length > 0;
+}
+
+static bool read_number(text_reader *r, const char *field, uint64_t *out) {
+    word w = next_word(r);
+    if (w.length == 0) {
+        return REFUSE(r, "%s is missing", field);
+    }
+    return parse_number(w, out) ||
+           REFUSE(r, "%s is not a number of at most 64 bits: '%.*s'", field, shown(w), w.text);
+}
+
+static bool expect_line_end(text_reader *r) {
+    word w = next_word(r);
+    return w.length == 0 || REFUSE(r, "more text after the event: '%.*s'", shown(w), w.text);
+}
+
+static bool read_alloc(text_reader *r) {
+    uint64_t id = 0;
+    uint64_t size = 0;
+    uint64_t stream = 0;
+    if (!read_number(r, "ID", &id) || !read_number(r, "SIZE", &size) ||
+        !read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
+        return false;
+    }
+    if (id_map_find(&r->blocks, id) != NULL) {
+        return REFUSE(r, "ID %llu was allocated before", (unsigned long long)id);
+    }
+    uint32_t block = 0;
+    const char *reason = trace_build_alloc(r->builder, size, stream, &block);
+    if (reason != NULL) {
+        return REFUSE(r, "%s", reason);
+    }
+    return id_map_put(&r->blocks, id, block) || REFUSE(r, "the host has no memory left");
+}
+
+/* `f` and `c`. */
+static bool read_end(text_reader *r, const char *(*add)(trace_builder *b, uint32_t block)) {
+    uint64_t id = 0;
+    if (!read_number(r, "ID", &id) || !expect_line_end(r)) {
+        return false;
+    }
+    const uint32_t *block = id_map_find(&r->blocks, id);
+    if (block == NULL) {
+        return REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
+    }
+    const char *reason = add(r->builder, *block);
+    return reason == NULL || REFUSE(r, "ID %llu %s", (unsigned long long)id, reason);
+}
+
+static bool read_use(text_reader *r) {
+    uint64_t id = 0;
+    uint64_t stream = 0;
+    if (!read_number(r, "ID", &id) || !read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
+        return false;
+    }
+    const uint32_t *block = id_map_find(&r->blocks, id);
+    if (block == NULL) {
+        return REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
+    }
+    const char *reason = trace_build_use(r->builder, *block, stream);
+    return reason == NULL || REFUSE(r, "ID %llu %s", (unsigned long long)id, reason);
+}
+
+static bool read_step(text_reader *r) {
+    if (!expect_line_end(r)) {
+        return false;
+    }
+    const char *reason = trace_build_step(r->builder);
+    return reason == NULL || REFUSE(r, "%s", reason);
+}
+
+/* ---- The version --------------------------------------------------------------------------- */
+
+static bool take_version(text_reader *r, uint64_t version) {
+    if (version == 0 || version > LATEST_VERSION) {
+        return REFUSE(r, "format version %llu is not known (1 to %d are)",
+                      (unsigned long long)version, LATEST_VERSION);
+    }
+    bool names_uses = version >= 2;
+    if (names_uses != r->builder->names_uses && r->builder->n_events > 0) {
+        return REFUSE(r, "the format's version is said behind the first event");
+    }
+    r->builder->names_uses = names_uses;
+    return true;
+}
+
+/* `# version N` is the one comment that means something. */
+static bool read_comment(text_reader *r) {
+    r->at++;
+    word key = next_word(r);
+    if (key.length != strlen("version") || memcmp(key.text, "version", key.length) != 0) {
+        return true;
+    }
+    word number = next_word(r);
+    uint64_t version = 0;
+    return !parse_number(number, &version) || take_version(r, version);
+}
+
+static bool refuse_event(text_reader *r, word event) {
+    return r->builder->names_uses
+               ? REFUSE(r, "unknown event '%.*s' (a, u, f, c and s are known)", shown(event),
+                        event.text)
+               : REFUSE(r, "unknown event '%.*s' (a, f, c and s are known; u behind '# version 2')",
+                        shown(event), event.text);
+}
+
+static bool read_line(text_reader *r) {
+    if (r->at < r->line_end && *r->at == '#') {
+        return read_comment(r);
+    }
+    word event = next_word(r);
+    if (event.length == 0) {
+        return true;
+    }
+    switch (event.length == 1 ? event.text[0] : '\0') {
+    case 'a':
+        return read_alloc(r);
+    case 'f':
+        return read_end(r, trace_build_free);
+    case 'c':
+        return read_end(r, trace_build_complete);
+    case 's':
+        return read_step(r);
+    case 'u':
+        return r->builder->names_uses ? read_use(r) : refuse_event(r, event);
+    default:
+        return refuse_event(r, event);
+    }
+}
+
+static bool read_lines(text_reader *r, const char *end) {
+    while (r->at < end) {
+        const char *newline = memchr(r->at, '\n', (size_t)(end - r->at));
+        r->line_end = newline != NULL ? newline : end;
+        r->line++;
+        if (!read_line(r)) {
+            return false;
+        }
+        r->at = newline != NULL ? newline + 1 : end;
+    }
+    return true;
+}
+
+bool trace_read_text(const char *text, size_t size, trace_builder *b, trace_error *error) {
+    text_reader r = {.at = text, .builder = b, .error = error};
+    bool ok = size == 0 || read_lines(&r, text + size);
+    id_map_drop(&r.blocks);
+    return ok;
+}

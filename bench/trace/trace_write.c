@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes gathered events as text of version 2: the same blocks, numbered in order of appearance,
+ * and every use by another stream named.
+ */
+#include "bench/trace/trace_build.h"
+
+#include <inttypes.h>
+
+/* A builder that knows no uses means the next stream by number wherever there is a completion. */
+typedef struct writer {
+    FILE *out;
+    const trace_builder *from;
+    size_t next_stream[TRACE_MAX_STREAMS]; /* by order of appearance */
+} writer;
+
+static uint64_t number_of(const writer *w, size_t stream) {
+    return w->from->streams[stream].number;
+}
+
+/* The stream with the next higher number; the lowest if there is none. */
+static size_t find_next_stream(const trace_builder *b, size_t stream) {
+    size_t next = stream;
+    size_t lowest = stream;
+    uint64_t own = b->streams[stream].number;
+    for (size_t i = 0; i < b->n_streams; i++) {
+        uint64_t number = b->streams[i].number;
+        if (number > own && (next == stream || number < b->streams[next].number)) {
+            next = i;
+        }
+        lowest = number < b->streams[lowest].number ? i : lowest;
+    }
+    return next != stream ? next : lowest;
+}
+
+/* With one stream there is no other: the free itself stands where the completion was. */
+static bool completes_alone(const writer *w) {
+    return !w->from->names_uses && w->from->n_streams == 1;
+}
+
+static void write_free(const writer *w, const trace_event *event) {
+    const build_block *block = &w->from->blocks[event->slot];
+    bool is_late = block->state == BUILD_COMPLETED || block->state == BUILD_PENDING;
+    if (is_late && completes_alone(w)) {
+        return;
+    }
+    if (is_late && !w->from->names_uses) {
+        (void)fprintf(w->out, "u %" PRIu32 " %" PRIu64 "\n", event->slot,
+                      number_of(w, w->next_stream[block->stream]));
+    }
+    (void)fprintf(w->out, "f %" PRIu32 "\n", event->slot);
+}
+
+static void write_event(const writer *w, const trace_event *event) {
+    switch ((trace_kind)event->kind) {
+    case TRACE_ALLOC:
+        (void)fprintf(w->out, "a %" PRIu32 " %" PRIu64 " %" PRIu64 "\n", event->slot, event->size,
+                      number_of(w, event->stream));
+        break;
+    case TRACE_USE:
+        (void)fprintf(w->out, "u %" PRIu32 " %" PRIu64 "\n", event->slot,
+                      number_of(w, event->stream));
+        break;
+    case TRACE_FREE:
+        write_free(w, event);
+        break;
+    case TRACE_OPEN:
+        (void)fprintf(w->out, completes_alone(w) ? "f %" PRIu32 "\n" : "c %" PRIu32 "\n",
+                      event->slot);
+        break;
+    case TRACE_STEP:
+        (void)fputs("s\n", w->out);
+        break;
+    case TRACE_FREE_GATED: /* never gathered */
+        break;
+    }
+}
+
+/* Uses that outlive the trace end with it. */
+static void write_open_ends(const writer *w) {
+    for (size_t i = 0; i < w->from->n_blocks; i++) {
+        if (w->from->blocks[i].state == BUILD_PENDING && !completes_alone(w)) {
+            (void)fprintf(w->out, "c %zu\n", i);
+        }
+    }
+}
+
+bool trace_write(const trace_builder *b, FILE *out) {
+    writer w = {.out = out, .from = b};
+    for (size_t i = 0; i < b->n_streams; i++) {
+        w.next_stream[i] = find_next_stream(b, i);
+    }
+    (void)fputs("# version 2\n", out);
+    for (size_t i = 0; i < b->n_events; i++) {
+        write_event(&w, &b->events[i]);
+    }
+    write_open_ends(&w);
+    return ferror(out) == 0;
+}

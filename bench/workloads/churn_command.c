@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ductile-bench churn: what does one allocation or free cost the host, from a hundred live blocks
+ * to a million? And, with --watch, does anything grow over a long run?
+ */
+#include "bench/cli/cli.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/commands.h"
+#include "bench/cli/provenance.h"
+#include "bench/workloads/churn_measure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LIVE_COUNTS = 16, MAX_LIVE = 16 << 20, DEFAULT_WATCHED = 100000 };
+
+static const uint64_t default_live[] = {100, 1000, 10000, 100000, 1000000};
+
+typedef struct named_sizes {
+    const char *name;
+    churn_sizes sizes;
+} named_sizes;
+
+static const named_sizes all_sizes[] = {
+    {"small", {512, 4096}},
+    {"mixed", {512, 65536}},
+    {"large", {65536, 16 << 20}},
+};
+
+enum { N_SIZES = sizeof all_sizes / sizeof all_sizes[0] };
+
+typedef struct churn_options {
+    uint64_t live[MAX_LIVE_COUNTS];
+    size_t n_live;
+    uint64_t ops;
+    uint64_t seed;
+    const named_sizes *sizes;
+    bool watch;
+} churn_options;
+
+/* One run of the command. */
+typedef struct churn_command {
+    bench_options shared;
+    churn_options own;
+    bench_device device;
+    churn_sizes sizes; /* as fitted to the device */
+} churn_command;
+
+/* ---- Options ------------------------------------------------------------------------------- */
+
+static bool parse_live(bench_parser *p, const char *value) {
+    churn_options *o = p->own;
+    char text[256];
+    o->n_live = 0;
+    if (strlen(value) >= sizeof text) {
+        return bench_refuse(p, "--live: the list is too long");
+    }
+    (void)strcpy(text, value);
+    char *rest = NULL;
+    for (char *word = strtok_r(text, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        if (o->n_live == MAX_LIVE_COUNTS ||
+            !bench_parse_count(word, 1, MAX_LIVE, &o->live[o->n_live++])) {
+            return bench_refuse(p, "--live: '%s' is not one of up to %d numbers from 1 to %d", word,
+                                MAX_LIVE_COUNTS, MAX_LIVE);
+        }
+    }
+    return o->n_live > 0 || bench_refuse(p, "--live needs numbers such as 100,10000");
+}
+
+static bool parse_ops(bench_parser *p, const char *value) {
+    churn_options *o = p->own;
+    return bench_parse_count(value, 20, UINT64_C(1) << 40, &o->ops) ||
+           bench_refuse(p, "--ops is a number from 20, not '%s'", value);
+}
+
+static bool parse_seed(bench_parser *p, const char *value) {
+    churn_options *o = p->own;
+    return bench_parse_count(value, 0, UINT64_MAX, &o->seed) ||
+           bench_refuse(p, "--seed is a number, not '%s'", value);
+}
+
+static bool parse_sizes(bench_parser *p, const char *value) {
+    churn_options *o = p->own;
+    for (size_t i = 0; i < N_SIZES; i++) {
+        if (strcmp(all_sizes[i].name, value) == 0) {
+            o->sizes = &all_sizes[i];
+            return true;
+        }
+    }
+    return bench_refuse(p, "--sizes is small, mixed or large, not '%s'", value);
+}
+
+static bool parse_watch(bench_parser *p, const char *unused) {
+    churn_options *o = p->own;
+    (void)unused;
+    o->watch = true;
+    return true;
+}
+
+static const bench_option own_options[] = {
+    {"--live", "N,N,..", parse_live, "live blocks (100,1000,10000,100000,1000000)"},
+    {"--ops", "N", parse_ops, "allocations and frees to time at each (1000000)"},
+    {"--sizes", "small|mixed|large", parse_sizes,
+     "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
+    {"--seed", "N", parse_seed, "another sequence of sizes and victims (1)"},
+    {"--watch", NULL, parse_watch,
+     "handles, mappings, addresses and host memory by tenths of the run (100000 live)"},
+    {0},
+};
+
+static const bench_command command = {
+    .name = "churn",
+    .summary =
+        "Keeps a number of blocks alive, frees a random one and allocates a new one, over and\n"
+        "over, and prints the host's nanoseconds per allocation or free without driver calls.\n"
+        "Sizes are spread evenly over the orders of magnitude of their interval, which is the\n"
+        "same for every number of blocks and is halved until the most blocks fit the device.",
+    .own = own_options,
+};
+
+static void choose_live(churn_options *o) {
+    if (o->n_live == 0 && o->watch) {
+        o->live[o->n_live++] = DEFAULT_WATCHED;
+    }
+    if (o->n_live == 0) {
+        memcpy(o->live, default_live, sizeof default_live);
+        o->n_live = sizeof default_live / sizeof default_live[0];
+    }
+}
+
+static uint64_t most_live(const churn_options *o) {
+    uint64_t most = 0;
+    for (size_t i = 0; i < o->n_live; i++) {
+        most = o->live[i] > most ? o->live[i] : most;
+    }
+    return most;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+static void print_json_head(const churn_command *c, const char *contender, uint64_t live) {
+    printf("{\"bench\":\"churn\",");
+    provenance_print_json(stdout, &c->device);
+    printf("\"contender\":\"%s\",\"live\":%" PRIu64 ",\"sizes\":\"%s\",\"min_size_bytes\":%" PRIu64
+           ",\"max_size_bytes\":%" PRIu64 ",\"seed\":%" PRIu64,
+           contender, live, c->own.sizes->name, c->sizes.min, c->sizes.max, c->own.seed);
+}
+
+static void print_json_stats(const churn_stretch *s) {
+    printf(",\"reserved_bytes\":%" PRIu64 ",\"reserved_peak_bytes\":%" PRIu64
+           ",\"handles\":%" PRIu64 ",\"mappings\":%" PRIu64 ",\"address_span_bytes\":%" PRIu64
+           ",\"host_bytes\":%" PRIu64 "}\n",
+           s->stats.reserved_bytes, s->stats.reserved_peak_bytes,
+           s->stats.creates - s->stats.releases, s->stats.maps - s->stats.unmaps,
+           s->stats.address_span_bytes, s->host_bytes);
+}
+
+static void print_json_cost(uint64_t ops, double ns, double wall_ns) {
+    printf(",\"completed\":true,\"ops\":%" PRIu64 ",\"ns_per_op\":%.2f,\"wall_ns_per_op\":%.2f",
+           ops, ns, wall_ns);
+}
+
+static void print_json(const churn_command *c, const char *contender, uint64_t live,
+                       const churn_result *r) {
+    const churn_stretch *last = &r->stretches[CHURN_STRETCHES - 1];
+    if (r->outcome != CHURN_COMPLETED) {
+        print_json_head(c, contender, live);
+        printf(",\"completed\":false,\"reason\":");
+        print_json_string(stdout, r->message);
+        printf("}\n");
+        return;
+    }
+    for (int i = 0; c->own.watch && i < CHURN_STRETCHES; i++) {
+        const churn_stretch *s = &r->stretches[i];
+        print_json_head(c, contender, live);
+        print_json_cost(s->ops, s->ns_per_op, s->wall_ns_per_op);
+        print_json_stats(s);
+    }
+    if (!c->own.watch) {
+        print_json_head(c, contender, live);
+        print_json_cost(last->ops, r->ns_per_op, r->wall_ns_per_op);
+        print_json_stats(last);
+    }
+}
+
+/* ---- Tables -------------------------------------------------------------------------------- */
+
+static double mib(uint64_t bytes) {
+    return (double)bytes / (1 << 20);
+}
+
+static void print_heading(const churn_command *c) {
+    provenance_print_heading(stdout, &c->device);
+    printf("sizes    %s, %" PRIu64 " to %" PRIu64 " bytes; seed %" PRIu64 "\n\n",
+           c->own.sizes->name, c->sizes.min, c->sizes.max, c->own.seed);
+    if (c->own.watch) {
+        return;
+    }
+    printf("ns per allocation or free, without driver calls\n\n%-16s", "live blocks");
+    for (size_t i = 0; i < c->own.n_live; i++) {
+        printf(" %9" PRIu64, c->own.live[i]);
+    }
+    printf("   last/first\n");
+}
+
+static void print_cell(const churn_result *r) {
+    static const char *const words[] = {
+        [CHURN_COMPLETED] = "",
+        [CHURN_OUT_OF_MEMORY] = "no memory",
+        [CHURN_ABSENT] = "absent",
+        [CHURN_FAILED] = "failed",
+    };
+    if (r->outcome == CHURN_COMPLETED) {
+        printf(" %9.1f", r->ns_per_op);
+    } else {
+        printf(" %9s", words[r->outcome]);
+    }
+}
+
+static void print_watch(const char *contender, uint64_t live, const churn_result *r) {
+    printf("%s, %" PRIu64 " live blocks\n\n", contender, live);
+    if (r->outcome != CHURN_COMPLETED) {
+        printf("  %s\n\n", r->message);
+        return;
+    }
+    printf("%14s %8s %8s %10s %10s %12s %12s %10s\n", "operations", "ns/op", "wall", "handles",
+           "mappings", "reserved/MiB", "span/MiB", "host/MiB");
+    for (int i = 0; i < CHURN_STRETCHES; i++) {
+        const churn_stretch *s = &r->stretches[i];
+        printf("%14" PRIu64 " %8.1f %8.1f %10" PRIu64 " %10" PRIu64 " %12.0f %12.0f %10.1f\n",
+               s->ops, s->ns_per_op, s->wall_ns_per_op, s->stats.creates - s->stats.releases,
+               s->stats.maps - s->stats.unmaps, mib(s->stats.reserved_bytes),
+               mib(s->stats.address_span_bytes), mib(s->host_bytes));
+    }
+    printf("\n");
+}
+
+/* ---- Running ------------------------------------------------------------------------------- */
+
+static void run_one(const churn_command *c, const contender_ops *contender, uint64_t live,
+                    churn_result *result) {
+    const stage_plan plan = {
+        .device = &c->device,
+        .contender = contender,
+        .settings = contender == &contender_ductile ? c->shared.settings : NULL,
+        .n_settings = contender == &contender_ductile ? c->shared.n_settings : 0,
+        .capacity_bytes = c->shared.capacity_bytes,
+        .n_streams = 1,
+    };
+    const churn_spec spec = {
+        .plan = &plan,
+        .sizes = c->sizes,
+        .live = live,
+        .ops = c->own.ops,
+        .seed = c->own.seed,
+    };
+    churn_measure(&spec, result);
+}
+
+/* False: something failed that is no result. */
+static bool run_contender(const churn_command *c, const contender_ops *contender) {
+    bool as_row = !c->shared.json && !c->own.watch;
+    bool ok = true;
+    double first = 0;
+    double last = 0;
+    if (as_row) {
+        printf("%-16s", contender->name);
+    }
+    for (size_t i = 0; i < c->own.n_live; i++) {
+        churn_result r;
+        run_one(c, contender, c->own.live[i], &r);
+        if (r.outcome == CHURN_FAILED) {
+            bench_complain("churn: %s: %s", contender->name, r.message);
+            ok = false;
+        }
+        if (c->shared.json) {
+            print_json(c, contender->name, c->own.live[i], &r);
+        } else if (c->own.watch) {
+            print_watch(contender->name, c->own.live[i], &r);
+        } else {
+            print_cell(&r);
+        }
+        first = i == 0 ? r.ns_per_op : first;
+        last = r.outcome == CHURN_COMPLETED ? r.ns_per_op : 0;
+        (void)fflush(stdout);
+    }
+    if (as_row) {
+        first > 0 && last > 0 ? printf("   %10.2f\n", last / first) : printf("   %10s\n", "-");
+    }
+    return ok;
+}
+
+static int run_all(churn_command *c) {
+    uint64_t bytes =
+        c->shared.capacity_bytes != 0 ? c->shared.capacity_bytes : c->device.caps.total_bytes;
+    bool ok = true;
+    c->sizes = churn_fit_sizes(c->own.sizes->sizes, most_live(&c->own), bytes);
+    if (!c->shared.json) {
+        print_heading(c);
+    }
+    for (size_t i = 0; i < c->shared.n_contenders; i++) {
+        ok = run_contender(c, c->shared.contenders[i]) && ok;
+    }
+    return ok ? BENCH_DONE : BENCH_FAILED;
+}
+
+int run_churn(int argc, char **argv) {
+    churn_command c = {.own = {.ops = 1000000, .seed = 1, .sizes = &all_sizes[1]}};
+    char message[256] = "";
+    if (!bench_options_parse(&command, argc, argv, &c.shared, &c.own, message, sizeof message)) {
+        bench_complain("churn: %s", message);
+        return BENCH_MISUSED;
+    }
+    if (c.shared.help) {
+        bench_options_print_help(&command);
+        return BENCH_DONE;
+    }
+    choose_live(&c.own);
+    if (!bench_device_find(c.shared.device, c.shared.ordinal, &c.device, message, sizeof message)) {
+        bench_complain("churn: %s", message);
+        return BENCH_FAILED;
+    }
+    return run_all(&c);
+}

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ductile-bench fsdp: what does an allocator hold when the host runs ahead of two streams that use
+ * each other's memory, and do the streams still overlap?
+ */
+#include "bench/cli/cli.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/commands.h"
+#include "bench/cli/provenance.h"
+#include "bench/replay/timeline.h"
+#include "bench/trace/output.h"
+#include "bench/workloads/fsdp_run.h"
+
+#include "vmm/base/align.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_VARIANTS = BENCH_MAX_CONTENDERS + 1, MAX_RUNS = 1000 };
+
+typedef struct fsdp_command_options {
+    fsdp_options model;
+    uint64_t n_runs;
+    const char *trace_file; /* NULL: none */
+    const char *timeline;   /* NULL: none */
+} fsdp_command_options;
+
+/* A contender with its settings: Ductile comes with either way of record_stream. */
+typedef struct variant {
+    const contender_ops *contender;
+    const char *label;
+    const char *settings[BENCH_MAX_SETTINGS + 1];
+    size_t n_settings;
+} variant;
+
+/* One run of the command. */
+typedef struct fsdp_command {
+    bench_options shared;
+    fsdp_command_options own;
+    bench_device device;
+    fsdp_program program;
+    trace trace;
+    variant variants[MAX_VARIANTS];
+    size_t n_variants;
+    uint64_t alone_ns[FSDP_N_STREAMS]; /* steady_ns while the other's work takes no time */
+    timeline timeline;
+    const variant *sampled; /* whose samples arrive */
+    bool has_failed;
+} fsdp_command;
+
+/* ---- Options ------------------------------------------------------------------------------- */
+
+static fsdp_options *model_of(bench_parser *p) {
+    fsdp_command_options *o = p->own;
+    return &o->model;
+}
+
+/* The bounds are fsdp_check's; here only digits count. */
+static bool parse_number(bench_parser *p, const char *name, const char *value, uint64_t *out) {
+    return bench_parse_count(value, 0, UINT64_MAX, out) ||
+           bench_refuse(p, "%s is a number, not '%s'", name, value);
+}
+
+static bool parse_layers(bench_parser *p, const char *value) {
+    return parse_number(p, "--layers", value, &model_of(p)->layers);
+}
+
+static bool parse_hidden(bench_parser *p, const char *value) {
+    return parse_number(p, "--hidden", value, &model_of(p)->hidden);
+}
+
+static bool parse_ranks(bench_parser *p, const char *value) {
+    return parse_number(p, "--ranks", value, &model_of(p)->ranks);
+}
+
+static bool parse_steps(bench_parser *p, const char *value) {
+    return parse_number(p, "--steps", value, &model_of(p)->steps);
+}
+
+static bool parse_prefetch(bench_parser *p, const char *value) {
+    return parse_number(p, "--prefetch", value, &model_of(p)->prefetch);
+}
+
+static bool parse_hold(bench_parser *p, const char *value) {
+    return parse_number(p, "--hold", value, &model_of(p)->hold);
+}
+
+static bool parse_seed(bench_parser *p, const char *value) {
+    return parse_number(p, "--seed", value, &model_of(p)->seed);
+}
+
+static bool parse_tokens(bench_parser *p, const char *value) {
+    char least[32] = "";
+    size_t length = strcspn(value, ":");
+    const char *most = value[length] == ':' ? value + length + 1 : value;
+    if (length < sizeof least) {
+        memcpy(least, value, length);
+        least[length] = '\0';
+        if (bench_parse_count(least, 1, UINT64_MAX, &model_of(p)->tokens_min) &&
+            bench_parse_count(most, 1, UINT64_MAX, &model_of(p)->tokens_max)) {
+            return true;
+        }
+    }
+    return bench_refuse(p, "--tokens is MIN:MAX, not '%s'", value);
+}
+
+static bool parse_runs(bench_parser *p, const char *value) {
+    fsdp_command_options *o = p->own;
+    return bench_parse_count(value, 1, MAX_RUNS, &o->n_runs) ||
+           bench_refuse(p, "--runs is a number from 1 to %d, not '%s'", MAX_RUNS, value);
+}
+
+static bool parse_write_trace(bench_parser *p, const char *value) {
+    fsdp_command_options *o = p->own;
+    o->trace_file = value;
+    return value[0] != '\0' || bench_refuse(p, "--write-trace needs a file");
+}
+
+static bool parse_timeline(bench_parser *p, const char *value) {
+    fsdp_command_options *o = p->own;
+    o->timeline = value;
+    return value[0] != '\0' || bench_refuse(p, "--timeline needs a file or a folder");
+}
+
+static const bench_option own_options[] = {
+    {"--layers", "N", parse_layers, "layers, of two units each (12)"},
+    {"--hidden", "N", parse_hidden, "width of the model (4096)"},
+    {"--ranks", "N", parse_ranks, "GPUs that share the parameters (64)"},
+    {"--tokens", "MIN:MAX", parse_tokens, "tokens per step, drawn anew for each (2048:8192)"},
+    {"--prefetch", "N", parse_prefetch, "units gathered ahead of the one in use (3)"},
+    {"--hold", "N", parse_hold, "gradients kept while they are reduced (1)"},
+    {"--steps", "N", parse_steps, "training steps (6)"},
+    {"--seed", "N", parse_seed, "another schedule (1)"},
+    {"--runs", "N", parse_runs, "runs of each contender, each with durations of its own (3)"},
+    {"--write-trace", "FILE", parse_write_trace,
+     "write the events as a trace of version 2, gzipped for .gz, and run nothing"},
+    {"--timeline", "FILE", parse_timeline,
+     "write live and reserved memory over time as CSV; a folder gets timeline.csv"},
+    {0},
+};
+
+static const bench_command command = {
+    .name = "fsdp",
+    .summary =
+        "Runs training steps with sharded parameters: a communication stream gathers parameters\n"
+        "ahead of compute and reduces gradients behind it, with work on real streams. Ductile "
+        "runs\n"
+        "with record_stream=poll and with record_stream=wait, unless --set chooses one.",
+    .own = own_options,
+};
+
+static const fsdp_command_options defaults = {
+    .model = {.layers = 12,
+              .hidden = 4096,
+              .ranks = 64,
+              .tokens_min = 2048,
+              .tokens_max = 8192,
+              .steps = 6,
+              .prefetch = 3,
+              .hold = 1,
+              .seed = 1},
+    .n_runs = 3,
+};
+
+/* ---- Variants ------------------------------------------------------------------------------ */
+
+static bool chooses_record_stream(const bench_options *o) {
+    for (size_t i = 0; i < o->n_settings; i++) {
+        if (strncmp(o->settings[i], "record_stream", strlen("record_stream")) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static variant *add_variant(fsdp_command *c, const contender_ops *contender, const char *label) {
+    variant *v = &c->variants[c->n_variants++];
+    *v = (variant){.contender = contender, .label = label};
+    return v;
+}
+
+static void add_ductile(fsdp_command *c, const char *label, const char *setting) {
+    variant *v = add_variant(c, &contender_ductile, label);
+    memcpy(v->settings, c->shared.settings, sizeof c->shared.settings);
+    v->n_settings = c->shared.n_settings;
+    if (setting != NULL) {
+        v->settings[v->n_settings++] = setting;
+    }
+}
+
+static void choose_variants(fsdp_command *c) {
+    for (size_t i = 0; i < c->shared.n_contenders; i++) {
+        const contender_ops *contender = c->shared.contenders[i];
+        if (contender != &contender_ductile) {
+            (void)add_variant(c, contender, contender->name);
+        } else if (chooses_record_stream(&c->shared)) {
+            add_ductile(c, "ductile", NULL);
+        } else {
+            add_ductile(c, "ductile poll", "record_stream=poll");
+            add_ductile(c, "ductile wait", "record_stream=wait");
+        }
+    }
+}
+
+/* ---- Reports ------------------------------------------------------------------------------- */
+
+static double mib(uint64_t bytes) {
+    return (double)bytes / (double)DTI_MIB;
+}
+
+/* 1: the shorter of the two streams' work hides wholly behind the other's; 0: they take turns. */
+static double overlap(const fsdp_command *c, const fsdp_result *result) {
+    double compute = (double)c->alone_ns[FSDP_COMPUTE];
+    double communication = (double)c->alone_ns[FSDP_COMMUNICATION];
+    double least = compute < communication ? compute : communication;
+    return least > 0 ? (compute + communication - (double)result->steady_ns) / least : 0;
+}
+
+static double efficiency(const fsdp_command *c, const fsdp_result *result) {
+    uint64_t reserved = result->stats.reserved_peak_bytes;
+    return reserved > 0 ? (double)c->trace.live_peak_bytes / (double)reserved : 0;
+}
+
+static void begin_table(const fsdp_command *c) {
+    provenance_print_heading(stdout, &c->device);
+    printf("\nfsdp: %" PRIu64 " events, %" PRIu64
+           " steps, live peak %.1f MiB\nbehind the first step, compute "
+           "alone takes %.1f ms, communication alone %.1f ms\n",
+           c->trace.n_file_events, c->trace.n_steps, mib(c->trace.live_peak_bytes),
+           (double)c->alone_ns[FSDP_COMPUTE] / 1e6, (double)c->alone_ns[FSDP_COMMUNICATION] / 1e6);
+    printf("  %-15s %3s %12s %10s %10s %9s %7s %10s %11s %9s\n", "contender", "run", "reserved MiB",
+           "efficiency", "elapsed ms", "steady ms", "overlap", "host waits", "event waits",
+           "creates");
+}
+
+static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
+                      const fsdp_result *r) {
+    printf("  %-15s %3" PRIu64, v->label, index);
+    switch (r->outcome) {
+    case REPLAY_COMPLETED:
+        printf(" %12.1f %10.4f %10.2f %9.2f %7.3f %10" PRIu64 " %11" PRIu64 " %9" PRIu64 "\n",
+               mib(r->stats.reserved_peak_bytes), efficiency(c, r), (double)r->elapsed_ns / 1e6,
+               (double)r->steady_ns / 1e6, overlap(c, r), r->stats.stream_syncs,
+               r->stats.event_waits, r->stats.creates);
+        break;
+    case REPLAY_OUT_OF_MEMORY:
+        printf(" out of memory, %.1f MiB reserved\n", mib(r->stats.reserved_peak_bytes));
+        break;
+    case REPLAY_ABSENT:
+        printf(" absent: %s\n", r->message);
+        break;
+    case REPLAY_FAILED:
+        printf(" failed: %s\n", r->message);
+        break;
+    }
+}
+
+static void print_settings(const variant *v) {
+    printf("\"settings\":[");
+    for (size_t i = 0; i < v->n_settings; i++) {
+        (void)fputs(i > 0 ? "," : "", stdout);
+        print_json_string(stdout, v->settings[i]);
+    }
+    printf("],");
+}
+
+static void print_model(const fsdp_options *o) {
+    printf("\"layers\":%" PRIu64 ",\"hidden\":%" PRIu64 ",\"ranks\":%" PRIu64
+           ",\"tokens_min\":%" PRIu64 ",\"tokens_max\":%" PRIu64 ",\"steps\":%" PRIu64
+           ",\"prefetch\":%" PRIu64 ",\"hold\":%" PRIu64 ",\"seed\":%" PRIu64 ",",
+           o->layers, o->hidden, o->ranks, o->tokens_min, o->tokens_max, o->steps, o->prefetch,
+           o->hold, o->seed);
+}
+
+static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
+                       const fsdp_result *r) {
+    (void)putchar('{');
+    provenance_print_json(stdout, &c->device);
+    printf("\"trace\":\"fsdp\",\"contender\":\"%s\",\"variant\":\"%s\",\"run\":%" PRIu64 ",",
+           v->contender->name, v->label, index);
+    if (v->contender == &contender_ductile) {
+        print_settings(v);
+    }
+    print_model(&c->own.model);
+    printf("\"events\":%" PRIu64 ",\"live_peak_bytes\":%" PRIu64 ",\"completed\":%s",
+           c->trace.n_file_events, c->trace.live_peak_bytes,
+           r->outcome == REPLAY_COMPLETED ? "true" : "false");
+    if (r->outcome == REPLAY_ABSENT || r->outcome == REPLAY_FAILED) {
+        printf(",\"reason\":");
+        print_json_string(stdout, r->message);
+        printf("}\n");
+        return;
+    }
+    printf(",\"reserved_peak_bytes\":%" PRIu64
+           ",\"efficiency\":%.6f,\"elapsed_us\":%.3f,\"steady_us\":%.3f"
+           ",\"compute_alone_us\":%.3f,\"communication_alone_us\":%.3f,\"overlap\":%.4f",
+           r->stats.reserved_peak_bytes, efficiency(c, r), (double)r->elapsed_ns / 1e3,
+           (double)r->steady_ns / 1e3, (double)c->alone_ns[FSDP_COMPUTE] / 1e3,
+           (double)c->alone_ns[FSDP_COMMUNICATION] / 1e3, overlap(c, r));
+    printf(",\"stream_syncs\":%" PRIu64 ",\"event_waits\":%" PRIu64 ",\"creates\":%" PRIu64
+           ",\"releases\":%" PRIu64 ",\"driver_time_us\":%.3f,\"tags\":%" PRIu64
+           ",\"wrong_tags\":%" PRIu64 ",\"violations\":%" PRIu64 "}\n",
+           r->stats.stream_syncs, r->stats.event_waits, r->stats.creates, r->stats.releases,
+           (double)r->stats.driver_time_ns / 1e3, r->n_tags, r->wrong_tags, r->violations);
+}
+
+static void note_failure(fsdp_command *c, const variant *v, const fsdp_result *r) {
+    if (r->outcome == REPLAY_FAILED) {
+        bench_complain("fsdp: %s: %s", v->label, r->message);
+    } else if (r->wrong_tags > 0) {
+        bench_complain("fsdp: %s: %" PRIu64 " of %" PRIu64 " tags were overwritten while in use",
+                       v->label, r->wrong_tags, r->n_tags);
+    } else if (r->violations > 0) {
+        bench_complain("fsdp: %s: %" PRIu64 " violations, the last: %s", v->label, r->violations,
+                       r->last_violation);
+    } else {
+        return;
+    }
+    c->has_failed = true;
+}
+
+/* ---- Running ------------------------------------------------------------------------------- */
+
+static void take_sample(void *user, uint64_t event, uint64_t live_bytes,
+                        const contender_stats *stats) {
+    fsdp_command *c = user;
+    timeline_add(&c->timeline, "fsdp", c->sampled->label, event, live_bytes,
+                 c->trace.live_peak_bytes, stats);
+}
+
+static fsdp_run_spec make_spec(const fsdp_command *c, const variant *v, uint64_t seed) {
+    return (fsdp_run_spec){.program = &c->program,
+                           .device = &c->device,
+                           .contender = v->contender,
+                           .settings = v->settings,
+                           .n_settings = v->n_settings,
+                           .capacity_bytes = c->shared.capacity_bytes,
+                           .seed = seed};
+}
+
+/* What each stream takes on its own, under the first variant. */
+static void measure_alone(fsdp_command *c) {
+    for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
+        fsdp_run_spec spec = make_spec(c, &c->variants[0], 1);
+        fsdp_result result;
+        spec.is_idle[FSDP_N_STREAMS - 1 - i] = true;
+        fsdp_run(&spec, &result);
+        c->alone_ns[i] = result.steady_ns;
+    }
+}
+
+/* The first run of each variant gives the timeline. */
+static void run_once(fsdp_command *c, const variant *v, uint64_t index) {
+    fsdp_run_spec spec = make_spec(c, v, index);
+    fsdp_result result;
+    if (c->timeline.file != NULL && index == 1) {
+        c->sampled = v;
+        spec.sample = take_sample;
+        spec.user = c;
+    }
+    fsdp_run(&spec, &result);
+    if (c->shared.json) {
+        print_json(c, v, index, &result);
+    } else {
+        print_row(c, v, index, &result);
+    }
+    (void)fflush(stdout);
+    note_failure(c, v, &result);
+}
+
+static int run_all(fsdp_command *c) {
+    measure_alone(c);
+    if (!c->shared.json) {
+        begin_table(c);
+    }
+    for (size_t i = 0; i < c->n_variants; i++) {
+        for (uint64_t k = 1; k <= c->own.n_runs; k++) {
+            run_once(c, &c->variants[i], k);
+        }
+    }
+    if (!timeline_close(&c->timeline)) {
+        bench_complain("--timeline: %s: not all could be written", c->own.timeline);
+        c->has_failed = true;
+    }
+    return c->has_failed ? BENCH_FAILED : BENCH_DONE;
+}
+
+static int find_device_and_run(fsdp_command *c) {
+    char reason[256] = "";
+    if (!bench_device_find(c->shared.device, c->shared.ordinal, &c->device, reason,
+                           sizeof reason)) {
+        bench_complain("--device: %s", reason);
+        return BENCH_FAILED;
+    }
+    if (c->own.timeline != NULL &&
+        !timeline_open(&c->timeline, c->own.timeline, &c->device, reason, sizeof reason)) {
+        bench_complain("--timeline: %s", reason);
+        return BENCH_FAILED;
+    }
+    choose_variants(c);
+    return run_all(c);
+}
+
+/* ---- The trace ----------------------------------------------------------------------------- */
+
+static void write_heading(FILE *file, const fsdp_options *o) {
+    (void)fprintf(file,
+                  "# ductile-bench fsdp --layers %" PRIu64 " --hidden %" PRIu64 " --ranks %" PRIu64
+                  " --tokens %" PRIu64 ":%" PRIu64 " --prefetch %" PRIu64 " --hold %" PRIu64
+                  " --steps %" PRIu64 " --seed %" PRIu64 "\n"
+                  "# stream 0 computes, stream 1 communicates\n",
+                  o->layers, o->hidden, o->ranks, o->tokens_min, o->tokens_max, o->prefetch,
+                  o->hold, o->steps, o->seed);
+}
+
+static const char *make_text(fsdp_command *c, char **text, size_t *size) {
+    FILE *memory = open_memstream(text, size);
+    if (memory == NULL) {
+        return "the host has no memory left";
+    }
+    write_heading(memory, &c->own.model);
+    const char *reason = fsdp_make_trace(&c->program, memory, &c->trace);
+    return fclose(memory) == 0 ? reason : "the host has no memory left";
+}
+
+static int write_trace(fsdp_command *c) {
+    char why[256] = "";
+    char *text = NULL;
+    size_t size = 0;
+    const char *reason = make_text(c, &text, &size);
+    if (reason == NULL && !output_write(c->own.trace_file, text, size, why, sizeof why)) {
+        reason = why;
+    }
+    if (reason != NULL) {
+        bench_complain("fsdp: %s: %s", c->own.trace_file, reason);
+    }
+    free(text);
+    return reason == NULL ? BENCH_DONE : BENCH_FAILED;
+}
+
+static int write_or_run(fsdp_command *c) {
+    if (c->own.trace_file != NULL) {
+        return write_trace(c);
+    }
+    const char *reason = fsdp_make_trace(&c->program, NULL, &c->trace);
+    if (reason != NULL) {
+        bench_complain("fsdp: %s", reason);
+        return BENCH_FAILED;
+    }
+    return find_device_and_run(c);
+}
+
+static int build_and_go(fsdp_command *c) {
+    if (!fsdp_build(&c->own.model, &c->program)) {
+        bench_complain("the host has no memory left");
+        return BENCH_FAILED;
+    }
+    int status = write_or_run(c);
+    fsdp_drop(&c->program);
+    trace_drop_events(&c->trace);
+    return status;
+}
+
+int run_fsdp(int argc, char **argv) {
+    fsdp_command c = {.own = defaults};
+    char message[256] = "";
+    if (!bench_options_parse(&command, argc, argv, &c.shared, &c.own, message, sizeof message)) {
+        bench_complain("fsdp: %s", message);
+        return BENCH_MISUSED;
+    }
+    if (c.shared.help) {
+        bench_options_print_help(&command);
+        return BENCH_DONE;
+    }
+    const char *refusal = fsdp_check(&c.own.model);
+    if (refusal != NULL) {
+        bench_complain("fsdp: %s", refusal);
+        return BENCH_MISUSED;
+    }
+    return build_and_go(&c);
+}

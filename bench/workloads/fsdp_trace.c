@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/trace/trace_build.h"
+#include "bench/workloads/fsdp_model.h"
+
+#include <stdlib.h>
+
+/* Blocks are numbered alike in the program and in the builder: each is allocated once, in order. */
+static const char *add_op(trace_builder *b, const fsdp_op *op) {
+    uint32_t block = 0;
+    switch ((fsdp_op_kind)op->kind) {
+    case FSDP_ALLOC:
+        return trace_build_alloc(b, op->bytes, op->stream, &block);
+    case FSDP_USE:
+        return trace_build_use(b, op->block, op->stream);
+    case FSDP_FREE:
+        return trace_build_free(b, op->block);
+    case FSDP_STEP:
+        return trace_build_step(b);
+    case FSDP_GATHER:
+    case FSDP_WORK:
+    case FSDP_RECORD:
+    case FSDP_WAIT:
+        break;
+    }
+    return NULL;
+}
+
+const char *fsdp_make_trace(const fsdp_program *program, FILE *text, trace *out) {
+    trace_builder b = {.names_uses = true};
+    const char *reason = NULL;
+    for (size_t i = 0; reason == NULL && i < program->n_ops; i++) {
+        reason = add_op(&b, &program->ops[i]);
+    }
+    if (reason == NULL && text != NULL && !trace_write(&b, text)) {
+        reason = "the trace cannot be written";
+    }
+    if (reason != NULL) {
+        trace_build_drop(&b);
+        return reason;
+    }
+    return trace_build_finish(&b, out);
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Forward and backward of one layer and of the loss, tensor by tensor. A tensor is freed where a
+ * framework's last reference to it dies. */
+#include "bench/workloads/vary_parts.h"
+
+enum {
+    FULL_PRECISION = 4, /* bytes; sums, statistics and the loss are kept in it */
+    MLP_FACTOR = 4,     /* the inner layer is so much wider                    */
+    RANDOM_STATE = 16   /* bytes of seed and offset of a dropout               */
+};
+
+/* ---- Tensors by shape ---------------------------------------------------------------------- */
+
+static uint64_t tokens(const vary_model *m) {
+    return m->batch * m->sequence;
+}
+
+uint64_t vary_activation_bytes(const vary_model *m, uint64_t width) {
+    return tokens(m) * width * m->options->element_bytes;
+}
+
+static vary_tensor alloc_activation(vary_model *m, uint64_t width) {
+    return vary_alloc(&m->sink, vary_activation_bytes(m, width));
+}
+
+static vary_tensor alloc_full(vary_model *m, uint64_t width) {
+    return vary_alloc(&m->sink, tokens(m) * width * FULL_PRECISION);
+}
+
+/* One number per head and token. */
+static vary_tensor alloc_head_sums(vary_model *m) {
+    return alloc_full(m, m->options->heads);
+}
+
+static void drop(vary_model *m, vary_tensor *tensor) {
+    vary_free(&m->sink, tensor);
+}
+
+void vary_add_gradient(vary_model *m, vary_parameter *parameter) {
+    parameter->gradient = vary_alloc(&m->sink, parameter->n_elements * m->options->element_bytes);
+}
+
+/* ---- Forward ------------------------------------------------------------------------------- */
+
+static vary_tensor normalise(vary_model *m, vary_tensor stats[2]) {
+    vary_tensor out = alloc_activation(m, m->options->hidden);
+    stats[0] = alloc_full(m, 1);
+    stats[1] = alloc_full(m, 1);
+    return out;
+}
+
+/* The output of a linear layer, which dies once it is added to the residual. */
+static vary_tensor linear_and_add(vary_model *m) {
+    vary_tensor product = alloc_activation(m, m->options->hidden);
+    vary_tensor sum = alloc_activation(m, m->options->hidden);
+    drop(m, &product);
+    return sum;
+}
+
+static void attend(vary_model *m, vary_layer *layer) {
+    uint64_t hidden = m->options->hidden;
+    layer->norm1 = normalise(m, layer->norm1_stats);
+    layer->qkv = alloc_activation(m, 3 * hidden);
+    layer->attention = alloc_activation(m, hidden);
+    layer->attention_sums = alloc_head_sums(m);
+    vary_tensor random = vary_alloc(&m->sink, RANDOM_STATE);
+    layer->middle = linear_and_add(m);
+    drop(m, &random);
+}
+
+static vary_tensor transform(vary_model *m, vary_layer *layer) {
+    uint64_t inner = MLP_FACTOR * m->options->hidden;
+    layer->norm2 = normalise(m, layer->norm2_stats);
+    layer->up = alloc_activation(m, inner);
+    layer->activated = alloc_activation(m, inner);
+    return linear_and_add(m);
+}
+
+static void drop_attention(vary_model *m, vary_layer *layer) {
+    drop(m, &layer->attention_sums);
+    drop(m, &layer->attention);
+    drop(m, &layer->qkv);
+    drop(m, &layer->norm1);
+    drop(m, &layer->norm1_stats[0]);
+    drop(m, &layer->norm1_stats[1]);
+}
+
+static void drop_mlp(vary_model *m, vary_layer *layer) {
+    drop(m, &layer->activated);
+    drop(m, &layer->up);
+    drop(m, &layer->norm2);
+    drop(m, &layer->norm2_stats[0]);
+    drop(m, &layer->norm2_stats[1]);
+}
+
+vary_tensor vary_layer_forward(vary_model *m, vary_layer *layer, bool keep) {
+    attend(m, layer);
+    if (!keep) {
+        drop_attention(m, layer);
+    }
+    vary_tensor output = transform(m, layer);
+    if (!keep) {
+        drop_mlp(m, layer);
+        drop(m, &layer->middle);
+    }
+    return output;
+}
+
+/* ---- Backward ------------------------------------------------------------------------------ */
+
+static void add_gradients(vary_model *m, vary_layer *layer, vary_weight weight, vary_weight bias) {
+    vary_add_gradient(m, &layer->weights[weight]);
+    vary_add_gradient(m, &layer->weights[bias]);
+}
+
+/* Replaces a gradient by the one a step of the backward computes from it. */
+static void backward_into(vary_model *m, vary_tensor *gradient, uint64_t width) {
+    vary_tensor next = alloc_activation(m, width);
+    drop(m, gradient);
+    *gradient = next;
+}
+
+/* The gradient through the norm joins the one that went around it. */
+static vary_tensor norm_backward(vary_model *m, vary_tensor around, vary_tensor *through) {
+    backward_into(m, through, m->options->hidden);
+    vary_tensor sum = alloc_activation(m, m->options->hidden);
+    drop(m, through);
+    drop(m, &around);
+    return sum;
+}
+
+static vary_tensor mlp_backward(vary_model *m, vary_layer *layer, vary_tensor gradient) {
+    uint64_t hidden = m->options->hidden;
+    vary_tensor through = alloc_activation(m, MLP_FACTOR * hidden);
+    add_gradients(m, layer, WEIGHT_DOWN, WEIGHT_DOWN_BIAS);
+    drop(m, &layer->activated);
+    backward_into(m, &through, MLP_FACTOR * hidden);
+    drop(m, &layer->up);
+    backward_into(m, &through, hidden);
+    add_gradients(m, layer, WEIGHT_UP, WEIGHT_UP_BIAS);
+    drop(m, &layer->norm2);
+    add_gradients(m, layer, WEIGHT_NORM2, WEIGHT_NORM2_BIAS);
+    vary_tensor sum = norm_backward(m, gradient, &through);
+    drop_mlp(m, layer);
+    drop(m, &layer->middle);
+    return sum;
+}
+
+/* The gradients of queries are summed in full precision before they are rounded. */
+static void attention_core_backward(vary_model *m, vary_layer *layer, vary_tensor *gradient) {
+    uint64_t hidden = m->options->hidden;
+    vary_tensor row_sums = alloc_head_sums(m);
+    vary_tensor query_sums = alloc_full(m, hidden);
+    backward_into(m, gradient, 3 * hidden);
+    drop(m, &query_sums);
+    drop(m, &row_sums);
+    drop(m, &layer->attention_sums);
+    drop(m, &layer->attention);
+    drop(m, &layer->qkv);
+}
+
+static vary_tensor attention_backward(vary_model *m, vary_layer *layer, vary_tensor gradient) {
+    vary_tensor through = alloc_activation(m, m->options->hidden);
+    add_gradients(m, layer, WEIGHT_PROJECTION, WEIGHT_PROJECTION_BIAS);
+    attention_core_backward(m, layer, &through);
+    backward_into(m, &through, m->options->hidden);
+    add_gradients(m, layer, WEIGHT_QKV, WEIGHT_QKV_BIAS);
+    drop(m, &layer->norm1);
+    add_gradients(m, layer, WEIGHT_NORM1, WEIGHT_NORM1_BIAS);
+    vary_tensor sum = norm_backward(m, gradient, &through);
+    drop_attention(m, layer);
+    return sum;
+}
+
+vary_tensor vary_layer_backward(vary_model *m, vary_layer *layer, vary_tensor gradient) {
+    if (m->options->recompute) {
+        vary_tensor output = vary_layer_forward(m, layer, true);
+        drop(m, &output);
+    }
+    gradient = mlp_backward(m, layer, gradient);
+    gradient = attention_backward(m, layer, gradient);
+    drop(m, &layer->input);
+    return gradient;
+}
+
+/* ---- Loss ---------------------------------------------------------------------------------- */
+
+/* Logits are computed in the model's precision and widened for the softmax. */
+static vary_tensor loss_and_back(vary_model *m) {
+    uint64_t vocab = m->options->vocab;
+    vary_tensor logits = alloc_activation(m, vocab);
+    vary_tensor wide = alloc_full(m, vocab);
+    vary_tensor log_softmax = alloc_full(m, vocab);
+    drop(m, &wide);
+    vary_tensor loss = vary_alloc(&m->sink, FULL_PRECISION);
+    vary_tensor wide_gradient = alloc_full(m, vocab);
+    drop(m, &log_softmax);
+    vary_tensor gradient = alloc_activation(m, vocab);
+    drop(m, &wide_gradient);
+    drop(m, &logits);
+    drop(m, &loss);
+    return gradient;
+}
+
+vary_tensor vary_loss(vary_model *m, vary_tensor output) {
+    vary_tensor stats[2];
+    vary_tensor normed = normalise(m, stats);
+    vary_tensor gradient = loss_and_back(m);
+    vary_add_gradient(m, &m->embedding);
+    backward_into(m, &gradient, m->options->hidden);
+    drop(m, &normed);
+    vary_add_gradient(m, &m->final_norm);
+    vary_add_gradient(m, &m->final_norm_bias);
+    backward_into(m, &gradient, m->options->hidden);
+    drop(m, &stats[0]);
+    drop(m, &stats[1]);
+    drop(m, &output);
+    return gradient;
+}

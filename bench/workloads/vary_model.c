@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/workloads/vary_model.h"
+#include "bench/workloads/vary_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { INDEX_BYTES = 8, WORKSPACE_BYTES = 32 << 20, NORM_BYTES = 4, STATE_BYTES = 4 };
+
+static const uint64_t most_of_anything = (uint64_t)1 << 20;
+
+/* ---- Options ------------------------------------------------------------------------------- */
+
+static bool in_bounds(uint64_t n) {
+    return n >= 1 && n <= most_of_anything;
+}
+
+static bool interval_is_good(vary_interval i) {
+    return in_bounds(i.min) && in_bounds(i.max) && i.min <= i.max;
+}
+
+/* An upper bound, roughly: no sum of sizes may come near 64 bits. */
+static bool is_absurd(const vary_options *o) {
+    double tokens = (double)o->batch.max * (double)o->sequence.max;
+    double hidden = (double)o->hidden;
+    double layer = 12 * hidden * hidden + tokens * (30 * hidden + 4 * (double)o->heads);
+    double ends = (double)o->vocab * (hidden + 3 * tokens);
+    return 24 * ((double)o->layers * layer + ends) > (double)TRACE_MAX_SIZE;
+}
+
+const char *vary_check(const vary_options *o) {
+    if (!in_bounds(o->layers) || !in_bounds(o->hidden) || !in_bounds(o->heads) ||
+        !in_bounds(o->vocab) || !in_bounds(o->steps)) {
+        return "layers, hidden, heads, vocab and steps go from 1 to 1048576";
+    }
+    if (!interval_is_good(o->batch) || !interval_is_good(o->sequence)) {
+        return "batch and seq are MIN:MAX with 1 <= MIN <= MAX <= 1048576";
+    }
+    if (o->hidden % o->heads != 0) {
+        return "hidden must be a multiple of heads";
+    }
+    if (is_absurd(o)) {
+        return "the model is larger than any device";
+    }
+    return NULL;
+}
+
+/* ---- Parameters ---------------------------------------------------------------------------- */
+
+typedef void (*parameter_fn)(vary_model *m, vary_parameter *parameter);
+
+static void for_each_parameter(vary_model *m, parameter_fn visit) {
+    visit(m, &m->embedding);
+    for (uint64_t i = 0; i < m->options->layers; i++) {
+        for (int w = 0; w < N_WEIGHTS; w++) {
+            visit(m, &m->layers[i].weights[w]);
+        }
+    }
+    visit(m, &m->final_norm);
+    visit(m, &m->final_norm_bias);
+}
+
+static void size_layer(vary_layer *layer, uint64_t hidden) {
+    const uint64_t elements[N_WEIGHTS] = {
+        [WEIGHT_NORM1] = hidden,
+        [WEIGHT_NORM1_BIAS] = hidden,
+        [WEIGHT_QKV] = 3 * hidden * hidden,
+        [WEIGHT_QKV_BIAS] = 3 * hidden,
+        [WEIGHT_PROJECTION] = hidden * hidden,
+        [WEIGHT_PROJECTION_BIAS] = hidden,
+        [WEIGHT_NORM2] = hidden,
+        [WEIGHT_NORM2_BIAS] = hidden,
+        [WEIGHT_UP] = 4 * hidden * hidden,
+        [WEIGHT_UP_BIAS] = 4 * hidden,
+        [WEIGHT_DOWN] = 4 * hidden * hidden,
+        [WEIGHT_DOWN_BIAS] = hidden,
+    };
+    for (int w = 0; w < N_WEIGHTS; w++) {
+        layer->weights[w].n_elements = elements[w];
+    }
+}
+
+static void size_parameters(vary_model *m) {
+    m->embedding.n_elements = m->options->vocab * m->options->hidden;
+    m->final_norm.n_elements = m->options->hidden;
+    m->final_norm_bias.n_elements = m->options->hidden;
+    for (uint64_t i = 0; i < m->options->layers; i++) {
+        size_layer(&m->layers[i], m->options->hidden);
+    }
+}
+
+static void alloc_value(vary_model *m, vary_parameter *p) {
+    p->value = vary_alloc(&m->sink, p->n_elements * m->options->element_bytes);
+}
+
+static void alloc_master(vary_model *m, vary_parameter *p) {
+    p->master = vary_alloc(&m->sink, p->n_elements * STATE_BYTES);
+}
+
+static void free_gradient(vary_model *m, vary_parameter *p) {
+    vary_free(&m->sink, &p->gradient);
+}
+
+/* ---- Optimizer ----------------------------------------------------------------------------- */
+
+/* States are made by the first step that needs them, as frameworks do. */
+static void need_state(vary_model *m, vary_parameter *p) {
+    int n_states = m->options->optimizer == VARY_ADAMW ? 2 : 1;
+    for (int i = 0; i < n_states; i++) {
+        if (p->state[i] == 0) {
+            p->state[i] = vary_alloc(&m->sink, p->n_elements * STATE_BYTES);
+        }
+    }
+}
+
+static void alloc_scratch(vary_model *m, vary_parameter *p) {
+    p->scratch = vary_alloc(&m->sink, p->n_elements * STATE_BYTES);
+}
+
+static void alloc_norm(vary_model *m, vary_parameter *p) {
+    p->scratch = vary_alloc(&m->sink, NORM_BYTES);
+}
+
+static void free_scratch(vary_model *m, vary_parameter *p) {
+    vary_free(&m->sink, &p->scratch);
+}
+
+/* One small norm per gradient, then one of all. */
+static void clip_gradients(vary_model *m) {
+    uint64_t n_parameters = m->options->layers * N_WEIGHTS + 3;
+    for_each_parameter(m, alloc_norm);
+    vary_tensor all = vary_alloc(&m->sink, n_parameters * NORM_BYTES);
+    vary_tensor total = vary_alloc(&m->sink, NORM_BYTES);
+    for_each_parameter(m, free_scratch);
+    vary_free(&m->sink, &all);
+    vary_free(&m->sink, &total);
+}
+
+/* The many-tensor form of AdamW holds a denominator as large as the model for a moment. */
+static void optimize(vary_model *m) {
+    clip_gradients(m);
+    for_each_parameter(m, need_state);
+    if (m->options->optimizer == VARY_ADAMW) {
+        for_each_parameter(m, alloc_scratch);
+        for_each_parameter(m, free_scratch);
+    }
+    for_each_parameter(m, free_gradient);
+}
+
+/* ---- Steps --------------------------------------------------------------------------------- */
+
+/* splitmix64: every seed, 0 too, gives a schedule of its own. */
+static uint64_t next_random(uint64_t *state) {
+    *state += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t z = *state;
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static uint64_t draw(uint64_t *state, vary_interval interval) {
+    return interval.min + next_random(state) % (interval.max - interval.min + 1);
+}
+
+static vary_tensor forward(vary_model *m) {
+    vary_tensor output = vary_alloc(&m->sink, vary_activation_bytes(m, m->options->hidden));
+    for (uint64_t i = 0; i < m->options->layers; i++) {
+        m->layers[i].input = output;
+        output = vary_layer_forward(m, &m->layers[i], !m->options->recompute);
+    }
+    return output;
+}
+
+static void backward(vary_model *m, vary_tensor gradient) {
+    for (uint64_t i = m->options->layers; i-- > 0;) {
+        gradient = vary_layer_backward(m, &m->layers[i], gradient);
+    }
+    /* The embedding is tied to the output: its second gradient is added to the first. */
+    vary_tensor second = vary_alloc(&m->sink, m->embedding.n_elements * m->options->element_bytes);
+    vary_free(&m->sink, &gradient);
+    vary_free(&m->sink, &second);
+}
+
+static void run_step(vary_model *m) {
+    uint64_t n_tokens = m->batch * m->sequence;
+    vary_tensor inputs = vary_alloc(&m->sink, n_tokens * INDEX_BYTES);
+    vary_tensor targets = vary_alloc(&m->sink, n_tokens * INDEX_BYTES);
+    backward(m, vary_loss(m, forward(m)));
+    optimize(m);
+    vary_free(&m->sink, &inputs);
+    vary_free(&m->sink, &targets);
+    vary_end_step(&m->sink);
+}
+
+static void run_loop(vary_model *m) {
+    for_each_parameter(m, alloc_value);
+    if (m->options->element_bytes < STATE_BYTES) {
+        for_each_parameter(m, alloc_master);
+    }
+    (void)vary_alloc(&m->sink, WORKSPACE_BYTES); /* of the matrix library, for good */
+    uint64_t random = m->options->seed;
+    for (uint64_t i = 0; i < m->options->steps && m->sink.failure == NULL; i++) {
+        m->batch = draw(&random, m->options->batch);
+        m->sequence = draw(&random, m->options->sequence);
+        run_step(m);
+    }
+}
+
+static const char *finish(vary_model *m, trace *out) {
+    if (m->sink.failure != NULL) {
+        trace_build_drop(&m->sink.builder);
+        return m->sink.failure;
+    }
+    out->path = strdup("varybatch");
+    out->name = strdup("varybatch");
+    const char *failure = trace_build_finish(&m->sink.builder, out);
+    return out->path != NULL && out->name != NULL ? failure : "the host has no memory left";
+}
+
+const char *vary_build(const vary_options *options, FILE *text, trace *out) {
+    const char *failure = vary_check(options);
+    if (failure != NULL) {
+        return failure;
+    }
+    vary_model m = {.options = options, .sink = {.text = text}};
+    m.layers = calloc((size_t)options->layers, sizeof(*m.layers));
+    if (m.layers == NULL) {
+        return "the host has no memory left";
+    }
+    size_parameters(&m);
+    run_loop(&m);
+    failure = finish(&m, out);
+    free(m.layers);
+    return failure;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of the synthetic training loop; see vary_model.h. */
+#ifndef DUCTILE_BENCH_WORKLOADS_VARY_PARTS_H
+#define DUCTILE_BENCH_WORKLOADS_VARY_PARTS_H
+
+#include "bench/trace/trace_build.h"
+#include "bench/workloads/vary_model.h"
+
+/* ---- Where events go ----------------------------------------------------------------------- */
+
+/* A tensor in memory; 0 is none. */
+typedef uint32_t vary_tensor;
+
+/* After the first failure everything is ignored, so that the model reads as straight code. */
+typedef struct vary_sink {
+    trace_builder builder;
+    FILE *text; /* NULL: none */
+    const char *failure;
+} vary_sink;
+
+vary_tensor vary_alloc(vary_sink *sink, uint64_t bytes);
+void vary_free(vary_sink *sink, vary_tensor *tensor); /* and sets it to none; none is fine */
+void vary_end_step(vary_sink *sink);
+
+/* ---- The model ----------------------------------------------------------------------------- */
+
+/* The trained tensors of a layer, in the order a framework creates them. */
+typedef enum vary_weight {
+    WEIGHT_NORM1,
+    WEIGHT_NORM1_BIAS,
+    WEIGHT_QKV,
+    WEIGHT_QKV_BIAS,
+    WEIGHT_PROJECTION,
+    WEIGHT_PROJECTION_BIAS,
+    WEIGHT_NORM2,
+    WEIGHT_NORM2_BIAS,
+    WEIGHT_UP,
+    WEIGHT_UP_BIAS,
+    WEIGHT_DOWN,
+    WEIGHT_DOWN_BIAS,
+    N_WEIGHTS
+} vary_weight;
+
+/* One trained tensor and what belongs to it. */
+typedef struct vary_parameter {
+    uint64_t n_elements;
+    vary_tensor value;
+    vary_tensor gradient; /* from its backward to the end of the step  */
+    vary_tensor master;   /* a 4-byte copy of a 2-byte weight           */
+    vary_tensor state[2]; /* of the optimizer, from the first step on   */
+    vary_tensor scratch;  /* during the optimizer's step                */
+} vary_parameter;
+
+/* What a layer keeps from forward to backward. `input` belongs to the layer below, or to the
+ * embedding, until its backward. */
+typedef struct vary_layer {
+    vary_parameter weights[N_WEIGHTS];
+    vary_tensor input;
+    vary_tensor norm1;
+    vary_tensor norm1_stats[2];
+    vary_tensor qkv;
+    vary_tensor attention;
+    vary_tensor attention_sums;
+    vary_tensor middle; /* input of the second half */
+    vary_tensor norm2;
+    vary_tensor norm2_stats[2];
+    vary_tensor up;
+    vary_tensor activated;
+} vary_layer;
+
+/* The embedding, tied to the output, and the last norm are parameters of the whole. */
+typedef struct vary_model {
+    const vary_options *options;
+    vary_sink sink;
+    vary_layer *layers;
+    vary_parameter embedding;
+    vary_parameter final_norm;
+    vary_parameter final_norm_bias;
+    uint64_t batch; /* of the step under way */
+    uint64_t sequence;
+} vary_model;
+
+/* Bytes of a tensor of `width` elements per token of the step. */
+uint64_t vary_activation_bytes(const vary_model *m, uint64_t width);
+void vary_add_gradient(vary_model *m, vary_parameter *parameter);
+
+/* Runs a layer on its input; returns its output. `keep`: for the backward. */
+vary_tensor vary_layer_forward(vary_model *m, vary_layer *layer, bool keep);
+/* Takes the gradient of the output, returns that of the input, and drops what was kept. */
+vary_tensor vary_layer_backward(vary_model *m, vary_layer *layer, vary_tensor gradient);
+/* The last norm, the logits, the loss and back: takes the last layer's output, returns its
+ * gradient. */
+vary_tensor vary_loss(vary_model *m, vary_tensor output);
+
+#endif

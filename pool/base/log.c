@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/base/log.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { MAX_LINE = 512 };
+
+void dpool_log(const ductile_allocator *a, ductile_log_level level, const char *format, ...) {
+    if (a->options.log == NULL) {
+        return;
+    }
+    char line[MAX_LINE];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    a->options.log(a->options.log_user, level, line);
+}
+
+/* ---- Driver failures ----------------------------------------------------------------------- */
+
+typedef struct failure {
+    bool happened;
+    dvmm_call call;
+    int code;
+    uint64_t size;
+} failure;
+
+static _Thread_local failure first_failure;
+
+void dpool_note_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)user;
+    (void)address;
+    if (!first_failure.happened) {
+        first_failure = (failure){true, call, code, size};
+    }
+}
+
+void dpool_forget_failure(void) {
+    first_failure.happened = false;
+}
+
+void dpool_log_losses(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    uint64_t lost = a->counts.lost - a->lost_reported;
+    a->lost_reported = a->counts.lost;
+    dti_lock_open(&a->hot);
+    if (lost != 0) {
+        dpool_log(a, DUCTILE_LOG_WARNING,
+                  "%" PRIu64 " bytes are lost: the driver would not undo (%s: %s)", lost,
+                  first_failure.happened ? dvmm_call_name(first_failure.call) : "earlier call",
+                  first_failure.happened ? dvmm_code_name(first_failure.code) : "unknown");
+    }
+}
+
+/* ---- Refused requests ---------------------------------------------------------------------- */
+
+/* The thread's latest refusal is this one. */
+static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
+    ductile_oom_report r = {.struct_size = sizeof r};
+    if (ductile_get_oom_report(a, &r) != DUCTILE_OK) {
+        return;
+    }
+    dpool_log(a, DUCTILE_LOG_WARNING,
+              "out of memory: %" PRIu64 " bytes asked for, %" PRIu64
+              " missing; of a limit of %" PRIu64 ", %" PRIu64 " are held: %" PRIu64
+              " live, %" PRIu64 " free, %" PRIu64 " waiting for other streams, %" PRIu64
+              " lost to driver failures; the device has %" PRIu64
+              " free (ductile_get_oom_report says what would help)",
+              requested, r.missing_bytes, r.limit_bytes, r.held_bytes, r.live_bytes, r.free_bytes,
+              r.pending_bytes, r.quarantined_bytes, r.device_free_bytes);
+}
+
+void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t requested) {
+    if (a->options.log == NULL) {
+        return;
+    }
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        log_out_of_memory(a, requested);
+        return;
+    }
+    if (first_failure.happened) {
+        dpool_log(a, DUCTILE_LOG_ERROR,
+                  "allocation of %" PRIu64 " bytes refused: %s: driver call %s of %" PRIu64
+                  " bytes answered %s (%d)",
+                  requested, ductile_status_name(status), dvmm_call_name(first_failure.call),
+                  first_failure.size, dvmm_code_name(first_failure.code), first_failure.code);
+    } else {
+        dpool_log(a, DUCTILE_LOG_ERROR, "allocation of %" PRIu64 " bytes refused: %s", requested,
+                  ductile_status_name(status));
+    }
+}

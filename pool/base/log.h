@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines for the caller's log callback. No lock may be held: the callback may call back. */
+#ifndef DUCTILE_POOL_BASE_LOG_H
+#define DUCTILE_POOL_BASE_LOG_H
+
+#include "pool/blocks/arena.h"
+
+void dpool_log(const ductile_allocator *a, ductile_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Remembers, for this thread, the first driver call that failed since dpool_forget_failure: the
+ * driver's trace callback. */
+void dpool_note_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
+void dpool_forget_failure(void);
+
+/* Says how much memory was newly lost to failed undos, if any. */
+void dpool_log_losses(ductile_allocator *a);
+
+/* A request was refused: what was asked, what is held by whom, the driver's last code. */
+void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t requested);
+
+#endif

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/base/options.h"
+
+#include "vmm/base/align.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The table ----------------------------------------------------------------------------- */
+
+typedef enum kind { SIZE, FRACTION, DIVISIONS, NUMBER, LEVEL, SWITCH, SWITCH_OFF, CHOICE } kind;
+
+typedef struct choice {
+    const char *name;
+    int value;
+} choice;
+
+typedef struct key {
+    const char *name;
+    kind kind;
+    size_t offset;
+    const choice *choices; /* CHOICE: ends with a NULL name */
+} key;
+
+static const choice drivers[] = {
+    {"cuda", DUCTILE_DRIVER_CUDA}, {"virtual", DUCTILE_DRIVER_VIRTUAL}, {NULL, 0}};
+static const choice recycles[] = {{"ready", DUCTILE_RECYCLE_READY},
+                                  {"eager", DUCTILE_RECYCLE_EAGER},
+                                  {"pressure", DUCTILE_RECYCLE_PRESSURE},
+                                  {"never", DUCTILE_RECYCLE_NEVER},
+                                  {NULL, 0}};
+static const choice records[] = {
+    {"poll", DUCTILE_RECORD_POLL}, {"wait", DUCTILE_RECORD_WAIT}, {NULL, 0}};
+static const choice crossings[] = {{"done", DUCTILE_CROSS_STREAM_DONE},
+                                   {"off", DUCTILE_CROSS_STREAM_OFF},
+                                   {"wait", DUCTILE_CROSS_STREAM_WAIT},
+                                   {NULL, 0}};
+static const choice shares[] = {{"none", 0}, {"fd", 1}, {"fabric", 8}, {NULL, 0}};
+
+#define FIELD(name) offsetof(ductile_options, name)
+
+static const key keys[] = {
+    {"driver", CHOICE, FIELD(driver), drivers},
+    {"device", NUMBER, FIELD(device), NULL},
+    {"limit_bytes", SIZE, FIELD(limit_bytes), NULL},
+    {"per_process_memory_fraction", FRACTION, FIELD(per_process_memory_fraction), NULL},
+    {"soft_limit_bytes", SIZE, FIELD(soft_limit_bytes), NULL},
+    {"handle_bytes", SIZE, FIELD(handle_bytes), NULL},
+    {"max_handle_bytes", SIZE, FIELD(max_handle_bytes), NULL},
+    {"recycle", CHOICE, FIELD(recycle), recycles},
+    {"heal", SWITCH_OFF, FIELD(heal_off), NULL},
+    {"range_bytes", SIZE, FIELD(range_bytes), NULL},
+    {"address_budget_bytes", SIZE, FIELD(address_budget_bytes), NULL},
+    {"record_stream", CHOICE, FIELD(record_stream), records},
+    {"cross_stream_reuse", CHOICE, FIELD(cross_stream_reuse), crossings},
+    {"retain_bytes", SIZE, FIELD(retain_bytes), NULL},
+    {"garbage_collection_threshold", FRACTION, FIELD(garbage_collection_threshold), NULL},
+    {"roundup_power2_divisions", DIVISIONS, FIELD(roundup_power2_divisions), NULL},
+    {"max_split_size_mb", SIZE, FIELD(max_split_size_mb), NULL},
+    {"caching", SWITCH_OFF, FIELD(caching_off), NULL},
+    {"zero", SWITCH, FIELD(zero), NULL},
+    {"shareable", CHOICE, FIELD(shareable), shares},
+    {"rdma", SWITCH, FIELD(rdma), NULL},
+    {"check", LEVEL, FIELD(check), NULL},
+};
+
+enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };
+
+_Static_assert(sizeof(ductile_recycle) == sizeof(int), "choices are written as int");
+
+static const key *find_key(const char *name) {
+    for (size_t i = 0; i < N_KEYS; i++) {
+        if (strcmp(keys[i].name, name) == 0) {
+            return &keys[i];
+        }
+    }
+    return NULL;
+}
+
+static void *field_of(ductile_options *o, const key *k) {
+    return (char *)o + k->offset;
+}
+
+static const void *const_field_of(const ductile_options *o, const key *k) {
+    return (const char *)o + k->offset;
+}
+
+__attribute__((format(printf, 3, 4))) static ductile_status refuse(char *message, size_t size,
+                                                                   const char *format, ...) {
+    if (message != NULL && size > 0) {
+        va_list args;
+        va_start(args, format);
+        (void)vsnprintf(message, size, format, args);
+        va_end(args);
+    }
+    return DUCTILE_ERR_INVALID_ARGUMENT;
+}
+
+/* ---- Text in ------------------------------------------------------------------------------- */
+
+static bool parse_size(const char *text, uint64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    if (!isdigit((unsigned char)text[0])) {
+        return false;
+    }
+    uint64_t n = strtoull(text, &end, 10);
+    static const char units[] = "KMGT";
+    const char *unit = *end != '\0' ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    unsigned shift = 0;
+    if (unit != NULL) {
+        shift = 10 * (unsigned)(unit - units + 1);
+        end++;
+    }
+    if (errno != 0 || *end != '\0' || n > (UINT64_MAX >> shift)) {
+        return false;
+    }
+    *out = n << shift;
+    return true;
+}
+
+static bool parse_fraction(const char *text, double *out) {
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= 0 && value <= 1)) {
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+static bool parse_int(const char *text, uint64_t most, int *out) {
+    uint64_t n = 0;
+    if (!parse_size(text, &n) || n > most) {
+        return false;
+    }
+    *out = (int)n;
+    return true;
+}
+
+static bool parse_switch(const char *text, bool inverted, int *out) {
+    bool on = strcmp(text, "on") == 0;
+    if (!on && strcmp(text, "off") != 0) {
+        return false;
+    }
+    *out = on != inverted;
+    return true;
+}
+
+static bool parse_choice(const char *text, const choice *choices, int *out) {
+    for (; choices->name != NULL; choices++) {
+        if (strcmp(choices->name, text) == 0) {
+            *out = choices->value;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_divisions(const char *text, uint32_t *out) {
+    uint64_t n = 0;
+    if (!parse_size(text, &n) || n > UINT32_MAX || (n != 0 && !dti_is_power_of_two(n))) {
+        return false;
+    }
+    *out = (uint32_t)n;
+    return true;
+}
+
+static bool parse_value(const key *k, const char *text, void *field) {
+    switch (k->kind) {
+    case SIZE:
+        return parse_size(text, field);
+    case FRACTION:
+        return parse_fraction(text, field);
+    case DIVISIONS:
+        return parse_divisions(text, field);
+    case NUMBER:
+        return parse_int(text, INT32_MAX, field);
+    case LEVEL:
+        return parse_int(text, MAX_CHECK, field);
+    case SWITCH:
+        return parse_switch(text, false, field);
+    case SWITCH_OFF:
+        return parse_switch(text, true, field);
+    case CHOICE:
+        return parse_choice(text, k->choices, field);
+    }
+    return false;
+}
+
+static const char *what_is_wanted(const key *k) {
+    switch (k->kind) {
+    case SIZE:
+        return "a size such as 512M or 40G";
+    case FRACTION:
+        return "a number from 0 to 1";
+    case DIVISIONS:
+        return "a power of two, or 0 for off";
+    case NUMBER:
+        return "a number";
+    case LEVEL:
+        return "0, 1, 2 or 3";
+    case SWITCH:
+    case SWITCH_OFF:
+        return "on or off";
+    case CHOICE:
+        return "one of its choices";
+    }
+    return "";
+}
+
+ductile_status ductile_options_set(ductile_options *o, const char *name, const char *value,
+                                   char *message, size_t size) {
+    if (o == NULL || name == NULL || value == NULL) {
+        return refuse(message, size, "no options, key or value given");
+    }
+    const key *k = find_key(name);
+    if (k == NULL) {
+        return refuse(message, size, "unknown option '%s'", name);
+    }
+    if (!parse_value(k, value, field_of(o, k))) {
+        return refuse(message, size, "option '%s' takes %s, not '%s'", name, what_is_wanted(k),
+                      value);
+    }
+    return DUCTILE_OK;
+}
+
+/* Copies text up to `end`, without blanks around it. False when it does not fit. */
+static bool copy_token(char *to, const char *text, const char *end) {
+    while (text < end && isspace((unsigned char)*text)) {
+        text++;
+    }
+    while (end > text && isspace((unsigned char)end[-1])) {
+        end--;
+    }
+    size_t length = (size_t)(end - text);
+    if (length >= MAX_TOKEN) {
+        return false;
+    }
+    memcpy(to, text, length);
+    to[length] = '\0';
+    return true;
+}
+
+static ductile_status parse_pair(ductile_options *o, const char *text, const char *end,
+                                 char *message, size_t size) {
+    char name[MAX_TOKEN];
+    char value[MAX_TOKEN];
+    const char *colon = memchr(text, ':', (size_t)(end - text));
+    if (colon == NULL || !copy_token(name, text, colon) || !copy_token(value, colon + 1, end)) {
+        return refuse(message, size, "'%.*s' is not key:value",
+                      (int)dti_min((uint64_t)(end - text), 60), text);
+    }
+    return ductile_options_set(o, name, value, message, size);
+}
+
+ductile_status ductile_options_parse(ductile_options *o, const char *text, char *message,
+                                     size_t size) {
+    if (o == NULL || text == NULL) {
+        return refuse(message, size, "no options or text given");
+    }
+    ductile_options changed = *o;
+    while (*text != '\0') {
+        const char *end = text + strcspn(text, ",");
+        ductile_status status = parse_pair(&changed, text, end, message, size);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        text = *end == ',' ? end + 1 : end;
+    }
+    *o = changed;
+    return DUCTILE_OK;
+}
+
+/* ---- Text out ------------------------------------------------------------------------------ */
+
+static const char *choice_name(const choice *choices, int value) {
+    while (choices->name != NULL && choices->value != value) {
+        choices++;
+    }
+    return choices->name != NULL ? choices->name : "?";
+}
+
+static int int_at(const void *field) {
+    int value;
+    memcpy(&value, field, sizeof value);
+    return value;
+}
+
+static void format_value(const key *k, const void *field, char *text, size_t size) {
+    switch (k->kind) {
+    case SIZE:
+        (void)snprintf(text, size, "%llu", (unsigned long long)*(const uint64_t *)field);
+        break;
+    case FRACTION:
+        (void)snprintf(text, size, "%.17g", *(const double *)field);
+        break;
+    case DIVISIONS:
+        (void)snprintf(text, size, "%u", (unsigned)*(const uint32_t *)field);
+        break;
+    case NUMBER:
+    case LEVEL:
+        (void)snprintf(text, size, "%d", int_at(field));
+        break;
+    case SWITCH:
+    case SWITCH_OFF:
+        (void)snprintf(text, size, "%s",
+                       (int_at(field) != 0) != (k->kind == SWITCH_OFF) ? "on" : "off");
+        break;
+    case CHOICE:
+        (void)snprintf(text, size, "%s", choice_name(k->choices, int_at(field)));
+        break;
+    }
+}
+
+size_t ductile_options_format(const ductile_options *o, char *buffer, size_t size) {
+    size_t length = 0;
+    if (size > 0) {
+        buffer[0] = '\0';
+    }
+    for (size_t i = 0; i < N_KEYS; i++) {
+        char value[MAX_TOKEN];
+        format_value(&keys[i], const_field_of(o, &keys[i]), value, sizeof value);
+        size_t at = length < size ? length : size;
+        int n = snprintf(size > 0 ? buffer + at : NULL, size - at, "%s%s:%s", i > 0 ? "," : "",
+                         keys[i].name, value);
+        length += n > 0 ? (size_t)n : 0;
+    }
+    return length;
+}
+
+/* ---- Defaults and checks ------------------------------------------------------------------- */
+
+static const ductile_options defaults = {
+    .struct_size = sizeof(ductile_options),
+    .address_budget_bytes = 64 * DTI_TIB,
+};
+
+void ductile_options_init(ductile_options *o) {
+    *o = defaults;
+}
+
+static bool is_zero(const unsigned char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A caller built with an older header gives fewer fields: the others keep their defaults. One with
+ * a newer header may give more, as long as they say nothing. */
+static ductile_status take_given(const ductile_options *given, ductile_options *out, char *message,
+                                 size_t size) {
+    *out = defaults;
+    if (given == NULL) {
+        return DUCTILE_OK;
+    }
+    size_t theirs = given->struct_size;
+    if (theirs < sizeof given->struct_size) {
+        return refuse(message, size, "options without a size: call ductile_options_init first");
+    }
+    if (theirs > sizeof *given &&
+        !is_zero((const unsigned char *)given + sizeof *given, theirs - sizeof *given)) {
+        (void)refuse(message, size, "options that this version does not know are set");
+        return DUCTILE_ERR_UNSUPPORTED;
+    }
+    memcpy(out, given, dti_min(theirs, sizeof *given));
+    out->struct_size = sizeof *out;
+    if (out->address_budget_bytes == 0) {
+        out->address_budget_bytes = defaults.address_budget_bytes;
+    }
+    return DUCTILE_OK;
+}
+
+static bool is_choice(const choice *choices, int value) {
+    return choice_name(choices, value)[0] != '?';
+}
+
+static ductile_status check_values(const ductile_options *o, char *message, size_t size) {
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const key *k = &keys[i];
+        if (k->kind == CHOICE && !is_choice(k->choices, int_at(const_field_of(o, k)))) {
+            return refuse(message, size, "option '%s' has no such value", k->name);
+        }
+    }
+    if (!(o->per_process_memory_fraction >= 0 && o->per_process_memory_fraction <= 1)) {
+        return refuse(message, size, "per_process_memory_fraction must be from 0 to 1");
+    }
+    if (!(o->garbage_collection_threshold >= 0 && o->garbage_collection_threshold < 1)) {
+        return refuse(message, size, "garbage_collection_threshold must be at least 0, below 1");
+    }
+    if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
+        return refuse(message, size, "roundup_power2_divisions must be a power of two");
+    }
+    if (o->device < 0 || o->check < 0 || o->check > MAX_CHECK) {
+        return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");
+    }
+    return DUCTILE_OK;
+}
+
+ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
+                                     char *message, size_t size) {
+    ductile_status status = take_given(given, out, message, size);
+    const char *environment = getenv("DUCTILE_CONF");
+    if (status == DUCTILE_OK && environment != NULL) {
+        status = ductile_options_parse(out, environment, message, size);
+    }
+    if (status == DUCTILE_OK) {
+        status = check_values(out, message, size);
+    }
+    return status;
+}

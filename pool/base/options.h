@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options: one table of keys for defaults, text in and text out. */
+#ifndef DUCTILE_POOL_BASE_OPTIONS_H
+#define DUCTILE_POOL_BASE_OPTIONS_H
+
+#include <ductile.h>
+
+/* Copies what the caller set over the defaults, applies DUCTILE_CONF, checks every value.
+ * ERR_INVALID_ARGUMENT or ERR_UNSUPPORTED, with one line in message. */
+ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
+                                     char *message, size_t message_size);
+
+#endif

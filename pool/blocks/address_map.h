@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the address of a LIVE block to the block: an open hash table of one word per slot.
+ *
+ *     [ 16 bits of the hash | block pointer (64-byte aligned) | 6 bits: distance from home ]
+ *
+ * The hash bits spare nearly all looks at blocks that are not the one sought, the distance lets a
+ * removal shift its followers back without looking at them at all.
+ *
+ * Guarded by the hot lock. Only dpool_map_grow_with takes memory, made without any lock.
+ */
+#ifndef DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
+#define DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
+
+#include "pool/blocks/block.h"
+
+typedef struct dpool_map {
+    uint64_t *slots;
+    unsigned shift; /* of a hash, to its home */
+    uint64_t mask;
+    uint64_t count;
+    uint64_t max_count; /* at most this many, so that probes stay short; 0: one became too long,
+                           grow before the next insert */
+} dpool_map;
+
+/* True when an insert cannot fail. The last place is left to the holder of the slow lock, so that
+ * its plan, made earlier, always finds one. */
+static inline bool dpool_map_has_room(const dpool_map *map) {
+    return map->count + 1 < map->max_count;
+}
+
+/* How many slots (a power of two) the next table needs. */
+uint64_t dpool_map_next_capacity(const dpool_map *map);
+
+/* Moves to a larger table, zeroed, of dpool_map_next_capacity slots. Returns the old one, to free
+ * without the lock. */
+uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity);
+
+/* Pre: dpool_map_has_room; the slow path needs it only when it makes its plan. */
+void dpool_map_insert(dpool_map *map, dpool_block *b);
+
+/* The live block that starts at addr; NULL when there is none. */
+dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr);
+
+/* Visits every block: starts with *cursor 0; NULL at the end. Linear in the table. */
+dpool_block *dpool_map_next(const dpool_map *map, uint64_t *cursor);
+
+/* Finds and removes. */
+dpool_block *dpool_map_take(dpool_map *map, ductile_addr addr);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks: spans of a segment that tile it, in address order.
+ *
+ *     state        memory behind it           is in
+ *     LIVE         yes                        the address map
+ *     FREE         yes                        the arena's free index
+ *     PENDING      yes                        the arena's pending list
+ *     GAP          no                         the arena's gap list
+ *     BUSY         as before it became busy   the plan of the holder of the slow lock
+ *     RETIRING     old address of a handle    the arena's retire queue
+ *     QUARANTINED  unusable                   nothing
+ *     PAUSED       none for now, see pause.h  the address map
+ *
+ * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
+ * Two neighbours are never both FREE, nor both GAP.
+ * Guarded by the hot lock; a BUSY or RETIRING block is changed by the slow lock's holder only, but
+ * for the epoch of a BUSY one, which a wait may raise (wait_map.h).
+ */
+#ifndef DUCTILE_POOL_BLOCKS_BLOCK_H
+#define DUCTILE_POOL_BLOCKS_BLOCK_H
+
+#include <ductile.h>
+
+#include <stdbool.h>
+
+typedef enum dpool_state {
+    DPOOL_LIVE = DUCTILE_BLOCK_LIVE,
+    DPOOL_FREE = DUCTILE_BLOCK_FREE,
+    DPOOL_PENDING = DUCTILE_BLOCK_PENDING,
+    DPOOL_BUSY = DUCTILE_BLOCK_BUSY,
+    DPOOL_GAP = DUCTILE_BLOCK_GAP,
+    DPOOL_RETIRING = DUCTILE_BLOCK_RETIRING,
+    DPOOL_QUARANTINED = DUCTILE_BLOCK_QUARANTINED,
+    DPOOL_PAUSED = DUCTILE_BLOCK_PAUSED
+} dpool_state;
+
+typedef struct dpool_block {
+    ductile_addr addr;
+    uint64_t size;            /* bytes, a multiple of 512 */
+    struct dpool_block *prev; /* neighbours by address, same segment; NULL at its ends */
+    struct dpool_block *next;
+    struct dpool_region *region;
+    union {
+        struct { /* LIVE, PENDING, PAUSED */
+            uint64_t requested;
+            struct dpool_use *uses; /* recorded streams; NULL for none */
+        };
+        struct { /* FREE, in a tree of the index: children */
+            struct dpool_block *left;
+            struct dpool_block *right;
+        };
+        uint64_t slot; /* FREE, in the front of the index: where */
+        struct {       /* GAP, BUSY, RETIRING: links of the list it is in */
+            struct dpool_block *list_prev;
+            struct dpool_block *list_next;
+        };
+    };
+    union {
+        struct {
+            uint64_t epoch : 44;    /* FREE: the arena's allocation count when it was freed, see
+                                       arena.h; 2^44 are five years of 100,000 a second */
+            uint64_t priority : 16; /* FREE, in a tree of the index: its place */
+            uint64_t state : 4;     /* dpool_state */
+        };
+        uint64_t marks; /* all of them: a part that is read with another width than it was just
+                           written waits for the cache */
+    };
+} dpool_block;
+
+_Static_assert(sizeof(dpool_block) == 64, "a block is one cache line");
+
+/*
+ * Nodes of blocks, in chunks. Taking one from an empty store fails: slow paths reserve what they
+ * and the next hits need, so that no hit calls the system.
+ */
+typedef struct dpool_nodes {
+    dpool_block *spare; /* linked by next */
+    uint64_t n_spare;
+    uint64_t host_bytes;
+    struct dpool_node_chunk *chunks;
+} dpool_nodes;
+
+/* A chunk of spare nodes made without any lock; NULL when the host has no memory. */
+struct dpool_node_chunk *dpool_nodes_make_chunk(void);
+void dpool_nodes_add_chunk(dpool_nodes *nodes, struct dpool_node_chunk *chunk);
+void dpool_nodes_fini(dpool_nodes *nodes);
+
+static inline dpool_block *dpool_node_take(dpool_nodes *nodes) {
+    dpool_block *b = nodes->spare;
+    nodes->spare = b->next;
+    nodes->n_spare--;
+    return b;
+}
+
+static inline void dpool_node_give(dpool_nodes *nodes, dpool_block *b) {
+    b->next = nodes->spare;
+    nodes->spare = b;
+    nodes->n_spare++;
+}
+
+static inline ductile_addr dpool_end(const dpool_block *b) {
+    return b->addr + b->size;
+}
+
+/* The order of best fit. */
+static inline bool dpool_comes_before(const dpool_block *a, const dpool_block *b) {
+    return a->size != b->size ? a->size < b->size : a->addr < b->addr;
+}
+
+static inline void dpool_set_epoch(dpool_block *b, uint64_t epoch) {
+    b->epoch = epoch & (((uint64_t)1 << 44) - 1);
+}
+
+/*
+ * Cuts a block after `size` bytes. The rest becomes a block of its own, of the same state and
+ * epoch, in no index or list. Pre: 0 < size < b->size; a spare node; b in no index or list, or in
+ * one that does not depend on its size.
+ */
+dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size);
+
+/* Cuts at addr if it lies inside the block. Returns the part from addr on, or the block itself. */
+dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr);
+
+/* Makes b one with its next neighbour, whose node is given back. The later epoch stays.
+ * Pre: neither is in an index or list that depends on size; the next one is in none at all. */
+void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The free index of an arena: exact best fit, that is the smallest FREE block that is large
+ * enough, the lowest address among equals.
+ *
+ * Bins by size (size_class.h) with bitmaps above them; each bin is a treap ordered by (size,
+ * address), whose priorities are hashes of the address. Nearly all bins hold a handful of blocks,
+ * where a treap is as quick as a list; unlike a list it stays quick with 100,000 blocks of one
+ * size. A red-black tree needs parent links, which would not fit the block's cache line.
+ *
+ * Before the bins stand a few slots for the blocks that became free last (free_front.h); what is
+ * pushed out of them goes to the bins. They are part of the index in every respect: a search
+ * compares the best of both.
+ *
+ * Guarded by the hot lock. No call allocates memory.
+ */
+#ifndef DUCTILE_POOL_BLOCKS_FREE_INDEX_H
+#define DUCTILE_POOL_BLOCKS_FREE_INDEX_H
+
+#include "pool/blocks/free_front.h"
+#include "pool/blocks/size_class.h"
+
+enum { DPOOL_BIN_WORDS = DPOOL_BINS / 64 + 1 }; /* one more, always 0: behind the last bin */
+
+_Static_assert(DPOOL_BIN_WORDS < 64, "one summary word covers all bins");
+
+typedef struct dpool_free_index {
+    dpool_front front;
+    uint64_t summary; /* bit w: words[w] is not 0 */
+    uint64_t n_binned;
+    uint64_t words[DPOOL_BIN_WORDS];
+    dpool_block *bins[DPOOL_BINS];
+} dpool_free_index;
+
+void dpool_bins_insert(dpool_free_index *index, dpool_block *b);
+void dpool_bins_remove(dpool_free_index *index, dpool_block *b);
+
+/* The first bin from `bin` on that holds a block; DPOOL_BINS when there is none. */
+static inline unsigned dpool_bins_next(const dpool_free_index *index, unsigned bin) {
+    unsigned w = bin / 64;
+    uint64_t word = index->words[w] >> bin % 64;
+    if (word != 0) {
+        return bin + (unsigned)__builtin_ctzll(word);
+    }
+    uint64_t later = index->summary >> w >> 1;
+    if (later == 0) {
+        return DPOOL_BINS;
+    }
+    w += 1 + (unsigned)__builtin_ctzll(later);
+    return w * 64 + (unsigned)__builtin_ctzll(index->words[w]);
+}
+
+/* The better fit of the bins' best and the rival (NULL: none), which has the size at least. */
+dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival);
+
+/* Takes a slot of a full front. */
+unsigned dpool_index_make_slot(dpool_free_index *index);
+
+static inline uint64_t dpool_index_count(const dpool_free_index *index) {
+    return index->n_binned + (uint64_t)__builtin_popcount(index->front.used);
+}
+
+/* The best fit, left in the index; NULL when no block is large enough. */
+static inline dpool_block *dpool_index_best(const dpool_free_index *index, uint64_t size) {
+    const dpool_front *front = &index->front;
+    unsigned class = dpool_class(size);
+    dpool_block *b = dpool_front_best(front, class, size);
+    unsigned last = b != NULL ? front->classes[b->slot] >> DPOOL_BIN_LOG2 : DPOOL_BINS - 1;
+    bool may_bins_win = dpool_bins_next(index, class >> DPOOL_BIN_LOG2) <= last;
+    return __builtin_expect(may_bins_win, 0) ? dpool_bins_best(index, size, b) : b;
+}
+
+/*
+ * A block that gives its place to another (the rest of it, or what it was merged with) leaves the
+ * index, changes, and the other enters at the slot that it kept: DPOOL_NO_SLOT if it had none.
+ */
+static inline unsigned dpool_index_leave(dpool_free_index *index, dpool_block *b) {
+    unsigned slot = dpool_front_slot(&index->front, b);
+    if (__builtin_expect(slot == DPOOL_NO_SLOT, 0)) {
+        dpool_bins_remove(index, b);
+    }
+    return slot;
+}
+
+/* Nobody takes the place that was left. */
+static inline void dpool_index_close(dpool_free_index *index, unsigned slot) {
+    if (slot != DPOOL_NO_SLOT) {
+        dpool_front_empty(&index->front, slot);
+    }
+}
+
+static inline void dpool_index_enter(dpool_free_index *index, unsigned slot, dpool_block *b) {
+    if (slot == DPOOL_NO_SLOT) {
+        slot = dpool_front_is_full(&index->front) ? dpool_index_make_slot(index)
+                                                  : dpool_front_take(&index->front);
+    }
+    dpool_front_put(&index->front, slot, b);
+}
+
+static inline void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
+    dpool_index_enter(index, DPOOL_NO_SLOT, b);
+}
+
+static inline void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
+    dpool_index_close(index, dpool_index_leave(index, b));
+}
+
+/*
+ * The next block downwards in size: the largest with (size, address) below the given one, or the
+ * largest of all when before is NULL. NULL at the end. Logarithmic.
+ */
+dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block *before);
+
+/* True when the index holds exactly this block. */
+bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b);
+
+/* Are the trees in order, and bins, bitmaps and count one with them? Linear (invariant A8). */
+bool dpool_index_check(const dpool_free_index *index);
+
+#endif

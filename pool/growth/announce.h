@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Telling the user's map callbacks where memory is mapped, and where it is about to leave. No lock
+ * is held while one runs, and yet memory must not be handed out before it was announced, nor moved
+ * or unmapped before it was said to leave (M1). So whatever is announced belongs to the announcing
+ * thread alone: the BUSY blocks of its plan or its trim, which nobody else finds; a pool it has
+ * claimed; an import whose address nobody knows yet, or any more. The slow lock is opened for the
+ * callbacks and taken again:
+ *
+ *     plan           donors, window -> BUSY       both locks
+ *     LEAVING        the donors                   none
+ *     execute        marker, map                  slow
+ *     MAPPED         the window, unused donors;   none
+ *                    after a failure the donors
+ *     publish        BUSY -> LIVE, RETIRING       both
+ *
+ * Meanwhile other threads may plan and trim: the plan is taken out of the allocator (another one is
+ * made for them) and so is the cap of its request. `n_announcing` counts who has opened the lock in
+ * the middle: then blocks are BUSY, so that ductile_check looks away, and pausing a pool, whose
+ * memory such a plan may be moving, waits.
+ *
+ * An address that has been left stays mapped for a while (RETIRING), and then goes silently.
+ */
+#ifndef DUCTILE_POOL_GROWTH_ANNOUNCE_H
+#define DUCTILE_POOL_GROWTH_ANNOUNCE_H
+
+#include "pool/growth/plan.h"
+#include "pool/pools/pools.h"
+
+#include <ductile_share.h>
+
+/* Is anybody to be told? Asked where memory is mapped or unmapped only. */
+static inline bool dpool_announces(const ductile_allocator *a) {
+    return atomic_load_explicit(&a->map_callbacks.has_any, memory_order_relaxed);
+}
+
+/* Around the execution of the allocator's plan. Slow lock held before and after. */
+void dpool_announce_plan_begin(ductile_allocator *a);
+void dpool_announce_plan_end(ductile_allocator *a, bool is_done);
+
+/* A BUSY block is about to be unmapped. Slow lock held before and after. */
+void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
+
+/* Memory outside of all arenas. No lock held. */
+void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dvmm_imported *in,
+                           ductile_stream stream);
+
+/* What leaves when a claimed pool is paused, or is mapped again. Handles that stay because they are
+ * pinned are noted in the segments, and neither. No lock held. ERR_OUT_OF_HOST_MEMORY: nobody was
+ * told. */
+ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
+                                   ductile_map_change change);
+
+/* All that was announced leaves. Destroying only. */
+void dpool_announce_end_of_all(ductile_allocator *a);
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/growth/compact.h"
+
+#include "pool/growth/attempt.h"
+#include "pool/growth/plan.h"
+#include "pool/pools/pools.h"
+#include "pool/streams/progress.h"
+
+enum { HANDLES_PER_CALL = 32 };
+
+/* ---- When ---------------------------------------------------------------------------------- */
+
+static void expect_dip(dpool_arena *arena) {
+    arena->peak_live = arena->live_bytes;
+    arena->rises_above = arena->peak_live;
+    arena->dips_below = arena->peak_live / 3 * 2;
+}
+
+__attribute__((noinline)) void dpool_note_rise_locked(dpool_arena *arena) {
+    bool dip_is_over = arena->live_bytes <= arena->peak_live;
+    bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
+    bool has_inner_gaps = arena->gaps.count > arena->n_regions;
+    if (dip_is_over && was_large && has_inner_gaps) {
+        dpool_arena_want_heal(arena);
+    }
+    expect_dip(arena);
+}
+
+__attribute__((noinline)) void dpool_note_dip_locked(dpool_arena *arena) {
+    uint64_t low = arena->live_bytes;
+    uint64_t peak = arena->peak_live;
+    bool is_deep = low < peak / 10 * 3;
+    arena->dips_below = low;
+    arena->rises_above = is_deep ? low : low + (peak - low) / 8;
+}
+
+/* ---- How ----------------------------------------------------------------------------------- */
+
+/* A capture may have come into the arena's pool since healing became due (G1). */
+static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
+    if (dpool_is_frozen(arena) || a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
+        return false;
+    }
+    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+        if (dpool_plan_heal_locked(a, arena, gap, budget)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void finish_locked(dpool_arena *arena) {
+    arena->heal_due = false;
+    arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
+}
+
+/* Moves up to `budget` granules; returns how many moved, 0 when healing is finished or stuck. */
+static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
+    dti_lock_take(&a->hot);
+    bool planned = plan_any_locked(a, arena, budget);
+    if (!planned) {
+        finish_locked(arena);
+    }
+    dti_lock_open(&a->hot);
+    if (!planned) {
+        return 0;
+    }
+    dpool_region *region = a->plan->region;
+    ductile_status status = dpool_plan_execute(a);
+    uint32_t moved = 0;
+    dti_lock_take(&a->hot);
+    if (status == DUCTILE_OK) {
+        moved = (uint32_t)a->plan->n_granules;
+        a->counts.healed_handles += a->plan->n_handles;
+        (void)dpool_plan_publish_locked(a, 0);
+    } else {
+        dpool_plan_cancel_locked(a);
+        finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
+    }
+    dpool_publish_locked(a, region);
+    dti_lock_open(&a->hot);
+    return moved;
+}
+
+static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
+    uint64_t piece = HANDLES_PER_CALL * a->granule;
+    if (dpool_plan_reserve(a, piece) != DUCTILE_OK ||
+        dpool_reserve_room(a, dpool_plan_nodes(a, piece)) != DUCTILE_OK) {
+        return;
+    }
+    dpool_prove_own(a, arena);
+    dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
+    uint32_t budget = HANDLES_PER_CALL;
+    while (budget > 0) {
+        uint32_t moved = heal_once(a, arena, budget);
+        if (moved == 0) {
+            return;
+        }
+        budget -= moved < budget ? moved : budget;
+    }
+}
+
+void dpool_heal(ductile_allocator *a, dpool_arena *arena) {
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP) || !dti_lock_try(&a->slow)) {
+        return; /* somebody grows: the next allocation heals */
+    }
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    heal_piece(a, arena);
+    dpool_slow_leave(a, mode);
+}

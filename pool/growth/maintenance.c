@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/growth/maintenance.h"
+
+#include "pool/growth/attempt.h"
+#include "pool/growth/compact.h"
+#include "pool/pools/pools.h"
+#include "pool/streams/progress.h"
+
+#include "vmm/base/align.h"
+
+static bool wants_poll(const dpool_arena *arena) {
+    return arena->pending_first != NULL && arena->alloc_epoch >= arena->next_poll_at;
+}
+
+/* What finds nothing costs as much as several hits: asked at the 1st, 2nd, 4th, ... allocation
+ * since nothing was pending, later at regular distances. The hot lock is open meanwhile. */
+static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
+    uint64_t age = arena->alloc_epoch - arena->pending_since;
+    uint64_t next = arena->alloc_epoch + dti_min(age, DPOOL_MARK_EVERY);
+    arena->n_waiters++;
+    dti_lock_open(&a->hot);
+    bool is_mine = dti_lock_try(&a->slow); /* else perhaps the next time */
+    if (is_mine) {
+        dpool_poll_pending_some(a, arena);
+        dti_lock_open(&a->slow);
+    }
+    dti_lock_take(&a->hot);
+    arena->n_waiters--;
+    if (is_mine && arena->pending_first != NULL) {
+        arena->next_poll_at = next;
+    }
+}
+
+static uint64_t next_at(const dpool_arena *arena) {
+    bool is_early = arena->alloc_epoch < arena->next_mark_at;
+    uint64_t at = is_early ? arena->next_mark_at : arena->alloc_epoch + DPOOL_MARK_EVERY;
+    return arena->pending_first != NULL ? dti_min(at, arena->next_poll_at) : at;
+}
+
+__attribute__((noinline)) dpool_chores dpool_chores_begin_locked(ductile_allocator *a,
+                                                                 dpool_arena *arena) {
+    if (wants_poll(arena)) {
+        poll_locked(a, arena);
+    }
+    arena->heal_due = arena->heal_due && a->options.heal_off == 0;
+    bool may_move = !dpool_is_frozen(arena);
+    dpool_chores what = {
+        .mark = may_move && a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
+        .heal = may_move && arena->heal_due,
+    };
+    arena->chores_at = what.heal ? 0 : next_at(arena);
+    if (what.mark || what.heal) {
+        arena->n_waiters++;
+    }
+    return what;
+}
+
+__attribute__((noinline)) void dpool_chores_do(ductile_allocator *a, dpool_arena *arena,
+                                               dpool_chores what) {
+    if (what.mark) {
+        (void)dpool_mark(a, arena, NULL);
+    }
+    if (what.heal) {
+        dpool_heal(a, arena);
+    }
+    dti_lock_take(&a->hot);
+    arena->n_waiters--;
+    dti_lock_open(&a->hot);
+}

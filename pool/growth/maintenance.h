@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an allocation does besides where it is a hit: it looks at pending blocks, marks its stream,
+ * heals. Before arena->chores_at none of it is due, and a hit only compares.
+ */
+#ifndef DUCTILE_POOL_GROWTH_MAINTENANCE_H
+#define DUCTILE_POOL_GROWTH_MAINTENANCE_H
+
+#include "pool/blocks/arena.h"
+
+/* What is left to do once the hot lock is open. The arena stays until then. */
+typedef struct dpool_chores {
+    bool mark;
+    bool heal;
+} dpool_chores;
+
+/* Before the request is served, which may then get what has become free. The hot lock is held, and
+ * may be open for a while. */
+dpool_chores dpool_chores_begin_locked(ductile_allocator *a, dpool_arena *arena);
+
+/* The rest; only if there is any. No lock held. */
+void dpool_chores_do(ductile_allocator *a, dpool_arena *arena, dpool_chores what);
+
+#endif

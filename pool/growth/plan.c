@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a plan: the window, the donors, and taking both back. */
+#include "pool/growth/plan.h"
+
+#include "pool/pools/pools.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/wait_map.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WINDOW_NODES = 8,   /* splits at both ends, of blocks and of granules                   */
+    HEALED_TIMES = 16,  /* a gap is filled up to this many times its smaller free neighbour */
+    EXCHANGED_TIMES = 2 /* the same where handles of several sizes are exchanged for it   */
+};
+
+/* ---- Room ---------------------------------------------------------------------------------- */
+
+static uint64_t most_granules(const ductile_allocator *a, uint64_t size) {
+    return size / a->granule + 2; /* a window may begin and end inside a granule */
+}
+
+uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size) {
+    return 2 * most_granules(a, size) + WINDOW_NODES;
+}
+
+static bool resize(void **array, uint64_t n, size_t element) {
+    void *larger = realloc(*array, n * element);
+    if (larger != NULL) {
+        *array = larger;
+    }
+    return larger != NULL;
+}
+
+ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size) {
+    if (a->plan == NULL) {
+        a->plan = calloc(1, sizeof *a->plan);
+    }
+    dpool_plan *p = a->plan;
+    if (p == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t n = dti_max(most_granules(a, size), 64);
+    if (n <= p->max_handles) {
+        return DUCTILE_OK;
+    }
+    n += n / 2;
+    if (!resize((void **)&p->pieces, n, sizeof *p->pieces) ||
+        !resize((void **)&p->donors, n, sizeof *p->donors) ||
+        !resize((void **)&p->donations, n, sizeof *p->donations) ||
+        !resize((void **)&p->handles, n, sizeof *p->handles) ||
+        !resize((void **)&p->origins, n, sizeof *p->origins)) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    p->max_pieces = p->max_donors = p->max_handles = (uint32_t)n;
+    p->host_bytes = n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donations +
+                         sizeof *p->handles + sizeof *p->origins);
+    return DUCTILE_OK;
+}
+
+void dpool_plan_fini(ductile_allocator *a) {
+    if (a->plan != NULL) {
+        free(a->plan->pieces);
+        free(a->plan->donors);
+        free(a->plan->donations);
+        free(a->plan->handles);
+        free(a->plan->origins);
+        free(a->plan);
+        a->plan = NULL;
+    }
+}
+
+static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
+    p->arena = arena;
+    p->region = region;
+    p->body = p->lead = p->rest = NULL;
+    p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
+    p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
+    p->seq = p->lacks = 0;
+    p->n_waits = 0;
+    p->sources = 0;
+    p->one_handle = p->unmaps = false;
+    p->mark_failed = p->wait_failed = false;
+}
+
+/* ---- The window ---------------------------------------------------------------------------- */
+
+static ductile_addr granule_floor(const ductile_allocator *a, const dpool_region *r,
+                                  ductile_addr addr) {
+    return r->seg->range.addr + dti_round_down(addr - r->seg->range.addr, a->granule);
+}
+
+static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region *r,
+                                 ductile_addr addr) {
+    return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
+}
+
+static void add_piece(ductile_allocator *a, ductile_addr from, ductile_addr to) {
+    dpool_plan *p = a->plan;
+    uint32_t first = dseg_granule(p->region->seg, from);
+    uint32_t n = (uint32_t)((to - from) / a->granule);
+    p->pieces[p->n_pieces++] = (dpool_piece){.first = first, .n_granules = n};
+    p->n_granules += n;
+}
+
+static dpool_block *carve_gap(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                              ductile_addr to) {
+    dpool_make_busy_locked(b);
+    dpool_block *middle = dpool_cut(&a->nodes, b, from);
+    dpool_block *after = dpool_cut(&a->nodes, middle, to);
+    if (after != middle) {
+        (void)dpool_make_gap_locked(a, after);
+    }
+    if (middle != b) {
+        (void)dpool_make_gap_locked(a, b);
+    }
+    return middle;
+}
+
+/* Marks the part of block b that lies in [start, end) BUSY; of a gap, whole granules of it, the
+ * surplus of which becomes lead or rest. Returns the block that begins the part. */
+static dpool_block *busy_part(ductile_allocator *a, dpool_block *b, ductile_addr start,
+                              ductile_addr end) {
+    dpool_plan *p = a->plan;
+    ductile_addr from = dti_max(start, b->addr);
+    ductile_addr to = dti_min(end, dpool_end(b));
+    if (b->state == DPOOL_FREE) {
+        return dpool_carve_free_locked(a, b, from, to);
+    }
+    ductile_addr low = granule_floor(a, p->region, from);
+    ductile_addr high = granule_ceil(a, p->region, to);
+    dpool_block *part = carve_gap(a, b, low, high);
+    add_piece(a, low, high);
+    dpool_block *body = dpool_cut(&a->nodes, part, from);
+    p->lead = body != part ? part : p->lead;
+    dpool_block *surplus = dpool_cut(&a->nodes, body, to);
+    p->rest = surplus != body ? surplus : p->rest;
+    return body;
+}
+
+static void busy_window(ductile_allocator *a, const dpool_place *place, uint64_t size) {
+    dpool_plan *p = a->plan;
+    ductile_addr end = place->start + size;
+    p->body_bytes = size;
+    p->body = busy_part(a, place->block, place->start, end);
+    for (dpool_block *b = p->body; dpool_end(b) < end;) {
+        b = busy_part(a, b->next, place->start, end);
+    }
+}
+
+/* ---- Donors -------------------------------------------------------------------------------- */
+
+/* Granules [low, high) of a segment. */
+typedef struct span {
+    uint32_t low;
+    uint32_t high;
+} span;
+
+static bool is_empty(span s) {
+    return s.low >= s.high;
+}
+
+/* Without the handles that begin before it or end behind it. */
+static span trim_to_handles(const dseg_segment *seg, span s) {
+    while (!is_empty(s) && seg->slots[s.low].offset != 0) {
+        s.low++;
+    }
+    while (!is_empty(s)) {
+        const dseg_slot *last = &seg->slots[s.high - 1];
+        if (last->offset == last->handle->n_granules - 1) {
+            break;
+        }
+        s.high--;
+    }
+    return s;
+}
+
+static bool is_pinned(const dseg_segment *seg, uint32_t granule) {
+    return seg->slots[granule].handle->n_pins > 0;
+}
+
+/* Without the handles at its ends that have to stay (U10). */
+static span trim_pins(const dseg_segment *seg, span s) {
+    while (!is_empty(s) && is_pinned(seg, s.high - 1)) {
+        s.high -= seg->slots[s.high - 1].handle->n_granules;
+    }
+    while (!is_empty(s) && is_pinned(seg, s.low)) {
+        s.low += seg->slots[s.low].handle->n_granules;
+    }
+    return s;
+}
+
+static bool holds_pins(const dseg_segment *seg, span s) {
+    for (uint32_t g = s.low; seg->store->pinned_bytes > 0 && g < s.high; g++) {
+        if (is_pinned(seg, g)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The granules of b that are backed by whole handles inside it, from one that may move to another.
+ */
+static span whole_handles(const ductile_allocator *a, const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    span s = {dseg_granule(seg, granule_ceil(a, b->region, b->addr)),
+              dseg_granule(seg, granule_floor(a, b->region, dpool_end(b)))};
+    return trim_pins(seg, trim_to_handles(seg, s));
+}
+
+static bool is_gap(const dpool_block *b) {
+    return b != NULL && b->state == DPOOL_GAP;
+}
+
+static bool is_beside_gap(const dpool_block *b) {
+    return is_gap(b->prev) || is_gap(b->next);
+}
+
+/* Taking from the side of a gap makes no new one. */
+static bool take_from_top(const dpool_block *b) {
+    return is_gap(b->next) || !is_gap(b->prev);
+}
+
+static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint32_t n) {
+    dpool_plan *p = a->plan;
+    const dseg_segment *seg = b->region->seg;
+    dpool_block *donor =
+        dpool_carve_free_locked(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
+    p->donations[p->n_donors] = p->unmaps ? DPOOL_TO_UNMAP : DPOOL_MAY_MOVE;
+    p->donors[p->n_donors++] = donor;
+    p->donated += n;
+    if (p->unmaps) {
+        return; /* whoever gets its handles gets them without work under way */
+    }
+    if (b->region->arena == p->arena) { /* others count on their own */
+        p->epoch = dti_max(p->epoch, donor->epoch);
+    } else {
+        dpool_plan_note_epoch_locked(a, b->region->arena, donor->epoch);
+    }
+}
+
+static bool can_add_donor(const ductile_allocator *a) {
+    return a->plan->n_donors < a->plan->max_donors && a->nodes.n_spare >= 2;
+}
+
+/* Where every handle is one granule, a donor is a run of them, never more than is needed. */
+static void donate_run(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
+    uint32_t n = (uint32_t)dti_min(s.high - s.low, need);
+    add_donor(a, b, take_from_top(b) ? s.high - n : s.low, n);
+}
+
+/* Handles of several granules are donors one by one, because some may not fit any piece; and so are
+ * those between others that have to stay. */
+static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
+    const dseg_segment *seg = b->region->seg;
+    uint64_t enough = a->plan->donated + need;
+    while (!is_empty(s) && a->plan->donated < enough && can_add_donor(a)) {
+        uint32_t n = seg->slots[s.high - 1].handle->n_granules;
+        if (is_pinned(seg, s.high - 1)) {
+            s.high -= n;
+            continue;
+        }
+        ductile_addr start = dseg_addr(seg, s.high - n);
+        dpool_block *below = b->addr < start ? b : NULL;
+        add_donor(a, b, s.high - n, n);
+        s.high -= n;
+        if (below == NULL) {
+            return;
+        }
+        b = below;
+    }
+}
+
+/* A span that bars memory from leaving its stream. */
+static const dpool_use *find_span(const ductile_allocator *a, ductile_addr from, ductile_addr to) {
+    bool is_bare = (a->plan->sources & DPOOL_BARE_DONORS) != 0;
+    return is_bare ? dpool_wait_find_locked(a, from, to) : dpool_wait_find_due_locked(a, from, to);
+}
+
+/* Of another stream's free memory, the part on which no recorded work may be under way. */
+static span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, span s) {
+    while (!is_empty(s)) {
+        const dpool_use *due = find_span(a, dseg_addr(seg, s.low), dseg_addr(seg, s.high));
+        if (due == NULL) {
+            break;
+        }
+        if (due->addr >= dseg_addr(seg, s.low + 1)) {
+            s.high = dseg_granule(seg, due->addr);
+        } else {
+            s.low = dseg_granule(seg, due->end - 1) + 1;
+        }
+    }
+    return trim_pins(seg, trim_to_handles(seg, s));
+}
+
+static bool is_mapped_here_alone(const dseg_segment *seg, uint32_t granule) {
+    const dvmm_handle *h = seg->slots[granule].handle;
+    return h->n_mappings == 1 && h->n_pins == 0;
+}
+
+/* A run of handles to be unmapped, from the side of a gap. The last of them may be more than is
+ * needed: what is made of it need not be as large. */
+static void donate_done(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
+    const dseg_segment *seg = b->region->seg;
+    bool from_top = take_from_top(b);
+    uint32_t n = 0;
+    while (n < need && n < s.high - s.low) {
+        uint32_t at = from_top ? s.high - 1 - n : s.low + n;
+        if (!is_mapped_here_alone(seg, at)) {
+            break;
+        }
+        n += seg->slots[at].handle->n_granules;
+    }
+    if (n > 0) {
+        add_donor(a, b, from_top ? s.high - n : s.low, n);
+    }
+}
+
+static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
+    span s = whole_handles(a, b);
+    bool is_foreign = b->region->arena != a->plan->arena;
+    if (!dpool_waits_are_none(a) && (is_foreign || a->plan->unmaps)) {
+        s = spare_due_waits(a, b->region->seg, s);
+    }
+    if (is_empty(s)) {
+        return;
+    }
+    if (a->plan->unmaps) {
+        donate_done(a, b, s, need);
+    } else if (!dpool_has_large_handles(a) && !holds_pins(b->region->seg, s)) {
+        donate_run(a, b, s, need);
+    } else {
+        donate_singly(a, b, s, need);
+    }
+}
+
+static void sweep(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch,
+                  bool beside_gaps) {
+    dpool_plan *p = a->plan;
+    dpool_block *b = dpool_index_below(&from->index, NULL);
+    while (b != NULL && b->size >= a->granule && p->donated < need && can_add_donor(a)) {
+        dpool_block *next = dpool_index_below(&from->index, b);
+        if (b->epoch < below_epoch && is_beside_gap(b) == beside_gaps) {
+            donate(a, b, need - p->donated);
+        }
+        b = next;
+    }
+}
+
+/* Collects donors among the FREE blocks of `from`. Those beside a gap come first, because every
+ * new gap leaves two slivers that no large request can use; then the largest, for the same reason.
+ * Among 7 orders tried this one kept most (docs/decisions/0003). */
+static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch) {
+    sweep(a, from, need, below_epoch, true);
+    sweep(a, from, need, below_epoch, false);
+}
+
+/* Where larger handles are about, first what the GPU is known to be done with. */
+static void collect_done(ductile_allocator *a, dpool_arena *from, uint64_t need) {
+    if (dpool_may_exchange(a)) {
+        a->plan->unmaps = true;
+        collect(a, from, need, dpool_proven_epoch(from));
+        a->plan->unmaps = false;
+    }
+}
+
+static void collect_foreign(ductile_allocator *a, uint64_t need, unsigned sources) {
+    const dpool_arena *own = a->plan->arena;
+    bool from_pools = (sources & DPOOL_POOL_DONORS) != 0;
+    for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
+        if (other != own && dpool_may_serve(other, own, from_pools)) {
+            collect_done(a, other, need);
+            collect(a, other, need, dpool_takeable_epoch_locked(a, other, sources));
+        }
+    }
+}
+
+/* ---- Requests and healing ------------------------------------------------------------------ */
+
+/* Bytes that creating has to add to donated and cached handles, less what the limit leaves for it.
+ * A limit that was lowered below what is held lacks that much more. */
+static uint64_t lacking(const ductile_allocator *a, uint64_t cached) {
+    const dvmm_handle_store *store = &a->store;
+    const dpool_plan *p = a->plan;
+    if (p->donated + cached >= p->n_granules) {
+        return 0;
+    }
+    uint64_t created = (p->n_granules - p->donated - cached) * a->granule;
+    uint64_t after = store->held_bytes + created;
+    return after > store->limit_bytes ? after - store->limit_bytes : 0;
+}
+
+ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
+                                         const dpool_place *place, uint64_t size,
+                                         unsigned sources) {
+    dpool_plan *p = a->plan;
+    clear(p, arena, place->block->region);
+    p->sources = sources;
+    busy_window(a, place, size);
+    p->one_handle = (sources & DPOOL_ONE_HANDLE) != 0;
+    uint64_t cached = dti_min(p->n_granules, a->store.cached_bytes / a->granule);
+    cached = p->one_handle ? 0 : cached; /* none may be of its size */
+    uint64_t need = p->n_granules - cached;
+    if ((sources & DPOOL_OWN_DONORS) != 0 && !dpool_is_frozen(arena)) {
+        collect_done(a, arena, need);
+        collect(a, arena, need, UINT64_MAX);
+        p->n_own_donors = p->n_donors;
+    }
+    if ((sources & DPOOL_FOREIGN_DONORS) != 0 && p->donated < need) {
+        collect_foreign(a, need, sources);
+    }
+    p->lacks = lacking(a, cached);
+    if (p->lacks > 0) {
+        dpool_plan_drop_markers(a);
+        dpool_plan_cancel_locked(a);
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    return DUCTILE_OK;
+}
+
+/* The topmost FREE block above the gap, in its run, that can give a handle; NULL for none. */
+static dpool_block *top_of_run(const ductile_allocator *a, dpool_block *gap) {
+    dpool_block *top = NULL;
+    for (dpool_block *b = gap->next; b != NULL; b = b->next) {
+        if (b->state == DPOOL_FREE && !is_empty(whole_handles(a, b))) {
+            top = b;
+        } else if (b->state != DPOOL_GAP && b->state != DPOOL_FREE) {
+            break;
+        }
+    }
+    return top;
+}
+
+/* Filling a gap joins the free memory on both sides of it. A wide gap beside a sliver costs more
+ * moves than the sliver is worth (docs/decisions/0004, 0019). */
+static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap) {
+    const dpool_block *before = gap->prev;
+    const dpool_block *after = gap->next;
+    if (before == NULL || after == NULL || before->state != DPOOL_FREE ||
+        after->state != DPOOL_FREE) {
+        return false;
+    }
+    uint64_t times = dpool_has_large_handles(a) ? EXCHANGED_TIMES : HEALED_TIMES;
+    return gap->size <= times * dti_min(before->size, after->size);
+}
+
+bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
+                            uint32_t budget) {
+    dpool_plan *p = a->plan;
+    if (!is_worth_filling(a, gap)) {
+        return false;
+    }
+    dpool_block *top = top_of_run(a, gap);
+    if (top == NULL) {
+        return false;
+    }
+    clear(p, arena, gap->region);
+    uint64_t n = dti_min(gap->size / a->granule, budget);
+    p->unmaps = dpool_may_exchange(a) && top->epoch < dpool_proven_epoch(arena);
+    donate(a, top, n);
+    bool fits = p->donated <= n || p->unmaps; /* else: one handle larger than the gap */
+    if (p->donated == 0 || !fits) {
+        dpool_plan_cancel_locked(a);
+        return false;
+    }
+    p->n_own_donors = p->n_donors;
+    ductile_addr end = gap->addr + dti_min(p->donated, n) * a->granule;
+    p->lead = carve_gap(a, gap, gap->addr, end);
+    add_piece(a, p->lead->addr, end);
+    return true;
+}

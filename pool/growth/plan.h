@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A plan: which empty granules get memory, and which handles it comes from. Made under the hot
+ * lock by marking all it touches BUSY, carried out by driver calls without it, published or
+ * undone under it. One plan at a time, by the holder of the slow lock.
+ *
+ *     find     window blocks, donors        -> BUSY     hot lock
+ *     execute  marker, create, map, access              driver calls; may fail, then undone
+ *     publish  donors -> RETIRING, window -> LIVE/FREE  hot lock; cannot fail
+ *     cancel   everything as before                     hot lock; cannot fail
+ *
+ * Where handles are of one size, those of donors move. Larger ones may fit no piece; where the host
+ * knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and a handle that
+ * does not suit goes back to the driver for others to be created within the same memory. That is
+ * not undone: the memory is in the handle cache then.
+ *
+ * All nodes that publish or cancel could need are spent when the plan is made.
+ */
+#ifndef DUCTILE_POOL_GROWTH_PLAN_H
+#define DUCTILE_POOL_GROWTH_PLAN_H
+
+#include "pool/growth/placement.h"
+
+typedef enum dpool_origin {
+    DPOOL_FROM_CACHE = 0,
+    DPOOL_FROM_DONOR = 1,
+    DPOOL_CREATED = 2
+} dpool_origin;
+
+/* Empty granules of the plan's region that get memory. */
+typedef struct dpool_piece {
+    uint32_t first;
+    uint32_t n_granules;
+    uint32_t first_handle; /* its handles within the plan's */
+    uint32_t n_handles;
+} dpool_piece;
+
+/* What becomes of a donor. */
+typedef enum dpool_donation {
+    DPOOL_MAY_MOVE = 0, /* not yet, or none of its handles fits                       */
+    DPOOL_MOVED = 1,    /* all its handles are mapped elsewhere as well               */
+    DPOOL_TO_UNMAP = 2, /* the host knows the work on it complete                     */
+    DPOOL_UNMAPPED = 3, /* its handles went to the cache                              */
+    DPOOL_STUCK = 4     /* the driver would not unmap all of it                       */
+} dpool_donation;
+
+enum { DPOOL_PLAN_WAITS = 16 }; /* streams at work that one plan takes from, at most */
+
+/* Another arena's marker that the receiving stream waits for, behind the frees of what it takes. */
+typedef struct dpool_plan_wait {
+    const dpool_arena *arena;
+    uint64_t seq;        /* its number there: once done, the old addresses may be unmapped */
+    dvmm_marker *marker; /* held from the plan to the wait */
+} dpool_plan_wait;
+
+typedef struct dpool_plan {
+    dpool_arena *arena; /* that receives */
+    dpool_region *region;
+    dpool_block *body; /* first BUSY block of the request; NULL when healing         */
+    uint64_t body_bytes;
+    dpool_block *lead; /* BUSY before the body, after it: memory left over; or NULL  */
+    dpool_block *rest;
+    dpool_piece *pieces;
+    uint32_t n_pieces;
+    uint32_t max_pieces;
+    dpool_block **donors; /* BUSY blocks of whole handles, this arena's first           */
+    uint8_t *donations;   /* of the donors: dpool_donation */
+    uint32_t n_donors;
+    uint32_t n_own_donors;
+    uint32_t max_donors;
+    dvmm_handle **handles; /* in the order of the pieces */
+    uint8_t *origins;
+    uint32_t n_handles;
+    uint32_t max_handles;
+    uint64_t n_granules;  /* of all pieces                                              */
+    uint64_t donated;     /* granules of all donors                                     */
+    uint64_t epoch;       /* the latest of this arena's donors                          */
+    uint64_t seq;         /* of the marker recorded when own memory moves               */
+    uint64_t held_before; /* by execute: what it may hold, but for what donors cannot give */
+    uint64_t lacks;       /* bytes of memory that would have made it succeed            */
+    bool one_handle;      /* its one piece is one handle                                */
+    bool unmaps;          /* donors that are found now are to be unmapped               */
+    bool mark_failed;     /* execute failed because that marker could not be recorded   */
+    bool wait_failed;     /* the same, because the stream could not wait on the GPU     */
+    dpool_plan_wait waits[DPOOL_PLAN_WAITS];
+    uint32_t n_waits;
+    unsigned sources;
+    uint64_t host_bytes;
+} dpool_plan;
+
+/* Flags: where handles may come from. POOL_DONORS: private pools in use give what is proven.
+ * UNPROVEN_DONORS: other streams give also what they may still work on, behind a wait on the GPU.
+ * BARE_DONORS: they give nothing over which a span with waits stands, done or not, so that who
+ * gives does not depend on how far the GPU is. */
+enum {
+    DPOOL_OWN_DONORS = 1,
+    DPOOL_FOREIGN_DONORS = 2,
+    DPOOL_POOL_DONORS = 4,
+    DPOOL_UNPROVEN_DONORS = 8,
+    DPOOL_BARE_DONORS = 16,
+    DPOOL_ONE_HANDLE = 32 /* none: one handle, cached or created, for the one piece of a gap */
+};
+
+/* Makes the arrays large enough for a request. Slow lock held, hot lock not. */
+ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size);
+void dpool_plan_fini(ductile_allocator *a);
+
+/* How many spare nodes a plan for `size` may need. */
+uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size);
+
+/*
+ * Plans the request in the place. ERR_OUT_OF_MEMORY when the allowed sources cannot give what the
+ * place lacks; then nothing is BUSY. Both locks held; dpool_plan_nodes nodes are spare.
+ */
+ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
+                                         const dpool_place *place, uint64_t size, unsigned sources);
+
+/* Plans to fill the lower part of a gap from FREE memory at the top of its run, at most `budget`
+ * granules. False when there is nothing to do. Both locks held; nodes as for a request of 0. */
+bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
+                            uint32_t budget);
+
+/* Carries the plan out. On failure all driver work is undone (or quarantined). Slow lock held; it
+ * is opened meanwhile where somebody is told (announce.h). */
+ductile_status dpool_plan_execute(ductile_allocator *a);
+
+/* The request's block becomes LIVE and is returned; NULL when healing. Both locks held. */
+dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested);
+
+void dpool_plan_cancel_locked(ductile_allocator *a);
+
+/* ---- plan_waits.c -------------------------------------------------------------------------- */
+
+/* Below which epoch the arena's FREE blocks may be taken by the plan. Hot lock held. */
+uint64_t dpool_takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
+                                     unsigned sources);
+
+/* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
+ * epoch is takeable. Hot lock held. */
+void dpool_plan_note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uint64_t epoch);
+
+/* The number in its arena of the marker behind all work on a donor; 0: done. */
+uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from);
+
+/* The receiving stream waits. No lock HOT. */
+ductile_status dpool_plan_make_waits(ductile_allocator *a);
+
+/* A plan that is not carried out waits for nothing. */
+void dpool_plan_drop_markers(ductile_allocator *a);
+
+#endif

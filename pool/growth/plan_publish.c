@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of a plan that was carried out, and of one that was not. */
+#include "pool/blocks/serve.h"
+#include "pool/growth/plan.h"
+#include "pool/pools/pools.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/wait_map.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+static void retire_donor(ductile_allocator *a, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    dpool_retire_locked(a, b, dpool_plan_seq_of(a->plan, arena));
+    arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+}
+
+static void settle_unmapped(ductile_allocator *a, dpool_block *b, dpool_donation donation) {
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    b->region->arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+    dpool_settle_unmapped_locked(a, b, donation == DPOOL_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
+}
+
+static void settle_donors(ductile_allocator *a, bool published) {
+    dpool_plan *p = a->plan;
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        dpool_block *b = p->donors[i];
+        dpool_donation donation = (dpool_donation)p->donations[i];
+        if (donation == DPOOL_UNMAPPED || donation == DPOOL_STUCK) {
+            settle_unmapped(a, b, donation);
+        } else if (published && donation == DPOOL_MOVED) {
+            retire_donor(a, b);
+        } else {
+            (void)dpool_make_free_locked(a, b);
+        }
+    }
+}
+
+static void unite_body(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    while (p->body->size < p->body_bytes) {
+        dpool_absorb_next(&a->nodes, p->body);
+    }
+    DTI_ASSERT(p->body->size == p->body_bytes);
+}
+
+static void free_surplus(ductile_allocator *a, dpool_block *b) {
+    if (b != NULL) {
+        dpool_set_epoch(b, a->plan->epoch);
+        (void)dpool_make_free_locked(a, b);
+    }
+}
+
+dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested) {
+    dpool_plan *p = a->plan;
+    uint64_t bytes = p->n_granules * a->granule;
+    for (uint32_t i = 0; i < p->n_own_donors; i++) {
+        if (p->donations[i] != DPOOL_MOVED) {
+            continue;
+        }
+        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
+    }
+    if (p->n_waits > 0) { /* proven by a marker behind the wait only */
+        p->epoch = p->arena->alloc_epoch;
+    }
+    p->arena->mapped_bytes += bytes;
+    a->counts.mapped += bytes;
+    settle_donors(a, true);
+    if (p->body != NULL) {
+        unite_body(a);
+        dpool_make_live_locked(a, p->body, requested);
+    }
+    free_surplus(a, p->lead);
+    free_surplus(a, p->rest);
+    return p->body;
+}
+
+static bool is_quarantined(const dpool_plan *p, const dpool_piece *piece) {
+    for (uint32_t g = piece->first; g < piece->first + piece->n_granules; g++) {
+        if (p->region->seg->slots[g].state == DSEG_QUARANTINED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void restore(ductile_allocator *a, dpool_block *b, uint32_t *next_piece) {
+    dpool_plan *p = a->plan;
+    const dpool_piece *piece = &p->pieces[*next_piece];
+    bool is_piece = *next_piece < p->n_pieces && b->addr == dseg_addr(p->region->seg, piece->first);
+    if (!is_piece) {
+        (void)dpool_make_free_locked(a, b);
+        return;
+    }
+    (*next_piece)++;
+    if (is_quarantined(p, piece)) {
+        b->state = DPOOL_QUARANTINED;
+    } else {
+        (void)dpool_make_gap_locked(a, b);
+    }
+}
+
+/* Surplus and body were cut apart inside granules: one block for each piece again. */
+static dpool_block *mend_window(ductile_allocator *a, ductile_addr *end) {
+    dpool_plan *p = a->plan;
+    dpool_block *first = p->lead != NULL ? p->lead : p->body;
+    *end = p->body != NULL ? p->body->addr + p->body_bytes : dpool_end(first);
+    if (p->rest != NULL) {
+        *end = dpool_end(p->rest);
+        dpool_absorb_next(&a->nodes, p->rest->prev);
+    }
+    if (p->lead != NULL && p->body != NULL) {
+        dpool_absorb_next(&a->nodes, p->lead);
+    }
+    return first;
+}
+
+void dpool_plan_cancel_locked(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    settle_donors(a, false);
+    if (p->lead == NULL && p->body == NULL) {
+        return;
+    }
+    ductile_addr end = 0;
+    uint32_t next_piece = 0;
+    dpool_block *b = mend_window(a, &end);
+    while (b != NULL) {
+        dpool_block *next = dpool_end(b) < end ? b->next : NULL;
+        restore(a, b, &next_piece);
+        b = next;
+    }
+}

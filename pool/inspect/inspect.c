@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What callers may see: statistics, one block, all blocks. */
+#include "pool/inspect/inspect.h"
+#include "pool/blocks/serve.h"
+#include "pool/growth/plan.h"
+#include "pool/pools/pools.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Whether they may look ----------------------------------------------------------------- */
+
+ductile_status dpool_may_look(const ductile_allocator *a) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED ? DUCTILE_ERR_FORKED : DUCTILE_OK;
+}
+
+ductile_status dpool_may_fill(const ductile_allocator *a, const void *out, size_t known_size) {
+    const size_t *size = out; /* the first member of every such struct */
+    if (a == NULL || size == NULL || *size < sizeof *size || *size > known_size) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dpool_may_look(a);
+}
+
+/* ---- Statistics ---------------------------------------------------------------------------- */
+
+static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        *(dpool_is_bare(arena) ? &s->gap_blocks : &s->free_blocks) +=
+            dpool_index_count(&arena->index);
+        s->gap_blocks += arena->gaps.count;
+    }
+}
+
+static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
+    const dpool_counts *c = &a->counts;
+    s->requested_bytes = c->requested;
+    s->requested_peak_bytes = c->requested_peak;
+    s->allocated_bytes = c->allocated;
+    s->allocated_peak_bytes = c->allocated_peak;
+    s->reserved_bytes = c->held;
+    s->reserved_peak_bytes = c->held_peak;
+    s->free_bytes = c->mapped - c->allocated - c->pending;
+    s->pending_bytes = c->pending;
+    s->cached_bytes = c->cached;
+    s->quarantined_bytes = c->lost;
+    s->retiring_bytes = c->retiring;
+    s->mapped_bytes = c->mapped + c->retiring;
+    s->address_bytes = c->address_bytes;
+    s->address_span_bytes = c->span;
+    s->address_span_peak_bytes = c->span_peak;
+    s->live_blocks = dpool_live_blocks_locked(a);
+    s->paused_bytes = c->paused;
+    s->paused_blocks = c->paused_blocks;
+    s->pending_blocks = c->pending_blocks;
+    s->handles = c->handles;
+    s->segments = c->segments;
+    s->arenas = c->arenas;
+    s->allocs = c->allocs;
+    s->frees = c->allocs - a->map.count;
+    s->slow_allocs = c->slow_allocs;
+    s->out_of_memory = c->out_of_memory;
+    s->recycled_handles = c->recycled_handles;
+    s->healed_handles = c->healed_handles;
+    s->requested_total_bytes = c->requested_total;
+    s->allocated_total_bytes = c->allocated_total;
+    s->active_peak_bytes = c->active_peak;
+    s->live_peak_blocks = c->live_peak;
+    s->created_total_bytes = c->created;
+    s->pinned_bytes = c->pinned;
+    s->exported_bytes = c->exported;
+    s->imported_bytes = c->imported;
+    s->host_bytes = sizeof *a + a->nodes.host_bytes + c->store_host_bytes + c->use_host_bytes +
+                    c->table_host_bytes;
+}
+
+static uint64_t successes(const dvmm_counters *d, dvmm_call call) {
+    return d->calls[call] - d->failures[call];
+}
+
+static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
+    dvmm_counters d;
+    dvmm_get_counters(a->driver, &d);
+    s->creates = successes(&d, DVMM_CALL_phys_create);
+    s->releases = successes(&d, DVMM_CALL_phys_release);
+    s->maps = successes(&d, DVMM_CALL_map);
+    s->unmaps = successes(&d, DVMM_CALL_unmap);
+    s->stream_syncs = successes(&d, DVMM_CALL_stream_sync) + successes(&d, DVMM_CALL_event_sync) +
+                      successes(&d, DVMM_CALL_context_sync);
+    s->event_waits = successes(&d, DVMM_CALL_stream_wait_event);
+    s->event_records = successes(&d, DVMM_CALL_event_record);
+    for (int i = 0; i < DVMM_N_CALLS; i++) {
+        s->driver_calls += d.calls[i];
+    }
+    s->driver_time_ns = d.driver_time_ns;
+    s->driver_host_ns = d.host_time_ns;
+}
+
+ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
+    ductile_status may = dpool_may_fill(a, out, sizeof *out);
+    if (may != DUCTILE_OK) {
+        return may;
+    }
+    size_t size = out->struct_size;
+    ductile_stats s = {.struct_size = size};
+    dti_lock_take(&a->hot);
+    fill_counts_locked(a, &s);
+    sum_arenas_locked(a, &s);
+    dti_lock_open(&a->hot);
+    fill_driver(a, &s);
+    memcpy(out, &s, size);
+    return DUCTILE_OK;
+}
+
+void ductile_reset_peaks(ductile_allocator *a) {
+    if (dpool_may_look(a) != DUCTILE_OK) {
+        return;
+    }
+    dti_lock_take(&a->hot);
+    dpool_counts *c = &a->counts;
+    c->requested_peak = c->requested;
+    c->allocated_peak = c->allocated;
+    c->active_peak = c->allocated + c->pending;
+    c->live_peak = dpool_live_blocks_locked(a);
+    c->held_peak = c->held;
+    c->span_peak = c->span;
+    dti_lock_open(&a->hot);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+/* What is free in a bare pool has no memory. */
+static ductile_block_state state_of(const dpool_block *b) {
+    bool is_bare_free = b->state == DPOOL_FREE && dpool_is_bare(b->region->arena);
+    return is_bare_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
+}
+
+static uint64_t free_bytes_of(const dpool_block *b) {
+    return b != NULL && state_of(b) == DUCTILE_BLOCK_FREE ? b->size : 0;
+}
+
+static bool has_request(const dpool_block *b) {
+    return b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED;
+}
+
+void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
+    const dseg_segment *seg = b->region->seg;
+    const dpool_private *pool = b->region->arena->pool;
+    size_t size = info->struct_size;
+    *info = (ductile_block_info){
+        .struct_size = size,
+        .address = b->addr,
+        .size = b->size,
+        .requested_size = has_request(b) ? b->requested : 0,
+        .state = state_of(b),
+        .stream = b->region->arena->stream,
+        .segment = seg->range.addr,
+        .segment_bytes = seg->range.size,
+        .free_before_bytes = free_bytes_of(b->prev),
+        .free_after_bytes = free_bytes_of(b->next),
+        .pool = dpool_id_of(pool),
+        .flags = dpool_pin_flags_locked(b),
+    };
+}
+
+ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
+                                   ductile_block_info *out) {
+    ductile_status may = dpool_may_fill(a, out, sizeof *out);
+    if (may != DUCTILE_OK) {
+        return may;
+    }
+    ductile_block_info info = {.struct_size = out->struct_size};
+    ductile_status status = DUCTILE_OK;
+    dti_lock_take(&a->hot);
+    const dpool_block *b = dpool_map_find(&a->map, address);
+    if (b != NULL) {
+        dpool_describe_locked(b, &info);
+    } else if (!dpool_import_describe_locked(a, address, &info)) {
+        status = dpool_explain_miss_locked(a, address);
+    }
+    dti_lock_open(&a->hot);
+    memcpy(out, &info, info.struct_size);
+    return status;
+}
+
+int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit, void *user) {
+    int ended = 0;
+    for (const dpool_block *b = region->first; b != NULL && ended == 0; b = b->next) {
+        ductile_block_info info = {.struct_size = sizeof info};
+        dpool_describe_locked(b, &info);
+        ended = visit(user, &info);
+    }
+    return ended;
+}
+
+ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
+    ductile_status may = visit != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    if (may != DUCTILE_OK) {
+        return may;
+    }
+    dti_lock_take(&a->hot);
+    int ended = 0;
+    for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
+        ended = dpool_visit_region_locked(a->segments.items[i]->owner, visit, user);
+    }
+    if (ended == 0) {
+        dpool_imports_walk_locked(a, visit, user);
+    }
+    dti_lock_open(&a->hot);
+    return DUCTILE_OK;
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pausing and resuming a pool: who may, what is waited for, and the blocks. */
+#include "pool/pools/pause.h"
+
+#include "pool/base/log.h"
+#include "pool/growth/announce.h"
+#include "pool/growth/attempt.h"
+#include "pool/pressure/trim.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/recorded.h"
+#include "pool/streams/wait_map.h"
+
+#include <stdlib.h>
+
+enum { MOST_ROUNDS = 16 }; /* of waiting, while other threads go on freeing */
+
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+static void pause_block_locked(ductile_allocator *a, dpool_block *b) {
+    b->state = DPOOL_PAUSED;
+    b->region->arena->live_bytes -= b->size;
+    a->counts.requested -= b->requested;
+    a->counts.allocated -= b->size;
+    a->counts.paused += b->size;
+    a->counts.paused_blocks++;
+}
+
+static void leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
+    a->counts.paused -= b->size;
+    a->counts.paused_blocks--;
+}
+
+static void resume_block_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_counts *c = &a->counts;
+    leave_paused_locked(a, b);
+    b->state = DPOOL_LIVE;
+    b->region->arena->live_bytes += b->size;
+    c->requested += b->requested;
+    c->allocated += b->size;
+    c->requested_peak = dti_max(c->requested_peak, c->requested);
+    c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
+    c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
+    c->live_peak = dti_max(c->live_peak, dpool_live_blocks_locked(a));
+}
+
+dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    dpool_use *uses = b->uses;
+    leave_paused_locked(a, b);
+    dpool_set_epoch(b, arena->alloc_epoch);
+    b = dpool_make_free_locked(a, b);
+    if (arena->pool->phase == DPOOL_PAUSED_PHASE) {
+        (void)dpool_shed_locked(a, b);
+    }
+    return uses;
+}
+
+typedef void (*block_fn)(ductile_allocator *a, dpool_block *b);
+
+static void each_in_state_locked(ductile_allocator *a, const dpool_private *pool, dpool_state state,
+                                 block_fn change) {
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        for (dpool_block *b = r->first; b != NULL; b = b->next) {
+            if (b->state == (uint64_t)state) {
+                change(a, b);
+            }
+        }
+    }
+}
+
+/* ---- Claiming the pool --------------------------------------------------------------------- */
+
+static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
+                                   dpool_phase to, dpool_private **out) {
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    if (pool == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (pool->phase != from) {
+        return DUCTILE_ERR_BUSY;
+    }
+    pool->phase = to;
+    pool->n_users++;
+    *out = pool;
+    return DUCTILE_OK;
+}
+
+static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
+                            dpool_phase to, dpool_private **out) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        return DUCTILE_ERR_BUSY; /* it would wait for itself */
+    }
+    dti_lock_take(&a->hot);
+    status = claim_locked(a, id, from, to, out);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+/* Calls that found the pool before it was claimed go on; new ones are refused. Under the slow lock,
+ * whose holder may have made blocks of the pool BUSY without being counted as announcing yet. */
+static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
+    bool is_alone = false;
+    while (!is_alone) {
+        dti_lock_take(&a->slow);
+        dti_lock_take(&a->hot);
+        is_alone = pool->n_users == 1 && a->n_announcing == 0;
+        dti_lock_open(&a->hot);
+        dti_lock_open(&a->slow);
+        if (!is_alone) {
+            dpool_pause_briefly();
+        }
+    }
+}
+
+/* ---- Waiting for the work on it ------------------------------------------------------------ */
+
+static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena) {
+    if (!dpool_naming_begin(a, arena)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    ductile_status status = dpool_sync_arena(a, arena);
+    dpool_naming_end(a, arena);
+    return status;
+}
+
+static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool) {
+    dpool_snapshot snapshot;
+    ductile_status status = dpool_snapshot_take(a, &snapshot);
+    for (uint32_t i = 0; i < snapshot.n; i++) {
+        dpool_snapshot_mark *mark = &snapshot.marks[i];
+        mark->skipped = mark->arena->pool != pool || status != DUCTILE_OK;
+        status = mark->skipped ? status : wait_for_stream(a, mark->arena);
+    }
+    if (status == DUCTILE_OK) {
+        dpool_snapshot_settle(a, &snapshot, false);
+    }
+    dpool_snapshot_drop(a, &snapshot);
+    return status;
+}
+
+static bool has_uses_locked(const ductile_allocator *a, const dpool_private *pool) {
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        for (const dpool_block *b = r->first; b != NULL; b = b->next) {
+            if (b->state == DPOOL_PENDING || (b->state == DPOOL_LIVE && b->uses != NULL)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* While a capture is under way somewhere, the streams of the pool are waited for one by one. That
+ * proves nothing about other streams: no graph may use the pool, and nothing be recorded. */
+static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->hot);
+    bool needs_all = pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, pool);
+    dti_lock_open(&a->hot);
+    return needs_all ? DUCTILE_ERR_CAPTURING : wait_for_streams(a, pool);
+}
+
+static ductile_status wait_for_work(ductile_allocator *a, dpool_private *pool) {
+    bool captured = false;
+    ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.pool = pool});
+    if (status != DUCTILE_OK || dpool_wait_context(a, &captured)) {
+        return status;
+    }
+    if (captured) {
+        return wait_beside_capture(a, pool);
+    }
+    status = dvmm_usable(a->driver);
+    return status == DUCTILE_OK ? DUCTILE_ERR_DRIVER : status;
+}
+
+/* What the wait has proven: pending blocks become free, old addresses are unmapped. */
+static void poll_all(ductile_allocator *a) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        dpool_poll(a, arena, UINT32_MAX);
+    }
+    dpool_wait_poll(a, UINT32_MAX);
+    dpool_slow_leave(a, mode);
+}
+
+static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *pool) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (arena->pool == pool && (arena->pending_bytes > 0 || arena->retiring.count > 0)) {
+            return false;
+        }
+    }
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        if (dpool_wait_is_due_locked(a, r->seg->range.addr,
+                                     r->seg->range.addr + r->seg->range.size)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Nobody will have to wait for what is done. */
+static void forget_waits_locked(ductile_allocator *a, const dpool_private *pool) {
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        dpool_wait_forget_done_locked(a, r->seg->range.addr,
+                                      r->seg->range.addr + r->seg->range.size);
+    }
+}
+
+static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->hot);
+    bool is_quiet = is_quiet_locked(a, pool);
+    if (is_quiet) {
+        forget_waits_locked(a, pool);
+        each_in_state_locked(a, pool, DPOOL_LIVE, pause_block_locked);
+    }
+    dti_lock_open(&a->hot);
+    return is_quiet;
+}
+
+static ductile_status quiesce(ductile_allocator *a, dpool_private *pool) {
+    for (int i = 0; i < MOST_ROUNDS; i++) {
+        ductile_status status = wait_for_work(a, pool);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        poll_all(a);
+        if (pause_blocks_if_quiet(a, pool)) {
+            return DUCTILE_OK;
+        }
+    }
+    return DUCTILE_ERR_BUSY;
+}
+
+/* ---- Contents ------------------------------------------------------------------------------ */
+
+typedef struct piece_list {
+    dvmm_piece *all;
+    uint64_t n;
+    uint64_t room;
+} piece_list;
+
+static void list_paused_locked(const ductile_allocator *a, const dpool_private *pool,
+                               piece_list *list) {
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        for (const dpool_block *b = r->first; b != NULL; b = b->next) {
+            if (b->state == DPOOL_PAUSED && list->n < list->room) {
+                list->all[list->n++] = (dvmm_piece){b->addr, b->size, false};
+            }
+        }
+    }
+}
+
+/* Blocks may be freed between counting and listing, but none of this pool is added. */
+static ductile_status save(ductile_allocator *a, dpool_private *pool) {
+    piece_list list = {.n = 0};
+    dti_lock_take(&a->hot);
+    list.room = a->counts.paused_blocks;
+    dti_lock_open(&a->hot);
+    list.all = calloc(list.room + 1, sizeof *list.all);
+    if (list.all == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    list_paused_locked(a, pool, &list);
+    dti_lock_open(&a->hot);
+    return dvmm_stash_save(&pool->stash, a->driver, list.all, list.n);
+}
+
+typedef struct resuming {
+    ductile_allocator *allocator;
+    const dpool_private *pool;
+} resuming;
+
+/* Whoever freed the block meanwhile does not want its contents; and when its range has gone,
+ * another pool's block may be paused at that address. */
+static bool is_still_paused(void *user, ductile_addr addr) {
+    const resuming *r = user;
+    ductile_allocator *a = r->allocator;
+    dti_lock_take(&a->hot);
+    const dpool_block *b = dpool_map_find(&a->map, addr);
+    bool is_paused = b != NULL && b->state == DPOOL_PAUSED && b->region->arena->pool == r->pool;
+    dti_lock_open(&a->hot);
+    return is_paused;
+}
+
+/* ---- Pause --------------------------------------------------------------------------------- */
+
+/* Also after a pause that failed halfway: blocks that are LIVE still stay so. */
+static void run_again(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->hot);
+    each_in_state_locked(a, pool, DPOOL_PAUSED, resume_block_locked);
+    pool->phase = DPOOL_RUNNING;
+    dti_lock_open(&a->hot);
+    dvmm_stash_drop(&pool->stash);
+}
+
+static ductile_status pause_claimed(ductile_allocator *a, dpool_private *pool, unsigned flags) {
+    wait_for_users(a, pool);
+    ductile_status status = quiesce(a, pool);
+    if (status == DUCTILE_OK && (flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
+        status = save(a, pool);
+    }
+    if (status == DUCTILE_OK) {
+        status = dpool_announce_pool(a, pool, DUCTILE_MAP_LEAVING);
+    }
+    if (status != DUCTILE_OK) {
+        run_again(a, pool);
+        return status;
+    }
+    dpool_vacate(a, pool); /* nothing below can fail */
+    dpool_settle_paused(a, pool);
+    return DUCTILE_OK;
+}
+
+ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned flags) {
+    if ((flags & ~DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    dpool_private *pool = NULL;
+    ductile_status status = claim(a, id, DPOOL_RUNNING, DPOOL_PAUSING, &pool);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_forget_failure();
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    status = pause_claimed(a, pool, flags);
+    dvmm_capture_restore(a->driver, mode);
+    dpool_log_losses(a);
+    dpool_unpin(a, pool);
+    return status;
+}
+
+/* ---- Resume -------------------------------------------------------------------------------- */
+
+/* Memory that others do not use makes room. */
+static ductile_status make_room(ductile_allocator *a, const dpool_private *pool) {
+    uint64_t need = dpool_bytes_to_bring_back(a, pool);
+    dti_lock_take(&a->hot);
+    uint64_t most = dti_min(a->counts.limit, a->device_bytes);
+    dti_lock_open(&a->hot);
+    return dpool_trim(a, most > need ? most - need : 0);
+}
+
+static ductile_status bring_back(ductile_allocator *a, dpool_private *pool) {
+    ductile_status status = dpool_bring_back(a, pool);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, pool) == DUCTILE_OK) {
+        status = dpool_bring_back(a, pool);
+    }
+    return status;
+}
+
+static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) {
+    ductile_status status = bring_back(a, pool);
+    if (status == DUCTILE_OK) {
+        resuming r = {a, pool};
+        status = dvmm_stash_restore(&pool->stash, is_still_paused, &r);
+        if (status == DUCTILE_OK) {
+            status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
+        }
+        if (status != DUCTILE_OK) {
+            dpool_leave_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
+        }
+    }
+    if (status != DUCTILE_OK) {
+        dpool_settle_paused(a, pool);
+        return status;
+    }
+    run_again(a, pool);
+    return DUCTILE_OK;
+}
+
+ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
+    dpool_private *pool = NULL;
+    ductile_status status = claim(a, id, DPOOL_PAUSED_PHASE, DPOOL_RESUMING, &pool);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_forget_failure();
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    status = resume_claimed(a, pool);
+    dvmm_capture_restore(a->driver, mode);
+    dpool_log_losses(a);
+    dpool_unpin(a, pool);
+    return status;
+}

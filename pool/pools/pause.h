@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pause and resume: the memory behind a pool's live blocks goes back to the driver, their addresses
+ * stay.
+ *
+ *     RUNNING --claim--> PAUSING --vacate--> PAUSED --claim--> RESUMING --publish--> RUNNING
+ *        ^                  | fails            ^                   | fails
+ *        +------------------+                  +-------------------+
+ *
+ *     phase       live blocks are      granules under PAUSED and FREE blocks
+ *     RUNNING     LIVE                 MAPPED
+ *     PAUSING     LIVE, then PAUSED    MAPPED
+ *     PAUSED      PAUSED               EMPTY; MAPPED where the driver would not unmap (is_bare)
+ *     RESUMING    PAUSED               EMPTY, then MAPPED
+ *
+ * Outside of RUNNING the pool serves nobody, and nobody but the thread that claimed it changes its
+ * granules (G4). A PAUSED block stays in the address map: it can be freed, and asked about. What is
+ * freed in the phase PAUSED, when nobody changes granules, gives them up, unless graphs may own
+ * them; what was freed on the way there follows at its end.
+ */
+#ifndef DUCTILE_POOL_POOLS_PAUSE_H
+#define DUCTILE_POOL_POOLS_PAUSE_H
+
+#include "pool/pools/pools.h"
+
+/* Takes the memory of a pool whose blocks are PAUSED, a part under each hold of the slow lock.
+ * Cannot fail: what the driver will not unmap stays, and is looked at again when the memory comes
+ * back. No lock held. */
+void dpool_vacate(ductile_allocator *a, dpool_private *pool);
+
+/* The pool is PAUSED from now on, and what is free in it needs no memory. No lock held. */
+void dpool_settle_paused(ductile_allocator *a, dpool_private *pool);
+
+/* Puts memory behind the pool again: all of it, or none. ERR_OUT_OF_MEMORY, ... No lock held. */
+ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool);
+
+/* Undoes it without unmapping anything: the pool is bare, and all of its memory stays mapped until
+ * it is brought back. No lock held. */
+void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool);
+
+/* How much memory that takes. No lock held. */
+uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool);
+
+/* A PAUSED block, out of the address map, becomes FREE. Hot lock held. Returns its uses, whose work
+ * was done before the pause, to drop without the lock. */
+dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
+
+/* A FREE block of a bare pool: the first run of whole granules in it that need no memory later
+ * becomes GAP (QUARANTINED, if it is). False when there is none, or no spare node. Hot lock held.
+ */
+bool dpool_shed_locked(ductile_allocator *a, dpool_block *b);
+
+#endif

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of a paused pool: taken away handle by handle, and put back all or nothing. */
+#include "pool/pools/pause.h"
+
+#include "pool/base/log.h"
+#include "pool/growth/attempt.h"
+
+#include <stdlib.h>
+
+enum {
+    BATCH = 64,             /* handles mapped at once */
+    GRANULES_PER_HOLD = 512 /* unmapped in one hold of the slow lock */
+};
+
+/* ---- Giving up free granules --------------------------------------------------------------- */
+
+/* Granules that need no memory later: nothing is mapped at them, and no graph may own them. */
+static bool can_shed(const dpool_region *region, uint32_t granule) {
+    const dpool_private *pool = region->arena->pool;
+    bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
+    uint32_t state = region->seg->slots[granule].state;
+    return state == DSEG_QUARANTINED || (state == DSEG_EMPTY && !keeps);
+}
+
+/* The first run of granules in [from, to) that can be shed, all in one state. */
+static bool find_run(const dpool_region *region, uint32_t *from, uint32_t *to) {
+    const dseg_slot *slots = region->seg->slots;
+    uint32_t g = *from;
+    while (g < *to && !can_shed(region, g)) {
+        g++;
+    }
+    uint32_t end = g;
+    while (end < *to && slots[end].state == slots[g].state) {
+        end++;
+    }
+    *from = g;
+    *to = end;
+    return g < end;
+}
+
+bool dpool_shed_locked(ductile_allocator *a, dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    uint64_t offset = b->addr - seg->range.addr;
+    uint32_t from = (uint32_t)((offset + a->granule - 1) / a->granule);
+    uint32_t to = (uint32_t)((offset + b->size) / a->granule);
+    if (a->nodes.n_spare < 2 || !find_run(b->region, &from, &to)) {
+        return false;
+    }
+    bool is_lost = seg->slots[from].state == DSEG_QUARANTINED;
+    b = dpool_carve_free_locked(a, b, dseg_addr(seg, from), dseg_addr(seg, to));
+    if (is_lost) {
+        b->state = DPOOL_QUARANTINED;
+    } else {
+        (void)dpool_make_gap_locked(a, b);
+    }
+    return true;
+}
+
+/* Shedding may unite gaps, so the walk begins anew after each. */
+static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
+    for (dpool_block *b = region->first; b != NULL; b = b->next) {
+        if (b->state == DPOOL_FREE && dpool_shed_locked(a, b)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void shed_all_locked(ductile_allocator *a, const dpool_private *pool) {
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        while (shed_any_locked(a, r)) {
+        }
+    }
+}
+
+/* ---- Taking memory away -------------------------------------------------------------------- */
+
+static void set_bare(ductile_allocator *a, dpool_private *pool, bool is_bare) {
+    dti_lock_take(&a->hot);
+    pool->is_bare = is_bare;
+    dti_lock_open(&a->hot);
+}
+
+/* The lowest region of the pool that ends above the address: the list may change between two holds
+ * of the slow lock, as empty ranges go. */
+static dpool_region *region_above(const ductile_allocator *a, const dpool_private *pool,
+                                  ductile_addr addr) {
+    dpool_region *lowest = NULL;
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        bool is_above = r->seg->range.addr + r->seg->range.size > addr;
+        bool is_lower = lowest == NULL || r->seg->range.addr < lowest->seg->range.addr;
+        lowest = is_above && is_lower ? r : lowest;
+    }
+    return lowest;
+}
+
+static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr *from) {
+    dseg_segment *seg = region->seg;
+    uint64_t cached = a->store.cached_bytes; /* the cache keeps what it had */
+    uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
+    uint64_t gone = dseg_vacate(seg, &at, GRANULES_PER_HOLD) * a->granule;
+    *from = dseg_addr(seg, at);
+    (void)dvmm_store_shrink_cache(&a->store, cached);
+    dti_lock_take(&a->hot);
+    region->arena->mapped_bytes -= gone;
+    a->counts.mapped -= gone;
+    dpool_publish_locked(a, region);
+    dti_lock_open(&a->hot);
+}
+
+/* False when nothing is left from *from on. */
+static bool vacate_next(ductile_allocator *a, const dpool_private *pool, ductile_addr *from) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dpool_region *region = region_above(a, pool, *from);
+    if (region != NULL) {
+        vacate_part(a, region, from);
+    }
+    dpool_slow_leave(a, mode);
+    return region != NULL;
+}
+
+/* Is the handle there one that a pause leaves where it is? */
+static bool is_left(const dseg_segment *seg, uint32_t granule) {
+    const dseg_slot *slot = &seg->slots[granule];
+    return slot->state == DSEG_MAPPED &&
+           (slot->handle->n_pins > 0 || seg->slots[granule - slot->offset].stays != 0);
+}
+
+static bool has_stayed(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    uint32_t end = dseg_granule(seg, dpool_end(b) - 1) + 1;
+    uint32_t g = dseg_granule(seg, b->addr);
+    while (g < end && is_left(seg, g)) {
+        g++;
+    }
+    return g == end;
+}
+
+/* Whoever registered memory may write to it all the while: what has stayed is not written over. The
+ * next time it may go, if it is not pinned any more. */
+static void note_what_stays(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->slow);
+    for (uint64_t i = 0; i < pool->stash.n_pieces; i++) {
+        dvmm_piece *piece = &pool->stash.pieces[i];
+        dti_lock_take(&a->hot);
+        const dpool_block *b = dpool_map_find(&a->map, piece->addr);
+        piece->has_stayed = b != NULL && b->region->arena->pool == pool && has_stayed(b);
+        dti_lock_open(&a->hot);
+    }
+    dti_lock_open(&a->slow);
+}
+
+void dpool_vacate(ductile_allocator *a, dpool_private *pool) {
+    ductile_addr from = 0;
+    set_bare(a, pool, true);
+    while (vacate_next(a, pool, &from)) {
+    }
+    note_what_stays(a, pool);
+}
+
+void dpool_settle_paused(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->hot);
+    shed_all_locked(a, pool);
+    pool->phase = DPOOL_PAUSED_PHASE;
+    dti_lock_open(&a->hot);
+}
+
+/* ---- Mapping ------------------------------------------------------------------------------- */
+
+/* Handles for a run of granules. */
+typedef struct batch {
+    dvmm_handle *handles[BATCH];
+    uint32_t n_handles;
+    uint32_t n_granules;
+} batch;
+
+static ductile_status next_handle(ductile_allocator *a, uint32_t most, dvmm_handle **out) {
+    *out = dvmm_store_take(&a->store, most);
+    if (*out != NULL) {
+        return DUCTILE_OK;
+    }
+    return dvmm_store_create(&a->store, (uint32_t)dti_min(most, a->max_handle_granules), out);
+}
+
+static ductile_status fill_batch(ductile_allocator *a, batch *b, uint32_t most) {
+    ductile_status status = DUCTILE_OK;
+    while (status == DUCTILE_OK && b->n_handles < BATCH && b->n_granules < most) {
+        dvmm_handle *h = NULL;
+        status = next_handle(a, most - b->n_granules, &h);
+        if (status == DUCTILE_OK) {
+            b->handles[b->n_handles++] = h;
+            b->n_granules += h->n_granules;
+        }
+    }
+    return status;
+}
+
+static void put_back(ductile_allocator *a, const batch *b) {
+    for (uint32_t i = 0; i < b->n_handles; i++) {
+        if (b->handles[i]->n_mappings == 0) {
+            dvmm_store_put(&a->store, b->handles[i]);
+        } else {
+            dvmm_store_lose(&a->store, b->handles[i]);
+        }
+    }
+}
+
+/* Maps [first, end), all EMPTY, as far as memory goes. */
+static ductile_status map_run(ductile_allocator *a, dseg_segment *seg, uint32_t first,
+                              uint32_t end) {
+    ductile_status status = DUCTILE_OK;
+    while (first < end && status == DUCTILE_OK) {
+        batch b = {.n_handles = 0};
+        bool quarantined = false;
+        status = fill_batch(a, &b, end - first);
+        if (status == DUCTILE_OK) {
+            status = dseg_map(seg, first, b.handles, b.n_handles, &quarantined);
+        }
+        if (status != DUCTILE_OK) {
+            put_back(a, &b);
+        }
+        first += b.n_granules;
+    }
+    return status;
+}
+
+/* One granule that was left mapped, or the run of EMPTY ones from it on. *next: what follows. */
+static ductile_status map_from(ductile_allocator *a, dseg_segment *seg, uint32_t g, uint32_t end,
+                               uint32_t *next) {
+    if (seg->slots[g].state == DSEG_MAPPED) {
+        ductile_status status = dseg_confirm(seg, g);
+        if (status != DUCTILE_OK || seg->slots[g].state == DSEG_MAPPED) {
+            *next = g + 1;
+            return status;
+        }
+    }
+    if (seg->slots[g].state != DSEG_EMPTY) {
+        return DUCTILE_ERR_DRIVER; /* quarantined: a block there has lost its address for good */
+    }
+    *next = g;
+    while (*next < end && seg->slots[*next].state == DSEG_EMPTY) {
+        (*next)++;
+    }
+    return map_run(a, seg, g, *next);
+}
+
+/* ---- What needs memory --------------------------------------------------------------------- */
+
+/* A stretch between gaps, of PAUSED and FREE blocks: [first, end) in granules of a region. */
+typedef struct stretch {
+    dpool_region *region;
+    uint32_t first;
+    uint32_t end;
+} stretch;
+
+typedef struct stretches {
+    stretch *all;
+    uint64_t n;
+    uint64_t room;
+    uint64_t n_granules; /* of all of them */
+} stretches;
+
+static bool needs_memory(const dpool_block *b) {
+    return b->state == DPOOL_PAUSED || b->state == DPOOL_FREE;
+}
+
+static void add_stretch(stretches *s, dpool_region *region, ductile_addr from, ductile_addr to) {
+    stretch found = {region, dseg_granule(region->seg, from),
+                     dseg_granule(region->seg, to - 1) + 1};
+    if (s->n < s->room) {
+        s->all[s->n] = found;
+    }
+    s->n++;
+    s->n_granules += found.end - found.first;
+}
+
+static void find_in_region(dpool_region *region, stretches *s) {
+    ductile_addr from = 0;
+    for (const dpool_block *b = region->first; b != NULL; b = b->next) {
+        if (!needs_memory(b)) {
+            from = 0;
+            continue;
+        }
+        from = from == 0 ? b->addr : from;
+        if (b->next == NULL || !needs_memory(b->next)) {
+            add_stretch(s, region, from, dpool_end(b));
+        }
+    }
+}
+
+static void find_stretches(ductile_allocator *a, const dpool_private *pool, stretches *s) {
+    s->n = s->n_granules = 0;
+    dti_lock_take(&a->hot);
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        find_in_region(r, s);
+    }
+    dti_lock_open(&a->hot);
+}
+
+/* Blocks may be freed meanwhile, but no gap comes or goes by that outside of the phase PAUSED. */
+static ductile_status collect_stretches(ductile_allocator *a, const dpool_private *pool,
+                                        stretches *s) {
+    find_stretches(a, pool, s);
+    s->room = s->n;
+    s->all = calloc(s->room + 1, sizeof *s->all);
+    if (s->all == NULL) {
+        s->n = 0;
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    find_stretches(a, pool, s);
+    return DUCTILE_OK;
+}
+
+uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool) {
+    stretches s = {.room = 0};
+    dti_lock_take(&a->slow);
+    find_stretches(a, pool, &s);
+    dti_lock_open(&a->slow);
+    return s.n_granules * a->granule;
+}
+
+/* ---- Bringing it back ---------------------------------------------------------------------- */
+
+/* Also after a failure: what was mapped is counted, for vacating to take it away again. */
+static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
+    dpool_region *region = s->region;
+    uint64_t before = region->seg->n_mapped;
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t g = s->first; g < s->end && status == DUCTILE_OK;) {
+        status = map_from(a, region->seg, g, s->end, &g);
+    }
+    uint64_t added = (region->seg->n_mapped - before) * a->granule;
+    dti_lock_take(&a->hot);
+    region->arena->mapped_bytes += added;
+    a->counts.mapped += added;
+    dpool_publish_locked(a, region);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+static ductile_status map_all(ductile_allocator *a, const dpool_private *pool) {
+    stretches s = {.room = 0};
+    ductile_status status = collect_stretches(a, pool, &s);
+    for (uint64_t i = 0; i < s.n && status == DUCTILE_OK; i++) {
+        status = map_stretch(a, &s.all[i]);
+    }
+    free(s.all);
+    return status;
+}
+
+ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    uint64_t cached_before = a->store.cached_bytes;
+    set_bare(a, pool, false);
+    ductile_status status = map_all(a, pool);
+    if (status != DUCTILE_OK) {
+        set_bare(a, pool, true);
+        (void)dvmm_store_shrink_cache(&a->store, cached_before);
+        dpool_publish_store(a);
+    }
+    dpool_slow_leave(a, mode);
+    if (status != DUCTILE_OK) {
+        dpool_vacate(a, pool);
+    }
+    return status;
+}
+
+void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool) {
+    dti_lock_take(&a->slow);
+    set_bare(a, pool, true);
+    dti_lock_open(&a->slow);
+}

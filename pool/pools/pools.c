@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which pools there are, who holds them, and which requests go to them. */
+#include "pool/pools/pools.h"
+
+#include "pool/growth/attempt.h"
+#include "pool/streams/captures.h"
+#include "pool/streams/progress.h"
+
+#include "vmm/capture_mode.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static bool is_same_id(ductile_pool_id a, ductile_pool_id b) {
+    return a.first == b.first && a.second == b.second;
+}
+
+static bool is_default(ductile_pool_id id) {
+    return id.first == 0 && id.second == 0;
+}
+
+void dpool_pause_briefly(void) {
+    const struct timespec moment = {.tv_nsec = 20000};
+    (void)nanosleep(&moment, NULL);
+}
+
+dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
+    dpool_private *pool = a->pools;
+    while (pool != NULL && !is_same_id(pool->id, id)) {
+        pool = pool->next;
+    }
+    return pool;
+}
+
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+                                const dpool_region *before) {
+    const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
+    dpool_region *region = before == NULL ? NULL : before->next;
+    for (; region == NULL && arena != NULL; arena = arena->next) {
+        region = arena->pool == pool ? arena->regions : NULL;
+    }
+    return region;
+}
+
+bool dpool_has_pools(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    bool has_any = a->pools != NULL;
+    dti_lock_open(&a->hot);
+    return has_any;
+}
+
+bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure) {
+    const dpool_private *pool = arena->pool;
+    if (pool == NULL || pool == other->pool || !dpool_is_held(pool)) {
+        return true;
+    }
+    return pool->kind == DUCTILE_POOL_PLAIN && under_pressure;
+}
+
+/* ---- References ---------------------------------------------------------------------------- */
+
+static void become_locked(dpool_private *pool, ductile_pool_kind kind) {
+    pool->kind = kind;
+    pool->awaits_context |= kind == DUCTILE_POOL_CAPTURE;
+}
+
+/* The pool with one more reference; a new one is made of `spare`, which is taken then. */
+static dpool_private *retain_locked(ductile_allocator *a, ductile_pool_id id,
+                                    dpool_private **spare) {
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    if (pool == NULL) {
+        pool = *spare;
+        *spare = NULL;
+        pool->id = id;
+        pool->next = a->pools;
+        a->pools = pool;
+        a->counts.table_host_bytes += sizeof *pool;
+    }
+    if (!dpool_is_held(pool)) {
+        become_locked(pool, DUCTILE_POOL_CAPTURE);
+        pool->n_lives++;
+    }
+    pool->refs++;
+    return pool;
+}
+
+/* Nothing refers to it any more: taken out of the list. */
+static dpool_private *unlink_if_unused_locked(ductile_allocator *a, dpool_private *pool) {
+    if (dpool_is_held(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
+        return NULL;
+    }
+    dpool_private **link = &a->pools;
+    while (*link != pool) {
+        link = &(*link)->next;
+    }
+    *link = pool->next;
+    a->counts.table_host_bytes -= sizeof *pool;
+    return pool;
+}
+
+void dpool_free_pool(dpool_private *pool) {
+    if (pool != NULL) {
+        dvmm_stash_drop(&pool->stash);
+        free(pool);
+    }
+}
+
+dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool) {
+    pool->n_arenas--;
+    return unlink_if_unused_locked(a, pool);
+}
+
+void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    dti_lock_take(&a->hot);
+    pool->n_users--;
+    dpool_private *gone = unlink_if_unused_locked(a, pool);
+    dti_lock_open(&a->hot);
+    dpool_free_pool(gone);
+}
+
+static ductile_status check_call(ductile_allocator *a, ductile_pool_id id) {
+    if (a == NULL || is_default(id)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dvmm_usable(a->driver);
+}
+
+ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
+    ductile_status status = check_call(a, id);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_private *spare = calloc(1, sizeof *spare);
+    if (spare == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    (void)retain_locked(a, id, &spare);
+    dti_lock_open(&a->hot);
+    free(spare);
+    return DUCTILE_OK;
+}
+
+ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
+    ductile_status status = check_call(a, id);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_private *gone = NULL;
+    dti_lock_take(&a->hot);
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    if (pool == NULL || pool->refs == 0) {
+        status = DUCTILE_ERR_INVALID_ARGUMENT;
+    } else {
+        pool->refs--;
+        gone = unlink_if_unused_locked(a, pool);
+    }
+    dti_lock_open(&a->hot);
+    dpool_free_pool(gone);
+    return status;
+}
+
+static ductile_status set_kind_locked(ductile_allocator *a, ductile_pool_id id,
+                                      ductile_pool_kind kind) {
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    if (pool == NULL || !dpool_is_held(pool)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (pool->kind == kind) {
+        return DUCTILE_OK;
+    }
+    if (pool->n_routes > 0 || (kind == DUCTILE_POOL_PLAIN && pool->n_arenas > 0)) {
+        return DUCTILE_ERR_BUSY;
+    }
+    pool->awaits_context = kind == DUCTILE_POOL_CAPTURE;
+    pool->kind = kind;
+    return DUCTILE_OK;
+}
+
+ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
+                                     ductile_pool_kind kind) {
+    ductile_status status = check_call(a, id);
+    if (status == DUCTILE_OK && kind != DUCTILE_POOL_CAPTURE && kind != DUCTILE_POOL_PLAIN) {
+        status = DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dti_lock_take(&a->hot);
+    status = set_kind_locked(a, id, kind);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+/* ---- Captures and waits for the whole context ----------------------------------------------- */
+
+/* An open plain pool may become a capture pool at its next request. */
+bool dpool_is_capturing_locked(const ductile_allocator *a) {
+    for (const dpool_route *route = a->routes; route != NULL; route = route->next) {
+        if (!route->has_ended && route->pool->kind == DUCTILE_POOL_CAPTURE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool dpool_context_wait_begin(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    bool can = !dpool_is_capturing_locked(a);
+    a->n_context_waits += can;
+    dti_lock_open(&a->hot);
+    return can;
+}
+
+void dpool_context_wait_end(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    a->n_context_waits--;
+    dti_lock_open(&a->hot);
+}
+
+/* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
+bool dpool_stream_wait_begin(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    bool can = a->routes == NULL;
+    a->n_stream_waits += can;
+    dti_lock_open(&a->hot);
+    return can;
+}
+
+void dpool_stream_wait_end(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    a->n_stream_waits--;
+    dti_lock_open(&a->hot);
+}
+
+/* ---- Routes -------------------------------------------------------------------------------- */
+
+static void note_routes_locked(ductile_allocator *a) {
+    atomic_store_explicit(&a->has_routes, a->routes != NULL, memory_order_relaxed);
+    atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
+}
+
+static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_private *pool) {
+    route->pool = pool;
+    pool->n_routes++;
+    route->next = a->routes;
+    a->routes = route;
+    note_routes_locked(a);
+}
+
+/* False when a wait is under way that a capture must not meet: for the whole context, or for a
+ * stream. */
+static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
+                               dpool_private **spare) {
+    const dpool_private *known = dpool_find_pool_locked(a, id);
+    bool is_plain = known != NULL && dpool_is_held(known) && known->kind == DUCTILE_POOL_PLAIN;
+    if (a->n_stream_waits > 0 || (!is_plain && a->n_context_waits > 0)) {
+        return false;
+    }
+    link_route_locked(a, route, retain_locked(a, id, spare));
+    return true;
+}
+
+static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
+                       dpool_private *spare) {
+    bool is_open = false;
+    while (!is_open) {
+        dti_lock_take(&a->hot);
+        is_open = try_to_open_locked(a, id, route, &spare);
+        dti_lock_open(&a->hot);
+        if (!is_open) {
+            dpool_pause_briefly();
+        }
+    }
+    free(spare);
+}
+
+static bool has_released_locked(const ductile_allocator *a) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (dpool_released_life(arena) != 0 && arena->pool->awaits_context &&
+            arena->mapped_bytes > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What graphs that are gone have left is proven now, because it cannot be during the capture. */
+static void settle_released(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    bool is_worth_it = has_released_locked(a);
+    dti_lock_open(&a->hot);
+    if (is_worth_it) {
+        bool captured = false;
+        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+        (void)dpool_wait_context(a, &captured);
+        dvmm_capture_restore(a->driver, mode);
+    }
+}
+
+ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
+                                  ductile_pool_filter filter, void *user) {
+    ductile_status status = check_call(a, id);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_private *spare = calloc(1, sizeof *spare);
+    dpool_route *route = calloc(1, sizeof *route);
+    if (spare == NULL || route == NULL) {
+        free(spare);
+        free(route);
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    *route = (dpool_route){.filter = filter, .user = user, .thread = dpool_this_thread()};
+    settle_released(a);
+    open_route(a, id, route, spare);
+    return DUCTILE_OK;
+}
+
+/* The thread's own latest route to the pool, or else anybody's. */
+static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool_id id) {
+    dpool_route *others = NULL;
+    for (dpool_route *route = a->routes; route != NULL; route = route->next) {
+        if (route->has_ended || !is_same_id(route->pool->id, id)) {
+            continue;
+        }
+        if (route->thread == dpool_this_thread()) {
+            return route;
+        }
+        others = others == NULL ? route : others;
+    }
+    return others;
+}
+
+static dpool_private *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
+    dpool_route **link = &a->routes;
+    while (*link != route) {
+        link = &(*link)->next;
+    }
+    *link = route->next;
+    route->pool->n_routes--;
+    note_routes_locked(a);
+    return unlink_if_unused_locked(a, route->pool);
+}
+
+/* A route somebody is inside of stays linked, so that he finds the next one. */
+static void close_route(ductile_allocator *a, dpool_route *route) {
+    bool is_out = false;
+    dpool_private *gone = NULL;
+    while (!is_out) {
+        dti_lock_take(&a->hot);
+        is_out = route->n_inside == 0;
+        gone = is_out ? unlink_route_locked(a, route) : NULL;
+        dti_lock_open(&a->hot);
+        if (!is_out) {
+            dpool_pause_briefly();
+        }
+    }
+    dpool_free_pool(gone);
+    free(route);
+}
+
+/* The capture has ended: what was freed in it can be marked. */
+static void make_up_for_capture(ductile_allocator *a) {
+    if (atomic_load(&a->has_unmarked)) {
+        dvmm_capture_mode mode = dpool_slow_enter(a);
+        dpool_mark_unmarked(a, NULL, true);
+        dpool_slow_leave(a, mode);
+    }
+}
+
+ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
+    ductile_status status = check_call(a, id);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dti_lock_take(&a->hot);
+    dpool_route *route = route_to_end_locked(a, id);
+    if (route != NULL) {
+        route->has_ended = true;
+    }
+    dti_lock_open(&a->hot);
+    if (route == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    close_route(a, route);
+    make_up_for_capture(a);
+    return DUCTILE_OK;
+}
+
+/* Asks a route's filter, with the hot lock open meanwhile. */
+static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stream) {
+    if (route->has_ended || route->filter == NULL) {
+        return !route->has_ended && route->thread == dpool_this_thread();
+    }
+    route->n_inside++;
+    dti_lock_open(&a->hot);
+    bool yes = route->filter(route->user, stream) != 0;
+    dti_lock_take(&a->hot);
+    route->n_inside--;
+    return yes && !route->has_ended;
+}
+
+/* A plain pool that is asked for memory by a stream under capture is a capture pool. */
+static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_stream stream) {
+    if (!dvmm_is_capturing(a->driver, stream)) {
+        return;
+    }
+    dti_lock_take(&a->hot);
+    become_locked(pool, DUCTILE_POOL_CAPTURE);
+    dti_lock_open(&a->hot);
+}
+
+static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream stream) {
+    for (dpool_route *route = a->routes; route != NULL; route = route->next) {
+        if (admits(a, route, stream)) {
+            return route->pool;
+        }
+    }
+    return NULL;
+}
+
+ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out) {
+    bool is_plain = false;
+    bool is_paused = false;
+    dti_lock_take(&a->hot);
+    dpool_private *pool = find_route_locked(a, stream);
+    if (pool != NULL) {
+        is_paused = pool->phase != DPOOL_RUNNING;
+        is_plain = pool->kind == DUCTILE_POOL_PLAIN;
+        pool->n_users += !is_paused;
+    }
+    dti_lock_open(&a->hot);
+    if (is_paused) {
+        return DUCTILE_ERR_BUSY;
+    }
+    if (is_plain) {
+        see_capture(a, pool, stream);
+    }
+    *out = pool;
+    return DUCTILE_OK;
+}
+
+void dpool_pools_fini(ductile_allocator *a) {
+    while (a->routes != NULL) {
+        dpool_route *route = a->routes;
+        a->routes = route->next;
+        free(route);
+    }
+    while (a->pools != NULL) {
+        dpool_private *pool = a->pools;
+        a->pools = pool->next;
+        dpool_free_pool(pool);
+    }
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One pool as callers see it: what it is and holds, and blocks put where they once were. */
+#include "pool/base/log.h"
+#include "pool/blocks/serve.h"
+#include "pool/inspect/inspect.h"
+#include "pool/pools/pools.h"
+#include "pool/pressure/trim.h"
+#include "pool/streams/wait_map.h"
+
+#include "vmm/base/align.h"
+
+#include <string.h>
+
+/* ---- Finding the pool ---------------------------------------------------------------------- */
+
+/* The pool of that name, NULL for the default one; false when there is none. */
+static bool find_locked(const ductile_allocator *a, ductile_pool_id id, dpool_private **out) {
+    *out = dpool_find_pool_locked(a, id);
+    return *out != NULL || (id.first == 0 && id.second == 0);
+}
+
+/* ---- What it is ---------------------------------------------------------------------------- */
+
+ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
+                                  ductile_pool_info *out) {
+    ductile_status status = dpool_may_fill(a, out, sizeof *out);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    ductile_pool_info info = {.struct_size = out->struct_size, .id = id};
+    dti_lock_take(&a->hot);
+    const dpool_private *pool = dpool_find_pool_locked(a, id);
+    if (pool != NULL) {
+        info.references = pool->refs;
+        info.open = pool->n_routes;
+        info.kind = pool->kind;
+        info.paused = pool->phase != DPOOL_RUNNING;
+    } else {
+        status = DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    dti_lock_open(&a->hot);
+    memcpy(out, &info, info.struct_size);
+    return status;
+}
+
+/* ---- What it holds ------------------------------------------------------------------------- */
+
+static void add_block(const dpool_block *b, ductile_stats *s) {
+    s->paused_blocks += b->state == DPOOL_PAUSED;
+    s->paused_bytes += b->state == DPOOL_PAUSED ? b->size : 0;
+    s->live_blocks += b->state == DPOOL_LIVE;
+    bool is_bare = dpool_is_bare(b->region->arena);
+    s->free_blocks += b->state == DPOOL_FREE && !is_bare;
+    s->pending_blocks += b->state == DPOOL_PENDING;
+    s->gap_blocks += b->state == DPOOL_GAP || (b->state == DPOOL_FREE && is_bare);
+    s->requested_bytes += b->state == DPOOL_LIVE ? b->requested : 0;
+    s->retiring_bytes += b->state == DPOOL_RETIRING ? b->size : 0;
+}
+
+static void add_region(const dpool_region *region, ductile_stats *s) {
+    s->segments++;
+    s->address_bytes += region->seg->range.size;
+    s->address_span_bytes += region->span_bytes;
+    for (const dpool_block *b = region->first; b != NULL; b = b->next) {
+        add_block(b, s);
+    }
+}
+
+static void add_arena(const dpool_arena *arena, ductile_stats *s) {
+    s->arenas++;
+    s->allocated_bytes += arena->live_bytes;
+    s->pending_bytes += arena->pending_bytes;
+    s->reserved_bytes += arena->mapped_bytes;
+    for (const dpool_region *region = arena->regions; region != NULL; region = region->next) {
+        add_region(region, s);
+    }
+}
+
+static void fill_stats_locked(const ductile_allocator *a, const dpool_private *pool,
+                              ductile_stats *s) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (arena->pool == pool) {
+            add_arena(arena, s);
+        }
+    }
+    s->free_bytes = s->reserved_bytes - s->allocated_bytes - s->pending_bytes;
+    s->mapped_bytes = s->reserved_bytes + s->retiring_bytes;
+}
+
+ductile_status ductile_pool_get_stats(ductile_allocator *a, ductile_pool_id id,
+                                      ductile_stats *out) {
+    ductile_status status = dpool_may_fill(a, out, sizeof *out);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    ductile_stats s = {.struct_size = out->struct_size};
+    dpool_private *pool = NULL;
+    dti_lock_take(&a->hot);
+    if (find_locked(a, id, &pool)) {
+        fill_stats_locked(a, pool, &s);
+    } else {
+        status = DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    dti_lock_open(&a->hot);
+    memcpy(out, &s, s.struct_size);
+    return status;
+}
+
+static void visit_locked(const ductile_allocator *a, const dpool_private *pool,
+                         ductile_walk_fn visit, void *user) {
+    int ended = 0;
+    for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
+        const dpool_region *region = a->segments.items[i]->owner;
+        if (region->arena->pool == pool) {
+            ended = dpool_visit_region_locked(region, visit, user);
+        }
+    }
+}
+
+ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ductile_walk_fn visit,
+                                 void *user) {
+    if (visit == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dpool_may_look(a);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_private *pool = NULL;
+    dti_lock_take(&a->hot);
+    if (find_locked(a, id, &pool)) {
+        visit_locked(a, pool, visit, user);
+    } else {
+        status = DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+/* ---- Giving back --------------------------------------------------------------------------- */
+
+/* Pins the pool, unless it is the default one. */
+static ductile_status pin(ductile_allocator *a, ductile_pool_id id, dpool_private **out) {
+    dti_lock_take(&a->hot);
+    bool found = find_locked(a, id, out);
+    if (*out != NULL) {
+        (*out)->n_users++;
+    }
+    dti_lock_open(&a->hot);
+    return found ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
+}
+
+static uint64_t held_by(ductile_allocator *a, ductile_pool_id id) {
+    ductile_stats s = {.struct_size = sizeof s};
+    return ductile_pool_get_stats(a, id, &s) == DUCTILE_OK ? s.reserved_bytes : 0;
+}
+
+ductile_status ductile_pool_trim(ductile_allocator *a, ductile_pool_id id, uint64_t *released) {
+    if (released != NULL) {
+        *released = 0;
+    }
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    dpool_private *pool = NULL;
+    ductile_status status = dvmm_usable(a->driver);
+    status = status == DUCTILE_OK ? pin(a, id, &pool) : status;
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    uint64_t before = held_by(a, id);
+    dpool_forget_failure();
+    status = dpool_trim_pool(a, pool);
+    dpool_log_losses(a);
+    uint64_t after = held_by(a, id);
+    if (released != NULL && after < before) {
+        *released = before - after;
+    }
+    dpool_unpin(a, pool);
+    return status;
+}
+
+/* ---- Blocks put back ----------------------------------------------------------------------- */
+
+/* The block that holds all of [address, address + size), if it is FREE. */
+static ductile_status find_free_locked(const ductile_allocator *a, const dpool_private *pool,
+                                       ductile_addr address, uint64_t size, dpool_block **out) {
+    const dseg_segment *seg = dseg_set_find(&a->segments, address);
+    const dpool_region *region = seg != NULL ? seg->owner : NULL;
+    if (region == NULL || region->arena->pool != pool) {
+        return DUCTILE_ERR_FOREIGN_POINTER;
+    }
+    dpool_block *b = region->first;
+    while (dpool_end(b) <= address) {
+        b = b->next;
+    }
+    *out = b;
+    bool fits = b->state == DPOOL_FREE && dpool_end(b) - address >= size &&
+                !dpool_wait_is_due_locked(a, address, address + size);
+    return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;
+}
+
+/* ERR_NOT_READY: room has to be made first. */
+static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
+                                 size_t size) {
+    dpool_private *pool = NULL;
+    dpool_block *b = NULL;
+    if (!find_locked(a, id, &pool)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (pool != NULL && pool->phase != DPOOL_RUNNING) {
+        return DUCTILE_ERR_BUSY;
+    }
+    uint64_t rounded = dpool_round(size);
+    ductile_status status = find_free_locked(a, pool, address, rounded, &b);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    if (a->nodes.n_spare < 2 || !dpool_map_has_room(&a->map)) {
+        return DUCTILE_ERR_NOT_READY;
+    }
+    b->region->arena->alloc_epoch++;
+    dpool_wait_forget_done_locked(a, address, address + rounded);
+    b = dpool_carve_free_locked(a, b, address, address + rounded);
+    dpool_make_live_locked(a, b, size);
+    return DUCTILE_OK;
+}
+
+static ductile_status try_to_put(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
+                                 size_t size) {
+    dti_lock_take(&a->hot);
+    ductile_status status = put_locked(a, id, address, size);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+static ductile_status make_room(ductile_allocator *a) {
+    dti_lock_take(&a->slow);
+    ductile_status status = dpool_reserve_room(a, 2);
+    dti_lock_open(&a->slow);
+    return status;
+}
+
+ductile_status ductile_pool_alloc_at(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
+                                     size_t size) {
+    if (a == NULL || size == 0 || size > DPOOL_MAX_REQUEST ||
+        !dti_is_aligned(address, DUCTILE_ALIGNMENT)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = try_to_put(a, id, address, size);
+    while (status == DUCTILE_ERR_NOT_READY) { /* others may take the room before us */
+        status = make_room(a);
+        status = status == DUCTILE_OK ? try_to_put(a, id, address, size) : status;
+    }
+    return status;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/pressure/ladder.h"
+
+#include "pool/base/log.h"
+#include "pool/pools/pools.h"
+#include "pool/pressure/oom_report.h"
+#include "pool/pressure/trim.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/wait_map.h"
+
+enum {
+    MOST_CLIMBS = 4,   /* others may free all the time: this often at most is all looked at again */
+    MOST_RELEASES = 4, /* of cached handles: what an attempt makes in vain is cached, too         */
+    MOST_PASSES = 2    /* through the driver: what is missing, then what all of it would take     */
+};
+
+static uint64_t frees_now(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    uint64_t frees = a->counts.allocs - a->map.count;
+    dti_lock_open(&a->hot);
+    return frees;
+}
+
+/* ---- Cached handles ------------------------------------------------------------------------ */
+
+/* Handles of several granules may fit no gap and yet count: the largest go back. */
+static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
+    if (!dpool_has_large_handles(a) || c->n_tries == MOST_RELEASES) {
+        return false;
+    }
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    uint64_t cached = a->store.cached_bytes;
+    uint64_t missing = dti_max(c->request->missing, a->granule);
+    (void)dvmm_store_shrink_cache(&a->store, cached > missing ? cached - missing : 0);
+    dpool_publish_store(a);
+    dpool_slow_leave(a, mode);
+    return cached > 0;
+}
+
+/* ---- Memory that may not move -------------------------------------------------------------- */
+
+static bool may_always_move(const ductile_allocator *a, const dpool_climb *c) {
+    return a->options.recycle != DUCTILE_RECYCLE_NEVER &&
+           a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF &&
+           !c->request->one_handle &&   /* has no donors */
+           !dpool_has_large_handles(a); /* larger handles may fit no gap */
+}
+
+/* What goes back may have been part of the place, so that the second time all of the request is
+ * missing: it may begin and end inside a granule. */
+static uint64_t bytes_to_pass(const ductile_allocator *a, const dpool_climb *c) {
+    return c->n_tries == 0 ? c->request->missing : c->request->size + 2 * a->granule;
+}
+
+/* What the options keep from moving can still go through the driver: as much as is missing goes
+ * back, for the next attempt to create anew. */
+static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
+    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
+           dpool_give_back(a, bytes_to_pass(a, c), false);
+}
+
+static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
+    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
+           dpool_give_back(a, bytes_to_pass(a, c), true);
+}
+
+/* ---- Private pools ------------------------------------------------------------------------- */
+
+/* From now on plain pools that are in use give what they have proven, too. */
+static bool ask_pools(ductile_allocator *a, dpool_climb *c) {
+    if (c->request->from_pools || !dpool_has_pools(a)) {
+        return false;
+    }
+    c->request->from_pools = true;
+    return true;
+}
+
+/* ---- Callbacks ----------------------------------------------------------------------------- */
+
+static bool ask_callbacks(ductile_allocator *a, dpool_climb *c) {
+    return dpool_oom_callbacks_ask(a, &c->walk, c->request->missing, c->request->stream);
+}
+
+/* ---- Pending memory ------------------------------------------------------------------------ */
+
+/* Waits on the host for the oldest pending memory, as much as is missing. Each time twice as much,
+ * for what comes back may not lie together. */
+static bool wait_for_pending(ductile_allocator *a, dpool_climb *c) {
+    if (c->waits_left == 0) {
+        return false;
+    }
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    unsigned doublings = c->n_tries < 32 ? c->n_tries : 32;
+    uint64_t bytes = dti_max(c->request->missing, a->granule) << doublings;
+    bool waited = dpool_wait_oldest(a, c->request->arena, bytes) > 0;
+    c->waits_left--;
+    dvmm_capture_restore(a->driver, mode);
+    return waited;
+}
+
+/* A stream that cannot wait on the GPU: the host does, for the work on the arena's free memory. */
+static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
+    bool waited = false;
+    ductile_addr waited_to = 0;
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    while (c->request->could_not_wait && dpool_wait_on_host(a, &waited_to, UINT64_MAX)) {
+        waited = true;
+    }
+    dvmm_capture_restore(a->driver, mode);
+    return waited;
+}
+
+/* ---- All work of the device ---------------------------------------------------------------- */
+
+/* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
+ * in its own arena needs no proof. */
+static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *arena,
+                              const dpool_arena *own) {
+    if (arena->pending_first != NULL || arena == own || dpool_is_frozen(arena)) {
+        return arena->pending_first != NULL;
+    }
+    const dpool_block *b = dpool_index_below(&arena->index, NULL);
+    while (b != NULL && b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
+           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b))) {
+        b = dpool_index_below(&arena->index, b);
+    }
+    return b != NULL && b->size >= a->granule;
+}
+
+static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
+    bool hope = false;
+    dti_lock_take(&a->slow); /* no pending list is out of its arena for a poll */
+    dti_lock_take(&a->hot);
+    for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
+        hope = holds_hope_locked(a, arena, own);
+    }
+    dti_lock_open(&a->hot);
+    dti_lock_open(&a->slow);
+    return hope;
+}
+
+/* Waits for all work of the device: afterwards all free memory is proven. Captures that this
+ * allocator knows nothing of cannot be asked about, so it is done only where it may help, and
+ * once on a way up. */
+static bool wait_for_context(ductile_allocator *a, dpool_climb *c) {
+    return c->n_tries == 0 && is_there_hope(a, c->request->arena) &&
+           dpool_wait_context(a, &c->was_captured);
+}
+
+static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    bool done = wait_for_context(a, c);
+    dvmm_capture_restore(a->driver, mode);
+    return done;
+}
+
+/* ---- The ladder ---------------------------------------------------------------------------- */
+
+typedef struct rung {
+    dpool_rung_fn relieve;
+    bool for_soft; /* disturbs nobody: also before creating above the soft limit */
+} rung;
+
+/* From the bottom. Finished markers, and memory that may move without a wait, are part of every
+ * attempt. */
+static const rung ladder[] = {
+    {release_misfits, true},               /* handles that exist and fit nowhere        */
+    {pass_through_driver, true},           /* free memory that the options nail down    */
+    {ask_pools, false},                    /* proven memory of pools in use             */
+    {ask_callbacks, false},                /* memory of the user's                      */
+    {wait_for_pending, true},              /* memory that recorded streams still use    */
+    {wait_for_spans, true},                /* the same, of a stream that cannot wait    */
+    {wait_for_all_work, false},            /* memory of silent streams                  */
+    {wait_and_pass_through_driver, false}, /* the second again, now that all is proven  */
+};
+
+enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
+
+static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
+    c->rung = 0;
+    c->n_tries = 0;
+    c->waits_left = dpool_count_pending_marks(a);
+    c->frees_seen = frees_now(a);
+}
+
+/* Something was given up: true. At the top: false. */
+static bool relieve(ductile_allocator *a, dpool_climb *c) {
+    for (; c->rung < N_RUNGS; c->rung++, c->n_tries = 0) {
+        const rung *r = &ladder[c->rung];
+        if ((r->for_soft || !c->request->is_soft) && r->relieve(a, c)) {
+            c->n_tries++;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Attempts ------------------------------------------------------------------------------ */
+
+static ductile_status attempt_once(ductile_allocator *a, dpool_request *r) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    ductile_status status = dpool_attempt(a, r);
+    dpool_slow_leave(a, mode);
+    return status;
+}
+
+static bool has_lost_device(const ductile_allocator *a) {
+    return dvmm_usable(a->driver) != DUCTILE_OK;
+}
+
+/* What the attempts created in vain goes back, or a refused request would keep the device full. */
+static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
+    (void)dvmm_store_shrink_cache(&a->store, c->cached_before);
+    dpool_publish_store(a);
+    dpool_report_take(a, c->request, c->was_captured);
+}
+
+/* Looks once more, now that every rung has been climbed: what others gave back meanwhile is seen,
+ * and nobody else can take it through the slow path before the request is refused. */
+static ductile_status attempt_last(ductile_allocator *a, dpool_climb *c, bool *again) {
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    ductile_status status = dpool_attempt(a, c->request);
+    bool is_out = status == DUCTILE_ERR_OUT_OF_MEMORY && !has_lost_device(a);
+    *again = is_out && ++c->n_climbs < MOST_CLIMBS && frees_now(a) != c->frees_seen;
+    if (is_out && !*again) {
+        give_up_locked(a, c);
+    }
+    dpool_slow_leave(a, mode);
+    return status;
+}
+
+/* One way up: attempts and rungs in turn. */
+static ductile_status climb(ductile_allocator *a, dpool_climb *c) {
+    go_to_bottom(a, c);
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    while (status == DUCTILE_ERR_OUT_OF_MEMORY && relieve(a, c)) {
+        status = attempt_once(a, c->request);
+    }
+    return status;
+}
+
+static ductile_status climb_hard(ductile_allocator *a, dpool_climb *c) {
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    bool again = true;
+    while (status == DUCTILE_ERR_OUT_OF_MEMORY && again) {
+        status = climb(a, c);
+        if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+            status = attempt_last(a, c, &again);
+        }
+    }
+    return status;
+}
+
+static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *c) {
+    dpool_request *r = c->request;
+    ductile_status status = attempt_once(a, r);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && r->is_soft) {
+        status = climb(a, c);
+        r->is_soft = false;
+        if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+            status = attempt_once(a, r); /* above the soft limit rather than not at all */
+        }
+    }
+    return status == DUCTILE_ERR_OUT_OF_MEMORY ? climb_hard(a, c) : status;
+}
+
+/* ---- The slow path ------------------------------------------------------------------------- */
+
+typedef struct situation {
+    uint64_t most;   /* that could ever be held */
+    uint64_t cached; /* handles, now            */
+    bool has_soft;
+} situation;
+
+static situation look(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    situation s = {.most = dti_min(a->counts.limit, a->device_bytes),
+                   .cached = a->counts.cached,
+                   .has_soft = a->counts.soft_limit < a->counts.limit};
+    dti_lock_open(&a->hot);
+    return s;
+}
+
+/* A sticky error met on the way says more than that there was no memory. */
+static ductile_status refuse(ductile_allocator *a, ductile_status status, uint64_t requested) {
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && has_lost_device(a)) {
+        status = dvmm_usable(a->driver);
+    }
+    dpool_log_refusal(a, status, requested);
+    return status;
+}
+
+/* Before anything is given up for it. */
+static ductile_status refuse_at_once(ductile_allocator *a, dpool_request *r) {
+    r->missing = r->size;
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dpool_report_take(a, r, false);
+    dpool_slow_leave(a, mode);
+    return DUCTILE_ERR_OUT_OF_MEMORY;
+}
+
+static void keep_cache_small(ductile_allocator *a) {
+    if (a->options.retain_bytes == 0) {
+        return;
+    }
+    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dpool_respect_retain(a);
+    dpool_slow_leave(a, mode);
+}
+
+static void count_slow(ductile_allocator *a) {
+    dti_lock_take(&a->hot);
+    a->counts.slow_allocs++;
+    dti_lock_open(&a->hot);
+}
+
+static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool_block **out) {
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        *out = NULL;
+        return DUCTILE_ERR_BUSY;
+    }
+    situation s = look(a);
+    r->is_soft = s.has_soft;
+    dpool_climb c = {.request = r, .cached_before = s.cached};
+    dpool_wait_retired(a, r->pool, r->stream);
+    dpool_forget_failure();
+    ductile_status status =
+        r->size <= s.most ? attempt_under_pressure(a, &c) : refuse_at_once(a, r);
+    keep_cache_small(a);
+    dpool_log_losses(a);
+    if (status == DUCTILE_OK) {
+        count_slow(a);
+    } else {
+        status = refuse(a, status, r->requested);
+    }
+    *out = r->block;
+    return status;
+}
+
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private *pool, uint64_t size,
+                                uint64_t requested, ductile_stream stream, dpool_block **out) {
+    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
+    return serve_slowly(a, &r, out);
+}
+
+ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private *pool, uint64_t size,
+                                      uint64_t requested, ductile_stream stream,
+                                      dpool_block **out) {
+    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
+    r.one_handle = true;
+    return serve_slowly(a, &r, out);
+}
+
+ductile_status dpool_refuse_impossible(ductile_allocator *a, uint64_t size, ductile_stream stream) {
+    dpool_request r = {.size = size, .requested = size, .stream = stream};
+    dpool_forget_failure();
+    return refuse(a, refuse_at_once(a, &r), size);
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking the report. The slow lock keeps the list of streams as it is; the hot lock is opened
+ * between pieces, so blocks may come and go: then numbers of different pieces differ by that. */
+#include "pool/pressure/oom_report.h"
+
+#include "pool/inspect/inspect.h"
+#include "pool/pools/pools.h"
+
+#include "vmm/base/align.h"
+
+#include <string.h>
+
+enum {
+    VISITS = 65536,       /* free blocks looked at; ductile_pressure.h says so too */
+    VISITS_PER_HOLD = 128 /* in one hold of the hot lock */
+};
+
+/* Owner: its thread. Valid for the allocator of that birth. */
+typedef struct last_report {
+    uint64_t birth;
+    ductile_oom_report report;
+} last_report;
+
+static _Thread_local last_report last;
+
+uint64_t dpool_report_birth(void) {
+    static atomic_uint_fast64_t n_born;
+    return atomic_fetch_add(&n_born, 1) + 1;
+}
+
+/* ---- Free blocks --------------------------------------------------------------------------- */
+
+typedef struct tally {
+    ductile_oom_report *report;
+    ductile_oom_holder *holder;
+    const dpool_arena *arena;
+    bool is_requesters;
+    uint64_t visited_bytes;
+    uint32_t visits_left; /* over all streams */
+    dpool_block last;     /* a copy of the block seen last; size 0: none */
+} tally;
+
+/* Bytes of the block in granules that lie wholly in it. */
+static uint64_t whole_granules(const ductile_allocator *a, const dpool_block *b) {
+    uint64_t start = b->addr - b->region->seg->range.addr;
+    uint64_t low = dti_round_up(start, a->granule);
+    uint64_t high = dti_round_down(start + b->size, a->granule);
+    return high > low ? high - low : 0;
+}
+
+static unsigned size_index(uint64_t size) {
+    unsigned power = 63u - (unsigned)__builtin_clzll(size);
+    unsigned index = power < 9 ? 0 : power - 9;
+    return index < DUCTILE_OOM_SIZES ? index : DUCTILE_OOM_SIZES - 1;
+}
+
+static void count_block(const ductile_allocator *a, tally *t, const dpool_block *b) {
+    uint64_t whole = whole_granules(a, b);
+    unsigned index = size_index(b->size);
+    t->report->free_blocks_by_size[index]++;
+    t->report->free_bytes_by_size[index] += b->size;
+    t->report->pinned_bytes += b->size - whole;
+    if (b->epoch >= dpool_proven_epoch(t->arena)) {
+        t->holder->unproven_bytes += whole;
+        t->report->unproven_bytes += t->is_requesters ? 0 : whole;
+    }
+    t->holder->largest_free_bytes = dti_max(t->holder->largest_free_bytes, b->size);
+    t->visited_bytes += b->size;
+}
+
+/* The next blocks downwards in size. False when there are no more, or enough were seen. */
+static bool visit_piece(ductile_allocator *a, tally *t) {
+    const dpool_block *b = NULL;
+    dti_lock_take(&a->hot);
+    for (uint32_t i = 0; i < VISITS_PER_HOLD && t->visits_left > 0; i++) {
+        b = dpool_index_below(&t->arena->index, t->last.size == 0 ? NULL : &t->last);
+        if (b == NULL) {
+            break;
+        }
+        t->visits_left--;
+        t->last = *b;
+        count_block(a, t, b);
+    }
+    dti_lock_open(&a->hot);
+    return b != NULL && t->visits_left > 0;
+}
+
+/* Blocks are seen from the largest down, so that what was not seen is small and pins its granules.
+ */
+static void visit_free_blocks(ductile_allocator *a, tally *t) {
+    while (visit_piece(a, t)) {
+    }
+    if (t->visits_left == 0 && t->holder->free_bytes > t->visited_bytes) {
+        t->report->unvisited_bytes += t->holder->free_bytes - t->visited_bytes;
+        t->report->pinned_bytes += t->holder->free_bytes - t->visited_bytes;
+    }
+}
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+static ductile_oom_holder holder_of(ductile_allocator *a, const dpool_arena *arena) {
+    dti_lock_take(&a->hot);
+    ductile_oom_holder h = {
+        .stream = arena->stream,
+        .pool = dpool_id_of(arena->pool),
+        .held_bytes = arena->mapped_bytes,
+        .live_bytes = arena->live_bytes,
+        .pending_bytes = arena->pending_bytes,
+        .free_bytes = arena->mapped_bytes - arena->live_bytes - arena->pending_bytes,
+    };
+    dti_lock_open(&a->hot);
+    return h;
+}
+
+/* Those that hold most stay, largest first. */
+static void keep_holder(ductile_oom_report *report, const ductile_oom_holder *h) {
+    uint64_t n = report->n_holders++;
+    uint64_t at = dti_min(n, DUCTILE_OOM_HOLDERS);
+    while (at > 0 && report->holders[at - 1].held_bytes < h->held_bytes) {
+        at--;
+    }
+    for (uint64_t i = DUCTILE_OOM_HOLDERS - 1; i > at; i--) {
+        report->holders[i] = report->holders[i - 1];
+    }
+    if (at < DUCTILE_OOM_HOLDERS) {
+        report->holders[at] = *h;
+    }
+}
+
+static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dpool_arena *arena,
+                      const dpool_arena *own, uint32_t *visits_left) {
+    ductile_oom_holder h = holder_of(a, arena);
+    if (h.held_bytes == 0) {
+        return;
+    }
+    tally t = {.report = report,
+               .holder = &h,
+               .arena = arena,
+               .is_requesters = arena == own,
+               .visits_left = *visits_left};
+    visit_free_blocks(a, &t);
+    *visits_left = t.visits_left;
+    report->largest_free_bytes = dti_max(report->largest_free_bytes, h.largest_free_bytes);
+    report->largest_free_here_bytes =
+        arena == own ? h.largest_free_bytes : report->largest_free_here_bytes;
+    keep_holder(report, &h);
+}
+
+static void add_arenas(ductile_allocator *a, ductile_oom_report *report, const dpool_request *r) {
+    uint32_t visits_left = VISITS;
+    dti_lock_take(&a->hot);
+    const dpool_arena *own = dpool_arena_find_locked(a, r->pool, r->stream);
+    dti_lock_open(&a->hot);
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        add_arena(a, report, arena, own, &visits_left);
+    }
+}
+
+/* ---- The whole ----------------------------------------------------------------------------- */
+
+static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
+    dti_lock_take(&a->hot);
+    dpool_counts *c = &a->counts;
+    o->number = ++c->out_of_memory;
+    o->limit_bytes = dti_min(c->limit, a->device_bytes);
+    o->soft_limit_bytes = dti_min(c->soft_limit, o->limit_bytes);
+    o->held_bytes = c->held;
+    o->live_bytes = c->allocated;
+    o->free_bytes = c->mapped - c->allocated - c->pending;
+    o->pending_bytes = c->pending;
+    o->cached_bytes = c->cached;
+    o->quarantined_bytes = c->lost;
+    o->retiring_bytes = c->retiring;
+    o->device = a->options.device;
+    o->recycle = a->options.recycle;
+    o->record_stream = a->options.record_stream;
+    o->cross_stream_reuse = a->options.cross_stream_reuse;
+    dti_lock_open(&a->hot);
+    o->device_bytes = a->device_bytes;
+    o->granule_bytes = a->granule;
+}
+
+/* What others hold is what the device has less of than is held here. */
+static void fill_device(ductile_allocator *a, ductile_oom_report *o) {
+    uint64_t free_bytes = 0;
+    uint64_t total_bytes = 0;
+    if (dvmm_store_device_memory(&a->store, &free_bytes, &total_bytes) != DUCTILE_OK) {
+        return;
+    }
+    uint64_t used = total_bytes - free_bytes;
+    o->device_free_bytes = free_bytes;
+    o->others_bytes = used > o->held_bytes ? used - o->held_bytes : 0;
+}
+
+void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captured) {
+    ductile_oom_report *o = &last.report;
+    last.birth = a->birth;
+    *o = (ductile_oom_report){.struct_size = sizeof *o,
+                              .captured = captured,
+                              .stream = r->stream,
+                              .pool = dpool_id_of(r->pool),
+                              .requested_bytes = r->requested,
+                              .rounded_bytes = r->size,
+                              .missing_bytes = r->missing};
+    fill_totals(a, o);
+    fill_device(a, o);
+    add_arenas(a, o, r);
+}
+
+ductile_status ductile_get_oom_report(ductile_allocator *a, ductile_oom_report *out) {
+    ductile_status may = dpool_may_fill(a, out, sizeof *out);
+    if (may != DUCTILE_OK) {
+        return may;
+    }
+    size_t size = out->struct_size;
+    memset(out, 0, size);
+    if (last.birth == a->birth) {
+        memcpy(out, &last.report, size);
+    }
+    out->struct_size = size;
+    return DUCTILE_OK;
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report about a refused request: taken while it is refused, kept for the thread. */
+#ifndef DUCTILE_POOL_PRESSURE_OOM_REPORT_H
+#define DUCTILE_POOL_PRESSURE_OOM_REPORT_H
+
+#include "pool/growth/attempt.h"
+
+/* A number that no other allocator of the process has: an address may be given out again. */
+uint64_t dpool_report_birth(void);
+
+/* Counts the refusal and takes its report: one driver call, and a bounded number of free blocks,
+ * in pieces. captured: a capture forbade waiting. Slow lock held, hot lock not. */
+void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captured);
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/sharing/import.h"
+
+#include "pool/growth/announce.h"
+#include "pool/growth/attempt.h"
+#include "pool/pools/pools.h"
+#include "pool/streams/progress.h"
+
+#include <stdlib.h>
+
+/* ---- Records ------------------------------------------------------------------------------- */
+
+static bool have_room(dpool_imports *all) {
+    if (all->count < all->capacity) {
+        return true;
+    }
+    uint32_t capacity = 2 * all->capacity + 16;
+    dpool_import **items = realloc(all->items, capacity * sizeof(dpool_import *));
+    if (items == NULL) {
+        return false;
+    }
+    all->items = items;
+    all->capacity = capacity;
+    return true;
+}
+
+/* The array grows under the hot lock, as readers hold no other; it is short and rarely does. */
+ductile_status dpool_import_register(ductile_allocator *a, const dpool_import *import) {
+    dpool_import *copy = malloc(sizeof *copy);
+    if (copy == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    *copy = *import;
+    dti_lock_take(&a->hot);
+    bool has_room = have_room(&a->imports);
+    if (has_room) {
+        a->imports.items[a->imports.count++] = copy;
+        a->counts.imported += copy->in.mapped_bytes;
+    }
+    dti_lock_open(&a->hot);
+    if (!has_room) {
+        free(copy);
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    return DUCTILE_OK;
+}
+
+static void unregister(ductile_allocator *a, uint32_t i) {
+    dti_lock_take(&a->hot);
+    a->counts.imported -= a->imports.items[i]->in.mapped_bytes;
+    a->imports.items[i] = a->imports.items[--a->imports.count];
+    dti_lock_open(&a->hot);
+}
+
+static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr addr) {
+    for (uint32_t i = 0; i < a->imports.count; i++) {
+        dpool_import *import = a->imports.items[i];
+        if (import->addr == addr && import->state == DPOOL_IMPORT_LIVE) {
+            return import;
+        }
+    }
+    return NULL;
+}
+
+/* ---- Closing ------------------------------------------------------------------------------- */
+
+static dpool_import *begin_leaving(ductile_allocator *a, ductile_addr addr) {
+    dti_lock_take(&a->hot);
+    dpool_import *import = find_live_locked(a, addr);
+    if (import != NULL) {
+        import->state = DPOOL_IMPORT_LEAVING;
+    }
+    dti_lock_open(&a->hot);
+    return import;
+}
+
+static void set_state(ductile_allocator *a, dpool_import *import, dpool_import_state state) {
+    dti_lock_take(&a->hot);
+    import->state = state;
+    dti_lock_open(&a->hot);
+}
+
+/* Not beside a capture, which the wait would break. */
+static ductile_status wait_for_all(ductile_allocator *a) {
+    bool captured = false;
+    if (dpool_wait_context(a, &captured)) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    ductile_status refused = captured ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_DRIVER;
+    return status == DUCTILE_OK ? refused : status;
+}
+
+/* False: whoever ends the stream is marking it just now. *names: this thread has to, and may. */
+static bool try_to_mark(ductile_allocator *a, dpool_import *import, bool *names) {
+    dti_lock_take(&a->hot);
+    bool is_free = !import->is_marking;
+    *names = is_free && !import->is_gone;
+    import->is_marking |= *names;
+    dti_lock_open(&a->hot);
+    return is_free;
+}
+
+static void end_marking(ductile_allocator *a, dpool_import *import) {
+    dti_lock_take(&a->hot);
+    import->is_marking = false;
+    dti_lock_open(&a->hot);
+}
+
+/* The marker of a stream that is gone was recorded when it went, or nothing but a wait for the
+ * whole device tells when its work is done. */
+static ductile_status mark(ductile_allocator *a, dpool_import *import) {
+    bool names = false;
+    while (!try_to_mark(a, import, &names)) {
+        dpool_pause_briefly();
+    }
+    if (!names) {
+        return import->marker == NULL ? wait_for_all(a) : DUCTILE_OK;
+    }
+    ductile_status status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
+    end_marking(a, import);
+    return status;
+}
+
+static ductile_status mark_leaving(ductile_allocator *a, dpool_import *import) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    ductile_status status = mark(a, import);
+    dvmm_capture_restore(a->driver, mode);
+    return status;
+}
+
+ductile_status dpool_import_leave(ductile_allocator *a, ductile_addr addr) {
+    dpool_import *import = begin_leaving(a, addr);
+    if (import == NULL) {
+        return DUCTILE_ERR_FOREIGN_POINTER;
+    }
+    dpool_announce_import(a, DUCTILE_MAP_LEAVING, &import->in, import->stream);
+    ductile_status status = mark_leaving(a, import);
+    if (status != DUCTILE_OK) {
+        dpool_announce_import(a, DUCTILE_MAP_MAPPED, &import->in, import->stream);
+    }
+    set_state(a, import, status == DUCTILE_OK ? DPOOL_IMPORT_CLOSED : DPOOL_IMPORT_LIVE);
+    return status;
+}
+
+static bool may_go(ductile_allocator *a, const dpool_import *import) {
+    dti_lock_take(&a->hot);
+    bool is_closed = import->state == DPOOL_IMPORT_CLOSED;
+    dti_lock_open(&a->hot);
+    return is_closed &&
+           (import->marker == NULL || dvmm_marker_query(&a->markers, import->marker) == DUCTILE_OK);
+}
+
+static ductile_status unmap(ductile_allocator *a, dpool_import *import) {
+    if (import->marker != NULL) {
+        dvmm_marker_drop(&a->markers, import->marker);
+    }
+    ductile_status status = dvmm_imported_close(&a->store, &import->in);
+    free(import);
+    return status;
+}
+
+/* Only the holder of the slow lock takes records out, so that the numbers of those before hold. */
+ductile_status dpool_imports_poll(ductile_allocator *a) {
+    ductile_status first = DUCTILE_OK;
+    for (uint32_t i = a->imports.count; i-- > 0;) {
+        dpool_import *import = a->imports.items[i];
+        if (may_go(a, import)) {
+            unregister(a, i);
+            ductile_status status = unmap(a, import);
+            first = first == DUCTILE_OK ? status : first;
+        }
+    }
+    return first;
+}
+
+/* ---- The end of a stream ------------------------------------------------------------------- */
+
+static bool is_of(const dpool_import *import, ductile_stream stream) {
+    return import->stream == dpool_canonical_stream(stream) && !import->is_gone;
+}
+
+bool dpool_imports_name_locked(const ductile_allocator *a, ductile_stream stream) {
+    for (uint32_t i = 0; i < a->imports.count; i++) {
+        if (is_of(a->imports.items[i], stream) && a->imports.items[i]->is_marking) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Takes an import from the stream; NULL when there is none left but perhaps one that is being
+ * marked. */
+static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream, bool *is_named) {
+    dpool_import *found = NULL;
+    dti_lock_take(&a->hot);
+    for (uint32_t i = 0; i < a->imports.count && found == NULL; i++) {
+        dpool_import *import = a->imports.items[i];
+        if (is_of(import, stream) && !import->is_marking) {
+            import->is_gone = true;
+            import->is_marking = import->marker == NULL; /* else its close was marked */
+            found = import->is_marking ? import : NULL;
+        }
+    }
+    *is_named = dpool_imports_name_locked(a, stream);
+    dti_lock_open(&a->hot);
+    return found;
+}
+
+ductile_status dpool_imports_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
+    ductile_status first = DUCTILE_OK;
+    dpool_import *import;
+    while ((import = next_of_stream(a, stream, is_named)) != NULL) {
+        ductile_status status = dvmm_marker_record(&a->markers, stream, &import->marker);
+        first = first == DUCTILE_OK ? status : first;
+        end_marking(a, import);
+    }
+    return first;
+}
+
+/* ---- Devices ------------------------------------------------------------------------------- */
+
+ductile_status dpool_imports_set_device(ductile_allocator *a, int device, bool may_access) {
+    uint32_t i = 0;
+    ductile_status status = DUCTILE_OK;
+    for (; i < a->imports.count && status == DUCTILE_OK; i++) {
+        status = dvmm_imported_set_device(&a->store, &a->imports.items[i]->in, device, may_access);
+    }
+    while (status != DUCTILE_OK && i-- > 0) {
+        (void)dvmm_imported_set_device(&a->store, &a->imports.items[i]->in, device, !may_access);
+    }
+    return status;
+}
+
+/* ---- Looking ------------------------------------------------------------------------------- */
+
+static void describe(const dpool_import *import, ductile_block_info *info) {
+    size_t size = info->struct_size;
+    *info = (ductile_block_info){
+        .struct_size = size,
+        .address = import->addr,
+        .size = import->size,
+        .requested_size = import->size,
+        .state = DUCTILE_BLOCK_IMPORTED,
+        .stream = import->stream,
+        .segment = import->in.range.addr,
+        .segment_bytes = import->in.range.size,
+    };
+}
+
+bool dpool_import_describe_locked(const ductile_allocator *a, ductile_addr addr,
+                                  ductile_block_info *info) {
+    const dpool_import *import = find_live_locked(a, addr);
+    if (import != NULL) {
+        describe(import, info);
+    }
+    return import != NULL;
+}
+
+void dpool_imports_walk_locked(const ductile_allocator *a, ductile_walk_fn visit, void *user) {
+    int ended = 0;
+    for (uint32_t i = 0; i < a->imports.count && ended == 0; i++) {
+        if (a->imports.items[i]->state == DPOOL_IMPORT_LIVE) {
+            ductile_block_info info = {.struct_size = sizeof info};
+            describe(a->imports.items[i], &info);
+            ended = visit(user, &info);
+        }
+    }
+}
+
+/* ---- Destroying ---------------------------------------------------------------------------- */
+
+ductile_status dpool_imports_fini(ductile_allocator *a, bool may_unmap) {
+    ductile_status first = DUCTILE_OK;
+    while (a->imports.count > 0) {
+        dpool_import *import = a->imports.items[--a->imports.count];
+        ductile_status status = DUCTILE_OK;
+        if (may_unmap) {
+            status = unmap(a, import);
+        } else {
+            if (import->marker != NULL) {
+                dvmm_marker_drop(&a->markers, import->marker);
+            }
+            free(import);
+        }
+        first = first == DUCTILE_OK ? status : first;
+    }
+    free(a->imports.items);
+    return first;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of other processes, mapped here: each import is a range of its own, exactly as large as
+ * what was sent, outside all arenas. It is not ours: no statistic of memory counts it, nothing of
+ * it is reused.
+ *
+ *     LIVE     in use here
+ *     LEAVING  being closed by a thread that tells of it, and records a marker
+ *     CLOSED   unmapped once its marker is done (U3)
+ */
+#ifndef DUCTILE_POOL_SHARING_IMPORT_H
+#define DUCTILE_POOL_SHARING_IMPORT_H
+
+#include "vmm/export.h"
+#include "vmm/marker.h"
+
+typedef enum dpool_import_state {
+    DPOOL_IMPORT_LIVE,
+    DPOOL_IMPORT_LEAVING,
+    DPOOL_IMPORT_CLOSED
+} dpool_import_state;
+
+typedef struct dpool_import {
+    /* constant */
+    dvmm_imported in;
+    ductile_addr addr; /* of the exported block, inside the range */
+    uint64_t size;
+    ductile_stream stream;
+    /* guarded by the hot lock */
+    dpool_import_state state;
+    bool is_gone;        /* the stream was named done: the marker was recorded then, or never */
+    bool is_marking;     /* a thread is recording the marker just now */
+    dvmm_marker *marker; /* CLOSED, or the stream is gone */
+} dpool_import;
+
+/* Pointers, in no order. Changed under both locks. */
+typedef struct dpool_imports {
+    dpool_import **items;
+    uint32_t count;
+    uint32_t capacity;
+} dpool_imports;
+
+struct ductile_allocator;
+
+/* Takes the import over on success. Slow lock held, hot lock not. ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dpool_import_register(struct ductile_allocator *a, const dpool_import *import);
+
+/* Closes the import that starts at the address, ordered after the work on its stream: unmapped by
+ * a later poll. No lock held; waits for nobody but who marks just this one. ERR_FOREIGN_POINTER
+ * when there is none there; the errors of recording a marker, and then nothing has changed. */
+ductile_status dpool_import_leave(struct ductile_allocator *a, ductile_addr addr);
+
+/* Unmaps those closed whose work is done. Slow lock held, hot lock not. */
+ductile_status dpool_imports_poll(struct ductile_allocator *a);
+
+/* The stream ends: its imports need not name it when they are closed. *is_named: one is being
+ * closed just now; then this has to be called again. No lock HOT. */
+ductile_status dpool_imports_end(struct ductile_allocator *a, ductile_stream stream,
+                                 bool *is_named);
+
+/* Is an import being marked on the stream, at its close? Hot lock held. */
+bool dpool_imports_name_locked(const struct ductile_allocator *a, ductile_stream stream);
+
+/* Gives a device access to all imports, or takes it; all or nothing. Slow lock held. */
+ductile_status dpool_imports_set_device(struct ductile_allocator *a, int device, bool may_access);
+
+/* False when no live import starts there. Hot lock held. */
+bool dpool_import_describe_locked(const struct ductile_allocator *a, ductile_addr addr,
+                                  ductile_block_info *info);
+void dpool_imports_walk_locked(const struct ductile_allocator *a, ductile_walk_fn visit,
+                               void *user);
+
+/* Unmaps all of them, if that is safe, and frees the records. Destroying only. */
+ductile_status dpool_imports_fini(struct ductile_allocator *a, bool may_unmap);
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/sharing/pin.h"
+
+#include "pool/pools/pools.h"
+
+#include "pool/blocks/serve.h"
+#include "pool/growth/attempt.h"
+
+#include <ductile_share.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Records ------------------------------------------------------------------------------- */
+
+/* The first record at or above addr. */
+static uint32_t lower_bound(const dpool_pins *pins, ductile_addr addr) {
+    uint32_t low = 0;
+    uint32_t high = pins->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (pins->items[middle].addr < addr) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static dpool_pin *find_record(const dpool_pins *pins, ductile_addr addr) {
+    uint32_t i = lower_bound(pins, addr);
+    return i < pins->count && pins->items[i].addr == addr ? &pins->items[i] : NULL;
+}
+
+static bool have_room(dpool_pins *pins) {
+    if (pins->count < pins->capacity) {
+        return true;
+    }
+    uint32_t capacity = 2 * pins->capacity + 16;
+    dpool_pin *items = realloc(pins->items, capacity * sizeof *items);
+    if (items == NULL) {
+        return false;
+    }
+    pins->items = items;
+    pins->capacity = capacity;
+    return true;
+}
+
+static dpool_pin *insert_record(dpool_pins *pins, ductile_addr addr) {
+    uint32_t i = lower_bound(pins, addr);
+    memmove(&pins->items[i + 1], &pins->items[i], (pins->count - i) * sizeof *pins->items);
+    pins->items[i] = (dpool_pin){.addr = addr};
+    pins->count++;
+    return &pins->items[i];
+}
+
+static void drop_kept(dpool_pin *pin) {
+    while (pin->kept != NULL) {
+        dpool_kept *kept = pin->kept;
+        pin->kept = kept->next;
+        for (uint32_t i = 0; i < kept->n_shared; i++) {
+            dvmm_shared_drop(&kept->shared[i]);
+        }
+        free(kept);
+    }
+}
+
+static void remove_record(dpool_pins *pins, dpool_pin *pin) {
+    drop_kept(pin);
+    uint32_t i = (uint32_t)(pin - pins->items);
+    pins->count--;
+    memmove(pin, pin + 1, (pins->count - i) * sizeof *pin);
+}
+
+void dpool_pins_fini(ductile_allocator *a) {
+    for (uint32_t i = 0; i < a->pins.count; i++) {
+        drop_kept(&a->pins.items[i]);
+    }
+    free(a->pins.items);
+    a->pins = (dpool_pins){.count = 0};
+}
+
+/* ---- What a record covers ------------------------------------------------------------------ */
+
+typedef struct span {
+    uint32_t first;
+    uint32_t end;
+} span;
+
+static span span_of(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    return (span){dseg_granule(seg, b->addr), dseg_granule(seg, dpool_end(b) - 1) + 1};
+}
+
+static uint32_t handle_start(const dseg_segment *seg, uint32_t granule) {
+    return granule - seg->slots[granule].offset;
+}
+
+static uint32_t handle_end(const dseg_segment *seg, uint32_t granule) {
+    return handle_start(seg, granule) + seg->slots[granule].handle->n_granules;
+}
+
+/* Whole handles, so that records that end in one and the same count it alike. */
+static span whole_handles(const dseg_segment *seg, span s) {
+    return (span){handle_start(seg, s.first), handle_end(seg, s.end - 1)};
+}
+
+static void visit(dpool_pin *pin, uint32_t first, uint32_t n_granules, dseg_handle_fn what) {
+    if (n_granules > 0) {
+        dseg_each_handle(pin->seg, first, n_granules, what);
+    }
+}
+
+/* Covers the span too: blocks that start at one address differ only in where they end. */
+static void cover(dpool_pin *pin, dseg_segment *seg, span s) {
+    uint32_t covered = pin->seg == NULL ? s.first : pin->first + pin->n_granules;
+    pin->seg = seg;
+    pin->first = s.first;
+    if (s.end > covered) {
+        visit(pin, covered, s.end - covered, dvmm_handle_pin);
+        if (pin->n_exports > 0) {
+            visit(pin, covered, s.end - covered, dvmm_handle_add_export);
+        }
+        pin->n_granules = s.end - pin->first;
+    }
+}
+
+static void count_up(dpool_pin *pin, dpool_pin_kind kind) {
+    if (kind == DPOOL_PIN_PLACE) {
+        pin->n_pins++;
+    } else if (pin->n_exports++ == 0) {
+        visit(pin, pin->first, pin->n_granules, dvmm_handle_add_export);
+    }
+}
+
+static void count_down(dpool_pin *pin, dpool_pin_kind kind) {
+    if (kind == DPOOL_PIN_PLACE) {
+        pin->n_pins--;
+    } else if (--pin->n_exports == 0) {
+        visit(pin, pin->first, pin->n_granules, dvmm_handle_drop_export);
+        drop_kept(pin);
+    }
+    if (pin->n_pins == 0 && pin->n_exports == 0) {
+        visit(pin, pin->first, pin->n_granules, dvmm_handle_unpin);
+    }
+}
+
+/* ---- Pinning ------------------------------------------------------------------------------- */
+
+static dpool_pinned look_at(const dpool_block *b) {
+    dseg_segment *seg = b->region->seg;
+    span s = whole_handles(seg, span_of(b));
+    return (dpool_pinned){b->addr, b->size, seg, s.first, s.end};
+}
+
+static void pin_block_locked(ductile_allocator *a, const dpool_pinned *what, dpool_pin_kind kind) {
+    dpool_pin *pin = find_record(&a->pins, what->addr);
+    pin = pin != NULL ? pin : insert_record(&a->pins, what->addr);
+    cover(pin, what->seg, (span){what->first, what->end});
+    count_up(pin, kind);
+    dpool_publish_locked(a, NULL);
+}
+
+ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind,
+                             dpool_pinned *out) {
+    if (!have_room(&a->pins)) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = DUCTILE_OK;
+    dti_lock_take(&a->hot);
+    const dpool_block *b = dpool_map_find(&a->map, addr);
+    if (b != NULL && b->state != DPOOL_LIVE) {
+        status = DUCTILE_ERR_BUSY; /* paused */
+    } else if (b != NULL) {
+        *out = look_at(b);
+        pin_block_locked(a, out, kind);
+    } else {
+        status = dpool_explain_miss_locked(a, addr);
+    }
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+const dpool_kept *dpool_pin_kept(const ductile_allocator *a, const dpool_pinned *what) {
+    const dpool_kept *kept = find_record(&a->pins, what->addr)->kept;
+    while (kept != NULL && kept->n_granules != what->end - what->first) {
+        kept = kept->next;
+    }
+    return kept;
+}
+
+void dpool_pin_keep(ductile_allocator *a, const dpool_pinned *what, dpool_kept *kept) {
+    dpool_pin *pin = find_record(&a->pins, what->addr);
+    kept->next = pin->kept;
+    pin->kept = kept;
+}
+
+static bool has(const dpool_pin *pin, dpool_pin_kind kind) {
+    return pin != NULL && (kind == DPOOL_PIN_PLACE ? pin->n_pins : pin->n_exports) > 0;
+}
+
+/* A live block without a pin is no more pinned than an address that is none. */
+static ductile_status explain_no_pin_locked(const ductile_allocator *a, ductile_addr addr) {
+    if (dpool_map_find(&a->map, addr) != NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dpool_explain_miss_locked(a, addr);
+}
+
+ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind) {
+    ductile_status status = DUCTILE_OK;
+    dpool_pin *pin = find_record(&a->pins, addr);
+    dti_lock_take(&a->hot);
+    if (has(pin, kind)) {
+        count_down(pin, kind);
+        dpool_publish_locked(a, NULL);
+    } else {
+        status = explain_no_pin_locked(a, addr);
+    }
+    dti_lock_open(&a->hot);
+    if (status == DUCTILE_OK && pin->n_pins == 0 && pin->n_exports == 0) {
+        remove_record(&a->pins, pin);
+    }
+    return status;
+}
+
+/* The granules of a block that is neither BUSY nor without memory, nor getting it back, are
+ * nobody's to change while the hot lock is held, and neither are their pins. */
+uint32_t dpool_pin_flags_locked(const dpool_block *b) {
+    bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
+    const dseg_segment *seg = b->region->seg;
+    const dpool_private *pool = b->region->arena->pool;
+    bool is_away = pool != NULL && (pool->is_bare || pool->phase == DPOOL_RESUMING);
+    if (seg->store->pinned_bytes == 0 || !has_memory || is_away) {
+        return 0;
+    }
+    span s = span_of(b);
+    uint32_t flags = 0;
+    for (uint32_t g = s.first; g < s.end; g++) {
+        const dvmm_handle *h = seg->slots[g].handle;
+        flags |= (h->n_pins > 0 ? (uint32_t)DUCTILE_BLOCK_PINNED : 0u) |
+                 (h->n_exports > 0 ? (uint32_t)DUCTILE_BLOCK_EXPORTED : 0u);
+    }
+    return flags;
+}
+
+/* ---- The public calls ---------------------------------------------------------------------- */
+
+ductile_status ductile_pin(ductile_allocator *a, ductile_addr address) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_pinned ignored;
+    dti_lock_take(&a->slow);
+    status = dpool_pin_add(a, address, DPOOL_PIN_PLACE, &ignored);
+    dti_lock_open(&a->slow);
+    return status;
+}
+
+ductile_status dpool_pin_end(ductile_allocator *a, ductile_addr address, dpool_pin_kind kind) {
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status == DUCTILE_ERR_EXITING || status == DUCTILE_ERR_FORKED) {
+        return status;
+    }
+    dti_lock_take(&a->slow);
+    status = dpool_pin_drop(a, address, kind);
+    dti_lock_open(&a->slow);
+    return status;
+}
+
+ductile_status ductile_unpin(ductile_allocator *a, ductile_addr address) {
+    return dpool_pin_end(a, address, DPOOL_PIN_PLACE);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pins: memory that stays where it is, because somebody else knows its address (a registration) or
+ * its handles (another process). One record for each address pinned; every handle behind it counts
+ * the records that cover it. FREE memory with pins is reused in place, and is neither donor nor
+ * given back (P9, U10).
+ *
+ * Records belong to an address, not to a block: they outlive the block's free. Pinned again with a
+ * larger block, a record grows; it shrinks never, and goes with its last pin and export.
+ */
+#ifndef DUCTILE_POOL_SHARING_PIN_H
+#define DUCTILE_POOL_SHARING_PIN_H
+
+#include "segments/segment.h"
+#include "vmm/export.h"
+
+/* Descriptors that other processes may fetch by their numbers. */
+typedef struct dpool_kept {
+    struct dpool_kept *next;
+    uint32_t first; /* the granules they are for */
+    uint32_t n_granules;
+    uint32_t n_shared;
+    dvmm_shared shared[];
+} dpool_kept;
+
+typedef struct dpool_pin {
+    ductile_addr addr;
+    dseg_segment *seg; /* stays, as long as it maps memory */
+    uint32_t first;    /* granules that its handles cover  */
+    uint32_t n_granules;
+    uint32_t n_pins;
+    uint32_t n_exports;
+    dpool_kept *kept;
+} dpool_pin;
+
+/* Sorted by address. Guarded by the slow lock; the counts in handles are changed under both. */
+typedef struct dpool_pins {
+    dpool_pin *items;
+    uint32_t count;
+    uint32_t capacity;
+} dpool_pins;
+
+typedef enum dpool_pin_kind { DPOOL_PIN_PLACE, DPOOL_PIN_EXPORT } dpool_pin_kind;
+
+/* A block as it was when it was pinned, and the granules of the handles it lies in. */
+typedef struct dpool_pinned {
+    ductile_addr addr;
+    uint64_t size;
+    dseg_segment *seg;
+    uint32_t first;
+    uint32_t end;
+} dpool_pinned;
+
+struct ductile_allocator;
+struct dpool_block;
+
+/* Pins the live block that starts at addr. Slow lock held, hot lock not. The errors of a pointer
+ * that is none; ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dpool_pin_add(struct ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind,
+                             dpool_pinned *out);
+
+/* Takes one pin back. As above. The errors of a pointer that has no such pin. */
+ductile_status dpool_pin_drop(struct ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind);
+
+/* The whole of a public call that takes one back. No lock held. */
+ductile_status dpool_pin_end(struct ductile_allocator *a, ductile_addr address,
+                             dpool_pin_kind kind);
+
+/* Descriptors kept open for the same granules, or NULL. Pre: it is exported. Slow lock held. */
+const dpool_kept *dpool_pin_kept(const struct ductile_allocator *a, const dpool_pinned *what);
+
+/* Keeps descriptors until the last export of that address is taken back. As above. */
+void dpool_pin_keep(struct ductile_allocator *a, const dpool_pinned *what, dpool_kept *kept);
+
+/* ductile_block_flags of what is behind a block. Hot lock held. */
+uint32_t dpool_pin_flags_locked(const struct dpool_block *b);
+
+/* Frees the records. Destroying only. */
+void dpool_pins_fini(struct ductile_allocator *a);
+
+#endif

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/sharing/share_wire.h"
+
+#include "vmm/base/align.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    MAGIC = 0x31534C44, /* "DLS1" */
+    VERSION = 1,
+    MOST_DESCRIPTORS = 253, /* the kernel lets one message carry so many */
+    SPARE_DESCRIPTORS = 16  /* left to the rest of the program           */
+};
+
+typedef struct wire_ack {
+    uint32_t magic;
+    uint32_t is_fine;
+} wire_ack;
+
+/* ---- Checking ------------------------------------------------------------------------------ */
+
+wire_head wire_new_head(void) {
+    return (wire_head){.magic = MAGIC, .version = VERSION, .pid = (int32_t)getpid()};
+}
+
+static bool is_granules(uint64_t n, uint64_t granule) {
+    return n != 0 && n % granule == 0;
+}
+
+ductile_status wire_check_head(const wire_head *h, uint64_t granule_bytes) {
+    bool is_ours = h->magic == MAGIC && h->version == VERSION;
+    bool is_type = h->type == DVMM_SHARE_FD || h->type == DVMM_SHARE_FABRIC;
+    bool has_sizes = is_granules(h->total_bytes, granule_bytes) &&
+                     is_granules(h->granule_bytes, granule_bytes) && h->n_handles != 0 &&
+                     h->n_handles <= h->total_bytes / granule_bytes;
+    bool is_inside = h->size != 0 && h->size <= h->total_bytes &&
+                     h->offset <= h->total_bytes - h->size && h->offset % 512 == 0;
+    return is_ours && is_type && has_sizes && is_inside ? DUCTILE_OK : DUCTILE_ERR_BAD_MESSAGE;
+}
+
+ductile_status wire_check_handles(const wire_head *head, const wire_handle *handles,
+                                  uint32_t n_handles, uint64_t *rest) {
+    for (uint32_t i = 0; i < n_handles; i++) {
+        if (!is_granules(handles[i].bytes, head->granule_bytes) || handles[i].bytes > *rest) {
+            return DUCTILE_ERR_BAD_MESSAGE;
+        }
+        *rest -= handles[i].bytes;
+    }
+    return DUCTILE_OK;
+}
+
+/* ---- Sending ------------------------------------------------------------------------------- */
+
+static ductile_status status_of_errno(int error) {
+    switch (error) {
+    case EBADF:
+    case ENOTSOCK:
+    case ENOTCONN:
+    case EDESTADDRREQ:
+    case EOPNOTSUPP:
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    case EMFILE:
+    case ENFILE:
+    case ETOOMANYREFS:
+        return DUCTILE_ERR_NO_DESCRIPTORS;
+    case ENOMEM:
+    case ENOBUFS:
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    default:
+        return DUCTILE_ERR_BAD_MESSAGE; /* it closed, or took too long */
+    }
+}
+
+/* Room for the descriptors of one message, aligned as the kernel wants it. */
+typedef union control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int) * MOST_DESCRIPTORS)];
+} control;
+
+static void attach(struct msghdr *m, control *c, const int *fds, size_t n_fds) {
+    memset(c, 0, sizeof *c);
+    m->msg_control = c->bytes;
+    m->msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
+    struct cmsghdr *head = CMSG_FIRSTHDR(m);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
+    memcpy(CMSG_DATA(head), fds, sizeof(int) * n_fds);
+}
+
+/* Descriptors go with the first piece; a stream may take the rest of the bytes later. */
+static ductile_status send_all(int socket, const void *bytes, size_t size, const int *fds,
+                               size_t n_fds) {
+    size_t sent = 0;
+    while (sent < size) {
+        struct iovec piece = {(char *)(uintptr_t)bytes + sent, size - sent};
+        struct msghdr m = {.msg_iov = &piece, .msg_iovlen = 1};
+        control c;
+        if (sent == 0 && n_fds > 0) {
+            attach(&m, &c, fds, n_fds);
+        }
+        ssize_t n = sendmsg(socket, &m, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return n == 0 ? DUCTILE_ERR_BAD_MESSAGE : status_of_errno(errno);
+        }
+        sent += (size_t)n;
+    }
+    return DUCTILE_OK;
+}
+
+/* ---- Receiving ----------------------------------------------------------------------------- */
+
+/* Descriptors received and not yet given to anybody. */
+typedef struct catch {
+    int fds[MOST_DESCRIPTORS];
+    size_t n;
+    bool is_too_many;
+}
+catch;
+
+static void close_catch(catch *c) {
+    while (c->n > 0) {
+        (void)close(c->fds[--c->n]);
+    }
+}
+
+static void keep_or_close(catch *c, int fd) {
+    if (c->n < MOST_DESCRIPTORS) {
+        c->fds[c->n++] = fd;
+    } else {
+        c->is_too_many = true;
+        (void)close(fd);
+    }
+}
+
+static void take_descriptors(catch *c, struct msghdr *m) {
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(m); head != NULL; head = CMSG_NXTHDR(m, head)) {
+        if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        size_t n = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < n; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(head) + i * sizeof fd, sizeof fd);
+            keep_or_close(c, fd);
+        }
+    }
+    c->is_too_many |= (m->msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0;
+}
+
+/* Exactly `size` bytes, in as many pieces as they come. */
+static ductile_status receive_pieces(int socket, void *bytes, size_t size, catch *c) {
+    size_t received = 0;
+    while (received < size) {
+        struct iovec piece = {(char *)bytes + received, size - received};
+        control room;
+        struct msghdr m = {.msg_iov = &piece,
+                           .msg_iovlen = 1,
+                           .msg_control = room.bytes,
+                           .msg_controllen = sizeof room.bytes};
+        ssize_t n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            return status_of_errno(errno);
+        }
+        take_descriptors(c, &m);
+        if (n == 0 || c->is_too_many) {
+            return DUCTILE_ERR_BAD_MESSAGE;
+        }
+        received += (size_t)n;
+    }
+    return DUCTILE_OK;
+}
+
+/* With exactly that many descriptors, or none is left open. */
+static ductile_status receive_all(int socket, void *bytes, size_t size, catch *c) {
+    c->n = 0;
+    c->is_too_many = false;
+    ductile_status status = receive_pieces(socket, bytes, size, c);
+    if (status != DUCTILE_OK) {
+        close_catch(c);
+    }
+    return status;
+}
+
+/* A word that carries no descriptors. */
+static ductile_status receive_bare(int socket, void *bytes, size_t size) {
+    catch c;
+    ductile_status status = receive_all(socket, bytes, size, &c);
+    if (status == DUCTILE_OK && c.n > 0) {
+        close_catch(&c);
+        status = DUCTILE_ERR_BAD_MESSAGE;
+    }
+    return status;
+}
+
+/* ---- Words --------------------------------------------------------------------------------- */
+
+ductile_status wire_send_head(int socket, const wire_head *head) {
+    return send_all(socket, head, sizeof *head, NULL, 0);
+}
+
+ductile_status wire_receive_head(int socket, wire_head *head) {
+    return receive_bare(socket, head, sizeof *head);
+}
+
+ductile_status wire_send_batch(int socket, const wire_batch *batch, const dvmm_shared *shared) {
+    int fds[WIRE_BATCH];
+    size_t n_fds = 0;
+    wire_batch word = *batch;
+    word.magic = MAGIC;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (shared[i].type == DVMM_SHARE_FD) {
+            fds[n_fds++] = shared[i].fd;
+        }
+    }
+    return send_all(socket, &word, sizeof word, fds, n_fds);
+}
+
+void wire_give_up(int socket) {
+    const wire_batch word = {.magic = MAGIC, .count = 0};
+    (void)send_all(socket, &word, sizeof word, NULL, 0);
+}
+
+static bool is_batch(const wire_head *head, const wire_batch *batch, const catch *c) {
+    size_t n_fds = head->type == DVMM_SHARE_FD ? batch->count : 0;
+    return batch->magic == MAGIC && batch->count > 0 && batch->count <= WIRE_BATCH && c->n == n_fds;
+}
+
+ductile_status wire_receive_batch(int socket, const wire_head *head, wire_batch *batch,
+                                  dvmm_shared *shared) {
+    catch c;
+    ductile_status status = receive_all(socket, batch, sizeof *batch, &c);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    if (!is_batch(head, batch, &c)) {
+        close_catch(&c);
+        return DUCTILE_ERR_BAD_MESSAGE;
+    }
+    for (uint32_t i = 0; i < batch->count; i++) {
+        shared[i] =
+            (dvmm_shared){.type = (dvmm_share_type)head->type, .fd = i < c.n ? c.fds[i] : -1};
+        memcpy(shared[i].fabric, batch->handles[i].fabric, DVMM_FABRIC_BYTES);
+    }
+    return DUCTILE_OK;
+}
+
+ductile_status wire_send_ack(int socket, bool is_fine) {
+    const wire_ack word = {MAGIC, is_fine};
+    return send_all(socket, &word, sizeof word, NULL, 0);
+}
+
+ductile_status wire_receive_ack(int socket) {
+    wire_ack word = {0, 0};
+    ductile_status status = receive_bare(socket, &word, sizeof word);
+    bool is_fine = word.magic == MAGIC && word.is_fine == 1;
+    return status == DUCTILE_OK && !is_fine ? DUCTILE_ERR_BAD_MESSAGE : status;
+}
+
+/* ---- Descriptors --------------------------------------------------------------------------- */
+
+/* 0 where the system does not tell: then the calls themselves will. */
+static uint64_t count_open(void) {
+    uint64_t n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL) {
+        return 0;
+    }
+    while (readdir(folder) != NULL) {
+        n++;
+    }
+    (void)closedir(folder);
+    return n;
+}
+
+ductile_status wire_need_descriptors(uint64_t n) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return DUCTILE_OK;
+    }
+    uint64_t needed = count_open() + n + SPARE_DESCRIPTORS;
+    return needed <= limit.rlim_cur ? DUCTILE_OK : DUCTILE_ERR_NO_DESCRIPTORS;
+}
+
+static ductile_status status_of_fetch(int error) {
+    switch (error) {
+    case EPERM:
+    case EACCES:
+    case ENOSYS:
+        return DUCTILE_ERR_UNSUPPORTED;
+    case EMFILE:
+    case ENFILE:
+        return DUCTILE_ERR_NO_DESCRIPTORS;
+    default:
+        return DUCTILE_ERR_BAD_MESSAGE; /* the process or its descriptor is gone */
+    }
+}
+
+static int fetch_from(int32_t pid, int32_t number) {
+    if (pid == (int32_t)getpid()) {
+        return fcntl(number, F_DUPFD_CLOEXEC, 0);
+    }
+#if defined(SYS_pidfd_open) && defined(SYS_pidfd_getfd)
+    int process = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (process < 0) {
+        return -1;
+    }
+    int fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+    int error = errno;
+    (void)close(process);
+    errno = error;
+    return fd;
+#else
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+ductile_status wire_fetch(int32_t pid, int32_t number, int *out) {
+    *out = pid > 0 && number >= 0 ? fetch_from(pid, number) : -1;
+    if (*out >= 0) {
+        return DUCTILE_OK;
+    }
+    return pid > 0 && number >= 0 ? status_of_fetch(errno) : DUCTILE_ERR_BAD_MESSAGE;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What two processes say to each other over a socket, or one writes for the other to read:
+ *
+ *     exporter: HEAD               importer: ACK
+ *               BATCH of handles             ACK      each with at most WIRE_BATCH descriptors
+ *               ...                          ...
+ *               BATCH                        ACK      the last one: all is mapped
+ *
+ * Either side says GIVE_UP instead of its next word. An answer to each word bounds how many
+ * descriptors are on their way, which the kernel counts against the sender.
+ * Nothing that arrives is believed: every number is checked before it is used, every descriptor
+ * beyond those announced is closed.
+ */
+#ifndef DUCTILE_POOL_SHARING_SHARE_WIRE_H
+#define DUCTILE_POOL_SHARING_SHARE_WIRE_H
+
+#include "vmm/driver/driver.h"
+
+enum { WIRE_BATCH = 64 };
+
+/* A block and the handles it lies in. */
+typedef struct wire_head {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t type;          /* dvmm_share_type */
+    uint64_t granule_bytes; /* the exporter's: all sizes are multiples */
+    uint64_t total_bytes;   /* of all handles                          */
+    uint64_t offset;        /* of the block in them                    */
+    uint64_t size;          /* of the block                            */
+    uint32_t n_handles;
+    int32_t pid; /* for who fetches descriptors by number */
+} wire_head;
+
+/* One handle. In a batch the descriptors travel beside it, in the order of their handles. */
+typedef struct wire_handle {
+    uint64_t bytes;
+    int32_t fd; /* its number in the exporter, where it is fetched by that; else -1 */
+    uint32_t unused;
+    uint8_t fabric[DVMM_FABRIC_BYTES];
+} wire_handle;
+
+typedef struct wire_batch {
+    uint32_t magic;
+    uint32_t count; /* 0: the sender gives up */
+    wire_handle handles[WIRE_BATCH];
+} wire_batch;
+
+/* A head with what this version writes in every one. */
+wire_head wire_new_head(void);
+
+/* ERR_BAD_MESSAGE unless all numbers agree with each other and with our granule. */
+ductile_status wire_check_head(const wire_head *head, uint64_t granule_bytes);
+
+/* The same for the handles of a batch; *rest: bytes still to come, lowered by theirs. */
+ductile_status wire_check_handles(const wire_head *head, const wire_handle *handles,
+                                  uint32_t n_handles, uint64_t *rest);
+
+/* Each sends or receives one word. ERR_BAD_MESSAGE when the other side closed, timed out or gave
+ * up; ERR_NO_DESCRIPTORS; ERR_INVALID_ARGUMENT when it is no socket. */
+ductile_status wire_send_head(int socket, const wire_head *head);
+ductile_status wire_receive_head(int socket, wire_head *head);
+
+/* shared: as many as the batch counts; their descriptors stay the caller's. */
+ductile_status wire_send_batch(int socket, const wire_batch *batch, const dvmm_shared *shared);
+
+/* shared: room for WIRE_BATCH. On success they are the caller's, batch->count of them. */
+ductile_status wire_receive_batch(int socket, const wire_head *head, wire_batch *batch,
+                                  dvmm_shared *shared);
+
+/* The answer to a word. */
+ductile_status wire_send_ack(int socket, bool is_fine);
+ductile_status wire_receive_ack(int socket);
+
+/* The exporter's last word when it cannot go on. */
+void wire_give_up(int socket);
+
+/* ERR_NO_DESCRIPTORS when this process cannot open n more. */
+ductile_status wire_need_descriptors(uint64_t n);
+
+/* Fetches a descriptor of another process by its number. ERR_BAD_MESSAGE when there is none;
+ * ERR_UNSUPPORTED when the system does not allow it. */
+ductile_status wire_fetch(int32_t pid, int32_t number, int *out);
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/streams/progress.h"
+
+#include "pool/pools/pools.h"
+#include "pool/streams/stream_use.h"
+#include "pool/streams/wait_map.h"
+
+#include "vmm/capture_mode.h"
+
+#include <stdlib.h>
+
+/* ---- Markers ------------------------------------------------------------------------------- */
+
+/*
+ * Numbers are given out before recording, so that number s being done means: all work issued before
+ * any number up to s was given out is done. Threads may record in another order than their numbers
+ * are; a later number proves the earlier ones all the same, since it was given out later.
+ *
+ * A full ring keeps the latest: whoever waited for the one that leaves waits for the one after it.
+ * Returns the marker that is not needed; NULL for none.
+ */
+static dvmm_marker *insert_mark_locked(dpool_arena *arena, dpool_ring_mark mark) {
+    dvmm_marker *left_out = NULL;
+    uint32_t at = arena->n_marks;
+    while (at > 0 && arena->ring[at - 1].seq > mark.seq) {
+        at--;
+    }
+    if (arena->n_marks == DPOOL_RING) {
+        if (at < DPOOL_RING) {
+            return mark.marker;
+        }
+        left_out = arena->ring[--at].marker;
+        arena->n_marks--;
+    }
+    for (uint32_t i = arena->n_marks; i > at; i--) {
+        arena->ring[i] = arena->ring[i - 1];
+    }
+    arena->ring[at] = mark;
+    arena->n_marks++;
+    return left_out;
+}
+
+static bool give_number(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *mark) {
+    dti_lock_take(&a->hot);
+    bool nameable = dpool_arena_is_nameable(arena);
+    mark->epoch = arena->alloc_epoch;
+    mark->seq = ++arena->marker_seq;
+    arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
+    dti_lock_open(&a->hot);
+    return nameable;
+}
+
+ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq) {
+    dpool_ring_mark mark = {NULL, 0, 0};
+    if (!give_number(a, arena, &mark)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    ductile_status status = dvmm_marker_record(&a->markers, arena->stream, &mark.marker);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dti_lock_take(&a->hot);
+    dvmm_marker *left_out = insert_mark_locked(arena, mark);
+    dti_lock_open(&a->hot);
+    if (left_out != NULL) {
+        dvmm_marker_drop(&a->markers, left_out);
+    }
+    if (seq != NULL) {
+        *seq = mark.seq;
+    }
+    return DUCTILE_OK;
+}
+
+static uint32_t copy_marks(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *copy) {
+    dti_lock_take(&a->hot);
+    uint32_t n = arena->n_marks;
+    for (uint32_t i = 0; i < n; i++) {
+        copy[i] = arena->ring[i];
+        dvmm_marker_hold(copy[i].marker);
+    }
+    dti_lock_open(&a->hot);
+    return n;
+}
+
+/* How many of the oldest markers are done. Mostly all are, so the newest is asked first. */
+static uint32_t count_done(ductile_allocator *a, const dpool_ring_mark *marks, uint32_t n) {
+    if (n > 0 && dvmm_marker_query(&a->markers, marks[n - 1].marker) == DUCTILE_OK) {
+        return n;
+    }
+    uint32_t done = 0;
+    while (done < n && dvmm_marker_query(&a->markers, marks[done].marker) == DUCTILE_OK) {
+        done++;
+    }
+    return done;
+}
+
+/* Removes the markers up to seq from the ring into `gone`. */
+static uint32_t pop_marks_locked(dpool_arena *arena, uint64_t seq, dvmm_marker **gone) {
+    uint32_t n = 0;
+    while (n < arena->n_marks && arena->ring[n].seq <= seq) {
+        gone[n] = arena->ring[n].marker;
+        n++;
+    }
+    for (uint32_t i = n; i < arena->n_marks; i++) {
+        arena->ring[i - n] = arena->ring[i];
+    }
+    arena->n_marks -= n;
+    return n;
+}
+
+static void accept_mark(ductile_allocator *a, dpool_arena *arena, const dpool_ring_mark *done) {
+    dvmm_marker *gone[DPOOL_RING];
+    dti_lock_take(&a->hot);
+    arena->done_seq = dti_max(arena->done_seq, done->seq);
+    arena->proven_epoch = dti_max(arena->proven_epoch, done->epoch);
+    uint32_t n = pop_marks_locked(arena, done->seq, gone);
+    dti_lock_open(&a->hot);
+    for (uint32_t i = 0; i < n; i++) {
+        dvmm_marker_drop(&a->markers, gone[i]);
+    }
+}
+
+void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena) {
+    dpool_ring_mark marks[DPOOL_RING];
+    uint32_t n = copy_marks(a, arena, marks);
+    uint32_t n_done = count_done(a, marks, n);
+    if (n_done > 0) {
+        accept_mark(a, arena, &marks[n_done - 1]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        dvmm_marker_drop(&a->markers, marks[i].marker);
+    }
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------- */
+
+static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream stream) {
+    dvmm_marker *m = NULL;
+    ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
+    if (status == DUCTILE_OK) {
+        status = dvmm_marker_wait(&a->markers, m);
+        dvmm_marker_drop(&a->markers, m);
+    }
+    return status;
+}
+
+ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena) {
+    if (!dpool_stream_wait_begin(a)) {
+        return wait_for_new_marker(a, arena->stream);
+    }
+    bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
+    ductile_status status =
+        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream);
+    dpool_stream_wait_end(a);
+    return status;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------ */
+
+void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
+    dpool_poll_marks(a, arena);
+    dpool_poll_pending_all(a, arena);
+    dpool_reclaim(a, arena, most);
+}
+
+void dpool_respect_retain(ductile_allocator *a) {
+    if (a->options.retain_bytes == 0 || a->store.cached_bytes <= a->options.retain_bytes) {
+        return;
+    }
+    (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
+    dpool_publish_store(a);
+}
+
+/* ---- Snapshots around waits ---------------------------------------------------------------- */
+
+ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
+    *s = (dpool_snapshot){NULL, 0};
+    dti_lock_take(&a->hot);
+    uint64_t n = a->counts.arenas;
+    dti_lock_open(&a->hot);
+    s->marks = calloc(n + 1, sizeof *s->marks);
+    if (s->marks == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
+        arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
+        arena->n_waiters++;
+        s->marks[s->n++] = (dpool_snapshot_mark){arena, arena->alloc_epoch, arena->marker_seq,
+                                                 false, dpool_released_life(arena)};
+    }
+    dti_lock_open(&a->hot);
+    return DUCTILE_OK;
+}
+
+/* What graphs did with the pool's memory is done, unless somebody holds it again. */
+static void settle_pool_locked(const dpool_snapshot_mark *mark) {
+    if (mark->life != 0 && dpool_released_life(mark->arena) == mark->life) {
+        mark->arena->pool->awaits_context = false;
+    }
+}
+
+void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context) {
+    dti_lock_take(&a->hot);
+    for (uint32_t i = 0; i < s->n; i++) {
+        const dpool_snapshot_mark *mark = &s->marks[i];
+        dpool_arena *arena = mark->arena;
+        if (mark->skipped) {
+            continue;
+        }
+        arena->proven_epoch = dti_max(arena->proven_epoch, mark->epoch);
+        arena->done_seq = dti_max(arena->done_seq, mark->seq);
+        if (context) {
+            arena->context_epoch = dti_max(arena->context_epoch, mark->epoch);
+            settle_pool_locked(mark);
+        }
+    }
+    dti_lock_open(&a->hot);
+}
+
+void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
+    dti_lock_take(&a->hot);
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->marks[i].arena->n_waiters--;
+    }
+    dti_lock_open(&a->hot);
+    free(s->marks);
+    *s = (dpool_snapshot){NULL, 0};
+}
+
+/* ---- The whole context --------------------------------------------------------------------- */
+
+/* A wait for the whole context breaks every capture in it, whatever mode the thread is in. */
+static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
+    for (uint32_t i = 0; i < snapshot->n; i++) {
+        dpool_arena *arena = snapshot->marks[i].arena;
+        if (!dpool_naming_begin(a, arena)) {
+            continue;
+        }
+        bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
+        dpool_naming_end(a, arena);
+        if (is_captured) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool wait_and_settle(ductile_allocator *a, bool *captured) {
+    dpool_snapshot snapshot;
+    if (dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
+        return false;
+    }
+    *captured = any_is_captured(a, &snapshot);
+    bool done = !*captured && dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
+    if (done) {
+        dpool_snapshot_settle(a, &snapshot, true);
+        dpool_wait_poll(a, UINT32_MAX);
+    }
+    dpool_snapshot_drop(a, &snapshot);
+    return done;
+}
+
+bool dpool_wait_context(ductile_allocator *a, bool *captured) {
+    *captured = !dpool_context_wait_begin(a);
+    if (*captured) {
+        return false;
+    }
+    bool done = wait_and_settle(a, captured);
+    dpool_context_wait_end(a);
+    return done;
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/streams/stream_use.h"
+
+#include "pool/blocks/serve.h"
+#include "pool/streams/captures.h"
+#include "pool/streams/wait_map.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+
+enum { FREED_PER_HOLD = 16 }; /* blocks freed under one hold of the hot lock */
+
+static bool has_use(const dpool_block *b, ductile_stream stream) {
+    for (const dpool_use *use = b->uses; use != NULL; use = use->next) {
+        if (use->stream == stream && !use->is_gone && use->thread == dpool_thread_of(stream)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Adds a use from the spare ones; ERR_BUSY when one is needed and there is none. */
+static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
+    dpool_block *b = dpool_map_find(&a->map, addr);
+    if (b == NULL) {
+        return dpool_explain_miss_locked(a, addr);
+    }
+    if (dpool_arena_is_of(b->region->arena, stream) || has_use(b, stream)) {
+        return DUCTILE_OK;
+    }
+    dpool_use *use = a->spare_uses;
+    if (use == NULL) {
+        return DUCTILE_ERR_BUSY;
+    }
+    a->spare_uses = use->next;
+    *use = (dpool_use){.stream = stream, .thread = dpool_thread_of(stream), .next = b->uses};
+    b->uses = use;
+    return DUCTILE_OK;
+}
+
+static ductile_status try_to_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
+    dti_lock_take(&a->hot);
+    ductile_status status = add_locked(a, addr, stream);
+    dti_lock_open(&a->hot);
+    return status;
+}
+
+static ductile_status make_spare(ductile_allocator *a) {
+    dpool_use *use = malloc(sizeof *use);
+    if (use == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->hot);
+    use->next = a->spare_uses;
+    a->spare_uses = use;
+    a->counts.use_host_bytes += sizeof *use;
+    dti_lock_open(&a->hot);
+    return DUCTILE_OK;
+}
+
+ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
+    ductile_status status = try_to_add(a, addr, stream);
+    while (status == DUCTILE_ERR_BUSY) { /* others may take the spare one before us */
+        status = make_spare(a);
+        if (status == DUCTILE_OK) {
+            status = try_to_add(a, addr, stream);
+        }
+    }
+    return status;
+}
+
+static bool is_to_be_marked(const dpool_use *use) {
+    return !use->is_gone && dpool_may_name(use->stream, use->thread);
+}
+
+/* Whatever else is wanted under the hot lock for recording. Without a spare marker the pool has
+ * one, or makes one. */
+static void prepare_marks_locked(ductile_allocator *a, dpool_use *uses) {
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (is_to_be_marked(use)) {
+            use->number = ++a->last_mark;
+            use->marker = a->spare_markers;
+            if (use->marker != NULL) {
+                a->spare_markers = use->marker->next;
+            }
+        }
+    }
+}
+
+void dpool_use_mark(ductile_allocator *a, dpool_use *use) {
+    dti_lock_take(&a->hot);
+    use->number = ++a->last_mark;
+    dti_lock_open(&a->hot);
+    (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+}
+
+void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    b->state = DPOOL_PENDING;
+    dpool_set_epoch(b, arena->alloc_epoch);
+    b->uses->block = b;
+    b->uses->pending_next = b->uses; /* in transit */
+    prepare_marks_locked(a, b->uses);
+    arena->pending_bytes += b->size;
+    a->counts.pending += b->size;
+    a->counts.pending_blocks++;
+}
+
+/* Free for its own stream, behind a wait on the GPU; false where that cannot be. */
+static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
+    dti_lock_take(&a->hot);
+    bool is_possible = dpool_wait_is_possible_locked(a, uses);
+    if (is_possible) {
+        dpool_wait_add_locked(a, uses);
+    }
+    dti_lock_open(&a->hot);
+    return is_possible;
+}
+
+/* Unless a poll has the list in hand, and when the next one is due is known. */
+static void plan_poll_locked(dpool_arena *arena) {
+    if (arena->next_poll_at <= arena->alloc_epoch) {
+        arena->pending_since = arena->alloc_epoch;
+        arena->next_poll_at = arena->alloc_epoch + 1;
+    }
+    arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
+}
+
+/* At the end of its arena's list. */
+static void append(ductile_allocator *a, dpool_use *uses) {
+    dpool_arena *arena = uses->block->region->arena;
+    dti_lock_take(&a->hot);
+    uses->pending_next = NULL;
+    if (arena->pending_last != NULL) {
+        arena->pending_last->pending_next = uses;
+    } else {
+        arena->pending_first = uses;
+        plan_poll_locked(arena);
+    }
+    arena->pending_last = uses;
+    dti_lock_open(&a->hot);
+}
+
+void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
+    bool is_unmarked = false;
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (is_to_be_marked(use)) {
+            (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+        }
+        is_unmarked |= use->marker == NULL;
+    }
+    if (a->options.record_stream != DUCTILE_RECORD_WAIT || !becomes_free_at_once(a, uses)) {
+        append(a, uses);
+    }
+    if (is_unmarked) {
+        dpool_note_unmarked(a);
+    }
+}
+
+static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {
+    return use->stream == stream && use->thread == thread && !use->is_gone;
+}
+
+/* Of a stream that ends. */
+typedef struct last_mark {
+    dvmm_marker *marker; /* NULL: it could not be recorded */
+    uint64_t number;
+    uint64_t grave; /* stands for the stream from now on */
+} last_mark;
+
+/* A marker that is there stays, as that of a stream that is gone: a new one may get its handle, so
+ * a number that no other stream has tells them apart. */
+static void end_uses_of(dpool_use *uses, ductile_stream stream, const last_mark *last) {
+    uint64_t thread = dpool_thread_of(stream);
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (!is_use_of(use, stream, thread)) {
+            continue;
+        }
+        use->is_gone = true;
+        use->thread = last->grave;
+        if (use->marker == NULL && last->marker != NULL) {
+            use->marker = last->marker;
+            use->number = last->number;
+            dvmm_marker_hold(last->marker);
+        }
+    }
+}
+
+/* The stream's uses of live blocks refer to the marker from now on (without one they wait for the
+ * whole context), and so do those of pending ones whose marker was to be made up for later. */
+static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const last_mark *last) {
+    uint64_t cursor = 0;
+    for (dpool_block *b = dpool_map_next(&a->map, &cursor); b != NULL;
+         b = dpool_map_next(&a->map, &cursor)) {
+        end_uses_of(b->uses, stream, last);
+    }
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (dpool_use *uses = arena->pending_first; uses != NULL; uses = uses->pending_next) {
+            end_uses_of(uses, stream, last);
+        }
+    }
+}
+
+static bool has_use_of(const dpool_use *uses, ductile_stream stream) {
+    const dpool_use *use = uses;
+    while (use != NULL && !is_use_of(use, stream, dpool_thread_of(stream))) {
+        use = use->next;
+    }
+    return use != NULL;
+}
+
+bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (const dpool_region *r = arena->pending_bytes > 0 ? arena->regions : NULL; r != NULL;
+             r = r->next) {
+            for (const dpool_block *b = r->first; b != NULL; b = b->next) {
+                bool is_under_way = b->state == DPOOL_PENDING && dpool_is_in_transit(b->uses);
+                if (is_under_way && has_use_of(b->uses, stream)) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
+    last_mark last = {.marker = NULL};
+    dti_lock_take(&a->hot);
+    last.number = ++a->last_mark;
+    last.grave = ++a->last_mark;
+    dti_lock_open(&a->hot);
+    ductile_status status = dvmm_marker_record(&a->markers, stream, &last.marker);
+    dti_lock_take(&a->hot);
+    end_uses_locked(a, stream, &last);
+    *is_named = dpool_uses_name_locked(a, stream);
+    dti_lock_open(&a->hot);
+    if (last.marker != NULL) {
+        dvmm_marker_drop(&a->markers, last.marker);
+    }
+    return status;
+}
+
+static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    arena->pending_bytes -= b->size;
+    a->counts.pending -= b->size;
+    a->counts.pending_blocks--;
+    /* the epoch stays that of the free: its own stream's work on it was issued before then */
+    (void)dpool_make_free_locked(a, b);
+}
+
+/* Nobody can reach the uses any more: what they held is spare. */
+static void drop_uses_locked(ductile_allocator *a, dpool_use *uses) {
+    dpool_use *last = uses;
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (use->marker != NULL) {
+            dvmm_marker_drop_into(use->marker, &a->spare_markers);
+        }
+        last = use;
+    }
+    last->next = a->spare_uses;
+    a->spare_uses = uses;
+}
+
+dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done) {
+    for (int i = 0; i < FREED_PER_HOLD && done != NULL; i++) {
+        dpool_use *rest = done->pending_next;
+        free_pending_locked(a, done->block);
+        drop_uses_locked(a, done);
+        done = rest;
+    }
+    return done;
+}
+
+void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
+    while (done != NULL) {
+        dti_lock_take(&a->hot);
+        done = dpool_pending_finish_some_locked(a, done);
+        dti_lock_open(&a->hot);
+    }
+}
+
+void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
+    if (uses != NULL) {
+        dti_lock_take(&a->hot);
+        drop_uses_locked(a, uses);
+        dti_lock_open(&a->hot);
+    }
+}
+
+void dpool_spare_uses_free(ductile_allocator *a) {
+    dvmm_markers_give_back(&a->markers, a->spare_markers);
+    a->spare_markers = NULL;
+    while (a->spare_uses != NULL) {
+        dpool_use *use = a->spare_uses;
+        a->spare_uses = use->next;
+        free(use);
+    }
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams that use a block besides its own (record_stream). At the free a marker is recorded on
+ * each; the block is PENDING until all are done. A marker that could not be recorded keeps the
+ * block pending until a wait for the whole context: a failed record never means "free" (U1).
+ *
+ * Markers of uses are numbered under the hot lock, before they are recorded and behind the work
+ * that they are to prove: of two on one stream the one with the higher number proves all that the
+ * other one does, in whatever order threads came to record them (U11).
+ */
+#ifndef DUCTILE_POOL_STREAMS_STREAM_USE_H
+#define DUCTILE_POOL_STREAMS_STREAM_USE_H
+
+#include "pool/blocks/arena.h"
+
+/* Adds a use to the live block at addr. No lock held. */
+ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream);
+
+/* The stream ends: what is recorded for it need not name it any more. *is_named: a free that began
+ * before is not through; once it is, this has to be called again. Slow lock held, hot lock not. */
+ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named);
+
+/* Is a free under way that records a marker on the stream? Linear. Both locks held. */
+bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream);
+
+/* The block has just left the address map with its uses: it becomes PENDING, and is in transit
+ * until pollers may see it. Hot lock held. */
+void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b);
+
+/* Is the PENDING block with these uses in no list yet? Hot lock held. */
+static inline bool dpool_is_in_transit(const dpool_use *uses) {
+    return uses->pending_next == uses;
+}
+
+/* Records a marker for a use that has none. Pre: this thread may name its stream. No lock HOT. */
+void dpool_use_mark(ductile_allocator *a, dpool_use *use);
+
+/* Records the markers and lets pollers see the block. No lock held. */
+void dpool_pending_record(ductile_allocator *a, dpool_use *uses);
+
+/* Pending blocks, each named by its first use, linked by pending_next. */
+typedef struct dpool_pending_list {
+    dpool_use *first;
+    dpool_use *last;
+} dpool_pending_list;
+
+/* Takes the arena's list out of it, and tells its context_epoch then. Slow lock held, hot lock not.
+ */
+dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
+                                      uint64_t *context_epoch);
+
+/* Puts what was taken back in front: it was freed before what came meanwhile. As above. */
+void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept);
+
+/* All uses of these blocks are done, a list linked by pending_next: the blocks become FREE, and the
+ * uses are dropped. No lock HOT. */
+void dpool_pending_finish(ductile_allocator *a, dpool_use *done);
+
+/* The same for some of them; returns the rest. Hot lock held. */
+dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done);
+
+/* Drops the markers of a list of uses, whose nodes become spare. No lock HOT. */
+void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);
+
+/* Frees the spare nodes; the markers' pool gets the spare markers. Destroying only. */
+void dpool_spare_uses_free(ductile_allocator *a);
+
+#endif

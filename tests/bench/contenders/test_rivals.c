@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rivals follow PyTorch's published rules to the block: what a rule says about sizes, splits,
+ * growth and the cap is read off the memory they hold and the addresses they return. On the
+ * recorded runs they must need what PyTorch itself needed.
+ */
+#include "bench/contenders/contender.h"
+#include "bench/contenders/rival_map.h"
+#include "bench/contenders/rival_set.h"
+#include "bench/replay/replay_engine.h"
+
+#include <criterion/criterion.h>
+
+#include <ductile_virtual.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+
+/* ---- A rival on a virtual GPU of its own --------------------------------------------------- */
+
+typedef struct arena {
+    ductile_virtual_gpu *gpu;
+    dvmm_driver *driver;
+    ductile_stream streams[2];
+    const contender_ops *ops;
+    void *self;
+} arena;
+
+static void open_arena(arena *a, const contender_ops *ops, uint64_t device_bytes,
+                       uint64_t capacity_bytes, ductile_schedule schedule) {
+    char message[128] = "";
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = device_bytes;
+    options.schedule = schedule;
+    *a = (arena){.ops = ops};
+    cr_assert_eq(ductile_virtual_create(&a->gpu, &options), DUCTILE_OK);
+    cr_assert_eq(dvmm_open_virtual(a->gpu, &a->driver), DUCTILE_OK);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(dvmm_stream_create(a->driver, &a->streams[i]), DUCTILE_OK);
+    }
+    contender_env env = {.driver = a->driver, .gpu = a->gpu, .capacity_bytes = capacity_bytes};
+    cr_assert_eq(ops->init(&env, &a->self, message, sizeof message), DUCTILE_OK, "%s", message);
+}
+
+static void open_eager(arena *a, const contender_ops *ops) {
+    open_arena(a, ops, GIB, 0, DUCTILE_SCHEDULE_EAGER);
+}
+
+/* Ends with the leak gate: a rival that is gone has left nothing behind and made no mistake. */
+static void close_arena(arena *a) {
+    a->ops->fini(a->self);
+    for (int i = 0; i < 2; i++) {
+        cr_expect_eq(dvmm_stream_destroy(a->driver, a->streams[i]), DUCTILE_OK);
+    }
+    ductile_virtual_state state = {.struct_size = sizeof state};
+    cr_assert_eq(ductile_virtual_get_state(a->gpu, &state), DUCTILE_OK);
+    cr_expect_eq(state.used_bytes, 0);
+    cr_expect_eq(state.handles, 0);
+    cr_expect_eq(state.mappings, 0);
+    cr_expect_eq(state.reservations, 0);
+    cr_expect_eq(state.allocations, 0);
+    cr_expect_eq(state.events, 0);
+    cr_expect_eq(state.violations, 0);
+    dvmm_close(a->driver);
+    ductile_virtual_destroy(a->gpu);
+}
+
+static ductile_addr take_on(arena *a, uint64_t size, int stream) {
+    ductile_addr address = 0;
+    ductile_status status = a->ops->alloc(a->self, size, a->streams[stream], &address);
+    cr_assert_eq(status, DUCTILE_OK, "%s", ductile_status_name(status));
+    cr_assert_eq(address % DUCTILE_ALIGNMENT, 0);
+    return address;
+}
+
+static ductile_addr take(arena *a, uint64_t size) {
+    return take_on(a, size, 0);
+}
+
+static void give(arena *a, ductile_addr address) {
+    cr_assert_eq(a->ops->free(a->self, address), DUCTILE_OK);
+}
+
+static contender_stats stats_of(arena *a) {
+    contender_stats stats = {0};
+    a->ops->stats(a->self, &stats);
+    return stats;
+}
+
+static uint64_t held(arena *a) {
+    return stats_of(a).reserved_bytes;
+}
+
+/* ---- Containers ---------------------------------------------------------------------------- */
+
+Test(rival_set, finds_the_first_key_at_or_above) {
+    enum { N = 2000 };
+    rival_set set = {0};
+    rival_node *nodes = calloc(N, sizeof *nodes);
+    for (uint64_t i = 0; i < N; i++) {
+        uint64_t key = i * 7919 % N; /* a permutation: 7919 is prime */
+        rival_set_insert(&set, &nodes[key], 2 * key, key);
+    }
+    for (uint64_t key = 0; key < N; key += 3) {
+        rival_set_remove(&set, &nodes[key]);
+    }
+    for (uint64_t wanted = 0; wanted < 2 * N; wanted++) {
+        uint64_t key = (wanted + 1) / 2;
+        key += key % 3 == 0;
+        rival_node *found = rival_set_find_at_least(&set, wanted, 0);
+        cr_assert(found == (key < N ? &nodes[key] : NULL), "key %llu", (unsigned long long)wanted);
+    }
+    uint64_t n = 0;
+    uint64_t last = 0;
+    for (rival_node *at = rival_set_find_first(&set); at != NULL; at = rival_set_find_next(at)) {
+        cr_assert(n == 0 || at->major > last);
+        last = at->major;
+        n++;
+    }
+    cr_assert_eq(n, N - (N + 2) / 3);
+    free(nodes);
+}
+
+Test(rival_map, keeps_what_was_inserted_and_forgets_what_was_removed) {
+    enum { N = 5000 };
+    rival_map map = {0};
+    static int values[N];
+    for (ductile_addr i = 0; i < N; i++) {
+        cr_assert(rival_map_reserve(&map));
+        rival_map_insert(&map, (i + 1) * 512, &values[i]);
+    }
+    for (ductile_addr i = 0; i < N; i += 2) {
+        rival_map_remove(&map, (i + 1) * 512);
+    }
+    for (ductile_addr i = 0; i < N; i++) {
+        void *expected = i % 2 == 0 ? NULL : &values[i];
+        cr_assert(rival_map_find(&map, (i + 1) * 512) == expected);
+    }
+    rival_map_fini(&map);
+}
+
+/* ---- Rules of both ------------------------------------------------------------------------- */
+
+static const contender_ops *const caching[] = {&contender_classic, &contender_expandable};
+
+enum { N_CACHING = sizeof caching / sizeof caching[0] };
+
+Test(rivals, round_requests_to_512_bytes) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_eager(&a, caching[i]);
+        ductile_addr first = take(&a, 1);
+        ductile_addr second = take(&a, 513);
+        ductile_addr third = take(&a, 512);
+        cr_expect_eq(second, first + 512);
+        cr_expect_eq(third, second + 1024);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, zero_bytes_are_no_block) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_eager(&a, caching[i]);
+        cr_expect_eq(take(&a, 0), 0);
+        give(&a, 0);
+        cr_expect_eq(held(&a), 0);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, a_second_free_is_refused) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_eager(&a, caching[i]);
+        ductile_addr block = take(&a, MIB);
+        give(&a, block);
+        cr_expect_eq(a.ops->free(a.self, block), DUCTILE_ERR_NOT_LIVE);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, small_and_large_requests_do_not_share_memory) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_eager(&a, caching[i]);
+        (void)take(&a, MIB);
+        cr_expect_eq(held(&a), 2 * MIB);
+        (void)take(&a, MIB + 1);
+        cr_expect_eq(held(&a), 22 * MIB);
+        (void)take(&a, MIB);
+        cr_expect_eq(held(&a), 22 * MIB);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, best_fit_takes_the_smallest_hole_and_the_lowest_among_equals) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_eager(&a, caching[i]);
+        ductile_addr holes[4];
+        const uint64_t sizes[4] = {8 * KIB, 4 * KIB, 4 * KIB, 6 * KIB};
+        for (int h = 0; h < 4; h++) {
+            holes[h] = take(&a, sizes[h]);
+            (void)take(&a, KIB); /* keeps the holes apart */
+        }
+        for (int h = 0; h < 4; h++) {
+            give(&a, holes[h]);
+        }
+        cr_expect_eq(take(&a, 4 * KIB), holes[1]);
+        cr_expect_eq(take(&a, 4 * KIB), holes[2]);
+        cr_expect_eq(take(&a, 5 * KIB), holes[3]);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, free_neighbours_merge) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_eager(&a, caching[i]);
+        ductile_addr blocks[4];
+        for (int b = 0; b < 4; b++) {
+            blocks[b] = take(&a, 256 * KIB);
+        }
+        give(&a, blocks[0]);
+        give(&a, blocks[2]);
+        give(&a, blocks[1]);
+        cr_expect_eq(take(&a, 768 * KIB), blocks[0]);
+        cr_expect_eq(held(&a), 2 * MIB);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, a_stream_never_reuses_the_memory_of_another) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_eager(&a, caching[i]);
+        give(&a, take_on(&a, 12 * MIB, 0));
+        uint64_t before = held(&a);
+        (void)take_on(&a, 12 * MIB, 1);
+        cr_expect_eq(held(&a), 2 * before);
+        close_arena(&a);
+    }
+}
+
+/* ---- Other streams ------------------------------------------------------------------------- */
+
+Test(rivals, a_block_used_elsewhere_waits_for_that_work) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_arena(&a, caching[i], GIB, 0, DUCTILE_SCHEDULE_LAZY);
+        ductile_addr block = take(&a, 12 * MIB);
+        cr_assert_eq(ductile_virtual_launch(a.gpu, a.streams[1], NULL, 0), DUCTILE_OK);
+        cr_assert_eq(a.ops->record_stream(a.self, block, a.streams[1]), DUCTILE_OK);
+        give(&a, block);
+        cr_expect_neq(take(&a, 12 * MIB), block);
+        cr_assert_eq(ductile_virtual_stream_sync(a.gpu, a.streams[1]), DUCTILE_OK);
+        cr_expect_eq(take(&a, 12 * MIB), block);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, recording_the_own_stream_changes_nothing) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        open_arena(&a, caching[i], GIB, 0, DUCTILE_SCHEDULE_LAZY);
+        ductile_addr block = take(&a, 12 * MIB);
+        cr_assert_eq(ductile_virtual_launch(a.gpu, a.streams[0], NULL, 0), DUCTILE_OK);
+        cr_assert_eq(a.ops->record_stream(a.self, block, a.streams[0]), DUCTILE_OK);
+        give(&a, block);
+        cr_expect_eq(take(&a, 12 * MIB), block);
+        close_arena(&a);
+    }
+}
+
+/* ---- Native: segments, splits, the cap ----------------------------------------------------- */
+
+typedef struct size_rule {
+    uint64_t request;
+    uint64_t segment;
+} size_rule;
+
+Test(classic, segments_are_2_MiB_or_20_MiB_or_the_request_in_2_MiB) {
+    static const size_rule rules[] = {
+        {1, 2 * MIB},         {MIB, 2 * MIB},
+        {MIB + 1, 20 * MIB},  {10 * MIB - 512, 20 * MIB},
+        {10 * MIB, 10 * MIB}, {10 * MIB + 1, 12 * MIB},
+        {33 * MIB, 34 * MIB},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        arena a;
+        open_eager(&a, &contender_classic);
+        (void)take(&a, rules[i].request);
+        cr_expect_eq(held(&a), rules[i].segment, "request of %llu",
+                     (unsigned long long)rules[i].request);
+        close_arena(&a);
+    }
+}
+
+Test(classic, a_large_block_keeps_a_remainder_of_1_MiB) {
+    arena a;
+    open_eager(&a, &contender_classic);
+    (void)take(&a, 19 * MIB); /* a segment of 20 MiB, 1 MiB of it left over */
+    (void)take(&a, 2 * MIB);
+    cr_expect_eq(held(&a), 40 * MIB);
+    close_arena(&a);
+}
+
+Test(classic, a_large_block_gives_up_a_remainder_above_1_MiB) {
+    arena a;
+    open_eager(&a, &contender_classic);
+    ductile_addr first = take(&a, 8 * MIB);
+    cr_expect_eq(take(&a, 8 * MIB), first + 8 * MIB);
+    cr_expect_eq(held(&a), 20 * MIB);
+    close_arena(&a);
+}
+
+Test(classic, at_the_cap_wholly_free_segments_go_back_and_split_ones_stay) {
+    arena a;
+    open_arena(&a, &contender_classic, GIB, 60 * MIB, DUCTILE_SCHEDULE_EAGER);
+    (void)take(&a, 2 * MIB); /* a segment of 20 MiB, split */
+    give(&a, take(&a, 30 * MIB));
+    cr_expect_eq(held(&a), 50 * MIB);
+    (void)take(&a, 36 * MIB);
+    cr_expect_eq(held(&a), 56 * MIB);
+    cr_expect_eq(stats_of(&a).releases, 1);
+    close_arena(&a);
+}
+
+/* ---- Expandable: handles, growth, the cap -------------------------------------------------- */
+
+Test(expandable, grows_by_handles_of_20_MiB_or_of_2_MiB_for_small_requests) {
+    arena a;
+    open_eager(&a, &contender_expandable);
+    (void)take(&a, 21 * MIB);
+    cr_expect_eq(held(&a), 40 * MIB);
+    (void)take(&a, MIB);
+    cr_expect_eq(held(&a), 42 * MIB);
+    cr_expect_eq(stats_of(&a).creates, 3);
+    close_arena(&a);
+}
+
+Test(expandable, grows_at_the_end_of_the_free_block_before_it) {
+    arena a;
+    open_eager(&a, &contender_expandable);
+    ductile_addr first = take(&a, 15 * MIB); /* 5 MiB of the handle are left over */
+    ductile_addr second = take(&a, 24 * MIB);
+    cr_expect_eq(second, first + 15 * MIB);
+    cr_expect_eq(held(&a), 40 * MIB);
+    close_arena(&a);
+}
+
+Test(expandable, splits_off_remainders_of_512_bytes) {
+    arena a;
+    open_eager(&a, &contender_expandable);
+    (void)take(&a, 19 * MIB);
+    (void)take(&a, MIB + 512); /* does not fit the 1 MiB left over, which grows */
+    cr_expect_eq(held(&a), 40 * MIB);
+    (void)take(&a, 18 * MIB);
+    cr_expect_eq(held(&a), 40 * MIB);
+    close_arena(&a);
+}
+
+/* The tail's own size is the better fit, but it could grow: inner holes come first. */
+Test(expandable, prefers_a_hole_to_the_tail) {
+    arena a;
+    open_eager(&a, &contender_expandable);
+    ductile_addr hole = take(&a, 8 * MIB);
+    (void)take(&a, 8 * MIB);
+    give(&a, hole); /* the hole has 8 MiB, the tail 4 */
+    cr_expect_eq(take(&a, 3 * MIB), hole);
+    close_arena(&a);
+}
+
+Test(expandable, at_the_cap_free_handles_go_back_with_a_wait_and_their_addresses_are_refilled) {
+    arena a;
+    open_arena(&a, &contender_expandable, GIB, 100 * MIB, DUCTILE_SCHEDULE_EAGER);
+    ductile_addr low = take(&a, 40 * MIB);
+    ductile_addr high = take(&a, 20 * MIB);
+    give(&a, low);
+    cr_expect_eq(stats_of(&a).stream_syncs, 0);
+    ductile_addr big = take(&a, 60 * MIB); /* 60 held, 40 of them free: only a flush makes room */
+    cr_expect(big > high);
+    cr_expect_eq(held(&a), 80 * MIB);
+    cr_expect_eq(stats_of(&a).releases, 2);
+    cr_expect_geq(stats_of(&a).stream_syncs, 1);
+    cr_expect_eq(take(&a, 20 * MIB), low);
+    close_arena(&a);
+}
+
+Test(expandable, handles_that_are_partly_in_use_stay) {
+    arena a;
+    open_arena(&a, &contender_expandable, GIB, 60 * MIB, DUCTILE_SCHEDULE_EAGER);
+    ductile_addr low = take(&a, 30 * MIB);
+    (void)take(&a, 2 * MIB); /* in the second handle */
+    give(&a, low);
+    cr_assert_eq(a.ops->trim(a.self), DUCTILE_OK);
+    cr_expect_eq(held(&a), 20 * MIB);
+    close_arena(&a);
+}
+
+Test(expandable, trim_gives_an_empty_segment_and_its_addresses_back) {
+    arena a;
+    open_eager(&a, &contender_expandable);
+    give(&a, take(&a, 100 * MIB));
+    cr_assert_eq(a.ops->trim(a.self), DUCTILE_OK);
+    ductile_virtual_state state = {.struct_size = sizeof state};
+    cr_assert_eq(ductile_virtual_get_state(a.gpu, &state), DUCTILE_OK);
+    cr_expect_eq(state.handles, 0);
+    cr_expect_eq(state.reservations, 0);
+    close_arena(&a);
+}
+
+/* ---- Caps ---------------------------------------------------------------------------------- */
+
+/* A request of 3 MiB counts as the 20 MiB it would take, also where less would do. */
+Test(rivals, the_cap_is_checked_with_rounded_sizes) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        ductile_addr block = 0;
+        open_arena(&a, caching[i], GIB, 19 * MIB, DUCTILE_SCHEDULE_EAGER);
+        cr_expect_eq(a.ops->alloc(a.self, 3 * MIB, a.streams[0], &block),
+                     DUCTILE_ERR_OUT_OF_MEMORY);
+        cr_expect_eq(block, 0);
+        cr_expect_eq(held(&a), 0);
+        (void)take(&a, MIB);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, never_hold_more_than_the_cap) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        ductile_addr block = 0;
+        open_arena(&a, caching[i], GIB, 90 * MIB, DUCTILE_SCHEDULE_EAGER);
+        while (a.ops->alloc(a.self, 11 * MIB, a.streams[0], &block) == DUCTILE_OK) {
+            cr_assert_leq(stats_of(&a).reserved_peak_bytes, 90 * MIB);
+        }
+        cr_expect_gt(held(&a), 60 * MIB);
+        close_arena(&a);
+    }
+}
+
+Test(rivals, a_full_device_is_out_of_memory_and_stays_usable) {
+    for (int i = 0; i < N_CACHING; i++) {
+        arena a;
+        ductile_addr block = 0;
+        open_arena(&a, caching[i], 128 * MIB, 0, DUCTILE_SCHEDULE_EAGER);
+        ductile_addr first = take(&a, 100 * MIB);
+        cr_expect_eq(a.ops->alloc(a.self, 64 * MIB, a.streams[0], &block),
+                     DUCTILE_ERR_OUT_OF_MEMORY);
+        give(&a, first);
+        (void)take_on(&a, 64 * MIB, 1); /* another stream: the first one's memory must go back */
+        close_arena(&a);
+    }
+}
+
+Test(expandable, a_failing_map_changes_nothing) {
+    arena a;
+    ductile_addr block = 0;
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "map", .nth = 2, .code = DVMM_UNKNOWN};
+    open_eager(&a, &contender_expandable);
+    cr_assert_eq(ductile_virtual_inject(a.gpu, &fault), DUCTILE_OK);
+    cr_expect_neq(a.ops->alloc(a.self, 50 * MIB, a.streams[0], &block), DUCTILE_OK);
+    cr_expect_eq(held(&a), 0);
+    (void)take(&a, 50 * MIB);
+    cr_expect_eq(held(&a), 60 * MIB);
+    close_arena(&a);
+}
+
+/* ---- Recorded runs ------------------------------------------------------------------------- */
+
+/* What PyTorch 2.11 reserved on an H200 for the recorded runs, in MiB (bench/traces/README.md). */
+typedef struct recorded {
+    const char *trace;
+    uint64_t native;
+    uint64_t expandable;
+    double tolerance;
+} recorded;
+
+static const recorded runs[] = {
+    {"gpt2_medium_var_batch_seq", 45788, 33680, 0.015},
+    {"llama_1b_lora_recompute", 40228, 18418, 0.015},
+    {"resnet50_var_batch_res", 26754, 14234, 0.015},
+    {"vit_multistream_record", 22468, 10186, 0.03},
+};
+
+/* This file's folder leads to the traces, wherever the test runs. */
+static trace *load_recorded(const char *name) {
+    char path[4096];
+    trace_error error;
+    const char *slash = strrchr(__FILE__, '/');
+    cr_assert_not_null(slash);
+    (void)snprintf(path, sizeof path, "%.*s/../../../bench/traces/%s.trace.gz",
+                   (int)(slash - __FILE__), __FILE__, name);
+    trace *t = trace_load(path, TRACE_BUSIEST_GPU, &error);
+    cr_assert_not_null(t, "%s: %s", path, error.reason);
+    return t;
+}
+
+static void expect_near(const trace *t, const contender_ops *ops, uint64_t mib, double tolerance) {
+    bench_device device;
+    char reason[128] = "";
+    replay_result result;
+    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
+    const replay_spec spec = {.trace = t, .device = &device, .contender = ops, .n_passes = 1};
+    replay_run(&spec, &result);
+    cr_assert_eq(result.outcome, REPLAY_COMPLETED, "%s", result.message);
+    cr_expect_eq(result.violations, 0);
+    double ratio = (double)result.total.reserved_peak_bytes / (double)(mib * MIB);
+    cr_expect(ratio > 1 - tolerance && ratio < 1 + tolerance, "%s, %s: %.4f of PyTorch's", t->name,
+              ops->name, ratio);
+}
+
+Test(rivals, reserve_what_pytorch_reserved_for_recorded_runs) {
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        trace *t = load_recorded(runs[i].trace);
+        expect_near(t, &contender_classic, runs[i].native, runs[i].tolerance);
+        expect_near(t, &contender_expandable, runs[i].expandable, runs[i].tolerance);
+        trace_free(t);
+    }
+}
+
+/* ---- The driver's own ---------------------------------------------------------------------- */
+
+Test(cumemalloc, gives_every_block_back_at_once) {
+    arena a;
+    open_eager(&a, &contender_cumemalloc);
+    ductile_addr block = take(&a, 5 * MIB);
+    cr_expect_eq(held(&a), 6 * MIB);
+    give(&a, block);
+    cr_expect_eq(held(&a), 0);
+    cr_expect_eq(stats_of(&a).releases, 1);
+    close_arena(&a);
+}
+
+Test(cumemalloc, live_blocks_do_not_outlive_it) {
+    arena a;
+    open_eager(&a, &contender_cumemalloc);
+    for (int i = 0; i < 100; i++) {
+        (void)take(&a, 3 * KIB);
+    }
+    close_arena(&a);
+}
+
+Test(cumemallocasync, is_absent_where_the_device_has_no_such_pool) {
+    dvmm_driver *driver = NULL;
+    void *self = NULL;
+    char message[128] = "";
+    cr_assert_eq(dvmm_open_virtual(NULL, &driver), DUCTILE_OK);
+    contender_env env = {.driver = driver};
+    cr_assert_not(dvmm_get_caps(driver)->has_async_pool);
+    cr_expect_eq(contender_cumemallocasync.init(&env, &self, message, sizeof message),
+                 DUCTILE_ERR_UNSUPPORTED);
+    cr_expect_null(self);
+    cr_expect_neq(message[0], '\0');
+    dvmm_close(driver);
+}
+
+Test(contenders, are_five_with_names_of_their_own) {
+    size_t n = 0;
+    for (; all_contenders[n] != NULL; n++) {
+        for (size_t i = 0; i < n; i++) {
+            cr_expect_neq(strcmp(all_contenders[i]->name, all_contenders[n]->name), 0);
+        }
+    }
+    cr_expect_eq(n, 5);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ductile_check finds what it says it looks for: one thing at a time is put out of order in a state
+ * that has something of everything, and the report must name the invariant.
+ */
+#include "pool/pools/pause.h"
+#include "pool/streams/stream_use.h"
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/world.h"
+
+#include <string.h>
+
+static world w;
+static ductile_allocator *a;
+static dpool_arena *arena; /* of the first stream: it has all kinds of blocks */
+
+/* Live, free, pending and retiring blocks, and gaps. */
+static void open_variety(void) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
+    assert_fine(world_open(&w, &setup, false));
+    a = w.f.allocator;
+    for (size_t i = 0; i < 24; i++) {
+        assert_fine(world_must_alloc(&w, 3000000 + i * 1000, i % 8 == 7));
+    }
+    assert_fine(world_use_on(&w, 2, 1));
+    for (size_t i = 23; i > 3; i -= 2) {
+        assert_fine(world_free(&w, i));
+    }
+    assert_fine(world_must_alloc(&w, 9 * MIB, 0));
+    assert_fine(world_free(&w, 2));
+    arena = dpool_arena_find_locked(a, NULL, w.f.streams[0]);
+    cr_assert_not_null(arena);
+}
+
+static void close_variety(void) {
+    assert_fine(world_close(&w));
+}
+
+TestSuite(validate, .init = open_variety, .fini = close_variety, .timeout = 20);
+
+#define assert_finds(id)                                                                           \
+    do {                                                                                           \
+        char finds_report[256];                                                                    \
+        assert_status(ductile_check(a, finds_report, sizeof finds_report), DUCTILE_ERR_CORRUPT);   \
+        cr_assert(strncmp(finds_report, id ": ", 4) == 0, "\"%s\" is not about " id,               \
+                  finds_report);                                                                   \
+    } while (0)
+
+#define assert_sound()                                                                             \
+    do {                                                                                           \
+        char sound_report[256];                                                                    \
+        ductile_status sound_status = ductile_check(a, sound_report, sizeof sound_report);         \
+        cr_assert(sound_status == DUCTILE_OK, "%s", sound_report);                                 \
+    } while (0)
+
+/* Holds while the lvalue has another value, and no longer. */
+#define assert_finds_change(id, lvalue, value)                                                     \
+    do {                                                                                           \
+        __typeof__(lvalue) change_before = (lvalue);                                               \
+        (lvalue) = (value);                                                                        \
+        assert_finds(id);                                                                          \
+        (lvalue) = change_before;                                                                  \
+        assert_sound();                                                                            \
+    } while (0)
+
+static dpool_block *first_in_state(dpool_state state) {
+    dpool_block *b = arena->regions->first;
+    while (b != NULL && b->state != (uint64_t)state) {
+        b = b->next;
+    }
+    cr_assert_not_null(b, "there is no block in state %d", (int)state);
+    return b;
+}
+
+static dseg_slot *first_slot(dseg_state state) {
+    const dseg_segment *seg = arena->regions->seg;
+    for (uint32_t g = seg->low; g < seg->high; g++) {
+        if (seg->slots[g].state == (uint32_t)state && seg->slots[g].offset == 0) {
+            return &seg->slots[g];
+        }
+    }
+    cr_assert_fail("no granule is in state %d", (int)state);
+    return NULL;
+}
+
+Test(validate, what_nobody_changed_is_sound) {
+    assert_sound();
+}
+
+Test(validate, addresses_of_a_handle) {
+    dvmm_handle *mapped = first_slot(DSEG_MAPPED)->handle;
+    dvmm_handle *retiring = first_slot(DSEG_RETIRING)->handle;
+    cr_assert_geq(retiring->n_mappings, 2);
+    assert_finds_change("P6", mapped->n_mappings, mapped->n_mappings + 1);
+    assert_finds_change("P6", mapped->n_mappings, mapped->n_mappings - 1);
+    assert_finds_change("P6", retiring->n_mappings, retiring->n_mappings - 1);
+}
+
+Test(validate, a_check_leaves_the_handles_as_they_were) {
+    const dvmm_handle *h = first_slot(DSEG_RETIRING)->handle;
+    uint32_t before = h->n_mappings;
+    assert_sound();
+    assert_u64(h->n_mappings, before);
+}
+
+Test(validate, whole_handles) {
+    dseg_slot *slot = first_slot(DSEG_MAPPED);
+    assert_finds_change("S5", slot->offset, 1);
+    assert_finds_change("S5", slot->handle->n_granules, slot->handle->n_granules + 1);
+}
+
+Test(validate, numbers_of_the_store) {
+    assert_finds_change("P8", a->store.n_handles, a->store.n_handles + 1);
+    dvmm_handle stray = {.n_granules = 1};
+    assert_finds_change("P7", a->store.cached[0], &stray);
+    stray.n_granules = 2;
+    assert_finds_change("P7", a->store.cached[0], &stray);
+}
+
+Test(validate, gap_list_and_retire_queue) {
+    assert_finds_change("A3", arena->gaps.count, arena->gaps.count + 1);
+    assert_finds_change("A3", arena->gaps.first, arena->retiring.first);
+    assert_finds_change("A3", arena->gaps.last, NULL);
+    assert_finds_change("A3", arena->retiring.first->list_prev, arena->retiring.first);
+}
+
+Test(validate, pending_list) {
+    dpool_use *first = arena->pending_first;
+    cr_assert_not_null(first);
+    assert_finds_change("A7", arena->pending_first, NULL);
+    assert_finds_change("A7", arena->pending_last, NULL);
+    assert_finds_change("A7", first->pending_next, first); /* in transit, and yet in the list */
+    assert_finds_change("A7", first->block, first_in_state(DPOOL_LIVE));
+}
+
+Test(validate, ring_of_markers) {
+    cr_assert_gt(arena->n_marks, 0);
+    dpool_ring_mark *mark = &arena->ring[0];
+    assert_finds_change("A6", mark->seq, 0);
+    assert_finds_change("A6", mark->seq, arena->marker_seq + 1);
+    assert_finds_change("A6", mark->epoch, arena->alloc_epoch + 1);
+    assert_finds_change("A6", mark->marker, NULL);
+}
+
+/* Pushes all blocks from the front into the bins; returns one of them. */
+static dpool_block *binned_block(dpool_free_index *index, unsigned *bin) {
+    dpool_block *b = NULL;
+    while (index->front.used != 0) {
+        b = index->front.blocks[__builtin_ctz(index->front.used)];
+        dpool_index_remove(index, b);
+        dpool_bins_insert(index, b);
+    }
+    cr_assert_not_null(b, "the front holds no block");
+    *bin = dpool_bin(b->size);
+    return b;
+}
+
+Test(validate, free_index) {
+    dpool_free_index *index = &arena->index;
+    unsigned bin = 0;
+    dpool_block *b = binned_block(index, &bin);
+    assert_sound();
+    assert_finds_change("A8", index->summary, index->summary ^ 1);
+    assert_finds_change("A8", index->words[0], index->words[0] ^ 2);
+    assert_finds_change("A8", index->words[bin / 64], 0);
+    assert_finds_change("A8", b->right, b);
+}
+
+Test(validate, front_of_the_free_index) {
+    dpool_front *front = &arena->index.front;
+    cr_assert_neq(front->used, 0);
+    unsigned slot = (unsigned)__builtin_ctz(front->used);
+    unsigned empty = (unsigned)__builtin_ctz(~front->used);
+    assert_finds_change("A8", front->classes[slot], front->classes[slot] ^ 1);
+    assert_finds_change("A8", front->blocks[empty], front->blocks[slot]);
+    assert_finds_change("A8", front->hand, DPOOL_FRONT_SLOTS);
+}
+
+static void make_pool(ductile_pool_id id) {
+    ductile_addr address = 0;
+    assert_ok(ductile_pool_begin(a, id, NULL, NULL));
+    assert_ok(ductile_alloc(a, 5 * MIB, w.f.streams[0], &address));
+    assert_ok(ductile_alloc(a, MIB, w.f.streams[0], &address));
+}
+
+Test(validate, private_pools) {
+    const ductile_pool_id id = {1, 0};
+    make_pool(id);
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    assert_sound();
+    assert_finds_change("G2", pool->n_arenas, pool->n_arenas + 1);
+    assert_finds_change("G2", pool->n_routes, pool->n_routes + 1);
+    assert_finds_change("G3", pool->awaits_context, false);
+    assert_ok(ductile_pool_end(a, id));
+    assert_ok(ductile_pool_release(a, id));
+}
+
+Test(validate, paused_pools) {
+    const ductile_pool_id id = {1, 0};
+    make_pool(id);
+    assert_ok(ductile_pool_end(a, id));
+    assert_ok(ductile_pause(a, id, 0));
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_region *region = dpool_next_region(a, pool, NULL);
+    dpool_arena *paused = region->arena;
+    assert_sound();
+    assert_finds_change("G4", pool->phase, DPOOL_RUNNING);
+    assert_finds_change("S2", pool->is_bare, false);
+    assert_finds_change("A1", paused->mapped_bytes, paused->mapped_bytes + FIXTURE_GRANULE);
+    assert_finds_change("P1", a->counts.paused, a->counts.paused + 512);
+    assert_finds_change("P1", a->counts.paused_blocks, a->counts.paused_blocks + 1);
+    cr_assert_eq(region->first->state, DPOOL_PAUSED);
+    region->first->state = DPOOL_LIVE;
+    assert_finds("A1");
+    region->first->state = DPOOL_PAUSED;
+    assert_ok(ductile_resume(a, id));
+    assert_sound();
+    assert_ok(ductile_pool_release(a, id));
+}

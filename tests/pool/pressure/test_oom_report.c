@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The report about a refused request: its numbers are those of the moment, each thread has its
+ * own, and the advice is about what is really in the way.
+ */
+#include "tests/support/json_check.h"
+#include "tests/support/one_fixture.h"
+#include "vmm/driver/driver.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ductile_oom_report latest(void) {
+    ductile_oom_report r = {.struct_size = sizeof r};
+    assert_ok(ductile_get_oom_report(f.allocator, &r));
+    return r;
+}
+
+static ductile_oom_report refused(size_t size, size_t stream) {
+    ductile_addr none = 1;
+    assert_status(ductile_alloc(f.allocator, size, f.streams[stream], &none),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    return latest();
+}
+
+/* The text; valid until the next. */
+static const char *text_of(const ductile_oom_report *r) {
+    static char text[16384];
+    size_t length = ductile_oom_report_text(r, text, sizeof text);
+    cr_assert_lt(length, sizeof text);
+    assert_u64(strlen(text), length);
+    return text;
+}
+
+static void advises(const ductile_oom_report *r, const char *words) {
+    cr_assert_not_null(strstr(text_of(r), words), "no \"%s\" in:\n%s", words, text_of(r));
+}
+
+static void says_nothing_of(const ductile_oom_report *r, const char *words) {
+    cr_assert_null(strstr(text_of(r), words), "\"%s\" in:\n%s", words, text_of(r));
+}
+
+/* ---- Numbers ------------------------------------------------------------------------------- */
+
+Test(oom_report, is_empty_before_any_refusal) {
+    open_fixture(NULL);
+    ductile_oom_report r = latest();
+    assert_u64(r.number, 0);
+    assert_u64(r.struct_size, sizeof r);
+    advises(&r, "No request was refused");
+    close_audited();
+}
+
+/* A device of 256 MiB: another process has 32, a small block pins 3 granules of 4 each. */
+Test(oom_report, has_the_numbers_of_the_moment) {
+    fixture_setup setup = {.n_streams = 2};
+    open_fixture(&setup);
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 32 * MIB));
+    (void)take(100 * MIB, 0);
+    (void)take(60 * MIB, 1);
+    ductile_addr hole = take(5 * MIB, 0);
+    (void)take(MIB, 0);
+    assert_ok(ductile_free(f.allocator, hole));
+    ductile_oom_report r = refused(100 * MIB + 100, 0);
+    assert_u64(r.number, 1);
+    cr_assert_eq(r.stream, f.streams[0]);
+    assert_u64(r.requested_bytes, 100 * MIB + 100);
+    assert_u64(r.rounded_bytes, 100 * MIB + 512);
+    assert_u64(r.limit_bytes, 256 * MIB);
+    assert_u64(r.device_bytes, 256 * MIB);
+    assert_u64(r.device_free_bytes, 256 * MIB - 32 * MIB - 166 * MIB);
+    assert_u64(r.others_bytes, 32 * MIB);
+    assert_u64(r.held_bytes, 166 * MIB);
+    assert_u64(r.live_bytes, 161 * MIB);
+    assert_u64(r.free_bytes, 5 * MIB);
+    assert_u64(r.held_bytes, r.live_bytes + r.free_bytes + r.pending_bytes + r.cached_bytes +
+                                 r.quarantined_bytes);
+    assert_u64(r.pinned_bytes, MIB);
+    assert_u64(r.largest_free_here_bytes, 5 * MIB);
+    assert_u64(r.free_blocks_by_size[13], 1);
+    assert_u64(r.free_bytes_by_size[13], 5 * MIB);
+    assert_u64(r.missing_bytes, 102 * MIB - 58 * MIB - 4 * MIB);
+    close_audited();
+}
+
+Test(oom_report, counts_refusals_and_the_statistics_agree) {
+    open_fixture(NULL);
+    (void)take(200 * MIB, 0);
+    (void)refused(100 * MIB, 0);
+    (void)refused(1024 * MIB, 0);
+    ductile_oom_report r = refused((size_t)1 << 60, 0);
+    assert_u64(r.number, 3);
+    assert_u64(r.rounded_bytes, (uint64_t)1 << 60);
+    assert_u64(fixture_stats(f.allocator).out_of_memory, 3);
+    close_audited();
+}
+
+Test(oom_report, names_those_who_hold_most_largest_first) {
+    fixture_setup setup = {.n_streams = 12};
+    open_fixture(&setup);
+    for (size_t i = 0; i < 12; i++) {
+        (void)take(2 * MIB * (1 + i * 5 % 12), i);
+    }
+    ductile_oom_report r = refused(250 * MIB, 0);
+    assert_u64(r.n_holders, 12);
+    for (size_t i = 0; i < DUCTILE_OOM_HOLDERS; i++) {
+        assert_u64(r.holders[i].held_bytes, 2 * MIB * (12 - i));
+        assert_u64(r.holders[i].live_bytes, r.holders[i].held_bytes);
+    }
+    advises(&r, "and 4 streams that hold less");
+    close_audited();
+}
+
+/* What was created in vain is not reported as held. */
+Test(oom_report, is_taken_after_the_attempts_were_cleared_away) {
+    open_fixture(NULL);
+    (void)take(100 * MIB, 0);
+    ductile_oom_report r = refused(200 * MIB, 0);
+    assert_u64(r.held_bytes, 100 * MIB);
+    assert_u64(r.cached_bytes, 0);
+    assert_u64(r.device_free_bytes, 156 * MIB);
+    assert_u64(r.missing_bytes, 200 * MIB - 156 * MIB);
+    close_audited();
+}
+
+Test(oom_report, smaller_structs_get_the_fields_that_fit) {
+    open_fixture(NULL);
+    (void)refused(512 * MIB, 0);
+    ductile_oom_report r;
+    memset(&r, 0x5A, sizeof r);
+    r.struct_size = offsetof(ductile_oom_report, device);
+    assert_ok(ductile_get_oom_report(f.allocator, &r));
+    assert_u64(r.number, 1);
+    cr_assert_eq(r.device, 0x5A5A5A5A);
+    r.struct_size = sizeof r + 1;
+    assert_status(ductile_get_oom_report(f.allocator, &r), DUCTILE_ERR_INVALID_ARGUMENT);
+    close_audited();
+}
+
+/* ---- Whose --------------------------------------------------------------------------------- */
+
+static void *refuse_on_a_thread(void *user) {
+    ductile_oom_report *r = user;
+    ductile_addr none = 1;
+    bool is_refused =
+        ductile_alloc(f.allocator, 300 * MIB, f.streams[0], &none) == DUCTILE_ERR_OUT_OF_MEMORY;
+    return is_refused && ductile_get_oom_report(f.allocator, r) == DUCTILE_OK ? r : NULL;
+}
+
+Test(oom_report, belongs_to_the_thread_that_was_refused) {
+    open_fixture(NULL);
+    (void)refused(400 * MIB, 0);
+    ductile_oom_report theirs = {.struct_size = sizeof theirs};
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, refuse_on_a_thread, &theirs), 0);
+    void *done = NULL;
+    cr_assert_eq(pthread_join(thread, &done), 0);
+    cr_assert_not_null(done);
+    assert_u64(theirs.number, 2);
+    assert_u64(theirs.requested_bytes, 300 * MIB);
+    ductile_oom_report r = latest();
+    assert_u64(r.number, 1);
+    assert_u64(r.requested_bytes, 400 * MIB);
+    close_audited();
+}
+
+/* The next allocator may get the address of one that is gone. */
+Test(oom_report, belongs_to_its_allocator_alone) {
+    open_fixture(NULL);
+    (void)refused(400 * MIB, 0);
+    assert_ok(ductile_destroy(f.allocator));
+    assert_fine(fixture_add_allocator(&f, NULL, &f.allocator));
+    assert_u64(latest().number, 0);
+    close_audited();
+}
+
+/* ---- Advice -------------------------------------------------------------------------------- */
+
+Test(oom_report, tells_to_raise_a_limit_that_is_in_the_way) {
+    fixture_setup setup = {.conf = "limit_bytes:64M"};
+    open_fixture(&setup);
+    (void)take(60 * MIB, 0);
+    ductile_oom_report r = refused(20 * MIB, 0);
+    assert_u64(r.missing_bytes, 16 * MIB);
+    advises(&r, "raise limit_bytes");
+    says_nothing_of(&r, "outside this allocator (");
+    close_audited();
+}
+
+Test(oom_report, tells_of_others_when_they_hold_what_is_missing) {
+    open_fixture(NULL);
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 200 * MIB));
+    (void)take(20 * MIB, 0);
+    ductile_oom_report r = refused(100 * MIB, 0);
+    advises(&r, "200.00 MiB of the device are used outside this allocator");
+    says_nothing_of(&r, "raise limit_bytes");
+    close_audited();
+}
+
+/* While a stream is captured nobody may wait for all work: what is free there stays unproven. */
+Test(oom_report, tells_of_streams_not_proven_done_and_of_the_capture) {
+    fixture_setup setup = {.n_streams = 3, .schedule = DUCTILE_SCHEDULE_LAZY};
+    open_fixture(&setup);
+    (void)take(512, 2);
+    ductile_addr block = take(100 * MIB, 1);
+    ductile_virtual_use use = {.address = block, .size = 100 * MIB, .writes = 1};
+    assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], &use, 1));
+    assert_ok(ductile_free(f.allocator, block));
+    (void)take(100 * MIB, 0);
+    dvmm_driver *d = NULL;
+    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_capture_begin(d, f.streams[2], DVMM_CAPTURE_GLOBAL));
+    ductile_oom_report r = refused(100 * MIB, 0);
+    assert_ok(dvmm_capture_end(d, f.streams[2]));
+    dvmm_close(d);
+    assert_u64(r.unproven_bytes, 100 * MIB);
+    cr_assert_eq(r.captured, 1);
+    advises(&r, "ductile_stream_done");
+    advises(&r, "being captured");
+    (void)take(100 * MIB, 0);
+    close_audited();
+}
+
+Test(oom_report, tells_of_free_memory_beside_live_blocks) {
+    open_fixture(NULL);
+    ductile_addr blocks[256];
+    for (size_t i = 0; i < 256; i++) {
+        blocks[i] = take(MIB, 0);
+    }
+    for (size_t i = 0; i < 256; i += 2) {
+        assert_ok(ductile_free(f.allocator, blocks[i]));
+    }
+    ductile_oom_report r = refused(2 * MIB, 0);
+    assert_u64(r.pinned_bytes, 128 * MIB);
+    assert_u64(r.largest_free_bytes, MIB);
+    assert_u64(r.free_blocks_by_size[11], 128);
+    advises(&r, "128.00 MiB are free in granules of 2.00 MiB that live blocks also use");
+    close_audited();
+}
+
+Test(oom_report, tells_of_options_that_keep_memory_from_moving) {
+    fixture_setup setup = {.conf = "cross_stream_reuse:off", .n_streams = 2};
+    open_fixture(&setup);
+    assert_ok(ductile_free(f.allocator, take(20 * MIB, 1)));
+    (void)take(200 * MIB, 0);
+    ductile_oom_report r = refused(200 * MIB, 0);
+    advises(&r, "live blocks: a smaller batch");
+    close_audited();
+}
+
+Test(oom_report, tells_of_a_request_that_is_larger_than_the_device) {
+    open_fixture(NULL);
+    ductile_oom_report r = refused(GIB, 0);
+    advises(&r, "The request alone is larger than the limit of 256.00 MiB");
+    says_nothing_of(&r, "smaller batch");
+    close_audited();
+}
+
+/* ---- Forms --------------------------------------------------------------------------------- */
+
+Test(oom_report, is_valid_json_with_every_number) {
+    fixture_setup setup = {.n_streams = 12};
+    open_fixture(&setup);
+    for (size_t i = 0; i < 12; i++) {
+        (void)take(4 * MIB, i);
+        assert_ok(ductile_free(f.allocator, take(3 * MIB, i)));
+    }
+    ductile_oom_report r = refused(250 * MIB, 0);
+    char text[16384];
+    size_t length = ductile_oom_report_json(&r, text, sizeof text);
+    cr_assert_lt(length, sizeof text);
+    assert_fine(json_check(text));
+    char number[64];
+    (void)snprintf(number, sizeof number, "\"missing_bytes\":%llu,",
+                   (unsigned long long)r.missing_bytes);
+    cr_assert_not_null(strstr(text, number));
+    r.number = 0;
+    (void)ductile_oom_report_json(&r, text, sizeof text);
+    assert_fine(json_check(text));
+    close_audited();
+}
+
+Test(oom_report, tells_the_length_it_needs_and_never_writes_more) {
+    open_fixture(NULL);
+    ductile_oom_report r = refused(GIB, 0);
+    size_t length = ductile_oom_report_text(&r, NULL, 0);
+    cr_assert_gt(length, 100);
+    char *exact = malloc(length + 1);
+    cr_assert_not_null(exact);
+    for (size_t size = 1; size <= length + 1; size++) {
+        assert_u64(ductile_oom_report_text(&r, exact, size), length);
+        assert_u64(strlen(exact), size - 1);
+    }
+    cr_assert_eq(strcmp(exact, text_of(&r)), 0);
+    free(exact);
+    close_audited();
+}

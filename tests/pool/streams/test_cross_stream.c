@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of streams that are still at work, behind a wait on the GPU: recycle:eager takes it before
+ * creating, cross_stream_reuse:wait before a host wait. The device is lazy: nothing completes
+ * unless somebody waits, so host waits show, and a missing wait on the GPU shows in the contents.
+ */
+#include "pool/blocks/arena.h"
+#include "tests/support/one_fixture.h"
+
+static void open_with(const char *conf) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4, .conf = conf};
+    assert_fine(fixture_open(&f, &setup));
+}
+
+static void open_eager(void) {
+    open_with("recycle:eager");
+}
+
+static void expect_contents(ductile_addr address, uint8_t value, uint64_t size, size_t stream) {
+    for (size_t i = 0; i < f.n_streams; i++) {
+        assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[i]));
+    }
+    for (uint64_t at = 0; at < size; at += MIB) {
+        uint8_t byte = 0;
+        assert_ok(ductile_virtual_read_back(f.gpu, &byte, address + at, 1, f.streams[stream]));
+        assert_u64(byte, value);
+    }
+}
+
+static ductile_stats stats(void) {
+    return fixture_stats(f.allocator);
+}
+
+/* Allocations of the stream go on; every so many of them record a marker. */
+static void go_on(size_t stream) {
+    for (int i = 0; i <= DPOOL_MARK_EVERY; i++) {
+        (void)take(512, stream);
+    }
+}
+
+/* Stream 0 writes the memory late, and has freed it; stream 1 is known. */
+static ductile_addr freed_at_work(uint64_t size) {
+    (void)take(512, 1);
+    ductile_addr address = take(size, 0);
+    fill(address, 0xEE, size, 0);
+    assert_ok(ductile_free(f.allocator, address));
+    return address;
+}
+
+TestSuite(recycle_eager, .init = open_eager);
+
+Test(recycle_eager, memory_behind_a_marker_is_taken_by_a_gpu_wait) {
+    (void)freed_at_work(100 * MIB);
+    go_on(0);
+    uint64_t reserved = stats().reserved_bytes;
+    ductile_addr taken = take(90 * MIB, 1);
+    assert_u64(stats().reserved_bytes, reserved);
+    assert_u64(stats().event_waits, 1);
+    assert_u64(stats().stream_syncs, 0);
+    fill(taken, 0x11, 90 * MIB, 1);
+    expect_contents(taken, 0x11, 90 * MIB, 1);
+    close_audited();
+}
+
+/* The program may yet order other streams' work behind the free: only a later allocation of the
+ * stream says that it has done so. */
+Test(recycle_eager, memory_without_a_later_allocation_stays_with_its_stream) {
+    (void)freed_at_work(100 * MIB);
+    uint64_t reserved = stats().reserved_bytes;
+    (void)take(90 * MIB, 1);
+    assert_u64(stats().reserved_bytes, reserved + 90 * MIB);
+    assert_u64(stats().event_waits, 0);
+    close_audited();
+}
+
+Test(recycle_eager, programs_that_free_first_and_join_later_stay_correct) {
+    (void)take(512, 1);
+    ductile_addr shared = take(100 * MIB, 0);
+    fill(shared, 0xAA, 100 * MIB, 0);
+    assert_ok(ductile_virtual_stream_wait(f.gpu, f.streams[2], f.streams[0]));
+    fill(shared, 0xEE, 100 * MIB, 2); /* nobody is told of stream 2 */
+    assert_ok(ductile_free(f.allocator, shared));
+    assert_ok(ductile_virtual_stream_wait(f.gpu, f.streams[0], f.streams[2])); /* the join */
+    go_on(0);
+    ductile_addr taken = take(90 * MIB, 1);
+    assert_u64(stats().event_waits, 1);
+    fill(taken, 0x22, 90 * MIB, 1);
+    expect_contents(taken, 0x22, 90 * MIB, 1);
+    close_audited();
+}
+
+/* The old addresses stay until the host knows the giver's work done. */
+Test(recycle_eager, old_addresses_are_unmapped_when_the_giver_is_done) {
+    (void)freed_at_work(100 * MIB);
+    go_on(0);
+    (void)take(90 * MIB, 1);
+    assert_u64(stats().retiring_bytes, 90 * MIB);
+    (void)take(20 * MIB, 1); /* polls */
+    cr_assert(stats().retiring_bytes >= 90 * MIB);
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    (void)take(30 * MIB, 2);
+    (void)take(30 * MIB, 2);
+    assert_u64(stats().retiring_bytes, 0);
+    close_audited();
+}
+
+/* What a third stream gets of it is behind the first stream's work as well. */
+Test(recycle_eager, memory_passes_through_several_streams) {
+    (void)freed_at_work(100 * MIB);
+    go_on(0);
+    ductile_addr second = take(90 * MIB, 1);
+    fill(second, 0xDD, 90 * MIB, 1);
+    assert_ok(ductile_free(f.allocator, second));
+    go_on(1);
+    uint64_t reserved = stats().reserved_bytes;
+    ductile_addr third = take(80 * MIB, 2);
+    assert_u64(stats().reserved_bytes, reserved);
+    fill(third, 0x33, 80 * MIB, 2);
+    expect_contents(third, 0x33, 80 * MIB, 2);
+    close_audited();
+}
+
+Test(recycle_eager, streams_that_never_wait_neither_give_nor_take) {
+    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[0]));
+    (void)freed_at_work(100 * MIB);
+    go_on(0);
+    uint64_t reserved = stats().reserved_bytes;
+    (void)take(90 * MIB, 1);
+    assert_u64(stats().reserved_bytes, reserved + 90 * MIB);
+    assert_u64(stats().event_waits, 0);
+    close_audited();
+}
+
+Test(recycle_eager, failed_wait_changes_nothing_and_memory_is_created) {
+    (void)freed_at_work(100 * MIB);
+    go_on(0);
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "stream_wait_event", .nth = 1, .code = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    ductile_addr created = take(90 * MIB, 1);
+    fill(created, 0x44, 90 * MIB, 1);
+    expect_contents(created, 0x44, 90 * MIB, 1);
+    close_audited();
+}
+
+/* ---- Under pressure only ------------------------------------------------------------------- */
+
+Test(cross_stream, wait_creates_first) {
+    open_with("cross_stream_reuse:wait");
+    (void)freed_at_work(100 * MIB);
+    go_on(0);
+    uint64_t reserved = stats().reserved_bytes;
+    (void)take(90 * MIB, 1);
+    assert_u64(stats().reserved_bytes, reserved + 90 * MIB);
+    assert_u64(stats().event_waits, 0);
+    close_audited();
+}
+
+Test(cross_stream, wait_comes_before_a_host_wait) {
+    open_with("cross_stream_reuse:wait");
+    (void)freed_at_work(200 * MIB);
+    go_on(0);
+    ductile_addr taken = take(150 * MIB, 1); /* the device has 256 */
+    assert_u64(stats().event_waits, 1);
+    assert_u64(stats().stream_syncs, 0);
+    fill(taken, 0x55, 150 * MIB, 1);
+    expect_contents(taken, 0x55, 150 * MIB, 1);
+    close_audited();
+}
+
+Test(cross_stream, done_waits_on_the_host_where_wait_does_not) {
+    open_with("cross_stream_reuse:done");
+    (void)freed_at_work(200 * MIB);
+    go_on(0);
+    (void)take(150 * MIB, 1);
+    assert_u64(stats().event_waits, 0);
+    cr_assert(stats().stream_syncs > 0);
+    close_audited();
+}
+
+/* ---- Streams that come and go --------------------------------------------------------------- */
+
+enum { N_STREAMS = 10000 };
+
+typedef struct footprint {
+    uint64_t reserved, span, addresses, host;
+} footprint;
+
+static footprint now(void) {
+    ductile_stats s = stats();
+    return (footprint){s.reserved_bytes, s.address_span_bytes, s.address_bytes, s.host_bytes};
+}
+
+/* A step as programs do it: a new stream, some work, and the stream ends. */
+static void one_step(bool tells) {
+    ductile_stream stream;
+    assert_ok(ductile_virtual_stream_create(f.gpu, &stream));
+    ductile_addr address[2];
+    assert_ok(ductile_alloc(f.allocator, 3 * MIB, stream, &address[0]));
+    assert_ok(ductile_alloc(f.allocator, 5000, stream, &address[1]));
+    assert_ok(ductile_virtual_fill(f.gpu, address[0], 1, 3 * MIB, stream));
+    assert_ok(ductile_free(f.allocator, address[0]));
+    assert_ok(ductile_free(f.allocator, address[1]));
+    if (tells) {
+        assert_ok(ductile_stream_done(f.allocator, stream));
+    } else { /* the next stream may get the handle, and is not ordered behind this one */
+        assert_ok(ductile_virtual_stream_sync(f.gpu, stream));
+    }
+    assert_ok(ductile_virtual_stream_destroy(f.gpu, stream));
+    ductile_virtual_advance(f.gpu, 10); /* a quarter of the lag: some steps are under way */
+}
+
+static void steps_stay_flat(const char *conf, bool tells) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 40, .conf = conf};
+    assert_fine(fixture_open(&f, &setup));
+    for (int i = 0; i < N_STREAMS / 20; i++) {
+        one_step(tells);
+    }
+    footprint early = now();
+    for (int i = N_STREAMS / 20; i < N_STREAMS; i++) {
+        one_step(tells);
+    }
+    footprint late = now();
+    cr_assert(late.reserved <= early.reserved + 8 * MIB, "reserved %llu -> %llu",
+              (unsigned long long)early.reserved, (unsigned long long)late.reserved);
+    cr_assert(late.span <= 2 * early.span, "span %llu -> %llu", (unsigned long long)early.span,
+              (unsigned long long)late.span);
+    cr_assert(late.addresses <= 2 * early.addresses, "addresses %llu -> %llu",
+              (unsigned long long)early.addresses, (unsigned long long)late.addresses);
+    cr_assert(late.host <= 2 * early.host, "host %llu -> %llu", (unsigned long long)early.host,
+              (unsigned long long)late.host);
+    close_audited();
+}
+
+Test(many_streams, that_are_named_done_leave_nothing, .timeout = 120) {
+    steps_stay_flat(NULL, true);
+}
+
+Test(many_streams, that_are_not_named_share_by_handle, .timeout = 120) {
+    steps_stay_flat(NULL, false);
+}
+
+Test(many_streams, leave_nothing_with_record_stream_wait, .timeout = 120) {
+    steps_stay_flat("record_stream:wait,recycle:eager", true);
+}
+
+Test(many_streams, leave_nothing_under_cross_stream_wait, .timeout = 120) {
+    steps_stay_flat("cross_stream_reuse:wait", true);
+}
+
+/* Streams that live on in silence prove nothing: their memory comes back under pressure, and no
+ * request is refused while it is there. */
+Test(many_streams, in_silence_give_their_memory_under_pressure, .timeout = 120) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY};
+    assert_fine(fixture_open(&f, &setup));
+    static ductile_stream silent[1000];
+    for (int i = 0; i < 1000; i++) {
+        ductile_addr address = 0;
+        assert_ok(ductile_virtual_stream_create(f.gpu, &silent[i]));
+        assert_ok(ductile_alloc(f.allocator, 1000, silent[i], &address));
+        assert_ok(ductile_free(f.allocator, address));
+    }
+    ductile_addr all = 0;
+    assert_ok(ductile_alloc(f.allocator, 256 * MIB, f.streams[0], &all));
+    assert_ok(ductile_free(f.allocator, all));
+    assert_fine(audit_fixture(&f, NULL));
+    for (int i = 0; i < 1000; i++) {
+        assert_ok(ductile_virtual_stream_destroy(f.gpu, silent[i]));
+    }
+    assert_fine(fixture_close(&f));
+}

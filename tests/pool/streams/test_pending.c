@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Very many pending blocks: what is done about them is counted in driver calls, and grows no faster
+ * than they do. The device is lazy, so that all of them are pending until somebody waits.
+ */
+#include "pool/growth/attempt.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/stream_use.h"
+#include "tests/support/one_fixture.h"
+#include "vmm/capture_mode.h"
+
+#include <pthread.h>
+
+enum { N_BLOCKS = 100000, N_OTHERS = 3 };
+
+static void open_lazy(void) {
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = N_OTHERS + 1});
+}
+
+static uint64_t calls_about_events(void) {
+    return ductile_virtual_count(f.gpu, "event_query") + ductile_virtual_count(f.gpu, "event_sync");
+}
+
+/* Blocks side by side, all of them used by another stream, each with markers of its own. */
+static void make_pending(void) {
+    static ductile_addr block[N_BLOCKS];
+    for (int i = 0; i < N_BLOCKS; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < N_BLOCKS; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i % N_OTHERS]));
+    }
+}
+
+TestSuite(pending, .init = open_lazy, .timeout = 120);
+
+Test(pending, request_that_needs_most_of_many_waits_once_for_each_stream) {
+    make_pending();
+    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    uint64_t before = calls_about_events();
+    ductile_addr large = 0;
+    assert_ok(ductile_alloc(f.allocator, 240 * MIB, f.streams[0], &large));
+    uint64_t calls = calls_about_events() - before;
+    cr_assert(calls <= 16 * N_OTHERS, "%llu calls for %d blocks", (unsigned long long)calls,
+              N_BLOCKS);
+    cr_assert(fixture_stats(f.allocator).stream_syncs <= 4 * N_OTHERS, "%llu host waits",
+              (unsigned long long)fixture_stats(f.allocator).stream_syncs);
+    assert_ok(ductile_free(f.allocator, large));
+    close_audited();
+}
+
+Test(pending, poll_of_work_that_is_done_asks_once_about_each_stream) {
+    make_pending();
+    for (int i = 0; i <= N_OTHERS; i++) {
+        assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[i]));
+    }
+    uint64_t before = calls_about_events();
+    ductile_addr large = 0;
+    assert_ok(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &large));
+    assert_u64(fixture_stats(f.allocator).pending_blocks, 0);
+    uint64_t calls = calls_about_events() - before;
+    cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
+    assert_ok(ductile_free(f.allocator, large));
+    close_audited();
+}
+
+/* No request has to grow here: hits find what is done, by and by. */
+Test(pending, hit_gets_a_block_that_a_recorded_stream_is_done_with) {
+    ductile_addr first = 0;
+    ductile_addr other = 0;
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &first));
+    assert_ok(ductile_free_on(f.allocator, first, f.streams[1]));
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    cr_assert_neq(other, first, "its work is under way");
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    assert_u64(other, first);
+    close_audited();
+}
+
+static dvmm_capture_mode mode_now(void) {
+    dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
+    assert_ok(dvmm_capture_exchange_mode(f.allocator->driver, &mode));
+    assert_ok(dvmm_capture_exchange_mode(f.allocator->driver, &(dvmm_capture_mode){mode}));
+    return mode;
+}
+
+/* Both polls, of which one asks about several streams, leave it as the user has it. */
+Test(pending, hit_that_asks_restores_the_capture_mode) {
+    ductile_addr block[N_OTHERS];
+    ductile_addr other = 0;
+    dvmm_capture_mode mode = DVMM_CAPTURE_THREAD_LOCAL;
+    assert_ok(dvmm_capture_exchange_mode(f.allocator->driver, &mode));
+    for (int i = 0; i < N_OTHERS; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < N_OTHERS; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i]));
+    }
+    for (int i = 0; i < 64; i++) {
+        uint64_t before = calls_about_events();
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+        cr_assert(i > 0 || calls_about_events() > before, "the first hit asks");
+        assert_u64(mode_now(), DVMM_CAPTURE_THREAD_LOCAL);
+    }
+    close_audited();
+}
+
+/* ---- What the host learns between a poll's look at a marker and its question ---------------- */
+
+ductile_status __real_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
+                                                 dvmm_capture_mode *restore);
+ductile_status __wrap_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
+                                                 dvmm_capture_mode *restore);
+
+static bool others_wait; /* for the first marker that a hit is about to ask about */
+
+/* As a request that lacks memory waits, in a thread that is in relaxed mode. */
+static void *wait_meanwhile(void *marker) {
+    dvmm_capture_mode mode = dvmm_capture_relax(f.allocator->driver);
+    assert_ok(dvmm_marker_wait(&f.allocator->markers, marker));
+    dvmm_capture_restore(f.allocator->driver, mode);
+    return NULL;
+}
+
+ductile_status __wrap_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
+                                                 dvmm_capture_mode *restore) {
+    if (others_wait) {
+        pthread_t thread;
+        cr_assert_eq(pthread_create(&thread, NULL, wait_meanwhile, marker), 0);
+        cr_assert_eq(pthread_join(thread, NULL), 0);
+        others_wait = false;
+    }
+    return __real_dvmm_marker_query_relaxing(pool, marker, restore);
+}
+
+Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {
+    ductile_addr block[2];
+    ductile_addr other = 0;
+    dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i]));
+    }
+    assert_ok(dvmm_capture_begin(f.allocator->driver, f.streams[3], DVMM_CAPTURE_GLOBAL));
+    others_wait = true;
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    cr_assert(!others_wait, "the hit asked nothing");
+    assert_u64(mode_now(), DVMM_CAPTURE_GLOBAL);
+    assert_ok(dvmm_capture_status_of(f.allocator->driver, f.streams[3], &status));
+    assert_u64(status, DVMM_CAPTURE_ACTIVE);
+    assert_ok(dvmm_capture_end(f.allocator->driver, f.streams[3]));
+    close_audited();
+}
+
+/* The host has waited for them, and knows. */
+Test(pending, hit_that_frees_what_is_known_to_be_done_calls_no_driver) {
+    ductile_addr first = 0;
+    ductile_addr other = 0;
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &first));
+    assert_ok(ductile_free_on(f.allocator, first, f.streams[1]));
+    assert_u64(dpool_wait_oldest(f.allocator, NULL, UINT64_MAX), 1024);
+    dvmm_counters before;
+    dvmm_counters after;
+    dvmm_get_counters(f.allocator->driver, &before);
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    dvmm_get_counters(f.allocator->driver, &after);
+    assert_u64(other, first);
+    for (int i = 0; i < DVMM_N_CALLS; i++) {
+        assert_u64(after.calls[i], before.calls[i]);
+    }
+    close_audited();
+}
+
+/* However many are pending, and however long. */
+Test(pending, hits_seldom_ask_about_work_that_goes_on) {
+    enum { N_HITS = 6400 };
+    ductile_addr address = 0;
+    make_pending();
+    uint64_t before = calls_about_events();
+    for (int i = 0; i < N_HITS; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+        assert_ok(ductile_free(f.allocator, address));
+    }
+    uint64_t calls = calls_about_events() - before;
+    cr_assert(calls <= (N_HITS / 64 + 8) * 2 * N_OTHERS, "%llu calls", (unsigned long long)calls);
+    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    close_audited();
+}
+
+/* The stream's work goes on behind its end; its handle may be that of others by then. */
+Test(pending, uses_of_a_stream_that_is_gone_are_asked_about_once) {
+    make_pending();
+    assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
+    uint64_t before = calls_about_events();
+    ductile_addr large = 0;
+    assert_ok(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &large));
+    uint64_t calls = calls_about_events() - before;
+    cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
+    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    close_audited();
+}
+
+/* Blocks whose work never ends, and behind them many whose work is done at once. The most that are
+ * pending at a time. */
+static uint64_t most_pending_behind(int n_stuck) {
+    enum { N_TURNS = 3000, MOST_STUCK = 300 };
+    static ductile_addr block[MOST_STUCK];
+    ductile_addr address = 0;
+    uint64_t most = 0;
+    for (int i = 0; i < n_stuck; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < n_stuck; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1]));
+    }
+    for (int i = 0; i < N_TURNS; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+        assert_ok(ductile_free_on(f.allocator, address, f.streams[2]));
+        assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+        uint64_t pending = fixture_stats(f.allocator).pending_blocks;
+        most = pending > most ? pending : most;
+    }
+    return most;
+}
+
+static void expect_others_are_found_behind(int n_stuck) {
+    uint64_t most = most_pending_behind(n_stuck);
+    cr_assert_lt(most, (uint64_t)n_stuck + 256, "%llu pending", (unsigned long long)most);
+    close_audited();
+}
+
+Test(pending, block_that_is_stuck_does_not_hide_the_others_from_hits) {
+    expect_others_are_found_behind(1);
+}
+
+Test(pending, few_blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
+    expect_others_are_found_behind(15);
+}
+
+/* As many as hits ask about at once. */
+Test(pending, many_blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
+    expect_others_are_found_behind(300);
+}
+
+/* However often a hit looks at more of the list: what one question has shown is not asked again. */
+Test(pending, hit_asks_about_work_that_goes_on_no_more_often_than_it_looks) {
+    enum { N_STUCK = 2, N_DONE = 238 };
+    static ductile_addr block[N_STUCK + N_DONE];
+    ductile_addr address = 0;
+    for (int i = 0; i < N_STUCK + N_DONE; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < N_STUCK + N_DONE; i++) {
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[i < N_STUCK ? 1 : 2]));
+    }
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+    uint64_t before = calls_about_events();
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+    assert_u64(fixture_stats(f.allocator).pending_blocks, N_STUCK);
+    /* the stuck stream: its latest and its first; the other one: its latest of 16, 32, 64, 128 */
+    assert_u64(calls_about_events() - before, 2 + 4);
+    close_audited();
+}
+
+Test(pending, small_request_waits_for_as_much_as_it_lacks) {
+    ductile_addr rest = 0;
+    make_pending(); /* 98 MiB */
+    assert_ok(ductile_alloc(f.allocator, 156 * MIB, f.streams[0], &rest));
+    ductile_addr address = 0;
+    assert_ok(ductile_alloc(f.allocator, 2 * MIB, f.streams[0], &address));
+    cr_assert(fixture_stats(f.allocator).pending_blocks > N_BLOCKS / 2,
+              "%llu blocks are left pending",
+              (unsigned long long)fixture_stats(f.allocator).pending_blocks);
+    close_audited();
+}
+
+Test(pending, trim_of_many_is_linear) {
+    make_pending();
+    uint64_t before = calls_about_events();
+    assert_ok(ductile_empty_cache(f.allocator));
+    uint64_t calls = calls_about_events() - before;
+    cr_assert(calls < 3 * (uint64_t)N_BLOCKS, "%llu calls for %d blocks", (unsigned long long)calls,
+              N_BLOCKS);
+    assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
+    assert_fine(fixture_close(&f));
+}
+
+/* ---- While another thread polls ------------------------------------------------------------ */
+
+/* Holds the pending list out of its arena, as a poll does while it asks the driver. */
+typedef struct slow_poll {
+    dpool_arena *arena;
+    pthread_barrier_t has_taken;
+} slow_poll;
+
+static void *poll_slowly(void *arg) {
+    slow_poll *p = arg;
+    dvmm_capture_mode mode = dpool_slow_enter(f.allocator);
+    uint64_t context_epoch;
+    dpool_pending_list waiting = dpool_pending_take(f.allocator, p->arena, &context_epoch);
+    (void)pthread_barrier_wait(&p->has_taken);
+    const struct timespec moment = {.tv_nsec = 50000000};
+    (void)nanosleep(&moment, NULL);
+    dpool_pending_put_back(f.allocator, p->arena, waiting);
+    dpool_slow_leave(f.allocator, mode);
+    return NULL;
+}
+
+static void begin_slow_poll(slow_poll *p, pthread_t *thread) {
+    p->arena = f.allocator->arenas;
+    cr_assert_eq(pthread_barrier_init(&p->has_taken, NULL, 2), 0);
+    cr_assert_eq(pthread_create(thread, NULL, poll_slowly, p), 0);
+    (void)pthread_barrier_wait(&p->has_taken);
+}
+
+static void end_slow_poll(slow_poll *p, pthread_t thread) {
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    (void)pthread_barrier_destroy(&p->has_taken);
+    close_audited();
+}
+
+static void make_one_pending(void) {
+    ductile_addr block = 0;
+    assert_ok(ductile_alloc(f.allocator, 2 * MIB, f.streams[0], &block));
+    assert_ok(ductile_free_on(f.allocator, block, f.streams[1]));
+}
+
+Test(pending, blocks_that_another_thread_polls_are_counted) {
+    slow_poll p;
+    pthread_t thread;
+    make_one_pending();
+    begin_slow_poll(&p, &thread);
+    assert_u64(dpool_count_pending_marks(f.allocator), 1);
+    end_slow_poll(&p, thread);
+}
+
+Test(pending, blocks_that_another_thread_polls_are_waited_for) {
+    slow_poll p;
+    pthread_t thread;
+    make_one_pending();
+    begin_slow_poll(&p, &thread);
+    assert_u64(dpool_wait_oldest(f.allocator, NULL, UINT64_MAX), 2 * MIB);
+    end_slow_poll(&p, thread);
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * record_stream:wait. The device is lazy: nothing completes unless somebody waits for it, so a
+ * host wait that is made shows in the count of host waits, and a wait on the GPU that is missing
+ * shows in the contents.
+ */
+#include "pool/streams/wait_map.h"
+#include "tests/support/one_fixture.h"
+
+static void open_with(const char *conf) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4, .conf = conf};
+    assert_fine(fixture_open(&f, &setup));
+}
+
+static void open_waiting(void) {
+    open_with("record_stream:wait");
+}
+
+/* Another stream writes the block late; then its owner frees it. */
+static void use_and_free(ductile_addr address, uint64_t size, size_t other) {
+    fill(address, 0xEE, size, other);
+    assert_ok(ductile_free_on(f.allocator, address, f.streams[other]));
+}
+
+static uint64_t gpu_waits(void) {
+    return fixture_stats(f.allocator).event_waits;
+}
+
+static uint64_t host_waits(void) {
+    return fixture_stats(f.allocator).stream_syncs;
+}
+
+TestSuite(wait_map, .init = open_waiting);
+
+Test(wait_map, freed_block_serves_its_stream_at_once_behind_a_gpu_wait) {
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    assert_u64(fixture_stats(f.allocator).pending_bytes, 0);
+    assert_u64(gpu_waits(), 0);
+    ductile_addr again = take(MIB, 0);
+    assert_u64(again, first);
+    assert_u64(gpu_waits(), 1);
+    fill(again, 0x11, MIB, 0);
+    assert_u64(byte_at(again, 0), 0x11); /* runs both streams: the late write came before ours */
+    assert_u64(host_waits(), 0);
+    assert_ok(ductile_free(f.allocator, again));
+    close_audited();
+}
+
+Test(wait_map, work_that_is_done_needs_no_wait) {
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
+    assert_u64(take(MIB, 0), first);
+    assert_u64(gpu_waits(), 0);
+    close_audited();
+}
+
+Test(wait_map, equally_good_block_without_a_wait_comes_first) {
+    ductile_addr block[5];
+    for (int i = 0; i < 5; i++) {
+        block[i] = take(4096, 0);
+    }
+    use_and_free(block[1], 4096, 1);
+    assert_ok(ductile_free(f.allocator, block[3]));
+    assert_u64(take(4096, 0), block[3]);
+    assert_u64(gpu_waits(), 0);
+    assert_u64(take(4096, 0), block[1]);
+    assert_u64(gpu_waits(), 1);
+    close_audited();
+}
+
+Test(wait_map, better_fit_is_worth_a_wait) {
+    ductile_addr small = take(4096, 0);
+    (void)take(512, 0);
+    ductile_addr large = take(MIB, 0);
+    (void)take(512, 0);
+    use_and_free(small, 4096, 1);
+    assert_ok(ductile_free(f.allocator, large));
+    assert_u64(take(4096, 0), small);
+    assert_u64(gpu_waits(), 1);
+    close_audited();
+}
+
+Test(wait_map, plain_part_of_a_merged_block_needs_no_wait) {
+    ductile_addr plain = take(MIB, 0);
+    ductile_addr used = take(MIB, 0);
+    assert_u64(used, plain + MIB);
+    use_and_free(used, MIB, 1);
+    assert_ok(ductile_free(f.allocator, plain)); /* merges with the other */
+    assert_u64(take(MIB, 0), plain);
+    assert_u64(gpu_waits(), 0);
+    assert_u64(take(MIB, 0), used);
+    assert_u64(gpu_waits(), 1);
+    close_audited();
+}
+
+Test(wait_map, every_part_of_a_merged_block_is_waited_for) {
+    ductile_addr first = take(MIB, 0);
+    (void)take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    use_and_free(first + MIB, MIB, 2);
+    ductile_addr both = take(2 * MIB, 0);
+    assert_u64(both, first);
+    assert_u64(gpu_waits(), 2);
+    fill(both, 0x22, 2 * MIB, 0);
+    assert_u64(byte_at(both, 0), 0x22);
+    assert_u64(byte_at(both + MIB, 0), 0x22);
+    close_audited();
+}
+
+/* The stream has waited for all that the block's users had issued: once is enough. */
+Test(wait_map, rest_of_a_block_whose_part_was_waited_for_needs_no_wait) {
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    assert_u64(take(4096, 0), first);
+    assert_u64(gpu_waits(), 1);
+    assert_u64(take(4096, 0), first + 4096);
+    assert_u64(gpu_waits(), 1);
+    close_audited();
+}
+
+Test(wait_map, as_many_streams_as_used_it_are_waited_for) {
+    ductile_addr first = take(MIB, 0);
+    ductile_virtual_use use = {.address = first, .size = MIB};
+    for (size_t i = 1; i < 4; i++) {
+        assert_ok(ductile_virtual_launch(f.gpu, f.streams[i], &use, 1)); /* all of them read */
+        assert_ok(ductile_record_stream(f.allocator, first, f.streams[i]));
+    }
+    assert_ok(ductile_free(f.allocator, first));
+    assert_u64(take(MIB, 0), first);
+    assert_u64(gpu_waits(), 3);
+    close_audited();
+}
+
+/* 40 MiB do not fit between the others, so handles move; the waits come before they do. */
+Test(wait_map, memory_that_moves_is_waited_for) {
+    ductile_addr block[8];
+    for (int i = 0; i < 8; i++) {
+        block[i] = take(20 * MIB, 0);
+    }
+    for (int i = 0; i < 8; i += 2) {
+        use_and_free(block[i], 20 * MIB, 1);
+    }
+    ductile_addr large = take(40 * MIB, 0);
+    assert_u64(fixture_stats(f.allocator).recycled_handles, 20);
+    fill(large, 0x33, 40 * MIB, 0);
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
+    for (uint64_t at = 0; at < 40 * MIB; at += 2 * MIB) {
+        assert_u64(byte_at(large + at, 0), 0x33);
+    }
+    assert_u64(host_waits(), 0);
+    close_audited();
+}
+
+Test(wait_map, memory_with_waits_leaves_its_stream_only_when_done) {
+    ductile_addr first = take(200 * MIB, 0);
+    use_and_free(first, 200 * MIB, 1);
+    (void)take(512, 0);
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    ductile_addr other = take(200 * MIB, 2); /* more than is left */
+    assert_u64(host_waits() > 0, true);
+    fill(other, 0x44, 200 * MIB, 2);
+    assert_u64(byte_at(other, 2), 0x44);
+    assert_u64(byte_at(other + 200 * MIB - 1, 2), 0x44);
+    close_audited();
+}
+
+Test(wait_map, failed_record_keeps_the_block_pending) {
+    ductile_addr first = take(MIB, 0);
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "event_record", .nth = 1, .code = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    use_and_free(first, MIB, 1);
+    assert_u64(fixture_stats(f.allocator).pending_bytes, MIB);
+    cr_assert(take(MIB, 0) != first);
+    close_audited();
+}
+
+Test(wait_map, failed_wait_leaves_the_block_free_and_the_request_is_served) {
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "stream_wait_event", .nth = 1, .code = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    ductile_addr again = take(MIB, 0);
+    assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
+    fill(again, 0x55, MIB, 0);
+    assert_u64(byte_at(again, 0), 0x55);
+    (void)first;
+    close_audited();
+}
+
+/* A graph cannot wait for work outside of it; the capture is not harmed, and memory that needs no
+ * wait serves. */
+Test(wait_map, captured_stream_waits_for_nothing) {
+    ductile_addr used = take(MIB, 0);
+    (void)take(512, 0);
+    ductile_addr plain = take(MIB + 512, 0);
+    (void)take(512, 0);
+    use_and_free(used, MIB, 1);
+    assert_ok(ductile_free(f.allocator, plain));
+    dvmm_driver *d = f.allocator->driver;
+    assert_ok(dvmm_capture_begin(d, f.streams[0], DVMM_CAPTURE_GLOBAL));
+    ductile_stats before = fixture_stats(f.allocator);
+    assert_u64(take(MIB, 0), plain);
+    ductile_stats after = fixture_stats(f.allocator);
+    assert_u64(gpu_waits(), 0);
+    assert_u64(host_waits(), 0);
+    assert_u64(after.allocs - before.allocs, 1); /* the block that was tried in vain is none */
+    assert_u64(after.requested_total_bytes - before.requested_total_bytes, MIB);
+    assert_u64(after.allocated_total_bytes - before.allocated_total_bytes, MIB);
+    assert_ok(dvmm_capture_end(d, f.streams[0]));
+    close_audited();
+}
+
+Test(wait_map, trim_gives_back_memory_with_waits) {
+    use_and_free(take(20 * MIB, 0), 20 * MIB, 1);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
+    close_audited();
+}
+
+Test(wait_map, destroying_with_waits_outstanding_leaves_nothing) {
+    use_and_free(take(20 * MIB, 0), 20 * MIB, 1);
+    use_and_free(take(20 * MIB, 2), 20 * MIB, 3);
+    close_audited();
+}
+
+/* ---- Streams that never wait --------------------------------------------------------------- */
+
+Test(wait_map, nobody_waits_for_a_stream_that_must_not_be_waited_for) {
+    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    assert_u64(fixture_stats(f.allocator).pending_bytes, MIB);
+    cr_assert(take(MIB, 0) != first);
+    assert_u64(gpu_waits(), 0);
+    close_audited();
+}
+
+Test(wait_map, stream_that_must_not_wait_does_not) {
+    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[0]));
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    cr_assert(take(MIB, 0) != first);
+    assert_u64(gpu_waits(), 0);
+    close_audited();
+}
+
+Test(wait_map, streams_named_late_are_left_alone_too) {
+    ductile_addr of_0 = take(MIB, 0);
+    ductile_addr of_2 = take(MIB, 2);
+    use_and_free(of_0, MIB, 1);
+    use_and_free(of_2, MIB, 3);
+    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
+    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[2]));
+    ductile_addr next_0 = take(MIB, 0);
+    ductile_addr next_2 = take(MIB, 2);
+    assert_u64(gpu_waits(), 0);
+    cr_assert(next_0 != of_0 && next_2 != of_2);
+    close_audited();
+}
+
+Test(wait_map, done_ends_the_ban) {
+    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
+    assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1); /* as if a new stream had got the handle */
+    assert_u64(take(MIB, 0), first);
+    assert_u64(gpu_waits(), 1);
+    close_audited();
+}
+
+/* ---- Many ---------------------------------------------------------------------------------- */
+
+/* Freed in an order that no tree likes, then all of it is handed out at once. */
+Test(wait_map, thousands_of_spans_go_with_one_request, .timeout = 60) {
+    enum { N = 4096 };
+    static ductile_addr block[N];
+    for (int i = 0; i < N; i++) {
+        block[i] = take(4096, 0);
+    }
+    for (int i = 0; i < N; i++) {
+        use_and_free(block[(i * 1537) % N], 4096, 1);
+    }
+    assert_u64(dpool_wait_check_locked(f.allocator), true);
+    assert_u64(atomic_load(&f.allocator->waits.n), N);
+    ductile_addr all = take(N * (size_t)4096, 0);
+    assert_u64(all, block[0]);
+    assert_u64(atomic_load(&f.allocator->waits.n), 0);
+    close_audited();
+}
+
+Test(wait_map, check_sees_a_span_over_an_old_address) {
+    ductile_addr first = take(MIB, 0);
+    use_and_free(first, MIB, 1);
+    f.allocator->waits.root->addr += 64 * MIB; /* where nothing is mapped */
+    f.allocator->waits.root->end += 64 * MIB;
+    char report[128];
+    cr_assert_eq(ductile_check(f.allocator, report, sizeof report), DUCTILE_ERR_CORRUPT);
+    cr_assert(report[0] == 'W' && report[1] == '1', "%s", report);
+    f.allocator->waits.root->addr -= 64 * MIB;
+    f.allocator->waits.root->end -= 64 * MIB;
+    close_audited();
+}

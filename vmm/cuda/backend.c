@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of the CUDA backend: each entry is one call of the driver.
+ *
+ * Memory management needs no context and gets none. Streams, events, contents and classic
+ * allocation use the caller's current context, which is not ours to rely on or to change: they run
+ * with the primary context current. Usually it already is, and asking costs 6 ns; otherwise it is
+ * pushed and popped again.
+ */
+#include "vmm/cuda/backend.h"
+
+#include <stdlib.h>
+
+/* ---- The context around a call ------------------------------------------------------------- */
+
+static int enter_context(const cuda_backend *b, bool *was_pushed) {
+    cu_context current = NULL;
+    *was_pushed = false;
+    int code = b->api->cuCtxGetCurrent(&current);
+    if (code != DVMM_SUCCESS || current == b->context) {
+        return code;
+    }
+    code = b->api->cuCtxPushCurrent(b->context);
+    *was_pushed = code == DVMM_SUCCESS;
+    return code;
+}
+
+/* A failing pop has no cure, and the call's own code matters more. */
+static void leave_context(const cuda_backend *b, bool was_pushed) {
+    if (was_pushed) {
+        cu_context ours = NULL;
+        (void)b->api->cuCtxPopCurrent(&ours);
+    }
+}
+
+/* Makes one driver call with our context current and returns its code from the entry. */
+#define RETURN_IN_CONTEXT(b, call)                                                                 \
+    do {                                                                                           \
+        bool was_pushed;                                                                           \
+        int code_in_context = enter_context(b, &was_pushed);                                       \
+        if (code_in_context == DVMM_SUCCESS) {                                                     \
+            code_in_context = (call);                                                              \
+            leave_context(b, was_pushed);                                                          \
+        }                                                                                          \
+        return code_in_context;                                                                    \
+    } while (0)
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+static void cuda_close(void *ctx) {
+    cuda_backend *b = ctx;
+    dvmm_cuda_drop_joining(b);
+    (void)b->api->cuDevicePrimaryCtxRelease(b->device);
+    free(b);
+}
+
+/* ---- Memory on demand ---------------------------------------------------------------------- */
+
+static int cuda_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemGetInfo((size_t *)free_bytes, (size_t *)total_bytes));
+}
+
+static int cuda_address_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
+                                ductile_addr *out) {
+    const cuda_backend *b = ctx;
+    return b->api->cuMemAddressReserve(out, size, alignment, hint, 0);
+}
+
+static int cuda_address_free(void *ctx, ductile_addr addr, uint64_t size) {
+    const cuda_backend *b = ctx;
+    return b->api->cuMemAddressFree(addr, size);
+}
+
+cu_phys_props dvmm_cuda_props(const cuda_backend *b, const dvmm_phys_props *props) {
+    return (cu_phys_props){
+        .type = CU_PHYS_PINNED,
+        .handle_types = (int)props->handle_types,
+        .location = {.type = CU_LOCATION_DEVICE, .id = b->device},
+        .flags = {.rdma = props->rdma},
+    };
+}
+
+static int cuda_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *props,
+                            dvmm_phys *out) {
+    const cuda_backend *b = ctx;
+    const cu_phys_props wanted = dvmm_cuda_props(b, props);
+    return b->api->cuMemCreate(out, size, &wanted, 0);
+}
+
+static int cuda_phys_release(void *ctx, dvmm_phys phys) {
+    const cuda_backend *b = ctx;
+    return b->api->cuMemRelease(phys);
+}
+
+static int cuda_map(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys) {
+    const cuda_backend *b = ctx;
+    return b->api->cuMemMap(addr, size, offset, phys, 0);
+}
+
+static int cuda_unmap(void *ctx, ductile_addr addr, uint64_t size) {
+    const cuda_backend *b = ctx;
+    return b->api->cuMemUnmap(addr, size);
+}
+
+static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
+    const cuda_backend *b = ctx;
+    const cu_access_desc owner = {
+        .location = {.type = CU_LOCATION_DEVICE, .id = b->device},
+        .flags = (int)access,
+    };
+    return b->api->cuMemSetAccess(addr, size, &owner, 1);
+}
+
+static int cuda_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
+    const cuda_backend *b = ctx;
+    const cu_location owner = {.type = CU_LOCATION_DEVICE, .id = b->device};
+    unsigned long long flags = 0;
+    int code = b->api->cuMemGetAccess(&flags, &owner, addr);
+    *out = (dvmm_access)flags;
+    return code;
+}
+
+/* ---- Other devices, other processes -------------------------------------------------------- */
+
+static int cuda_can_access_peer(void *ctx, int device, int *out) {
+    const cuda_backend *b = ctx;
+    cu_device peer = 0;
+    int code = b->api->cuDeviceGet(&peer, device);
+    return code != DVMM_SUCCESS ? code : b->api->cuDeviceCanAccessPeer(out, peer, b->device);
+}
+
+static int cuda_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
+                               const int *devices, size_t n_devices) {
+    const cuda_backend *b = ctx;
+    cu_access_desc descs[DVMM_MAX_DEVICES];
+    for (size_t i = 0; i < n_devices; i++) {
+        descs[i] = (cu_access_desc){
+            .location = {.type = CU_LOCATION_DEVICE, .id = devices[i]},
+            .flags = (int)access,
+        };
+    }
+    return b->api->cuMemSetAccess(addr, size, descs, n_devices);
+}
+
+static int cuda_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
+    const cuda_backend *b = ctx;
+    const cu_location peer = {.type = CU_LOCATION_DEVICE, .id = device};
+    unsigned long long flags = 0;
+    int code = b->api->cuMemGetAccess(&flags, &peer, addr);
+    *out = (dvmm_access)flags;
+    return code;
+}
+
+/* Where the driver writes depends on the type: a number, or 64 bytes. */
+static int cuda_phys_export(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
+    const cuda_backend *b = ctx;
+    void *to = type == DVMM_SHARE_FABRIC ? (void *)out->fabric : (void *)&out->fd;
+    return b->api->cuMemExportToShareableHandle(to, phys, (int)type, 0);
+}
+
+/* A descriptor is passed as if it were a pointer, the bytes of a fabric handle by one. */
+static int cuda_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out) {
+    const cuda_backend *b = ctx;
+    dvmm_shared copy = *shared;
+    void *from = copy.type == DVMM_SHARE_FABRIC ? (void *)copy.fabric : (void *)(intptr_t)copy.fd;
+    return b->api->cuMemImportFromShareableHandle(out, from, (int)copy.type);
+}
+
+/* ---- Classic and stream-ordered allocation -------------------------------------------------- */
+
+static int cuda_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemAlloc(out, size));
+}
+
+static int cuda_mem_free(void *ctx, ductile_addr addr) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemFree(addr));
+}
+
+/* By default the pool gives everything back at each synchronisation, which nobody who compares
+ * allocators means. Two threads may both get here; the setting is the same. */
+static int keep_pool(cuda_backend *b) {
+    if (atomic_load_explicit(&b->keeps_pool, memory_order_relaxed)) {
+        return DVMM_SUCCESS;
+    }
+    uint64_t all = UINT64_MAX;
+    int code = b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_RELEASE_THRESHOLD, &all);
+    atomic_store_explicit(&b->keeps_pool, code == DVMM_SUCCESS, memory_order_relaxed);
+    return code;
+}
+
+static int cuda_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
+                                ductile_addr *out) {
+    cuda_backend *b = ctx;
+    if (b->pool == NULL) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    int code = keep_pool(b);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    RETURN_IN_CONTEXT(b, b->api->cuMemAllocAsync(out, size, stream));
+}
+
+static int cuda_mem_free_async(void *ctx, ductile_addr addr, ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    if (b->pool == NULL) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    RETURN_IN_CONTEXT(b, b->api->cuMemFreeAsync(addr, stream));
+}
+
+static int cuda_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserved_peak) {
+    const cuda_backend *b = ctx;
+    if (b->pool == NULL) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    int code = b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_CURRENT, reserved);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    return b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_HIGH, reserved_peak);
+}
+
+/* 0 is the only value that the driver takes: a peak falls to what is held now. */
+static int start_new_peaks(const cuda_backend *b) {
+    uint64_t zero = 0;
+    int code = b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_RESERVED_HIGH, &zero);
+    return code != DVMM_SUCCESS ? code
+                                : b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_USED_HIGH, &zero);
+}
+
+static int cuda_async_pool_trim(void *ctx, uint64_t keep_bytes) {
+    const cuda_backend *b = ctx;
+    if (b->pool == NULL) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    int code = b->api->cuMemPoolTrimTo(b->pool, keep_bytes);
+    return code == DVMM_SUCCESS ? start_new_peaks(b) : code;
+}
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+static int cuda_stream_create(void *ctx, ductile_stream *out) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuStreamCreate(out, CU_STREAM_FLAG_NON_BLOCKING));
+}
+
+static int cuda_stream_destroy(void *ctx, ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuStreamDestroy(stream));
+}
+
+static int cuda_stream_sync(void *ctx, ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuStreamSynchronize(stream));
+}
+
+static int cuda_stream_query(void *ctx, ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuStreamQuery(stream));
+}
+
+static int cuda_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuStreamWaitEvent(stream, event, 0));
+}
+
+/* Page-locked memory has the same address on both sides. */
+static int cuda_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *host_word,
+                                  uint64_t value) {
+    const cuda_backend *b = ctx;
+    if (!b->has_wait_value) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    ductile_addr word = (ductile_addr)(uintptr_t)host_word;
+    RETURN_IN_CONTEXT(b, b->api->cuStreamWaitValue64(stream, word, value, CU_WAIT_UNTIL_AT_LEAST));
+}
+
+/* Before CUDA 12 the driver cannot tell. Then a handle stands for itself, with two exceptions: the
+ * legacy stream has two handles, and the per-thread one is another stream in each thread. */
+static uint64_t stream_id_from_handle(ductile_stream stream) {
+    static atomic_uint_fast64_t threads_seen;
+    static _Thread_local uint64_t this_thread;
+    const uint64_t legacy = 1;
+    const uint64_t per_thread = 2;
+    const uint64_t never_a_handle = (uint64_t)1 << 63;
+    uint64_t handle = (uint64_t)(uintptr_t)stream;
+    if (handle != per_thread) {
+        return handle == 0 ? legacy : handle;
+    }
+    if (this_thread == 0) {
+        this_thread = never_a_handle + atomic_fetch_add(&threads_seen, 1);
+    }
+    return this_thread;
+}
+
+static int cuda_stream_id(void *ctx, ductile_stream stream, uint64_t *out) {
+    const cuda_backend *b = ctx;
+    if (b->api->cuStreamGetId == NULL) {
+        *out = stream_id_from_handle(stream);
+        return DVMM_SUCCESS;
+    }
+    RETURN_IN_CONTEXT(b, b->api->cuStreamGetId(stream, (unsigned long long *)out));
+}
+
+/* ---- Captures ------------------------------------------------------------------------------ */
+
+static int ask_capture_status(const cuda_backend *b, ductile_stream stream,
+                              dvmm_capture_status *out) {
+    cu_capture_status status = DVMM_CAPTURE_NONE;
+    int code = b->api->cuStreamIsCapturing(stream, &status);
+    *out = (dvmm_capture_status)status;
+    return code;
+}
+
+static int cuda_capture_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, ask_capture_status(b, stream, out));
+}
+
+static int cuda_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mode mode) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuStreamBeginCapture(stream, (cu_capture_mode)mode));
+}
+
+/* Nobody launches what the seam captures, so the graph goes at once. */
+static int end_and_destroy(const cuda_backend *b, ductile_stream stream) {
+    dvmm_graph graph = NULL;
+    int code = b->api->cuStreamEndCapture(stream, &graph);
+    int undo = graph == NULL ? DVMM_SUCCESS : b->api->cuGraphDestroy(graph);
+    return code != DVMM_SUCCESS ? code : undo;
+}
+
+static int cuda_capture_end(void *ctx, ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, end_and_destroy(b, stream));
+}
+
+static int cuda_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
+    const cuda_backend *b = ctx;
+    cu_capture_mode swapped = (cu_capture_mode)*mode;
+    int code = b->api->cuThreadExchangeStreamCaptureMode(&swapped);
+    *mode = (dvmm_capture_mode)swapped;
+    return code;
+}
+
+static int cuda_context_sync(void *ctx) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuCtxSynchronize());
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+/* Without timing an event costs a tenth. */
+static int cuda_event_create(void *ctx, dvmm_event *out) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuEventCreate(out, CU_EVENT_FLAG_DISABLE_TIMING));
+}
+
+static int cuda_event_destroy(void *ctx, dvmm_event event) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuEventDestroy(event));
+}
+
+/* An event and a stream of two contexts do not go together. */
+static int record_event(cuda_backend *b, dvmm_event event, ductile_stream stream) {
+    int code = b->api->cuEventRecord(event, stream);
+    return code == DVMM_INVALID_HANDLE ? dvmm_cuda_record_foreign(b, event, stream) : code;
+}
+
+static int cuda_event_record(void *ctx, dvmm_event event, ductile_stream stream) {
+    cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, record_event(b, event, stream));
+}
+
+static int cuda_event_query(void *ctx, dvmm_event event) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuEventQuery(event));
+}
+
+static int cuda_event_sync(void *ctx, dvmm_event event) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuEventSynchronize(event));
+}
+
+/* ---- Host memory and contents --------------------------------------------------------------- */
+
+static int cuda_host_alloc(void *ctx, uint64_t size, void **out) {
+    const cuda_backend *b = ctx;
+    const unsigned flags = CU_HOST_FLAG_PORTABLE | CU_HOST_FLAG_DEVICE_MAP;
+    RETURN_IN_CONTEXT(b, b->api->cuMemHostAlloc(out, size, flags));
+}
+
+static int cuda_host_free(void *ctx, void *memory) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemFreeHost(memory));
+}
+
+static int cuda_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
+                     ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemsetD8Async(addr, value, size, stream));
+}
+
+static int cuda_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
+                     ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemcpyDtoDAsync(to, from, size, stream));
+}
+
+static int cuda_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
+                       ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemcpyHtoDAsync(to, from, size, stream));
+}
+
+static int copy_and_wait(const cuda_backend *b, void *to, ductile_addr from, uint64_t size,
+                         ductile_stream stream) {
+    int code = b->api->cuMemcpyDtoHAsync(to, from, size, stream);
+    return code != DVMM_SUCCESS ? code : b->api->cuStreamSynchronize(stream);
+}
+
+static int cuda_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
+                          ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, copy_and_wait(b, to, from, size, stream));
+}
+
+/* ---- The table ----------------------------------------------------------------------------- */
+
+const dvmm_driver_ops dvmm_cuda_ops = {.close = cuda_close,
+                                       .clock_ns = NULL, /* the host's clock is the device's */
+#define CUDA_ENTRY(name) .name = cuda_##name,
+                                       DVMM_CALLS(CUDA_ENTRY)
+#undef CUDA_ENTRY
+};

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The start probe. Attributes promise more than some systems keep (a device may report virtual
+ * memory management and fail the first cuMemSetAccess), so one granule makes the whole journey
+ * before anyone relies on it.
+ */
+#include "vmm/cuda/backend.h"
+
+/* Names the driver's call that failed; the steps below pass it through to the report. */
+typedef struct probe {
+    cuda_backend *backend;
+    uint64_t granule;
+    ductile_addr addr;
+    dvmm_phys phys;
+    const char *failed;
+} probe;
+
+static int note(probe *p, const char *call, int code) {
+    if (code != DVMM_SUCCESS && p->failed == NULL) {
+        p->failed = call;
+    }
+    return code;
+}
+
+/* A mapping that takes no access, or forgets it, is no mapping. */
+static int open_and_check(probe *p) {
+    const dvmm_driver_ops *ops = &dvmm_cuda_ops;
+    int code =
+        note(p, "cuMemSetAccess", ops->set_access(p->backend, p->addr, p->granule, DVMM_ACCESS_RW));
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    dvmm_access access = DVMM_ACCESS_NONE;
+    code = ops->get_access(p->backend, p->addr, &access);
+    if (code == DVMM_SUCCESS && access != DVMM_ACCESS_RW) {
+        code = DVMM_ILLEGAL_STATE;
+    }
+    return note(p, "cuMemGetAccess", code);
+}
+
+/* If the unmap fails the mapping's fate is unknown, so the caller leaves handle and range alone. */
+static int map_and_unmap(probe *p, bool *is_unmapped) {
+    const dvmm_driver_ops *ops = &dvmm_cuda_ops;
+    *is_unmapped = true;
+    int code = note(p, "cuMemMap", ops->map(p->backend, p->addr, p->granule, 0, p->phys));
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    code = open_and_check(p);
+    int undo = note(p, "cuMemUnmap", ops->unmap(p->backend, p->addr, p->granule));
+    *is_unmapped = undo == DVMM_SUCCESS;
+    return code != DVMM_SUCCESS ? code : undo;
+}
+
+static int back_and_release(probe *p, bool *may_free) {
+    const dvmm_driver_ops *ops = &dvmm_cuda_ops;
+    const dvmm_phys_props plain = {0};
+    *may_free = true;
+    int code = note(p, "cuMemCreate", ops->phys_create(p->backend, p->granule, &plain, &p->phys));
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    code = map_and_unmap(p, may_free);
+    if (!*may_free) {
+        return code;
+    }
+    int undo = note(p, "cuMemRelease", ops->phys_release(p->backend, p->phys));
+    return code != DVMM_SUCCESS ? code : undo;
+}
+
+static int run_probe(probe *p) {
+    const dvmm_driver_ops *ops = &dvmm_cuda_ops;
+    int code = note(p, "cuMemAddressReserve",
+                    ops->address_reserve(p->backend, p->granule, 0, 0, &p->addr));
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    bool may_free = false;
+    code = back_and_release(p, &may_free);
+    if (!may_free) {
+        return code;
+    }
+    int undo = note(p, "cuMemAddressFree", ops->address_free(p->backend, p->addr, p->granule));
+    return code != DVMM_SUCCESS ? code : undo;
+}
+
+/* A refusal means the system cannot do it; anything else may be different next time. */
+static ductile_status status_of_failure(int code) {
+    bool is_refusal = code == DVMM_NOT_SUPPORTED || code == DVMM_NOT_PERMITTED;
+    return is_refusal ? DUCTILE_ERR_NO_VMM : DUCTILE_ERR_DRIVER;
+}
+
+ductile_status dvmm_cuda_probe(cuda_backend *b, const dvmm_caps *caps, cu_reason why) {
+    probe p = {.backend = b, .granule = caps->granule_bytes};
+    int code = run_probe(&p);
+    if (code == DVMM_SUCCESS) {
+        return DUCTILE_OK;
+    }
+    return dvmm_cuda_refuse(status_of_failure(code), why,
+                            "device %d cannot map memory on demand: %s failed with %s (%d)",
+                            caps->ordinal, p.failed, dvmm_code_name(code), code);
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver seam: one device as the CUDA driver shows it, behind one table of functions.
+ *
+ * Rules common to every call:
+ *  - Each dvmm_* wrapper below is the only caller of its table entry. It refuses to call in a
+ *    forked child or once the process exits, refuses after a sticky error, checks what goes in,
+ *    calls, counts, times, reports failures to the trace callback, checks what came back.
+ *  - Wrappers return a ductile_status; table entries return the driver's own code (CUresult), so
+ *    that both backends can be compared code by code. dvmm_status_of is the one translation.
+ *  - No call needs or changes the caller's current device or context.
+ *  - Calls are safe from any thread; no lock of rank HOT may be held (invariant L3).
+ *  - On failure outputs are zero and, unless said otherwise, nothing has changed.
+ *  - Memory calls are ordered by the host alone: a stream wait never makes an unmap safe.
+ *    `Pre:` lines say what the caller must have proven.
+ */
+#ifndef DUCTILE_VMM_DRIVER_DRIVER_H
+#define DUCTILE_VMM_DRIVER_DRIVER_H
+
+#include <ductile.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct dvmm_driver dvmm_driver;
+typedef unsigned long long dvmm_phys; /* CUmemGenericAllocationHandle; 0 is none             */
+typedef struct CUevent_st *dvmm_event;
+typedef struct CUgraph_st *dvmm_graph;
+
+/* Codes of the driver that the project names. Values are CUresult's. */
+typedef enum dvmm_code {
+    DVMM_SUCCESS = 0,
+    DVMM_INVALID_VALUE = 1,
+    DVMM_OUT_OF_MEMORY = 2,
+    DVMM_NOT_INITIALIZED = 3,
+    DVMM_DEINITIALIZED = 4,
+    DVMM_STUB_LIBRARY = 34,
+    DVMM_NO_DEVICE = 100,
+    DVMM_INVALID_DEVICE = 101,
+    DVMM_INVALID_CONTEXT = 201,
+    DVMM_OPERATING_SYSTEM = 304,
+    DVMM_INVALID_HANDLE = 400,
+    DVMM_ILLEGAL_STATE = 401,
+    DVMM_NOT_FOUND = 500,
+    DVMM_NOT_READY = 600,
+    DVMM_ILLEGAL_ADDRESS = 700,
+    DVMM_NOT_PERMITTED = 800,
+    DVMM_NOT_SUPPORTED = 801,
+    DVMM_CAPTURE_UNSUPPORTED = 900,
+    DVMM_CAPTURE_INVALIDATED = 901,
+    DVMM_CAPTURE_MERGE = 902,
+    DVMM_CAPTURE_UNMATCHED = 903,
+    DVMM_CAPTURE_UNJOINED = 904,
+    DVMM_CAPTURE_ISOLATION = 905,
+    DVMM_CAPTURE_IMPLICIT = 906,
+    DVMM_CAPTURED_EVENT = 907,
+    DVMM_CAPTURE_WRONG_THREAD = 908,
+    DVMM_UNKNOWN = 999
+} dvmm_code;
+
+typedef enum dvmm_access {
+    DVMM_ACCESS_NONE = 0,
+    DVMM_ACCESS_READ = 1,
+    DVMM_ACCESS_RW = 3
+} dvmm_access;
+
+typedef enum dvmm_capture_mode {
+    DVMM_CAPTURE_GLOBAL = 0,
+    DVMM_CAPTURE_THREAD_LOCAL = 1,
+    DVMM_CAPTURE_RELAXED = 2
+} dvmm_capture_mode;
+
+typedef enum dvmm_capture_status {
+    DVMM_CAPTURE_NONE = 0,
+    DVMM_CAPTURE_ACTIVE = 1,
+    DVMM_CAPTURE_BROKEN = 2 /* invalidated: to be treated as capturing */
+} dvmm_capture_status;
+
+/* How a handle can be passed to another process: the driver's own values. */
+typedef enum dvmm_share_type {
+    DVMM_SHARE_NONE = 0,
+    DVMM_SHARE_FD = 1,
+    DVMM_SHARE_FABRIC = 8
+} dvmm_share_type;
+
+/* Physical memory is interchangeable only between equal properties. */
+typedef struct dvmm_phys_props {
+    uint32_t handle_types; /* dvmm_share_type */
+    bool rdma;
+} dvmm_phys_props;
+
+enum { DVMM_FABRIC_BYTES = 64, DVMM_MAX_DEVICES = 64 };
+
+/* A handle on its way to another process. */
+typedef struct dvmm_shared {
+    dvmm_share_type type;
+    int fd; /* FD: owned by whoever holds this; it keeps the memory alive until it is closed */
+    uint8_t fabric[DVMM_FABRIC_BYTES]; /* FABRIC: bytes, which own nothing */
+} dvmm_shared;
+
+/* Constant after opening. Upper code asks these, never which backend it has. */
+typedef struct dvmm_caps {
+    char name[96];           /* the device's name                                          */
+    char driver_version[32]; /* "13.0 (580.159.04)" or "virtual"                           */
+    int ordinal;
+    uint64_t granule_bytes; /* smallest mapping; every size and address is a multiple     */
+    uint64_t total_bytes;   /* physical memory of the device                              */
+    bool is_virtual;        /* for naming in results only, never for policy               */
+    bool has_async_pool;    /* mem_alloc_async works                                      */
+    bool has_stream_memops; /* stream_wait_value works                                    */
+    uint32_t share_types;   /* dvmm_share_type, or-ed: what the device says it can        */
+    bool has_rdma;          /* the same for props.rdma; some systems say so and cannot    */
+} dvmm_caps;
+
+/* Every call of the seam: X(name). The order is that of the counters. */
+#define DVMM_CALLS(X)                                                                              \
+    X(mem_info)                                                                                    \
+    X(address_reserve)                                                                             \
+    X(address_free)                                                                                \
+    X(phys_create)                                                                                 \
+    X(phys_release)                                                                                \
+    X(map)                                                                                         \
+    X(unmap)                                                                                       \
+    X(set_access)                                                                                  \
+    X(get_access)                                                                                  \
+    X(can_access_peer)                                                                             \
+    X(set_access_for)                                                                              \
+    X(get_access_for)                                                                              \
+    X(phys_export)                                                                                 \
+    X(phys_import)                                                                                 \
+    X(mem_alloc)                                                                                   \
+    X(mem_free)                                                                                    \
+    X(mem_alloc_async)                                                                             \
+    X(mem_free_async)                                                                              \
+    X(async_pool_info)                                                                             \
+    X(async_pool_trim)                                                                             \
+    X(stream_create)                                                                               \
+    X(stream_destroy)                                                                              \
+    X(stream_sync)                                                                                 \
+    X(stream_query)                                                                                \
+    X(stream_wait_event)                                                                           \
+    X(stream_wait_value)                                                                           \
+    X(stream_id)                                                                                   \
+    X(capture_status)                                                                              \
+    X(capture_begin)                                                                               \
+    X(capture_end)                                                                                 \
+    X(capture_exchange_mode)                                                                       \
+    X(context_sync)                                                                                \
+    X(event_create)                                                                                \
+    X(event_destroy)                                                                               \
+    X(event_record)                                                                                \
+    X(event_query)                                                                                 \
+    X(event_sync)                                                                                  \
+    X(host_alloc)                                                                                  \
+    X(host_free)                                                                                   \
+    X(fill)                                                                                        \
+    X(copy)                                                                                        \
+    X(upload)                                                                                      \
+    X(read_back)
+
+typedef enum dvmm_call {
+#define DVMM_CALL_ENUM(name) DVMM_CALL_##name,
+    DVMM_CALLS(DVMM_CALL_ENUM)
+#undef DVMM_CALL_ENUM
+        DVMM_N_CALLS
+} dvmm_call;
+
+/*
+ * The table. `ctx` is the backend's. Entries return the driver's code. All entries but clock_ns are
+ * filled; one a backend cannot serve returns DVMM_NOT_SUPPORTED.
+ */
+typedef struct dvmm_driver_ops {
+    void (*close)(void *ctx);
+    uint64_t (*clock_ns)(void *ctx); /* monotonic modelled time; NULL: the host's clock */
+
+    int (*mem_info)(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes);
+    int (*address_reserve)(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
+                           ductile_addr *out);
+    int (*address_free)(void *ctx, ductile_addr addr, uint64_t size);
+    int (*phys_create)(void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out);
+    int (*phys_release)(void *ctx, dvmm_phys phys);
+    int (*map)(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys);
+    int (*unmap)(void *ctx, ductile_addr addr, uint64_t size);
+    int (*set_access)(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access);
+    int (*get_access)(void *ctx, ductile_addr addr, dvmm_access *out);
+
+    int (*can_access_peer)(void *ctx, int device, int *out);
+    int (*set_access_for)(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
+                          const int *devices, size_t n_devices);
+    int (*get_access_for)(void *ctx, ductile_addr addr, int device, dvmm_access *out);
+    int (*phys_export)(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out);
+    int (*phys_import)(void *ctx, const dvmm_shared *shared, dvmm_phys *out);
+
+    int (*mem_alloc)(void *ctx, uint64_t size, ductile_addr *out);
+    int (*mem_free)(void *ctx, ductile_addr addr);
+    int (*mem_alloc_async)(void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out);
+    int (*mem_free_async)(void *ctx, ductile_addr addr, ductile_stream stream);
+    int (*async_pool_info)(void *ctx, uint64_t *reserved, uint64_t *reserved_peak);
+    int (*async_pool_trim)(void *ctx, uint64_t keep_bytes);
+
+    int (*stream_create)(void *ctx, ductile_stream *out); /* non-blocking kind */
+    int (*stream_destroy)(void *ctx, ductile_stream stream);
+    int (*stream_sync)(void *ctx, ductile_stream stream);
+    int (*stream_query)(void *ctx, ductile_stream stream);
+    int (*stream_wait_event)(void *ctx, ductile_stream stream, dvmm_event event);
+    int (*stream_wait_value)(void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value);
+    int (*stream_id)(void *ctx, ductile_stream stream, uint64_t *out);
+    int (*capture_status)(void *ctx, ductile_stream stream, dvmm_capture_status *out);
+    int (*capture_begin)(void *ctx, ductile_stream stream, dvmm_capture_mode mode);
+    int (*capture_end)(void *ctx, ductile_stream stream);
+    int (*capture_exchange_mode)(void *ctx, dvmm_capture_mode *mode);
+    int (*context_sync)(void *ctx);
+
+    int (*event_create)(void *ctx, dvmm_event *out);
+    int (*event_destroy)(void *ctx, dvmm_event event);
+    int (*event_record)(void *ctx, dvmm_event event, ductile_stream stream);
+    int (*event_query)(void *ctx, dvmm_event event);
+    int (*event_sync)(void *ctx, dvmm_event event);
+
+    int (*host_alloc)(void *ctx, uint64_t size, void **out);
+    int (*host_free)(void *ctx, void *memory);
+    int (*fill)(void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream);
+    int (*copy)(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
+                ductile_stream stream);
+    int (*upload)(void *ctx, ductile_addr to, const void *from, uint64_t size,
+                  ductile_stream stream);
+    int (*read_back)(void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream);
+} dvmm_driver_ops;
+
+/* Every failed call, and with trace_all every call: name, driver's code, its main operands. */
+typedef void (*dvmm_trace_fn)(void *user, dvmm_call call, int code, uint64_t address,
+                              uint64_t size);
+
+/* Exact, also beside calls of other threads: each number is one that was right at some moment of
+ * the reading. The time of a call is that between its two readings of the clock, so one of them is
+ * in it; checks, counts and the rest of the wrapper are not. */
+typedef struct dvmm_counters {
+    uint64_t calls[DVMM_N_CALLS];    /* made                                               */
+    uint64_t failures[DVMM_N_CALLS]; /* of them, not successful (NOT_READY is no failure)  */
+    uint64_t driver_time_ns;         /* modelled on the virtual GPU, else host_time_ns     */
+    uint64_t host_time_ns;           /* by the host's clock                                 */
+} dvmm_counters;
+
+/* ---- Opening (driver_cuda.c, driver_virtual.c) -------------------------------------------- */
+
+/* Opens device `ordinal` through libcuda. Returns DUCTILE_OK, ERR_NO_LIBRARY, ERR_NO_DEVICE,
+ * ERR_DRIVER_TOO_OLD, ERR_NO_VMM, ERR_FORKED, ERR_DRIVER, ERR_OUT_OF_HOST_MEMORY. On failure
+ * `reason` (if not NULL) receives one sentence. The start probe has passed on success. */
+ductile_status dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t reason_size);
+
+/* Opens a virtual GPU; NULL makes a private one with defaults that close destroys. */
+ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out);
+
+/* Used by backends: takes ownership of ctx on success only. caps is copied. */
+ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm_caps *caps,
+                               dvmm_driver **out);
+
+/* ---- The seam itself (driver.c) ------------------------------------------------------------ */
+
+void dvmm_close(dvmm_driver *d);
+const dvmm_caps *dvmm_get_caps(const dvmm_driver *d);
+uint64_t dvmm_clock_ns(dvmm_driver *d);
+void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out);
+void dvmm_set_trace(dvmm_driver *d, dvmm_trace_fn trace, void *user, bool trace_all);
+
+/* The driver's code of this thread's latest call, for reports. */
+int dvmm_last_code(void);
+const char *dvmm_code_name(int code);
+const char *dvmm_call_name(dvmm_call call);
+ductile_status dvmm_status_of(int code);
+
+/* DUCTILE_OK while calls may be made; otherwise ERR_EXITING, ERR_FORKED or ERR_DEVICE_LOST. */
+ductile_status dvmm_usable(const dvmm_driver *d);
+
+/* What an open device begins with: that of it which the hot path asks for. */
+typedef struct dvmm_vital {
+    unsigned birth; /* dvmm_process_age when the device was opened */
+    _Atomic int
+        poison; /* set once: the first code after which nothing may be called; 0 until then */
+} dvmm_vital;
+
+/* How often this process's line has forked, and a bit more once it exits. */
+extern _Atomic unsigned dvmm_process_age;
+
+/* Whether dvmm_usable says DUCTILE_OK, for two loads. */
+static inline bool dvmm_is_usable(const dvmm_driver *d) {
+    const dvmm_vital *vital = (const dvmm_vital *)(const void *)d;
+    return vital->birth == atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) &&
+           atomic_load_explicit(&vital->poison, memory_order_relaxed) == 0;
+}
+
+/* The raw table, for the conformance suite only. */
+const dvmm_driver_ops *dvmm_raw_ops(const dvmm_driver *d, void **ctx);
+
+/* Advisory only: another process may change the answer at any time. */
+ductile_status dvmm_mem_info(dvmm_driver *d, uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* ERR_OUT_OF_ADDRESSES when no range is left. Pre: size is a multiple of the granule, not 0. */
+ductile_status dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out);
+/* Pre: exactly one reservation, nothing mapped in it. */
+ductile_status dvmm_address_free(dvmm_driver *d, ductile_addr addr, uint64_t size);
+/* Pre: size is a multiple of the granule, not 0. */
+ductile_status dvmm_phys_create(dvmm_driver *d, uint64_t size, const dvmm_phys_props *props,
+                                dvmm_phys *out);
+/* Pre: held once by the caller; never called twice, also not after a failure. */
+ductile_status dvmm_phys_release(dvmm_driver *d, dvmm_phys phys);
+/* Maps the whole of phys. Pre: the span is reserved and unmapped, size is phys's size. */
+ductile_status dvmm_map(dvmm_driver *d, ductile_addr addr, uint64_t size, dvmm_phys phys);
+/* Pre: the span is made of whole mappings, and the host knows all work on it complete. */
+ductile_status dvmm_unmap(dvmm_driver *d, ductile_addr addr, uint64_t size);
+/* Pre: the span is made of whole mappings. */
+ductile_status dvmm_set_access(dvmm_driver *d, ductile_addr addr, uint64_t size,
+                               dvmm_access access);
+ductile_status dvmm_get_access(dvmm_driver *d, ductile_addr addr, dvmm_access *out);
+
+/* Devices are named by ordinal, as the process numbers them. */
+
+/* Whether `device` can reach memory of this one. ERR_NO_DEVICE: there is no such device. */
+ductile_status dvmm_can_access_peer(dvmm_driver *d, int device, bool *out);
+/* Access of the named devices, of which this one may be one; that of others stays as it is.
+ * Pre: the span is made of whole mappings; 1 to DVMM_MAX_DEVICES devices. */
+ductile_status dvmm_set_access_for(dvmm_driver *d, ductile_addr addr, uint64_t size,
+                                   dvmm_access access, const int *devices, size_t n_devices);
+ductile_status dvmm_get_access_for(dvmm_driver *d, ductile_addr addr, int device, dvmm_access *out);
+/* Pre: phys was created with that type. The caller closes out->fd. On failure out->fd is -1. */
+ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type type,
+                                dvmm_shared *out);
+/* A handle on memory that another process, or this one, exported; released like any other. The
+ * descriptor stays the caller's. Its size must be known: the driver does not tell it. */
+ductile_status dvmm_phys_import(dvmm_driver *d, const dvmm_shared *shared, dvmm_phys *out);
+
+ductile_status dvmm_mem_alloc(dvmm_driver *d, uint64_t size, ductile_addr *out);
+ductile_status dvmm_mem_free(dvmm_driver *d, ductile_addr addr);
+ductile_status dvmm_mem_alloc_async(dvmm_driver *d, uint64_t size, ductile_stream stream,
+                                    ductile_addr *out);
+ductile_status dvmm_mem_free_async(dvmm_driver *d, ductile_addr addr, ductile_stream stream);
+ductile_status dvmm_async_pool_info(dvmm_driver *d, uint64_t *reserved, uint64_t *reserved_peak);
+/* Gives back and starts a new peak. */
+ductile_status dvmm_async_pool_trim(dvmm_driver *d, uint64_t keep_bytes);
+
+ductile_status dvmm_stream_create(dvmm_driver *d, ductile_stream *out);
+ductile_status dvmm_stream_destroy(dvmm_driver *d, ductile_stream stream);
+ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream);
+/* ERR_NOT_READY while work is under way. */
+ductile_status dvmm_stream_query(dvmm_driver *d, ductile_stream stream);
+ductile_status dvmm_stream_wait_event(dvmm_driver *d, ductile_stream stream, dvmm_event event);
+/* Later work of the stream starts once *host_word >= value. host_word lies in host_alloc memory. */
+ductile_status dvmm_stream_wait_value(dvmm_driver *d, ductile_stream stream, uint64_t *host_word,
+                                      uint64_t value);
+/* A number that names the stream for the life of the process; special handles resolve. */
+ductile_status dvmm_stream_id(dvmm_driver *d, ductile_stream stream, uint64_t *out);
+/* Errors and refusals count as capturing. */
+ductile_status dvmm_capture_status_of(dvmm_driver *d, ductile_stream stream,
+                                      dvmm_capture_status *out);
+ductile_status dvmm_capture_begin(dvmm_driver *d, ductile_stream stream, dvmm_capture_mode mode);
+/* Ends a capture and destroys its graph. */
+ductile_status dvmm_capture_end(dvmm_driver *d, ductile_stream stream);
+/* Swaps the calling thread's capture mode with *mode. */
+ductile_status dvmm_capture_exchange_mode(dvmm_driver *d, dvmm_capture_mode *mode);
+ductile_status dvmm_context_sync(dvmm_driver *d);
+
+/* Events without timing. */
+ductile_status dvmm_event_create(dvmm_driver *d, dvmm_event *out);
+ductile_status dvmm_event_destroy(dvmm_driver *d, dvmm_event event);
+ductile_status dvmm_event_record(dvmm_driver *d, dvmm_event event, ductile_stream stream);
+/* ERR_CAPTURING, and nothing recorded, where the stream is being captured or cannot be asked. */
+ductile_status dvmm_event_record_uncaptured(dvmm_driver *d, dvmm_event event,
+                                            ductile_stream stream);
+/* ERR_NOT_READY while the recorded work is under way. Pre: recorded (an event never recorded
+ * answers "done", which would free memory in use). */
+ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event);
+/* The first of some questions: puts the calling thread into relaxed mode, then asks. *restore: the
+ * mode that it was in, RELAXED where it could not be changed. Pre: as above. */
+ductile_status dvmm_event_query_relaxing(dvmm_driver *d, dvmm_event event,
+                                         dvmm_capture_mode *restore);
+ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event);
+
+/* Page-locked host memory that the device can read. */
+ductile_status dvmm_host_alloc(dvmm_driver *d, uint64_t size, void **out);
+ductile_status dvmm_host_free(dvmm_driver *d, void *memory);
+
+/* Contents, in stream order. read_back returns once the bytes are in `to`. */
+ductile_status dvmm_fill(dvmm_driver *d, ductile_addr addr, uint8_t value, uint64_t size,
+                         ductile_stream stream);
+ductile_status dvmm_copy(dvmm_driver *d, ductile_addr to, ductile_addr from, uint64_t size,
+                         ductile_stream stream);
+ductile_status dvmm_upload(dvmm_driver *d, ductile_addr to, const void *from, uint64_t size,
+                           ductile_stream stream);
+ductile_status dvmm_read_back(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
+                              ductile_stream stream);
+
+#endif

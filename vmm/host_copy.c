@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmm/host_copy.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+
+#define BUFFER_BYTES (64 * DTI_MIB)
+
+/* ---- Buffers ------------------------------------------------------------------------------- */
+
+static ductile_status make_buffers(dvmm_stash *stash) {
+    uint64_t n = (stash->bytes + BUFFER_BYTES - 1) / BUFFER_BYTES;
+    stash->buffers = calloc(n + 1, sizeof *stash->buffers);
+    if (stash->buffers == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = DUCTILE_OK;
+    while (stash->n_buffers < n && status == DUCTILE_OK) {
+        uint64_t left = stash->bytes - stash->n_buffers * BUFFER_BYTES;
+        void *memory = NULL;
+        status = dvmm_host_alloc(stash->driver, dti_min(left, BUFFER_BYTES), &memory);
+        if (status == DUCTILE_OK) {
+            stash->buffers[stash->n_buffers++] = memory;
+        }
+    }
+    return status;
+}
+
+/* ---- Copies -------------------------------------------------------------------------------- */
+
+typedef ductile_status (*copy_fn)(dvmm_driver *driver, uint8_t *host, ductile_addr addr,
+                                  uint64_t size, ductile_stream stream);
+
+static ductile_status copy_out(dvmm_driver *driver, uint8_t *host, ductile_addr addr, uint64_t size,
+                               ductile_stream stream) {
+    return dvmm_read_back(driver, host, addr, size, stream);
+}
+
+static ductile_status copy_in(dvmm_driver *driver, uint8_t *host, ductile_addr addr, uint64_t size,
+                              ductile_stream stream) {
+    return dvmm_upload(driver, addr, host, size, stream);
+}
+
+/* A piece that begins at `at` of all bytes may go on in the next buffer. */
+static ductile_status copy_piece(const dvmm_stash *stash, const dvmm_piece *piece, uint64_t at,
+                                 ductile_stream stream, copy_fn copy) {
+    ductile_status status = DUCTILE_OK;
+    for (uint64_t done = 0; done < piece->size && status == DUCTILE_OK;) {
+        uint64_t from = at + done;
+        uint64_t part = dti_min(piece->size - done, BUFFER_BYTES - from % BUFFER_BYTES);
+        uint8_t *host = stash->buffers[from / BUFFER_BYTES] + from % BUFFER_BYTES;
+        status = copy(stash->driver, host, piece->addr + done, part, stream);
+        done += part;
+    }
+    return status;
+}
+
+static bool wants_all(void *user, ductile_addr addr) {
+    (void)user;
+    (void)addr;
+    return true;
+}
+
+static ductile_status copy_on(const dvmm_stash *stash, ductile_stream stream, copy_fn copy,
+                              bool (*wants)(void *user, ductile_addr addr), void *user) {
+    uint64_t at = 0;
+    ductile_status status = DUCTILE_OK;
+    for (uint64_t i = 0; i < stash->n_pieces && status == DUCTILE_OK; i++) {
+        const dvmm_piece *piece = &stash->pieces[i];
+        if (!piece->has_stayed && wants(user, piece->addr)) {
+            status = copy_piece(stash, piece, at, stream, copy);
+        }
+        at += piece->size;
+    }
+    return status;
+}
+
+/* Waits for the copies. A stream that cannot be waited for is kept: they may land at any time. */
+static ductile_status finish(dvmm_stash *stash) {
+    ductile_status status =
+        stash->busy != NULL ? dvmm_stream_sync(stash->driver, stash->busy) : DUCTILE_OK;
+    if (status == DUCTILE_OK && stash->busy != NULL) {
+        (void)dvmm_stream_destroy(stash->driver, stash->busy);
+        stash->busy = NULL;
+    }
+    return status;
+}
+
+static ductile_status copy_all(dvmm_stash *stash, copy_fn copy,
+                               bool (*wants)(void *user, ductile_addr addr), void *user) {
+    ductile_status status = finish(stash); /* those of a try before */
+    if (status != DUCTILE_OK || stash->n_pieces == 0) {
+        return status;
+    }
+    status = dvmm_stream_create(stash->driver, &stash->busy);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = copy_on(stash, stash->busy, copy, wants, user);
+    ductile_status finished = finish(stash);
+    return status == DUCTILE_OK ? finished : status;
+}
+
+/* Page-locked memory that a copy may still read is left to the process's end. */
+void dvmm_stash_drop(dvmm_stash *stash) {
+    bool is_idle = finish(stash) == DUCTILE_OK;
+    while (is_idle && stash->n_buffers > 0) {
+        (void)dvmm_host_free(stash->driver, stash->buffers[--stash->n_buffers]);
+    }
+    free(stash->buffers);
+    free(stash->pieces);
+    *stash = (dvmm_stash){0};
+}
+
+/* ---- Saving and restoring ------------------------------------------------------------------ */
+
+ductile_status dvmm_stash_save(dvmm_stash *stash, dvmm_driver *driver, dvmm_piece *pieces,
+                               uint64_t n_pieces) {
+    *stash = (dvmm_stash){.driver = driver, .pieces = pieces, .n_pieces = n_pieces};
+    for (uint64_t i = 0; i < n_pieces; i++) {
+        stash->bytes += pieces[i].size;
+    }
+    ductile_status status = make_buffers(stash);
+    if (status == DUCTILE_OK) {
+        status = copy_all(stash, copy_out, wants_all, NULL);
+    }
+    if (status != DUCTILE_OK) {
+        dvmm_stash_drop(stash);
+    }
+    return status;
+}
+
+ductile_status dvmm_stash_restore(dvmm_stash *stash, bool (*wants)(void *user, ductile_addr addr),
+                                  void *user) {
+    return copy_all(stash, copy_in, wants, user);
+}

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of a virtual GPU, and its side of the driver seam. */
+#include "vmm/virtual/gpu.h"
+#include "vmm/driver/seam.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+static const uint64_t DEFAULT_CAPACITY = 139 * DTI_GIB;
+static const uint64_t DEFAULT_GRANULE = 2 * DTI_MIB;
+static const uint64_t DEFAULT_ADDRESSES = 125 * DTI_TIB;
+static const uint64_t SMALLEST_GRANULE = 4 * DTI_KIB;
+static const uint64_t LARGEST_CAPACITY = 64 * DTI_TIB;
+static const uint64_t LARGEST_ADDRESSES = 1024 * DTI_TIB;
+static const uint64_t LARGEST_LOG = (uint64_t)1 << 24;
+
+static uint64_t or_default(uint64_t value, uint64_t otherwise) {
+    return value != 0 ? value : otherwise;
+}
+
+static ductile_virtual_options resolved(const ductile_virtual_options *given) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    if (given != NULL) {
+        memcpy(&options, given, dti_min(given->struct_size, sizeof(options)));
+    }
+    options.struct_size = sizeof(options);
+    options.capacity_bytes = or_default(options.capacity_bytes, DEFAULT_CAPACITY);
+    options.granule_bytes = or_default(options.granule_bytes, DEFAULT_GRANULE);
+    options.address_bytes = or_default(options.address_bytes, DEFAULT_ADDRESSES);
+    options.n_devices = options.n_devices != 0 ? options.n_devices : 1;
+    return options;
+}
+
+static bool is_possible(const ductile_virtual_options *o) {
+    return dti_is_power_of_two(o->granule_bytes) && o->granule_bytes >= SMALLEST_GRANULE &&
+           o->capacity_bytes >= o->granule_bytes && o->capacity_bytes <= LARGEST_CAPACITY &&
+           o->address_bytes >= o->granule_bytes && o->address_bytes <= LARGEST_ADDRESSES &&
+           (unsigned)o->schedule <= DUCTILE_SCHEDULE_RANDOM && o->n_devices <= DVMM_MAX_DEVICES &&
+           (unsigned)o->rdma <= DUCTILE_VIRTUAL_RDMA_TRAP && o->log_calls <= LARGEST_LOG &&
+           o->detect >= 0 && o->detect <= 2;
+}
+
+/* Tells the virtual GPUs of all processes apart; a forked child makes others than its parent. */
+static uint64_t new_identity(void) {
+    static _Atomic uint32_t n_made;
+    struct timespec now = {0, 0};
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t when = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t nth = atomic_fetch_add_explicit(&n_made, 1, memory_order_relaxed);
+    return (when ^ (uint64_t)getpid() << 40) * UINT64_C(0x9E3779B97F4A7C15) + nth;
+}
+
+void ductile_virtual_options_init(ductile_virtual_options *options) {
+    *options = (ductile_virtual_options){.struct_size = sizeof(*options)};
+}
+
+ductile_status ductile_virtual_create(ductile_virtual_gpu **out,
+                                      const ductile_virtual_options *options) {
+    if (out == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *out = NULL;
+    ductile_virtual_options full = resolved(options);
+    if (!is_possible(&full)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    vgpu *gpu = calloc(1, sizeof(*gpu));
+    if (gpu == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    gpu->options = full;
+    gpu->identity = new_identity();
+    gpu->race.level = full.detect;
+    gpu->granule_shift = (unsigned)__builtin_ctzll(full.granule_bytes);
+    dti_lock_init(&gpu->lock, DTI_RANK_DRIVER);
+    dvmm_vgpu_memory_init(gpu);
+    dvmm_vgpu_streams_init(gpu);
+    if (!dvmm_vgpu_addresses_init(gpu) || !dvmm_vgpu_watch_init(gpu)) {
+        ductile_virtual_destroy(gpu);
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    *out = gpu;
+    return DUCTILE_OK;
+}
+
+/* Captures first, as they point at queues; then work, whose queues go with their streams. */
+void ductile_virtual_destroy(ductile_virtual_gpu *gpu) {
+    if (gpu == NULL) {
+        return;
+    }
+    dvmm_vgpu_capture_fini(gpu);
+    dvmm_vgpu_work_fini(gpu);
+    dvmm_vgpu_streams_fini(gpu);
+    dvmm_vgpu_events_fini(&gpu->work);
+    dvmm_vgpu_host_fini(gpu);
+    dvmm_vgpu_alloc_fini(gpu);
+    dvmm_vgpu_memory_fini(gpu);
+    dvmm_vgpu_addresses_fini(gpu);
+    dvmm_vgpu_watch_fini(gpu);
+    dvmm_vgpu_clock_fini(&gpu->race.device_after);
+    dvmm_vgpu_lanes_fini(&gpu->race.lanes);
+    free(gpu);
+}
+
+/* ---- The call pipeline --------------------------------------------------------------------- */
+
+/* One driver call under way. */
+typedef struct served_call {
+    vgpu *gpu;
+    dvmm_call call;
+    uint64_t address, size; /* for the log */
+    const ductile_virtual_fault *fault;
+} served_call;
+
+enum { EFFECT_NONE = 0, EFFECT_ALL = 1, EFFECT_FIRST = 2 };
+
+/* Memory management goes on working on a device that is lost to everything else. */
+static bool ignores_poison(dvmm_call call) {
+    switch ((int)call) {
+    case DVMM_CALL_address_reserve:
+    case DVMM_CALL_address_free:
+    case DVMM_CALL_phys_create:
+    case DVMM_CALL_phys_release:
+    case DVMM_CALL_map:
+    case DVMM_CALL_unmap:
+    case DVMM_CALL_set_access:
+    case DVMM_CALL_get_access:
+    case DVMM_CALL_can_access_peer:
+    case DVMM_CALL_set_access_for:
+    case DVMM_CALL_get_access_for:
+    case DVMM_CALL_phys_export:
+    case DVMM_CALL_phys_import:
+    case DVMM_CALL_capture_exchange_mode:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void spend(vgpu *gpu, uint64_t ns) {
+    atomic_fetch_add_explicit(&gpu->time_ns, ns, memory_order_relaxed);
+}
+
+static served_call begin(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size) {
+    dti_lock_take(&gpu->lock);
+    const ductile_virtual_fault *fault = dvmm_vgpu_fault_for(gpu, call);
+    gpu->race.is_unanswered = fault != NULL;
+    return (served_call){gpu, call, address, size, fault};
+}
+
+/* What the call returns without being served; SUCCESS: serve it. */
+static int refusal(const served_call *c) {
+    if (c->fault != NULL && c->fault->effect == EFFECT_NONE) {
+        return c->fault->code;
+    }
+    return ignores_poison(c->call) ? DVMM_SUCCESS : c->gpu->poison;
+}
+
+static int end(const served_call *c, uint64_t cost_ns, int code) {
+    if (c->fault != NULL) {
+        code = c->fault->code;
+        if (dvmm_code_is_sticky(code)) {
+            dvmm_vgpu_poison(c->gpu, code);
+        }
+    }
+    c->gpu->race.is_unanswered = false;
+    spend(c->gpu, cost_ns);
+    dvmm_vgpu_log(c->gpu, c->call, c->address, c->size, code);
+    dti_lock_open(&c->gpu->lock);
+    return code;
+}
+
+/* Serves one call: `cost` and `action` are evaluated under the lock. */
+#define SERVE(ctx, name, address, size, cost, action)                                              \
+    vgpu *gpu = (ctx);                                                                             \
+    served_call served = begin(gpu, DVMM_CALL_##name, (address), (size));                          \
+    uint64_t cost_ns = (cost);                                                                     \
+    int code = refusal(&served);                                                                   \
+    return end(&served, cost_ns, code != DVMM_SUCCESS ? code : (action))
+
+#define FLAT(name) dvmm_vgpu_cost_ns(DVMM_CALL_##name, 0, 1)
+#define SIZED(name, size) dvmm_vgpu_cost_ns(DVMM_CALL_##name, (size), 1)
+
+static uint64_t word(const void *handle) {
+    return (uint64_t)(uintptr_t)handle;
+}
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+static int report_memory(const vgpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes) {
+    *total_bytes = gpu->options.capacity_bytes;
+    *free_bytes = *total_bytes - gpu->memory.used_bytes - gpu->memory.external_bytes;
+    return DVMM_SUCCESS;
+}
+
+static int serve_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
+    SERVE(ctx, mem_info, 0, 0, FLAT(mem_info), report_memory(gpu, free_bytes, total_bytes));
+}
+
+static int serve_address_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
+                                 ductile_addr *out) {
+    SERVE(ctx, address_reserve, hint, size, FLAT(address_reserve),
+          dvmm_vgpu_address_reserve(gpu, size, alignment, hint, out));
+}
+
+static int serve_address_free(void *ctx, ductile_addr addr, uint64_t size) {
+    SERVE(ctx, address_free, addr, size, FLAT(address_free),
+          dvmm_vgpu_address_free(gpu, addr, size));
+}
+
+static int serve_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *props,
+                             dvmm_phys *out) {
+    SERVE(ctx, phys_create, 0, size, SIZED(phys_create, size),
+          dvmm_vgpu_phys_create(gpu, size, props, out));
+}
+
+static uint64_t phys_size(const vgpu *gpu, dvmm_phys name) {
+    const vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
+    return phys != NULL ? phys->size : 0;
+}
+
+static int serve_phys_release(void *ctx, dvmm_phys phys) {
+    SERVE(ctx, phys_release, phys, 0, SIZED(phys_release, phys_size(gpu, phys)),
+          dvmm_vgpu_phys_release(gpu, phys));
+}
+
+static int serve_map(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys) {
+    SERVE(ctx, map, addr, size, SIZED(map, size), dvmm_vgpu_map(gpu, addr, size, offset, phys));
+}
+
+/* A fault of effect 2 lets the first mapping of the span be done, and no more. */
+static uint64_t size_done(const served_call *c) {
+    if (c->fault == NULL || c->fault->effect != EFFECT_FIRST) {
+        return c->size;
+    }
+    const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(c->gpu, c->address);
+    return mapping != NULL ? dti_min(c->size, mapping->phys->size) : c->size;
+}
+
+static uint64_t cost_per_mapping(const vgpu *gpu, dvmm_call call, ductile_addr addr,
+                                 uint64_t size) {
+    return dvmm_vgpu_cost_ns(call, size, dvmm_vgpu_count_mappings(gpu, addr, size));
+}
+
+static int serve_unmap(void *ctx, ductile_addr addr, uint64_t size) {
+    SERVE(ctx, unmap, addr, size, cost_per_mapping(gpu, DVMM_CALL_unmap, addr, size),
+          dvmm_vgpu_unmap(gpu, addr, size_done(&served)));
+}
+
+static int serve_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
+    SERVE(ctx, set_access, addr, size, cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size),
+          dvmm_vgpu_set_access(gpu, addr, size_done(&served), access));
+}
+
+static int serve_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
+    SERVE(ctx, get_access, addr, 0, FLAT(get_access), dvmm_vgpu_get_access(gpu, addr, out));
+}
+
+static int serve_can_access_peer(void *ctx, int device, int *out) {
+    SERVE(ctx, can_access_peer, (uint64_t)device, 0, FLAT(can_access_peer),
+          dvmm_vgpu_can_access_peer(gpu, device, out));
+}
+
+/* It costs what set_access costs: nobody has measured what further devices add. */
+static int serve_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
+                                const int *devices, size_t n_devices) {
+    SERVE(ctx, set_access_for, addr, size, cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size),
+          dvmm_vgpu_set_access_for(gpu, addr, size_done(&served), access, devices, n_devices));
+}
+
+static int serve_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
+    SERVE(ctx, get_access_for, addr, 0, FLAT(get_access_for),
+          dvmm_vgpu_get_access_for(gpu, addr, device, out));
+}
+
+static int serve_phys_export(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
+    SERVE(ctx, phys_export, phys, 0, FLAT(phys_export),
+          dvmm_vgpu_phys_export(gpu, phys, type, out));
+}
+
+static int serve_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out) {
+    SERVE(ctx, phys_import, 0, 0, FLAT(phys_import), dvmm_vgpu_phys_import(gpu, shared, out));
+}
+
+static int serve_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {
+    SERVE(ctx, mem_alloc, 0, size, SIZED(mem_alloc, size), dvmm_vgpu_mem_alloc(gpu, size, out));
+}
+
+static int serve_mem_free(void *ctx, ductile_addr addr) {
+    SERVE(ctx, mem_free, addr, 0, SIZED(mem_free, dvmm_vgpu_allocation_size(gpu, addr)),
+          dvmm_vgpu_mem_free(gpu, addr));
+}
+
+/* The stream-ordered pool is not modelled; caps.has_async_pool says so. */
+
+static int serve_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
+                                 ductile_addr *out) {
+    (void)stream, (void)out;
+    SERVE(ctx, mem_alloc_async, 0, size, FLAT(mem_alloc_async), DVMM_NOT_SUPPORTED);
+}
+
+static int serve_mem_free_async(void *ctx, ductile_addr addr, ductile_stream stream) {
+    (void)stream;
+    SERVE(ctx, mem_free_async, addr, 0, FLAT(mem_free_async), DVMM_NOT_SUPPORTED);
+}
+
+static int serve_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserved_peak) {
+    (void)reserved, (void)reserved_peak;
+    SERVE(ctx, async_pool_info, 0, 0, FLAT(async_pool_info), DVMM_NOT_SUPPORTED);
+}
+
+static int serve_async_pool_trim(void *ctx, uint64_t keep_bytes) {
+    SERVE(ctx, async_pool_trim, 0, keep_bytes, FLAT(async_pool_trim), DVMM_NOT_SUPPORTED);
+}
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+static int serve_stream_create(void *ctx, ductile_stream *out) {
+    SERVE(ctx, stream_create, 0, 0, FLAT(stream_create), dvmm_vgpu_stream_create(gpu, out));
+}
+
+static int serve_stream_destroy(void *ctx, ductile_stream stream) {
+    SERVE(ctx, stream_destroy, word(stream), 0, FLAT(stream_destroy),
+          dvmm_vgpu_stream_destroy(gpu, stream));
+}
+
+static int serve_stream_sync(void *ctx, ductile_stream stream) {
+    SERVE(ctx, stream_sync, word(stream), 0, FLAT(stream_sync), dvmm_vgpu_stream_sync(gpu, stream));
+}
+
+static int serve_stream_query(void *ctx, ductile_stream stream) {
+    SERVE(ctx, stream_query, word(stream), 0, FLAT(stream_query),
+          dvmm_vgpu_stream_query(gpu, stream));
+}
+
+static int serve_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {
+    SERVE(ctx, stream_wait_event, word(stream), word(event), FLAT(stream_wait_event),
+          dvmm_vgpu_stream_wait_event(gpu, stream, event));
+}
+
+static int serve_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *host_word,
+                                   uint64_t value) {
+    SERVE(ctx, stream_wait_value, word(stream), value, FLAT(stream_wait_value),
+          dvmm_vgpu_stream_wait_value(gpu, stream, host_word, value));
+}
+
+static int serve_stream_id(void *ctx, ductile_stream stream, uint64_t *out) {
+    SERVE(ctx, stream_id, word(stream), 0, FLAT(stream_id), dvmm_vgpu_stream_id(gpu, stream, out));
+}
+
+static int serve_context_sync(void *ctx) {
+    SERVE(ctx, context_sync, 0, 0, FLAT(context_sync), dvmm_vgpu_context_sync(gpu));
+}
+
+static int serve_capture_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
+    SERVE(ctx, capture_status, word(stream), 0, FLAT(capture_status),
+          dvmm_vgpu_capture_status_of(gpu, stream, out));
+}
+
+static int serve_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mode mode) {
+    SERVE(ctx, capture_begin, word(stream), 0, FLAT(capture_begin),
+          dvmm_vgpu_capture_begin(gpu, stream, mode));
+}
+
+static int serve_capture_end(void *ctx, ductile_stream stream) {
+    SERVE(ctx, capture_end, word(stream), 0, FLAT(capture_end),
+          dvmm_vgpu_capture_end(gpu, stream, NULL));
+}
+
+static int serve_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
+    SERVE(ctx, capture_exchange_mode, 0, 0, FLAT(capture_exchange_mode),
+          dvmm_vgpu_capture_exchange_mode(gpu, mode));
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+static int serve_event_create(void *ctx, dvmm_event *out) {
+    SERVE(ctx, event_create, 0, 0, FLAT(event_create), dvmm_vgpu_event_create(gpu, out));
+}
+
+static int serve_event_destroy(void *ctx, dvmm_event event) {
+    SERVE(ctx, event_destroy, word(event), 0, FLAT(event_destroy),
+          dvmm_vgpu_event_destroy(gpu, event));
+}
+
+static int serve_event_record(void *ctx, dvmm_event event, ductile_stream stream) {
+    SERVE(ctx, event_record, word(event), word(stream), FLAT(event_record),
+          dvmm_vgpu_event_record(gpu, event, stream));
+}
+
+static int serve_event_query(void *ctx, dvmm_event event) {
+    SERVE(ctx, event_query, word(event), 0, FLAT(event_query), dvmm_vgpu_event_query(gpu, event));
+}
+
+static int serve_event_sync(void *ctx, dvmm_event event) {
+    SERVE(ctx, event_sync, word(event), 0, FLAT(event_sync), dvmm_vgpu_event_sync(gpu, event));
+}
+
+/* ---- Host memory and contents -------------------------------------------------------------- */
+
+static int serve_host_alloc(void *ctx, uint64_t size, void **out) {
+    SERVE(ctx, host_alloc, 0, size, FLAT(host_alloc), dvmm_vgpu_host_alloc(gpu, size, out));
+}
+
+static int serve_host_free(void *ctx, void *memory) {
+    SERVE(ctx, host_free, word(memory), 0, FLAT(host_free), dvmm_vgpu_host_free(gpu, memory));
+}
+
+static int serve_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
+                      ductile_stream stream) {
+    SERVE(ctx, fill, addr, size, FLAT(fill), dvmm_vgpu_fill(gpu, addr, value, size, stream));
+}
+
+static int serve_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
+                      ductile_stream stream) {
+    SERVE(ctx, copy, to, size, FLAT(copy), dvmm_vgpu_copy(gpu, to, from, size, stream));
+}
+
+static int serve_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
+                        ductile_stream stream) {
+    SERVE(ctx, upload, to, size, FLAT(upload), dvmm_vgpu_upload(gpu, to, from, size, stream));
+}
+
+static int serve_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
+                           ductile_stream stream) {
+    SERVE(ctx, read_back, from, size, FLAT(read_back),
+          dvmm_vgpu_read_back(gpu, to, from, size, stream));
+}
+
+/* ---- The seam ------------------------------------------------------------------------------ */
+
+static void serve_close(void *ctx) {
+    vgpu *gpu = ctx;
+    if (gpu->is_private) {
+        ductile_virtual_destroy(gpu);
+    }
+}
+
+static uint64_t serve_clock_ns(void *ctx) {
+    vgpu *gpu = ctx;
+    return atomic_load_explicit(&gpu->time_ns, memory_order_relaxed);
+}
+
+static const dvmm_driver_ops virtual_ops = {.close = serve_close,
+                                            .clock_ns = serve_clock_ns,
+#define SERVED_BY(name) .name = serve_##name,
+                                            DVMM_CALLS(SERVED_BY)
+#undef SERVED_BY
+};
+
+static dvmm_caps caps_of(const vgpu *gpu) {
+    return (dvmm_caps){.name = "Ductile virtual GPU",
+                       .driver_version = "virtual",
+                       .granule_bytes = gpu->options.granule_bytes,
+                       .total_bytes = gpu->options.capacity_bytes,
+                       .is_virtual = true,
+                       .has_async_pool = false,
+                       .has_stream_memops = true,
+                       .share_types = (gpu->options.no_descriptors != 0 ? 0 : DVMM_SHARE_FD) |
+                                      (gpu->options.has_fabric != 0 ? DVMM_SHARE_FABRIC : 0),
+                       .has_rdma = gpu->options.rdma != DUCTILE_VIRTUAL_RDMA_NONE};
+}
+
+static ductile_status open_private(dvmm_driver **out) {
+    vgpu *gpu;
+    ductile_status status = ductile_virtual_create(&gpu, NULL);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    gpu->is_private = true;
+    status = dvmm_open_virtual(gpu, out);
+    if (status != DUCTILE_OK) {
+        ductile_virtual_destroy(gpu);
+    }
+    return status;
+}
+
+ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out) {
+    *out = NULL;
+    if (gpu == NULL) {
+        return open_private(out);
+    }
+    dvmm_caps caps = caps_of(gpu);
+    return dvmm_driver_new(&virtual_ops, gpu, &caps, out);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Other devices and other processes, as the virtual GPU models them.
+ *
+ * Devices: this one is number 0; the others exist as far as access goes. Each mapping remembers
+ * what each of them may do; nothing runs on them.
+ *
+ * Processes: a descriptor made by an export is one end of a socket pair, the GPU keeps the other.
+ * What is queued in it names the memory, and is only ever looked at, so that copies of the
+ * descriptor can be imported any number of times. When the last copy is closed, wherever it went,
+ * the kept end hangs up: then the export no longer keeps the memory. A descriptor of another
+ * process's virtual GPU leads to memory of that size and nothing in it: it stands in for what only
+ * one device in both processes could give.
+ */
+#include "vmm/virtual/gpu.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- Other devices ------------------------------------------------------------------------- */
+
+static bool is_device(const vgpu *gpu, int device) {
+    return device >= 0 && (uint32_t)device < gpu->options.n_devices;
+}
+
+static bool can_reach(const vgpu *gpu, int device) {
+    return device == 0 || (gpu->options.unreachable_devices >> device & 1) == 0;
+}
+
+int dvmm_vgpu_can_access_peer(const vgpu *gpu, int device, int *out) {
+    if (!is_device(gpu, device)) {
+        return DVMM_INVALID_DEVICE;
+    }
+    *out = device != 0 && can_reach(gpu, device); /* the driver says no of a device and itself */
+    return DVMM_SUCCESS;
+}
+
+/* Nobody has measured yet what the driver answers for a device that cannot reach. */
+static int may_be_opened_for(const vgpu *gpu, int device) {
+    if (!is_device(gpu, device)) {
+        return DVMM_INVALID_VALUE;
+    }
+    return can_reach(gpu, device) ? DVMM_SUCCESS : DVMM_INVALID_DEVICE;
+}
+
+int dvmm_vgpu_set_access_for(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access,
+                             const int *devices, size_t n_devices) {
+    int code = n_devices > 0 ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
+    for (size_t i = 0; i < n_devices && code == DVMM_SUCCESS; i++) {
+        code = may_be_opened_for(gpu, devices[i]);
+    }
+    for (size_t i = 0; i < n_devices && code == DVMM_SUCCESS; i++) {
+        code = dvmm_vgpu_set_device_access(gpu, addr, size, devices[i], access);
+    }
+    return code;
+}
+
+int dvmm_vgpu_get_access_for(const vgpu *gpu, ductile_addr addr, int device, dvmm_access *out) {
+    const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, addr);
+    if (mapping == NULL) {
+        return DVMM_INVALID_VALUE;
+    }
+    if (!is_device(gpu, device)) {
+        return DVMM_INVALID_DEVICE;
+    }
+    *out = dvmm_vgpu_access_of(mapping, device);
+    return DVMM_SUCCESS;
+}
+
+/* ---- Names of memory, as they travel ------------------------------------------------------- */
+
+typedef struct travelling {
+    uint64_t magic;
+    uint64_t gpu; /* its number among all of all processes */
+    uint64_t size;
+    dvmm_phys phys;
+    uint32_t handle_types;
+} travelling;
+
+_Static_assert(sizeof(travelling) <= DVMM_FABRIC_BYTES, "fits a fabric handle");
+
+static const uint64_t MAGIC = 0x4455435449564750u; /* "DUCTIVGP" */
+
+static travelling name_to_travel(const vgpu *gpu, dvmm_phys phys, const vgpu_phys *found) {
+    return (travelling){MAGIC, gpu->identity, found->size, phys, found->handle_types};
+}
+
+/* ---- Descriptors --------------------------------------------------------------------------- */
+
+/* A process may close a descriptor at any time and anywhere: asked before it matters. */
+void dvmm_vgpu_exports_sweep(vgpu *gpu) {
+    vgpu_memory *m = &gpu->memory;
+    for (size_t i = m->n_exports; i-- > 0;) {
+        struct pollfd kept = {.fd = m->exports[i].kept};
+        if (poll(&kept, 1, 0) == 1 && (kept.revents & (POLLHUP | POLLERR)) != 0) {
+            vgpu_phys *phys = m->exports[i].phys;
+            (void)close(m->exports[i].kept);
+            m->exports[i] = m->exports[--m->n_exports];
+            dvmm_vgpu_drop_ref(gpu, phys);
+        }
+    }
+}
+
+void dvmm_vgpu_exports_fini(vgpu *gpu) {
+    for (size_t i = 0; i < gpu->memory.n_exports; i++) {
+        (void)close(gpu->memory.exports[i].kept);
+    }
+    free(gpu->memory.exports);
+}
+
+static bool have_room(vgpu_memory *m) {
+    if (m->n_exports < m->exports_room) {
+        return true;
+    }
+    size_t room = 2 * m->exports_room + 16;
+    vgpu_export *exports = realloc(m->exports, room * sizeof(*exports));
+    if (exports == NULL) {
+        return false;
+    }
+    m->exports = exports;
+    m->exports_room = room;
+    return true;
+}
+
+static int export_fd(vgpu *gpu, dvmm_phys phys, vgpu_phys *found, int *out) {
+    int ends[2];
+    travelling name = name_to_travel(gpu, phys, found);
+    if (!have_room(&gpu->memory) ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        return DVMM_OPERATING_SYSTEM;
+    }
+    if (send(ends[0], &name, sizeof(name), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(name)) {
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        return DVMM_OPERATING_SYSTEM;
+    }
+    gpu->memory.exports[gpu->memory.n_exports++] = (vgpu_export){found, ends[0]};
+    found->n_refs++;
+    *out = ends[1];
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_phys_export(vgpu *gpu, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
+    vgpu_phys *found = dvmm_vgpu_find_phys(gpu, phys);
+    if (found == NULL || type == DVMM_SHARE_NONE || (found->handle_types & type) == 0) {
+        return DVMM_INVALID_VALUE;
+    }
+    if (type == DVMM_SHARE_FD) {
+        return export_fd(gpu, phys, found, &out->fd);
+    }
+    travelling name = name_to_travel(gpu, phys, found);
+    memcpy(out->fabric, &name, sizeof(name));
+    return DVMM_SUCCESS;
+}
+
+/* ---- Imports ------------------------------------------------------------------------------- */
+
+static bool read_name(const dvmm_shared *shared, travelling *name) {
+    if (shared->type == DVMM_SHARE_FABRIC) {
+        memcpy(name, shared->fabric, sizeof(*name));
+        return true;
+    }
+    ssize_t n = recv(shared->fd, name, sizeof(*name), MSG_PEEK | MSG_DONTWAIT);
+    return shared->type == DVMM_SHARE_FD && n == (ssize_t)sizeof(*name);
+}
+
+/* While a descriptor is open, its export keeps the memory: it is found. */
+static int import_own(vgpu *gpu, const travelling *name, dvmm_phys *out) {
+    vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name->phys);
+    if (phys == NULL) {
+        return DVMM_INVALID_VALUE;
+    }
+    phys->n_refs++;
+    *out = name->phys;
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_phys_import(vgpu *gpu, const dvmm_shared *shared, dvmm_phys *out) {
+    travelling name;
+    if (!read_name(shared, &name) || name.magic != MAGIC ||
+        (name.handle_types & shared->type) == 0) {
+        return shared->type == DVMM_SHARE_FD ? DVMM_UNKNOWN : DVMM_INVALID_VALUE;
+    }
+    if (name.gpu == gpu->identity) {
+        return import_own(gpu, &name, out);
+    }
+    const dvmm_phys_props props = {.handle_types = name.handle_types};
+    return dvmm_vgpu_phys_create(gpu, name.size, &props, out);
+}

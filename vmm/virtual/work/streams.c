@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams of the virtual GPU: their handles, their default kinds, waiting for them.
+ *
+ * Work on the legacy default stream waits for the earlier work of all blocking streams, which are
+ * the per-thread defaults and those asked for, and their later work waits for it. Streams of the
+ * driver seam are not blocking.
+ *
+ * Streams of another device of the machine are of another context: their work reaches what is open
+ * to that device, they take and give events like others (vmm/cuda/foreign.c), and a wait for
+ * all work of this device is none for theirs. Nobody has measured what a capture of theirs does to
+ * that wait: here it is refused.
+ */
+#include "vmm/virtual/gpu.h"
+
+#include "vmm/base/check.h"
+
+#include <stdlib.h>
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+enum { LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
+
+static int have_queue(vgpu *gpu, vgpu_queue **queue) {
+    if (*queue == NULL) {
+        *queue = dvmm_vgpu_queue_new(gpu);
+    }
+    return *queue != NULL ? DVMM_SUCCESS : DVMM_OUT_OF_MEMORY;
+}
+
+static vgpu_thread_stream *thread_stream(vgpu *gpu) {
+    uint64_t thread = dvmm_vgpu_this_thread();
+    vgpu_thread_stream *stream = gpu->work.thread_streams;
+    while (stream != NULL && stream->thread != thread) {
+        stream = stream->next;
+    }
+    if (stream == NULL && (stream = calloc(1, sizeof(*stream))) != NULL) {
+        stream->thread = thread;
+        stream->next = gpu->work.thread_streams;
+        gpu->work.thread_streams = stream;
+    }
+    return stream;
+}
+
+static int legacy_queue(vgpu *gpu, vgpu_queue **out) {
+    int code = have_queue(gpu, &gpu->work.legacy);
+    *out = gpu->work.legacy;
+    return code;
+}
+
+/* The legacy stream has to be there to come after the queue's work when that is gone. */
+static int block(vgpu *gpu, vgpu_queue *queue) {
+    vgpu_queue *legacy;
+    int code = legacy_queue(gpu, &legacy);
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_queue_block(gpu, queue);
+    }
+    return code;
+}
+
+static int per_thread_queue(vgpu *gpu, vgpu_queue **out) {
+    vgpu_thread_stream *stream = thread_stream(gpu);
+    if (stream == NULL) {
+        return DVMM_OUT_OF_MEMORY;
+    }
+    int code = have_queue(gpu, &stream->queue);
+    if (code == DVMM_SUCCESS && !stream->queue->is_blocking) {
+        stream->queue->handle = (ductile_stream)PER_THREAD_STREAM;
+        code = block(gpu, stream->queue);
+    }
+    *out = stream->queue;
+    return code;
+}
+
+int dvmm_vgpu_find_queue(vgpu *gpu, ductile_stream stream, vgpu_queue **out) {
+    if (stream == NULL || (uintptr_t)stream == LEGACY_STREAM) {
+        return legacy_queue(gpu, out);
+    }
+    if ((uintptr_t)stream == PER_THREAD_STREAM) {
+        return per_thread_queue(gpu, out);
+    }
+    vgpu_stream *found = dvmm_slots_find_handle(&gpu->work.streams, stream);
+    if (found == NULL) {
+        dvmm_vgpu_violation(gpu, "use of stream %p, which does not exist", (void *)stream);
+        return DVMM_INVALID_HANDLE;
+    }
+    *out = found->queue;
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out) {
+    vgpu_queue *queue = dvmm_vgpu_queue_new(gpu);
+    vgpu_stream *stream = queue != NULL ? dvmm_slots_take(&gpu->work.streams) : NULL;
+    if (stream == NULL) {
+        free(queue);
+        return DVMM_OUT_OF_MEMORY;
+    }
+    stream->queue = queue;
+    *out = dvmm_slots_handle(stream);
+    queue->handle = *out;
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out) {
+    int code = dvmm_vgpu_stream_create(gpu, out);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, *out);
+    code = block(gpu, stream->queue);
+    if (code != DVMM_SUCCESS) {
+        (void)dvmm_vgpu_stream_destroy(gpu, *out);
+        *out = NULL;
+    }
+    return code;
+}
+
+int dvmm_vgpu_stream_create_on(vgpu *gpu, int device, ductile_stream *out) {
+    if (device < 0 || (uint32_t)device >= gpu->options.n_devices) {
+        return DVMM_INVALID_DEVICE;
+    }
+    int code = dvmm_vgpu_stream_create(gpu, out);
+    if (code == DVMM_SUCCESS) {
+        vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, *out);
+        stream->queue->device = device;
+        gpu->work.n_elsewhere += device != 0;
+    }
+    return code;
+}
+
+int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream handle) {
+    vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, handle);
+    if (stream == NULL) {
+        dvmm_vgpu_violation(gpu, "stream_destroy of %p, which does not exist", (void *)handle);
+        return DVMM_INVALID_HANDLE;
+    }
+    dvmm_vgpu_capture_lost_stream(gpu, stream->queue);
+    dvmm_vgpu_queue_orphan(gpu, stream->queue);
+    dvmm_slots_give(&gpu->work.streams, stream);
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_check_not_captured(queue);
+        *out = queue->id;
+    }
+    return code;
+}
+
+/* The queue of a stream that may be waited for or asked about now. The legacy stream stands for
+ * the blocking ones too. */
+static int queue_to_watch(vgpu *gpu, ductile_stream stream, vgpu_queue **out) {
+    int code = dvmm_vgpu_find_queue(gpu, stream, out);
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_check_prohibited_on(gpu, *out);
+    }
+    if (code == DVMM_SUCCESS && *out == gpu->work.legacy) {
+        code = dvmm_vgpu_check_implicit(gpu, *out);
+        code = code == DVMM_SUCCESS ? dvmm_vgpu_barrier(gpu, *out) : code;
+    }
+    return code;
+}
+
+int dvmm_vgpu_settle(vgpu *gpu, int code) {
+    dvmm_vgpu_progress(gpu, false);
+    return code == DVMM_SUCCESS ? gpu->poison : code;
+}
+
+int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream) {
+    vgpu_queue *queue;
+    int code = queue_to_watch(gpu, stream, &queue);
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_queue(gpu, queue));
+    }
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_learn_queue(gpu, queue);
+    }
+    return code;
+}
+
+int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
+    vgpu_queue *queue;
+    int code = queue_to_watch(gpu, stream, &queue);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    dvmm_vgpu_progress(gpu, true);
+    if (queue->first != NULL && gpu->poison == 0) {
+        return DVMM_NOT_READY;
+    }
+    dvmm_vgpu_learn_queue(gpu, queue);
+    return gpu->poison;
+}
+
+int dvmm_vgpu_drain(vgpu *gpu) {
+    int code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_device(gpu));
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_learn_device_work(gpu);
+    }
+    return code;
+}
+
+int dvmm_vgpu_context_sync(vgpu *gpu) {
+    int code = dvmm_vgpu_check_no_capture(gpu);
+    return code == DVMM_SUCCESS ? dvmm_vgpu_drain(gpu) : code;
+}
+
+/* ---- Issuing ------------------------------------------------------------------------------- */
+
+int dvmm_vgpu_issue_in(vgpu *gpu, vgpu_queue *queue, vgpu_op *op) {
+    if (op == NULL) {
+        return DVMM_OUT_OF_MEMORY;
+    }
+    if (queue->capture != NULL) {
+        return dvmm_vgpu_record_captured(gpu, queue, op);
+    }
+    int code = dvmm_vgpu_check_implicit(gpu, queue);
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_barrier(gpu, queue);
+    }
+    if (code != DVMM_SUCCESS) {
+        dvmm_vgpu_op_free(op);
+        return code;
+    }
+    dvmm_vgpu_enqueue(gpu, queue, op);
+    return gpu->poison;
+}
+
+int dvmm_vgpu_issue_on(vgpu *gpu, ductile_stream stream, vgpu_op *op) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    if (code == DVMM_SUCCESS) {
+        return dvmm_vgpu_issue_in(gpu, queue, op);
+    }
+    if (op != NULL) {
+        dvmm_vgpu_op_free(op);
+    }
+    return code;
+}
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+void dvmm_vgpu_streams_init(vgpu *gpu) {
+    vgpu_work *work = &gpu->work;
+    work->schedule = gpu->options.schedule;
+    work->lag = gpu->options.lag;
+    work->dice = gpu->options.seed * 2 + 1; /* anything but 0 */
+    dvmm_slots_init(&work->streams, sizeof(vgpu_stream));
+    dvmm_slots_init(&work->events, sizeof(vgpu_event));
+}
+
+static void free_streams(vgpu *gpu) {
+    vgpu_work *work = &gpu->work;
+    vgpu_stream *stream = dvmm_slots_next(&work->streams, 1);
+    for (; stream != NULL; stream = dvmm_slots_next(&work->streams, stream->slot.number + 1)) {
+        dvmm_vgpu_queue_orphan(gpu, stream->queue);
+    }
+    dvmm_slots_fini(&work->streams);
+}
+
+static void free_default_streams(vgpu *gpu) {
+    vgpu_work *work = &gpu->work;
+    vgpu_queue *legacy = work->legacy;
+    work->legacy = NULL;
+    if (legacy != NULL) {
+        dvmm_vgpu_queue_orphan(gpu, legacy);
+    }
+    while (work->thread_streams != NULL) {
+        vgpu_thread_stream *stream = work->thread_streams;
+        work->thread_streams = stream->next;
+        if (stream->queue != NULL) {
+            dvmm_vgpu_queue_orphan(gpu, stream->queue);
+        }
+        free(stream);
+    }
+}
+
+void dvmm_vgpu_streams_fini(vgpu *gpu) {
+    free_streams(gpu);
+    free_default_streams(gpu);
+}

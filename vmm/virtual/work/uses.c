@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work with memory on the virtual GPU: kernels, fills, copies; host memory and waits for it. */
+#include "vmm/virtual/gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Work with memory ---------------------------------------------------------------------- */
+
+static ductile_virtual_use use_of(ductile_addr address, uint64_t size, bool writes) {
+    return (ductile_virtual_use){.address = address, .size = size, .writes = writes};
+}
+
+/* May the stream's device use the memory? */
+static int check_span(vgpu *gpu, ductile_stream stream, ductile_addr at, uint64_t size,
+                      dvmm_access access) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    bool may_use = dvmm_vgpu_is_accessible(gpu, at, size, queue->device, access);
+    return may_use ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
+}
+
+int dvmm_vgpu_launch(vgpu *gpu, ductile_stream stream, const ductile_virtual_use *uses,
+                     size_t n_uses) {
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_USE, n_uses);
+    if (op != NULL && n_uses != 0) {
+        memcpy(op->uses, uses, n_uses * sizeof(*uses));
+    }
+    return dvmm_vgpu_issue_on(gpu, stream, op);
+}
+
+int dvmm_vgpu_fill(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t size,
+                   ductile_stream stream) {
+    int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_FILL, 1);
+    if (op != NULL) {
+        op->uses[0] = use_of(to, size, true);
+        op->value = value;
+    }
+    return dvmm_vgpu_issue_on(gpu, stream, op);
+}
+
+int dvmm_vgpu_copy(vgpu *gpu, ductile_addr to, ductile_addr from, uint64_t size,
+                   ductile_stream stream) {
+    int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
+    code = code == DVMM_SUCCESS ? check_span(gpu, stream, from, size, DVMM_ACCESS_READ) : code;
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_COPY, 2);
+    if (op != NULL) {
+        op->uses[0] = use_of(to, size, true);
+        op->uses[1] = use_of(from, size, false);
+    }
+    return dvmm_vgpu_issue_on(gpu, stream, op);
+}
+
+static vgpu_op *upload_op(ductile_addr to, const void *from, uint64_t size) {
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_UPLOAD, 1);
+    if (op == NULL) {
+        return NULL;
+    }
+    op->uses[0] = use_of(to, size, true);
+    op->bytes = malloc(size != 0 ? size : 1);
+    if (op->bytes == NULL) {
+        dvmm_vgpu_op_free(op);
+        return NULL;
+    }
+    memcpy(op->bytes, from, size);
+    return op;
+}
+
+int dvmm_vgpu_upload(vgpu *gpu, ductile_addr to, const void *from, uint64_t size,
+                     ductile_stream stream) {
+    int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    return dvmm_vgpu_issue_on(gpu, stream, upload_op(to, from, size));
+}
+
+int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
+                        ductile_stream stream) {
+    int code = check_span(gpu, stream, from, size, DVMM_ACCESS_READ);
+    if (code == DVMM_SUCCESS) {
+        code = dvmm_vgpu_stream_sync(gpu, stream);
+    }
+    if (code == DVMM_SUCCESS) {
+        dvmm_vgpu_race_read(gpu, from, size);
+        dvmm_vgpu_read_bytes(gpu, to, from, size);
+    }
+    return code;
+}
+
+/* ---- Host memory --------------------------------------------------------------------------- */
+
+int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out) {
+    int code = dvmm_vgpu_check_prohibited(gpu);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_host_block *block = calloc(1, sizeof(*block));
+    void *memory = size != 0 ? calloc(1, size) : NULL;
+    if (block == NULL || memory == NULL) {
+        free(block);
+        free(memory);
+        return size == 0 ? DVMM_INVALID_VALUE : DVMM_OUT_OF_MEMORY;
+    }
+    *block = (vgpu_host_block){gpu->work.host_blocks, memory, size};
+    gpu->work.host_blocks = block;
+    *out = memory;
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_host_free(vgpu *gpu, void *memory) {
+    int code = dvmm_vgpu_check_prohibited(gpu);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_host_block **link = &gpu->work.host_blocks;
+    while (*link != NULL && (*link)->memory != memory) {
+        link = &(*link)->next;
+    }
+    vgpu_host_block *block = *link;
+    if (block == NULL) {
+        return DVMM_INVALID_VALUE;
+    }
+    dvmm_vgpu_forget_words(gpu, block);
+    *link = block->next;
+    free(block->memory);
+    free(block);
+    return DVMM_SUCCESS;
+}
+
+void dvmm_vgpu_host_fini(vgpu *gpu) {
+    while (gpu->work.host_blocks != NULL) {
+        (void)dvmm_vgpu_host_free(gpu, gpu->work.host_blocks->memory);
+    }
+}
+
+static bool is_host_word(const vgpu *gpu, const uint64_t *word) {
+    const vgpu_host_block *block = gpu->work.host_blocks;
+    for (; block != NULL; block = block->next) {
+        uintptr_t distance = (uintptr_t)word - (uintptr_t)block->memory;
+        if (distance < block->size && block->size - distance >= sizeof(*word)) {
+            return (uintptr_t)word % sizeof(*word) == 0;
+        }
+    }
+    return false;
+}
+
+int dvmm_vgpu_stream_wait_value(vgpu *gpu, ductile_stream stream, const uint64_t *word,
+                                uint64_t value) {
+    if (!is_host_word(gpu, word)) {
+        return DVMM_INVALID_VALUE;
+    }
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_WAIT_VALUE, 0);
+    if (op != NULL) {
+        op->word = word;
+        op->value = value;
+    }
+    return dvmm_vgpu_issue_on(gpu, stream, op);
+}
