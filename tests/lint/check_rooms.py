@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""usage: check_rooms.py [ROOT]
+
+The rooms of the tree, and the arrows between them. Reads the sources as text, so that it needs no build.
+
+1. A room includes, and calls, only the rooms that ROOMS lists for it.
+2. No circle of files, of includes or of calls: X.c and X.h together are one file, X.
+3. A function is declared in the header of its own .c: what ROOM/X.c or ROOM/X_PART.c defines is declared in
+   ROOM/X.h, but for the headers in SHARED_HEADERS.
+
+The one include that may point up: pool/base/allocator.h embeds the state of every room, each of which
+lies in a header called *_state.h that includes no other room's functions.
+
+Exit status: 0 when all holds; 1 with a line for each fault.
+"""
+
+import pathlib
+import re
+import sys
+
+# From the bottom up. A room may use itself, the rooms named after it, and what those stand for.
+BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/base"]
+POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/growth", "pool/sharing", "pool/pressure",
+        "pool/inspect", "pool/pools", "pool"]
+ROOMS = {
+    "vmm/base": [],
+    "vmm/driver": ["vmm/base"],
+    "vmm/cuda": ["vmm/driver", "vmm/base"],
+    "vmm/virtual": ["vmm/driver", "vmm/base"],
+    "vmm": ["vmm/driver", "vmm/base"],
+    "segments": ["vmm", "vmm/driver", "vmm/base"],
+    **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
+    "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda", "vmm/virtual"],  # the front door chooses the backend
+    "bench/trace": ["vmm/base"],
+    "bench/contenders": ["vmm", "vmm/driver", "vmm/base"],
+    "bench/replay": ["bench/contenders", "bench/trace", "vmm/base"],
+    "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "vmm", "vmm/driver", "vmm/base"],
+    "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "vmm/driver", "vmm/base"],
+}
+
+# The struct that embeds every room's state.
+EMBEDDER = "pool/base/allocator"
+
+# Headers that speak for several files of their room: the seam of the driver is one table.
+SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver"}
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
+COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
+# A function that others can call, at the beginning of a line: its name, its arguments, and `{` or `;`.
+FUNCTION = re.compile(r"^(?!static\b|typedef\b|return\b|else\b|#)[A-Za-z_][\w ]*[ *]+([a-z]\w*)\("
+                      r"([^;{}]*)\)([^;{}()=]*(?:\([^;{}]*\)[^;{}()=]*)*)([;{])", re.M)
+INLINE = re.compile(r"^static inline [\w \*]*?\b([a-z]\w*)\(", re.M)
+NAME = re.compile(r"\b[a-z]\w*\b")
+
+
+def room_of(file):
+    """The room of a file: its folder. The folders inside vmm/virtual are one room."""
+    folder = file.rpartition("/")[0]
+    while folder and folder not in ROOMS:
+        folder = folder.rpartition("/")[0]
+    return folder
+
+
+def stem(file):
+    return file.rpartition(".")[0]
+
+
+def find_circles(edges):
+    """The strongly connected components of more than one file (Tarjan)."""
+    index, low, on_stack, stack, found = {}, {}, set(), [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        on_stack.add(node)
+        for other in sorted(edges.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in on_stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            circle = stack[stack.index(node):]
+            del stack[stack.index(node):]
+            on_stack.difference_update(circle)
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    sys.setrecursionlimit(10000)
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return found
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = root
+        self.faults = []
+        self.code = {}
+        for top in ("vmm", "segments", "pool", "bench"):
+            for path in sorted((root / top).rglob("*.[ch]")):
+                file = str(path.relative_to(root))
+                if not file.startswith("pool/include/"):
+                    self.code[file] = path.read_text()
+        self.bare = {file: COMMENT.sub(" ", text) for file, text in self.code.items()}
+        self.defined, self.declared = {}, {}
+        for file in self.bare:
+            self.read_functions(file)
+
+    def read_functions(self, file):
+        for match in FUNCTION.finditer(self.bare[file]):
+            name, mark = match.group(1), match.group(4)
+            if mark == "{":
+                self.defined.setdefault(name, file)
+            elif file.endswith(".h"):
+                self.declared.setdefault(name, []).append(file)
+        for match in INLINE.finditer(self.bare[file]):
+            self.defined.setdefault(match.group(1), file)
+
+    def check_arrow(self, file, other, what):
+        here, there = room_of(file), room_of(other)
+        if here != there and there not in ROOMS.get(here, ()):
+            self.faults.append(f"{file}: {here or 'no room'} may not {what} (of {there or 'no room'})")
+
+    def includes(self):
+        for file, text in self.code.items():
+            for other in INCLUDE.findall(text):
+                if other in self.code:
+                    if not (stem(file) == EMBEDDER and other.endswith("_state.h")):
+                        yield file, other
+
+    def calls(self):
+        for file, text in self.bare.items():
+            for name in sorted(set(NAME.findall(text))):
+                other = self.defined.get(name)
+                if name.startswith("ductile_") and room_of(file).startswith("bench/"):
+                    continue  # the public functions are everybody's
+                if other is not None and stem(other) != stem(file):
+                    if file.endswith(".c") or name not in self.declared or file not in self.declared[name]:
+                        yield file, other, name
+
+    def check_circles(self, what, pairs):
+        edges = {}
+        for file, other in pairs:
+            if stem(file) != stem(other):
+                edges.setdefault(stem(file), set()).add(stem(other))
+        for circle in find_circles(edges):
+            self.faults.append(f"{circle[0]}: a circle of {what}: {', '.join(circle)}")
+
+    def check_headers(self):
+        for name, headers in sorted(self.declared.items()):
+            source = self.defined.get(name)
+            if source is None:
+                continue
+            for header in headers:
+                own = f"{stem(source)}_".startswith(f"{stem(header)}_")
+                if not own and SHARED_HEADERS.get(header) != room_of(source):
+                    self.faults.append(f"{header}: declares {name}, which {source} defines")
+
+    def check(self):
+        for file in self.code:
+            if not room_of(file):
+                self.faults.append(f"{file}: lies in no room")
+        includes = list(self.includes())
+        for file, other in includes:
+            self.check_arrow(file, other, f"include {other}")
+        self.check_circles("includes", includes)
+        calls = list(self.calls())
+        for file, other, name in calls:
+            self.check_arrow(file, other, f"use {name}")
+        self.check_circles("calls", [(file, other) for file, other, _ in calls])
+        self.check_headers()
+        return self.faults
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
+    tree = Tree(root)
+    if not tree.code or not tree.defined:
+        sys.exit("check_rooms: no sources were found")
+    faults = tree.check()
+    for fault in faults:
+        print(fault)
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""usage: test_planted.py SCRATCH
+
+Whether the lints see what they are there for: each fault is planted into a copy of the sources, and the lint
+has to name it.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+# The lint, the file that gets the text, the text, and what the lint has to print.
+PLANTS = {
+    "an include that points up": (
+        "check_rooms.py", "segments/segment.h", '#include "pool/pressure/trim.h"\n',
+        "segments/segment.h: segments may not include pool/pressure/trim.h"),
+    "an include that points up inside a layer": (
+        "check_rooms.py", "pool/blocks/block.h", '#include "pool/pressure/trim.h"\n',
+        "pool/blocks/block.h: pool/blocks may not include pool/pressure/trim.h"),
+    "a call that points up": (
+        "check_rooms.py", "vmm/range.c", "static void planted(void) { dseg_set_fini(0); }\n",
+        "vmm/range.c: vmm may not use dseg_set_fini"),
+    "a circle of includes": (
+        "check_rooms.py", "pool/blocks/block.h", '#include "pool/blocks/free_index.h"\n',
+        "a circle of includes: pool/blocks/"),
+    "a circle of calls": (
+        "check_rooms.py", "vmm/range.c", "static void planted(void) { dvmm_planted_handle(); }\n"
+        "void dvmm_planted_range(void) { }\n",
+        "a circle of calls: vmm/handle, vmm/range"),
+    "a declaration in another file's header": (
+        "check_rooms.py", "vmm/range.h", "void dvmm_planted_handle(void);\n",
+        "vmm/range.h: declares dvmm_planted_handle, which vmm/handle.c defines"),
+    "a private word in a name": (
+        "check_words.py", "vmm/range.c", "static int n_chores;\n", '"chores": say maintenance'),
+    "a private word in a comment": (
+        "check_words.py", "pool/blocks/block.h", "/* Held with the slow lock. */\n", '"slow lock": say grow lock'),
+    "a private word in a page": (
+        "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
+}
+
+# The other half of a circle, and a function to be declared in the wrong place.
+ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range(); }\n"}
+
+
+def copy_tree(scratch):
+    shutil.rmtree(scratch, ignore_errors=True)
+    for top in ("vmm", "segments", "pool", "bench", "docs"):
+        for path in (ROOT / top).rglob("*.[chm]*"):
+            if path.suffix in (".c", ".h", ".md") and "results" not in path.parts:
+                copy = scratch / path.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+
+
+def append(file, text):
+    with file.open("a") as out:
+        out.write(text)
+
+
+def run_planted(scratch, lint, file, text):
+    target = scratch / file
+    before = target.read_text()
+    append(target, text)
+    done = subprocess.run([sys.executable, HERE / lint, scratch], stdout=subprocess.PIPE, text=True)
+    target.write_text(before)
+    return done
+
+
+def main():
+    scratch = pathlib.Path(sys.argv[1])
+    copy_tree(scratch)
+    for file, text in ALWAYS.items():
+        append(scratch / file, text)
+    missed = 0
+    for name, (lint, file, text, wanted) in PLANTS.items():
+        done = run_planted(scratch, lint, file, text)
+        seen = done.returncode == 1 and wanted in done.stdout
+        missed += not seen
+        print(f"{'seen' if seen else 'MISSED'}: {name}")
+    shutil.rmtree(scratch)
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
