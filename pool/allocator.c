@@ -88,8 +88,8 @@ static void set_up(ductile_allocator *a) {
                   o->check < AUDIT_GROW && DUCTILE_CHECK < AUDIT_CALL &&
                   o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
-    dti_lock_init(&a->hot, DTI_RANK_HOT);
-    dti_lock_init(&a->slow, DTI_RANK_SLOW);
+    dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
+    dti_lock_init(&a->grow_lock, DTI_RANK_GROW);
     dvmm_phys_props props = {.handle_types = (uint32_t)o->shareable, .rdma = o->rdma != 0};
     dvmm_store_init(&a->store, a->driver, a->granule, 0, props);
     dvmm_markers_init(&a->markers, a->driver);
@@ -167,9 +167,9 @@ void ductile_get_options(ductile_allocator *a, ductile_options *out) {
         out->struct_size = size;
         return;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     memcpy(out, &a->options, size);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     out->struct_size = size;
 }
 
@@ -196,12 +196,12 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
     return arena;
 }
 
-/* The quick path when something else is due. Hot lock held, and opened. */
+/* The quick path when something else is due. Index lock held, and opened. */
 static __attribute__((noinline)) dpool_block *
 serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
     dpool_chores what = dpool_chores_begin_locked(a, arena);
     dpool_block *b = dpool_serve_locked(a, arena, size, requested);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (what.mark || what.heal) {
         dpool_chores_do(a, arena, what);
     }
@@ -212,7 +212,7 @@ serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uin
 static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *pool, uint64_t size,
                                      uint64_t requested, ductile_stream stream) {
     dpool_block *b = NULL;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
         arena->alloc_epoch++;
@@ -221,7 +221,7 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *
         }
         b = dpool_serve_locked(a, arena, size, requested);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return b;
 }
 
@@ -349,9 +349,9 @@ ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ducti
 /* ---- Give back ----------------------------------------------------------------------------- */
 
 static uint64_t held_now(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     uint64_t held = a->counts.held;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return held;
 }
 

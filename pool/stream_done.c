@@ -11,20 +11,20 @@
 
 /* An arena of the stream, of whatever pool. */
 static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_arena *arena = dpool_arena_any_locked(a, stream);
     if (arena != NULL) {
         arena->alloc_epoch++; /* the last marker proves all frees before this call */
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return arena;
 }
 
 static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
     ductile_status status = dpool_mark(a, arena, NULL);
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_arena_part_locked(a, arena);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return status;
 }
 
@@ -40,9 +40,9 @@ static ductile_status part_all(ductile_allocator *a, ductile_stream stream) {
 }
 
 static void unbar(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_unbar_locked(a, stream);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* Parted arenas stay in the list for as long as somebody names their stream. */
@@ -56,12 +56,12 @@ static bool has_namers_locked(const ductile_allocator *a, ductile_stream stream)
     return false;
 }
 
-/* By somebody who began before this call? Slow lock held. */
+/* By somebody who began before this call? Grow lock held. */
 static bool is_named(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool is = dpool_uses_name_locked(a, stream) || dpool_imports_name_locked(a, stream) ||
               has_namers_locked(a, stream);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return is;
 }
 
@@ -69,9 +69,9 @@ static void wait_while_named(ductile_allocator *a, ductile_stream stream) {
     bool is = true;
     while (is) {
         dpool_pause_briefly();
-        dti_lock_take(&a->slow);
+        dti_lock_take(&a->grow_lock);
         is = is_named(a, stream);
-        dti_lock_open(&a->slow);
+        dti_lock_open(&a->grow_lock);
     }
 }
 
@@ -79,13 +79,13 @@ static void wait_while_named(ductile_allocator *a, ductile_stream stream) {
 static ductile_status end_stream(ductile_allocator *a, ductile_stream stream, bool *again) {
     bool by_free = false;
     bool by_close = false;
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_uses_end(a, stream, &by_free);
     unbar(a, stream);
     ductile_status ended = dpool_imports_end(a, stream, &by_close);
     ductile_status parted = part_all(a, stream);
     *again = by_free || by_close || is_named(a, stream);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     status = status == DUCTILE_OK ? ended : status;
     return status == DUCTILE_OK ? parted : status;
 }

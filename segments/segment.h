@@ -12,7 +12,7 @@
  *                  mapped or released again
  *
  * A handle covers whole runs of granules: its granules always change state together.
- * Guarded by the allocator's slow lock. Nothing here knows of requests.
+ * Guarded by the allocator's grow lock. Nothing here knows of requests.
  */
 #ifndef DUCTILE_SEGMENTS_SEGMENT_H
 #define DUCTILE_SEGMENTS_SEGMENT_H
@@ -40,7 +40,7 @@ typedef struct dseg_segment {
     dvmm_range range;
     uint32_t n_granules;
     void *owner; /* the upper layer's view of this segment */
-    /* guarded by the slow lock */
+    /* guarded by the grow lock */
     dseg_slot *slots;
     uint32_t n_mapped; /* granules by state */
     uint32_t n_retiring;

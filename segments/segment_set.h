@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All segments of one allocator, sorted by address: which one holds an address.
- * Read under the hot lock; changed under both locks. It does not own the segments.
+ * Read under the index lock; changed under both locks. It does not own the segments.
  */
 #ifndef DUCTILE_SEGMENTS_SEGMENT_SET_H
 #define DUCTILE_SEGMENTS_SEGMENT_SET_H

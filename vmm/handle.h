@@ -7,7 +7,7 @@
  *
  *   held = mapped handles + cached + lost           held <= limit, checked before creating
  *
- * Guarded by the allocator's slow lock. Driver calls: create and release only.
+ * Guarded by the allocator's grow lock. Driver calls: create and release only.
  */
 #ifndef DUCTILE_VMM_HANDLE_H
 #define DUCTILE_VMM_HANDLE_H

@@ -5,8 +5,8 @@
  * page-locked allocation is needed.
  *
  * Copies run on a stream of their own: the caller orders them, by host waits, after the work on
- * the pieces, and later work after the restore, which waits. Threads: one at a time. No lock HOT,
- * and none that others wait for: saving and restoring take as long as the copies do.
+ * the pieces, and later work after the restore, which waits. Threads: one at a time. No lock held
+ * that others wait for: saving and restoring take as long as the copies do.
  */
 #ifndef DUCTILE_VMM_HOST_COPY_H
 #define DUCTILE_VMM_HOST_COPY_H

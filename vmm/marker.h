@@ -4,7 +4,7 @@
  * who refer to it, and never recorded again while somebody does (U4). Events of one device and
  * context are pooled, because creating them under load is slow.
  *
- * Threads: safe. Every call may make a driver call; no hot lock may be held, except for
+ * Threads: safe. Every call may make a driver call; no index lock may be held, except for
  * dvmm_marker_hold, which makes none.
  */
 #ifndef DUCTILE_VMM_MARKER_H

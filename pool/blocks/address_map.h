@@ -7,7 +7,7 @@
  * The hash bits spare nearly all looks at blocks that are not the one sought, the distance lets a
  * removal shift its followers back without looking at them at all.
  *
- * Guarded by the hot lock. Only dpool_map_grow_with takes memory, made without any lock.
+ * Guarded by the index lock. Only dpool_map_grow_with takes memory, made without any lock.
  */
 #ifndef DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
 #define DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
@@ -23,7 +23,7 @@ typedef struct dpool_map {
                            grow before the next insert */
 } dpool_map;
 
-/* True when an insert cannot fail. The last place is left to the holder of the slow lock, so that
+/* True when an insert cannot fail. The last place is left to the holder of the grow lock, so that
  * its plan, made earlier, always finds one. */
 static inline bool dpool_map_has_room(const dpool_map *map) {
     return map->count + 1 < map->max_count;

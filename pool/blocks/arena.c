@@ -146,9 +146,9 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
 
 ductile_status dpool_arena_get(ductile_allocator *a, dpool_private *pool, ductile_stream stream,
                                dpool_arena **out) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     *out = dpool_arena_find_locked(a, pool, stream);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (*out != NULL) {
         return DUCTILE_OK;
     }
@@ -156,9 +156,9 @@ ductile_status dpool_arena_get(ductile_allocator *a, dpool_private *pool, ductil
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     link_arena_locked(a, arena);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     *out = arena;
     return DUCTILE_OK;
 }
@@ -190,10 +190,10 @@ static dpool_private *unlink_arena_locked(ductile_allocator *a, dpool_arena *are
 }
 
 void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
     dpool_private *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     dpool_free_pool(pool);
     if (!is_empty) {
         return;
@@ -209,17 +209,17 @@ bool dpool_arena_is_nameable(const dpool_arena *arena) {
 }
 
 bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool may = dpool_arena_is_nameable(arena);
     arena->n_namers += may;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return may;
 }
 
 void dpool_naming_end(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     arena->n_namers--;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* ---- Regions ------------------------------------------------------------------------------- */
@@ -257,13 +257,13 @@ static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpoo
         if (status != DUCTILE_OK) {
             break;
         }
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         status = dseg_set_reserve(&a->segments);
         linked = status == DUCTILE_OK && a->nodes.n_spare > 0;
         if (linked) {
             link_region_locked(a, arena, region);
         }
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
     }
     return status;
 }
@@ -319,9 +319,9 @@ static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_aren
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep) {
     for (;;) {
         uint32_t spared = keep;
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         dpool_region *region = unlink_empty_region_locked(a, arena, &spared);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
         if (region == NULL) {
             return;
         }
@@ -414,9 +414,9 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
 }
 
 void dpool_publish_store(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_publish_locked(a, NULL);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
@@ -437,11 +437,11 @@ static ductile_status grow_map(ductile_allocator *a) {
     if (slots == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     uint64_t *old = dpool_map_grow_with(&a->map, slots, capacity);
     a->counts.table_host_bytes += capacity * sizeof *slots;
     a->counts.table_host_bytes -= old != NULL ? capacity / 2 * sizeof *slots : 0;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     free(old);
     return DUCTILE_OK;
 }
@@ -451,17 +451,17 @@ static ductile_status add_nodes(ductile_allocator *a) {
     if (chunk == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_nodes_add_chunk(&a->nodes, chunk);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return DUCTILE_OK;
 }
 
 static void look_at_room(ductile_allocator *a, uint64_t n_nodes, bool *nodes, bool *map) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     *nodes = a->nodes.n_spare >= n_nodes;
     *map = dpool_map_has_room(&a->map);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {

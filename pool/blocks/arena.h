@@ -75,7 +75,7 @@ typedef struct dpool_use {
 /* The spans with waits, see wait_map.h. */
 typedef struct dpool_wait_map {
     dpool_use *root;
-    _Atomic uint64_t n; /* changed under the hot lock */
+    _Atomic uint64_t n; /* changed under the index lock */
     ductile_addr polled_to;
 } dpool_wait_map;
 
@@ -106,7 +106,7 @@ typedef struct dpool_arena {
     struct dpool_private *pool; /* NULL: in no private pool, see pools.h     */
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
-    /* guarded by the hot lock */
+    /* guarded by the index lock */
     dpool_list gaps;     /* GAP blocks */
     dpool_list retiring; /* RETIRING blocks, by epoch; see retire.c */
     uint64_t retiring_bytes;
@@ -133,7 +133,7 @@ typedef struct dpool_arena {
     bool heal_due;
     bool is_gone;     /* the stream was named done: it is never named again                  */
     bool never_waits; /* neither on the GPU for others, nor they for it                      */
-    uint32_t polls_in_vain;           /* by hits, since one found anything done; the slow lock's */
+    uint32_t polls_in_vain;           /* by hits, since one found anything done; the grow lock's */
     uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
     uint32_t n_namers;                /* of these, who name its stream to the driver meanwhile   */
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
@@ -141,7 +141,7 @@ typedef struct dpool_arena {
     dpool_free_index index;
 } dpool_arena;
 
-/* Counters under the hot lock; those the store and the driver keep are added when read. A hit's
+/* Counters under the index lock; those the store and the driver keep are added when read. A hit's
  * come first, peaks between them: of two side by side the compiler would make one vector, whose
  * load waits for the store that a free made to one of them. */
 typedef struct dpool_counts {
@@ -167,8 +167,8 @@ typedef struct dpool_counts {
 } dpool_counts;
 
 struct ductile_allocator {
-    dti_lock hot;
-    dti_lock slow;
+    dti_lock index_lock;
+    dti_lock grow_lock;
     /* constant after creation */
     dvmm_driver *driver;
     ductile_options options;
@@ -180,7 +180,7 @@ struct ductile_allocator {
     bool is_plain;             /* no option asks more of a hit than a block */
     _Atomic bool has_routes;   /* pools are open: requests ask for theirs first */
     _Atomic bool has_unmarked; /* pending uses want a marker: see captures.h */
-    /* guarded by the hot lock */
+    /* guarded by the index lock */
     dpool_arena *recent; /* the arena of the latest allocation in no pool */
     struct dpool_private *pools;
     struct dpool_route *routes; /* newest first */
@@ -200,7 +200,7 @@ struct ductile_allocator {
     dpool_barred *barred;
     uint64_t lost_reported; /* of counts.lost, said in the log */
     dpool_imports imports;  /* changed under both locks */
-    /* guarded by the slow lock */
+    /* guarded by the grow lock */
     dvmm_handle_store store;
     uint64_t soft_limit; /* at most store.limit_bytes */
     struct dpool_plan *plan;
@@ -234,7 +234,7 @@ void dpool_list_insert_by_epoch(dpool_list *list, dpool_block *b);
 dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_private *pool,
                                      ductile_stream stream);
 
-/* Finds or makes the arena. Slow lock held, hot lock not. ERR_OUT_OF_HOST_MEMORY. */
+/* Finds or makes the arena. Grow lock held, index lock not. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_arena_get(ductile_allocator *a, struct dpool_private *pool,
                                ductile_stream stream, dpool_arena **out);
 
@@ -244,11 +244,11 @@ dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream)
 /* Is it an arena of this stream, which was not named done since? */
 bool dpool_arena_is_of(const dpool_arena *arena, ductile_stream stream);
 
-/* Chains one more range to the arena. Slow lock held, hot lock not. */
+/* Chains one more range to the arena. Grow lock held, index lock not. */
 ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes);
 
 /* Gives back ranges with nothing in them: those whose one block is a GAP, `keep` of them spared.
- * Slow lock held, hot lock not. */
+ * Grow lock held, index lock not. */
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep);
 
 /* Takes an arena that holds nothing out of the allocator and frees it. Both as above. */
@@ -260,10 +260,10 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
 
 /* A number that names the calling thread, never used again. */
 uint64_t dpool_this_thread(void);
-/* Is the stream one that never waits? Hot lock held. */
+/* Is the stream one that never waits? Index lock held. */
 bool dpool_is_barred_locked(const ductile_allocator *a, ductile_stream stream, uint64_t thread);
 
-/* The stream is done: its handle may come to name another one. Hot lock held. */
+/* The stream is done: its handle may come to name another one. Index lock held. */
 void dpool_unbar_locked(ductile_allocator *a, ductile_stream stream);
 
 /* Forgets all such streams. Destroying only. */
@@ -288,12 +288,12 @@ bool dpool_may_name(ductile_stream stream, uint64_t thread);
 bool dpool_arena_is_nameable(const dpool_arena *arena);
 
 /* Around driver calls that name the arena's stream where the user's call does not: the stream does
- * not get done in between. False: it must not be named. Pre: the arena cannot disappear. No lock
- * HOT. */
+ * not get done in between. False: it must not be named. Pre: the arena cannot disappear. Index lock
+ * not held. */
 bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena);
 void dpool_naming_end(ductile_allocator *a, dpool_arena *arena);
 
-/* ---- Block transitions, all under the hot lock --------------------------------------------- */
+/* ---- Block transitions, all under the index lock --------------------------------------------- */
 
 /* A span with memory becomes FREE: merged with free neighbours and indexed. Returns the result. */
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b);
@@ -312,7 +312,7 @@ dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ducti
 /* Publishes what the store and the region's segment hold now. Both locks held. */
 void dpool_publish_locked(ductile_allocator *a, dpool_region *region);
 
-/* The same for the store alone. Slow lock held, hot lock not. */
+/* The same for the store alone. Grow lock held, index lock not. */
 void dpool_publish_store(ductile_allocator *a);
 
 /* The driver has unmapped the span, or refused to: GAP or QUARANTINED, and published. Both locks.
@@ -321,7 +321,8 @@ void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_
 
 /* ---- Room for hits ------------------------------------------------------------------------- */
 
-/* Makes sure of `n_nodes` spare nodes and room in the address map. Slow lock held, hot lock not. */
+/* Makes sure of `n_nodes` spare nodes and room in the address map. Grow lock held, index lock not.
+ */
 ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes);
 
 #endif

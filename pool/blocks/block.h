@@ -7,15 +7,15 @@
  *     FREE         yes                        the arena's free index
  *     PENDING      yes                        the arena's pending list
  *     GAP          no                         the arena's gap list
- *     BUSY         as before it became busy   the plan of the holder of the slow lock
+ *     BUSY         as before it became busy   the plan of the holder of the grow lock
  *     RETIRING     old address of a handle    the arena's retire queue
  *     QUARANTINED  unusable                   nothing
  *     PAUSED       none for now, see pause.h  the address map
  *
  * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
  * Two neighbours are never both FREE, nor both GAP.
- * Guarded by the hot lock; a BUSY or RETIRING block is changed by the slow lock's holder only, but
- * for the epoch of a BUSY one, which a wait may raise (wait_map.h).
+ * Guarded by the index lock; a BUSY or RETIRING block is changed by the grow lock's holder only,
+ * but for the epoch of a BUSY one, which a wait may raise (wait_map.h).
  */
 #ifndef DUCTILE_POOL_BLOCKS_BLOCK_H
 #define DUCTILE_POOL_BLOCKS_BLOCK_H

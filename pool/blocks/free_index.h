@@ -12,7 +12,7 @@
  * pushed out of them goes to the bins. They are part of the index in every respect: a search
  * compares the best of both.
  *
- * Guarded by the hot lock. No call allocates memory.
+ * Guarded by the index lock. No call allocates memory.
  */
 #ifndef DUCTILE_POOL_BLOCKS_FREE_INDEX_H
 #define DUCTILE_POOL_BLOCKS_FREE_INDEX_H

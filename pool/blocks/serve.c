@@ -98,19 +98,19 @@ static void leave_live_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.allocated -= b->size;
 }
 
-/* Rare ways to take a block back, out of line. The hot lock is held, and opened. */
+/* Rare ways to take a block back, out of line. The index lock is held, and opened. */
 
 static __attribute__((noinline)) ductile_status take_other_back(ductile_allocator *a,
                                                                 ductile_addr addr) {
     ductile_status status = dpool_explain_miss_locked(a, addr);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
 }
 
 static __attribute__((noinline)) ductile_status take_paused_back(ductile_allocator *a,
                                                                  dpool_block *b) {
     dpool_use *uses = dpool_free_paused_locked(a, b);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     dpool_uses_drop(a, uses);
     return DUCTILE_OK;
 }
@@ -118,13 +118,13 @@ static __attribute__((noinline)) ductile_status take_paused_back(ductile_allocat
 static __attribute__((noinline)) ductile_status take_used_back(ductile_allocator *a, dpool_block *b,
                                                                dpool_use *uses) {
     dpool_pending_begin_locked(a, b);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     dpool_pending_record(a, uses);
     return DUCTILE_OK;
 }
 
 __attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_block *b = dpool_map_take(&a->map, addr);
     if (__builtin_expect(b == NULL, 0)) {
         return take_other_back(a, addr);
@@ -140,6 +140,6 @@ __attribute__((flatten)) ductile_status dpool_take_back(ductile_allocator *a, du
     dpool_set_epoch(b, b->region->arena->alloc_epoch);
     b->priority = 0; /* it has no tree yet: the marks are written without being read */
     (void)dpool_make_free_locked(a, b);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return DUCTILE_OK;
 }

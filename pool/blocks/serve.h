@@ -12,14 +12,14 @@
 dpool_block *dpool_serve_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                 uint64_t requested);
 
-/* A BUSY span with memory becomes LIVE. Pre: room in the address map. Hot lock held. */
+/* A BUSY span with memory becomes LIVE. Pre: room in the address map. Index lock held. */
 void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested);
 
 /* Frees the live block at addr, or closes the import that starts there; with recorded uses it
  * becomes PENDING. No lock held. */
 ductile_status dpool_take_back(ductile_allocator *a, ductile_addr addr);
 
-/* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Hot lock held. */
+/* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Index lock held. */
 ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr);
 
 #endif

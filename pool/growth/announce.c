@@ -78,9 +78,9 @@ void dpool_announce_import(ductile_allocator *a, ductile_map_change change, cons
     dvmm_capture_restore(a->driver, mode);
 }
 
-/* ---- Without the slow lock ----------------------------------------------------------------- */
+/* ---- Without the grow lock ----------------------------------------------------------------- */
 
-/* What the slow lock's holder takes along when it opens the lock in the middle. */
+/* What the grow lock's holder takes along when it opens the lock in the middle. */
 typedef struct luggage {
     dpool_plan *plan;
     uint64_t cap; /* what is held may not grow above it; UINT64_MAX: the limit */
@@ -91,28 +91,28 @@ static luggage open_slow(ductile_allocator *a) {
     luggage l = {a->plan, store->limit_bytes < a->counts.limit ? store->limit_bytes : UINT64_MAX};
     a->plan = NULL;
     store->limit_bytes = a->counts.limit;
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->grow_lock);
     return l;
 }
 
 static void take_slow(ductile_allocator *a, luggage l) {
-    dti_lock_take(&a->slow);
+    dti_lock_take(&a->grow_lock);
     dpool_plan_fini(a); /* somebody else's, who is through with it */
     a->plan = l.plan;
     a->store.limit_bytes = dti_min(l.cap, a->counts.limit);
 }
 
 static void begin(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     a->n_announcing++;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
-/* With the slow lock held until what is BUSY is published. */
+/* With the grow lock held until what is BUSY is published. */
 static void end(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     a->n_announcing--;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
@@ -229,7 +229,7 @@ static void mark_what_stays(const ductile_allocator *a, const dpool_private *poo
 static ductile_status gather_pool(ductile_allocator *a, const dpool_private *pool,
                                   ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
-    dti_lock_take(&a->slow);
+    dti_lock_take(&a->grow_lock);
     note_pool(a, pool, change, list);
     list->room = list->n;
     list->all = calloc(list->room + 1, sizeof *list->all);
@@ -239,16 +239,16 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private *poo
         note_pool(a, pool, change, list);
         mark_what_stays(a, pool, change);
     }
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->grow_lock);
     return status;
 }
 
 /* Also where nobody is told: what was pinned stays until the pool runs again, whoever unpins it
  * meanwhile, since peers may have written to it after its contents were saved. */
 static void only_mark(ductile_allocator *a, const dpool_private *pool, ductile_map_change change) {
-    dti_lock_take(&a->slow);
+    dti_lock_take(&a->grow_lock);
     mark_what_stays(a, pool, change);
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->grow_lock);
 }
 
 ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,

@@ -4,7 +4,7 @@
  * is held while one runs, and yet memory must not be handed out before it was announced, nor moved
  * or unmapped before it was said to leave (M1). So whatever is announced belongs to the announcing
  * thread alone: the BUSY blocks of its plan or its trim, which nobody else finds; a pool it has
- * claimed; an import whose address nobody knows yet, or any more. The slow lock is opened for the
+ * claimed; an import whose address nobody knows yet, or any more. The grow lock is opened for the
  * callbacks and taken again:
  *
  *     plan           donors, window -> BUSY       both locks
@@ -34,11 +34,11 @@ static inline bool dpool_announces(const ductile_allocator *a) {
     return atomic_load_explicit(&a->map_callbacks.has_any, memory_order_relaxed);
 }
 
-/* Around the execution of the allocator's plan. Slow lock held before and after. */
+/* Around the execution of the allocator's plan. Grow lock held before and after. */
 void dpool_announce_plan_begin(ductile_allocator *a);
 void dpool_announce_plan_end(ductile_allocator *a, bool is_done);
 
-/* A BUSY block is about to be unmapped. Slow lock held before and after. */
+/* A BUSY block is about to be unmapped. Grow lock held before and after. */
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
 
 /* Memory outside of all arenas. No lock held. */

@@ -17,32 +17,33 @@ enum { RECLAIM_PER_CALL = 64 };
 /* Markers of spans with waits that one call asks about. */
 enum { WAITS_PER_CALL = 64 };
 
-dvmm_capture_mode dpool_slow_enter(ductile_allocator *a) {
-    dti_lock_take(&a->slow);
+dvmm_capture_mode dpool_grow_lock(ductile_allocator *a) {
+    dti_lock_take(&a->grow_lock);
     return dvmm_capture_relax(a->driver);
 }
 
-void dpool_slow_leave(ductile_allocator *a, dvmm_capture_mode mode) {
+void dpool_grow_unlock(ductile_allocator *a, dvmm_capture_mode mode) {
     dvmm_capture_restore(a->driver, mode);
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->grow_lock);
 }
 
 /* ---- Growing ------------------------------------------------------------------------------- */
 
 static bool serve(ductile_allocator *a, dpool_request *r) {
     if (r->one_handle) {
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         r->block = dpool_serve_one_handle_locked(a, r->arena, r->size, r->requested);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
         return r->block != NULL;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     r->block = dpool_serve_locked(a, r->arena, r->size, r->requested);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (r->block != NULL && dpool_wait_hand_out(a, r->block) == NULL) {
-        dti_lock_take(&a->hot); /* the stream cannot wait: perhaps another block needs no wait */
+        dti_lock_take(
+            &a->index_lock); /* the stream cannot wait: perhaps another block needs no wait */
         r->block = dpool_wait_serve_around_locked(a, r->arena, r->size, r->requested);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
     }
     return r->block != NULL;
 }
@@ -59,7 +60,7 @@ static uint64_t count_moved(const dpool_plan *p) {
 static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
     dpool_region *region = a->plan->region;
     ductile_status status = dpool_plan_execute(a);
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     if (status == DUCTILE_OK) {
         a->counts.recycled_handles += count_moved(a->plan);
         r->block = dpool_plan_publish_locked(a, r->requested);
@@ -70,7 +71,7 @@ static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
         dpool_arena_want_heal(r->arena);
     }
     dpool_publish_locked(a, region);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return status;
 }
 
@@ -102,10 +103,10 @@ static ductile_status add_range(ductile_allocator *a, dpool_request *r) {
 }
 
 static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     const dpool_block *largest = dpool_index_below(&arena->index, NULL);
     bool has = largest != NULL && largest->size >= a->granule;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return has;
 }
 
@@ -125,9 +126,9 @@ static ductile_status grow_from(ductile_allocator *a, dpool_request *r, unsigned
         if ((sources & DPOOL_OWN_DONORS) != 0) {
             dpool_prove_own(a, r->arena);
         }
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         planned how = plan_locked(a, r, sources);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
         if (how == PLANNED) {
             return carry_out(a, r);
         }
@@ -201,10 +202,10 @@ static ductile_status grow(ductile_allocator *a, dpool_request *r) {
     return grow_from(a, r, foreign);
 }
 
-/* ---- One attempt, under the slow lock ------------------------------------------------------ */
+/* ---- One attempt, under the grow lock ------------------------------------------------------ */
 
 /* Reads what others have reached, unmaps a bounded part of what they gave away, and lets go of
- * arenas whose stream is gone once they hold nothing. The list changes under the slow lock only. */
+ * arenas whose stream is gone once they hold nothing. The list changes under the grow lock only. */
 static void poll_all(ductile_allocator *a) {
     for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
         next = arena->next;

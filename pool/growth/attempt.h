@@ -21,16 +21,16 @@ typedef struct dpool_request {
     uint64_t missing;    /* after ERR_OUT_OF_MEMORY: memory that would have done */
 } dpool_request;
 
-/* One attempt: polls, searches again, moves or creates memory. Waits for nothing. Slow lock held.
+/* One attempt: polls, searches again, moves or creates memory. Waits for nothing. Grow lock held.
  * ERR_OUT_OF_MEMORY and the other errors of ductile_alloc; then what it created is in the cache. */
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r);
 
 /* Larger handles can be made anew in another size where the GPU is known to be done with them: asks
- * now, on behalf of a call that names the arena's stream. Slow lock held. */
+ * now, on behalf of a call that names the arena's stream. Grow lock held. */
 void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
 
-/* Takes the slow lock, and lets this thread's driver calls pass beside anybody's capture. */
-dvmm_capture_mode dpool_slow_enter(ductile_allocator *a);
-void dpool_slow_leave(ductile_allocator *a, dvmm_capture_mode mode);
+/* Takes the grow lock, and lets this thread's driver calls pass beside anybody's capture. */
+dvmm_capture_mode dpool_grow_lock(ductile_allocator *a);
+void dpool_grow_unlock(ductile_allocator *a, dvmm_capture_mode mode);
 
 #endif

@@ -20,7 +20,7 @@
 void dpool_note_rise_locked(dpool_arena *arena);
 void dpool_note_dip_locked(dpool_arena *arena);
 
-/* One piece of healing, unless somebody else holds the slow lock. No lock held. */
+/* One piece of healing, unless somebody else holds the grow lock. No lock held. */
 void dpool_heal(ductile_allocator *a, dpool_arena *arena);
 
 #endif

@@ -8,14 +8,14 @@
 
 #include "pool/blocks/arena.h"
 
-/* What is left to do once the hot lock is open. The arena stays until then. */
+/* What is left to do once the index lock is open. The arena stays until then. */
 typedef struct dpool_chores {
     bool mark;
     bool heal;
 } dpool_chores;
 
-/* Before the request is served, which may then get what has become free. The hot lock is held, and
- * may be open for a while. */
+/* Before the request is served, which may then get what has become free. The index lock is held,
+ * and may be open for a while. */
 dpool_chores dpool_chores_begin_locked(ductile_allocator *a, dpool_arena *arena);
 
 /* The rest; only if there is any. No lock held. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plan: which empty granules get memory, and which handles it comes from. Made under the hot
+ * A plan: which empty granules get memory, and which handles it comes from. Made under the index
  * lock by marking all it touches BUSY, carried out by driver calls without it, published or
- * undone under it. One plan at a time, by the holder of the slow lock.
+ * undone under it. One plan at a time, by the holder of the grow lock.
  *
- *     find     window blocks, donors        -> BUSY     hot lock
+ *     find     window blocks, donors        -> BUSY     index lock
  *     execute  marker, create, map, access              driver calls; may fail, then undone
- *     publish  donors -> RETIRING, window -> LIVE/FREE  hot lock; cannot fail
- *     cancel   everything as before                     hot lock; cannot fail
+ *     publish  donors -> RETIRING, window -> LIVE/FREE  index lock; cannot fail
+ *     cancel   everything as before                     index lock; cannot fail
  *
  * Where handles are of one size, those of donors move. Larger ones may fit no piece; where the host
  * knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and a handle that
@@ -101,7 +101,7 @@ enum {
     DPOOL_ONE_HANDLE = 32 /* none: one handle, cached or created, for the one piece of a gap */
 };
 
-/* Makes the arrays large enough for a request. Slow lock held, hot lock not. */
+/* Makes the arrays large enough for a request. Grow lock held, index lock not. */
 ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size);
 void dpool_plan_fini(ductile_allocator *a);
 
@@ -120,7 +120,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
 bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
                             uint32_t budget);
 
-/* Carries the plan out. On failure all driver work is undone (or quarantined). Slow lock held; it
+/* Carries the plan out. On failure all driver work is undone (or quarantined). Grow lock held; it
  * is opened meanwhile where somebody is told (announce.h). */
 ductile_status dpool_plan_execute(ductile_allocator *a);
 
@@ -131,18 +131,18 @@ void dpool_plan_cancel_locked(ductile_allocator *a);
 
 /* ---- plan_waits.c -------------------------------------------------------------------------- */
 
-/* Below which epoch the arena's FREE blocks may be taken by the plan. Hot lock held. */
+/* Below which epoch the arena's FREE blocks may be taken by the plan. Index lock held. */
 uint64_t dpool_takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
                                      unsigned sources);
 
 /* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
- * epoch is takeable. Hot lock held. */
+ * epoch is takeable. Index lock held. */
 void dpool_plan_note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uint64_t epoch);
 
 /* The number in its arena of the marker behind all work on a donor; 0: done. */
 uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from);
 
-/* The receiving stream waits. No lock HOT. */
+/* The receiving stream waits. Index lock not held. */
 ductile_status dpool_plan_make_waits(ductile_allocator *a);
 
 /* A plan that is not carried out waits for nothing. */

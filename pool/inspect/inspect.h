@@ -13,10 +13,10 @@ ductile_status dpool_may_look(const ductile_allocator *a);
  * ERR_INVALID_ARGUMENT when it is NULL, smaller than that size or larger than we know it. */
 ductile_status dpool_may_fill(const ductile_allocator *a, const void *out, size_t known_size);
 
-/* Keeps info->struct_size. Hot lock held. */
+/* Keeps info->struct_size. Index lock held. */
 void dpool_describe_locked(const dpool_block *b, ductile_block_info *info);
 
-/* Visits the region's blocks; what ended it, or 0. Hot lock held. */
+/* Visits the region's blocks; what ended it, or 0. Index lock held. */
 int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit, void *user);
 
 #endif

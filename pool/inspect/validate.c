@@ -278,7 +278,7 @@ static void count_cached_handles(check *c, handle_count *n) {
 }
 
 /* Deducting what is found from the handles' own counts, for a moment, needs no memory. Nobody looks
- * at them meanwhile: they are guarded by the slow lock. */
+ * at them meanwhile: they are guarded by the grow lock. */
 static void check_handles(check *c) {
     const dseg_set *segments = &c->a->segments;
     handle_count n = {0};
@@ -548,12 +548,12 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
         return may;
     }
     check c = {.a = a, .report = report, .size = report_size};
-    dti_lock_take(&a->slow);
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->grow_lock);
+    dti_lock_take(&a->index_lock);
     if (a->n_announcing == 0) { /* otherwise a plan is under way */
         check_all(&c);
     }
-    dti_lock_open(&a->hot);
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->index_lock);
+    dti_lock_open(&a->grow_lock);
     return c.broken ? DUCTILE_ERR_CORRUPT : DUCTILE_OK;
 }

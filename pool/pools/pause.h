@@ -23,7 +23,7 @@
 
 #include "pool/pools/pools.h"
 
-/* Takes the memory of a pool whose blocks are PAUSED, a part under each hold of the slow lock.
+/* Takes the memory of a pool whose blocks are PAUSED, a part under each hold of the grow lock.
  * Cannot fail: what the driver will not unmap stays, and is looked at again when the memory comes
  * back. No lock held. */
 void dpool_vacate(ductile_allocator *a, dpool_private *pool);
@@ -41,12 +41,12 @@ void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool);
 /* How much memory that takes. No lock held. */
 uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool);
 
-/* A PAUSED block, out of the address map, becomes FREE. Hot lock held. Returns its uses, whose work
- * was done before the pause, to drop without the lock. */
+/* A PAUSED block, out of the address map, becomes FREE. Index lock held. Returns its uses, whose
+ * work was done before the pause, to drop without the lock. */
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
 
 /* A FREE block of a bare pool: the first run of whole granules in it that need no memory later
- * becomes GAP (QUARANTINED, if it is). False when there is none, or no spare node. Hot lock held.
+ * becomes GAP (QUARANTINED, if it is). False when there is none, or no spare node. Index lock held.
  */
 bool dpool_shed_locked(ductile_allocator *a, dpool_block *b);
 

@@ -9,7 +9,7 @@
 
 enum {
     BATCH = 64,             /* handles mapped at once */
-    GRANULES_PER_HOLD = 512 /* unmapped in one hold of the slow lock */
+    GRANULES_PER_HOLD = 512 /* unmapped in one hold of the grow lock */
 };
 
 /* ---- Giving up free granules --------------------------------------------------------------- */
@@ -77,13 +77,13 @@ static void shed_all_locked(ductile_allocator *a, const dpool_private *pool) {
 /* ---- Taking memory away -------------------------------------------------------------------- */
 
 static void set_bare(ductile_allocator *a, dpool_private *pool, bool is_bare) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     pool->is_bare = is_bare;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* The lowest region of the pool that ends above the address: the list may change between two holds
- * of the slow lock, as empty ranges go. */
+ * of the grow lock, as empty ranges go. */
 static dpool_region *region_above(const ductile_allocator *a, const dpool_private *pool,
                                   ductile_addr addr) {
     dpool_region *lowest = NULL;
@@ -103,21 +103,21 @@ static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr
     uint64_t gone = dseg_vacate(seg, &at, GRANULES_PER_HOLD) * a->granule;
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     region->arena->mapped_bytes -= gone;
     a->counts.mapped -= gone;
     dpool_publish_locked(a, region);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* False when nothing is left from *from on. */
 static bool vacate_next(ductile_allocator *a, const dpool_private *pool, ductile_addr *from) {
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_region *region = region_above(a, pool, *from);
     if (region != NULL) {
         vacate_part(a, region, from);
     }
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return region != NULL;
 }
 
@@ -141,15 +141,15 @@ static bool has_stayed(const dpool_block *b) {
 /* Whoever registered memory may write to it all the while: what has stayed is not written over. The
  * next time it may go, if it is not pinned any more. */
 static void note_what_stays(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->slow);
+    dti_lock_take(&a->grow_lock);
     for (uint64_t i = 0; i < pool->stash.n_pieces; i++) {
         dvmm_piece *piece = &pool->stash.pieces[i];
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         const dpool_block *b = dpool_map_find(&a->map, piece->addr);
         piece->has_stayed = b != NULL && b->region->arena->pool == pool && has_stayed(b);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
     }
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->grow_lock);
 }
 
 void dpool_vacate(ductile_allocator *a, dpool_private *pool) {
@@ -161,10 +161,10 @@ void dpool_vacate(ductile_allocator *a, dpool_private *pool) {
 }
 
 void dpool_settle_paused(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     shed_all_locked(a, pool);
     pool->phase = DPOOL_PAUSED_PHASE;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* ---- Mapping ------------------------------------------------------------------------------- */
@@ -292,12 +292,12 @@ static void find_in_region(dpool_region *region, stretches *s) {
 
 static void find_stretches(ductile_allocator *a, const dpool_private *pool, stretches *s) {
     s->n = s->n_granules = 0;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         find_in_region(r, s);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* Blocks may be freed meanwhile, but no gap comes or goes by that outside of the phase PAUSED. */
@@ -316,9 +316,9 @@ static ductile_status collect_stretches(ductile_allocator *a, const dpool_privat
 
 uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool) {
     stretches s = {.room = 0};
-    dti_lock_take(&a->slow);
+    dti_lock_take(&a->grow_lock);
     find_stretches(a, pool, &s);
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->grow_lock);
     return s.n_granules * a->granule;
 }
 
@@ -333,11 +333,11 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
         status = map_from(a, region->seg, g, s->end, &g);
     }
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     region->arena->mapped_bytes += added;
     a->counts.mapped += added;
     dpool_publish_locked(a, region);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return status;
 }
 
@@ -352,7 +352,7 @@ static ductile_status map_all(ductile_allocator *a, const dpool_private *pool) {
 }
 
 ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t cached_before = a->store.cached_bytes;
     set_bare(a, pool, false);
     ductile_status status = map_all(a, pool);
@@ -361,7 +361,7 @@ ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
         (void)dvmm_store_shrink_cache(&a->store, cached_before);
         dpool_publish_store(a);
     }
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     if (status != DUCTILE_OK) {
         dpool_vacate(a, pool);
     }
@@ -369,7 +369,7 @@ ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
 }
 
 void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->slow);
+    dti_lock_take(&a->grow_lock);
     set_bare(a, pool, true);
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->grow_lock);
 }

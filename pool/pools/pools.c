@@ -43,9 +43,9 @@ dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private 
 }
 
 bool dpool_has_pools(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool has_any = a->pools != NULL;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return has_any;
 }
 
@@ -114,10 +114,10 @@ void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
     if (pool == NULL) {
         return;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     pool->n_users--;
     dpool_private *gone = unlink_if_unused_locked(a, pool);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     dpool_free_pool(gone);
 }
 
@@ -137,9 +137,9 @@ ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
     if (spare == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     (void)retain_locked(a, id, &spare);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     free(spare);
     return DUCTILE_OK;
 }
@@ -150,7 +150,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         return status;
     }
     dpool_private *gone = NULL;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_private *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || pool->refs == 0) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
@@ -158,7 +158,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         pool->refs--;
         gone = unlink_if_unused_locked(a, pool);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     dpool_free_pool(gone);
     return status;
 }
@@ -189,9 +189,9 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     status = set_kind_locked(a, id, kind);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return status;
 }
 
@@ -208,32 +208,32 @@ bool dpool_is_capturing_locked(const ductile_allocator *a) {
 }
 
 bool dpool_context_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool can = !dpool_is_capturing_locked(a);
     a->n_context_waits += can;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return can;
 }
 
 void dpool_context_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     a->n_context_waits--;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
 bool dpool_stream_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool can = a->routes == NULL;
     a->n_stream_waits += can;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return can;
 }
 
 void dpool_stream_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     a->n_stream_waits--;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* ---- Routes -------------------------------------------------------------------------------- */
@@ -268,9 +268,9 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
                        dpool_private *spare) {
     bool is_open = false;
     while (!is_open) {
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         is_open = try_to_open_locked(a, id, route, &spare);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
         if (!is_open) {
             dpool_pause_briefly();
         }
@@ -290,9 +290,9 @@ static bool has_released_locked(const ductile_allocator *a) {
 
 /* What graphs that are gone have left is proven now, because it cannot be during the capture. */
 static void settle_released(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool is_worth_it = has_released_locked(a);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (is_worth_it) {
         bool captured = false;
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
@@ -351,10 +351,10 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
     bool is_out = false;
     dpool_private *gone = NULL;
     while (!is_out) {
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         is_out = route->n_inside == 0;
         gone = is_out ? unlink_route_locked(a, route) : NULL;
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
         if (!is_out) {
             dpool_pause_briefly();
         }
@@ -366,9 +366,9 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
 /* The capture has ended: what was freed in it can be marked. */
 static void make_up_for_capture(ductile_allocator *a) {
     if (atomic_load(&a->has_unmarked)) {
-        dvmm_capture_mode mode = dpool_slow_enter(a);
+        dvmm_capture_mode mode = dpool_grow_lock(a);
         dpool_mark_unmarked(a, NULL, true);
-        dpool_slow_leave(a, mode);
+        dpool_grow_unlock(a, mode);
     }
 }
 
@@ -377,12 +377,12 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_route *route = route_to_end_locked(a, id);
     if (route != NULL) {
         route->has_ended = true;
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (route == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -391,15 +391,15 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     return DUCTILE_OK;
 }
 
-/* Asks a route's filter, with the hot lock open meanwhile. */
+/* Asks a route's filter, with the index lock open meanwhile. */
 static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stream) {
     if (route->has_ended || route->filter == NULL) {
         return !route->has_ended && route->thread == dpool_this_thread();
     }
     route->n_inside++;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     bool yes = route->filter(route->user, stream) != 0;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     route->n_inside--;
     return yes && !route->has_ended;
 }
@@ -409,9 +409,9 @@ static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_strea
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     become_locked(pool, DUCTILE_POOL_CAPTURE);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream stream) {
@@ -426,14 +426,14 @@ static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream str
 ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out) {
     bool is_plain = false;
     bool is_paused = false;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_private *pool = find_route_locked(a, stream);
     if (pool != NULL) {
         is_paused = pool->phase != DPOOL_RUNNING;
         is_plain = pool->kind == DUCTILE_POOL_PLAIN;
         pool->n_users += !is_paused;
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (is_paused) {
         return DUCTILE_ERR_BUSY;
     }

@@ -12,7 +12,7 @@
  *     PLAIN     held         moves and heals inside; serves others under pressure
  *     PLAIN     none         as memory in no pool
  *
- * Guarded by the hot lock, but for filters.
+ * Guarded by the index lock, but for filters.
  */
 #ifndef DUCTILE_POOL_POOLS_POOLS_H
 #define DUCTILE_POOL_POOLS_POOLS_H
@@ -61,25 +61,25 @@ static inline bool dpool_is_held(const dpool_private *pool) {
     return pool->refs > 0 || pool->n_routes > 0;
 }
 
-/* Live graphs may own all of its memory (G1), or it is paused (G4). Hot lock held. */
+/* Live graphs may own all of its memory (G1), or it is paused (G4). Index lock held. */
 static inline bool dpool_is_frozen(const dpool_arena *arena) {
     const dpool_private *pool = arena->pool;
     return pool != NULL && (pool->phase != DPOOL_RUNNING ||
                             (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool)));
 }
 
-/* Its blocks have no memory for now: see pause.h. Hot lock held. */
+/* Its blocks have no memory for now: see pause.h. Index lock held. */
 static inline bool dpool_is_bare(const dpool_arena *arena) {
     return arena->pool != NULL && arena->pool->is_bare;
 }
 
-/* Can anything of the arena be proven done by its stream's markers? Hot lock held. */
+/* Can anything of the arena be proven done by its stream's markers? Index lock held. */
 static inline bool dpool_is_provable(const dpool_arena *arena) {
     const dpool_private *pool = arena->pool;
     return pool == NULL || (!pool->awaits_context && pool->phase == DPOOL_RUNNING);
 }
 
-/* FREE blocks of an epoch below this may leave the arena's stream (U2). Hot lock held. */
+/* FREE blocks of an epoch below this may leave the arena's stream (U2). Index lock held. */
 static inline uint64_t dpool_proven_epoch(const dpool_arena *arena) {
     return dpool_is_provable(arena) ? arena->proven_epoch : 0;
 }
@@ -89,7 +89,7 @@ static inline uint64_t dpool_released_life(const dpool_arena *arena) {
     return arena->pool != NULL && !dpool_is_held(arena->pool) ? arena->pool->n_lives : 0;
 }
 
-/* May FREE memory of the arena, once proven, serve `other`? Hot lock held. */
+/* May FREE memory of the arena, once proven, serve `other`? Index lock held. */
 bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure);
 
 /* Which pool a request of this thread belongs to: NULL for none. The pool is pinned: unpin it.
@@ -97,13 +97,13 @@ bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool un
 ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out);
 void dpool_unpin(ductile_allocator *a, dpool_private *pool);
 
-/* The pool of that name, NULL when there is none. Hot lock held. */
+/* The pool of that name, NULL when there is none. Index lock held. */
 dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id);
 
 /* Are there any pools? No lock held. */
 bool dpool_has_pools(ductile_allocator *a);
 
-/* Is a pool open that may stand for a capture? Hot lock held. */
+/* Is a pool open that may stand for a capture? Index lock held. */
 bool dpool_is_capturing_locked(const ductile_allocator *a);
 
 /* Between the two no capture pool is opened. False: one is open. No lock held. */
@@ -115,7 +115,7 @@ bool dpool_stream_wait_begin(ductile_allocator *a);
 void dpool_stream_wait_end(ductile_allocator *a);
 
 /* An arena was taken from its pool. Returns what the caller is to free, without the lock: the pool,
- * if nothing needs it any more; or NULL. Hot lock held. */
+ * if nothing needs it any more; or NULL. Index lock held. */
 dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool);
 
 /* The pool's regions one after the other: the first after NULL, NULL after the last. Either lock
@@ -126,7 +126,7 @@ dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private 
 /* Between two looks at what another thread will do soon. */
 void dpool_pause_briefly(void);
 
-/* Frees a pool that was taken out of the list; NULL: nothing. No lock HOT. */
+/* Frees a pool that was taken out of the list; NULL: nothing. Index lock not held. */
 void dpool_free_pool(dpool_private *pool);
 
 /* Frees all of them. Destroying only. */

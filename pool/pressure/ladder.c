@@ -15,9 +15,9 @@ enum {
 };
 
 static uint64_t frees_now(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     uint64_t frees = a->counts.allocs - a->map.count;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return frees;
 }
 
@@ -28,12 +28,12 @@ static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
     if (!dpool_has_large_handles(a) || c->n_tries == MOST_RELEASES) {
         return false;
     }
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t cached = a->store.cached_bytes;
     uint64_t missing = dti_max(c->request->missing, a->granule);
     (void)dvmm_store_shrink_cache(&a->store, cached > missing ? cached - missing : 0);
     dpool_publish_store(a);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return cached > 0;
 }
 
@@ -129,13 +129,13 @@ static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *are
 
 static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
     bool hope = false;
-    dti_lock_take(&a->slow); /* no pending list is out of its arena for a poll */
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->grow_lock); /* no pending list is out of its arena for a poll */
+    dti_lock_take(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
         hope = holds_hope_locked(a, arena, own);
     }
-    dti_lock_open(&a->hot);
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->index_lock);
+    dti_lock_open(&a->grow_lock);
     return hope;
 }
 
@@ -198,9 +198,9 @@ static bool relieve(ductile_allocator *a, dpool_climb *c) {
 /* ---- Attempts ------------------------------------------------------------------------------ */
 
 static ductile_status attempt_once(ductile_allocator *a, dpool_request *r) {
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_attempt(a, r);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return status;
 }
 
@@ -218,14 +218,14 @@ static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
 /* Looks once more, now that every rung has been climbed: what others gave back meanwhile is seen,
  * and nobody else can take it through the slow path before the request is refused. */
 static ductile_status attempt_last(ductile_allocator *a, dpool_climb *c, bool *again) {
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_attempt(a, c->request);
     bool is_out = status == DUCTILE_ERR_OUT_OF_MEMORY && !has_lost_device(a);
     *again = is_out && ++c->n_climbs < MOST_CLIMBS && frees_now(a) != c->frees_seen;
     if (is_out && !*again) {
         give_up_locked(a, c);
     }
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return status;
 }
 
@@ -273,11 +273,11 @@ typedef struct situation {
 } situation;
 
 static situation look(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     situation s = {.most = dti_min(a->counts.limit, a->device_bytes),
                    .cached = a->counts.cached,
                    .has_soft = a->counts.soft_limit < a->counts.limit};
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return s;
 }
 
@@ -293,9 +293,9 @@ static ductile_status refuse(ductile_allocator *a, ductile_status status, uint64
 /* Before anything is given up for it. */
 static ductile_status refuse_at_once(ductile_allocator *a, dpool_request *r) {
     r->missing = r->size;
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_report_take(a, r, false);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return DUCTILE_ERR_OUT_OF_MEMORY;
 }
 
@@ -303,15 +303,15 @@ static void keep_cache_small(ductile_allocator *a) {
     if (a->options.retain_bytes == 0) {
         return;
     }
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_respect_retain(a);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
 }
 
 static void count_slow(ductile_allocator *a) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     a->counts.slow_allocs++;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool_block **out) {

@@ -6,7 +6,7 @@
  *                          |
  *                       nothing (more) to gain here: the next rung
  *                          |
- *                 top: one last attempt, and the refusal, under one hold of the slow lock
+ *                 top: one last attempt, and the refusal, under one hold of the grow lock
  *
  * Each rung gives up what is missing and no more, without any lock held on entry. A request climbs
  * twice where there is a soft limit: first with creation capped there, over the rungs that disturb

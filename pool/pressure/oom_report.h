@@ -9,7 +9,7 @@
 uint64_t dpool_report_birth(void);
 
 /* Counts the refusal and takes its report: one driver call, and a bounded number of free blocks,
- * in pieces. captured: a capture forbade waiting. Slow lock held, hot lock not. */
+ * in pieces. captured: a capture forbade waiting. Grow lock held, index lock not. */
 void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captured);
 
 #endif

@@ -26,7 +26,7 @@ typedef struct dpool_import {
     ductile_addr addr; /* of the exported block, inside the range */
     uint64_t size;
     ductile_stream stream;
-    /* guarded by the hot lock */
+    /* guarded by the index lock */
     dpool_import_state state;
     bool is_gone;        /* the stream was named done: the marker was recorded then, or never */
     bool is_marking;     /* a thread is recording the marker just now */
@@ -42,7 +42,7 @@ typedef struct dpool_imports {
 
 struct ductile_allocator;
 
-/* Takes the import over on success. Slow lock held, hot lock not. ERR_OUT_OF_HOST_MEMORY. */
+/* Takes the import over on success. Grow lock held, index lock not. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_import_register(struct ductile_allocator *a, const dpool_import *import);
 
 /* Closes the import that starts at the address, ordered after the work on its stream: unmapped by
@@ -50,21 +50,21 @@ ductile_status dpool_import_register(struct ductile_allocator *a, const dpool_im
  * when there is none there; the errors of recording a marker, and then nothing has changed. */
 ductile_status dpool_import_leave(struct ductile_allocator *a, ductile_addr addr);
 
-/* Unmaps those closed whose work is done. Slow lock held, hot lock not. */
+/* Unmaps those closed whose work is done. Grow lock held, index lock not. */
 ductile_status dpool_imports_poll(struct ductile_allocator *a);
 
 /* The stream ends: its imports need not name it when they are closed. *is_named: one is being
- * closed just now; then this has to be called again. No lock HOT. */
+ * closed just now; then this has to be called again. Index lock not held. */
 ductile_status dpool_imports_end(struct ductile_allocator *a, ductile_stream stream,
                                  bool *is_named);
 
-/* Is an import being marked on the stream, at its close? Hot lock held. */
+/* Is an import being marked on the stream, at its close? Index lock held. */
 bool dpool_imports_name_locked(const struct ductile_allocator *a, ductile_stream stream);
 
-/* Gives a device access to all imports, or takes it; all or nothing. Slow lock held. */
+/* Gives a device access to all imports, or takes it; all or nothing. Grow lock held. */
 ductile_status dpool_imports_set_device(struct ductile_allocator *a, int device, bool may_access);
 
-/* False when no live import starts there. Hot lock held. */
+/* False when no live import starts there. Index lock held. */
 bool dpool_import_describe_locked(const struct ductile_allocator *a, ductile_addr addr,
                                   ductile_block_info *info);
 void dpool_imports_walk_locked(const struct ductile_allocator *a, ductile_walk_fn visit,

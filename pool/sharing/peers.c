@@ -88,9 +88,9 @@ static ductile_status change(ductile_allocator *a, int device,
     if (device == dvmm_get_caps(a->driver)->ordinal) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     status = what(a, device);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return status;
 }
 

@@ -33,7 +33,7 @@ typedef struct dpool_pin {
     dpool_kept *kept;
 } dpool_pin;
 
-/* Sorted by address. Guarded by the slow lock; the counts in handles are changed under both. */
+/* Sorted by address. Guarded by the grow lock; the counts in handles are changed under both. */
 typedef struct dpool_pins {
     dpool_pin *items;
     uint32_t count;
@@ -54,7 +54,7 @@ typedef struct dpool_pinned {
 struct ductile_allocator;
 struct dpool_block;
 
-/* Pins the live block that starts at addr. Slow lock held, hot lock not. The errors of a pointer
+/* Pins the live block that starts at addr. Grow lock held, index lock not. The errors of a pointer
  * that is none; ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_pin_add(struct ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind,
                              dpool_pinned *out);
@@ -66,13 +66,13 @@ ductile_status dpool_pin_drop(struct ductile_allocator *a, ductile_addr addr, dp
 ductile_status dpool_pin_end(struct ductile_allocator *a, ductile_addr address,
                              dpool_pin_kind kind);
 
-/* Descriptors kept open for the same granules, or NULL. Pre: it is exported. Slow lock held. */
+/* Descriptors kept open for the same granules, or NULL. Pre: it is exported. Grow lock held. */
 const dpool_kept *dpool_pin_kept(const struct ductile_allocator *a, const dpool_pinned *what);
 
 /* Keeps descriptors until the last export of that address is taken back. As above. */
 void dpool_pin_keep(struct ductile_allocator *a, const dpool_pinned *what, dpool_kept *kept);
 
-/* ductile_block_flags of what is behind a block. Hot lock held. */
+/* ductile_block_flags of what is behind a block. Index lock held. */
 uint32_t dpool_pin_flags_locked(const struct dpool_block *b);
 
 /* Frees the records. Destroying only. */

@@ -31,11 +31,11 @@ static ductile_status open_range(arrival *r) {
     }
     r->rest_bytes = r->head.total_bytes;
     r->rest = r->head.n_handles;
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     (void)dpool_imports_poll(a);
     status =
         dvmm_imported_open(&a->store, r->head.total_bytes, a->options.address_budget_bytes, &r->in);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return status;
 }
 
@@ -45,11 +45,11 @@ static ductile_status take_handles(arrival *r, const wire_handle *handles, dvmm_
     ductile_allocator *a = r->a;
     ductile_status status = n <= r->rest ? wire_check_handles(&r->head, handles, n, &r->rest_bytes)
                                          : DUCTILE_ERR_BAD_MESSAGE;
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     for (uint32_t i = 0; i < n && status == DUCTILE_OK; i++) {
         status = dvmm_imported_add(&a->store, &r->in, handles[i].bytes, &shared[i]);
     }
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     for (uint32_t i = 0; i < n; i++) {
         dvmm_shared_drop(&shared[i]);
     }
@@ -69,12 +69,12 @@ static ductile_status settle(arrival *r) {
         .size = r->head.size,
         .stream = r->stream,
     };
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dvmm_imported_grant(&a->store, &r->in);
     if (status == DUCTILE_OK) {
         status = dpool_import_register(a, &import);
     }
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return status;
 }
 
@@ -83,9 +83,9 @@ static void undo(arrival *r) {
     if (r->in.range.size == 0) {
         return;
     }
-    dvmm_capture_mode mode = dpool_slow_enter(r->a);
+    dvmm_capture_mode mode = dpool_grow_lock(r->a);
     (void)dvmm_imported_close(&r->a->store, &r->in);
-    dpool_slow_leave(r->a, mode);
+    dpool_grow_unlock(r->a, mode);
 }
 
 static ductile_status check_arguments(ductile_allocator *a, ductile_stream stream,
@@ -234,8 +234,8 @@ ductile_status ductile_import_close(ductile_allocator *a, ductile_addr address) 
     if (status != DUCTILE_OK) {
         return status;
     }
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     status = dpool_imports_poll(a);
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return status;
 }

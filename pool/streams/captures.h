@@ -12,7 +12,7 @@
 void dpool_note_unmarked(ductile_allocator *a);
 
 /* Marks such uses by streams that can be marked now: `stream`, or with `all` every one that this
- * thread may name. Slow lock held, hot lock not. */
+ * thread may name. Grow lock held, index lock not. */
 void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that recorded streams hold back: finding out which of it is free, and waiting for it. Who
- * polls a pending list takes it out of its arena under the slow lock: with that lock held, nothing
+ * polls a pending list takes it out of its arena under the grow lock: with that lock held, nothing
  * is missing. */
 #include "pool/streams/progress.h"
 
@@ -193,11 +193,11 @@ static void push(dpool_pending_list *list, dpool_use *uses) {
 
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *context_epoch) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_pending_list all = {arena->pending_first, arena->pending_last};
     arena->pending_first = arena->pending_last = NULL;
     *context_epoch = arena->context_epoch;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return all;
 }
 
@@ -221,9 +221,9 @@ static void put_back_locked(dpool_arena *arena, dpool_pending_list kept) {
 }
 
 void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     put_back_locked(arena, kept);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* One poll of an arena's list: what of it was looked at, in order, and what was not. */
@@ -289,10 +289,10 @@ static void turn_round(poll *p) {
 static void end_poll(poll *p, dpool_arena *arena) {
     dvmm_capture_restore(p->a->driver, p->l.restore);
     join(&p->kept, p->others);
-    dti_lock_take(&p->a->hot);
+    dti_lock_take(&p->a->index_lock);
     put_back_locked(arena, p->kept);
     dpool_use *rest = dpool_pending_finish_some_locked(p->a, p->done.first);
-    dti_lock_open(&p->a->hot);
+    dti_lock_open(&p->a->index_lock);
     dpool_pending_finish(p->a, rest);
 }
 
@@ -398,13 +398,13 @@ static void choose_locked(const ductile_allocator *a, const dpool_arena *own, ui
 }
 
 static void take_both(ductile_allocator *a) {
-    dti_lock_take(&a->slow);
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->grow_lock);
+    dti_lock_take(&a->index_lock);
 }
 
 static void open_both(ductile_allocator *a) {
-    dti_lock_open(&a->hot);
-    dti_lock_open(&a->slow);
+    dti_lock_open(&a->index_lock);
+    dti_lock_open(&a->grow_lock);
 }
 
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes) {

@@ -41,12 +41,12 @@ static dvmm_marker *insert_mark_locked(dpool_arena *arena, dpool_ring_mark mark)
 }
 
 static bool give_number(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *mark) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool nameable = dpool_arena_is_nameable(arena);
     mark->epoch = arena->alloc_epoch;
     mark->seq = ++arena->marker_seq;
     arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return nameable;
 }
 
@@ -59,9 +59,9 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dvmm_marker *left_out = insert_mark_locked(arena, mark);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (left_out != NULL) {
         dvmm_marker_drop(&a->markers, left_out);
     }
@@ -72,13 +72,13 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
 }
 
 static uint32_t copy_marks(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *copy) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     uint32_t n = arena->n_marks;
     for (uint32_t i = 0; i < n; i++) {
         copy[i] = arena->ring[i];
         dvmm_marker_hold(copy[i].marker);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return n;
 }
 
@@ -110,11 +110,11 @@ static uint32_t pop_marks_locked(dpool_arena *arena, uint64_t seq, dvmm_marker *
 
 static void accept_mark(ductile_allocator *a, dpool_arena *arena, const dpool_ring_mark *done) {
     dvmm_marker *gone[DPOOL_RING];
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     arena->done_seq = dti_max(arena->done_seq, done->seq);
     arena->proven_epoch = dti_max(arena->proven_epoch, done->epoch);
     uint32_t n = pop_marks_locked(arena, done->seq, gone);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     for (uint32_t i = 0; i < n; i++) {
         dvmm_marker_drop(&a->markers, gone[i]);
     }
@@ -175,21 +175,21 @@ void dpool_respect_retain(ductile_allocator *a) {
 
 ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
     *s = (dpool_snapshot){NULL, 0};
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     uint64_t n = a->counts.arenas;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     s->marks = calloc(n + 1, sizeof *s->marks);
     if (s->marks == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
         arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
         arena->n_waiters++;
         s->marks[s->n++] = (dpool_snapshot_mark){arena, arena->alloc_epoch, arena->marker_seq,
                                                  false, dpool_released_life(arena)};
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return DUCTILE_OK;
 }
 
@@ -201,7 +201,7 @@ static void settle_pool_locked(const dpool_snapshot_mark *mark) {
 }
 
 void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     for (uint32_t i = 0; i < s->n; i++) {
         const dpool_snapshot_mark *mark = &s->marks[i];
         dpool_arena *arena = mark->arena;
@@ -215,15 +215,15 @@ void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context
             settle_pool_locked(mark);
         }
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     for (uint32_t i = 0; i < s->n; i++) {
         s->marks[i].arena->n_waiters--;
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     free(s->marks);
     *s = (dpool_snapshot){NULL, 0};
 }

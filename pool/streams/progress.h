@@ -11,15 +11,15 @@
 #include <limits.h>
 
 /*
- * Records a marker on the arena's stream. Pre: inside a call that names this stream; no lock HOT.
- * *seq (may be NULL) receives its number. ERR_CAPTURING when the stream cannot be marked now.
+ * Records a marker on the arena's stream. Pre: inside a call that names this stream; index lock not
+ * held. *seq (may be NULL) receives its number. ERR_CAPTURING when the stream cannot be marked now.
  */
 ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq);
 
-/* Reads the arena's markers: raises done_seq and proven_epoch. Slow lock held, hot lock not. */
+/* Reads the arena's markers: raises done_seq and proven_epoch. Grow lock held, index lock not. */
 void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 
-/* Frees the pending blocks whose recorded work is done. Pre: in relaxed mode. Slow lock held, hot
+/* Frees the pending blocks whose recorded work is done. Pre: in relaxed mode. Grow lock held, index
  * lock not. */
 void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena);
 
@@ -50,7 +50,7 @@ ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena);
  */
 bool dpool_wait_context(ductile_allocator *a, bool *captured);
 
-/* A donor's old address: BUSY becomes RETIRING until the arena's marker `seq` is done. Hot lock
+/* A donor's old address: BUSY becomes RETIRING until the arena's marker `seq` is done. Index lock
  * held. */
 void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq);
 
@@ -68,7 +68,7 @@ static inline bool dpool_may_exchange(const ductile_allocator *a) {
 void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream);
 
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them, for a request of
- * the arena itself. As above: slow lock held, hot lock not. */
+ * the arena itself. As above: grow lock held, index lock not. */
 void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
 /* The same for anybody: none where they come in order, unless all are wanted (UINT32_MAX). */
@@ -97,7 +97,7 @@ typedef struct dpool_snapshot {
     uint32_t n;
 } dpool_snapshot;
 
-/* Notes every arena. Hot lock not held. ERR_OUT_OF_HOST_MEMORY. */
+/* Notes every arena. Index lock not held. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s);
 
 /* What was noted is done now (for those not skipped); context: for recorded streams too. */

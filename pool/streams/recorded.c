@@ -143,7 +143,7 @@ static const dpool_region *first_region(const dpool_arena *arena, dpool_leaving 
 }
 
 static void find_lanes(ductile_allocator *a, dpool_leaving what, round *r) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         for (const dpool_region *g = first_region(arena, what); g != NULL; g = g->next) {
             note_blocks(r, g);
@@ -154,7 +154,7 @@ static void find_lanes(ductile_allocator *a, dpool_leaving what, round *r) {
             dvmm_marker_hold(r->all[i].latest);
         }
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 /* ---- Marking and waiting ------------------------------------------------------------------- */
@@ -171,10 +171,10 @@ static ductile_status mark(ductile_allocator *a, lane *l) {
     return status;
 }
 
-/* Under the slow lock no stream gets done: those that are found can be named (U7). */
+/* Under the grow lock no stream gets done: those that are found can be named (U7). */
 static ductile_status mark_lanes(ductile_allocator *a, dpool_leaving what, round *r) {
     ductile_status status = DUCTILE_OK;
-    dvmm_capture_mode mode = dpool_slow_enter(a);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
     r->has_peers = a->store.n_devices > 1;
     if (r->has_peers) {
         dpool_mark_unmarked(a, NULL, true);
@@ -183,7 +183,7 @@ static ductile_status mark_lanes(ductile_allocator *a, dpool_leaving what, round
     for (uint32_t i = 0; i < r->n && status == DUCTILE_OK; i++) {
         status = r->all[i].wants_marker ? mark(a, &r->all[i]) : DUCTILE_OK;
     }
-    dpool_slow_leave(a, mode);
+    dpool_grow_unlock(a, mode);
     return status;
 }
 
@@ -234,7 +234,7 @@ static const dpool_region *region_from(const ductile_allocator *a, dpool_leaving
  * each of those that are done is passed once. */
 static bool find_span(ductile_allocator *a, dpool_leaving what, ductile_addr *at) {
     const dpool_use *span = NULL;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     const dpool_region *g = region_from(a, what, *at);
     while (g != NULL && span == NULL) {
         ductile_addr end = g->seg->range.addr + g->seg->range.size;
@@ -242,7 +242,7 @@ static bool find_span(ductile_allocator *a, dpool_leaving what, ductile_addr *at
         *at = span != NULL ? span->addr : end;
         g = span != NULL ? g : region_from(a, what, end);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return span != NULL;
 }
 

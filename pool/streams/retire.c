@@ -37,22 +37,22 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq) {
 }
 
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint64_t keep) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     dpool_block *b = arena->retiring.first;
     bool may_go = b != NULL && arena->retiring_bytes > keep && b->epoch <= arena->done_seq;
     if (may_go) {
         dpool_list_remove(&arena->retiring, b);
         arena->retiring_bytes -= b->size;
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return may_go ? b : NULL;
 }
 
 static void settle_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     a->counts.retiring -= b->size;
     dpool_settle_unmapped_locked(a, b, status);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 static void reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most, uint64_t keep) {
@@ -100,13 +100,13 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductil
     if (!dpool_retires_in_order(a)) {
         return;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     const dpool_arena *arena = dpool_arena_find_locked(a, pool, stream);
     dvmm_marker *m = arena != NULL ? marker_of_surplus_locked(a, arena) : NULL;
     if (m != NULL) {
         dvmm_marker_hold(m);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (m == NULL) {
         return;
     }

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum { FREED_PER_HOLD = 16 }; /* blocks freed under one hold of the hot lock */
+enum { FREED_PER_HOLD = 16 }; /* blocks freed under one hold of the index lock */
 
 static bool has_use(const dpool_block *b, ductile_stream stream) {
     for (const dpool_use *use = b->uses; use != NULL; use = use->next) {
@@ -40,9 +40,9 @@ static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductil
 }
 
 static ductile_status try_to_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     ductile_status status = add_locked(a, addr, stream);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return status;
 }
 
@@ -51,11 +51,11 @@ static ductile_status make_spare(ductile_allocator *a) {
     if (use == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     use->next = a->spare_uses;
     a->spare_uses = use;
     a->counts.use_host_bytes += sizeof *use;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return DUCTILE_OK;
 }
 
@@ -74,7 +74,7 @@ static bool is_to_be_marked(const dpool_use *use) {
     return !use->is_gone && dpool_may_name(use->stream, use->thread);
 }
 
-/* Whatever else is wanted under the hot lock for recording. Without a spare marker the pool has
+/* Whatever else is wanted under the index lock for recording. Without a spare marker the pool has
  * one, or makes one. */
 static void prepare_marks_locked(ductile_allocator *a, dpool_use *uses) {
     for (dpool_use *use = uses; use != NULL; use = use->next) {
@@ -89,9 +89,9 @@ static void prepare_marks_locked(ductile_allocator *a, dpool_use *uses) {
 }
 
 void dpool_use_mark(ductile_allocator *a, dpool_use *use) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     use->number = ++a->last_mark;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
 }
 
@@ -109,12 +109,12 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
 
 /* Free for its own stream, behind a wait on the GPU; false where that cannot be. */
 static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool is_possible = dpool_wait_is_possible_locked(a, uses);
     if (is_possible) {
         dpool_wait_add_locked(a, uses);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return is_possible;
 }
 
@@ -130,7 +130,7 @@ static void plan_poll_locked(dpool_arena *arena) {
 /* At the end of its arena's list. */
 static void append(ductile_allocator *a, dpool_use *uses) {
     dpool_arena *arena = uses->block->region->arena;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     uses->pending_next = NULL;
     if (arena->pending_last != NULL) {
         arena->pending_last->pending_next = uses;
@@ -139,7 +139,7 @@ static void append(ductile_allocator *a, dpool_use *uses) {
         plan_poll_locked(arena);
     }
     arena->pending_last = uses;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
@@ -227,15 +227,15 @@ bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
 
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     last_mark last = {.marker = NULL};
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     last.number = ++a->last_mark;
     last.grave = ++a->last_mark;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     ductile_status status = dvmm_marker_record(&a->markers, stream, &last.marker);
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     end_uses_locked(a, stream, &last);
     *is_named = dpool_uses_name_locked(a, stream);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (last.marker != NULL) {
         dvmm_marker_drop(&a->markers, last.marker);
     }
@@ -276,17 +276,17 @@ dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *don
 
 void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
     while (done != NULL) {
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         done = dpool_pending_finish_some_locked(a, done);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
     }
 }
 
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
     if (uses != NULL) {
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         drop_uses_locked(a, uses);
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
     }
 }
 

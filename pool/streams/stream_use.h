@@ -4,7 +4,7 @@
  * each; the block is PENDING until all are done. A marker that could not be recorded keeps the
  * block pending until a wait for the whole context: a failed record never means "free" (U1).
  *
- * Markers of uses are numbered under the hot lock, before they are recorded and behind the work
+ * Markers of uses are numbered under the index lock, before they are recorded and behind the work
  * that they are to prove: of two on one stream the one with the higher number proves all that the
  * other one does, in whatever order threads came to record them (U11).
  */
@@ -17,22 +17,24 @@
 ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream);
 
 /* The stream ends: what is recorded for it need not name it any more. *is_named: a free that began
- * before is not through; once it is, this has to be called again. Slow lock held, hot lock not. */
+ * before is not through; once it is, this has to be called again. Grow lock held, index lock not.
+ */
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named);
 
 /* Is a free under way that records a marker on the stream? Linear. Both locks held. */
 bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream);
 
 /* The block has just left the address map with its uses: it becomes PENDING, and is in transit
- * until pollers may see it. Hot lock held. */
+ * until pollers may see it. Index lock held. */
 void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b);
 
-/* Is the PENDING block with these uses in no list yet? Hot lock held. */
+/* Is the PENDING block with these uses in no list yet? Index lock held. */
 static inline bool dpool_is_in_transit(const dpool_use *uses) {
     return uses->pending_next == uses;
 }
 
-/* Records a marker for a use that has none. Pre: this thread may name its stream. No lock HOT. */
+/* Records a marker for a use that has none. Pre: this thread may name its stream. Index lock not
+ * held. */
 void dpool_use_mark(ductile_allocator *a, dpool_use *use);
 
 /* Records the markers and lets pollers see the block. No lock held. */
@@ -44,7 +46,8 @@ typedef struct dpool_pending_list {
     dpool_use *last;
 } dpool_pending_list;
 
-/* Takes the arena's list out of it, and tells its context_epoch then. Slow lock held, hot lock not.
+/* Takes the arena's list out of it, and tells its context_epoch then. Grow lock held, index lock
+ * not.
  */
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *context_epoch);
@@ -53,13 +56,13 @@ dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
 void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept);
 
 /* All uses of these blocks are done, a list linked by pending_next: the blocks become FREE, and the
- * uses are dropped. No lock HOT. */
+ * uses are dropped. Index lock not held. */
 void dpool_pending_finish(ductile_allocator *a, dpool_use *done);
 
-/* The same for some of them; returns the rest. Hot lock held. */
+/* The same for some of them; returns the rest. Index lock held. */
 dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done);
 
-/* Drops the markers of a list of uses, whose nodes become spare. No lock HOT. */
+/* Drops the markers of a list of uses, whose nodes become spare. Index lock not held. */
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);
 
 /* Frees the spare nodes; the markers' pool gets the spare markers. Destroying only. */

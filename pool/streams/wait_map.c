@@ -11,7 +11,7 @@
 
 enum {
     EQUALS_LOOKED_AT = 16, /* blocks of one size that a hit compares, at most */
-    QUERIES_PER_HOLD = 32  /* markers asked about between two holds of the hot lock */
+    QUERIES_PER_HOLD = 32  /* markers asked about between two holds of the index lock */
 };
 
 /* ---- The tree ------------------------------------------------------------------------------ */
@@ -178,7 +178,7 @@ static void hold_markers(due *d, const dpool_use *s) {
 
 static bool collect(ductile_allocator *a, const dpool_block *b, due *d) {
     *d = (due){.upto = b->addr};
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     const dpool_use *s = find_in(a, b->addr, dpool_end(b));
     bool found = s != NULL;
     d->is_barred = b->region->arena->never_waits;
@@ -187,7 +187,7 @@ static bool collect(ductile_allocator *a, const dpool_block *b, due *d) {
         d->upto = s->end;
         s = find_in(a, s->end, dpool_end(b));
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return found;
 }
 
@@ -228,7 +228,7 @@ static void raise_epochs_around(dpool_block *b, const dpool_use *s) {
 /* Takes the spans of b up to an address out of the map; linked by `left`. */
 static dpool_use *take_settled(ductile_allocator *a, dpool_block *b, ductile_addr upto) {
     dpool_use *gone = NULL;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     ductile_addr to = dti_min(upto, dpool_end(b));
     for (dpool_use *s = find_in(a, b->addr, to); s != NULL; s = find_in(a, b->addr, to)) {
         take_out(a, s);
@@ -236,7 +236,7 @@ static dpool_use *take_settled(ductile_allocator *a, dpool_block *b, ductile_add
         s->left = gone;
         gone = s;
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return gone;
 }
 
@@ -275,11 +275,11 @@ static void take_back_uncounted(ductile_allocator *a, const dpool_block *b) {
     uint64_t requested = b->requested;
     uint64_t size = b->size;
     (void)dpool_take_back(a, b->addr);
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     a->counts.allocs--;
     a->counts.requested_total -= requested;
     a->counts.allocated_total -= size;
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
 }
 
 dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b) {
@@ -331,7 +331,7 @@ typedef struct questions {
  */
 static bool ask_some(ductile_allocator *a, questions *q) {
     q->n = 0;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     const dpool_use *s = find(a, a->waits.polled_to);
     for (; s != NULL && q->n + count_due(s) <= QUERIES_PER_HOLD; s = find(a, s->end)) {
         for (const dpool_use *use = s; use != NULL; use = use->next) {
@@ -347,7 +347,7 @@ static bool ask_some(ductile_allocator *a, questions *q) {
     if (s == NULL) {
         a->waits.polled_to = 0;
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return s != NULL;
 }
 
@@ -368,9 +368,9 @@ static bool note_done_locked(const ductile_allocator *a, ductile_addr addr, cons
 }
 
 static void take_answer(ductile_allocator *a, dvmm_marker *m, ductile_addr span) {
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     bool noted = note_done_locked(a, span, m);
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     if (noted) {
         dvmm_marker_drop(&a->markers, m);
     }
@@ -398,9 +398,9 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most) {
     questions q;
     bool is_more = !dpool_waits_are_none(a);
     if (most == UINT32_MAX) {
-        dti_lock_take(&a->hot);
+        dti_lock_take(&a->index_lock);
         a->waits.polled_to = 0;
-        dti_lock_open(&a->hot);
+        dti_lock_open(&a->index_lock);
     }
     for (uint32_t n = 0; n < most && is_more; n += QUERIES_PER_HOLD) {
         is_more = ask_some(a, &q);
@@ -424,7 +424,7 @@ void dpool_wait_forget_done_locked(ductile_allocator *a, ductile_addr from, duct
 /* Holds the first marker of a span with one due; NULL for none. */
 static dvmm_marker *hold_first_due(ductile_allocator *a, ductile_addr *from, ductile_addr to) {
     dvmm_marker *m = NULL;
-    dti_lock_take(&a->hot);
+    dti_lock_take(&a->index_lock);
     const dpool_use *use = dpool_wait_find_due_locked(a, *from, to);
     if (use != NULL) {
         *from = use->addr;
@@ -434,7 +434,7 @@ static dvmm_marker *hold_first_due(ductile_allocator *a, ductile_addr *from, duc
         m = use->marker;
         dvmm_marker_hold(m);
     }
-    dti_lock_open(&a->hot);
+    dti_lock_open(&a->index_lock);
     return m;
 }
 

@@ -17,7 +17,7 @@
  *     done      the host has seen all its work completed: no wait is needed, and the memory may
  *               leave its stream; the span stays, so that the choice among equals stays the same
  *
- * Guarded by the hot lock, except where a function says otherwise. No call allocates memory.
+ * Guarded by the index lock, except where a function says otherwise. No call allocates memory.
  */
 #ifndef DUCTILE_POOL_STREAMS_WAIT_MAP_H
 #define DUCTILE_POOL_STREAMS_WAIT_MAP_H
@@ -63,20 +63,20 @@ dpool_block *dpool_wait_prefer_locked(const ductile_allocator *a, const dpool_fr
 
 /*
  * The block's own stream waits for all spans in it, which then are gone (U9). Pre: inside a call
- * that names the stream; b is LIVE or BUSY and nobody else's; no lock HOT. On failure some may be
- * left: ERR_CAPTURING when the stream cannot wait now, or must not.
+ * that names the stream; b is LIVE or BUSY and nobody else's; index lock not held. On failure some
+ * may be left: ERR_CAPTURING when the stream cannot wait now, or must not.
  */
 ductile_status dpool_wait_settle(ductile_allocator *a, dpool_block *b);
 
 /* The same for a block that was just taken for a request. It is FREE again and NULL is returned
- * when its stream cannot wait. No lock held but perhaps the slow one. */
+ * when its stream cannot wait. No lock held but perhaps the grow lock. */
 dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b);
 
 /* The smallest block of the arena that needs no wait, LIVE, for a stream that cannot wait. */
 dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                             uint64_t requested);
 
-/* Asks for up to `most` markers whether they are done, going round. No lock HOT. */
+/* Asks for up to `most` markers whether they are done, going round. Index lock not held. */
 void dpool_wait_poll(ductile_allocator *a, uint32_t most);
 
 /* Drops the spans in [from, to), all of them done, where memory leaves its address. */

@@ -74,7 +74,7 @@ static int stay_inside(void *user, const ductile_block_info *block) {
     return 1;
 }
 
-/* A walk's callback runs with the hot lock held. */
+/* A walk's callback runs with the index lock held. */
 static void *hold_hot_lock(void *user) {
     ductile_status *status = user;
     *status = ductile_walk(f.allocator, stay_inside, NULL);

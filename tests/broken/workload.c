@@ -137,7 +137,7 @@ static void end_graph(play *p) {
 /*
  * What another thread may do while one is between two calls of the driver. Calls between files of
  * the allocator come through here: after a marker was recorded, and after a wait of the host.
- * The interrupted thread may hold the slow lock, so only what never takes it is done: a use and a
+ * The interrupted thread may hold the grow lock, so only what never takes it is done: a use and a
  * free, and an allocation that the freed block serves.
  */
 static bool is_in_no_pool(const play *p, const block *b) {
@@ -162,7 +162,7 @@ static block *plain_block_of(play *p, ductile_stream stream) {
 /* stream: whose memory; NULL: anybody's. */
 static void interrupt(play *p, ductile_stream stream) {
     if (DUCTILE_CHECK >= 3 || p->is_interrupting || p->n_blocks == 0 || !rng_percent(&p->r, 50)) {
-        return; /* where every call checks the whole heap, every call takes the slow lock */
+        return; /* where every call checks the whole heap, every call takes the grow lock */
     }
     p->is_interrupting = true;
     block *b;

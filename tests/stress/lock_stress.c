@@ -126,7 +126,7 @@ int main(int argc, char **argv) {
         command_refuse("too few or too many threads");
     }
     static ground g;
-    dti_lock_init(&g.lock, DTI_RANK_HOT);
+    dti_lock_init(&g.lock, DTI_RANK_INDEX);
     run_lives(&g, threads, seed, seconds);
     return judge(&g, seed);
 }

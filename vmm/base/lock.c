@@ -148,7 +148,7 @@ static dti_lock_holder *holder_of(uintptr_t thread) {
 /* `taken` is ours, and nobody has a bias. */
 void dti_lock_consider_bias(dti_lock *lock) {
     lock->n_in_row = 0;
-    bool may_bias = lock->rank == DTI_RANK_HOT &&
+    bool may_bias = lock->rank == DTI_RANK_INDEX &&
                     !atomic_load_explicit(&dti_lock_needs_fence, memory_order_relaxed);
     dti_lock_holder *holder = may_bias ? holder_of(lock->latest) : NULL;
     if (holder != NULL) {

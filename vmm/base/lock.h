@@ -14,7 +14,7 @@
  * is. Another thread takes the lock from the others as ever, then takes the bias away, passes the
  * barrier, and waits until the thread is not inside: either that one sees that its bias is gone, or
  * this one sees that it is inside. The lock becomes biased to a thread that has taken it often
- * without another between. Only locks of rank HOT do; a thread that is inside one takes a second
+ * without another between. Only locks of rank INDEX do; a thread that is inside one takes a second
  * one (of another allocator, in a walk) as if it had no bias.
  *
  * Ranks say in which order locks may be taken: a thread takes only a higher rank than it holds.
@@ -33,8 +33,8 @@
 #include <stdint.h>
 
 typedef enum dti_lock_rank {
-    DTI_RANK_SLOW = 1,   /* growth, healing and return, one at a time            */
-    DTI_RANK_HOT = 2,    /* blocks and indexes; no driver call while it is held  */
+    DTI_RANK_GROW = 1,   /* growth, healing and return, one at a time            */
+    DTI_RANK_INDEX = 2,  /* blocks and indexes; no driver call while it is held  */
     DTI_RANK_DRIVER = 3, /* state of a driver backend                            */
     DTI_RANK_LEAF = 4    /* small lists that call nothing                        */
 } dti_lock_rank;
@@ -221,7 +221,7 @@ static inline bool dti_lock_is_open(const dti_lock *lock) {
 /* For the first line of a function whose name ends in _locked. */
 #define DTI_ASSERT_HELD(lock) DTI_CHECK("L2", dti_lock_is_held(lock))
 
-/* No driver call is made while the hot lock is held (invariant L3). */
-#define DTI_ASSERT_MAY_CALL_DRIVER() DTI_CHECK("L3", (dti_held_ranks & (1u << DTI_RANK_HOT)) == 0)
+/* No driver call is made while the index lock is held (invariant L3). */
+#define DTI_ASSERT_MAY_CALL_DRIVER() DTI_CHECK("L3", (dti_held_ranks & (1u << DTI_RANK_INDEX)) == 0)
 
 #endif

@@ -9,7 +9,7 @@
  *  - Wrappers return a ductile_status; table entries return the driver's own code (CUresult), so
  *    that both backends can be compared code by code. dvmm_status_of is the one translation.
  *  - No call needs or changes the caller's current device or context.
- *  - Calls are safe from any thread; no lock of rank HOT may be held (invariant L3).
+ *  - Calls are safe from any thread; no lock of rank INDEX may be held (invariant L3).
  *  - On failure outputs are zero and, unless said otherwise, nothing has changed.
  *  - Memory calls are ordered by the host alone: a stream wait never makes an unmap safe.
  *    `Pre:` lines say what the caller must have proven.

@@ -298,7 +298,7 @@ Test(pause, leaves_a_capture_whole) {
 
 /* ---- Beside others ------------------------------------------------------------------------- */
 
-/* Whoever takes the slow lock calls this first. The linker sends calls of X to __wrap_X. */
+/* Whoever takes the grow lock calls this first. The linker sends calls of X to __wrap_X. */
 dvmm_capture_mode __real_dvmm_capture_relax(dvmm_driver *d);
 dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d);
 
@@ -311,7 +311,7 @@ dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d) {
     return __real_dvmm_capture_relax(d);
 }
 
-/* Other threads' slow requests get through between two holds of the slow lock. */
+/* Other threads' slow requests get through between two holds of the grow lock. */
 Test(pause, a_large_pool_is_unmapped_in_parts) {
     fixture_setup setup = {.capacity_bytes = 8 * GIB};
     assert_fine(fixture_open(&f, &setup));

@@ -298,14 +298,14 @@ typedef struct slow_poll {
 
 static void *poll_slowly(void *arg) {
     slow_poll *p = arg;
-    dvmm_capture_mode mode = dpool_slow_enter(f.allocator);
+    dvmm_capture_mode mode = dpool_grow_lock(f.allocator);
     uint64_t context_epoch;
     dpool_pending_list waiting = dpool_pending_take(f.allocator, p->arena, &context_epoch);
     (void)pthread_barrier_wait(&p->has_taken);
     const struct timespec moment = {.tv_nsec = 50000000};
     (void)nanosleep(&moment, NULL);
     dpool_pending_put_back(f.allocator, p->arena, waiting);
-    dpool_slow_leave(f.allocator, mode);
+    dpool_grow_unlock(f.allocator, mode);
     return NULL;
 }
 

@@ -10,7 +10,7 @@
 static dti_lock lock;
 
 static void set_up(void) {
-    dti_lock_init(&lock, DTI_RANK_HOT);
+    dti_lock_init(&lock, DTI_RANK_INDEX);
 }
 
 TestSuite(lock, .init = set_up);
@@ -120,7 +120,7 @@ Test(lock, threads_that_come_and_go_do_not_use_up_the_places) {
     for (int i = 0; i < 1000; i++) {
         run_thread(become_the_one);
         cr_assert(is_biased(), "the thread number %d", i);
-        dti_lock_init(&lock, DTI_RANK_HOT);
+        dti_lock_init(&lock, DTI_RANK_INDEX);
     }
 }
 
@@ -171,7 +171,7 @@ Test(lock, others_wait_after_the_biased_thread_took_and_opened_another_lock_insi
     need_a_barrier();
     (void)dti_set_fail_handler(ignore);
     dti_lock second;
-    dti_lock_init(&second, DTI_RANK_HOT);
+    dti_lock_init(&second, DTI_RANK_INDEX);
     take_times(&second, (uint64_t)second.n_for_bias + 2);
     take_until_biased();
     dti_lock_take(&lock);

@@ -405,11 +405,11 @@ Test(driver, spans_that_are_no_granules_fail_a_check) {
 #if DUCTILE_CHECK >= 2
 Test(driver, a_call_under_the_hot_lock_fails_a_check) {
     (void)dti_set_fail_handler(count_failure);
-    dti_lock hot;
-    dti_lock_init(&hot, DTI_RANK_HOT);
-    dti_lock_take(&hot);
+    dti_lock index_lock;
+    dti_lock_init(&index_lock, DTI_RANK_INDEX);
+    dti_lock_take(&index_lock);
     assert_ok(ask_event(DVMM_SUCCESS));
-    dti_lock_open(&hot);
+    dti_lock_open(&index_lock);
     assert_u64(n_failures, 1);
 }
 #endif
