@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static int noted_argc;
-static char **noted_argv;
-
 void bench_complain(const char *format, ...) {
     char line[2048];
     va_list arguments;
@@ -69,17 +66,4 @@ bool bench_parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *o
     }
     *out = value;
     return true;
-}
-
-void bench_note_arguments(int argc, char **argv) {
-    noted_argc = argc;
-    noted_argv = argv;
-}
-
-int bench_argc(void) {
-    return noted_argc;
-}
-
-char *const *bench_argv(void) {
-    return noted_argv;
 }

@@ -24,10 +24,4 @@ bool bench_parse_bytes(const char *text, uint64_t *out);
 /* Digits alone, between min and max. */
 bool bench_parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 
-/* Remembers the command line as the user wrote it, for the provenance of results. The arguments
- * must outlive the program's use of bench_argc and bench_argv: main's do. */
-void bench_note_arguments(int argc, char **argv);
-int bench_argc(void);
-char *const *bench_argv(void);
-
 #endif

@@ -2,8 +2,9 @@
 #include "bench/cli/command_line.h"
 
 #include "bench/cli/cli.h"
-#include "bench/cli/settings.h"
+#include "bench/contenders/settings.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,9 +74,32 @@ static void choose_all_contenders(bench_options *o) {
 
 /* ---- Shared options ------------------------------------------------------------------------ */
 
+/* "cuda" or "cuda:N". */
+static bool parse_cuda(const char *value, int *ordinal) {
+    size_t length = strlen("cuda");
+    uint64_t number = 0;
+    if (strncmp(value, "cuda", length) != 0 ||
+        (value[length] != '\0' &&
+         (value[length] != ':' || !bench_parse_count(value + length + 1, 0, INT_MAX, &number)))) {
+        return false;
+    }
+    *ordinal = (int)number;
+    return true;
+}
+
 static bool parse_device(bench_parser *p, const char *value) {
-    return bench_device_parse(value, &p->shared->device, &p->shared->ordinal) ||
-           bench_refuse(p, "--device is auto, virtual, cuda or cuda:N, not '%s'", value);
+    bench_options *o = p->shared;
+    o->ordinal = 0;
+    if (strcmp(value, "auto") == 0) {
+        o->device = BENCH_DEVICE_AUTO;
+    } else if (strcmp(value, "virtual") == 0) {
+        o->device = BENCH_DEVICE_VIRTUAL;
+    } else if (parse_cuda(value, &o->ordinal)) {
+        o->device = BENCH_DEVICE_CUDA;
+    } else {
+        return bench_refuse(p, "--device is auto, virtual, cuda or cuda:N, not '%s'", value);
+    }
+    return true;
 }
 
 static bool parse_capacity(bench_parser *p, const char *value) {

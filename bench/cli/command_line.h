@@ -6,7 +6,7 @@
 #ifndef DUCTILE_BENCH_CLI_COMMAND_LINE_H
 #define DUCTILE_BENCH_CLI_COMMAND_LINE_H
 
-#include "bench/cli/device.h"
+#include "bench/base/device.h"
 #include "bench/contenders/contender.h"
 
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ductile-bench: picks the subcommand. */
+#include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/commands.h"
 
@@ -81,6 +82,6 @@ static int finish_output(int status) {
 }
 
 int main(int argc, char **argv) {
-    bench_note_arguments(argc, argv);
+    provenance_set_command(argc, argv);
     return finish_output(dispatch(argc, argv));
 }

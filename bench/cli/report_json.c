@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/cli/provenance.h"
+#include "bench/base/provenance.h"
 #include "bench/cli/report.h"
 
 #include <inttypes.h>

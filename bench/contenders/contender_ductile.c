@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* This library, through its public headers only. */
-#include "bench/cli/settings.h"
 #include "bench/contenders/contender.h"
+#include "bench/contenders/settings.h"
 
 #include <stdio.h>
 

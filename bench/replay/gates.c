@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/gates.h"
 
-#include "bench/replay/stopwatch.h"
+#include "bench/base/stopwatch.h"
 
 #include <ductile_virtual.h>
 

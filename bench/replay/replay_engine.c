@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/replay_engine.h"
 
-#include "bench/cli/progress_line.h"
+#include "bench/base/progress_line.h"
+#include "bench/base/stopwatch.h"
 #include "bench/replay/gates.h"
 #include "bench/replay/stage.h"
-#include "bench/replay/stopwatch.h"
 
 #include <ductile_virtual.h>
 

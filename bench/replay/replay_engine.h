@@ -8,7 +8,7 @@
 #ifndef DUCTILE_BENCH_REPLAY_REPLAY_ENGINE_H
 #define DUCTILE_BENCH_REPLAY_REPLAY_ENGINE_H
 
-#include "bench/cli/device.h"
+#include "bench/base/device.h"
 #include "bench/contenders/contender.h"
 #include "bench/replay/stage.h"
 #include "bench/trace/trace.h"

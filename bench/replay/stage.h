@@ -9,7 +9,7 @@
 #ifndef DUCTILE_BENCH_REPLAY_STAGE_H
 #define DUCTILE_BENCH_REPLAY_STAGE_H
 
-#include "bench/cli/device.h"
+#include "bench/base/device.h"
 #include "bench/contenders/contender.h"
 
 #include <ductile_virtual.h>

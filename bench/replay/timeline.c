@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/timeline.h"
 
-#include "bench/cli/provenance.h"
+#include "bench/base/provenance.h"
 
 #include <errno.h>
 #include <inttypes.h>

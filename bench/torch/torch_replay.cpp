@@ -22,7 +22,7 @@
 #include <ductile.h>
 
 extern "C" {
-#include "bench/replay/stopwatch.h"
+#include "bench/base/stopwatch.h"
 #include "bench/trace/trace.h"
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/churn_measure.h"
 
-#include "bench/replay/stopwatch.h"
+#include "bench/base/stopwatch.h"
 #include "vmm/base/align.h"
 
 #include <math.h>

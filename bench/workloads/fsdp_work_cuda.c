@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work on a real device: see fsdp_work.h. */
-#include "bench/replay/stopwatch.h"
+#include "bench/base/stopwatch.h"
 #include "bench/workloads/fsdp_work_parts.h"
 
 #include "vmm/base/align.h"

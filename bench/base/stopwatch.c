@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/replay/stopwatch.h"
+#include "bench/base/stopwatch.h"
 
 #include <stdbool.h>
 

@@ -3,10 +3,10 @@
  * ductile-bench varybatch: how much memory does a transformer's training loop hold under each
  * allocator when batch and sequence length change at every step?
  */
+#include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
-#include "bench/cli/provenance.h"
 #include "bench/cli/report.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"

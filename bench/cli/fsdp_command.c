@@ -3,10 +3,10 @@
  * ductile-bench fsdp: what does an allocator hold when the host runs ahead of two streams that use
  * each other's memory, and do the streams still overlap?
  */
+#include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
-#include "bench/cli/provenance.h"
 #include "bench/replay/timeline.h"
 #include "bench/trace/output.h"
 #include "bench/workloads/fsdp_run.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One line on standard error that is written over and over; nothing unless that is a terminal. */
-#ifndef DUCTILE_BENCH_CLI_PROGRESS_LINE_H
-#define DUCTILE_BENCH_CLI_PROGRESS_LINE_H
+#ifndef DUCTILE_BENCH_BASE_PROGRESS_LINE_H
+#define DUCTILE_BENCH_BASE_PROGRESS_LINE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which device a bench runs on. */
-#ifndef DUCTILE_BENCH_CLI_DEVICE_H
-#define DUCTILE_BENCH_CLI_DEVICE_H
+#ifndef DUCTILE_BENCH_BASE_DEVICE_H
+#define DUCTILE_BENCH_BASE_DEVICE_H
 
 #include "vmm/driver/driver.h"
 
@@ -19,9 +19,6 @@ typedef struct bench_device {
     bool is_virtual;
     dvmm_caps caps;
 } bench_device;
-
-/* "auto", "virtual", "cuda" or "cuda:N". False: none of these. */
-bool bench_device_parse(const char *text, bench_device_kind *kind, int *ordinal);
 
 /* False: there is no such device; reason holds one sentence. */
 bool bench_device_find(bench_device_kind kind, int ordinal, bench_device *out, char *reason,

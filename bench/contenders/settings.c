@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/cli/settings.h"
+#include "bench/contenders/settings.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of `ductile-bench replay`. */
-#ifndef DUCTILE_BENCH_REPLAY_REPLAY_OPTIONS_H
-#define DUCTILE_BENCH_REPLAY_REPLAY_OPTIONS_H
+#ifndef DUCTILE_BENCH_CLI_REPLAY_OPTIONS_H
+#define DUCTILE_BENCH_CLI_REPLAY_OPTIONS_H
 
 #include "bench/cli/command_line.h"
 #include "bench/replay/stage.h"

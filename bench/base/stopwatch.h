@@ -3,8 +3,8 @@
  * A clock that can be paused often: reading the clock takes about as long as what is measured, so
  * the readings' own time is counted and taken off.
  */
-#ifndef DUCTILE_BENCH_REPLAY_STOPWATCH_H
-#define DUCTILE_BENCH_REPLAY_STOPWATCH_H
+#ifndef DUCTILE_BENCH_BASE_STOPWATCH_H
+#define DUCTILE_BENCH_BASE_STOPWATCH_H
 
 #include <stdint.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of the replay: what it means, and that what cannot be meant is refused. */
 #include "bench/cli/cli.h"
-#include "bench/replay/replay_options.h"
+#include "bench/cli/replay_options.h"
 #include "bench/trace/trace.h"
 
 #include <criterion/criterion.h>

@@ -5,13 +5,13 @@
  * Everything that can be wrong with the command line or with a file is found before the first
  * replay starts and before anything is written.
  */
+#include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/commands.h"
-#include "bench/cli/provenance.h"
+#include "bench/cli/replay_options.h"
 #include "bench/cli/report.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
-#include "bench/replay/replay_options.h"
 #include "bench/replay/timeline.h"
 #include "vmm/base/align.h"
 

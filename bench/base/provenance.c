@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/cli/provenance.h"
-
-#include "bench/cli/cli.h"
+#include "bench/base/provenance.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +14,12 @@
 #define DUCTILE_COMMIT "unknown"
 #endif
 
-const char *provenance_commit(void) {
-    return DUCTILE_COMMIT;
+static int command_argc;
+static char **command_argv;
+
+void provenance_set_command(int argc, char **argv) {
+    command_argc = argc;
+    command_argv = argv;
 }
 
 /* ---- Text ---------------------------------------------------------------------------------- */
@@ -47,15 +49,15 @@ static void print_word(FILE *out, const char *word) {
 
 static void print_command(FILE *out) {
     (void)fputs("ductile-bench", out);
-    for (int i = 1; i < bench_argc(); i++) {
+    for (int i = 1; i < command_argc; i++) {
         (void)putc(' ', out);
-        print_word(out, bench_argv()[i]);
+        print_word(out, command_argv[i]);
     }
 }
 
 void provenance_print_heading(FILE *out, const bench_device *device) {
     const char *conf = getenv("DUCTILE_CONF");
-    (void)fprintf(out, "Ductile %s, commit %s\n", ductile_version(), provenance_commit());
+    (void)fprintf(out, "Ductile %s, commit %s\n", ductile_version(), DUCTILE_COMMIT);
     (void)fprintf(out, "device   %s, driver %s\n", device->caps.name, device->caps.driver_version);
     (void)fputs("command  ", out);
     print_command(out);
@@ -136,7 +138,7 @@ void provenance_print_json(FILE *out, const bench_device *device) {
     print_member(out, "device", device->caps.name);
     print_member(out, "driver", device->caps.driver_version);
     print_member(out, "version", ductile_version());
-    print_member(out, "commit", provenance_commit());
+    print_member(out, "commit", DUCTILE_COMMIT);
     print_command_member(out);
     if (conf != NULL && conf[0] != '\0') {
         print_member(out, "conf", conf);

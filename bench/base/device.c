@@ -1,28 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/cli/device.h"
+#include "bench/base/device.h"
 
-#include "bench/cli/cli.h"
-
-#include <limits.h>
 #include <stdio.h>
-#include <string.h>
-
-bool bench_device_parse(const char *text, bench_device_kind *kind, int *ordinal) {
-    uint64_t number = 0;
-    if (strcmp(text, "auto") == 0) {
-        *kind = BENCH_DEVICE_AUTO;
-    } else if (strcmp(text, "virtual") == 0) {
-        *kind = BENCH_DEVICE_VIRTUAL;
-    } else if (strcmp(text, "cuda") == 0 ||
-               (strncmp(text, "cuda:", strlen("cuda:")) == 0 &&
-                bench_parse_count(text + strlen("cuda:"), 0, INT_MAX, &number))) {
-        *kind = BENCH_DEVICE_CUDA;
-    } else {
-        return false;
-    }
-    *ordinal = (int)number;
-    return true;
-}
 
 static void describe(dvmm_driver *driver, bench_device *out) {
     out->caps = *dvmm_get_caps(driver);

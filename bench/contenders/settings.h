@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --set key=value: options of Ductile, by the names that DUCTILE_CONF knows. */
-#ifndef DUCTILE_BENCH_CLI_SETTINGS_H
-#define DUCTILE_BENCH_CLI_SETTINGS_H
+#ifndef DUCTILE_BENCH_CONTENDERS_SETTINGS_H
+#define DUCTILE_BENCH_CONTENDERS_SETTINGS_H
 
 #include <ductile.h>
 

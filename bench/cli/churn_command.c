@@ -3,10 +3,10 @@
  * ductile-bench churn: what does one allocation or free cost the host, from a hundred live blocks
  * to a million? And, with --watch, does anything grow over a long run?
  */
+#include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
-#include "bench/cli/provenance.h"
 #include "bench/workloads/churn_measure.h"
 
 #include <inttypes.h>

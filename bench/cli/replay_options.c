@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/replay/replay_options.h"
+#include "bench/cli/replay_options.h"
 
 #include "bench/cli/cli.h"
 #include "bench/trace/trace.h"

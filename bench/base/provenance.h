@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a result comes from: machine, driver, version, commit, command line. */
-#ifndef DUCTILE_BENCH_CLI_PROVENANCE_H
-#define DUCTILE_BENCH_CLI_PROVENANCE_H
+#ifndef DUCTILE_BENCH_BASE_PROVENANCE_H
+#define DUCTILE_BENCH_BASE_PROVENANCE_H
 
-#include "bench/cli/device.h"
+#include "bench/base/device.h"
 
 #include <stdio.h>
 
-const char *provenance_commit(void);
+/* Remembers the command line as the user wrote it. Pre: argv lives as long as the program. */
+void provenance_set_command(int argc, char **argv);
 
 /* A few lines above a table. */
 void provenance_print_heading(FILE *out, const bench_device *device);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/cli/progress_line.h"
+#include "bench/base/progress_line.h"
 
-#include "bench/replay/stopwatch.h"
+#include "bench/base/stopwatch.h"
 
 #include <stdio.h>
 #include <unistd.h>
