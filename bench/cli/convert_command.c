@@ -6,12 +6,11 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
-#include "bench/trace/output.h"
-#include "bench/trace/trace_build.h"
+#include "bench/trace/trace_read.h"
+#include "bench/trace/trace_write.h"
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 typedef struct convert_options {
     const char *paths[2]; /* from, to */
@@ -75,14 +74,8 @@ static bool read_in(const convert_options *o, trace_builder *b) {
 }
 
 static bool write_out(const convert_options *o, const trace_builder *b) {
-    char reason[256] = "the host has no memory left";
-    char *text = NULL;
-    size_t size = 0;
-    FILE *memory = open_memstream(&text, &size);
-    bool ok = memory != NULL && trace_write(b, memory);
-    ok = memory != NULL && fclose(memory) == 0 && ok;
-    ok = ok && output_write(o->paths[1], text, size, reason, sizeof reason);
-    free(text);
+    char reason[256];
+    bool ok = trace_save(b, "", o->paths[1], reason, sizeof reason);
     if (!ok) {
         bench_complain("%s: %s", o->paths[1], reason);
     }

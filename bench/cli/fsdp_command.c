@@ -8,8 +8,10 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
 #include "bench/replay/timeline.h"
-#include "bench/trace/output.h"
+#include "bench/trace/trace_finish.h"
+#include "bench/trace/trace_write.h"
 #include "bench/workloads/fsdp_run.h"
+#include "bench/workloads/fsdp_trace.h"
 
 #include "vmm/base/align.h"
 
@@ -40,7 +42,7 @@ typedef struct fsdp_command {
     fsdp_command_options own;
     bench_device device;
     fsdp_program program;
-    trace trace;
+    trace *trace; /* of its allocations */
     variant variants[MAX_VARIANTS];
     size_t n_variants;
     uint64_t alone_ns[FSDP_N_STREAMS]; /* steady_ns while the other's work takes no time */
@@ -219,7 +221,7 @@ static double overlap(const fsdp_command *c, const fsdp_result *result) {
 
 static double efficiency(const fsdp_command *c, const fsdp_result *result) {
     uint64_t reserved = result->stats.reserved_peak_bytes;
-    return reserved > 0 ? (double)c->trace.live_peak_bytes / (double)reserved : 0;
+    return reserved > 0 ? (double)c->trace->live_peak_bytes / (double)reserved : 0;
 }
 
 static void begin_table(const fsdp_command *c) {
@@ -227,7 +229,7 @@ static void begin_table(const fsdp_command *c) {
     printf("\nfsdp: %" PRIu64 " events, %" PRIu64
            " steps, live peak %.1f MiB\nbehind the first step, compute "
            "alone takes %.1f ms, communication alone %.1f ms\n",
-           c->trace.n_file_events, c->trace.n_steps, mib(c->trace.live_peak_bytes),
+           c->trace->n_file_events, c->trace->n_steps, mib(c->trace->live_peak_bytes),
            (double)c->alone_ns[FSDP_COMPUTE] / 1e6, (double)c->alone_ns[FSDP_COMMUNICATION] / 1e6);
     printf("  %-15s %3s %12s %10s %10s %9s %7s %10s %11s %9s\n", "contender", "run", "reserved MiB",
            "efficiency", "elapsed ms", "steady ms", "overlap", "host waits", "event waits",
@@ -284,7 +286,7 @@ static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
     }
     print_model(&c->own.model);
     printf("\"events\":%" PRIu64 ",\"live_peak_bytes\":%" PRIu64 ",\"completed\":%s",
-           c->trace.n_file_events, c->trace.live_peak_bytes,
+           c->trace->n_file_events, c->trace->live_peak_bytes,
            r->outcome == REPLAY_COMPLETED ? "true" : "false");
     if (r->outcome == REPLAY_ABSENT || r->outcome == REPLAY_FAILED) {
         printf(",\"reason\":");
@@ -326,7 +328,7 @@ static void take_sample(void *user, uint64_t event, uint64_t live_bytes,
                         const contender_stats *stats) {
     fsdp_command *c = user;
     timeline_add(&c->timeline, "fsdp", c->sampled->label, event, live_bytes,
-                 c->trace.live_peak_bytes, stats);
+                 c->trace->live_peak_bytes, stats);
 }
 
 static fsdp_run_spec make_spec(const fsdp_command *c, const variant *v, uint64_t seed) {
@@ -404,46 +406,35 @@ static int find_device_and_run(fsdp_command *c) {
 
 /* ---- The trace ----------------------------------------------------------------------------- */
 
-static void write_heading(FILE *file, const fsdp_options *o) {
-    (void)fprintf(file,
-                  "# ductile-bench fsdp --layers %" PRIu64 " --hidden %" PRIu64 " --ranks %" PRIu64
-                  " --tokens %" PRIu64 ":%" PRIu64 " --prefetch %" PRIu64 " --hold %" PRIu64
-                  " --steps %" PRIu64 " --seed %" PRIu64 "\n"
-                  "# stream 0 computes, stream 1 communicates\n",
-                  o->layers, o->hidden, o->ranks, o->tokens_min, o->tokens_max, o->prefetch,
-                  o->hold, o->steps, o->seed);
+static void print_heading(const fsdp_options *o, char *out, size_t size) {
+    (void)snprintf(out, size,
+                   "# ductile-bench fsdp --layers %" PRIu64 " --hidden %" PRIu64 " --ranks %" PRIu64
+                   " --tokens %" PRIu64 ":%" PRIu64 " --prefetch %" PRIu64 " --hold %" PRIu64
+                   " --steps %" PRIu64 " --seed %" PRIu64 "\n"
+                   "# stream 0 computes, stream 1 communicates\n",
+                   o->layers, o->hidden, o->ranks, o->tokens_min, o->tokens_max, o->prefetch,
+                   o->hold, o->steps, o->seed);
 }
 
-static const char *make_text(fsdp_command *c, char **text, size_t *size) {
-    FILE *memory = open_memstream(text, size);
-    if (memory == NULL) {
-        return "the host has no memory left";
-    }
-    write_heading(memory, &c->own.model);
-    const char *reason = fsdp_make_trace(&c->program, memory, &c->trace);
-    return fclose(memory) == 0 ? reason : "the host has no memory left";
-}
-
-static int write_trace(fsdp_command *c) {
-    char why[256] = "";
-    char *text = NULL;
-    size_t size = 0;
-    const char *reason = make_text(c, &text, &size);
-    if (reason == NULL && !output_write(c->own.trace_file, text, size, why, sizeof why)) {
-        reason = why;
-    }
-    if (reason != NULL) {
+static int write_trace(const fsdp_command *c, trace_builder *b) {
+    char heading[512];
+    char reason[256];
+    print_heading(&c->own.model, heading, sizeof heading);
+    bool ok = trace_save(b, heading, c->own.trace_file, reason, sizeof reason);
+    trace_build_drop(b);
+    if (!ok) {
         bench_complain("fsdp: %s: %s", c->own.trace_file, reason);
     }
-    free(text);
-    return reason == NULL ? BENCH_DONE : BENCH_FAILED;
+    return ok ? BENCH_DONE : BENCH_FAILED;
 }
 
 static int write_or_run(fsdp_command *c) {
-    if (c->own.trace_file != NULL) {
-        return write_trace(c);
+    trace_builder b;
+    const char *reason = fsdp_generate(&c->program, &b);
+    if (reason == NULL && c->own.trace_file != NULL) {
+        return write_trace(c, &b);
     }
-    const char *reason = fsdp_make_trace(&c->program, NULL, &c->trace);
+    c->trace = reason == NULL ? trace_make(&b, "fsdp", &reason) : NULL;
     if (reason != NULL) {
         bench_complain("fsdp: %s", reason);
         return BENCH_FAILED;
@@ -458,7 +449,7 @@ static int build_and_go(fsdp_command *c) {
     }
     int status = write_or_run(c);
     fsdp_drop(&c->program);
-    trace_drop_events(&c->trace);
+    trace_free(c->trace);
     return status;
 }
 

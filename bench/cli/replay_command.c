@@ -13,6 +13,8 @@
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
 #include "bench/replay/timeline.h"
+#include "bench/trace/trace_read.h"
+
 #include "vmm/base/align.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "bench/cli/replay_options.h"
 
 #include "bench/cli/cli.h"
-#include "bench/trace/trace.h"
+#include "bench/trace/trace_read.h"
 
 #include <limits.h>
 #include <stdio.h>

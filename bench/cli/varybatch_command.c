@@ -10,11 +10,11 @@
 #include "bench/cli/report.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
+#include "bench/trace/trace_finish.h"
+#include "bench/trace/trace_write.h"
 #include "bench/workloads/vary_model.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct varybatch_options {
@@ -186,9 +186,9 @@ static const varybatch_options defaults = {
 
 /* ---- The trace ----------------------------------------------------------------------------- */
 
-static void write_heading(FILE *file, const vary_options *o) {
-    (void)fprintf(
-        file,
+static void print_heading(const vary_options *o, char *out, size_t size) {
+    (void)snprintf(
+        out, size,
         "# ductile-bench varybatch: %" PRIu64 " layers, hidden %" PRIu64 ", %" PRIu64
         " heads, vocabulary %" PRIu64 ",\n# batch %" PRIu64 ":%" PRIu64 ", sequence %" PRIu64
         ":%" PRIu64 ", %" PRIu64 " steps, seed %" PRIu64 ", recompute %s, %s, %s\n",
@@ -197,28 +197,29 @@ static void write_heading(FILE *file, const vary_options *o) {
         o->optimizer == VARY_ADAMW ? "adamw" : "sgd", o->element_bytes == 2 ? "bf16" : "fp32");
 }
 
-static const char *build_and_write(varybatch_command *c) {
-    FILE *file = fopen(c->own.trace_file, "w");
-    if (file == NULL) {
-        return strerror(errno);
+static bool write_trace(const varybatch_command *c, const trace_builder *b) {
+    char heading[512];
+    char reason[256];
+    print_heading(&c->own.model, heading, sizeof heading);
+    bool ok = trace_save(b, heading, c->own.trace_file, reason, sizeof reason);
+    if (!ok) {
+        bench_complain("varybatch: %s: %s", c->own.trace_file, reason);
     }
-    write_heading(file, &c->own.model);
-    const char *failure = vary_build(&c->own.model, file, c->trace);
-    return fclose(file) == 0 || failure != NULL ? failure : strerror(errno);
+    return ok;
 }
 
 static bool build_trace(varybatch_command *c) {
-    const char *file = c->own.trace_file;
-    const char *failure = "the host has no memory left";
-    c->trace = calloc(1, sizeof *c->trace);
-    if (c->trace != NULL) {
-        failure = file != NULL ? build_and_write(c) : vary_build(&c->own.model, NULL, c->trace);
+    trace_builder b;
+    const char *reason = vary_generate(&c->own.model, &b);
+    if (reason == NULL && c->own.trace_file != NULL && !write_trace(c, &b)) {
+        trace_build_drop(&b);
+        return false;
     }
-    if (failure != NULL) {
-        bench_complain("varybatch: %s%s%s", file != NULL ? file : "", file != NULL ? ": " : "",
-                       failure);
+    c->trace = reason == NULL ? trace_make(&b, "varybatch", &reason) : NULL;
+    if (reason != NULL) {
+        bench_complain("varybatch: %s", reason);
     }
-    return failure == NULL;
+    return reason == NULL;
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@
 
 extern "C" {
 #include "bench/base/stopwatch.h"
-#include "bench/trace/trace.h"
+#include "bench/trace/trace_read.h"
 }
 
 #include <dlfcn.h>

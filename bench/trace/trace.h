@@ -4,11 +4,12 @@
  * reused slots and streams by dense indexes, everything worked out beforehand that the replay's
  * loop would otherwise have to work out while the clock runs.
  *
+ *   trace_read.c      reads a file, whatever it is
  *   trace_text.c      the text format of bench/traces/README.md, versions 1 and 2
  *   trace_snapshot.c  PyTorch snapshots
- *   trace_build.c     what both feed; checks that the events make sense
- *   trace_finish.c    prepares the array
- *   trace_write.c     the other way: writes what was fed as version 2
+ *   trace_build.c     what readers and generators feed; checks that the events make sense
+ *   trace_finish.c    makes the array
+ *   trace_write.c     writes what was fed as version 2
  */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_H
 #define DUCTILE_BENCH_TRACE_TRACE_H
@@ -92,12 +93,11 @@ typedef struct trace_error {
     char reason[256];
 } trace_error;
 
+/* Of a snapshot the GPU that has the most events. */
 enum { TRACE_BUSIEST_GPU = -1 };
 
-/* gpu: which of a snapshot's, or TRACE_BUSIEST_GPU; text traces have none. NULL on failure. */
-trace *trace_load(const char *path, int gpu, trace_error *error);
 void trace_free(trace *t);
-/* What a trace holds apart from itself and its names; for those that are not from trace_load. */
+/* Frees what a trace holds apart from itself and its names. */
 void trace_drop_events(trace *t);
 
 #endif

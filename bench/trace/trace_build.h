@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a reader makes a trace: one call per event, in order, then trace_build_finish. */
+/* How a reader makes a trace: one call per event, in order, then trace_finish
+ * of trace_finish.h. */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_BUILD_H
 #define DUCTILE_BENCH_TRACE_TRACE_BUILD_H
 
 #include "bench/trace/trace.h"
-
-#include <stdio.h>
 
 typedef enum build_state {
     BUILD_LIVE,
@@ -58,21 +57,9 @@ const char *trace_build_free_in_use(trace_builder *b, uint32_t block);
 const char *trace_build_complete(trace_builder *b, uint32_t block);
 const char *trace_build_step(trace_builder *b);
 
-/* Fills all of *out that comes from events. The builder is empty afterwards, on failure too. */
-const char *trace_build_finish(trace_builder *b, trace *out);
 void trace_build_drop(trace_builder *b);
 
-/* Gathers the events of a file. gpu as in trace_load. On failure *b is empty. */
-bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *error);
-
-/* Writes what was gathered as version 2. False: not all could be written. */
-bool trace_write(const trace_builder *b, FILE *out);
-
-/* The two readers. They take the whole content of a file. */
-bool trace_read_text(const char *text, size_t size, trace_builder *b, trace_error *error);
-bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *b,
-                         trace_error *error);
-
+/* Puts the reason in *error; returns false. */
 __attribute__((format(printf, 3, 4))) bool trace_refuse(trace_error *error, uint64_t line,
                                                         const char *format, ...);
 

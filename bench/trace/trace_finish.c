@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From gathered events to the array of the replay. */
-#include "bench/trace/trace_build.h"
+#include "bench/trace/trace_finish.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -303,7 +302,7 @@ static const char *finish(finisher *f) {
     return reason;
 }
 
-const char *trace_build_finish(trace_builder *b, trace *out) {
+const char *trace_finish(trace_builder *b, trace *out) {
     finisher *f = calloc(1, sizeof *f);
     const char *reason = f == NULL ? no_memory : NULL;
     if (reason == NULL) {
@@ -325,4 +324,41 @@ const char *trace_build_finish(trace_builder *b, trace *out) {
     free(f);
     trace_build_drop(b);
     return reason;
+}
+
+/* ---- Traces with a name -------------------------------------------------------------------- */
+
+static void cut_ending(char *name, const char *ending) {
+    size_t n = strlen(name);
+    size_t m = strlen(ending);
+    if (n > m && strcmp(name + n - m, ending) == 0) {
+        name[n - m] = '\0';
+    }
+}
+
+static bool name_trace(trace *t, const char *path) {
+    const char *slash = strrchr(path, '/');
+    t->path = strdup(path);
+    t->name = strdup(slash != NULL ? slash + 1 : path);
+    if (t->path == NULL || t->name == NULL) {
+        return false;
+    }
+    cut_ending(t->name, ".gz");
+    cut_ending(t->name, ".trace");
+    cut_ending(t->name, ".pickle");
+    return true;
+}
+
+trace *trace_make(trace_builder *b, const char *path, const char **reason) {
+    trace *t = calloc(1, sizeof *t);
+    *reason = no_memory;
+    if (t != NULL && name_trace(t, path)) {
+        *reason = trace_finish(b, t);
+    }
+    if (*reason == NULL) {
+        return t;
+    }
+    trace_build_drop(b);
+    trace_free(t);
+    return NULL;
 }

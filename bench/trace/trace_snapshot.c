@@ -13,9 +13,10 @@
  *
  * Two walks over the history: the first finds those blocks, the second feeds the builder.
  */
+#include "bench/trace/trace_snapshot.h"
+
 #include "bench/trace/id_map.h"
 #include "bench/trace/pickle.h"
-#include "bench/trace/trace_build.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

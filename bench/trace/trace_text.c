@@ -3,8 +3,9 @@
  * The text format: one event a line, fields separated by blanks. Nothing is guessed: a
  * line that is not exactly an event is an error that names the line.
  */
+#include "bench/trace/trace_text.h"
+
 #include "bench/trace/id_map.h"
-#include "bench/trace/trace_build.h"
 
 #include <stdio.h>
 #include <string.h>

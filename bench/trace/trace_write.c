@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Writes gathered events as text of version 2: the same blocks, numbered in order of appearance,
- * and every use by another stream named.
- */
-#include "bench/trace/trace_build.h"
+#include "bench/trace/trace_write.h"
+
+#include "bench/trace/output.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 /* A builder that knows no uses means the next stream by number wherever there is a completion. */
 typedef struct writer {
@@ -96,4 +95,17 @@ bool trace_write(const trace_builder *b, FILE *out) {
     }
     write_open_ends(&w);
     return ferror(out) == 0;
+}
+
+bool trace_save(const trace_builder *b, const char *heading, const char *path, char *reason,
+                size_t reason_size) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *memory = open_memstream(&text, &size);
+    bool ok = memory != NULL && fputs(heading, memory) >= 0 && trace_write(b, memory);
+    ok = memory != NULL && fclose(memory) == 0 && ok;
+    (void)snprintf(reason, reason_size, "the host has no memory left");
+    ok = ok && output_write(path, text, size, reason, reason_size);
+    free(text);
+    return ok;
 }

@@ -14,17 +14,13 @@
  *   fsdp_trace.c    its allocations as a trace
  *   fsdp_run.c      the program under an allocator, with work on real streams
  *   fsdp_work*.c    what keeps a stream busy: on CUDA, on the virtual GPU
- *   fsdp_command.c  ductile-bench fsdp
  */
 #ifndef DUCTILE_BENCH_WORKLOADS_FSDP_MODEL_H
 #define DUCTILE_BENCH_WORKLOADS_FSDP_MODEL_H
 
-#include "bench/trace/trace.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 enum { FSDP_COMPUTE, FSDP_COMMUNICATION, FSDP_N_STREAMS };
 
@@ -82,9 +78,5 @@ const char *fsdp_check(const fsdp_options *options);
 /* False: the host has no memory left; *out is then empty. Release with fsdp_drop. */
 bool fsdp_build(const fsdp_options *options, fsdp_program *out);
 void fsdp_drop(fsdp_program *program);
-
-/* Fills *out, which is all zero, with the program's allocations; also writes them to `text`, as a
- * trace of version 2, unless that is NULL. Returns NULL, or a reason. */
-const char *fsdp_make_trace(const fsdp_program *program, FILE *text, trace *out);
 
 #endif

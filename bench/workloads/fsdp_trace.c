@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/trace/trace_build.h"
-#include "bench/workloads/fsdp_model.h"
-
-#include <stdlib.h>
+#include "bench/workloads/fsdp_trace.h"
 
 /* Blocks are numbered alike in the program and in the builder: each is allocated once, in order. */
 static const char *add_op(trace_builder *b, const fsdp_op *op) {
@@ -25,18 +22,14 @@ static const char *add_op(trace_builder *b, const fsdp_op *op) {
     return NULL;
 }
 
-const char *fsdp_make_trace(const fsdp_program *program, FILE *text, trace *out) {
-    trace_builder b = {.names_uses = true};
+const char *fsdp_generate(const fsdp_program *program, trace_builder *out) {
     const char *reason = NULL;
+    *out = (trace_builder){.names_uses = true};
     for (size_t i = 0; reason == NULL && i < program->n_ops; i++) {
-        reason = add_op(&b, &program->ops[i]);
-    }
-    if (reason == NULL && text != NULL && !trace_write(&b, text)) {
-        reason = "the trace cannot be written";
+        reason = add_op(out, &program->ops[i]);
     }
     if (reason != NULL) {
-        trace_build_drop(&b);
-        return reason;
+        trace_build_drop(out);
     }
-    return trace_build_finish(&b, out);
+    return reason;
 }

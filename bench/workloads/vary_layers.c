@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of one layer and of the loss, tensor by tensor. A tensor is freed where a
- * framework's last reference to it dies. */
-#include "bench/workloads/vary_parts.h"
+#include "bench/workloads/vary_layers.h"
 
 enum {
     FULL_PRECISION = 4, /* bytes; sums, statistics and the loss are kept in it */

@@ -1,49 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/vary_model.h"
-#include "bench/workloads/vary_parts.h"
+
+#include "bench/workloads/vary_layers.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { INDEX_BYTES = 8, WORKSPACE_BYTES = 32 << 20, NORM_BYTES = 4, STATE_BYTES = 4 };
-
-static const uint64_t most_of_anything = (uint64_t)1 << 20;
-
-/* ---- Options ------------------------------------------------------------------------------- */
-
-static bool in_bounds(uint64_t n) {
-    return n >= 1 && n <= most_of_anything;
-}
-
-static bool interval_is_good(vary_interval i) {
-    return in_bounds(i.min) && in_bounds(i.max) && i.min <= i.max;
-}
-
-/* An upper bound, roughly: no sum of sizes may come near 64 bits. */
-static bool is_absurd(const vary_options *o) {
-    double tokens = (double)o->batch.max * (double)o->sequence.max;
-    double hidden = (double)o->hidden;
-    double layer = 12 * hidden * hidden + tokens * (30 * hidden + 4 * (double)o->heads);
-    double ends = (double)o->vocab * (hidden + 3 * tokens);
-    return 24 * ((double)o->layers * layer + ends) > (double)TRACE_MAX_SIZE;
-}
-
-const char *vary_check(const vary_options *o) {
-    if (!in_bounds(o->layers) || !in_bounds(o->hidden) || !in_bounds(o->heads) ||
-        !in_bounds(o->vocab) || !in_bounds(o->steps)) {
-        return "layers, hidden, heads, vocab and steps go from 1 to 1048576";
-    }
-    if (!interval_is_good(o->batch) || !interval_is_good(o->sequence)) {
-        return "batch and seq are MIN:MAX with 1 <= MIN <= MAX <= 1048576";
-    }
-    if (o->hidden % o->heads != 0) {
-        return "hidden must be a multiple of heads";
-    }
-    if (is_absurd(o)) {
-        return "the model is larger than any device";
-    }
-    return NULL;
-}
 
 /* ---- Parameters ---------------------------------------------------------------------------- */
 
@@ -206,30 +168,19 @@ static void run_loop(vary_model *m) {
     }
 }
 
-static const char *finish(vary_model *m, trace *out) {
-    if (m->sink.failure != NULL) {
-        trace_build_drop(&m->sink.builder);
-        return m->sink.failure;
-    }
-    out->path = strdup("varybatch");
-    out->name = strdup("varybatch");
-    const char *failure = trace_build_finish(&m->sink.builder, out);
-    return out->path != NULL && out->name != NULL ? failure : "the host has no memory left";
-}
-
-const char *vary_build(const vary_options *options, FILE *text, trace *out) {
-    const char *failure = vary_check(options);
-    if (failure != NULL) {
-        return failure;
-    }
-    vary_model m = {.options = options, .sink = {.text = text}};
+const char *vary_generate(const vary_options *options, trace_builder *out) {
+    vary_model m = {.options = options};
     m.layers = calloc((size_t)options->layers, sizeof(*m.layers));
+    *out = (trace_builder){0};
     if (m.layers == NULL) {
         return "the host has no memory left";
     }
     size_parameters(&m);
     run_loop(&m);
-    failure = finish(&m, out);
     free(m.layers);
-    return failure;
+    if (m.sink.failure != NULL) {
+        trace_build_drop(&m.sink.builder);
+    }
+    *out = m.sink.builder;
+    return m.sink.failure;
 }

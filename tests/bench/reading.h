@@ -4,8 +4,9 @@
 #define TESTS_BENCH_READING_H
 
 #include "bench/trace/pickle.h"
-#include "bench/trace/trace.h"
-#include "bench/trace/trace_build.h"
+#include "bench/trace/trace_finish.h"
+#include "bench/trace/trace_snapshot.h"
+#include "bench/trace/trace_text.h"
 
 #include <criterion/criterion.h>
 
@@ -30,7 +31,7 @@ static inline bool read_bytes_as_trace(const void *bytes, size_t size, int gpu, 
                                   : trace_read_text(copy, size, &builder, &out->error);
     free(copy);
     if (ok) {
-        const char *reason = trace_build_finish(&builder, &out->t);
+        const char *reason = trace_finish(&builder, &out->t);
         ok = reason == NULL || trace_refuse(&out->error, 0, "%s", reason);
     }
     trace_build_drop(&builder);

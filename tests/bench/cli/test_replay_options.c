@@ -2,7 +2,7 @@
 /* The command line of the replay: what it means, and that what cannot be meant is refused. */
 #include "bench/cli/cli.h"
 #include "bench/cli/replay_options.h"
-#include "bench/trace/trace.h"
+#include "bench/trace/trace_read.h"
 
 #include <criterion/criterion.h>
 

@@ -3,6 +3,7 @@
  * Traces of version 2 that this program writes: reading one back gives what was written, and what
  * was older means the same as before.
  */
+#include "bench/trace/trace_write.h"
 #include "tests/bench/reading.h"
 
 typedef struct text {

@@ -4,7 +4,9 @@
  * virtual GPU takes the time it is given, and that an allocator which hands out memory too early
  * is found.
  */
+#include "bench/trace/trace_finish.h"
 #include "bench/workloads/fsdp_run.h"
+#include "bench/workloads/fsdp_trace.h"
 
 #include <criterion/criterion.h>
 
@@ -23,7 +25,7 @@ static const fsdp_options small = {.layers = 4,
                                    .seed = 1};
 
 static fsdp_program program;
-static trace events;
+static trace *events;
 static bench_device device;
 static fsdp_result result;
 
@@ -31,13 +33,18 @@ static void build(const fsdp_options *options) {
     char reason[128];
     cr_assert_null(fsdp_check(options), "%s", fsdp_check(options));
     cr_assert(fsdp_build(options, &program));
-    cr_assert_null(fsdp_make_trace(&program, NULL, &events));
+    trace_builder b;
+    const char *why = fsdp_generate(&program, &b);
+    cr_assert_null(why, "%s", why);
+    events = trace_make(&b, "fsdp", &why);
+    cr_assert_not_null(events, "%s", why);
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
 }
 
 static void drop_now(void) {
     fsdp_drop(&program);
-    trace_drop_events(&events);
+    trace_free(events);
+    events = NULL;
 }
 
 TestSuite(fsdp, .fini = drop_now);
@@ -57,9 +64,9 @@ static const fsdp_result *run(fsdp_run_spec spec) {
 Test(fsdp, every_gathered_and_every_reduced_block_is_used_by_the_other_stream) {
     size_t n_used[FSDP_N_STREAMS] = {0};
     build(&small);
-    for (size_t i = 0; i < events.n_events; i++) {
-        if (events.events[i].kind == TRACE_USE) {
-            n_used[events.events[i].stream]++;
+    for (size_t i = 0; i < events->n_events; i++) {
+        if (events->events[i].kind == TRACE_USE) {
+            n_used[events->events[i].stream]++;
         }
     }
     uint64_t units = 2 * small.layers;
@@ -70,9 +77,9 @@ Test(fsdp, every_gathered_and_every_reduced_block_is_used_by_the_other_stream) {
 Test(fsdp, only_the_shards_live_to_the_end) {
     build(&small);
     int64_t live = 0;
-    for (size_t i = 0; i < events.n_events; i++) {
-        live += events.events[i].kind == TRACE_ALLOC;
-        live -= events.events[i].kind == TRACE_FREE;
+    for (size_t i = 0; i < events->n_events; i++) {
+        live += events->events[i].kind == TRACE_ALLOC;
+        live -= events->events[i].kind == TRACE_FREE;
     }
     cr_assert_eq((uint64_t)live, 2 * small.layers * 5);
 }
@@ -183,7 +190,7 @@ static const fsdp_result *run_ductile(const char *setting, uint64_t seed) {
 Test(fsdp, with_wait_the_peak_is_the_same_on_every_run_and_near_what_is_live) {
     build(&large);
     uint64_t peak = run_ductile("record_stream=wait", 1)->stats.reserved_peak_bytes;
-    cr_expect_leq((double)peak, (double)events.live_peak_bytes / 0.98);
+    cr_expect_leq((double)peak, (double)events->live_peak_bytes / 0.98);
     for (uint64_t seed = 2; seed <= 5; seed++) {
         run_ductile("record_stream=wait", seed);
         cr_expect_eq(result.stats.reserved_peak_bytes, peak);
@@ -196,7 +203,7 @@ Test(fsdp, with_poll_the_peak_is_what_a_host_that_runs_ahead_makes_it) {
     build(&large);
     for (uint64_t seed = 1; seed <= 2; seed++) {
         run_ductile("record_stream=poll", seed);
-        cr_expect_gt(result.stats.reserved_peak_bytes, events.live_peak_bytes / 2 * 3);
+        cr_expect_gt(result.stats.reserved_peak_bytes, events->live_peak_bytes / 2 * 3);
         cr_expect_eq(result.stats.event_waits, 0, "streams were tied together");
         cr_expect_eq(result.stats.stream_syncs, 0);
     }

@@ -1,28 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the synthetic training loop; see vary_model.h. */
-#ifndef DUCTILE_BENCH_WORKLOADS_VARY_PARTS_H
-#define DUCTILE_BENCH_WORKLOADS_VARY_PARTS_H
+/* Forward and backward of one layer and of the loss, tensor by tensor. A tensor is freed where a
+ * framework's last reference to it dies. */
+#ifndef DUCTILE_BENCH_WORKLOADS_VARY_LAYERS_H
+#define DUCTILE_BENCH_WORKLOADS_VARY_LAYERS_H
 
-#include "bench/trace/trace_build.h"
-#include "bench/workloads/vary_model.h"
-
-/* ---- Where events go ----------------------------------------------------------------------- */
-
-/* A tensor in memory; 0 is none. */
-typedef uint32_t vary_tensor;
-
-/* After the first failure everything is ignored, so that the model reads as straight code. */
-typedef struct vary_sink {
-    trace_builder builder;
-    FILE *text; /* NULL: none */
-    const char *failure;
-} vary_sink;
-
-vary_tensor vary_alloc(vary_sink *sink, uint64_t bytes);
-void vary_free(vary_sink *sink, vary_tensor *tensor); /* and sets it to none; none is fine */
-void vary_end_step(vary_sink *sink);
-
-/* ---- The model ----------------------------------------------------------------------------- */
+#include "bench/workloads/vary_options.h"
+#include "bench/workloads/vary_sink.h"
 
 /* The trained tensors of a layer, in the order a framework creates them. */
 typedef enum vary_weight {

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the synthetic training loop can be told. */
+#ifndef DUCTILE_BENCH_WORKLOADS_VARY_OPTIONS_H
+#define DUCTILE_BENCH_WORKLOADS_VARY_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum vary_optimizer { VARY_ADAMW, VARY_SGD } vary_optimizer;
+
+typedef struct vary_interval {
+    uint64_t min;
+    uint64_t max;
+} vary_interval;
+
+/* All positive; vary_check has the bounds. */
+typedef struct vary_options {
+    uint64_t layers;
+    uint64_t hidden;
+    uint64_t heads;
+    uint64_t vocab;
+    vary_interval batch;    /* sequences per step */
+    vary_interval sequence; /* tokens in each     */
+    uint64_t steps;
+    uint64_t seed;
+    uint64_t element_bytes; /* of weights, gradients and activations: 2 or 4 */
+    vary_optimizer optimizer;
+    bool recompute; /* keep only the input of each layer; run it again before its backward */
+} vary_options;
+
+/* NULL, or why these options cannot be meant. */
+const char *vary_check(const vary_options *options);
+
+#endif
