@@ -31,14 +31,14 @@ static ductile_status wait_for_recorded(ductile_allocator *a) {
 }
 
 /* Waits for everything: live blocks may be in use, and their streams may be gone. */
-static ductile_status wait_for_all(ductile_allocator *a) {
+static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
     bool mapped = false;
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         mapped |= arena->mapped_bytes > 0 || arena->retiring.count > 0;
     }
     mapped |= a->imports.count > 0;
     ductile_status status = mapped ? wait_for_recorded(a) : DUCTILE_OK;
-    return mapped && status == DUCTILE_OK ? dvmm_markers_wait_all(&a->markers) : status;
+    return mapped && status == DUCTILE_OK ? dseg_sync_device(&a->markers, idle) : status;
 }
 
 static void free_uses(ductile_allocator *a, dpool_region *region) {
@@ -51,26 +51,10 @@ static void free_uses(ductile_allocator *a, dpool_region *region) {
 }
 
 /* Retiring addresses first, so that every handle's last address goes last. */
-static ductile_status unmap_state(dpool_region *region, dseg_state state) {
-    dseg_segment *seg = region->seg;
-    ductile_status first = DUCTILE_OK;
-    for (uint32_t g = seg->low; g < seg->high; g++) {
-        if (seg->slots[g].state != (uint32_t)state || seg->slots[g].offset != 0) {
-            continue;
-        }
-        uint32_t n = seg->slots[g].handle->n_granules;
-        ductile_status status =
-            state == DSEG_RETIRING ? dseg_reclaim(seg, g, n) : dseg_unmap_handles(seg, g, n);
-        first = keep_first(first, status);
-        g += n - 1;
-    }
-    return first;
-}
-
-static ductile_status unmap_all(ductile_allocator *a, dseg_state state) {
+static ductile_status unmap_all(ductile_allocator *a, dseg_state state, dseg_idle idle) {
     ductile_status first = DUCTILE_OK;
     for (uint32_t i = 0; i < a->segments.count; i++) {
-        first = keep_first(first, unmap_state(a->segments.items[i]->owner, state));
+        first = keep_first(first, dseg_unmap_all(a->segments.items[i], state, idle));
     }
     return first;
 }
@@ -105,9 +89,7 @@ static ductile_status destroy_arenas(ductile_allocator *a) {
  * is left to the process's end, the bookkeeping is freed. */
 static void forget_mappings(ductile_allocator *a) {
     for (uint32_t i = 0; i < a->segments.count; i++) {
-        dseg_segment *seg = a->segments.items[i];
-        seg->n_quarantined += seg->n_mapped + seg->n_retiring;
-        seg->n_mapped = seg->n_retiring = 0;
+        dseg_forget(a->segments.items[i]);
     }
 }
 
@@ -127,21 +109,22 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     if (first != DUCTILE_OK && !is_at_rest(a)) {
         return first; /* left to the process's end, bookkeeping and all */
     }
-    first = keep_first(first, first == DUCTILE_OK ? wait_for_all(a) : first);
+    dseg_idle idle = {0};
+    first = keep_first(first, first == DUCTILE_OK ? wait_for_all(a, &idle) : first);
     if (dpool_announces(a) && (first == DUCTILE_OK || first == DUCTILE_ERR_DEVICE_LOST)) {
         dpool_announce_end_of_all(a);
     }
     bool may_unmap = first == DUCTILE_OK;
     if (may_unmap) {
-        first = keep_first(first, unmap_all(a, DSEG_RETIRING));
-        first = keep_first(first, unmap_all(a, DSEG_MAPPED));
+        first = keep_first(first, unmap_all(a, DSEG_RETIRING, idle));
+        first = keep_first(first, unmap_all(a, DSEG_MAPPED, idle));
         first = keep_first(first, dvmm_store_release_cached(&a->store, 0));
     } else {
         forget_mappings(a);
     }
     dpool_wait_map_fini(a);
     first = keep_first(first, destroy_arenas(a));
-    first = keep_first(first, dpool_imports_fini(a, may_unmap));
+    first = keep_first(first, dpool_imports_fini(a, may_unmap, idle));
     dpool_pins_fini(a);
     dvmm_store_fini(&a->store);
     dpool_spare_uses_free(a);

@@ -58,6 +58,10 @@ ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64
  */
 ductile_status dseg_destroy(dseg_segment *seg);
 
+/* What is mapped is left to the process's end: all of it counts as QUARANTINED. Destroying only,
+ * where nothing may be unmapped. */
+void dseg_forget(dseg_segment *seg);
+
 static inline ductile_addr dseg_addr(const dseg_segment *seg, uint32_t granule) {
     return seg->range.addr + granule * seg->store->granule_bytes;
 }
@@ -81,49 +85,6 @@ uint64_t dseg_span_bytes(const dseg_segment *seg);
 dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset);
 
 /*
- * Maps handles one behind the other from granule `first` on and makes them accessible.
- * All or nothing: on failure every granule is EMPTY as before, or QUARANTINED where the undo
- * itself failed or nobody can tell (then *quarantined is set), and the caller still owns every
- * handle; one with n_mappings left over is stuck at such a place.
- * Pre: the granules are EMPTY; the handles' sizes add up to the span.
- */
-ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *handles,
-                        uint32_t n_handles, bool *quarantined);
-
-/* MAPPED -> RETIRING for whole handles: they have a second address from now on. No driver call. */
-void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
-
-/*
- * RETIRING -> EMPTY for whole handles. Pre: the host knows all work on the span complete (U3).
- * A granule the driver will not unmap becomes QUARANTINED; the first such error is returned.
- */
-ductile_status dseg_reclaim(dseg_segment *seg, uint32_t first, uint32_t n_granules);
-
-/*
- * MAPPED -> EMPTY for whole handles, which go to the handle cache: the way of memory back to the
- * driver. Pre: the caller has synchronised what used the span (dseg_sync or markers), and no other
- * address of these handles is retiring. A handle the driver will not unmap is lost with its spot.
- * Errors as dseg_reclaim.
- */
-ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_granules);
-
-/*
- * MAPPED -> EMPTY for every handle from granule *at on that has no other address, no pin and no
- * mark that it stays, into the handle cache, until about `most` granules have gone; *at: where to
- * go on, n_granules at the end. What the driver will not unmap, and what it may not have unmapped,
- * stays MAPPED. Returns how many granules became EMPTY. Pre: the host knows all work on the segment
- * complete.
- */
-uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most);
-
-/* Looks at a handle that dseg_vacate left: it is mapped, or it is not and goes to the cache.
- * ERR_DRIVER when nobody can tell; then nothing has changed. */
-ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule);
-
-/* Undoes a dseg_map whose memory no work has used: MAPPED -> EMPTY, the caller owns the handles. */
-ductile_status dseg_unmap_unused(dseg_segment *seg, uint32_t first, uint32_t n_granules);
-
-/*
  * Gives the devices access to all that is mapped in the segment, or takes it from them.
  * All or nothing, as far as the driver undoes: on failure they have what they had, given that all
  * of it had the opposite before.
@@ -141,8 +102,5 @@ void dseg_each_handle(dseg_segment *seg, uint32_t first, uint32_t n_granules, ds
 /* Fills mapped memory with zeros, in stream order. */
 ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
                          ductile_stream stream);
-
-/* Waits on the host for the stream's work: what makes an unmap safe. */
-ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream);
 
 #endif

@@ -26,6 +26,7 @@
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
 #include "segments/segment_set.h"
+#include "segments/unmap_handles.h"
 #include "vmm/base/lock.h"
 #include "vmm/marker.h"
 
@@ -121,6 +122,7 @@ typedef struct dpool_arena {
     uint64_t mapped_bytes; /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
     uint64_t alloc_epoch;
     uint64_t proven_epoch;
+    dseg_idle proven_by; /* what raised proven_epoch and done_seq last: it covers all below both */
     uint64_t marker_seq;
     uint64_t done_seq;
     uint64_t context_epoch;  /* a wait for the whole context has covered frees below it */

@@ -64,7 +64,7 @@ static void tell_block(ductile_allocator *a, ductile_map_change change, const dp
     tell_granules(a, change, b->region, first, (uint32_t)(b->size / a->granule));
 }
 
-void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dvmm_imported *in,
+void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dseg_foreign *in,
                            ductile_stream stream) {
     if (!dpool_announces(a)) {
         return;

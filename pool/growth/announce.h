@@ -42,7 +42,7 @@ void dpool_announce_plan_end(ductile_allocator *a, bool is_done);
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
 
 /* Memory outside of all arenas. No lock held. */
-void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dvmm_imported *in,
+void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dseg_foreign *in,
                            ductile_stream stream);
 
 /* What leaves when a claimed pool is paused, or is mapped again. Handles that stay because they are

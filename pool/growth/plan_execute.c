@@ -5,6 +5,7 @@
 #include "pool/streams/progress.h"
 #include "pool/streams/wait_map.h"
 
+#include "segments/grow.h"
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
@@ -139,8 +140,11 @@ static void unmap_donors(ductile_allocator *a) {
         if (p->donations[i] == DPOOL_TO_UNMAP) {
             dpool_block *b = p->donors[i];
             dseg_segment *seg = b->region->seg;
+            dti_lock_take(&a->index_lock);
+            dseg_idle idle = b->region->arena->proven_by;
+            dti_lock_open(&a->index_lock);
             ductile_status status =
-                dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules_of(a, b));
+                dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules_of(a, b), idle);
             p->donations[i] = status == DUCTILE_OK ? DPOOL_UNMAPPED : DPOOL_STUCK;
         }
     }
@@ -198,7 +202,7 @@ static ductile_status map_pieces(ductile_allocator *a, uint32_t *n_mapped) {
 static void unmap_pieces(ductile_allocator *a, uint32_t n) {
     dpool_plan *p = a->plan;
     while (n-- > 0) {
-        (void)dseg_unmap_unused(p->region->seg, p->pieces[n].first, p->pieces[n].n_granules);
+        dseg_undo_map(p->region->seg, p->pieces[n].first, p->pieces[n].n_granules);
     }
 }
 

@@ -122,11 +122,11 @@ static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
 
 /* ---- Waiting for the work on it ------------------------------------------------------------ */
 
-static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena) {
+static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
     if (!dpool_naming_begin(a, arena)) {
         return DUCTILE_ERR_CAPTURING;
     }
-    ductile_status status = dpool_sync_arena(a, arena);
+    ductile_status status = dpool_sync_arena(a, arena, idle);
     dpool_naming_end(a, arena);
     return status;
 }
@@ -136,8 +136,9 @@ static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool
     ductile_status status = dpool_snapshot_take(a, &snapshot);
     for (uint32_t i = 0; i < snapshot.n; i++) {
         dpool_snapshot_mark *mark = &snapshot.marks[i];
-        mark->skipped = mark->arena->pool != pool || status != DUCTILE_OK;
-        status = mark->skipped ? status : wait_for_stream(a, mark->arena);
+        if (mark->arena->pool == pool && status == DUCTILE_OK) {
+            status = wait_for_stream(a, mark->arena, &mark->idle);
+        }
     }
     if (status == DUCTILE_OK) {
         dpool_snapshot_settle(a, &snapshot, false);
@@ -170,7 +171,7 @@ static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private *p
 static ductile_status wait_for_work(ductile_allocator *a, dpool_private *pool) {
     bool captured = false;
     ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.pool = pool});
-    if (status != DUCTILE_OK || dpool_wait_context(a, &captured)) {
+    if (status != DUCTILE_OK || dpool_wait_context(a, &captured, NULL)) {
         return status;
     }
     if (captured) {

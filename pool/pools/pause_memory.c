@@ -5,6 +5,8 @@
 #include "pool/base/log.h"
 #include "pool/growth/attempt.h"
 
+#include "segments/grow.h"
+
 #include <stdlib.h>
 
 enum {
@@ -100,7 +102,10 @@ static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr
     dseg_segment *seg = region->seg;
     uint64_t cached = a->store.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
-    uint64_t gone = dseg_vacate(seg, &at, GRANULES_PER_HOLD) * a->granule;
+    dti_lock_take(&a->index_lock);
+    dseg_idle idle = region->arena->proven_by; /* the pool has been waited for */
+    dti_lock_open(&a->index_lock);
+    uint64_t gone = dseg_vacate(seg, &at, GRANULES_PER_HOLD, idle) * a->granule;
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
     dti_lock_take(&a->index_lock);

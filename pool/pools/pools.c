@@ -296,7 +296,7 @@ static void settle_released(ductile_allocator *a) {
     if (is_worth_it) {
         bool captured = false;
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-        (void)dpool_wait_context(a, &captured);
+        (void)dpool_wait_context(a, &captured, NULL);
         dvmm_capture_restore(a->driver, mode);
     }
 }

@@ -144,7 +144,7 @@ static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
  * once on a way up. */
 static bool wait_for_context(ductile_allocator *a, dpool_climb *c) {
     return c->n_tries == 0 && is_there_hope(a, c->request->arena) &&
-           dpool_wait_context(a, &c->was_captured);
+           dpool_wait_context(a, &c->was_captured, NULL);
 }
 
 static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {

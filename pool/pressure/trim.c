@@ -176,23 +176,24 @@ static span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64
 /* Takes up to `most` bytes from the top of a candidate, if it still is one; the rest of it below
  * stays the same block. NULL when there is nothing to take. */
 static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *arena,
-                                     const candidate *c, uint64_t most) {
+                                     const candidate *c, uint64_t most, dseg_idle *idle) {
     dpool_block *b = c->block;
     if (a->nodes.n_spare < 2 || !dpool_index_holds(&arena->index, b) || b->addr != c->addr ||
         !is_proven(a, arena, b)) {
         return NULL;
     }
+    *idle = arena->proven_by;
     span run = topmost_run(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
     return run.end == 0 ? NULL
                         : dpool_carve_free_locked(a, b, dseg_addr(b->region->seg, run.first),
                                                   dseg_addr(b->region->seg, run.end));
 }
 
-static ductile_status give_back_block(ductile_allocator *a, dpool_block *b) {
+static ductile_status give_back_block(ductile_allocator *a, dpool_block *b, dseg_idle idle) {
     dpool_region *region = b->region;
     dseg_segment *seg = region->seg;
     uint32_t n = (uint32_t)(b->size / a->granule);
-    ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n);
+    ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, idle);
     dti_lock_take(&a->index_lock);
     region->arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
@@ -210,8 +211,9 @@ static ductile_status give_back_candidate(ductile_allocator *a, const dpool_aren
         if (status != DUCTILE_OK) {
             return first_error(first, status);
         }
+        dseg_idle idle;
         dti_lock_take(&a->index_lock);
-        dpool_block *b = take_from_locked(a, arena, c, surplus(a, s));
+        dpool_block *b = take_from_locked(a, arena, c, surplus(a, s), &idle);
         dti_lock_open(&a->index_lock);
         if (b == NULL) {
             break;
@@ -219,7 +221,7 @@ static ductile_status give_back_candidate(ductile_allocator *a, const dpool_aren
         if (dpool_announces(a)) {
             dpool_announce_leaving(a, b);
         }
-        first = first_error(first, give_back_block(a, b));
+        first = first_error(first, give_back_block(a, b, idle));
         first = first_error(first, release_surplus(a, s));
     }
     return first;
@@ -281,7 +283,7 @@ static bool has_unproven(ductile_allocator *a, const dpool_arena *arena) {
 }
 
 /* The newest marker of an arena whose stream must not be named any more. */
-static ductile_status wait_for_last_mark(ductile_allocator *a, dpool_arena *arena) {
+static void wait_for_last_mark(ductile_allocator *a, dpool_arena *arena) {
     dvmm_marker *m = NULL;
     dti_lock_take(&a->index_lock);
     if (arena->n_marks > 0) {
@@ -289,21 +291,21 @@ static ductile_status wait_for_last_mark(ductile_allocator *a, dpool_arena *aren
         dvmm_marker_hold(m);
     }
     dti_lock_open(&a->index_lock);
-    if (m == NULL) {
-        return DUCTILE_ERR_NOT_READY;
+    if (m != NULL) {
+        (void)dvmm_marker_wait(&a->markers, m);
+        dvmm_marker_drop(&a->markers, m);
     }
-    (void)dvmm_marker_wait(&a->markers, m);
-    dvmm_marker_drop(&a->markers, m);
-    return DUCTILE_ERR_NOT_READY; /* the marker proves what it proves; polling reads it */
 }
 
-static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
+/* *idle stays without proof where the stream could not be waited for; what a marker proved instead
+ * is read by polling. */
+static void wait_for_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
     if (!dpool_naming_begin(a, arena)) {
-        return wait_for_last_mark(a, arena);
+        wait_for_last_mark(a, arena);
+        return;
     }
-    ductile_status status = dpool_sync_arena(a, arena);
+    (void)dpool_sync_arena(a, arena, idle);
     dpool_naming_end(a, arena);
-    return status;
 }
 
 /* Streams cannot prove what graphs did with a pool that nobody holds any more. */
@@ -326,8 +328,9 @@ static ductile_status wait_for_streams(ductile_allocator *a, const scope *s) {
     }
     for (uint32_t i = 0; i < snapshot.n; i++) {
         dpool_snapshot_mark *mark = &snapshot.marks[i];
-        mark->skipped = !is_in(s, mark->arena) || !has_unproven(a, mark->arena) ||
-                        wait_for_arena(a, mark->arena) != DUCTILE_OK;
+        if (is_in(s, mark->arena) && has_unproven(a, mark->arena)) {
+            wait_for_arena(a, mark->arena, &mark->idle);
+        }
     }
     dpool_snapshot_settle(a, &snapshot, false);
     dpool_snapshot_drop(a, &snapshot);
@@ -361,7 +364,7 @@ static ductile_status wait_for_work(ductile_allocator *a, const scope *s) {
     }
     ductile_status status = DUCTILE_OK;
     bool captured = false;
-    if (!needs_context(a, s) || !dpool_wait_context(a, &captured)) {
+    if (!needs_context(a, s) || !dpool_wait_context(a, &captured, NULL)) {
         status = wait_for_streams(a, s);
     }
     dvmm_capture_restore(a->driver, mode);

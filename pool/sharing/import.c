@@ -81,9 +81,9 @@ static void set_state(ductile_allocator *a, dpool_import *import, dpool_import_s
 }
 
 /* Not beside a capture, which the wait would break. */
-static ductile_status wait_for_all(ductile_allocator *a) {
+static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
     bool captured = false;
-    if (dpool_wait_context(a, &captured)) {
+    if (dpool_wait_context(a, &captured, idle)) {
         return DUCTILE_OK;
     }
     ductile_status status = dvmm_usable(a->driver);
@@ -115,7 +115,7 @@ static ductile_status mark(ductile_allocator *a, dpool_import *import) {
         dpool_pause_briefly();
     }
     if (!names) {
-        return import->marker == NULL ? wait_for_all(a) : DUCTILE_OK;
+        return import->marker == NULL ? wait_for_all(a, &import->idle) : DUCTILE_OK;
     }
     ductile_status status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
     end_marking(a, import);
@@ -151,12 +151,17 @@ static bool may_go(ductile_allocator *a, const dpool_import *import) {
            (import->marker == NULL || dvmm_marker_query(&a->markers, import->marker) == DUCTILE_OK);
 }
 
-static ductile_status unmap(ductile_allocator *a, dpool_import *import) {
+static void free_import(ductile_allocator *a, dpool_import *import) {
     if (import->marker != NULL) {
         dvmm_marker_drop(&a->markers, import->marker);
     }
-    ductile_status status = dvmm_imported_close(&a->store, &import->in);
     free(import);
+}
+
+static ductile_status unmap(ductile_allocator *a, dpool_import *import) {
+    dseg_idle idle = import->marker != NULL ? dseg_idle_by_marker(import->marker) : import->idle;
+    ductile_status status = dseg_foreign_close(&a->store, &import->in, idle);
+    free_import(a, import);
     return status;
 }
 
@@ -224,10 +229,10 @@ ductile_status dpool_imports_set_device(ductile_allocator *a, int device, bool m
     uint32_t i = 0;
     ductile_status status = DUCTILE_OK;
     for (; i < a->imports.count && status == DUCTILE_OK; i++) {
-        status = dvmm_imported_set_device(&a->store, &a->imports.items[i]->in, device, may_access);
+        status = dseg_foreign_set_device(&a->store, &a->imports.items[i]->in, device, may_access);
     }
     while (status != DUCTILE_OK && i-- > 0) {
-        (void)dvmm_imported_set_device(&a->store, &a->imports.items[i]->in, device, !may_access);
+        (void)dseg_foreign_set_device(&a->store, &a->imports.items[i]->in, device, !may_access);
     }
     return status;
 }
@@ -270,19 +275,15 @@ void dpool_imports_walk_locked(const ductile_allocator *a, ductile_walk_fn visit
 
 /* ---- Destroying ---------------------------------------------------------------------------- */
 
-ductile_status dpool_imports_fini(ductile_allocator *a, bool may_unmap) {
+ductile_status dpool_imports_fini(ductile_allocator *a, bool may_unmap, dseg_idle idle) {
     ductile_status first = DUCTILE_OK;
     while (a->imports.count > 0) {
         dpool_import *import = a->imports.items[--a->imports.count];
         ductile_status status = DUCTILE_OK;
         if (may_unmap) {
-            status = unmap(a, import);
-        } else {
-            if (import->marker != NULL) {
-                dvmm_marker_drop(&a->markers, import->marker);
-            }
-            free(import);
+            status = dseg_foreign_close(&a->store, &import->in, idle);
         }
+        free_import(a, import);
         first = first == DUCTILE_OK ? status : first;
     }
     free(a->imports.items);

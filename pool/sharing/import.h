@@ -11,8 +11,7 @@
 #ifndef DUCTILE_POOL_SHARING_IMPORT_H
 #define DUCTILE_POOL_SHARING_IMPORT_H
 
-#include "vmm/export.h"
-#include "vmm/marker.h"
+#include "segments/foreign.h"
 
 typedef enum dpool_import_state {
     DPOOL_IMPORT_LIVE,
@@ -22,7 +21,7 @@ typedef enum dpool_import_state {
 
 typedef struct dpool_import {
     /* constant */
-    dvmm_imported in;
+    dseg_foreign in;
     ductile_addr addr; /* of the exported block, inside the range */
     uint64_t size;
     ductile_stream stream;
@@ -31,6 +30,7 @@ typedef struct dpool_import {
     bool is_gone;        /* the stream was named done: the marker was recorded then, or never */
     bool is_marking;     /* a thread is recording the marker just now */
     dvmm_marker *marker; /* CLOSED, or the stream is gone */
+    dseg_idle idle;      /* CLOSED without a marker: the wait that made one unnecessary */
 } dpool_import;
 
 /* Pointers, in no order. Changed under both locks. */
@@ -71,6 +71,6 @@ void dpool_imports_walk_locked(const struct ductile_allocator *a, ductile_walk_f
                                void *user);
 
 /* Unmaps all of them, if that is safe, and frees the records. Destroying only. */
-ductile_status dpool_imports_fini(struct ductile_allocator *a, bool may_unmap);
+ductile_status dpool_imports_fini(struct ductile_allocator *a, bool may_unmap, dseg_idle idle);
 
 #endif

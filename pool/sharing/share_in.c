@@ -18,7 +18,7 @@ typedef struct arrival {
     ductile_allocator *a;
     ductile_stream stream; /* that will use it */
     wire_head head;
-    dvmm_imported in;
+    dseg_foreign in;
     uint64_t rest_bytes; /* of handles still to come */
     uint32_t rest;
 } arrival;
@@ -34,7 +34,7 @@ static ductile_status open_range(arrival *r) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     (void)dpool_imports_poll(a);
     status =
-        dvmm_imported_open(&a->store, r->head.total_bytes, a->options.address_budget_bytes, &r->in);
+        dseg_foreign_open(&a->store, r->head.total_bytes, a->options.address_budget_bytes, &r->in);
     dpool_grow_unlock(a, mode);
     return status;
 }
@@ -47,7 +47,7 @@ static ductile_status take_handles(arrival *r, const wire_handle *handles, dvmm_
                                          : DUCTILE_ERR_BAD_MESSAGE;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     for (uint32_t i = 0; i < n && status == DUCTILE_OK; i++) {
-        status = dvmm_imported_add(&a->store, &r->in, handles[i].bytes, &shared[i]);
+        status = dseg_foreign_add(&a->store, &r->in, handles[i].bytes, &shared[i]);
     }
     dpool_grow_unlock(a, mode);
     for (uint32_t i = 0; i < n; i++) {
@@ -70,7 +70,7 @@ static ductile_status settle(arrival *r) {
         .stream = r->stream,
     };
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    ductile_status status = dvmm_imported_grant(&a->store, &r->in);
+    ductile_status status = dseg_foreign_grant(&a->store, &r->in);
     if (status == DUCTILE_OK) {
         status = dpool_import_register(a, &import);
     }
@@ -84,7 +84,7 @@ static void undo(arrival *r) {
         return;
     }
     dvmm_capture_mode mode = dpool_grow_lock(r->a);
-    (void)dvmm_imported_close(&r->a->store, &r->in);
+    (void)dseg_foreign_undo(&r->a->store, &r->in);
     dpool_grow_unlock(r->a, mode);
 }
 

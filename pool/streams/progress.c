@@ -113,6 +113,7 @@ static void accept_mark(ductile_allocator *a, dpool_arena *arena, const dpool_ri
     dti_lock_take(&a->index_lock);
     arena->done_seq = dti_max(arena->done_seq, done->seq);
     arena->proven_epoch = dti_max(arena->proven_epoch, done->epoch);
+    arena->proven_by = dseg_idle_by_marker(done->marker);
     uint32_t n = pop_marks_locked(arena, done->seq, gone);
     dti_lock_open(&a->index_lock);
     for (uint32_t i = 0; i < n; i++) {
@@ -134,23 +135,25 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena) {
 
 /* ---- Waiting ------------------------------------------------------------------------------- */
 
-static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream stream) {
+static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream stream,
+                                          dseg_idle *proof) {
     dvmm_marker *m = NULL;
     ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
     if (status == DUCTILE_OK) {
         status = dvmm_marker_wait(&a->markers, m);
+        *proof = dseg_idle_by_marker(m);
         dvmm_marker_drop(&a->markers, m);
     }
     return status;
 }
 
-ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena) {
+ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *proof) {
     if (!dpool_stream_wait_begin(a)) {
-        return wait_for_new_marker(a, arena->stream);
+        return wait_for_new_marker(a, arena->stream, proof);
     }
     bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
     ductile_status status =
-        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream);
+        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream, proof);
     dpool_stream_wait_end(a);
     return status;
 }
@@ -186,8 +189,10 @@ ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
     for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
         arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
         arena->n_waiters++;
-        s->marks[s->n++] = (dpool_snapshot_mark){arena, arena->alloc_epoch, arena->marker_seq,
-                                                 false, dpool_released_life(arena)};
+        s->marks[s->n++] = (dpool_snapshot_mark){.arena = arena,
+                                                 .epoch = arena->alloc_epoch,
+                                                 .seq = arena->marker_seq,
+                                                 .life = dpool_released_life(arena)};
     }
     dti_lock_open(&a->index_lock);
     return DUCTILE_OK;
@@ -205,9 +210,10 @@ void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context
     for (uint32_t i = 0; i < s->n; i++) {
         const dpool_snapshot_mark *mark = &s->marks[i];
         dpool_arena *arena = mark->arena;
-        if (mark->skipped) {
+        if (!dseg_is_proven(mark->idle)) {
             continue;
         }
+        arena->proven_by = mark->idle;
         arena->proven_epoch = dti_max(arena->proven_epoch, mark->epoch);
         arena->done_seq = dti_max(arena->done_seq, mark->seq);
         if (context) {
@@ -246,27 +252,38 @@ static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot
     return false;
 }
 
-static bool wait_and_settle(ductile_allocator *a, bool *captured) {
+static void accept_all(dpool_snapshot *snapshot, dseg_idle idle) {
+    for (uint32_t i = 0; i < snapshot->n; i++) {
+        snapshot->marks[i].idle = idle;
+    }
+}
+
+static bool wait_and_settle(ductile_allocator *a, bool *captured, dseg_idle *proof) {
+    dseg_idle idle = {0};
     dpool_snapshot snapshot;
     if (dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
         return false;
     }
     *captured = any_is_captured(a, &snapshot);
-    bool done = !*captured && dvmm_markers_wait_all(&a->markers) == DUCTILE_OK;
+    bool done = !*captured && dseg_sync_device(&a->markers, &idle) == DUCTILE_OK;
     if (done) {
+        accept_all(&snapshot, idle);
         dpool_snapshot_settle(a, &snapshot, true);
         dpool_wait_poll(a, UINT32_MAX);
     }
     dpool_snapshot_drop(a, &snapshot);
+    if (proof != NULL) {
+        *proof = idle;
+    }
     return done;
 }
 
-bool dpool_wait_context(ductile_allocator *a, bool *captured) {
+bool dpool_wait_context(ductile_allocator *a, bool *captured, dseg_idle *idle) {
     *captured = !dpool_context_wait_begin(a);
     if (*captured) {
         return false;
     }
-    bool done = wait_and_settle(a, captured);
+    bool done = wait_and_settle(a, captured, idle);
     dpool_context_wait_end(a);
     return done;
 }

@@ -43,12 +43,13 @@ uint64_t dpool_count_pending_marks(ductile_allocator *a);
  * capture of another thread in a pool of this allocator is broken, even if it begins just now. Pre:
  * dpool_naming_begin. No lock held.
  */
-ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena);
+ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *proof);
 
 /* Waits on the host for all work of the device: afterwards all free memory is proven. False when it
- * could not be; *captured: because it would have broken a capture that is known of. No lock held.
+ * could not be; *captured: because it would have broken a capture that is known of. *idle (may be
+ * NULL): the proof of it. No lock held.
  */
-bool dpool_wait_context(ductile_allocator *a, bool *captured);
+bool dpool_wait_context(ductile_allocator *a, bool *captured, dseg_idle *idle);
 
 /* A donor's old address: BUSY becomes RETIRING until the arena's marker `seq` is done. Index lock
  * held. */
@@ -88,8 +89,8 @@ typedef struct dpool_snapshot_mark {
     dpool_arena *arena;
     uint64_t epoch;
     uint64_t seq;
-    bool skipped;  /* could not be waited for                          */
-    uint64_t life; /* of its pool, held by nobody then: no graph will start in it; else 0 */
+    dseg_idle idle; /* no proof: was not, or could not be, waited for */
+    uint64_t life;  /* of its pool, held by nobody then: no graph will start in it; else 0 */
 } dpool_snapshot_mark;
 
 typedef struct dpool_snapshot {
@@ -100,7 +101,7 @@ typedef struct dpool_snapshot {
 /* Notes every arena. Index lock not held. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s);
 
-/* What was noted is done now (for those not skipped); context: for recorded streams too. */
+/* What was noted is done now, where there is proof; context: for recorded streams too. */
 void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context);
 
 /* Unpins the arenas. */

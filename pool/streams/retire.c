@@ -36,13 +36,15 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq) {
     a->counts.retiring += b->size;
 }
 
-static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint64_t keep) {
+static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint64_t keep,
+                                 dseg_idle *idle) {
     dti_lock_take(&a->index_lock);
     dpool_block *b = arena->retiring.first;
     bool may_go = b != NULL && arena->retiring_bytes > keep && b->epoch <= arena->done_seq;
     if (may_go) {
         dpool_list_remove(&arena->retiring, b);
         arena->retiring_bytes -= b->size;
+        *idle = arena->proven_by;
     }
     dti_lock_open(&a->index_lock);
     return may_go ? b : NULL;
@@ -58,10 +60,11 @@ static void settle_retired(ductile_allocator *a, dpool_block *b, ductile_status 
 static void reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most, uint64_t keep) {
     uint32_t n = 0;
     dpool_block *b;
-    while (n < most && (b = next_retired(a, arena, keep)) != NULL) {
+    dseg_idle idle;
+    while (n < most && (b = next_retired(a, arena, keep, &idle)) != NULL) {
         dseg_segment *seg = b->region->seg;
         uint32_t granules = (uint32_t)(b->size / a->granule);
-        ductile_status status = dseg_reclaim(seg, dseg_granule(seg, b->addr), granules);
+        ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules, idle);
         n += granules;
         settle_retired(a, b, status);
     }

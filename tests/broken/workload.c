@@ -18,7 +18,7 @@
 #include "tests/broken/program.h"
 #include "tests/broken/scenarios.h"
 
-#include "segments/segment.h"
+#include "segments/unmap_handles.h"
 #include "tests/support/command.h"
 #include "vmm/base/check.h"
 #include "vmm/marker.h"
@@ -200,10 +200,10 @@ ductile_status __wrap_dvmm_markers_wait_all(dvmm_marker_pool *pool) {
     return status;
 }
 
-ductile_status __real_dseg_sync(dvmm_handle_store *store, ductile_stream stream);
-ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream);
-ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream) {
-    ductile_status status = __real_dseg_sync(store, stream);
+ductile_status __real_dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof);
+ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof);
+ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof) {
+    ductile_status status = __real_dseg_sync(store, stream, proof);
     interrupt(&the_play, stream);
     return status;
 }

@@ -123,7 +123,7 @@ static void *do_wait_for_all(void *user) {
     errand *e = user;
     bool captured = false;
     get_ready(e);
-    bool done = dpool_wait_context(e->allocator, &captured);
+    bool done = dpool_wait_context(e->allocator, &captured, NULL);
     e->status = done ? DUCTILE_OK : DUCTILE_ERR_CAPTURING;
     come_back(e);
     return NULL;

@@ -3,7 +3,8 @@
  * A map that failed: what is known to be empty is used again, what is known to be mapped is undone,
  * and what nobody can tell is never touched again.
  */
-#include "segments/segment.h"
+#include "segments/grow.h"
+#include "segments/unmap_handles.h"
 #include "tests/support/rig.h"
 
 #define N_GRANULES 8
@@ -66,7 +67,9 @@ static bool map_fails(uint32_t first, dvmm_handle *h) {
 static void map_and_unmap(uint32_t first, dvmm_handle *h) {
     bool quarantined = false;
     assert_ok(dseg_map(seg, first, &h, 1, &quarantined));
-    assert_ok(dseg_unmap_handles(seg, first, h->n_granules));
+    dseg_idle idle;
+    assert_ok(dseg_sync(&store, NULL, &idle));
+    assert_ok(dseg_unmap_handles(seg, first, h->n_granules, idle));
 }
 
 static void assert_quarantined(uint32_t first, const dvmm_handle *h) {

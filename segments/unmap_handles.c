@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "segments/unmap_handles.h"
+
+#include "segments/slots.h"
+
+#include "vmm/base/check.h"
+
+/* ---- 1. The GPU is done -------------------------------------------------------------------- */
+
+enum { BY_STREAM = 1, BY_MARKER = 2, BY_DEVICE = 3 };
+
+/* A wait that failed proves nothing. */
+static dseg_idle proof_if(ductile_status status, uint32_t made_by) {
+    return (dseg_idle){status == DUCTILE_OK ? made_by : 0};
+}
+
+ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof) {
+    ductile_status status = dvmm_stream_sync(store->driver, stream);
+    *proof = proof_if(status, BY_STREAM);
+    return status;
+}
+
+dseg_idle dseg_idle_by_marker(const dvmm_marker *marker) {
+    bool is_done = dvmm_marker_is_done(marker);
+    return proof_if(is_done ? DUCTILE_OK : DUCTILE_ERR_NOT_READY, BY_MARKER);
+}
+
+ductile_status dseg_sync_device(dvmm_marker_pool *markers, dseg_idle *proof) {
+    ductile_status status = dvmm_markers_wait_all(markers);
+    *proof = proof_if(status, BY_DEVICE);
+    return status;
+}
+
+/* ---- 2. Unmap, 3. into the cache ----------------------------------------------------------- */
+
+/* The handle cache releases it, at once or later: dvmm_store_shrink_cache. */
+static void put_into_cache(dseg_segment *seg, dvmm_handle *h, ductile_status unmapped) {
+    if (unmapped == DUCTILE_OK) {
+        dvmm_store_put(seg->store, h);
+    } else {
+        dvmm_store_lose(seg->store, h);
+    }
+}
+
+static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
+    dvmm_handle *h = seg->slots[first].handle;
+    bool serves_here = seg->slots[first].state == DSEG_MAPPED;
+    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
+    ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
+    dseg_book_unmap(seg, first, status);
+    if (serves_here) {
+        put_into_cache(seg, h, status);
+    }
+    return status;
+}
+
+/* A span of whole handles begins and ends at handle borders. */
+static bool is_whole(const dseg_segment *seg, uint32_t first, uint32_t n) {
+    const dseg_slot *last = &seg->slots[first + n - 1];
+    return n != 0 && seg->slots[first].offset == 0 && last->offset == last->handle->n_granules - 1;
+}
+
+ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_granules,
+                                  dseg_idle proof) {
+    DTI_ASSERT(dseg_is_proven(proof));
+    DTI_ASSERT(is_whole(seg, first, n_granules));
+    ductile_status result = DUCTILE_OK;
+    for (uint32_t g = first, next; g < first + n_granules; g = next) {
+        next = g + seg->slots[g].handle->n_granules;
+        ductile_status status = unmap_one(seg, g);
+        result = result == DUCTILE_OK ? status : result;
+    }
+    return result;
+}
+
+ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle proof) {
+    ductile_status result = DUCTILE_OK;
+    for (uint32_t g = seg->low, next; g < seg->high; g = next) {
+        bool is_in_state = seg->slots[g].state == (uint32_t)state;
+        uint32_t n = is_in_state ? seg->slots[g].handle->n_granules : 1;
+        next = g + n;
+        ductile_status status = is_in_state ? dseg_unmap_handles(seg, g, n, proof) : DUCTILE_OK;
+        result = result == DUCTILE_OK ? status : result;
+    }
+    return result;
+}
+
+/* ---- Two addresses ------------------------------------------------------------------------- */
+
+void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    DTI_ASSERT(is_whole(seg, first, n_granules));
+    dseg_set_states(seg, first, n_granules, DSEG_RETIRING);
+}
+
+/* ---- Pause --------------------------------------------------------------------------------- */
+
+static void book_vacated(dseg_segment *seg, uint32_t first) {
+    dvmm_handle *h = seg->slots[first].handle;
+    dseg_book_unmap(seg, first, DUCTILE_OK);
+    dvmm_store_put(seg->store, h);
+}
+
+/* A failed unmap may have been done all the same. */
+static bool vacate_one(dseg_segment *seg, uint32_t first) {
+    const dvmm_handle *h = seg->slots[first].handle;
+    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
+    bool may_go = h->n_mappings == 1 && h->n_pins == 0 && seg->slots[first].stays == 0;
+    bool is_gone =
+        may_go && (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
+                   dseg_look(seg, first, h->n_granules) == DSEG_SEES_EMPTY);
+    if (is_gone) {
+        book_vacated(seg, first);
+    }
+    return is_gone;
+}
+
+uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle proof) {
+    uint32_t n_gone = 0;
+    uint32_t end = seg->high;
+    uint32_t g = *at < seg->low ? seg->low : *at;
+    while (g < end && n_gone < most) {
+        bool is_mapped = seg->slots[g].state == DSEG_MAPPED;
+        uint32_t n = is_mapped ? seg->slots[g].handle->n_granules : 1;
+        DTI_ASSERT(!is_mapped || dseg_is_proven(proof));
+        n_gone += is_mapped && vacate_one(seg, g) ? n : 0;
+        g += n;
+    }
+    *at = g < end ? g : seg->n_granules;
+    return n_gone;
+}
+
+ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule) {
+    uint32_t first = granule - seg->slots[granule].offset;
+    dseg_sight found = dseg_look(seg, first, seg->slots[granule].handle->n_granules);
+    if (found == DSEG_SEES_EMPTY) {
+        book_vacated(seg, first);
+    }
+    return found == DSEG_SEES_NEITHER ? DUCTILE_ERR_DRIVER : DUCTILE_OK;
+}
