@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Habits of the tree: C and C++ files stay below 800 lines, every source says its licence, file names
-# are unique in a layer, scripts can be executed, and nothing names a path of somebody's machine.
+# are unique in a layer, nothing is unmapped without proof, scripts can be executed, and nothing names a
+# path of somebody's machine.
 cmake_minimum_required(VERSION 3.23)
 
 set(max_lines 800)
@@ -42,6 +43,25 @@ foreach(file ${sources})
     message(SEND_ERROR "${file}: another file of its layer is called ${name}")
   endif()
   list(APPEND names ${layer}/${name})
+endforeach()
+
+# Proof that the GPU is done (segments/unmap_handles.h) is made in one file, and what unmaps asks for
+# it, or says why it need not.
+set(unmappers segments/unmap_handles.c segments/grow.c segments/foreign.c vmm/export.c)
+foreach(file ${sources})
+  cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${ROOT})
+  if(file MATCHES "^(segments|pool)/" AND NOT file MATCHES "^segments/unmap_handles\\.[ch]$")
+    file(STRINGS ${ROOT}/${file} lines REGEX "made_by|\\(dseg_idle\\) *{|dseg_idle [a-z_]+ = {[^0]")
+    foreach(line ${lines})
+      message(SEND_ERROR "${file} makes a proof of its own: ${line}")
+    endforeach()
+  endif()
+  if(file MATCHES "^(vmm/[a-z_]+\\.|segments/|pool/)" AND NOT file IN_LIST unmappers)
+    file(STRINGS ${ROOT}/${file} lines REGEX "dvmm_unmap\\(")
+    foreach(line ${lines})
+      message(SEND_ERROR "${file} unmaps without a proof: ${line}")
+    endforeach()
+  endif()
 endforeach()
 
 foreach(file ${scripts} ${lists} ${programs} ${ROOT}/CMakeLists.txt)

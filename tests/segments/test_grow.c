@@ -3,59 +3,9 @@
  * A map that failed: what is known to be empty is used again, what is known to be mapped is undone,
  * and what nobody can tell is never touched again.
  */
-#include "segments/grow.h"
-#include "segments/unmap_handles.h"
-#include "tests/support/rig.h"
+#include "tests/support/segment_rig.h"
 
-#define N_GRANULES 8
-
-static rig r;
-static dvmm_handle_store store;
-static dseg_segment *seg;
-
-static void open_segment(void) {
-    rig_open(&r, NULL);
-    dvmm_phys_props props = {0};
-    dvmm_store_init(&store, r.d, r.granule, UINT64_MAX, props);
-    uint64_t bytes = N_GRANULES * r.granule;
-    assert_ok(dseg_create(&store, bytes, bytes, UINT64_MAX, &seg));
-}
-
-static void close_segment(void) {
-    assert_ok(dseg_destroy(seg));
-    dvmm_store_fini(&store);
-    rig_close(&r);
-}
-
-/* Of a test that leaves a spot behind whose state nobody knows. */
-static void abandon_segment(void) {
-    assert_status(dseg_destroy(seg), DUCTILE_ERR_DRIVER);
-    dvmm_store_fini(&store);
-    rig_abandon(&r);
-}
-
-TestSuite(failed_map, .init = open_segment);
-
-static dvmm_handle *new_handle(uint32_t n_granules) {
-    dvmm_handle *h = NULL;
-    assert_ok(dvmm_store_create(&store, n_granules, &h));
-    return h;
-}
-
-/* Every call fails from the nth on with this code, done or not. */
-static void break_calls(const char *call, uint64_t nth, int code, int effect) {
-    ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                   .call = call,
-                                   .nth = nth,
-                                   .code = code,
-                                   .persistent = 1,
-                                   .effect = effect};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-}
-
-static void mend_calls(void) {
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
-}
+TestSuite(failed_map, .init = segment_rig_open);
 
 static bool map_fails(uint32_t first, dvmm_handle *h) {
     bool quarantined = false;
@@ -65,17 +15,12 @@ static bool map_fails(uint32_t first, dvmm_handle *h) {
 }
 
 static void map_and_unmap(uint32_t first, dvmm_handle *h) {
-    bool quarantined = false;
-    assert_ok(dseg_map(seg, first, &h, 1, &quarantined));
-    dseg_idle idle;
-    assert_ok(dseg_sync(&store, NULL, &idle));
-    assert_ok(dseg_unmap_handles(seg, first, h->n_granules, idle));
+    map_at(first, h);
+    assert_ok(dseg_unmap_handles(seg, first, h->n_granules, proof_of_all()));
 }
 
 static void assert_quarantined(uint32_t first, const dvmm_handle *h) {
-    for (uint32_t g = first; g < first + h->n_granules; g++) {
-        assert_u64(seg->slots[g].state, DSEG_QUARANTINED);
-    }
+    assert_state(first, h->n_granules, DSEG_QUARANTINED);
     assert_u64(seg->n_quarantined, h->n_granules);
     assert_u64(h->n_mappings, 1);
 }
@@ -86,7 +31,7 @@ Test(failed_map, that_was_not_done_leaves_the_spot_empty) {
     cr_assert(!map_fails(3, h));
     mend_calls();
     map_and_unmap(3, h);
-    close_segment();
+    segment_rig_close();
 }
 
 Test(failed_map, that_was_done_is_undone) {
@@ -95,7 +40,7 @@ Test(failed_map, that_was_done_is_undone) {
     cr_assert(!map_fails(3, h));
     mend_calls();
     map_and_unmap(3, h);
-    close_segment();
+    segment_rig_close();
 }
 
 /* The map was done, and no call answers any more. */
@@ -107,7 +52,7 @@ static void nobody_can_tell(int code) {
     assert_quarantined(3, h);
     dvmm_store_lose(&store, h);
     map_and_unmap(4, new_handle(2));
-    abandon_segment();
+    segment_rig_abandon();
 }
 
 Test(failed_map, that_nobody_can_tell_is_quarantined) {
@@ -128,7 +73,7 @@ static void stands_in_the_way(uint32_t granule) {
     assert_u64(rig_state(&r).mappings, mappings);
     assert_u64(rig_state(&r).violations, 0);
     dvmm_store_lose(&store, h);
-    abandon_segment();
+    segment_rig_abandon();
 }
 
 Test(failed_map, beside_memory_at_its_first_granule_is_quarantined) {
