@@ -165,7 +165,7 @@ static void print_json_cost(uint64_t ops, double ns, double wall_ns) {
 static void print_json(const churn_command *c, const char *contender, uint64_t live,
                        const churn_result *r) {
     const churn_stretch *last = &r->stretches[CHURN_STRETCHES - 1];
-    if (r->outcome != CHURN_COMPLETED) {
+    if (r->outcome != RUN_COMPLETED) {
         print_json_head(c, contender, live);
         printf(",\"completed\":false,\"reason\":");
         print_json_string(stdout, r->message);
@@ -207,12 +207,12 @@ static void print_heading(const churn_command *c) {
 
 static void print_cell(const churn_result *r) {
     static const char *const words[] = {
-        [CHURN_COMPLETED] = "",
-        [CHURN_OUT_OF_MEMORY] = "no memory",
-        [CHURN_ABSENT] = "absent",
-        [CHURN_FAILED] = "failed",
+        [RUN_COMPLETED] = "",
+        [RUN_OUT_OF_MEMORY] = "no memory",
+        [RUN_ABSENT] = "absent",
+        [RUN_FAILED] = "failed",
     };
-    if (r->outcome == CHURN_COMPLETED) {
+    if (r->outcome == RUN_COMPLETED) {
         printf(" %9.1f", r->ns_per_op);
     } else {
         printf(" %9s", words[r->outcome]);
@@ -221,7 +221,7 @@ static void print_cell(const churn_result *r) {
 
 static void print_watch(const char *contender, uint64_t live, const churn_result *r) {
     printf("%s, %" PRIu64 " live blocks\n\n", contender, live);
-    if (r->outcome != CHURN_COMPLETED) {
+    if (r->outcome != RUN_COMPLETED) {
         printf("  %s\n\n", r->message);
         return;
     }
@@ -271,7 +271,7 @@ static bool run_contender(const churn_command *c, const contender_ops *contender
     for (size_t i = 0; i < c->own.n_live; i++) {
         churn_result r;
         run_one(c, contender, c->own.live[i], &r);
-        if (r.outcome == CHURN_FAILED) {
+        if (r.outcome == RUN_FAILED) {
             bench_complain("churn: %s: %s", contender->name, r.message);
             ok = false;
         }
@@ -283,7 +283,7 @@ static bool run_contender(const churn_command *c, const contender_ops *contender
             print_cell(&r);
         }
         first = i == 0 ? r.ns_per_op : first;
-        last = r.outcome == CHURN_COMPLETED ? r.ns_per_op : 0;
+        last = r.outcome == RUN_COMPLETED ? r.ns_per_op : 0;
         (void)fflush(stdout);
     }
     if (as_row) {

@@ -240,19 +240,19 @@ static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
                       const fsdp_result *r) {
     printf("  %-15s %3" PRIu64, v->label, index);
     switch (r->outcome) {
-    case REPLAY_COMPLETED:
+    case RUN_COMPLETED:
         printf(" %12.1f %10.4f %10.2f %9.2f %7.3f %10" PRIu64 " %11" PRIu64 " %9" PRIu64 "\n",
                mib(r->stats.reserved_peak_bytes), efficiency(c, r), (double)r->elapsed_ns / 1e6,
                (double)r->steady_ns / 1e6, overlap(c, r), r->stats.stream_syncs,
                r->stats.event_waits, r->stats.creates);
         break;
-    case REPLAY_OUT_OF_MEMORY:
+    case RUN_OUT_OF_MEMORY:
         printf(" out of memory, %.1f MiB reserved\n", mib(r->stats.reserved_peak_bytes));
         break;
-    case REPLAY_ABSENT:
+    case RUN_ABSENT:
         printf(" absent: %s\n", r->message);
         break;
-    case REPLAY_FAILED:
+    case RUN_FAILED:
         printf(" failed: %s\n", r->message);
         break;
     }
@@ -287,8 +287,8 @@ static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
     print_model(&c->own.model);
     printf("\"events\":%" PRIu64 ",\"live_peak_bytes\":%" PRIu64 ",\"completed\":%s",
            c->trace->n_file_events, c->trace->live_peak_bytes,
-           r->outcome == REPLAY_COMPLETED ? "true" : "false");
-    if (r->outcome == REPLAY_ABSENT || r->outcome == REPLAY_FAILED) {
+           r->outcome == RUN_COMPLETED ? "true" : "false");
+    if (r->outcome == RUN_ABSENT || r->outcome == RUN_FAILED) {
         printf(",\"reason\":");
         print_json_string(stdout, r->message);
         printf("}\n");
@@ -308,7 +308,7 @@ static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
 }
 
 static void note_failure(fsdp_command *c, const variant *v, const fsdp_result *r) {
-    if (r->outcome == REPLAY_FAILED) {
+    if (r->outcome == RUN_FAILED) {
         bench_complain("fsdp: %s: %s", v->label, r->message);
     } else if (r->wrong_tags > 0) {
         bench_complain("fsdp: %s: %" PRIu64 " of %" PRIu64 " tags were overwritten while in use",

@@ -9,7 +9,8 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/commands.h"
 #include "bench/cli/replay_options.h"
-#include "bench/cli/report.h"
+#include "bench/cli/report_json.h"
+#include "bench/cli/report_table.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
 #include "bench/replay/timeline.h"
@@ -104,7 +105,7 @@ static bool open_timeline(replay_job *s) {
 
 static void note_failure(replay_job *s, const report_row *row) {
     const replay_spec *spec = row->spec;
-    if (row->result->outcome == REPLAY_FAILED) {
+    if (row->result->outcome == RUN_FAILED) {
         bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
                        row->result->message);
         s->has_failed = true;
@@ -176,7 +177,7 @@ static void replay_contender(replay_job *s, const trace *t, const contender_ops 
                       .result = &result,
                       .has_min_capacity = s->options->min_capacity || s->options->tight,
                       .min_is_modelled = s->model.is_virtual && !s->device.is_virtual};
-    if (row.has_min_capacity && result.outcome == REPLAY_COMPLETED) {
+    if (row.has_min_capacity && result.outcome == RUN_COMPLETED) {
         row.min_capacity_bytes = find_min_capacity(s, &spec, &result);
     }
     report(s, &row);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How results of replays are printed: a table to read, or JSON, one object a line. */
+/* One row of a report on replays: report_table.h prints it to read, report_json.h as JSON. */
 #ifndef DUCTILE_BENCH_CLI_REPORT_H
 #define DUCTILE_BENCH_CLI_REPORT_H
 
@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 /* One contender on one trace. */
 typedef struct report_row {
@@ -21,16 +20,8 @@ typedef struct report_row {
 } report_row;
 
 /* Live peak by reserved peak. Only of a completed replay. */
-double report_efficiency(const replay_spec *spec, const replay_result *result);
-
-void report_json(FILE *out, const report_row *row);
-
-/* The table's heading for one trace, and then one line per contender. */
-void report_table_begin(FILE *out, const trace *t, bool has_min_capacity);
-void report_table_row(FILE *out, const report_row *row);
-
-/* The table of --tight: two lines per contender, without a cap and near the smallest capacity. */
-void report_tight_begin(FILE *out, const trace *t, bool min_is_modelled);
-void report_tight_row(FILE *out, const report_row *row);
+static inline double report_efficiency(const replay_spec *spec, const replay_result *result) {
+    return (double)spec->trace->live_peak_bytes / (double)result->total.reserved_peak_bytes;
+}
 
 #endif

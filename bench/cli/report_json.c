@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/cli/report_json.h"
+
 #include "bench/base/provenance.h"
-#include "bench/cli/report.h"
 
 #include <inttypes.h>
-
-double report_efficiency(const replay_spec *spec, const replay_result *result) {
-    return (double)spec->trace->live_peak_bytes / (double)result->total.reserved_peak_bytes;
-}
 
 static void print_number(FILE *out, const char *name, uint64_t value) {
     (void)fprintf(out, ",\"%s\":%" PRIu64, name, value);
@@ -98,13 +95,13 @@ static void print_pass(FILE *out, const char *name, const replay_pass *pass, boo
 
 static void print_stop(FILE *out, const replay_result *result) {
     print_text(out, "reason",
-               result->outcome == REPLAY_OUT_OF_MEMORY ? "out of memory" : result->message);
+               result->outcome == RUN_OUT_OF_MEMORY ? "out of memory" : result->message);
     print_number(out, "stopped_at_event", result->stopped_at_event);
     print_number(out, "stopped_in_pass", result->stopped_in_pass);
 }
 
 static void print_result(FILE *out, const replay_spec *spec, const replay_result *result) {
-    bool completed = result->outcome == REPLAY_COMPLETED;
+    bool completed = result->outcome == RUN_COMPLETED;
     print_number(out, "reserved_peak_bytes", result->total.reserved_peak_bytes);
     if (completed && result->total.reserved_peak_bytes > 0) {
         print_real(out, "efficiency", report_efficiency(spec, result), 6);
@@ -140,7 +137,7 @@ static void print_min_capacity(FILE *out, const report_row *row) {
 
 void report_json(FILE *out, const report_row *row) {
     print_spec(out, row->spec);
-    if (row->result->outcome == REPLAY_ABSENT) {
+    if (row->result->outcome == RUN_ABSENT) {
         print_bool(out, "absent", true);
         print_text(out, "reason", row->result->message);
     } else {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/cli/report.h"
+#include "bench/cli/report_table.h"
 
 #include "vmm/base/align.h"
 
@@ -80,16 +80,16 @@ typedef void (*figures_fn)(FILE *out, const report_row *row);
 
 static void print_outcome(FILE *out, const report_row *row, figures_fn print_completed) {
     switch (row->result->outcome) {
-    case REPLAY_COMPLETED:
+    case RUN_COMPLETED:
         print_completed(out, row);
         break;
-    case REPLAY_OUT_OF_MEMORY:
+    case RUN_OUT_OF_MEMORY:
         print_out_of_memory(out, row);
         break;
-    case REPLAY_ABSENT:
+    case RUN_ABSENT:
         (void)fprintf(out, " absent: %s", row->result->message);
         break;
-    case REPLAY_FAILED:
+    case RUN_FAILED:
         (void)fprintf(out, " failed: %s", row->result->message);
         break;
     }

@@ -7,7 +7,8 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
-#include "bench/cli/report.h"
+#include "bench/cli/report_json.h"
+#include "bench/cli/report_table.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
 #include "bench/trace/trace_finish.h"
@@ -226,9 +227,9 @@ static bool build_trace(varybatch_command *c) {
 
 static void note_failure(varybatch_command *c, const report_row *row) {
     const replay_result *r = row->result;
-    if (r->outcome == REPLAY_FAILED || r->violations > 0) {
+    if (r->outcome == RUN_FAILED || r->violations > 0) {
         bench_complain("varybatch: %s: %s", row->spec->contender->name,
-                       r->outcome == REPLAY_FAILED ? r->message : r->last_violation);
+                       r->outcome == RUN_FAILED ? r->message : r->last_violation);
         c->has_failed = true;
     }
 }
@@ -246,7 +247,7 @@ static void run_contender(varybatch_command *c, const contender_ops *contender) 
     replay_result result;
     replay_run(&spec, &result);
     report_row row = {.spec = &spec, .result = &result, .has_min_capacity = c->own.min_capacity};
-    if (row.has_min_capacity && result.outcome == REPLAY_COMPLETED) {
+    if (row.has_min_capacity && result.outcome == RUN_COMPLETED) {
         row.min_capacity_bytes = mincap_find(&spec, &result);
     }
     if (c->shared.json) {

@@ -3,10 +3,10 @@
  * No caching: every request is a cuMemAlloc, every free a cuMemFree, as PyTorch does when its
  * caching is switched off. A block used by another stream is freed once that work was seen done.
  */
+#include "bench/base/hash_map.h"
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_blocks.h"
 #include "bench/contenders/rival_events.h"
-#include "bench/contenders/rival_map.h"
 #include "bench/contenders/rival_report.h"
 
 #include "vmm/base/align.h"
@@ -22,7 +22,7 @@ typedef struct uncached {
     uint64_t reserved_peak_bytes;
     rival_store store;
     rival_events events;
-    rival_map live;
+    hash_map live;
 } uncached;
 
 /* ---- Free ---------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ static ductile_status uncached_free(void *self, ductile_addr address) {
     if (address == 0) {
         return DUCTILE_OK;
     }
-    rival_block *block = rival_map_find(&u->live, address);
+    rival_block *block = (rival_block *)hash_map_find(&u->live, address);
     if (block == NULL) {
         return DUCTILE_ERR_NOT_LIVE;
     }
@@ -53,14 +53,14 @@ static ductile_status uncached_free(void *self, ductile_addr address) {
             return status;
         }
     }
-    rival_map_remove(&u->live, address);
+    hash_map_remove(&u->live, address);
     return block->n_pending == 0 ? release_block(u, block) : DUCTILE_OK;
 }
 
 static ductile_status uncached_record_stream(void *self, ductile_addr address,
                                              ductile_stream stream) {
     uncached *u = self;
-    rival_block *block = rival_map_find(&u->live, address);
+    rival_block *block = (rival_block *)hash_map_find(&u->live, address);
     return block != NULL ? rival_events_add_use(&u->events, block, stream) : DUCTILE_ERR_NOT_LIVE;
 }
 
@@ -92,7 +92,7 @@ static ductile_status alloc_or_wait(uncached *u, uint64_t size, ductile_addr *ou
 }
 
 static rival_arena *prepare(uncached *u, ductile_stream stream) {
-    return rival_map_reserve(&u->live) && rival_store_reserve(&u->store, 1)
+    return hash_map_reserve(&u->live) && rival_store_reserve(&u->store, 1)
                ? rival_store_arena(&u->store, stream, false)
                : NULL;
 }
@@ -121,7 +121,7 @@ static ductile_status uncached_alloc(void *self, uint64_t size, ductile_stream s
     if (status != DUCTILE_OK) {
         return status;
     }
-    rival_map_insert(&u->live, *out, rival_block_take(&u->store, arena, *out, rounded));
+    hash_map_set(&u->live, *out, (uintptr_t)rival_block_take(&u->store, arena, *out, rounded));
     u->reserved_bytes += rounded;
     u->reserved_peak_bytes = dti_max(u->reserved_peak_bytes, u->reserved_bytes);
     return DUCTILE_OK;
@@ -147,14 +147,14 @@ static void uncached_fini(void *self) {
     (void)dvmm_context_sync(u->driver);
     (void)rival_events_wait(&u->events);
     for (size_t i = 0; i < u->live.n_slots; i++) {
-        rival_block *block = u->live.slots[i].value;
+        rival_block *block = (rival_block *)u->live.slots[i].value;
         if (block != NULL) {
             rival_events_drop_uses(&u->events, block);
             (void)release_block(u, block);
         }
     }
     rival_events_fini(&u->events);
-    rival_map_fini(&u->live);
+    hash_map_drop(&u->live);
     rival_store_fini(&u->store);
     free(u);
 }

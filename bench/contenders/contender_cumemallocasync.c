@@ -3,10 +3,10 @@
  * The driver's own stream-ordered pool, used as PyTorch's cudaMallocAsync backend uses it: a block
  * goes back on its own stream, or, when other streams used it, on a stream that waits for them all.
  */
+#include "bench/base/hash_map.h"
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_blocks.h"
 #include "bench/contenders/rival_events.h"
-#include "bench/contenders/rival_map.h"
 #include "bench/contenders/rival_report.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef struct async_pool {
     dvmm_event event;        /* recorded and waited for at once: one serves all             */
     rival_store store;
     rival_events uses; /* keeps the sets of recorded streams only; no event is ever queued */
-    rival_map live;
+    hash_map live;
 } async_pool;
 
 /* ---- Free ---------------------------------------------------------------------------------- */
@@ -49,14 +49,14 @@ static ductile_status async_free(void *self, ductile_addr address) {
     if (address == 0) {
         return DUCTILE_OK;
     }
-    rival_block *block = rival_map_find(&p->live, address);
+    rival_block *block = (rival_block *)hash_map_find(&p->live, address);
     if (block == NULL) {
         return DUCTILE_ERR_NOT_LIVE;
     }
     ductile_status status = give_back(p, block);
     if (status == DUCTILE_OK) {
         rival_events_drop_uses(&p->uses, block);
-        rival_map_remove(&p->live, address);
+        hash_map_remove(&p->live, address);
         rival_block_put(&p->store, block);
     }
     return status;
@@ -64,7 +64,7 @@ static ductile_status async_free(void *self, ductile_addr address) {
 
 static ductile_status async_record_stream(void *self, ductile_addr address, ductile_stream stream) {
     async_pool *p = self;
-    rival_block *block = rival_map_find(&p->live, address);
+    rival_block *block = (rival_block *)hash_map_find(&p->live, address);
     return block != NULL ? rival_events_add_use(&p->uses, block, stream) : DUCTILE_ERR_NOT_LIVE;
 }
 
@@ -83,7 +83,7 @@ static ductile_status async_alloc(void *self, uint64_t size, ductile_stream stre
     if (size == 0) {
         return DUCTILE_OK;
     }
-    rival_arena *arena = rival_map_reserve(&p->live) && rival_store_reserve(&p->store, 1)
+    rival_arena *arena = hash_map_reserve(&p->live) && rival_store_reserve(&p->store, 1)
                              ? rival_store_arena(&p->store, stream, false)
                              : NULL;
     if (arena == NULL) {
@@ -91,7 +91,7 @@ static ductile_status async_alloc(void *self, uint64_t size, ductile_stream stre
     }
     ductile_status status = dvmm_mem_alloc_async(p->driver, size, stream, out);
     if (status == DUCTILE_OK) {
-        rival_map_insert(&p->live, *out, rival_block_take(&p->store, arena, *out, size));
+        hash_map_set(&p->live, *out, (uintptr_t)rival_block_take(&p->store, arena, *out, size));
     }
     return status;
 }
@@ -145,7 +145,7 @@ static ductile_status async_init(const contender_env *env, void **self, char *me
 static void async_fini(void *self) {
     async_pool *p = self;
     for (size_t i = 0; i < p->live.n_slots; i++) {
-        rival_block *block = p->live.slots[i].value;
+        rival_block *block = (rival_block *)p->live.slots[i].value;
         if (block != NULL) {
             (void)give_back(p, block);
             rival_events_drop_uses(&p->uses, block);
@@ -155,7 +155,7 @@ static void async_fini(void *self) {
     (void)dvmm_event_destroy(p->driver, p->event);
     (void)dvmm_stream_destroy(p->driver, p->unifying);
     rival_events_fini(&p->uses);
-    rival_map_fini(&p->live);
+    hash_map_drop(&p->live);
     rival_store_fini(&p->store);
     free(p);
 }

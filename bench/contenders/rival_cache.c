@@ -51,7 +51,7 @@ void rival_cache_init(rival_cache *cache, const rival_policy *policy, const cont
 
 static void free_all_live(rival_cache *cache) {
     for (size_t i = 0; i < cache->live.n_slots; i++) {
-        rival_block *block = cache->live.slots[i].value;
+        rival_block *block = (rival_block *)cache->live.slots[i].value;
         if (block != NULL) {
             rival_events_drop_uses(&cache->events, block);
             block->is_live = false;
@@ -65,7 +65,7 @@ void rival_cache_fini(rival_cache *cache) {
     free_all_live(cache);
     (void)rival_cache_trim(cache);
     rival_events_fini(&cache->events);
-    rival_map_fini(&cache->live);
+    hash_map_drop(&cache->live);
     rival_store_fini(&cache->store);
 }
 
@@ -73,7 +73,7 @@ void rival_cache_fini(rival_cache *cache) {
 
 static ductile_status reserve_bookkeeping(rival_cache *cache) {
     bool ok =
-        rival_map_reserve(&cache->live) && rival_store_reserve(&cache->store, BLOCKS_PER_ALLOC);
+        hash_map_reserve(&cache->live) && rival_store_reserve(&cache->store, BLOCKS_PER_ALLOC);
     return ok ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
@@ -111,7 +111,7 @@ static void make_live(rival_cache *cache, rival_block *block, uint64_t size) {
         rival_block_insert(rival_block_split(&cache->store, block, size));
     }
     block->is_live = true;
-    rival_map_insert(&cache->live, block->address, block);
+    hash_map_set(&cache->live, block->address, (uintptr_t)block);
 }
 
 static ductile_status alloc_rounded(rival_cache *cache, uint64_t size, ductile_stream stream,
@@ -156,7 +156,7 @@ ductile_status rival_cache_free(rival_cache *cache, ductile_addr address) {
     if (address == 0) {
         return DUCTILE_OK;
     }
-    rival_block *block = rival_map_find(&cache->live, address);
+    rival_block *block = (rival_block *)hash_map_find(&cache->live, address);
     if (block == NULL) {
         return DUCTILE_ERR_NOT_LIVE;
     }
@@ -166,7 +166,7 @@ ductile_status rival_cache_free(rival_cache *cache, ductile_addr address) {
             return status;
         }
     }
-    rival_map_remove(&cache->live, address);
+    hash_map_remove(&cache->live, address);
     block->is_live = false;
     if (block->n_pending == 0) {
         free_block(cache, block);
@@ -176,7 +176,7 @@ ductile_status rival_cache_free(rival_cache *cache, ductile_addr address) {
 
 ductile_status rival_cache_record_stream(rival_cache *cache, ductile_addr address,
                                          ductile_stream stream) {
-    rival_block *block = rival_map_find(&cache->live, address);
+    rival_block *block = (rival_block *)hash_map_find(&cache->live, address);
     return block != NULL ? rival_events_add_use(&cache->events, block, stream)
                          : DUCTILE_ERR_NOT_LIVE;
 }

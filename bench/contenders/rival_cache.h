@@ -9,10 +9,10 @@
 #ifndef DUCTILE_BENCH_CONTENDERS_RIVAL_CACHE_H
 #define DUCTILE_BENCH_CONTENDERS_RIVAL_CACHE_H
 
+#include "bench/base/hash_map.h"
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_blocks.h"
 #include "bench/contenders/rival_events.h"
-#include "bench/contenders/rival_map.h"
 #include "vmm/base/align.h"
 
 /* PyTorch's constants. */
@@ -48,7 +48,7 @@ struct rival_cache {
     uint64_t reserved_peak_bytes;
     rival_store store;
     rival_events events;
-    rival_map live; /* address to block */
+    hash_map live; /* address to block */
 };
 
 void rival_cache_init(rival_cache *cache, const rival_policy *policy, const contender_env *env);

@@ -72,8 +72,8 @@ static bool probe_replay(void *user, uint64_t granules, bool *failed) {
     spec.capacity_bytes = granules * spec.device->caps.granule_bytes;
     spec.watch = NULL;
     replay_run(&spec, &result);
-    *failed = result.outcome == REPLAY_FAILED || result.outcome == REPLAY_ABSENT;
-    return result.outcome == REPLAY_COMPLETED;
+    *failed = result.outcome == RUN_FAILED || result.outcome == RUN_ABSENT;
+    return result.outcome == RUN_COMPLETED;
 }
 
 static uint64_t granules_for(const replay_spec *spec, uint64_t bytes) {

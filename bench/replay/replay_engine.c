@@ -50,11 +50,10 @@ static void note_stop(replay *r, size_t event, ductile_status status) {
     replay_result *result = r->result;
     result->stopped_at_event = event;
     result->stopped_in_pass = r->pass + 1;
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        result->outcome = REPLAY_OUT_OF_MEMORY;
+    result->outcome = run_outcome_of(status);
+    if (result->outcome == RUN_OUT_OF_MEMORY) {
         return;
     }
-    result->outcome = REPLAY_FAILED;
     const trace_event *at = &r->spec->trace->events[event];
     (void)snprintf(result->message, sizeof result->message, "%s at event %zu of pass %llu: %s",
                    verb_of(at), event, (unsigned long long)r->pass + 1,
@@ -62,7 +61,7 @@ static void note_stop(replay *r, size_t event, ductile_status status) {
 }
 
 static bool fail(replay *r, const char *what, ductile_status status) {
-    r->result->outcome = REPLAY_FAILED;
+    r->result->outcome = RUN_FAILED;
     (void)snprintf(r->result->message, sizeof r->result->message, "%s: %s", what,
                    ductile_status_string(status));
     return false;
@@ -419,7 +418,7 @@ static bool run_pass(replay *r) {
 
 static void run_passes(replay *r) {
     bool ok = true;
-    r->result->outcome = REPLAY_COMPLETED;
+    r->result->outcome = RUN_COMPLETED;
     for (r->pass = 0; ok && r->pass < r->spec->n_passes; r->pass++) {
         ok = run_pass(r);
         r->times[r->pass] = per_op(&r->result->last, own_ns(&r->result->last));
@@ -466,7 +465,7 @@ void replay_run(const replay_spec *spec, replay_result *result) {
             stage_violations(&r.stage, result->last_violation, sizeof result->last_violation);
         stage_close(&r.stage);
     } else {
-        result->outcome = status == DUCTILE_ERR_UNSUPPORTED ? REPLAY_ABSENT : REPLAY_FAILED;
+        result->outcome = run_outcome_unopened(status);
     }
     progress_clear();
 }

@@ -38,13 +38,6 @@ typedef struct replay_spec {
     const replay_watch *watch; /* NULL: nobody                              */
 } replay_spec;
 
-typedef enum replay_outcome {
-    REPLAY_COMPLETED,
-    REPLAY_OUT_OF_MEMORY, /* a result: the capacity does not suffice */
-    REPLAY_ABSENT,        /* the contender does not exist on this device */
-    REPLAY_FAILED         /* anything else: message says what */
-} replay_outcome;
-
 /* What one pass cost. */
 typedef struct replay_pass {
     contender_stats stats; /* counts and times of this pass; peaks since the first  */
@@ -54,7 +47,7 @@ typedef struct replay_pass {
 } replay_pass;
 
 typedef struct replay_result {
-    replay_outcome outcome;
+    run_outcome outcome;
     char message[256];         /* of ABSENT and FAILED */
     uint64_t stopped_at_event; /* of OUT_OF_MEMORY and FAILED, counted from 0 in its pass */
     uint64_t stopped_in_pass;  /* counted from 1 */

@@ -44,6 +44,23 @@ typedef struct stage {
     void *contender;
 } stage;
 
+typedef enum run_outcome {
+    RUN_COMPLETED,
+    RUN_OUT_OF_MEMORY, /* a result: the capacity does not suffice */
+    RUN_ABSENT,        /* the contender does not exist on this device */
+    RUN_FAILED         /* anything else */
+} run_outcome;
+
+/* How a run ends whose stage did not open, or whose contender gave this status. */
+static inline run_outcome run_outcome_unopened(ductile_status status) {
+    return status == DUCTILE_ERR_UNSUPPORTED ? RUN_ABSENT : RUN_FAILED;
+}
+static inline run_outcome run_outcome_of(ductile_status status) {
+    return status == DUCTILE_OK                  ? RUN_COMPLETED
+           : status == DUCTILE_ERR_OUT_OF_MEMORY ? RUN_OUT_OF_MEMORY
+                                                 : RUN_FAILED;
+}
+
 /* ERR_UNSUPPORTED: this contender is absent on this device. On failure message holds one line and
  * everything is closed again. */
 ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);

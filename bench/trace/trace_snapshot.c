@@ -15,7 +15,7 @@
  */
 #include "bench/trace/trace_snapshot.h"
 
-#include "bench/trace/id_map.h"
+#include "bench/base/hash_map.h"
 #include "bench/trace/pickle.h"
 
 #include <inttypes.h>
@@ -49,8 +49,9 @@ typedef struct snapshot_reader {
     uint64_t block_budget; /* blocks that segments may still have: none fits in less than a byte */
     elder *elders;
     size_t n_elders, elders_capacity;
-    id_map blocks; /* first walk: addresses the history names; second: address to builder's block */
-    id_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
+    hash_map
+        blocks; /* first walk: addresses the history names; second: builder's block + 1 at each */
+    hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
     trace_builder *builder;
     trace_error *error;
 } snapshot_reader;
@@ -120,8 +121,8 @@ static bool add_elder(snapshot_reader *r, elder block) {
 
 /* Whether this is the first time that the address is named. */
 static bool note_address(snapshot_reader *r, uint64_t address, bool *is_new) {
-    *is_new = id_map_find(&r->blocks, address) == NULL;
-    return !*is_new || id_map_put(&r->blocks, address, 0) || out_of_host_memory(r);
+    *is_new = hash_map_find(&r->blocks, address) == 0;
+    return !*is_new || hash_map_put(&r->blocks, address, 1) || out_of_host_memory(r);
 }
 
 static bool find_elders_in_history(snapshot_reader *r) {
@@ -220,10 +221,9 @@ static bool stream_number(snapshot_reader *r, uint64_t stream, uint64_t *out) {
         *out = 0;
         return true;
     }
-    const uint32_t *known = id_map_find(&r->streams, stream);
-    uint32_t number = known != NULL ? *known : (uint32_t)r->streams.count + 1;
-    *out = number;
-    return known != NULL || id_map_put(&r->streams, stream, number) || out_of_host_memory(r);
+    uintptr_t known = hash_map_find(&r->streams, stream);
+    *out = known != 0 ? known : r->streams.n_used + 1;
+    return known != 0 || hash_map_put(&r->streams, stream, *out) || out_of_host_memory(r);
 }
 
 static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uint64_t stream) {
@@ -236,7 +236,7 @@ static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uin
     if (reason != NULL) {
         return REFUSE(r, "block 0x%" PRIx64 ": %s", address, reason);
     }
-    return id_map_put(&r->blocks, address, block) || out_of_host_memory(r);
+    return hash_map_put(&r->blocks, address, (uintptr_t)block + 1) || out_of_host_memory(r);
 }
 
 static bool build_elders(snapshot_reader *r, size_t first, size_t end) {
@@ -250,9 +250,9 @@ static bool build_elders(snapshot_reader *r, size_t first, size_t end) {
 
 /* The builder's latest block at an address. */
 static bool find_block(const snapshot_reader *r, uint64_t address, uint32_t *block) {
-    const uint32_t *found = id_map_find(&r->blocks, address);
-    *block = found != NULL ? *found : 0;
-    return found != NULL;
+    uintptr_t found = hash_map_find(&r->blocks, address);
+    *block = (uint32_t)(found - 1);
+    return found != 0;
 }
 
 static bool is_live(const snapshot_reader *r, uint64_t address, uint32_t *block) {
@@ -400,7 +400,7 @@ static bool convert(snapshot_reader *r, const pickle_value *segments) {
     if (!find_elders_in_segments(r, segments)) {
         return false;
     }
-    id_map_drop(&r->blocks);
+    hash_map_drop(&r->blocks);
     return build_elders(r, n_freed_later, r->n_elders) && build_elders(r, 0, n_freed_later) &&
            feed_history(r);
 }
@@ -428,8 +428,8 @@ bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *
     bool ok = read_document(document, size, gpu, &r);
     b->gpu = (int)r.gpu;
     free(r.elders);
-    id_map_drop(&r.blocks);
-    id_map_drop(&r.streams);
+    hash_map_drop(&r.blocks);
+    hash_map_drop(&r.streams);
     pickle_close(document);
     return ok;
 }

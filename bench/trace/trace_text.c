@@ -5,7 +5,7 @@
  */
 #include "bench/trace/trace_text.h"
 
-#include "bench/trace/id_map.h"
+#include "bench/base/hash_map.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct text_reader {
     const char *at;
     const char *line_end;
     uint64_t line;
-    id_map blocks; /* ID of the file to number of the builder */
+    hash_map blocks; /* ID of the file to number of the builder + 1 */
     trace_builder *builder;
     trace_error *error;
 } text_reader;
@@ -86,7 +86,7 @@ static bool read_alloc(text_reader *r) {
         !read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
         return false;
     }
-    if (id_map_find(&r->blocks, id) != NULL) {
+    if (hash_map_find(&r->blocks, id) != 0) {
         return REFUSE(r, "ID %llu was allocated before", (unsigned long long)id);
     }
     uint32_t block = 0;
@@ -94,34 +94,36 @@ static bool read_alloc(text_reader *r) {
     if (reason != NULL) {
         return REFUSE(r, "%s", reason);
     }
-    return id_map_put(&r->blocks, id, block) || REFUSE(r, "the host has no memory left");
+    return hash_map_put(&r->blocks, id, (uintptr_t)block + 1) ||
+           REFUSE(r, "the host has no memory left");
+}
+
+static bool find_block(text_reader *r, uint64_t id, uint32_t *block) {
+    uintptr_t found = hash_map_find(&r->blocks, id);
+    *block = (uint32_t)(found - 1);
+    return found != 0 || REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
 }
 
 /* `f` and `c`. */
 static bool read_end(text_reader *r, const char *(*add)(trace_builder *b, uint32_t block)) {
     uint64_t id = 0;
-    if (!read_number(r, "ID", &id) || !expect_line_end(r)) {
+    uint32_t block = 0;
+    if (!read_number(r, "ID", &id) || !expect_line_end(r) || !find_block(r, id, &block)) {
         return false;
     }
-    const uint32_t *block = id_map_find(&r->blocks, id);
-    if (block == NULL) {
-        return REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
-    }
-    const char *reason = add(r->builder, *block);
+    const char *reason = add(r->builder, block);
     return reason == NULL || REFUSE(r, "ID %llu %s", (unsigned long long)id, reason);
 }
 
 static bool read_use(text_reader *r) {
     uint64_t id = 0;
     uint64_t stream = 0;
-    if (!read_number(r, "ID", &id) || !read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
+    uint32_t block = 0;
+    if (!read_number(r, "ID", &id) || !read_number(r, "STREAM", &stream) || !expect_line_end(r) ||
+        !find_block(r, id, &block)) {
         return false;
     }
-    const uint32_t *block = id_map_find(&r->blocks, id);
-    if (block == NULL) {
-        return REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
-    }
-    const char *reason = trace_build_use(r->builder, *block, stream);
+    const char *reason = trace_build_use(r->builder, block, stream);
     return reason == NULL || REFUSE(r, "ID %llu %s", (unsigned long long)id, reason);
 }
 
@@ -208,6 +210,6 @@ static bool read_lines(text_reader *r, const char *end) {
 bool trace_read_text(const char *text, size_t size, trace_builder *b, trace_error *error) {
     text_reader r = {.at = text, .builder = b, .error = error};
     bool ok = size == 0 || read_lines(&r, text + size);
-    id_map_drop(&r.blocks);
+    hash_map_drop(&r.blocks);
     return ok;
 }

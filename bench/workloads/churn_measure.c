@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/churn_measure.h"
 
+#include "bench/base/random.h"
 #include "bench/base/stopwatch.h"
 #include "vmm/base/align.h"
 
@@ -44,25 +45,17 @@ churn_sizes churn_fit_sizes(churn_sizes wanted, uint64_t live, uint64_t bytes) {
     return sizes;
 }
 
-static uint64_t next_random(uint64_t *state) {
-    *state += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t z = *state;
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 static uint64_t draw_size(churn *c) {
     const double unit = 1.0 / 18446744073709551616.0; /* of all 64-bit numbers */
     churn_sizes sizes = c->spec->sizes;
-    double share = (double)next_random(&c->random) * unit;
+    double share = (double)random_next(&c->random) * unit;
     double ratio = (double)sizes.max / (double)sizes.min;
     return (uint64_t)((double)sizes.min * exp2(share * log2(ratio)));
 }
 
 static void draw_batch(churn *c, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        c->batch[i] = (choice){draw_size(c), next_random(&c->random) % c->spec->live};
+        c->batch[i] = (choice){draw_size(c), random_next(&c->random) % c->spec->live};
     }
 }
 
@@ -70,7 +63,7 @@ static void draw_batch(churn *c, size_t n) {
 
 static bool stop(churn *c, ductile_status status) {
     churn_result *result = c->result;
-    result->outcome = status == DUCTILE_ERR_OUT_OF_MEMORY ? CHURN_OUT_OF_MEMORY : CHURN_FAILED;
+    result->outcome = run_outcome_of(status);
     (void)snprintf(result->message, sizeof result->message, "%s", ductile_status_string(status));
     return false;
 }
@@ -212,7 +205,7 @@ static void run_on_stage(churn *c) {
 
 void churn_measure(const churn_spec *spec, churn_result *result) {
     churn *c = calloc(1, sizeof *c);
-    *result = (churn_result){.outcome = CHURN_FAILED, .message = "the host has no memory left"};
+    *result = (churn_result){.outcome = RUN_FAILED, .message = "the host has no memory left"};
     if (c == NULL) {
         return;
     }
@@ -222,11 +215,11 @@ void churn_measure(const churn_spec *spec, churn_result *result) {
     ductile_status status =
         stage_open(&c->stage, spec->plan, result->message, sizeof result->message);
     if (status == DUCTILE_OK) {
-        result->outcome = CHURN_COMPLETED;
+        result->outcome = RUN_COMPLETED;
         run_on_stage(c);
         stage_close(&c->stage);
-    } else if (status == DUCTILE_ERR_UNSUPPORTED) {
-        result->outcome = CHURN_ABSENT;
+    } else {
+        result->outcome = run_outcome_unopened(status);
     }
     free(c);
 }

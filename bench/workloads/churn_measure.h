@@ -33,15 +33,8 @@ typedef struct churn_stretch {
 
 enum { CHURN_STRETCHES = 10 };
 
-typedef enum churn_outcome {
-    CHURN_COMPLETED,
-    CHURN_OUT_OF_MEMORY,
-    CHURN_ABSENT, /* the contender does not exist on this device */
-    CHURN_FAILED
-} churn_outcome;
-
 typedef struct churn_result {
-    churn_outcome outcome;
+    run_outcome outcome;
     char message[256]; /* unless completed */
     churn_stretch stretches[CHURN_STRETCHES];
     double ns_per_op; /* over all of them */

@@ -2,7 +2,8 @@
 #include "bench/workloads/fsdp_run.h"
 
 #include "bench/replay/stage.h"
-#include "bench/workloads/fsdp_work.h"
+#include "bench/workloads/fsdp_work_cuda.h"
+#include "bench/workloads/fsdp_work_virtual.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -244,6 +245,11 @@ static ductile_status make_events(run *r) {
     return DUCTILE_OK;
 }
 
+static ductile_status open_work(run *r) {
+    return r->stage.gpu != NULL ? fsdp_work_open_virtual(&r->stage, r->spec->seed, &r->work)
+                                : fsdp_work_open_cuda(&r->stage, r->spec->seed, &r->work);
+}
+
 static ductile_status prepare(run *r) {
     const fsdp_program *p = r->spec->program;
     r->addresses = calloc(p->n_blocks, sizeof *r->addresses);
@@ -263,7 +269,7 @@ static ductile_status prepare(run *r) {
     if (status == DUCTILE_OK) {
         status = make_events(r);
     }
-    return status == DUCTILE_OK ? fsdp_work_open(&r->stage, r->spec->seed, &r->work) : status;
+    return status == DUCTILE_OK ? open_work(r) : status;
 }
 
 static void clean_up(run *r) {
@@ -301,12 +307,8 @@ static ductile_status measure(run *r) {
 }
 
 static void note_outcome(fsdp_result *result, ductile_status status) {
-    if (status == DUCTILE_OK) {
-        result->outcome = REPLAY_COMPLETED;
-    } else if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        result->outcome = REPLAY_OUT_OF_MEMORY;
-    } else {
-        result->outcome = REPLAY_FAILED;
+    result->outcome = run_outcome_of(status);
+    if (result->outcome == RUN_FAILED) {
         (void)snprintf(result->message, sizeof result->message, "%s",
                        ductile_status_string(status));
     }
@@ -334,7 +336,7 @@ void fsdp_run(const fsdp_run_spec *spec, fsdp_result *result) {
     *result = (fsdp_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
     if (status != DUCTILE_OK) {
-        result->outcome = status == DUCTILE_ERR_UNSUPPORTED ? REPLAY_ABSENT : REPLAY_FAILED;
+        result->outcome = run_outcome_unopened(status);
         return;
     }
     run_on_stage(&r);

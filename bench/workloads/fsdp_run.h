@@ -25,7 +25,7 @@ typedef struct fsdp_run_spec {
 } fsdp_run_spec;
 
 typedef struct fsdp_result {
-    replay_outcome outcome;
+    run_outcome outcome;
     char message[256]; /* of ABSENT and FAILED */
     contender_stats stats;
     uint64_t elapsed_ns;

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/workloads/fsdp_work_parts.h"
+#include "bench/workloads/fsdp_work.h"
 
-ductile_status fsdp_work_open(const stage *on, uint64_t seed, fsdp_work **out) {
-    *out = NULL;
-    ductile_status status =
-        on->gpu != NULL ? fsdp_work_open_virtual(on, out) : fsdp_work_open_cuda(on, out);
-    if (status == DUCTILE_OK) {
-        (*out)->random = seed * 0x9E3779B97F4A7C15u + 1;
-    }
-    return status;
+void fsdp_work_init(fsdp_work *w, const fsdp_work_ops *ops, const stage *on, uint64_t seed) {
+    *w = (fsdp_work){.ops = ops, .on = on, .random = seed * 0x9E3779B97F4A7C15u + 1};
 }
 
 void fsdp_work_close(fsdp_work *w) {

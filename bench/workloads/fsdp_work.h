@@ -17,16 +17,28 @@
 #include "bench/replay/stage.h"
 #include "bench/workloads/fsdp_model.h"
 
-/* CUDA: what copies take, measured once per process. */
-typedef struct fsdp_speed {
-    double copy_bytes_per_ns;
-    double upload_bytes_per_ns;
-} fsdp_speed;
-
 typedef struct fsdp_work fsdp_work;
 
-/* Durations are drawn anew within 10 % by `seed`. NULL on failure; the status says which. */
-ductile_status fsdp_work_open(const stage *on, uint64_t seed, fsdp_work **out);
+/* One kind of work. */
+typedef struct fsdp_work_ops {
+    ductile_status (*busy)(fsdp_work *w, size_t stream, uint64_t ns, ductile_addr address,
+                           uint64_t size);
+    ductile_status (*host)(fsdp_work *w, uint64_t ns);
+    ductile_status (*sync)(fsdp_work *w);
+    uint64_t (*now_ns)(const fsdp_work *w);
+    void (*close)(fsdp_work *w);
+} fsdp_work_ops;
+
+/* First member of each kind. */
+struct fsdp_work {
+    const fsdp_work_ops *ops;
+    const stage *on;
+    uint64_t random;
+};
+
+/* Sets up what both kinds have. Durations are drawn anew within 10 % by `seed`. */
+void fsdp_work_init(fsdp_work *w, const fsdp_work_ops *ops, const stage *on, uint64_t seed);
+/* NULL: nothing to close. */
 void fsdp_work_close(fsdp_work *w);
 
 /* The stream is busy for so long, and on the virtual GPU reads [address, address + size) all the

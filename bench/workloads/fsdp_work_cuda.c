@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work on a real device: see fsdp_work.h. */
+#include "bench/workloads/fsdp_work_cuda.h"
+
 #include "bench/base/stopwatch.h"
-#include "bench/workloads/fsdp_work_parts.h"
 
 #include "vmm/base/align.h"
 
@@ -10,6 +10,12 @@
 /* One copy lasts long against what issuing it costs the host. */
 #define COPY_BYTES (256 * DTI_MIB)
 #define UPLOAD_BYTES (64 * DTI_MIB)
+
+/* What copies take, measured when the work is opened. */
+typedef struct fsdp_speed {
+    double copy_bytes_per_ns;
+    double upload_bytes_per_ns;
+} fsdp_speed;
 
 typedef struct cuda_work {
     fsdp_work base;
@@ -128,7 +134,7 @@ static ductile_status prepare(cuda_work *w) {
                                 : status;
 }
 
-ductile_status fsdp_work_open_cuda(const stage *on, fsdp_work **out) {
+ductile_status fsdp_work_open_cuda(const stage *on, uint64_t seed, fsdp_work **out) {
     static const fsdp_work_ops ops = {
         .busy = cuda_busy,
         .host = cuda_host,
@@ -137,10 +143,11 @@ ductile_status fsdp_work_open_cuda(const stage *on, fsdp_work **out) {
         .close = cuda_close,
     };
     cuda_work *w = calloc(1, sizeof *w);
+    *out = NULL;
     if (w == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    w->base = (fsdp_work){.ops = &ops, .on = on};
+    fsdp_work_init(&w->base, &ops, on, seed);
     ductile_status status = prepare(w);
     if (status != DUCTILE_OK) {
         cuda_close(&w->base);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work on the virtual GPU, whose own kernels take no time: see fsdp_work.h. */
-#include "bench/workloads/fsdp_work_parts.h"
+#include "bench/workloads/fsdp_work_virtual.h"
 
 #include <stdlib.h>
 
@@ -246,7 +245,7 @@ static void virtual_close(fsdp_work *base) {
     free(w);
 }
 
-ductile_status fsdp_work_open_virtual(const stage *on, fsdp_work **out) {
+ductile_status fsdp_work_open_virtual(const stage *on, uint64_t seed, fsdp_work **out) {
     static const fsdp_work_ops ops = {
         .busy = virtual_busy,
         .host = virtual_host,
@@ -255,10 +254,11 @@ ductile_status fsdp_work_open_virtual(const stage *on, fsdp_work **out) {
         .close = virtual_close,
     };
     virtual_work *w = calloc(1, sizeof *w);
+    *out = NULL;
     if (w == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    w->base = (fsdp_work){.ops = &ops, .on = on};
+    fsdp_work_init(&w->base, &ops, on, seed);
     w->driver_ns = driver_clock(w);
     *out = &w->base;
     return DUCTILE_OK;

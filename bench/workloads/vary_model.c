@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/vary_model.h"
 
+#include "bench/base/random.h"
 #include "bench/workloads/vary_layers.h"
 
 #include <stdlib.h>
@@ -111,17 +112,8 @@ static void optimize(vary_model *m) {
 
 /* ---- Steps --------------------------------------------------------------------------------- */
 
-/* splitmix64: every seed, 0 too, gives a schedule of its own. */
-static uint64_t next_random(uint64_t *state) {
-    *state += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t z = *state;
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 static uint64_t draw(uint64_t *state, vary_interval interval) {
-    return interval.min + next_random(state) % (interval.max - interval.min + 1);
+    return interval.min + random_next(state) % (interval.max - interval.min + 1);
 }
 
 static vary_tensor forward(vary_model *m) {

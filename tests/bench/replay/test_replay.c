@@ -133,7 +133,7 @@ static void drop_now(void) {
 
 TestSuite(replay, .fini = drop_now);
 
-static replay_outcome replay(const char *text, replay_spec spec) {
+static run_outcome replay(const char *text, replay_spec spec) {
     bench_device device;
     char reason[128];
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
@@ -156,7 +156,7 @@ static void assert_kinds(const char *expected) {
 
 Test(replay, every_event_arrives_in_order_with_its_size) {
     cr_assert_eq(replay("a 1 10 0\na 2 20 0\nf 1\na 3 30 0\nf 3\nf 2\n", (replay_spec){0}),
-                 REPLAY_COMPLETED);
+                 RUN_COMPLETED);
     assert_kinds("aafaff");
     cr_assert_eq(calls[1].size, 20);
     cr_assert_eq(calls[2].address, calls[0].address);
@@ -172,8 +172,7 @@ Test(replay, streams_of_the_trace_are_streams_of_their_own) {
 }
 
 Test(replay, what_lives_at_the_end_of_a_pass_is_freed) {
-    cr_assert_eq(replay("a 1 10 0\na 2 20 0\nf 1\n", (replay_spec){.n_passes = 3}),
-                 REPLAY_COMPLETED);
+    cr_assert_eq(replay("a 1 10 0\na 2 20 0\nf 1\n", (replay_spec){.n_passes = 3}), RUN_COMPLETED);
     assert_kinds("aaffaaffaaff");
     cr_assert_eq(n_live, 0);
     cr_assert_eq(result.last.ops, 3, "frees at the end of a pass are no operations of the trace");
@@ -189,7 +188,7 @@ Test(replay, counts_are_over_all_passes_and_of_the_last) {
 
 Test(replay, another_streams_use_is_under_way_from_the_free_to_the_completion) {
     cr_assert_eq(replay("a 1 10 0\na 2 20 1\nf 1\na 3 1 0\nc 1\na 4 1 0\n", (replay_spec){0}),
-                 REPLAY_COMPLETED);
+                 RUN_COMPLETED);
     assert_kinds("aarfqqaqafqfqfq"); /* three frees at the end of the pass */
     cr_assert_eq(calls[2].stream, calls[1].stream, "not the next higher stream");
     cr_assert_eq(calls[2].address, calls[0].address);
@@ -201,7 +200,7 @@ Test(replay, another_streams_use_is_under_way_from_the_free_to_the_completion) {
 
 Test(replay, gates_count_anew_in_every_pass) {
     cr_assert_eq(replay("a 1 10 0\na 2 20 1\nf 1\nc 1\n", (replay_spec){.n_passes = 2}),
-                 REPLAY_COMPLETED);
+                 RUN_COMPLETED);
     size_t n_queries = 0;
     for (size_t i = 0; i < n_calls; i++) {
         n_queries += calls[i].kind == 'q';
@@ -214,7 +213,7 @@ Test(replay, gates_count_anew_in_every_pass) {
 Test(replay, a_use_that_never_completes_ends_with_its_pass) {
     cr_assert_eq(
         replay("a 1 10 0\na 2 1 1\na 3 5 0\nf 1\nf 3\nc 3\n", (replay_spec){.n_passes = 2}),
-        REPLAY_COMPLETED);
+        RUN_COMPLETED);
     cr_assert_eq(n_live, 0);
     cr_assert_eq(result.violations, 0);
 }
@@ -222,7 +221,7 @@ Test(replay, a_use_that_never_completes_ends_with_its_pass) {
 Test(replay, a_named_use_is_recorded_where_it_stands) {
     cr_assert_eq(
         replay("# version 2\na 1 10 0\na 2 20 1\nu 1 1\na 3 30 0\nf 1\n", (replay_spec){0}),
-        REPLAY_COMPLETED);
+        RUN_COMPLETED);
     assert_kinds("aarqafqfqfq");
     cr_assert_eq(calls[2].address, calls[0].address);
     cr_assert_eq(calls[2].stream, calls[1].stream);
@@ -232,7 +231,7 @@ Test(replay, a_named_use_is_recorded_where_it_stands) {
 Test(replay, a_named_use_completes_as_the_pace_has_it) {
     static const char text[] = "# version 2\na 1 10 0\na 2 20 1\nu 1 1\nf 1\na 3 30 0\na 4 40 0\n";
     const bench_pace lag = {.schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
-    cr_assert_eq(replay(text, (replay_spec){.pace = lag}), REPLAY_COMPLETED);
+    cr_assert_eq(replay(text, (replay_spec){.pace = lag}), RUN_COMPLETED);
     assert_kinds("aarfqqaqafqfqfq");
     cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY, "one event after the use");
     cr_assert_eq(calls[5].answer, DUCTILE_OK, "two events after the use");
@@ -241,7 +240,7 @@ Test(replay, a_named_use_completes_as_the_pace_has_it) {
 Test(replay, nothing_completes_by_itself_on_a_lazy_device) {
     static const char text[] = "# version 2\na 1 10 0\na 2 20 1\nu 1 1\nf 1\na 3 30 0\n";
     const bench_pace lazy = {.schedule = DUCTILE_SCHEDULE_LAZY};
-    cr_assert_eq(replay(text, (replay_spec){.pace = lazy}), REPLAY_COMPLETED);
+    cr_assert_eq(replay(text, (replay_spec){.pace = lazy}), RUN_COMPLETED);
     for (size_t i = 0; i < n_calls; i++) {
         cr_assert(calls[i].kind != 'q' || calls[i].answer == DUCTILE_ERR_NOT_READY);
     }
@@ -250,7 +249,7 @@ Test(replay, nothing_completes_by_itself_on_a_lazy_device) {
 Test(replay, named_uses_end_together_at_the_completion) {
     cr_assert_eq(replay("# version 2\na 1 10 0\nu 1 1\nu 1 2\nf 1\na 2 1 0\nc 1\na 3 1 0\n",
                         (replay_spec){0}),
-                 REPLAY_COMPLETED);
+                 RUN_COMPLETED);
     assert_kinds("arrfqqaqafqfq");
     cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY, "over at the free already");
     cr_assert_eq(calls[5].answer, DUCTILE_ERR_NOT_READY, "over before the completion");
@@ -260,7 +259,7 @@ Test(replay, named_uses_end_together_at_the_completion) {
 Test(replay, a_use_of_what_is_not_mapped_is_a_failure) {
     has_no_memory = true; /* as of a contender that unmaps too early */
     cr_assert_eq(replay("# version 2\na 1 10 0\nu 1 1\na 2 1 0\nf 1\n", (replay_spec){0}),
-                 REPLAY_FAILED);
+                 RUN_FAILED);
 }
 
 static ductile_status forget(void *self, ductile_addr address, ductile_stream stream) {
@@ -276,21 +275,21 @@ Test(replay, a_check_finds_memory_that_is_handed_out_too_early) {
         "# version 2\na 1 4194304 0\nu 1 1\nf 1\na 2 4194304 0\nf 2\na 3 4194304 0\n";
     contender_ops careless = contender_expandable;
     careless.record_stream = forget;
-    cr_assert_eq(replay(text, (replay_spec){.contender = &careless}), REPLAY_COMPLETED);
+    cr_assert_eq(replay(text, (replay_spec){.contender = &careless}), RUN_COMPLETED);
     cr_assert_eq(result.violations, 0, "nobody looks unless told to");
     drop_now();
     cr_assert_eq(replay(text, (replay_spec){.contender = &careless, .checks = true}),
-                 REPLAY_COMPLETED);
+                 RUN_COMPLETED);
     cr_assert_gt(result.violations, 0);
     drop_now();
     cr_assert_eq(replay(text, (replay_spec){.contender = &contender_expandable, .checks = true}),
-                 REPLAY_COMPLETED);
+                 RUN_COMPLETED);
     cr_assert_eq(result.violations, 0, "%s", result.last_violation);
 }
 
 Test(replay, out_of_memory_stops_and_says_where) {
     cr_assert_eq(replay("a 1 10 0\na 2 20 0\na 3 30 0\nf 1\n", (replay_spec){.capacity_bytes = 40}),
-                 REPLAY_OUT_OF_MEMORY);
+                 RUN_OUT_OF_MEMORY);
     cr_assert_eq(result.stopped_at_event, 2);
     cr_assert_eq(result.stopped_in_pass, 1);
     cr_assert_eq(result.last.ops, 2);
@@ -299,13 +298,13 @@ Test(replay, out_of_memory_stops_and_says_where) {
 
 Test(replay, an_absent_contender_is_a_result) {
     init_answer = DUCTILE_ERR_UNSUPPORTED;
-    cr_assert_eq(replay("a 1 10 0\n", (replay_spec){0}), REPLAY_ABSENT);
+    cr_assert_eq(replay("a 1 10 0\n", (replay_spec){0}), RUN_ABSENT);
     cr_assert_str_eq(result.message, "not today");
 }
 
 Test(replay, a_contender_that_cannot_start_is_a_failure) {
     init_answer = DUCTILE_ERR_DRIVER;
-    cr_assert_eq(replay("a 1 10 0\n", (replay_spec){0}), REPLAY_FAILED);
+    cr_assert_eq(replay("a 1 10 0\n", (replay_spec){0}), RUN_FAILED);
 }
 
 /* ---- Samples ------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ static void run_churn_of(const contender_ops *ops, uint64_t capacity, uint64_t l
 Test(churn, times_all_operations_in_ten_stretches) {
     churn_result r;
     run_churn_of(&contender_expandable, 0, 500, &r);
-    cr_assert_eq(r.outcome, CHURN_COMPLETED, "%s", r.message);
+    cr_assert_eq(r.outcome, RUN_COMPLETED, "%s", r.message);
     cr_expect_eq(r.stretches[0].ops, 2000);
     cr_expect_eq(r.stretches[CHURN_STRETCHES - 1].ops, 20000);
     cr_expect_gt(r.ns_per_op, 0);
@@ -30,13 +30,13 @@ Test(churn, times_all_operations_in_ten_stretches) {
 Test(churn, running_out_of_memory_is_an_outcome) {
     churn_result r;
     run_churn_of(&contender_classic, (uint64_t)4 << 20, 10000, &r);
-    cr_expect_eq(r.outcome, CHURN_OUT_OF_MEMORY);
+    cr_expect_eq(r.outcome, RUN_OUT_OF_MEMORY);
 }
 
 Test(churn, an_absent_contender_is_an_outcome) {
     churn_result r;
     run_churn_of(&contender_cumemallocasync, 0, 100, &r);
-    cr_expect_eq(r.outcome, CHURN_ABSENT);
+    cr_expect_eq(r.outcome, RUN_ABSENT);
 }
 
 Test(churn, sizes_shrink_until_the_blocks_fit) {

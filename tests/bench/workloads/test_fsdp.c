@@ -125,7 +125,7 @@ Test(fsdp, a_stream_alone_takes_the_sum_of_its_work) {
     for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
         fsdp_run_spec spec = spec_of(&contender_expandable, 1);
         spec.is_idle[FSDP_N_STREAMS - 1 - i] = true;
-        cr_assert_eq(run(spec)->outcome, REPLAY_COMPLETED);
+        cr_assert_eq(run(spec)->outcome, RUN_COMPLETED);
         cr_expect_gt((double)result.elapsed_ns, 0.9 * (double)sum[i], "stream %zu", i);
         cr_expect_lt((double)result.elapsed_ns, 1.15 * (double)sum[i], "stream %zu", i);
     }
@@ -151,11 +151,11 @@ Test(fsdp, no_contender_hands_out_memory_that_is_in_use) {
     for (size_t i = 0; all_contenders[i] != NULL; i++) {
         for (uint64_t seed = 1; seed <= 3; seed++) {
             run(spec_of(all_contenders[i], seed));
-            if (result.outcome == REPLAY_ABSENT) {
+            if (result.outcome == RUN_ABSENT) {
                 continue;
             }
             const char *name = all_contenders[i]->name;
-            cr_expect_eq(result.outcome, REPLAY_COMPLETED, "%s: %s", name, result.message);
+            cr_expect_eq(result.outcome, RUN_COMPLETED, "%s: %s", name, result.message);
             cr_expect_gt(result.n_tags, 0);
             cr_expect_eq(result.wrong_tags, 0, "%s, seed %llu", name, (unsigned long long)seed);
             cr_expect_eq(result.violations, 0, "%s", name);
@@ -181,7 +181,7 @@ static const fsdp_result *run_ductile(const char *setting, uint64_t seed) {
     spec.settings = &setting;
     spec.n_settings = 1;
     run(spec);
-    cr_assert_eq(result.outcome, REPLAY_COMPLETED, "%s", result.message);
+    cr_assert_eq(result.outcome, RUN_COMPLETED, "%s", result.message);
     cr_assert_eq(result.wrong_tags, 0, "seed %llu", (unsigned long long)seed);
     cr_assert_eq(result.violations, 0);
     return &result;
@@ -244,7 +244,7 @@ Test(fsdp, memory_that_is_handed_out_too_early_is_found) {
     slow_compute.tokens_min = slow_compute.tokens_max = 20000;
     build(&slow_compute);
     make_work_long();
-    cr_assert_eq(run(spec_of(&careless, 1))->outcome, REPLAY_COMPLETED);
+    cr_assert_eq(run(spec_of(&careless, 1))->outcome, RUN_COMPLETED);
     cr_assert_gt(result.wrong_tags, 0);
     cr_assert_gt(result.violations, 0);
     cr_assert_eq(run(spec_of(&contender_expandable, 1))->wrong_tags, 0);
