@@ -3,55 +3,24 @@
 #include "pool/base/log.h"
 #include "pool/base/options.h"
 #include "pool/blocks/arena.h"
-#include "pool/blocks/serve.h"
-#include "pool/growth/attempt.h"
+#include "pool/blocks/transitions.h"
 #include "pool/growth/maintenance.h"
-#include "pool/growth/plan.h"
+#include "pool/inspect/audit.h"
 #include "pool/pools/pools.h"
 #include "pool/pressure/ladder.h"
 #include "pool/pressure/limits.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
-#include "pool/streams/progress.h"
+#include "pool/streams/gpu_waits.h"
 #include "pool/streams/stream_use.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
+#include "vmm/export.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define STRINGIFY(x) #x
-#define TEXT_OF(x) STRINGIFY(x)
-
-const char *ductile_version(void) {
-    return TEXT_OF(DUCTILE_VERSION_MAJOR) "." TEXT_OF(DUCTILE_VERSION_MINOR) "." TEXT_OF(
-        DUCTILE_VERSION_PATCH);
-}
-
-/* ---- Audits -------------------------------------------------------------------------------- */
-
-/* What calls are worth checking after, by the option `check`. */
-typedef enum audit_level { AUDIT_TRIM = 1, AUDIT_GROW = 2, AUDIT_CALL = 3 } audit_level;
-
-static __attribute__((noinline)) void run_audit(ductile_allocator *a) {
-    char report[256];
-    if (ductile_check(a, report, sizeof report) == DUCTILE_OK) {
-        return;
-    }
-    dpool_log(a, DUCTILE_LOG_ERROR, "invariant broken: %s", report);
-    if (DUCTILE_CHECK >= 3) {
-        dti_fail("", report, __FILE__, __LINE__);
-    }
-}
-
-static inline void audit(ductile_allocator *a, audit_level level) {
-    if (DUCTILE_CHECK >= 3 || a->options.check >= (int)level) {
-        run_audit(a);
-    }
-}
 
 /* ---- Create -------------------------------------------------------------------------------- */
 
@@ -85,7 +54,7 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
 static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
-                  o->check < AUDIT_GROW && DUCTILE_CHECK < AUDIT_CALL &&
+                  o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
                   o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
@@ -160,19 +129,6 @@ ductile_status ductile_create(ductile_allocator **out, const ductile_options *op
     return status;
 }
 
-void ductile_get_options(ductile_allocator *a, ductile_options *out) {
-    size_t size = out->struct_size < sizeof *out ? out->struct_size : sizeof *out;
-    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
-        memset(out, 0, size); /* whoever held the lock is not in this process */
-        out->struct_size = size;
-        return;
-    }
-    dti_lock_take(&a->index_lock);
-    memcpy(out, &a->options, size);
-    dti_lock_open(&a->index_lock);
-    out->struct_size = size;
-}
-
 /* ---- Allocate and free --------------------------------------------------------------------- */
 
 static uint64_t rounded_size(const ductile_allocator *a, uint64_t size) {
@@ -200,7 +156,7 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
 static __attribute__((noinline)) dpool_block *
 serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
     dpool_chores what = dpool_chores_begin_locked(a, arena);
-    dpool_block *b = dpool_serve_locked(a, arena, size, requested);
+    dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
     dti_lock_open(&a->index_lock);
     if (what.mark || what.heal) {
         dpool_chores_do(a, arena, what);
@@ -219,7 +175,7 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *
         if (__builtin_expect(arena->alloc_epoch >= arena->chores_at, 0)) {
             return serve_and_do_chores(a, arena, size, requested);
         }
-        b = dpool_serve_locked(a, arena, size, requested);
+        b = dpool_alloc_from_free_locked(a, arena, size, requested);
     }
     dti_lock_open(&a->index_lock);
     return b;
@@ -234,10 +190,6 @@ static ductile_status zero_fill(ductile_allocator *a, ductile_addr addr, uint64_
     return status;
 }
 
-static inline bool has_routes(const ductile_allocator *a) {
-    return atomic_load_explicit(&a->has_routes, memory_order_relaxed);
-}
-
 /* A request whose pool is known (NULL for none), with the block that a hit gave, if any. */
 static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a, dpool_private *pool,
                                                          dpool_block *b, size_t size,
@@ -249,13 +201,13 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a, d
     if (b == NULL) {
         uint64_t rounded = rounded_size(a, size);
         status = dpool_alloc_slow(a, pool, rounded, size, stream, &b);
-        audit(a, AUDIT_GROW);
+        dpool_audit(a, DPOOL_AUDIT_GROW);
         if (status != DUCTILE_OK) {
             return status;
         }
     }
     ductile_addr addr = b->addr;
-    audit(a, AUDIT_CALL);
+    dpool_audit(a, DPOOL_AUDIT_CALL);
     if (a->options.zero != 0) {
         status = zero_fill(a, addr, size, stream);
     }
@@ -274,7 +226,7 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
         return dpool_refuse_impossible(a, size, stream);
     }
     dpool_private *pool = NULL;
-    ductile_status status = has_routes(a) ? dpool_pool_of(a, stream, &pool) : DUCTILE_OK;
+    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &pool) : DUCTILE_OK;
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -294,7 +246,7 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
     if (__builtin_expect(!dvmm_is_usable(a->driver), 0)) {
         return dvmm_usable(a->driver);
     }
-    if (a->is_plain && size - 1 < DPOOL_MAX_REQUEST && !has_routes(a)) {
+    if (a->is_plain && size - 1 < DPOOL_MAX_REQUEST && !dpool_has_routes(a)) {
         dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
         if (__builtin_expect(b != NULL, 1)) {
             *out = b->addr;
@@ -303,30 +255,6 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
         return alloc_in(a, NULL, NULL, size, stream, out);
     }
     return alloc_otherwise(a, size, stream, out);
-}
-
-/* With options that ask for more than a free. */
-static __attribute__((noinline)) ductile_status free_otherwise(ductile_allocator *a,
-                                                               ductile_addr address) {
-    ductile_status status = dpool_take_back(a, address);
-    if (status == DUCTILE_OK && a->options.caching_off != 0) {
-        (void)dpool_trim(a, 0);
-    }
-    if (status == DUCTILE_OK) {
-        audit(a, AUDIT_CALL);
-    }
-    return status;
-}
-
-ductile_status ductile_free(ductile_allocator *a, ductile_addr address) {
-    if (__builtin_expect(a == NULL, 0)) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (__builtin_expect(address == 0 || !dvmm_is_usable(a->driver), 0)) {
-        return dvmm_usable(a->driver);
-    }
-    return __builtin_expect(a->is_plain, 1) ? dpool_take_back(a, address)
-                                            : free_otherwise(a, address);
 }
 
 ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,
@@ -370,7 +298,7 @@ ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t 
     dpool_forget_failure();
     status = dpool_trim(a, keep_bytes);
     dpool_log_losses(a);
-    audit(a, AUDIT_TRIM);
+    dpool_audit(a, DPOOL_AUDIT_TRIM);
     uint64_t after = held_now(a);
     if (released != NULL && after < before) {
         *released = before - after;

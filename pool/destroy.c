@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tearing an allocator down: all memory goes back, whatever state its blocks are in. */
-#include "pool/growth/announce.h"
+#include "pool/base/map_callbacks.h"
+#include "pool/blocks/arena.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
 #include "pool/growth/plan.h"
 #include "pool/pools/pools.h"
-#include "pool/streams/progress.h"
+#include "pool/sharing/import.h"
+#include "pool/sharing/pin.h"
+#include "pool/streams/gpu_waits.h"
 #include "pool/streams/recorded.h"
-#include "pool/streams/stream_use.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/capture_mode.h"
 
@@ -101,6 +104,35 @@ static bool is_at_rest(ductile_allocator *a) {
            dpool_callbacks_at_rest(&a->oom_callbacks) && dpool_callbacks_at_rest(&a->map_callbacks);
 }
 
+/* ---- Map callbacks: all that was announced leaves ------------------------------------------- */
+
+static void notify_region_ends(ductile_allocator *a, const dpool_region *region) {
+    const dseg_segment *seg = region->seg;
+    bool is_bare = dpool_is_bare(region->arena);
+    for (uint32_t g = seg->low; g < seg->high; g++) {
+        if (dseg_begins_handle(&seg->slots[g]) && (!is_bare || seg->slots[g].stays != 0)) {
+            const ductile_map_event event = dpool_map_event_at(a, DUCTILE_MAP_LEAVING, region, g);
+            dpool_notify_map(a, &event);
+        }
+    }
+}
+
+static void notify_all_ends(ductile_allocator *a) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+            notify_region_ends(a, r);
+        }
+    }
+    for (uint32_t i = 0; i < a->imports.count; i++) {
+        const dpool_import *import = a->imports.items[i];
+        if (import->state == DPOOL_IMPORT_LIVE) {
+            dpool_announce_import(a, DUCTILE_MAP_LEAVING, &import->in, import->stream);
+        }
+    }
+    dvmm_capture_restore(a->driver, mode);
+}
+
 ductile_status ductile_destroy(ductile_allocator *a) {
     if (a == NULL) {
         return DUCTILE_OK;
@@ -112,7 +144,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     dseg_idle idle = {0};
     first = keep_first(first, first == DUCTILE_OK ? wait_for_all(a, &idle) : first);
     if (dpool_announces(a) && (first == DUCTILE_OK || first == DUCTILE_ERR_DEVICE_LOST)) {
-        dpool_announce_end_of_all(a);
+        notify_all_ends(a);
     }
     bool may_unmap = first == DUCTILE_OK;
     if (may_unmap) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams that neither wait on the GPU nor are waited for, such as those of NCCL. */
-#include "pool/streams/wait_map.h"
+#include "pool/blocks/arena.h"
+#include "pool/streams/gpu_waits.h"
 
 #include <stdlib.h>
 

@@ -4,8 +4,8 @@
  * it, so that nobody begins to name it any more. Who had begun before is waited for: a free that
  * records its marker, a wait on the host (dpool_naming_begin), the close of an import.
  */
-#include "pool/growth/attempt.h"
-#include "pool/pools/pools.h"
+#include "pool/blocks/arena.h"
+#include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 

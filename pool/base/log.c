@@ -55,32 +55,7 @@ void dpool_log_losses(ductile_allocator *a) {
     }
 }
 
-/* ---- Refused requests ---------------------------------------------------------------------- */
-
-/* The thread's latest refusal is this one. */
-static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
-    ductile_oom_report r = {.struct_size = sizeof r};
-    if (ductile_get_oom_report(a, &r) != DUCTILE_OK) {
-        return;
-    }
-    dpool_log(a, DUCTILE_LOG_WARNING,
-              "out of memory: %" PRIu64 " bytes asked for, %" PRIu64
-              " missing; of a limit of %" PRIu64 ", %" PRIu64 " are held: %" PRIu64
-              " live, %" PRIu64 " free, %" PRIu64 " waiting for other streams, %" PRIu64
-              " lost to driver failures; the device has %" PRIu64
-              " free (ductile_get_oom_report says what would help)",
-              requested, r.missing_bytes, r.limit_bytes, r.held_bytes, r.live_bytes, r.free_bytes,
-              r.pending_bytes, r.quarantined_bytes, r.device_free_bytes);
-}
-
-void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t requested) {
-    if (a->options.log == NULL) {
-        return;
-    }
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        log_out_of_memory(a, requested);
-        return;
-    }
+void dpool_log_failure(const ductile_allocator *a, ductile_status status, uint64_t requested) {
     if (first_failure.happened) {
         dpool_log(a, DUCTILE_LOG_ERROR,
                   "allocation of %" PRIu64 " bytes refused: %s: driver call %s of %" PRIu64

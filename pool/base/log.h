@@ -3,7 +3,7 @@
 #ifndef DUCTILE_POOL_BASE_LOG_H
 #define DUCTILE_POOL_BASE_LOG_H
 
-#include "pool/blocks/arena.h"
+#include "pool/base/allocator.h"
 
 void dpool_log(const ductile_allocator *a, ductile_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -16,7 +16,8 @@ void dpool_forget_failure(void);
 /* Says how much memory was newly lost to failed undos, if any. */
 void dpool_log_losses(ductile_allocator *a);
 
-/* A request was refused: what was asked, what is held by whom, the driver's last code. */
-void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t requested);
+/* A request was refused, for another reason than that memory is short: the driver's first failure.
+ */
+void dpool_log_failure(const ductile_allocator *a, ductile_status status, uint64_t requested);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/base/options.h"
 
+#include "pool/base/allocator.h"
+
 #include "vmm/base/align.h"
 
 #include <ctype.h>
@@ -415,4 +417,27 @@ ductile_status dpool_options_resolve(const ductile_options *given, ductile_optio
         status = check_values(out, message, size);
     }
     return status;
+}
+
+/* ---- Asking for them ------------------------------------------------------------------------ */
+
+#define STRINGIFY(x) #x
+#define TEXT_OF(x) STRINGIFY(x)
+
+const char *ductile_version(void) {
+    return TEXT_OF(DUCTILE_VERSION_MAJOR) "." TEXT_OF(DUCTILE_VERSION_MINOR) "." TEXT_OF(
+        DUCTILE_VERSION_PATCH);
+}
+
+void ductile_get_options(ductile_allocator *a, ductile_options *out) {
+    size_t size = out->struct_size < sizeof *out ? out->struct_size : sizeof *out;
+    if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
+        memset(out, 0, size); /* whoever held the lock is not in this process */
+        out->struct_size = size;
+        return;
+    }
+    dti_lock_take(&a->index_lock);
+    memcpy(out, &a->options, size);
+    dti_lock_open(&a->index_lock);
+    out->struct_size = size;
 }

@@ -13,15 +13,7 @@
 #define DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
 
 #include "pool/blocks/block.h"
-
-typedef struct dpool_map {
-    uint64_t *slots;
-    unsigned shift; /* of a hash, to its home */
-    uint64_t mask;
-    uint64_t count;
-    uint64_t max_count; /* at most this many, so that probes stay short; 0: one became too long,
-                           grow before the next insert */
-} dpool_map;
+#include "pool/blocks/blocks_state.h"
 
 /* True when an insert cannot fail. The last place is left to the holder of the grow lock, so that
  * its plan, made earlier, always finds one. */

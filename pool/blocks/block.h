@@ -10,12 +10,12 @@
  *     BUSY         as before it became busy   the plan of the holder of the grow lock
  *     RETIRING     old address of a handle    the arena's retire queue
  *     QUARANTINED  unusable                   nothing
- *     PAUSED       none for now, see pause.h  the address map
+ *     PAUSED       none for now, see pools/pause.h  the address map
  *
  * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
  * Two neighbours are never both FREE, nor both GAP.
  * Guarded by the index lock; a BUSY or RETIRING block is changed by the grow lock's holder only,
- * but for the epoch of a BUSY one, which a wait may raise (wait_map.h).
+ * but for the epoch of a BUSY one, which a wait may raise (wait_spans.h).
  */
 #ifndef DUCTILE_POOL_BLOCKS_BLOCK_H
 #define DUCTILE_POOL_BLOCKS_BLOCK_H
@@ -70,35 +70,6 @@ typedef struct dpool_block {
 
 _Static_assert(sizeof(dpool_block) == 64, "a block is one cache line");
 
-/*
- * Nodes of blocks, in chunks. Taking one from an empty store fails: slow paths reserve what they
- * and the next hits need, so that no hit calls the system.
- */
-typedef struct dpool_nodes {
-    dpool_block *spare; /* linked by next */
-    uint64_t n_spare;
-    uint64_t host_bytes;
-    struct dpool_node_chunk *chunks;
-} dpool_nodes;
-
-/* A chunk of spare nodes made without any lock; NULL when the host has no memory. */
-struct dpool_node_chunk *dpool_nodes_make_chunk(void);
-void dpool_nodes_add_chunk(dpool_nodes *nodes, struct dpool_node_chunk *chunk);
-void dpool_nodes_fini(dpool_nodes *nodes);
-
-static inline dpool_block *dpool_node_take(dpool_nodes *nodes) {
-    dpool_block *b = nodes->spare;
-    nodes->spare = b->next;
-    nodes->n_spare--;
-    return b;
-}
-
-static inline void dpool_node_give(dpool_nodes *nodes, dpool_block *b) {
-    b->next = nodes->spare;
-    nodes->spare = b;
-    nodes->n_spare++;
-}
-
 static inline ductile_addr dpool_end(const dpool_block *b) {
     return b->addr + b->size;
 }
@@ -111,19 +82,5 @@ static inline bool dpool_comes_before(const dpool_block *a, const dpool_block *b
 static inline void dpool_set_epoch(dpool_block *b, uint64_t epoch) {
     b->epoch = epoch & (((uint64_t)1 << 44) - 1);
 }
-
-/*
- * Cuts a block after `size` bytes. The rest becomes a block of its own, of the same state and
- * epoch, in no index or list. Pre: 0 < size < b->size; a spare node; b in no index or list, or in
- * one that does not depend on its size.
- */
-dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size);
-
-/* Cuts at addr if it lies inside the block. Returns the part from addr on, or the block itself. */
-dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr);
-
-/* Makes b one with its next neighbour, whose node is given back. The later epoch stays.
- * Pre: neither is in an index or list that depends on size; the next one is in none at all. */
-void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);
 
 #endif

@@ -25,14 +25,6 @@
 #define DUCTILE_POOL_GROWTH_ANNOUNCE_H
 
 #include "pool/growth/plan.h"
-#include "pool/pools/pools.h"
-
-#include <ductile_share.h>
-
-/* Is anybody to be told? Asked where memory is mapped or unmapped only. */
-static inline bool dpool_announces(const ductile_allocator *a) {
-    return atomic_load_explicit(&a->map_callbacks.has_any, memory_order_relaxed);
-}
 
 /* Around the execution of the allocator's plan. Grow lock held before and after. */
 void dpool_announce_plan_begin(ductile_allocator *a);
@@ -40,18 +32,5 @@ void dpool_announce_plan_end(ductile_allocator *a, bool is_done);
 
 /* A BUSY block is about to be unmapped. Grow lock held before and after. */
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
-
-/* Memory outside of all arenas. No lock held. */
-void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dseg_foreign *in,
-                           ductile_stream stream);
-
-/* What leaves when a claimed pool is paused, or is mapped again. Handles that stay because they are
- * pinned are noted in the segments, and neither. No lock held. ERR_OUT_OF_HOST_MEMORY: nobody was
- * told. */
-ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
-                                   ductile_map_change change);
-
-/* All that was announced leaves. Destroying only. */
-void dpool_announce_end_of_all(ductile_allocator *a);
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/attempt.h"
 
-#include "pool/blocks/serve.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
+#include "pool/blocks/transitions.h"
 #include "pool/growth/placement.h"
 #include "pool/growth/plan.h"
-#include "pool/pools/pools.h"
 #include "pool/sharing/dedicated.h"
-#include "pool/streams/captures.h"
+#include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/wait_map.h"
+#include "pool/streams/stream_use.h"
 
 /* Granules unmapped in one call: a bounded stall, but never less than the call may retire, or
  * retiring addresses would pile up and push the arena ever higher. */
@@ -16,16 +17,6 @@ enum { RECLAIM_PER_CALL = 64 };
 
 /* Markers of spans with waits that one call asks about. */
 enum { WAITS_PER_CALL = 64 };
-
-dvmm_capture_mode dpool_grow_lock(ductile_allocator *a) {
-    dti_lock_take(&a->grow_lock);
-    return dvmm_capture_relax(a->driver);
-}
-
-void dpool_grow_unlock(ductile_allocator *a, dvmm_capture_mode mode) {
-    dvmm_capture_restore(a->driver, mode);
-    dti_lock_open(&a->grow_lock);
-}
 
 /* ---- Growing ------------------------------------------------------------------------------- */
 
@@ -37,7 +28,7 @@ static bool serve(ductile_allocator *a, dpool_request *r) {
         return r->block != NULL;
     }
     dti_lock_take(&a->index_lock);
-    r->block = dpool_serve_locked(a, r->arena, r->size, r->requested);
+    r->block = dpool_alloc_from_free_locked(a, r->arena, r->size, r->requested);
     dti_lock_open(&a->index_lock);
     if (r->block != NULL && dpool_wait_hand_out(a, r->block) == NULL) {
         dti_lock_take(

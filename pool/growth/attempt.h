@@ -29,8 +29,4 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r);
  * now, on behalf of a call that names the arena's stream. Grow lock held. */
 void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
 
-/* Takes the grow lock, and lets this thread's driver calls pass beside anybody's capture. */
-dvmm_capture_mode dpool_grow_lock(ductile_allocator *a);
-void dpool_grow_unlock(ductile_allocator *a, dvmm_capture_mode mode);
-
 #endif

@@ -1,40 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/compact.h"
 
+#include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
 #include "pool/growth/attempt.h"
 #include "pool/growth/plan.h"
-#include "pool/pools/pools.h"
 #include "pool/streams/progress.h"
 
 enum { HANDLES_PER_CALL = 32 };
-
-/* ---- When ---------------------------------------------------------------------------------- */
-
-static void expect_dip(dpool_arena *arena) {
-    arena->peak_live = arena->live_bytes;
-    arena->rises_above = arena->peak_live;
-    arena->dips_below = arena->peak_live / 3 * 2;
-}
-
-__attribute__((noinline)) void dpool_note_rise_locked(dpool_arena *arena) {
-    bool dip_is_over = arena->live_bytes <= arena->peak_live;
-    bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
-    bool has_inner_gaps = arena->gaps.count > arena->n_regions;
-    if (dip_is_over && was_large && has_inner_gaps) {
-        dpool_arena_want_heal(arena);
-    }
-    expect_dip(arena);
-}
-
-__attribute__((noinline)) void dpool_note_dip_locked(dpool_arena *arena) {
-    uint64_t low = arena->live_bytes;
-    uint64_t peak = arena->peak_live;
-    bool is_deep = low < peak / 10 * 3;
-    arena->dips_below = low;
-    arena->rises_above = is_deep ? low : low + (peak - low) / 8;
-}
-
-/* ---- How ----------------------------------------------------------------------------------- */
 
 /* A capture may have come into the arena's pool since healing became due (G1). */
 static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/maintenance.h"
 
-#include "pool/growth/attempt.h"
 #include "pool/growth/compact.h"
-#include "pool/pools/pools.h"
+#include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
 
 #include "vmm/base/align.h"

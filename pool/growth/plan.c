@@ -2,9 +2,10 @@
 /* Making a plan: the window, the donors, and taking both back. */
 #include "pool/growth/plan.h"
 
-#include "pool/pools/pools.h"
+#include "pool/blocks/arena.h"
+#include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
@@ -109,7 +110,7 @@ static void add_piece(ductile_allocator *a, ductile_addr from, ductile_addr to) 
 
 static dpool_block *carve_gap(ductile_allocator *a, dpool_block *b, ductile_addr from,
                               ductile_addr to) {
-    dpool_make_busy_locked(b);
+    dpool_make_busy_locked(a, b);
     dpool_block *middle = dpool_cut(&a->nodes, b, from);
     dpool_block *after = dpool_cut(&a->nodes, middle, to);
     if (after != middle) {
@@ -278,7 +279,8 @@ static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t
 /* A span that bars memory from leaving its stream. */
 static const dpool_use *find_span(const ductile_allocator *a, ductile_addr from, ductile_addr to) {
     bool is_bare = (a->plan->sources & DPOOL_BARE_DONORS) != 0;
-    return is_bare ? dpool_wait_find_locked(a, from, to) : dpool_wait_find_due_locked(a, from, to);
+    return is_bare ? dpool_span_find_in_locked(a, from, to)
+                   : dpool_wait_find_due_locked(a, from, to);
 }
 
 /* Of another stream's free memory, the part on which no recorded work may be under way. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Carrying a plan out: marker, handles, mappings; and undoing them in reverse. */
+#include "pool/base/map_callbacks.h"
+#include "pool/blocks/wait_spans.h"
 #include "pool/growth/announce.h"
 #include "pool/growth/plan.h"
+#include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/wait_map.h"
 
 #include "segments/grow.h"
 #include "vmm/base/align.h"

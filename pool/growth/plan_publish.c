@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of a plan that was carried out, and of one that was not. */
-#include "pool/blocks/serve.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 #include "pool/growth/plan.h"
-#include "pool/pools/pools.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"

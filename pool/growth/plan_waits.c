@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Taking memory of streams still at work: for which of their markers the receiving stream waits. */
+#include "pool/blocks/arena.h"
 #include "pool/growth/plan.h"
-#include "pool/pools/pools.h"
 
 #include "vmm/base/align.h"
 

@@ -1,29 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What callers may see: statistics, one block, all blocks. */
 #include "pool/inspect/inspect.h"
-#include "pool/blocks/serve.h"
-#include "pool/growth/plan.h"
-#include "pool/pools/pools.h"
+
+#include "pool/base/guards.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/region.h"
+#include "pool/sharing/import.h"
+#include "pool/sharing/pin.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- Whether they may look ----------------------------------------------------------------- */
-
-ductile_status dpool_may_look(const ductile_allocator *a) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED ? DUCTILE_ERR_FORKED : DUCTILE_OK;
-}
-
-ductile_status dpool_may_fill(const ductile_allocator *a, const void *out, size_t known_size) {
-    const size_t *size = out; /* the first member of every such struct */
-    if (a == NULL || size == NULL || *size < sizeof *size || *size > known_size) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    return dpool_may_look(a);
-}
 
 /* ---- Statistics ---------------------------------------------------------------------------- */
 

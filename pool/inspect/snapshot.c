@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The whole state as JSON. Blocks are copied under the lock and written without it. */
-#include "pool/blocks/arena.h"
+#include "pool/base/allocator.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

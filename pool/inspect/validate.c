@@ -4,10 +4,13 @@
  * docs/invariants.md does not hold, with both values. Both locks are held, so no plan is under
  * way: no block is BUSY.
  */
-#include "pool/inspect/inspect.h"
-#include "pool/pools/pause.h"
+#include "pool/base/guards.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/arena.h"
+#include "pool/blocks/wait_spans.h"
+#include "pool/sharing/import.h"
+#include "pool/sharing/pin.h"
 #include "pool/streams/stream_use.h"
-#include "pool/streams/wait_map.h"
 
 #include <inttypes.h>
 #include <stdio.h>

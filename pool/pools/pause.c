@@ -3,57 +3,19 @@
 #include "pool/pools/pause.h"
 
 #include "pool/base/log.h"
-#include "pool/growth/announce.h"
-#include "pool/growth/attempt.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/arena.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 #include "pool/pressure/trim.h"
+#include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/recorded.h"
-#include "pool/streams/wait_map.h"
 
 #include <stdlib.h>
 
 enum { MOST_ROUNDS = 16 }; /* of waiting, while other threads go on freeing */
-
-/* ---- Blocks -------------------------------------------------------------------------------- */
-
-static void pause_block_locked(ductile_allocator *a, dpool_block *b) {
-    b->state = DPOOL_PAUSED;
-    b->region->arena->live_bytes -= b->size;
-    a->counts.requested -= b->requested;
-    a->counts.allocated -= b->size;
-    a->counts.paused += b->size;
-    a->counts.paused_blocks++;
-}
-
-static void leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
-    a->counts.paused -= b->size;
-    a->counts.paused_blocks--;
-}
-
-static void resume_block_locked(ductile_allocator *a, dpool_block *b) {
-    dpool_counts *c = &a->counts;
-    leave_paused_locked(a, b);
-    b->state = DPOOL_LIVE;
-    b->region->arena->live_bytes += b->size;
-    c->requested += b->requested;
-    c->allocated += b->size;
-    c->requested_peak = dti_max(c->requested_peak, c->requested);
-    c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
-    c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
-    c->live_peak = dti_max(c->live_peak, dpool_live_blocks_locked(a));
-}
-
-dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
-    dpool_arena *arena = b->region->arena;
-    dpool_use *uses = b->uses;
-    leave_paused_locked(a, b);
-    dpool_set_epoch(b, arena->alloc_epoch);
-    b = dpool_make_free_locked(a, b);
-    if (arena->pool->phase == DPOOL_PAUSED_PHASE) {
-        (void)dpool_shed_locked(a, b);
-    }
-    return uses;
-}
 
 typedef void (*block_fn)(ductile_allocator *a, dpool_block *b);
 
@@ -221,7 +183,7 @@ static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private *pool) {
     bool is_quiet = is_quiet_locked(a, pool);
     if (is_quiet) {
         forget_waits_locked(a, pool);
-        each_in_state_locked(a, pool, DPOOL_LIVE, pause_block_locked);
+        each_in_state_locked(a, pool, DPOOL_LIVE, dpool_pause_block_locked);
     }
     dti_lock_open(&a->index_lock);
     return is_quiet;
@@ -299,7 +261,7 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 /* Also after a pause that failed halfway: blocks that are LIVE still stay so. */
 static void run_again(ductile_allocator *a, dpool_private *pool) {
     dti_lock_take(&a->index_lock);
-    each_in_state_locked(a, pool, DPOOL_PAUSED, resume_block_locked);
+    each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
     dti_lock_open(&a->index_lock);
     dvmm_stash_drop(&pool->stash);

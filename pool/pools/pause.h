@@ -41,13 +41,10 @@ void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool);
 /* How much memory that takes. No lock held. */
 uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool);
 
-/* A PAUSED block, out of the address map, becomes FREE. Index lock held. Returns its uses, whose
- * work was done before the pause, to drop without the lock. */
-dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
-
-/* A FREE block of a bare pool: the first run of whole granules in it that need no memory later
- * becomes GAP (QUARANTINED, if it is). False when there is none, or no spare node. Index lock held.
- */
-bool dpool_shed_locked(ductile_allocator *a, dpool_block *b);
+/* What leaves when a claimed pool is paused, or is mapped again. Handles that stay because they are
+ * pinned are noted in the segments, and neither. No lock held. ERR_OUT_OF_HOST_MEMORY: nobody was
+ * told. */
+ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
+                                   ductile_map_change change);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of a paused pool: taken away handle by handle, and put back all or nothing. */
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/transitions.h"
 #include "pool/pools/pause.h"
-
-#include "pool/base/log.h"
-#include "pool/growth/attempt.h"
 
 #include "segments/grow.h"
 
@@ -16,52 +16,10 @@ enum {
 
 /* ---- Giving up free granules --------------------------------------------------------------- */
 
-/* Granules that need no memory later: nothing is mapped at them, and no graph may own them. */
-static bool can_shed(const dpool_region *region, uint32_t granule) {
-    const dpool_private *pool = region->arena->pool;
-    bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
-    uint32_t state = region->seg->slots[granule].state;
-    return state == DSEG_QUARANTINED || (state == DSEG_EMPTY && !keeps);
-}
-
-/* The first run of granules in [from, to) that can be shed, all in one state. */
-static bool find_run(const dpool_region *region, uint32_t *from, uint32_t *to) {
-    const dseg_slot *slots = region->seg->slots;
-    uint32_t g = *from;
-    while (g < *to && !can_shed(region, g)) {
-        g++;
-    }
-    uint32_t end = g;
-    while (end < *to && slots[end].state == slots[g].state) {
-        end++;
-    }
-    *from = g;
-    *to = end;
-    return g < end;
-}
-
-bool dpool_shed_locked(ductile_allocator *a, dpool_block *b) {
-    const dseg_segment *seg = b->region->seg;
-    uint64_t offset = b->addr - seg->range.addr;
-    uint32_t from = (uint32_t)((offset + a->granule - 1) / a->granule);
-    uint32_t to = (uint32_t)((offset + b->size) / a->granule);
-    if (a->nodes.n_spare < 2 || !find_run(b->region, &from, &to)) {
-        return false;
-    }
-    bool is_lost = seg->slots[from].state == DSEG_QUARANTINED;
-    b = dpool_carve_free_locked(a, b, dseg_addr(seg, from), dseg_addr(seg, to));
-    if (is_lost) {
-        b->state = DPOOL_QUARANTINED;
-    } else {
-        (void)dpool_make_gap_locked(a, b);
-    }
-    return true;
-}
-
 /* Shedding may unite gaps, so the walk begins anew after each. */
 static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
     for (dpool_block *b = region->first; b != NULL; b = b->next) {
-        if (b->state == DPOOL_FREE && dpool_shed_locked(a, b)) {
+        if (b->state == DPOOL_FREE && dpool_drop_granules_locked(a, b)) {
             return true;
         }
     }

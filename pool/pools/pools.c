@@ -1,124 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which pools there are, who holds them, and which requests go to them. */
 #include "pool/pools/pools.h"
 
-#include "pool/growth/attempt.h"
-#include "pool/streams/captures.h"
+#include "pool/blocks/arena.h"
 #include "pool/streams/progress.h"
+#include "pool/streams/stream_use.h"
 
 #include "vmm/capture_mode.h"
 
 #include <stdlib.h>
-#include <time.h>
-
-static bool is_same_id(ductile_pool_id a, ductile_pool_id b) {
-    return a.first == b.first && a.second == b.second;
-}
 
 static bool is_default(ductile_pool_id id) {
     return id.first == 0 && id.second == 0;
-}
-
-void dpool_pause_briefly(void) {
-    const struct timespec moment = {.tv_nsec = 20000};
-    (void)nanosleep(&moment, NULL);
-}
-
-dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
-    dpool_private *pool = a->pools;
-    while (pool != NULL && !is_same_id(pool->id, id)) {
-        pool = pool->next;
-    }
-    return pool;
-}
-
-dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
-                                const dpool_region *before) {
-    const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
-    dpool_region *region = before == NULL ? NULL : before->next;
-    for (; region == NULL && arena != NULL; arena = arena->next) {
-        region = arena->pool == pool ? arena->regions : NULL;
-    }
-    return region;
-}
-
-bool dpool_has_pools(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
-    bool has_any = a->pools != NULL;
-    dti_lock_open(&a->index_lock);
-    return has_any;
-}
-
-bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure) {
-    const dpool_private *pool = arena->pool;
-    if (pool == NULL || pool == other->pool || !dpool_is_held(pool)) {
-        return true;
-    }
-    return pool->kind == DUCTILE_POOL_PLAIN && under_pressure;
-}
-
-/* ---- References ---------------------------------------------------------------------------- */
-
-static void become_locked(dpool_private *pool, ductile_pool_kind kind) {
-    pool->kind = kind;
-    pool->awaits_context |= kind == DUCTILE_POOL_CAPTURE;
-}
-
-/* The pool with one more reference; a new one is made of `spare`, which is taken then. */
-static dpool_private *retain_locked(ductile_allocator *a, ductile_pool_id id,
-                                    dpool_private **spare) {
-    dpool_private *pool = dpool_find_pool_locked(a, id);
-    if (pool == NULL) {
-        pool = *spare;
-        *spare = NULL;
-        pool->id = id;
-        pool->next = a->pools;
-        a->pools = pool;
-        a->counts.table_host_bytes += sizeof *pool;
-    }
-    if (!dpool_is_held(pool)) {
-        become_locked(pool, DUCTILE_POOL_CAPTURE);
-        pool->n_lives++;
-    }
-    pool->refs++;
-    return pool;
-}
-
-/* Nothing refers to it any more: taken out of the list. */
-static dpool_private *unlink_if_unused_locked(ductile_allocator *a, dpool_private *pool) {
-    if (dpool_is_held(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
-        return NULL;
-    }
-    dpool_private **link = &a->pools;
-    while (*link != pool) {
-        link = &(*link)->next;
-    }
-    *link = pool->next;
-    a->counts.table_host_bytes -= sizeof *pool;
-    return pool;
-}
-
-void dpool_free_pool(dpool_private *pool) {
-    if (pool != NULL) {
-        dvmm_stash_drop(&pool->stash);
-        free(pool);
-    }
-}
-
-dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool) {
-    pool->n_arenas--;
-    return unlink_if_unused_locked(a, pool);
-}
-
-void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
-    if (pool == NULL) {
-        return;
-    }
-    dti_lock_take(&a->index_lock);
-    pool->n_users--;
-    dpool_private *gone = unlink_if_unused_locked(a, pool);
-    dti_lock_open(&a->index_lock);
-    dpool_free_pool(gone);
 }
 
 static ductile_status check_call(ductile_allocator *a, ductile_pool_id id) {
@@ -138,7 +30,7 @@ ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     dti_lock_take(&a->index_lock);
-    (void)retain_locked(a, id, &spare);
+    (void)dpool_retain_pool_locked(a, id, &spare);
     dti_lock_open(&a->index_lock);
     free(spare);
     return DUCTILE_OK;
@@ -156,7 +48,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     } else {
         pool->refs--;
-        gone = unlink_if_unused_locked(a, pool);
+        gone = dpool_unlink_unused_pool_locked(a, pool);
     }
     dti_lock_open(&a->index_lock);
     dpool_free_pool(gone);
@@ -195,47 +87,6 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
     return status;
 }
 
-/* ---- Captures and waits for the whole context ----------------------------------------------- */
-
-/* An open plain pool may become a capture pool at its next request. */
-bool dpool_is_capturing_locked(const ductile_allocator *a) {
-    for (const dpool_route *route = a->routes; route != NULL; route = route->next) {
-        if (!route->has_ended && route->pool->kind == DUCTILE_POOL_CAPTURE) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool dpool_context_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
-    bool can = !dpool_is_capturing_locked(a);
-    a->n_context_waits += can;
-    dti_lock_open(&a->index_lock);
-    return can;
-}
-
-void dpool_context_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
-    a->n_context_waits--;
-    dti_lock_open(&a->index_lock);
-}
-
-/* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
-bool dpool_stream_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
-    bool can = a->routes == NULL;
-    a->n_stream_waits += can;
-    dti_lock_open(&a->index_lock);
-    return can;
-}
-
-void dpool_stream_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
-    a->n_stream_waits--;
-    dti_lock_open(&a->index_lock);
-}
-
 /* ---- Routes -------------------------------------------------------------------------------- */
 
 static void note_routes_locked(ductile_allocator *a) {
@@ -260,7 +111,7 @@ static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_r
     if (a->n_stream_waits > 0 || (!is_plain && a->n_context_waits > 0)) {
         return false;
     }
-    link_route_locked(a, route, retain_locked(a, id, spare));
+    link_route_locked(a, route, dpool_retain_pool_locked(a, id, spare));
     return true;
 }
 
@@ -324,7 +175,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
 static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool_id id) {
     dpool_route *others = NULL;
     for (dpool_route *route = a->routes; route != NULL; route = route->next) {
-        if (route->has_ended || !is_same_id(route->pool->id, id)) {
+        if (route->has_ended || !dpool_is_same_pool(route->pool->id, id)) {
             continue;
         }
         if (route->thread == dpool_this_thread()) {
@@ -343,7 +194,7 @@ static dpool_private *unlink_route_locked(ductile_allocator *a, dpool_route *rou
     *link = route->next;
     route->pool->n_routes--;
     note_routes_locked(a);
-    return unlink_if_unused_locked(a, route->pool);
+    return dpool_unlink_unused_pool_locked(a, route->pool);
 }
 
 /* A route somebody is inside of stays linked, so that he finds the next one. */
@@ -410,7 +261,7 @@ static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_strea
         return;
     }
     dti_lock_take(&a->index_lock);
-    become_locked(pool, DUCTILE_POOL_CAPTURE);
+    dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
     dti_lock_open(&a->index_lock);
 }
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One pool as callers see it: what it is and holds, and blocks put where they once were. */
+#include "pool/base/guards.h"
 #include "pool/base/log.h"
-#include "pool/blocks/serve.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/arena.h"
+#include "pool/blocks/room.h"
+#include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 #include "pool/inspect/inspect.h"
-#include "pool/pools/pools.h"
 #include "pool/pressure/trim.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/base/align.h"
 

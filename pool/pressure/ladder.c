@@ -2,11 +2,15 @@
 #include "pool/pressure/ladder.h"
 
 #include "pool/base/log.h"
-#include "pool/pools/pools.h"
+#include "pool/blocks/arena.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/wait_spans.h"
+#include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
+#include "pool/streams/gpu_waits.h"
+#include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/wait_map.h"
 
 enum {
     MOST_CLIMBS = 4,   /* others may free all the time: this often at most is all looked at again */

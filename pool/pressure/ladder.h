@@ -16,6 +16,7 @@
 #define DUCTILE_POOL_PRESSURE_LADDER_H
 
 #include "pool/growth/attempt.h"
+#include "pool/pressure/oom_callbacks.h"
 
 /* One request's way up. Rungs read `request->missing` and keep their own counts here. */
 typedef struct dpool_climb {

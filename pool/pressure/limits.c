@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pressure/limits.h"
 
-#include "pool/inspect/inspect.h"
+#include "pool/base/guards.h"
 
 #include "vmm/base/align.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pressure/oom_callbacks.h"
 
-#include "pool/inspect/inspect.h"
+#include "pool/base/guards.h"
 
 enum { MOST_TIMES = 16 }; /* one request asks one callback; ductile_pressure.h says so too */
 

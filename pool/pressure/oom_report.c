@@ -3,11 +3,13 @@
  * between pieces, so blocks may come and go: then numbers of different pieces differ by that. */
 #include "pool/pressure/oom_report.h"
 
-#include "pool/inspect/inspect.h"
-#include "pool/pools/pools.h"
+#include "pool/base/guards.h"
+#include "pool/base/log.h"
+#include "pool/blocks/arena.h"
 
 #include "vmm/base/align.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 enum {
@@ -219,4 +221,33 @@ ductile_status ductile_get_oom_report(ductile_allocator *a, ductile_oom_report *
     }
     out->struct_size = size;
     return DUCTILE_OK;
+}
+
+/* ---- The log ------------------------------------------------------------------------------- */
+
+/* The thread's latest refusal is this one. */
+static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
+    ductile_oom_report r = {.struct_size = sizeof r};
+    if (ductile_get_oom_report(a, &r) != DUCTILE_OK) {
+        return;
+    }
+    dpool_log(a, DUCTILE_LOG_WARNING,
+              "out of memory: %" PRIu64 " bytes asked for, %" PRIu64
+              " missing; of a limit of %" PRIu64 ", %" PRIu64 " are held: %" PRIu64
+              " live, %" PRIu64 " free, %" PRIu64 " waiting for other streams, %" PRIu64
+              " lost to driver failures; the device has %" PRIu64
+              " free (ductile_get_oom_report says what would help)",
+              requested, r.missing_bytes, r.limit_bytes, r.held_bytes, r.live_bytes, r.free_bytes,
+              r.pending_bytes, r.quarantined_bytes, r.device_free_bytes);
+}
+
+void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t requested) {
+    if (a->options.log == NULL) {
+        return;
+    }
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        log_out_of_memory(a, requested);
+    } else {
+        dpool_log_failure(a, status, requested);
+    }
 }

@@ -12,4 +12,8 @@ uint64_t dpool_report_birth(void);
  * in pieces. captured: a capture forbade waiting. Grow lock held, index lock not. */
 void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captured);
 
+/* A request was refused: what was asked, what is held by whom, the driver's first failure. No lock
+ * held. */
+void dpool_log_refusal(ductile_allocator *a, ductile_status status, uint64_t requested);
+
 #endif

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pressure/trim.h"
 
-#include "pool/base/log.h"
+#include "pool/base/map_callbacks.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
+#include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 #include "pool/growth/announce.h"
-#include "pool/growth/attempt.h"
-#include "pool/pools/pools.h"
+#include "pool/sharing/import.h"
+#include "pool/streams/gpu_waits.h"
+#include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/base/align.h"
 

@@ -4,10 +4,11 @@
  * move as a whole or not at all. */
 #include "pool/sharing/dedicated.h"
 
-#include "pool/blocks/serve.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 #include "pool/pools/pools.h"
 #include "pool/pressure/ladder.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/base/align.h"
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/sharing/import.h"
 
-#include "pool/growth/announce.h"
-#include "pool/growth/attempt.h"
-#include "pool/pools/pools.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/streams/progress.h"
 
 #include <stdlib.h>
@@ -60,6 +58,22 @@ static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr a
         }
     }
     return NULL;
+}
+
+/* ---- Map callbacks -------------------------------------------------------------------------- */
+
+void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dseg_foreign *in,
+                           ductile_stream stream) {
+    if (!dpool_announces(a)) {
+        return;
+    }
+    ductile_map_event event = dpool_new_map_event(a, change);
+    event.address = in->range.addr;
+    event.size = in->range.size;
+    event.stream = stream;
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    dpool_notify_map(a, &event);
+    dvmm_capture_restore(a->driver, mode);
 }
 
 /* ---- Closing ------------------------------------------------------------------------------- */

@@ -13,6 +13,8 @@
 
 #include "segments/foreign.h"
 
+#include <ductile_share.h>
+
 typedef enum dpool_import_state {
     DPOOL_IMPORT_LIVE,
     DPOOL_IMPORT_LEAVING,
@@ -32,13 +34,6 @@ typedef struct dpool_import {
     dvmm_marker *marker; /* CLOSED, or the stream is gone */
     dseg_idle idle;      /* CLOSED without a marker: the wait that made one unnecessary */
 } dpool_import;
-
-/* Pointers, in no order. Changed under both locks. */
-typedef struct dpool_imports {
-    dpool_import **items;
-    uint32_t count;
-    uint32_t capacity;
-} dpool_imports;
 
 struct ductile_allocator;
 
@@ -72,5 +67,9 @@ void dpool_imports_walk_locked(const struct ductile_allocator *a, ductile_walk_f
 
 /* Unmaps all of them, if that is safe, and frees the records. Destroying only. */
 ductile_status dpool_imports_fini(struct ductile_allocator *a, bool may_unmap, dseg_idle idle);
+
+/* Tells the map callbacks of imported memory. No lock held. */
+void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dseg_foreign *in,
+                           ductile_stream stream);
 
 #endif

@@ -3,7 +3,8 @@
 #ifndef DUCTILE_POOL_SHARING_PARCEL_H
 #define DUCTILE_POOL_SHARING_PARCEL_H
 
-#include "pool/blocks/arena.h"
+#include "pool/base/allocator.h"
+#include "pool/sharing/pin.h"
 #include "pool/sharing/share_wire.h"
 
 /* The handles of a block that has just been pinned for an export. Owner: one call. */

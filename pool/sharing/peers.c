@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices that get access to everything an allocator maps. */
-#include "pool/growth/attempt.h"
+#include "pool/base/allocator.h"
 #include "pool/sharing/import.h"
 
 #include <ductile_share.h>

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/sharing/pin.h"
 
-#include "pool/pools/pools.h"
-
-#include "pool/blocks/serve.h"
-#include "pool/growth/attempt.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/region.h"
 
 #include <ductile_share.h>
 

@@ -33,13 +33,6 @@ typedef struct dpool_pin {
     dpool_kept *kept;
 } dpool_pin;
 
-/* Sorted by address. Guarded by the grow lock; the counts in handles are changed under both. */
-typedef struct dpool_pins {
-    dpool_pin *items;
-    uint32_t count;
-    uint32_t capacity;
-} dpool_pins;
-
 typedef enum dpool_pin_kind { DPOOL_PIN_PLACE, DPOOL_PIN_EXPORT } dpool_pin_kind;
 
 /* A block as it was when it was pinned, and the granules of the handles it lies in. */

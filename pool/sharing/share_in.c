@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Taking blocks from other processes. Nothing that arrives is believed before it is checked. */
+#include "pool/sharing/import.h"
 #include "pool/sharing/parcel.h"
 
 #include "pool/base/callback_list.h"
 #include "pool/base/log.h"
-#include "pool/growth/announce.h"
-#include "pool/growth/attempt.h"
+#include "pool/base/stream_id.h"
 
 #include "vmm/base/align.h"
 

@@ -4,7 +4,7 @@
 #include "pool/sharing/parcel.h"
 
 #include "pool/base/log.h"
-#include "pool/growth/attempt.h"
+#include "pool/sharing/pin.h"
 
 #include "vmm/base/align.h"
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that recorded streams hold back: finding out which of it is free, and waiting for it. Who
- * polls a pending list takes it out of its arena under the grow lock: with that lock held, nothing
- * is missing. */
-#include "pool/streams/progress.h"
+#include "pool/streams/pending.h"
 
 #include "pool/streams/stream_use.h"
 
@@ -191,39 +188,11 @@ static void push(dpool_pending_list *list, dpool_use *uses) {
     list->last = uses;
 }
 
-dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
-                                      uint64_t *context_epoch) {
-    dti_lock_take(&a->index_lock);
-    dpool_pending_list all = {arena->pending_first, arena->pending_last};
-    arena->pending_first = arena->pending_last = NULL;
-    *context_epoch = arena->context_epoch;
-    dti_lock_open(&a->index_lock);
-    return all;
-}
-
 static void join(dpool_pending_list *list, dpool_pending_list more) {
     if (more.first != NULL) {
         *(list->last != NULL ? &list->last->pending_next : &list->first) = more.first;
         list->last = more.last;
     }
-}
-
-static void put_back_locked(dpool_arena *arena, dpool_pending_list kept) {
-    if (kept.first != NULL) {
-        kept.last->pending_next = arena->pending_first;
-        arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
-        arena->pending_first = kept.first;
-        arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
-    }
-    if (arena->pending_first == NULL) {
-        arena->next_poll_at = 0;
-    }
-}
-
-void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept) {
-    dti_lock_take(&a->index_lock);
-    put_back_locked(arena, kept);
-    dti_lock_open(&a->index_lock);
 }
 
 /* One poll of an arena's list: what of it was looked at, in order, and what was not. */
@@ -290,7 +259,7 @@ static void end_poll(poll *p, dpool_arena *arena) {
     dvmm_capture_restore(p->a->driver, p->l.restore);
     join(&p->kept, p->others);
     dti_lock_take(&p->a->index_lock);
-    put_back_locked(arena, p->kept);
+    dpool_pending_put_back_locked(p->a, arena, p->kept);
     dpool_use *rest = dpool_pending_finish_some_locked(p->a, p->done.first);
     dti_lock_open(&p->a->index_lock);
     dpool_pending_finish(p->a, rest);

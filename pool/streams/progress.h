@@ -19,25 +19,6 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
 /* Reads the arena's markers: raises done_seq and proven_epoch. Grow lock held, index lock not. */
 void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 
-/* Frees the pending blocks whose recorded work is done. Pre: in relaxed mode. Grow lock held, index
- * lock not. */
-void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena);
-
-/* Of them as many as a hit may look for; in relaxed mode where it asks the driver. As above. */
-void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena);
-
-/*
- * Waits on the host for the oldest memory that recorded streams hold, `bytes` of it if there is so
- * much; of own (may be NULL) first. Returns how much was waited for: 0 when there is none, or none
- * that can be waited for. Linear in the blocks covered; a poll afterwards frees them, and without
- * one the next call would find them again. No lock held.
- */
-uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes);
-
-/* Markers of pending memory: as many waits, each for one, are enough for what is pending now.
- * No lock held. */
-uint64_t dpool_count_pending_marks(ductile_allocator *a);
-
 /*
  * Waits on the host for the work of the arena's stream. ERR_CAPTURING when it is being captured. No
  * capture of another thread in a pool of this allocator is broken, even if it begins just now. Pre:
@@ -55,7 +36,7 @@ bool dpool_wait_context(ductile_allocator *a, bool *captured, dseg_idle *idle);
  * held. */
 void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq);
 
-/* Do gaps come in the order of calls, whatever the GPU has done (retire.c)? */
+/* Do gaps come in the order of calls, whatever the GPU has done (progress.c)? */
 bool dpool_retires_in_order(const ductile_allocator *a);
 
 /* May a plan unmap what is proven done, to exchange its handles for others? Where requests get

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/recorded.h"
 
-#include "pool/growth/attempt.h"
-#include "pool/streams/captures.h"
+#include "pool/blocks/wait_spans.h"
+#include "pool/streams/gpu_waits.h"
 #include "pool/streams/stream_use.h"
-#include "pool/streams/wait_map.h"
 
 #include "vmm/base/align.h"
 

@@ -8,7 +8,7 @@
 #ifndef DUCTILE_POOL_STREAMS_RECORDED_H
 #define DUCTILE_POOL_STREAMS_RECORDED_H
 
-#include "pool/pools/pools.h"
+#include "pool/blocks/arena.h"
 
 /* Whose memory goes. */
 typedef struct dpool_leaving {

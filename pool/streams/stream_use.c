@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/stream_use.h"
 
-#include "pool/blocks/serve.h"
-#include "pool/streams/captures.h"
-#include "pool/streams/wait_map.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/transitions.h"
+#include "pool/streams/gpu_waits.h"
 
 #include "vmm/base/align.h"
-
-#include <stdlib.h>
 
 enum { FREED_PER_HOLD = 16 }; /* blocks freed under one hold of the index lock */
 
@@ -29,11 +28,10 @@ static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductil
     if (dpool_arena_is_of(b->region->arena, stream) || has_use(b, stream)) {
         return DUCTILE_OK;
     }
-    dpool_use *use = a->spare_uses;
+    dpool_use *use = dpool_use_take_locked(a);
     if (use == NULL) {
         return DUCTILE_ERR_BUSY;
     }
-    a->spare_uses = use->next;
     *use = (dpool_use){.stream = stream, .thread = dpool_thread_of(stream), .next = b->uses};
     b->uses = use;
     return DUCTILE_OK;
@@ -46,23 +44,10 @@ static ductile_status try_to_add(ductile_allocator *a, ductile_addr addr, ductil
     return status;
 }
 
-static ductile_status make_spare(ductile_allocator *a) {
-    dpool_use *use = malloc(sizeof *use);
-    if (use == NULL) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    dti_lock_take(&a->index_lock);
-    use->next = a->spare_uses;
-    a->spare_uses = use;
-    a->counts.use_host_bytes += sizeof *use;
-    dti_lock_open(&a->index_lock);
-    return DUCTILE_OK;
-}
-
 ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
     ductile_status status = try_to_add(a, addr, stream);
     while (status == DUCTILE_ERR_BUSY) { /* others may take the spare one before us */
-        status = make_spare(a);
+        status = dpool_uses_make_spare(a);
         if (status == DUCTILE_OK) {
             status = try_to_add(a, addr, stream);
         }
@@ -142,6 +127,11 @@ static void append(ductile_allocator *a, dpool_use *uses) {
     dti_lock_open(&a->index_lock);
 }
 
+/* A block was freed while a stream recorded on it could not be marked. */
+static void note_unmarked(ductile_allocator *a) {
+    atomic_store(&a->has_unmarked, true);
+}
+
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
     bool is_unmarked = false;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
@@ -154,7 +144,7 @@ void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         append(a, uses);
     }
     if (is_unmarked) {
-        dpool_note_unmarked(a);
+        note_unmarked(a);
     }
 }
 
@@ -251,24 +241,11 @@ static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
     (void)dpool_make_free_locked(a, b);
 }
 
-/* Nobody can reach the uses any more: what they held is spare. */
-static void drop_uses_locked(ductile_allocator *a, dpool_use *uses) {
-    dpool_use *last = uses;
-    for (dpool_use *use = uses; use != NULL; use = use->next) {
-        if (use->marker != NULL) {
-            dvmm_marker_drop_into(use->marker, &a->spare_markers);
-        }
-        last = use;
-    }
-    last->next = a->spare_uses;
-    a->spare_uses = uses;
-}
-
 dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done) {
     for (int i = 0; i < FREED_PER_HOLD && done != NULL; i++) {
         dpool_use *rest = done->pending_next;
         free_pending_locked(a, done->block);
-        drop_uses_locked(a, done);
+        dpool_uses_drop_locked(a, done);
         done = rest;
     }
     return done;
@@ -282,20 +259,82 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
     }
 }
 
-void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
-    if (uses != NULL) {
-        dti_lock_take(&a->index_lock);
-        drop_uses_locked(a, uses);
-        dti_lock_open(&a->index_lock);
+/* ---- Lists of pending blocks, taken out of their arena while they are looked at ---------------
+ */
+
+dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
+                                      uint64_t *context_epoch) {
+    dti_lock_take(&a->index_lock);
+    dpool_pending_list all = {arena->pending_first, arena->pending_last};
+    arena->pending_first = arena->pending_last = NULL;
+    *context_epoch = arena->context_epoch;
+    dti_lock_open(&a->index_lock);
+    return all;
+}
+
+void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
+                                   dpool_pending_list kept) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (kept.first != NULL) {
+        kept.last->pending_next = arena->pending_first;
+        arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
+        arena->pending_first = kept.first;
+        arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
+    }
+    if (arena->pending_first == NULL) {
+        arena->next_poll_at = 0;
     }
 }
 
-void dpool_spare_uses_free(ductile_allocator *a) {
-    dvmm_markers_give_back(&a->markers, a->spare_markers);
-    a->spare_markers = NULL;
-    while (a->spare_uses != NULL) {
-        dpool_use *use = a->spare_uses;
-        a->spare_uses = use->next;
-        free(use);
+void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept) {
+    dti_lock_take(&a->index_lock);
+    dpool_pending_put_back_locked(a, arena, kept);
+    dti_lock_open(&a->index_lock);
+}
+
+/* ---- What a capture put off ------------------------------------------------------------------ */
+
+static bool is_unmarked(const dpool_use *use) {
+    return use->marker == NULL && !use->is_gone;
+}
+
+/* True when a use is left that could not be marked. */
+static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stream, bool all) {
+    bool is_left = false;
+    for (dpool_use *use = uses; use != NULL; use = use->next) {
+        if (!is_unmarked(use)) {
+            continue;
+        }
+        bool is_named = all || use->stream == stream;
+        if (is_named && dpool_may_name(use->stream, use->thread)) {
+            dpool_use_mark(a, use);
+        }
+        is_left |= use->marker == NULL;
+    }
+    return is_left;
+}
+
+/* The list is taken out meanwhile, as in every poll: others read markers of blocks in it. */
+static bool mark_arena(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, bool all) {
+    bool is_left = false;
+    uint64_t context_epoch;
+    dpool_pending_list waiting = dpool_pending_take(a, arena, &context_epoch);
+    for (dpool_use *uses = waiting.first; uses != NULL; uses = uses->pending_next) {
+        is_left |= mark_uses(a, uses, stream, all);
+    }
+    dpool_pending_put_back(a, arena, waiting);
+    return is_left;
+}
+
+void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all) {
+    if (!atomic_exchange(&a->has_unmarked, false)) {
+        return;
+    }
+    bool is_left = false;
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        is_left |= mark_arena(a, arena, stream, all);
+    }
+    if (is_left) {
+        note_unmarked(a);
     }
 }

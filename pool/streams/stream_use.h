@@ -52,7 +52,10 @@ typedef struct dpool_pending_list {
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *context_epoch);
 
-/* Puts what was taken back in front: it was freed before what came meanwhile. As above. */
+/* Puts what was taken back in front: it was freed before what came meanwhile. Grow lock held, and
+ * the index lock or not. */
+void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
+                                   dpool_pending_list kept);
 void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept);
 
 /* All uses of these blocks are done, a list linked by pending_next: the blocks become FREE, and the
@@ -62,10 +65,9 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done);
 /* The same for some of them; returns the rest. Index lock held. */
 dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done);
 
-/* Drops the markers of a list of uses, whose nodes become spare. Index lock not held. */
-void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);
-
-/* Frees the spare nodes; the markers' pool gets the spare markers. Destroying only. */
-void dpool_spare_uses_free(ductile_allocator *a);
+/* Marks uses whose streams could not be marked at the free, as a capture was under way: those of
+ * `stream`, or with `all` of every one that this thread may name. Grow lock held, index lock not.
+ */
+void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all);
 
 #endif

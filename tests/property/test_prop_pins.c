@@ -4,6 +4,7 @@
  * behind a pinned address stays the handle that was there when it was pinned, the recount of pins
  * holds after every step, and in the end all memory goes back.
  */
+#include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
 #include "tests/support/churn.h"
 #include "tests/support/complain.h"

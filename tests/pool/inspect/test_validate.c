@@ -3,6 +3,8 @@
  * ductile_check finds what it says it looks for: one thing at a time is put out of order in a state
  * that has something of everything, and the report must name the invariant.
  */
+#include "pool/blocks/arena.h"
+#include "pool/blocks/region.h"
 #include "pool/pools/pause.h"
 #include "pool/streams/stream_use.h"
 #include "tests/support/complain.h"

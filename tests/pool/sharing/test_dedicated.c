@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The idea: a block that was asked to be one handle is one, from its start, and what becomes of it
  * after its free breaks nothing for those who move granules one by one. */
+#include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"
 

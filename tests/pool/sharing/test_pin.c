@@ -2,6 +2,7 @@
 /* The idea: pinned memory stays behind its address through everything that moves memory or gives
  * it back, and goes its usual way again after the last unpin. */
 #include "pool/blocks/arena.h"
+#include "pool/sharing/pin.h"
 #include "tests/support/one_fixture.h"
 
 #include <ductile_share.h>

@@ -4,6 +4,7 @@
  * than they do. The device is lazy, so that all of them are pending until somebody waits.
  */
 #include "pool/growth/attempt.h"
+#include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 #include "tests/support/one_fixture.h"

@@ -4,7 +4,8 @@
  * host wait that is made shows in the count of host waits, and a wait on the GPU that is missing
  * shows in the contents.
  */
-#include "pool/streams/wait_map.h"
+#include "pool/blocks/wait_spans.h"
+#include "pool/streams/gpu_waits.h"
 #include "tests/support/one_fixture.h"
 
 static void open_with(const char *conf) {
@@ -285,7 +286,10 @@ Test(wait_map, thousands_of_spans_go_with_one_request, .timeout = 60) {
     for (int i = 0; i < N; i++) {
         use_and_free(block[(i * 1537) % N], 4096, 1);
     }
-    assert_u64(dpool_wait_check_locked(f.allocator), true);
+    dti_lock_take(&f.allocator->index_lock);
+    bool is_in_order = dpool_wait_check_locked(f.allocator);
+    dti_lock_open(&f.allocator->index_lock);
+    assert_u64(is_in_order, true);
     assert_u64(atomic_load(&f.allocator->waits.n), N);
     ductile_addr all = take(N * (size_t)4096, 0);
     assert_u64(all, block[0]);

@@ -1,89 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spans with waits: a treap by address, and what is done with the spans of a block. */
-#include "pool/streams/wait_map.h"
+#include "pool/streams/gpu_waits.h"
 
-#include "pool/blocks/serve.h"
-#include "pool/streams/stream_use.h"
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/transitions.h"
 
 #include "vmm/base/align.h"
-#include "vmm/base/check.h"
 #include "vmm/capture_mode.h"
 
-enum {
-    EQUALS_LOOKED_AT = 16, /* blocks of one size that a hit compares, at most */
-    QUERIES_PER_HOLD = 32  /* markers asked about between two holds of the index lock */
-};
-
-/* ---- The tree ------------------------------------------------------------------------------ */
-
-/* Mixed, as neighbouring spans follow each other in regular strides. */
-static uint32_t choose_priority(ductile_addr addr) {
-    uint64_t h = addr / DPOOL_UNIT * UINT64_C(0x9E3779B97F4A7C15);
-    h = (h ^ (h >> 32)) * UINT64_C(0xD6E8FEB86659FD93);
-    return (uint32_t)(h >> 32);
-}
-
-static void insert(dpool_use **at, dpool_use *s) {
-    s->priority = choose_priority(s->addr);
-    while (*at != NULL && (*at)->priority >= s->priority) {
-        at = s->addr < (*at)->addr ? &(*at)->left : &(*at)->right;
-    }
-    dpool_use *rest = *at;
-    dpool_use **left = &s->left;
-    dpool_use **right = &s->right;
-    *at = s;
-    while (rest != NULL) {
-        bool is_left = rest->addr < s->addr;
-        dpool_use ***side = is_left ? &left : &right;
-        **side = rest;
-        *side = is_left ? &rest->right : &rest->left;
-        rest = **side;
-    }
-    *left = *right = NULL;
-}
-
-static void unlink(dpool_use **at, const dpool_use *s) {
-    while (*at != s) {
-        DTI_ASSERT(*at != NULL);
-        at = s->addr < (*at)->addr ? &(*at)->left : &(*at)->right;
-    }
-    dpool_use *left = s->left;
-    dpool_use *right = s->right;
-    while (left != NULL && right != NULL) {
-        bool is_left = left->priority > right->priority;
-        *at = is_left ? left : right;
-        at = is_left ? &left->right : &right->left;
-        *(is_left ? &left : &right) = *at;
-    }
-    *at = left != NULL ? left : right;
-}
-
-/* Spans are apart, so the order of their ends is the order of their starts. */
-static dpool_use *find(const ductile_allocator *a, ductile_addr addr) {
-    dpool_use *best = NULL;
-    for (dpool_use *at = a->waits.root; at != NULL;) {
-        bool ends_behind = at->end > addr;
-        best = ends_behind ? at : best;
-        at = ends_behind ? at->left : at->right;
-    }
-    return best;
-}
-
-/* The first span from addr on that begins before `to`. */
-static dpool_use *find_in(const ductile_allocator *a, ductile_addr addr, ductile_addr to) {
-    dpool_use *s = find(a, addr);
-    return s != NULL && s->addr < to ? s : NULL;
-}
-
-static void add(ductile_allocator *a, dpool_use *s) {
-    insert(&a->waits.root, s);
-    atomic_fetch_add_explicit(&a->waits.n, 1, memory_order_relaxed);
-}
-
-static void take_out(ductile_allocator *a, const dpool_use *s) {
-    unlink(&a->waits.root, s);
-    atomic_fetch_sub_explicit(&a->waits.n, 1, memory_order_relaxed);
-}
+enum { QUERIES_PER_HOLD = 32 }; /* markers asked about between two holds of the index lock */
 
 /* ---- Adding -------------------------------------------------------------------------------- */
 
@@ -99,53 +23,15 @@ bool dpool_wait_is_possible_locked(const ductile_allocator *a, const dpool_use *
 }
 
 void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = uses->block;
     b->region->arena->pending_bytes -= b->size;
     a->counts.pending -= b->size;
     a->counts.pending_blocks--;
     uses->addr = b->addr;
     uses->end = dpool_end(b);
-    add(a, uses);
+    dpool_span_add_locked(a, uses);
     (void)dpool_make_free_locked(a, b);
-}
-
-/* ---- Looking ------------------------------------------------------------------------------- */
-
-const dpool_use *dpool_wait_find_locked(const ductile_allocator *a, ductile_addr from,
-                                        ductile_addr to) {
-    return find_in(a, from, to);
-}
-
-static bool is_done(const dpool_use *s) {
-    while (s != NULL && s->is_done) {
-        s = s->next;
-    }
-    return s == NULL;
-}
-
-const dpool_use *dpool_wait_find_due_locked(const ductile_allocator *a, ductile_addr from,
-                                            ductile_addr to) {
-    const dpool_use *s = find_in(a, from, to);
-    while (s != NULL && is_done(s)) {
-        s = find_in(a, s->end, to);
-    }
-    return s;
-}
-
-dpool_block *dpool_wait_prefer_locked(const ductile_allocator *a, const dpool_free_index *index,
-                                      dpool_block *b) {
-    if (!dpool_wait_covers_locked(a, b->addr, dpool_end(b))) {
-        return b;
-    }
-    dpool_block above_equals = {.addr = UINT64_MAX, .size = b->size};
-    dpool_block *c = dpool_index_below(index, &above_equals);
-    for (int i = 0; i < EQUALS_LOOKED_AT && c != NULL && c->size == b->size; i++) {
-        if (!dpool_wait_covers_locked(a, c->addr, dpool_end(c))) {
-            return c;
-        }
-        c = dpool_index_below(index, c);
-    }
-    return b;
 }
 
 /* ---- Settling ------------------------------------------------------------------------------ */
@@ -179,13 +65,13 @@ static void hold_markers(due *d, const dpool_use *s) {
 static bool collect(ductile_allocator *a, const dpool_block *b, due *d) {
     *d = (due){.upto = b->addr};
     dti_lock_take(&a->index_lock);
-    const dpool_use *s = find_in(a, b->addr, dpool_end(b));
+    const dpool_use *s = dpool_span_find_in_locked(a, b->addr, dpool_end(b));
     bool found = s != NULL;
     d->is_barred = b->region->arena->never_waits;
     while (s != NULL && d->n + count_due(s) <= DPOOL_MOST_WAITS) {
         hold_markers(d, s);
         d->upto = s->end;
-        s = find_in(a, s->end, dpool_end(b));
+        s = dpool_span_find_in_locked(a, s->end, dpool_end(b));
     }
     dti_lock_open(&a->index_lock);
     return found;
@@ -230,8 +116,9 @@ static dpool_use *take_settled(ductile_allocator *a, dpool_block *b, ductile_add
     dpool_use *gone = NULL;
     dti_lock_take(&a->index_lock);
     ductile_addr to = dti_min(upto, dpool_end(b));
-    for (dpool_use *s = find_in(a, b->addr, to); s != NULL; s = find_in(a, b->addr, to)) {
-        take_out(a, s);
+    for (dpool_use *s = dpool_span_find_in_locked(a, b->addr, to); s != NULL;
+         s = dpool_span_find_in_locked(a, b->addr, to)) {
+        dpool_span_take_out_locked(a, s);
         raise_epochs_around(b, s);
         s->left = gone;
         gone = s;
@@ -270,25 +157,15 @@ ductile_status dpool_wait_settle(ductile_allocator *a, dpool_block *b) {
     return status;
 }
 
-/* Nobody has had the block. The peaks stay: who read the statistics meanwhile has seen it live. */
-static void take_back_uncounted(ductile_allocator *a, const dpool_block *b) {
-    uint64_t requested = b->requested;
-    uint64_t size = b->size;
-    (void)dpool_take_back(a, b->addr);
-    dti_lock_take(&a->index_lock);
-    a->counts.allocs--;
-    a->counts.requested_total -= requested;
-    a->counts.allocated_total -= size;
-    dti_lock_open(&a->index_lock);
-}
-
 dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b) {
     if (dpool_waits_are_none(a)) {
         return b;
     }
     ductile_status status = dpool_wait_settle(a, b);
     if (status != DUCTILE_OK) {
-        take_back_uncounted(a, b);
+        dti_lock_take(&a->index_lock);
+        dpool_unserve_locked(a, b);
+        dti_lock_open(&a->index_lock);
     }
     return status == DUCTILE_OK ? b : NULL;
 }
@@ -332,8 +209,9 @@ typedef struct questions {
 static bool ask_some(ductile_allocator *a, questions *q) {
     q->n = 0;
     dti_lock_take(&a->index_lock);
-    const dpool_use *s = find(a, a->waits.polled_to);
-    for (; s != NULL && q->n + count_due(s) <= QUERIES_PER_HOLD; s = find(a, s->end)) {
+    const dpool_use *s = dpool_span_find_locked(a, a->waits.polled_to);
+    for (; s != NULL && q->n + count_due(s) <= QUERIES_PER_HOLD;
+         s = dpool_span_find_locked(a, s->end)) {
         for (const dpool_use *use = s; use != NULL; use = use->next) {
             if (!use->is_done) {
                 dvmm_marker_hold(use->marker);
@@ -353,7 +231,7 @@ static bool ask_some(ductile_allocator *a, questions *q) {
 
 /* The marker goes with the news, so that old spans keep no events. */
 static bool note_done_locked(const ductile_allocator *a, ductile_addr addr, const dvmm_marker *m) {
-    dpool_use *use = find(a, addr);
+    dpool_use *use = dpool_span_find_locked(a, addr);
     if (use == NULL || use->addr != addr) {
         return false;
     }
@@ -408,19 +286,6 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most) {
     }
 }
 
-void dpool_wait_forget_done_locked(ductile_allocator *a, ductile_addr from, ductile_addr to) {
-    for (dpool_use *s = find_in(a, from, to); s != NULL; s = find_in(a, from, to)) {
-        DTI_ASSERT(is_done(s));
-        take_out(a, s);
-        dpool_use *last = s;
-        while (last->next != NULL) {
-            last = last->next;
-        }
-        last->next = a->spare_uses;
-        a->spare_uses = s;
-    }
-}
-
 /* Holds the first marker of a span with one due; NULL for none. */
 static dvmm_marker *hold_first_due(ductile_allocator *a, ductile_addr *from, ductile_addr to) {
     dvmm_marker *m = NULL;
@@ -451,7 +316,7 @@ bool dpool_wait_on_host(ductile_allocator *a, ductile_addr *from, ductile_addr t
     return done;
 }
 
-/* ---- Streams that must not be waited for, the end, the check ------------------------------- */
+/* ---- Streams that must not be waited for, and the end ---------------------------------------- */
 
 static void bar_uses(dpool_use *use, ductile_stream stream, uint64_t thread) {
     for (; use != NULL; use = use->next) {
@@ -461,47 +326,17 @@ static void bar_uses(dpool_use *use, ductile_stream stream, uint64_t thread) {
 }
 
 void dpool_wait_bar_locked(ductile_allocator *a, ductile_stream stream, uint64_t thread) {
-    for (dpool_use *s = find(a, 0); s != NULL; s = find(a, s->end)) {
+    for (dpool_use *s = dpool_span_find_locked(a, 0); s != NULL;
+         s = dpool_span_find_locked(a, s->end)) {
         bar_uses(s, stream, thread);
     }
 }
 
 void dpool_wait_map_fini(ductile_allocator *a) {
     for (dpool_use *s = a->waits.root; s != NULL; s = a->waits.root) {
-        take_out(a, s);
-        dpool_uses_drop(a, s);
+        dti_lock_take(&a->index_lock);
+        dpool_span_take_out_locked(a, s);
+        dpool_uses_drop_locked(a, s);
+        dti_lock_open(&a->index_lock);
     }
-}
-
-static bool check_span(const dpool_use *s, ductile_addr *end) {
-    bool in_order = s->addr >= *end && s->end > s->addr;
-    *end = s->end;
-    while (in_order && s != NULL && s->is_done == (s->marker == NULL)) {
-        s = s->next;
-    }
-    return in_order && s == NULL;
-}
-
-static bool is_heaped(const dpool_use *s, const dpool_use *child) {
-    return child == NULL || child->priority <= s->priority;
-}
-
-/* Recursion to the left alone; *left spans still may come. */
-static bool check_tree(const dpool_use *s, ductile_addr *end, uint64_t *left) {
-    for (; s != NULL; s = s->right) {
-        if (*left == 0 || !is_heaped(s, s->left) || !is_heaped(s, s->right)) {
-            return false;
-        }
-        (*left)--;
-        if (!check_tree(s->left, end, left) || !check_span(s, end)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool dpool_wait_check_locked(const ductile_allocator *a) {
-    ductile_addr end = 0;
-    uint64_t left = atomic_load_explicit(&a->waits.n, memory_order_relaxed);
-    return check_tree(a->waits.root, &end, &left) && left == 0;
 }

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The allocator: what all of its rooms share. Each room that keeps something here by value says
+ * what in a header of its own, ROOM_state.h, which includes nothing of another room.
+ */
+#ifndef DUCTILE_POOL_BASE_ALLOCATOR_H
+#define DUCTILE_POOL_BASE_ALLOCATOR_H
+
+#include "pool/base/callback_list.h"
+#include "pool/blocks/blocks_state.h"
+#include "pool/sharing/sharing_state.h"
+#include "segments/segment_set.h"
+#include "vmm/base/lock.h"
+#include "vmm/capture_mode.h"
+#include "vmm/marker.h"
+
+enum { DPOOL_ARENA_BUCKETS = 256 };
+
+/* Counters under the index lock; those the store and the driver keep are added when read. A hit's
+ * come first, peaks between them: of two side by side the compiler would make one vector, whose
+ * load waits for the store that a free made to one of them. */
+typedef struct dpool_counts {
+    uint64_t requested, requested_peak;
+    uint64_t allocated, allocated_peak;
+    uint64_t requested_total, active_peak; /* of allocated + pending */
+    uint64_t allocated_total, live_peak;   /* of blocks              */
+    uint64_t allocs, pending;
+    uint64_t paused, paused_blocks;
+    uint64_t mapped, retiring;              /* mapped: own memory of all arenas */
+    uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
+    uint64_t limit, soft_limit;             /* see limits.h                     */
+    uint64_t created;                       /* bytes, the store's           */
+    uint64_t handles, store_host_bytes;
+    uint64_t pinned, exported; /* the same */
+    uint64_t imported;
+    uint64_t span, span_peak, address_bytes;
+    uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
+    uint64_t slow_allocs, out_of_memory;
+    uint64_t recycled_handles, healed_handles;
+    uint64_t segments, arenas;
+    uint64_t use_host_bytes, table_host_bytes;
+} dpool_counts;
+
+struct ductile_allocator {
+    dti_lock index_lock;
+    dti_lock grow_lock;
+    /* constant after creation */
+    dvmm_driver *driver;
+    ductile_options options;
+    uint64_t granule;               /* handle_bytes: the pool's granule */
+    uint32_t max_handle_granules;   /* of handles that requests get by default        */
+    _Atomic bool has_large_handles; /* some may have several granules; never undone   */
+    uint64_t device_bytes;
+    uint64_t birth;            /* which allocator of the process this is, from 1 */
+    bool is_plain;             /* no option asks more of a hit than a block */
+    _Atomic bool has_routes;   /* pools are open: requests ask for theirs first */
+    _Atomic bool has_unmarked; /* pending uses want a marker: see stream_use.h */
+    /* guarded by the index lock */
+    struct dpool_arena *recent; /* the arena of the latest allocation in no pool */
+    struct dpool_private *pools;
+    struct dpool_route *routes; /* newest first */
+    uint32_t n_context_waits;   /* threads in a wait for the whole device */
+    uint32_t n_stream_waits;    /* threads in a wait for a stream */
+    uint32_t n_announcing;      /* see announce.h; changed under both locks */
+    dpool_nodes nodes;
+    dpool_map map;
+    dpool_counts counts;
+    struct dpool_arena *arenas;
+    struct dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
+    dseg_set segments;
+    struct dpool_use *spare_uses; /* linked by next */
+    dvmm_marker *spare_markers;   /* idle, for uses; linked by next */
+    uint64_t last_mark;           /* the latest number of a use's marker */
+    dpool_wait_map waits;
+    struct dpool_barred *barred;
+    uint64_t lost_reported; /* of counts.lost, said in the log */
+    dpool_imports imports;  /* changed under both locks */
+    /* guarded by the grow lock */
+    dvmm_handle_store store;
+    uint64_t soft_limit; /* at most store.limit_bytes */
+    struct dpool_plan *plan;
+    dpool_pins pins;
+    /* safe by themselves */
+    dvmm_marker_pool markers;
+    dpool_callbacks oom_callbacks;
+    dpool_callbacks map_callbacks;
+};
+
+static inline bool dpool_has_large_handles(const ductile_allocator *a) {
+    return atomic_load_explicit(&a->has_large_handles, memory_order_relaxed);
+}
+
+/* PAUSED blocks are in the address map too. */
+static inline uint64_t dpool_live_blocks_locked(const ductile_allocator *a) {
+    return a->map.count - a->counts.paused_blocks;
+}
+
+/* Takes the grow lock, and lets this thread's driver calls pass beside any capture. */
+static inline dvmm_capture_mode dpool_grow_lock(ductile_allocator *a) {
+    dti_lock_take(&a->grow_lock);
+    return dvmm_capture_relax(a->driver);
+}
+
+static inline void dpool_grow_unlock(ductile_allocator *a, dvmm_capture_mode mode) {
+    dvmm_capture_restore(a->driver, mode);
+    dti_lock_open(&a->grow_lock);
+}
+
+#endif

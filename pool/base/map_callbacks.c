@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/base/map_callbacks.h"
+
+#include "pool/base/guards.h"
+
+ductile_map_event dpool_new_map_event(const ductile_allocator *a, ductile_map_change change) {
+    return (ductile_map_event){
+        .struct_size = sizeof(ductile_map_event),
+        .change = change,
+        .device = dvmm_get_caps(a->driver)->ordinal,
+    };
+}
+
+void dpool_notify_map(ductile_allocator *a, const ductile_map_event *event) {
+    bool is_leaving = event->change == DUCTILE_MAP_LEAVING;
+    dpool_callback_place at = {.has_begun = false};
+    dpool_callback_frame frame;
+    while (dpool_callbacks_enter(&a->map_callbacks, &at,
+                                 is_leaving ? DPOOL_STEP_BACK : DPOOL_STEP_NEXT, &frame)) {
+        ((ductile_map_fn)frame.callback->fn)(frame.callback->user, a, event);
+        dpool_callbacks_leave(&a->map_callbacks, &frame);
+    }
+}
+
+ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn callback, void *user,
+                                        int priority, uint64_t *id) {
+    if (id == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *id = 0;
+    ductile_status status = callback != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    return status == DUCTILE_OK
+               ? dpool_callbacks_add(&a->map_callbacks, (dpool_callback_fn)callback, user, priority,
+                                     id)
+               : status;
+}
+
+ductile_status ductile_remove_map_callback(ductile_allocator *a, uint64_t id) {
+    ductile_status status = dpool_may_look(a);
+    return status == DUCTILE_OK ? dpool_callbacks_remove(&a->map_callbacks, id) : status;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/blocks/private_pool.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b) {
+    return a.first == b.first && a.second == b.second;
+}
+
+void dpool_pause_briefly(void) {
+    const struct timespec moment = {.tv_nsec = 20000};
+    (void)nanosleep(&moment, NULL);
+}
+
+dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
+    dpool_private *pool = a->pools;
+    while (pool != NULL && !dpool_is_same_pool(pool->id, id)) {
+        pool = pool->next;
+    }
+    return pool;
+}
+
+bool dpool_has_pools(ductile_allocator *a) {
+    dti_lock_take(&a->index_lock);
+    bool has_any = a->pools != NULL;
+    dti_lock_open(&a->index_lock);
+    return has_any;
+}
+
+void dpool_become_locked(dpool_private *pool, ductile_pool_kind kind) {
+    pool->kind = kind;
+    pool->awaits_context |= kind == DUCTILE_POOL_CAPTURE;
+}
+
+dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
+                                        dpool_private **spare) {
+    dpool_private *pool = dpool_find_pool_locked(a, id);
+    if (pool == NULL) {
+        pool = *spare;
+        *spare = NULL;
+        pool->id = id;
+        pool->next = a->pools;
+        a->pools = pool;
+        a->counts.table_host_bytes += sizeof *pool;
+    }
+    if (!dpool_is_held(pool)) {
+        dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
+        pool->n_lives++;
+    }
+    pool->refs++;
+    return pool;
+}
+
+dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private *pool) {
+    if (dpool_is_held(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
+        return NULL;
+    }
+    dpool_private **link = &a->pools;
+    while (*link != pool) {
+        link = &(*link)->next;
+    }
+    *link = pool->next;
+    a->counts.table_host_bytes -= sizeof *pool;
+    return pool;
+}
+
+void dpool_free_pool(dpool_private *pool) {
+    if (pool != NULL) {
+        dvmm_stash_drop(&pool->stash);
+        free(pool);
+    }
+}
+
+dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool) {
+    pool->n_arenas--;
+    return dpool_unlink_unused_pool_locked(a, pool);
+}
+
+void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    dti_lock_take(&a->index_lock);
+    pool->n_users--;
+    dpool_private *gone = dpool_unlink_unused_pool_locked(a, pool);
+    dti_lock_open(&a->index_lock);
+    dpool_free_pool(gone);
+}
+
+/* An open plain pool may become a capture pool at its next request. */
+bool dpool_is_capturing_locked(const ductile_allocator *a) {
+    for (const dpool_route *route = a->routes; route != NULL; route = route->next) {
+        if (!route->has_ended && route->pool->kind == DUCTILE_POOL_CAPTURE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool dpool_context_wait_begin(ductile_allocator *a) {
+    dti_lock_take(&a->index_lock);
+    bool can = !dpool_is_capturing_locked(a);
+    a->n_context_waits += can;
+    dti_lock_open(&a->index_lock);
+    return can;
+}
+
+void dpool_context_wait_end(ductile_allocator *a) {
+    dti_lock_take(&a->index_lock);
+    a->n_context_waits--;
+    dti_lock_open(&a->index_lock);
+}
+
+/* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
+bool dpool_stream_wait_begin(ductile_allocator *a) {
+    dti_lock_take(&a->index_lock);
+    bool can = a->routes == NULL;
+    a->n_stream_waits += can;
+    dti_lock_open(&a->index_lock);
+    return can;
+}
+
+void dpool_stream_wait_end(ductile_allocator *a) {
+    dti_lock_take(&a->index_lock);
+    a->n_stream_waits--;
+    dti_lock_open(&a->index_lock);
+}

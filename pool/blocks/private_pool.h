@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private pools: which requests go to them, and what may happen to their memory.
+ *
+ * A pool is a set of arenas, one for each stream that asked. Requests find their pool through
+ * routes, which ductile_pool_begin makes: newest first, the first whose filter says yes. A filter
+ * is called without any lock; its route stays linked as long as somebody is inside.
+ *
+ *     kind      references   its memory
+ *     CAPTURE   held         is used as it is: not moved, not given away, proven never (G1)
+ *     CAPTURE   none         unproven until the host has waited for the whole device
+ *     PLAIN     held         moves and heals inside; serves others under pressure
+ *     PLAIN     none         as memory in no pool
+ *
+ * Guarded by the index lock, but for filters.
+ */
+#ifndef DUCTILE_POOL_BLOCKS_PRIVATE_POOL_H
+#define DUCTILE_POOL_BLOCKS_PRIVATE_POOL_H
+
+#include "pool/base/allocator.h"
+#include "vmm/host_copy.h"
+
+/* See pause.h. */
+typedef enum dpool_phase {
+    DPOOL_RUNNING = 0,
+    DPOOL_PAUSING,
+    DPOOL_PAUSED_PHASE,
+    DPOOL_RESUMING
+} dpool_phase;
+
+typedef struct dpool_private {
+    ductile_pool_id id;
+    ductile_pool_kind kind;
+    uint64_t refs;
+    uint64_t n_routes;   /* open so often                                   */
+    uint64_t n_arenas;   /* that are this pool's                            */
+    uint64_t n_users;    /* calls under way that refer to it without a lock */
+    uint64_t n_lives;    /* how often a first reference was taken           */
+    bool awaits_context; /* graphs may have used its memory, on any stream  */
+    dpool_phase phase;
+    bool is_bare;     /* no memory behind its blocks, but what the driver would not unmap */
+    dvmm_stash stash; /* contents while it is paused; of whoever claimed the pool */
+    struct dpool_private *next;
+} dpool_private;
+
+typedef struct dpool_route {
+    dpool_private *pool;
+    ductile_pool_filter filter; /* NULL: requests of `thread` */
+    void *user;
+    uint64_t thread;   /* that began it */
+    uint32_t n_inside; /* threads in the filter */
+    bool has_ended;
+    struct dpool_route *next; /* older */
+} dpool_route;
+
+static inline ductile_pool_id dpool_id_of(const dpool_private *pool) {
+    return pool != NULL ? pool->id : (ductile_pool_id){0, 0};
+}
+
+static inline bool dpool_is_held(const dpool_private *pool) {
+    return pool->refs > 0 || pool->n_routes > 0;
+}
+
+/* The pool with one more reference; a new one is made of `spare`, which is taken then. */
+dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
+                                        dpool_private **spare);
+
+/* A pool that nothing refers to any more is taken out of the list, and returned to be freed without
+ * the lock; else NULL. */
+dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private *pool);
+
+/* The pool is of that kind from now on, and graphs may have used its memory. */
+void dpool_become_locked(dpool_private *pool, ductile_pool_kind kind);
+
+bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b);
+
+/* The counterpart of the pin that dpool_pool_of leaves. pool: NULL for none. No lock held. */
+void dpool_unpin(ductile_allocator *a, dpool_private *pool);
+
+/* The pool of that name, NULL when there is none. Index lock held. */
+dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id);
+
+/* Are there any pools? No lock held. */
+bool dpool_has_pools(ductile_allocator *a);
+
+/* Is a pool open that may stand for a capture? Index lock held. */
+bool dpool_is_capturing_locked(const ductile_allocator *a);
+
+/* Between the two no capture pool is opened. False: one is open. No lock held. */
+bool dpool_context_wait_begin(ductile_allocator *a);
+void dpool_context_wait_end(ductile_allocator *a);
+
+/* Between the two no pool is opened. False: one is open. No lock held. */
+bool dpool_stream_wait_begin(ductile_allocator *a);
+void dpool_stream_wait_end(ductile_allocator *a);
+
+/* An arena was taken from its pool. Returns what the caller is to free, without the lock: the pool,
+ * if nothing needs it any more; or NULL. Index lock held. */
+dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool);
+
+/* Between two looks at what another thread will do soon. */
+void dpool_pause_briefly(void);
+
+/* Frees a pool that was taken out of the list; NULL: nothing. Index lock not held. */
+void dpool_free_pool(dpool_private *pool);
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/blocks/region.h"
+
+#include "pool/base/map_callbacks.h"
+#include "pool/blocks/room.h"
+#include "pool/blocks/transitions.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+
+static uint64_t wished_range(const ductile_allocator *a) {
+    uint64_t wish = a->options.range_bytes;
+    if (wish == 0) {
+        wish = a->device_bytes / 8 * 9;
+    }
+    return dti_round_up(wish, a->granule);
+}
+
+static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
+    dpool_block *gap = dpool_node_take(&a->nodes);
+    *gap = (dpool_block){.addr = region->seg->range.addr,
+                         .size = region->seg->n_granules * a->granule,
+                         .region = region};
+    region->first = gap;
+    region->next = arena->regions;
+    arena->regions = region;
+    arena->n_regions++;
+    (void)dpool_make_gap_locked(a, gap);
+    dseg_set_insert(&a->segments, region->seg);
+    a->counts.segments++;
+    a->counts.address_bytes += region->seg->range.size;
+    a->counts.table_host_bytes += sizeof *region;
+}
+
+/* Hits of other threads may take the node that was made for the region's first gap. */
+static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
+    bool linked = false;
+    ductile_status status = DUCTILE_OK;
+    while (status == DUCTILE_OK && !linked) {
+        status = dpool_reserve_room(a, 1);
+        if (status != DUCTILE_OK) {
+            break;
+        }
+        dti_lock_take(&a->index_lock);
+        status = dseg_set_reserve(&a->segments);
+        linked = status == DUCTILE_OK && a->nodes.n_spare > 0;
+        if (linked) {
+            link_region_locked(a, arena, region);
+        }
+        dti_lock_open(&a->index_lock);
+    }
+    return status;
+}
+
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes) {
+    dpool_region *region = calloc(1, sizeof *region);
+    if (region == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t need = dti_round_up(need_bytes, a->granule);
+    ductile_status status = dseg_create(&a->store, need, dti_max(need, wished_range(a)),
+                                        a->options.address_budget_bytes, &region->seg);
+    if (status != DUCTILE_OK) {
+        free(region);
+        return status;
+    }
+    region->arena = arena;
+    region->seg->owner = region;
+    status = link_region(a, arena, region);
+    if (status != DUCTILE_OK) {
+        (void)dseg_destroy(region->seg);
+        free(region);
+    }
+    return status;
+}
+
+static bool region_is_empty(const dpool_region *region) {
+    const dpool_block *b = region->first;
+    return b->state == DPOOL_GAP && b->next == NULL && dseg_is_untouched(region->seg);
+}
+
+static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_arena *arena,
+                                                uint32_t *keep) {
+    for (dpool_region **link = &arena->regions; *link != NULL; link = &(*link)->next) {
+        dpool_region *region = *link;
+        if (!region_is_empty(region) || (*keep != 0 && (*keep)-- != 0)) {
+            continue;
+        }
+        *link = region->next;
+        arena->n_regions--;
+        dpool_list_remove(&arena->gaps, region->first);
+        dpool_node_give(&a->nodes, region->first);
+        dseg_set_remove(&a->segments, region->seg);
+        a->counts.segments--;
+        a->counts.span -= region->span_bytes;
+        a->counts.address_bytes -= region->seg->range.size;
+        a->counts.table_host_bytes -= sizeof *region;
+        return region;
+    }
+    return NULL;
+}
+
+void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep) {
+    for (;;) {
+        uint32_t spared = keep;
+        dti_lock_take(&a->index_lock);
+        dpool_region *region = unlink_empty_region_locked(a, arena, &spared);
+        dti_lock_open(&a->index_lock);
+        if (region == NULL) {
+            return;
+        }
+        (void)dseg_destroy(region->seg);
+        free(region);
+    }
+}
+
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+                                const dpool_region *before) {
+    const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
+    dpool_region *region = before == NULL ? NULL : before->next;
+    for (; region == NULL && arena != NULL; arena = arena->next) {
+        region = arena->pool == pool ? arena->regions : NULL;
+    }
+    return region;
+}
+
+__attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile_allocator *a,
+                                                                   ductile_addr addr) {
+    const dseg_segment *seg = dseg_set_find(&a->segments, addr);
+    if (seg == NULL) {
+        return DUCTILE_ERR_FOREIGN_POINTER;
+    }
+    const dpool_region *region = seg->owner;
+    const dpool_block *b = region->first;
+    while (b->next != NULL && dpool_end(b) <= addr) {
+        b = b->next;
+    }
+    bool is_inside = b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
+    return is_inside ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
+}
+
+void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
+    dpool_counts *c = &a->counts;
+    if (region != NULL) {
+        uint64_t span = dseg_span_bytes(region->seg);
+        c->span += span - region->span_bytes;
+        region->span_bytes = span;
+        c->span_peak = dti_max(c->span_peak, c->span);
+    }
+    c->held = a->store.held_bytes;
+    c->held_peak = dti_max(c->held_peak, c->held);
+    c->created = a->store.created_bytes;
+    c->cached = a->store.cached_bytes;
+    c->lost = a->store.lost_bytes;
+    c->handles = a->store.n_handles;
+    c->pinned = a->store.pinned_bytes;
+    c->exported = a->store.exported_bytes;
+    c->store_host_bytes = a->store.host_bytes;
+}
+
+void dpool_publish_store(ductile_allocator *a) {
+    dti_lock_take(&a->index_lock);
+    dpool_publish_locked(a, NULL);
+    dti_lock_open(&a->index_lock);
+}
+
+void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
+    dpool_region *region = b->region; /* the block may become part of another */
+    if (status == DUCTILE_OK) {
+        (void)dpool_make_gap_locked(a, b);
+    } else {
+        b->state = DPOOL_QUARANTINED;
+    }
+    dpool_publish_locked(a, region);
+}
+
+/* ---- Map callbacks -------------------------------------------------------------------------- */
+
+/* The arena and the pool are there while memory of theirs is. */
+ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
+                                     const dpool_region *region, uint32_t first) {
+    const dseg_segment *seg = region->seg;
+    const dvmm_handle *h = seg->slots[first].handle;
+    ductile_map_event event = dpool_new_map_event(a, change);
+    event.address = dseg_addr(seg, first);
+    event.size = dvmm_handle_bytes(&a->store, h);
+    event.handle = h->phys;
+    event.stream = region->arena->stream;
+    event.pool = dpool_id_of(region->arena->pool);
+    return event;
+}
+
+void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
+                           const dpool_region *region, uint32_t first, uint32_t n) {
+    const dseg_slot *slots = region->seg->slots;
+    for (uint32_t g = first; g < first + n; g += slots[g].handle->n_granules) {
+        const ductile_map_event event = dpool_map_event_at(a, change, region, g);
+        dpool_notify_map(a, &event);
+    }
+}

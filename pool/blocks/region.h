@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Regions: ranges of addresses as the pool sees them. Making them, giving empty ones back, and what
+ * their segments' state means for blocks.
+ */
+#ifndef DUCTILE_POOL_BLOCKS_REGION_H
+#define DUCTILE_POOL_BLOCKS_REGION_H
+
+#include "pool/blocks/arena.h"
+
+#include <ductile_share.h>
+
+/* Chains one more range to the arena. Grow lock held, index lock not. */
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes);
+
+/* Gives back ranges with nothing in them: those whose one block is a GAP, `keep` of them spared.
+ * Grow lock held, index lock not. */
+void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep);
+
+/* The pool's regions one after the other: the first after NULL, NULL after the last. Either lock
+ * held. */
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+                                const dpool_region *before);
+
+/* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Index lock held. */
+ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr);
+
+/* Publishes what the store and the region's segment hold now. Both locks held. */
+void dpool_publish_locked(ductile_allocator *a, dpool_region *region);
+
+/* The same for the store alone. Grow lock held, index lock not. */
+void dpool_publish_store(ductile_allocator *a);
+
+/* The driver has unmapped the span, or refused to: GAP or QUARANTINED, and published. Both locks.
+ */
+void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
+
+/* The event of the handle that begins at that granule. */
+ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
+                                     const dpool_region *region, uint32_t first);
+
+/* Tells the map callbacks of each handle in n granules, which only this thread may change now. No
+ * lock held. */
+void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
+                           const dpool_region *region, uint32_t first, uint32_t n);
+
+#endif

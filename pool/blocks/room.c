@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/blocks/room.h"
+
+#include "pool/blocks/address_map.h"
+
+#include <stdlib.h>
+
+enum { NODES_PER_CHUNK = 1023 };
+
+typedef struct dpool_node_chunk {
+    struct dpool_node_chunk *next;
+    _Alignas(64) dpool_block nodes[NODES_PER_CHUNK]; /* the address map needs the low bits */
+} dpool_node_chunk;
+
+dpool_node_chunk *dpool_nodes_make_chunk(void) {
+    return aligned_alloc(_Alignof(dpool_node_chunk), sizeof(dpool_node_chunk));
+}
+
+void dpool_nodes_add_chunk(dpool_nodes *nodes, dpool_node_chunk *chunk) {
+    chunk->next = nodes->chunks;
+    nodes->chunks = chunk;
+    nodes->host_bytes += sizeof *chunk;
+    for (int i = NODES_PER_CHUNK - 1; i >= 0; i--) {
+        dpool_node_give(nodes, &chunk->nodes[i]);
+    }
+}
+
+void dpool_nodes_fini(dpool_nodes *nodes) {
+    while (nodes->chunks != NULL) {
+        dpool_node_chunk *chunk = nodes->chunks;
+        nodes->chunks = chunk->next;
+        free(chunk);
+    }
+    *nodes = (dpool_nodes){0};
+}
+
+static ductile_status grow_map(ductile_allocator *a) {
+    uint64_t capacity = dpool_map_next_capacity(&a->map);
+    uint64_t *slots = calloc(capacity, sizeof *slots);
+    if (slots == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->index_lock);
+    uint64_t *old = dpool_map_grow_with(&a->map, slots, capacity);
+    a->counts.table_host_bytes += capacity * sizeof *slots;
+    a->counts.table_host_bytes -= old != NULL ? capacity / 2 * sizeof *slots : 0;
+    dti_lock_open(&a->index_lock);
+    free(old);
+    return DUCTILE_OK;
+}
+
+static ductile_status add_nodes(ductile_allocator *a) {
+    struct dpool_node_chunk *chunk = dpool_nodes_make_chunk();
+    if (chunk == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_take(&a->index_lock);
+    dpool_nodes_add_chunk(&a->nodes, chunk);
+    dti_lock_open(&a->index_lock);
+    return DUCTILE_OK;
+}
+
+static void look_at_room(ductile_allocator *a, uint64_t n_nodes, bool *nodes, bool *map) {
+    dti_lock_take(&a->index_lock);
+    *nodes = a->nodes.n_spare >= n_nodes;
+    *map = dpool_map_has_room(&a->map);
+    dti_lock_open(&a->index_lock);
+}
+
+ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {
+    for (;;) {
+        bool nodes = false;
+        bool map = false;
+        look_at_room(a, n_nodes, &nodes, &map);
+        if (nodes && map) {
+            return DUCTILE_OK;
+        }
+        ductile_status status = nodes ? grow_map(a) : add_nodes(a);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+}

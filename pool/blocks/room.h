@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Room for hits: spare nodes of blocks, and room in the address map. */
+#ifndef DUCTILE_POOL_BLOCKS_ROOM_H
+#define DUCTILE_POOL_BLOCKS_ROOM_H
+
+#include "pool/base/allocator.h"
+#include "pool/blocks/block.h"
+
+/* A chunk of spare nodes made without any lock; NULL when the host has no memory. */
+struct dpool_node_chunk *dpool_nodes_make_chunk(void);
+void dpool_nodes_add_chunk(dpool_nodes *nodes, struct dpool_node_chunk *chunk);
+void dpool_nodes_fini(dpool_nodes *nodes);
+
+static inline dpool_block *dpool_node_take(dpool_nodes *nodes) {
+    dpool_block *b = nodes->spare;
+    nodes->spare = b->next;
+    nodes->n_spare--;
+    return b;
+}
+
+static inline void dpool_node_give(dpool_nodes *nodes, dpool_block *b) {
+    b->next = nodes->spare;
+    nodes->spare = b;
+    nodes->n_spare++;
+}
+
+/* Makes sure of `n_nodes` spare nodes and room in the address map. Grow lock held, index lock not.
+ */
+ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes);
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/blocks/transitions.h"
+
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/live_watermark.h"
+#include "pool/blocks/wait_spans.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+/* ---- Bounds -------------------------------------------------------------------------------- */
+
+dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size) {
+    DTI_ASSERT(size > 0 && size < b->size);
+    dpool_block *rest = dpool_node_take(nodes);
+    rest->addr = b->addr + size;
+    rest->size = b->size - size;
+    rest->prev = b;
+    rest->next = b->next;
+    rest->region = b->region;
+    rest->marks = b->marks;
+    if (rest->next != NULL) {
+        rest->next->prev = rest;
+    }
+    b->next = rest;
+    b->size = size;
+    return rest;
+}
+
+dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr) {
+    return addr > b->addr && addr < dpool_end(b) ? dpool_split(nodes, b, addr - b->addr) : b;
+}
+
+void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b) {
+    dpool_block *gone = b->next;
+    DTI_ASSERT(gone != NULL && gone->addr == dpool_end(b));
+    b->size += gone->size;
+    if (gone->epoch > b->epoch) {
+        b->epoch = gone->epoch;
+    }
+    b->next = gone->next;
+    if (b->next != NULL) {
+        b->next->prev = b;
+    }
+    dpool_node_give(nodes, gone);
+}
+
+/* ---- FREE, GAP, BUSY ------------------------------------------------------------------------- */
+
+static bool is_in_state(const dpool_block *b, dpool_state state) {
+    return b != NULL && b->state == (uint64_t)state;
+}
+
+dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_free_index *index = &b->region->arena->index;
+    unsigned slot = DPOOL_NO_SLOT;
+    b->state = DPOOL_FREE;
+    if (is_in_state(b->next, DPOOL_FREE)) {
+        slot = dpool_index_leave(index, b->next);
+        dpool_absorb_next(&a->nodes, b);
+    }
+    if (is_in_state(b->prev, DPOOL_FREE)) {
+        b = b->prev;
+        dpool_index_close(index, slot);
+        slot = dpool_index_leave(index, b);
+        dpool_absorb_next(&a->nodes, b);
+    }
+    dpool_index_enter(index, slot, b);
+    return b;
+}
+
+dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_list *gaps = &b->region->arena->gaps;
+    b->epoch = 0;
+    if (is_in_state(b->next, DPOOL_GAP)) {
+        dpool_list_remove(gaps, b->next);
+        dpool_absorb_next(&a->nodes, b);
+    }
+    if (is_in_state(b->prev, DPOOL_GAP)) {
+        dpool_absorb_next(&a->nodes, b->prev); /* stays where it is in the list */
+        return b->prev;
+    }
+    b->state = DPOOL_GAP;
+    dpool_list_append(gaps, b);
+    return b;
+}
+
+void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_arena *arena = b->region->arena;
+    if (b->state == DPOOL_FREE) {
+        dpool_index_remove(&arena->index, b);
+    } else if (b->state == DPOOL_GAP) {
+        dpool_list_remove(&arena->gaps, b);
+    }
+    b->state = DPOOL_BUSY;
+}
+
+dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                     ductile_addr to) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_make_busy_locked(a, b);
+    dpool_block *middle = dpool_cut(&a->nodes, b, from);
+    dpool_block *after = dpool_cut(&a->nodes, middle, to);
+    if (after != middle) {
+        (void)dpool_make_free_locked(a, after);
+    }
+    if (middle != b) {
+        (void)dpool_make_free_locked(a, b);
+    }
+    return middle;
+}
+
+/* ---- LIVE ---------------------------------------------------------------------------------- */
+
+static __attribute__((noinline)) void note_peaks_locked(ductile_allocator *a) {
+    dpool_counts *c = &a->counts;
+    c->requested_peak = dti_max(c->requested_peak, c->requested);
+    c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
+    c->active_peak = dti_max(c->active_peak, c->allocated + c->pending);
+    c->live_peak = dti_max(c->live_peak, dpool_live_blocks_locked(a));
+}
+
+/* A program that repeats itself reaches its peaks once. */
+static inline bool is_peak_locked(const ductile_allocator *a) {
+    const dpool_counts *c = &a->counts;
+    return c->requested > c->requested_peak || c->allocated > c->allocated_peak ||
+           c->allocated + c->pending > c->active_peak || dpool_live_blocks_locked(a) > c->live_peak;
+}
+
+static inline void count_live_locked(ductile_allocator *a, const dpool_block *b) {
+    dpool_counts *c = &a->counts;
+    c->requested += b->requested;
+    c->allocated += b->size;
+    c->requested_total += b->requested;
+    c->allocated_total += b->size;
+    c->allocs++;
+    if (__builtin_expect(is_peak_locked(a), 0)) {
+        note_peaks_locked(a);
+    }
+}
+
+static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *b,
+                                    uint64_t requested) {
+    b->state = DPOOL_LIVE;
+    b->requested = requested;
+    b->uses = NULL;
+    dpool_map_insert(&a->map, b);
+    arena->live_bytes += b->size;
+    if (arena->live_bytes > arena->rises_above) {
+        dpool_live_rose_locked(arena);
+    }
+    count_live_locked(a, b);
+}
+
+void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    make_live_locked(a, b->region->arena, b, requested);
+}
+
+dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
+                                          uint64_t requested) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (a->nodes.n_spare == 0 || !dpool_map_has_room(&a->map)) {
+        return NULL;
+    }
+    dpool_free_index *index = &arena->index;
+    dpool_block *b = dpool_index_best(index, size);
+    if (b == NULL) {
+        return NULL;
+    }
+    if (!dpool_waits_are_none(a)) {
+        b = dpool_wait_prefer_locked(a, index, b);
+    }
+    unsigned slot = dpool_index_leave(index, b);
+    if (b->size > size) {
+        dpool_index_enter(index, slot, dpool_split(&a->nodes, b, size));
+    } else {
+        dpool_index_close(index, slot);
+    }
+    make_live_locked(a, arena, b, requested);
+    return b;
+}
+
+void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_arena *arena = b->region->arena;
+    arena->live_bytes -= b->size;
+    if (arena->live_bytes < arena->dips_below) {
+        dpool_live_dipped_locked(arena);
+    }
+    a->counts.requested -= b->requested;
+    a->counts.allocated -= b->size;
+}
+
+/* Its own stream may have it at once. */
+void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b) {
+    dpool_set_epoch(b, b->region->arena->alloc_epoch);
+    b->priority = 0; /* it has no tree yet: the marks are written without being read */
+    (void)dpool_make_free_locked(a, b);
+}
+
+/* The peaks stay: statistics read meanwhile have seen it live. */
+void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    a->counts.allocs--;
+    a->counts.requested_total -= b->requested;
+    a->counts.allocated_total -= b->size;
+    (void)dpool_map_take(&a->map, b->addr);
+    dpool_leave_live_locked(a, b);
+    dpool_free_at_once_locked(a, b);
+}
+
+/* ---- PAUSED -------------------------------------------------------------------------------- */
+
+/* Granules that need no memory later: nothing is mapped at them, and no graph may own them. */
+static bool can_drop(const dpool_region *region, uint32_t granule) {
+    const dpool_private *pool = region->arena->pool;
+    bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
+    uint32_t state = region->seg->slots[granule].state;
+    return state == DSEG_QUARANTINED || (state == DSEG_EMPTY && !keeps);
+}
+
+/* The first run of granules in [from, to) that can go, all in one state. */
+static bool find_run(const dpool_region *region, uint32_t *from, uint32_t *to) {
+    const dseg_slot *slots = region->seg->slots;
+    uint32_t g = *from;
+    while (g < *to && !can_drop(region, g)) {
+        g++;
+    }
+    uint32_t end = g;
+    while (end < *to && slots[end].state == slots[g].state) {
+        end++;
+    }
+    *from = g;
+    *to = end;
+    return g < end;
+}
+
+bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dseg_segment *seg = b->region->seg;
+    uint64_t offset = b->addr - seg->range.addr;
+    uint32_t from = (uint32_t)((offset + a->granule - 1) / a->granule);
+    uint32_t to = (uint32_t)((offset + b->size) / a->granule);
+    if (a->nodes.n_spare < 2 || !find_run(b->region, &from, &to)) {
+        return false;
+    }
+    bool is_lost = seg->slots[from].state == DSEG_QUARANTINED;
+    b = dpool_carve_free_locked(a, b, dseg_addr(seg, from), dseg_addr(seg, to));
+    if (is_lost) {
+        b->state = DPOOL_QUARANTINED;
+    } else {
+        (void)dpool_make_gap_locked(a, b);
+    }
+    return true;
+}
+
+static void leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
+    a->counts.paused -= b->size;
+    a->counts.paused_blocks--;
+}
+
+void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    b->state = DPOOL_PAUSED;
+    b->region->arena->live_bytes -= b->size;
+    a->counts.requested -= b->requested;
+    a->counts.allocated -= b->size;
+    a->counts.paused += b->size;
+    a->counts.paused_blocks++;
+}
+
+void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    leave_paused_locked(a, b);
+    b->state = DPOOL_LIVE;
+    b->region->arena->live_bytes += b->size;
+    a->counts.requested += b->requested;
+    a->counts.allocated += b->size;
+    note_peaks_locked(a);
+}
+
+dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_arena *arena = b->region->arena;
+    dpool_use *uses = b->uses;
+    leave_paused_locked(a, b);
+    dpool_set_epoch(b, arena->alloc_epoch);
+    b = dpool_make_free_locked(a, b);
+    if (arena->pool->phase == DPOOL_PAUSED_PHASE) {
+        (void)dpool_drop_granules_locked(a, b);
+    }
+    return uses;
+}

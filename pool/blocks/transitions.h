@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs of blocks: what changes a block's bounds, and what changes its state. Each is short,
+ * and the rest of the pool is composed of them. All under the index lock.
+ */
+#ifndef DUCTILE_POOL_BLOCKS_TRANSITIONS_H
+#define DUCTILE_POOL_BLOCKS_TRANSITIONS_H
+
+#include "pool/blocks/arena.h"
+#include "pool/blocks/room.h"
+
+/* ---- Bounds -------------------------------------------------------------------------------- */
+
+/*
+ * Cuts a block after `size` bytes. The rest becomes a block of its own, of the same state and
+ * epoch, in no index or list. Pre: 0 < size < b->size; a spare node; b in no index or list, or in
+ * one that does not depend on its size.
+ */
+dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size);
+
+/* Cuts at addr if it lies inside the block. Returns the part from addr on, or the block itself. */
+dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr);
+
+/* Makes b one with its next neighbour, whose node is given back. The later epoch stays.
+ * Pre: neither is in an index or list that depends on size; the next one is in none at all. */
+void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);
+
+/* ---- States -------------------------------------------------------------------------------- */
+
+/* A span with memory becomes FREE: merged with free neighbours and indexed. Returns the result. */
+dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b);
+
+/* A span without memory becomes GAP: merged with neighbouring gaps and listed. */
+dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b);
+
+/* Takes a FREE or GAP block out of its index or list and marks it BUSY. */
+void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b);
+
+/* Makes [from, to) of a FREE block BUSY and returns it; what lies below and above stays FREE.
+ * Pre: two spare nodes. */
+dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                     ductile_addr to);
+
+/* A BUSY span with memory becomes LIVE. Pre: room in the address map. */
+void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested);
+
+/*
+ * The arena's best fit becomes LIVE; what is left of it stays FREE. NULL when no block fits, or
+ * when a node or room in the address map is missing: the slow path makes both and tries again.
+ */
+dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
+                                          uint64_t requested);
+
+/* A LIVE block, out of the address map, is counted no more. Its state is for the caller to change.
+ */
+void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b);
+
+/* Then: it becomes FREE, for its own stream to have at once. */
+void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b);
+
+/* Undoes dpool_alloc_from_free_locked of a block that nobody has had: not counted as an allocation.
+ */
+void dpool_unserve_locked(ductile_allocator *a, dpool_block *b);
+
+/* A LIVE block becomes PAUSED, and LIVE again. It stays in the address map. */
+void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b);
+void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b);
+
+/* A PAUSED block, out of the address map, becomes FREE. Returns its uses, whose
+ * work was done before the pause, to drop without the lock. */
+dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
+
+/* A FREE block of a bare pool: the first run of whole granules in it that need no memory later
+ * becomes GAP (QUARANTINED, if it is). False when there is none, or no spare node. */
+bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public free, and the ways a block can leave. */
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/transitions.h"
+#include "pool/inspect/audit.h"
+#include "pool/pressure/trim.h"
+#include "pool/sharing/import.h"
+#include "pool/streams/stream_use.h"
+
+/* Uncommon ways to free, kept out of line. Called with the index lock held; they unlock it. */
+
+static __attribute__((noinline)) ductile_status free_other(ductile_allocator *a,
+                                                           ductile_addr addr) {
+    ductile_status status = dpool_explain_miss_locked(a, addr);
+    dti_lock_open(&a->index_lock);
+    return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
+}
+
+static __attribute__((noinline)) ductile_status free_paused(ductile_allocator *a, dpool_block *b) {
+    dpool_use *uses = dpool_free_paused_locked(a, b);
+    dti_lock_open(&a->index_lock);
+    dpool_uses_drop(a, uses);
+    return DUCTILE_OK;
+}
+
+static __attribute__((noinline)) ductile_status free_used(ductile_allocator *a, dpool_block *b,
+                                                          dpool_use *uses) {
+    dpool_pending_begin_locked(a, b);
+    dti_lock_open(&a->index_lock);
+    dpool_pending_record(a, uses);
+    return DUCTILE_OK;
+}
+
+static inline __attribute__((always_inline)) ductile_status free_block(ductile_allocator *a,
+                                                                       ductile_addr addr) {
+    dti_lock_take(&a->index_lock);
+    dpool_block *b = dpool_map_take(&a->map, addr);
+    if (__builtin_expect(b == NULL, 0)) {
+        return free_other(a, addr);
+    }
+    if (__builtin_expect(b->state != DPOOL_LIVE, 0)) {
+        return free_paused(a, b);
+    }
+    dpool_leave_live_locked(a, b);
+    dpool_use *uses = b->uses;
+    if (uses != NULL) {
+        return free_used(a, b, uses);
+    }
+    dpool_free_at_once_locked(a, b);
+    dti_lock_open(&a->index_lock);
+    return DUCTILE_OK;
+}
+
+/* With options that ask for more than a free. */
+static __attribute__((noinline)) ductile_status free_otherwise(ductile_allocator *a,
+                                                               ductile_addr address) {
+    ductile_status status = free_block(a, address);
+    if (status == DUCTILE_OK && a->options.caching_off != 0) {
+        (void)dpool_trim(a, 0);
+    }
+    if (status == DUCTILE_OK) {
+        dpool_audit(a, DPOOL_AUDIT_CALL);
+    }
+    return status;
+}
+
+__attribute__((flatten)) ductile_status ductile_free(ductile_allocator *a, ductile_addr address) {
+    if (__builtin_expect(a == NULL, 0)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (__builtin_expect(address == 0 || !dvmm_is_usable(a->driver), 0)) {
+        return dvmm_usable(a->driver);
+    }
+    return __builtin_expect(a->is_plain, 1) ? free_block(a, address) : free_otherwise(a, address);
+}

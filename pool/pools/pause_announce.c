@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Telling the map callbacks what a pool that pauses or resumes loses or gets. */
+#include "pool/pools/pause.h"
+
+#include "pool/base/map_callbacks.h"
+#include "pool/blocks/region.h"
+
+#include <stdlib.h>
+
+/* What to tell once no lock is held. */
+typedef struct events {
+    ductile_map_event *all;
+    uint64_t n;
+    uint64_t room;
+} events;
+
+/* What dseg_vacate would leave where it is. */
+static bool stays(const dvmm_handle *h) {
+    return h->n_mappings != 1 || h->n_pins > 0;
+}
+
+static void note_region(const ductile_allocator *a, const dpool_region *region,
+                        ductile_map_change change, events *list) {
+    const dseg_segment *seg = region->seg;
+    for (uint32_t g = seg->low; g < seg->high; g++) {
+        const dseg_slot *slot = &seg->slots[g];
+        if (dseg_begins_handle(slot) &&
+            !(change == DUCTILE_MAP_LEAVING ? stays(slot->handle) : slot->stays != 0)) {
+            if (list->n < list->room) {
+                list->all[list->n] = dpool_map_event_at(a, change, region, g);
+            }
+            list->n++;
+        }
+    }
+}
+
+static void note_pool(const ductile_allocator *a, const dpool_private *pool,
+                      ductile_map_change change, events *list) {
+    list->n = 0;
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        note_region(a, r, change, list);
+    }
+}
+
+/* From here on dseg_vacate goes by the mark, so that what was told is what happens. */
+static void mark_what_stays(const ductile_allocator *a, const dpool_private *pool,
+                            ductile_map_change change) {
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        for (uint32_t g = r->seg->low; g < r->seg->high; g++) {
+            dseg_slot *slot = &r->seg->slots[g];
+            slot->stays =
+                change == DUCTILE_MAP_LEAVING && dseg_begins_handle(slot) && stays(slot->handle);
+        }
+    }
+}
+
+static ductile_status gather_pool(ductile_allocator *a, const dpool_private *pool,
+                                  ductile_map_change change, events *list) {
+    ductile_status status = DUCTILE_OK;
+    dti_lock_take(&a->grow_lock);
+    note_pool(a, pool, change, list);
+    list->room = list->n;
+    list->all = calloc(list->room + 1, sizeof *list->all);
+    if (list->all == NULL) {
+        status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    } else {
+        note_pool(a, pool, change, list);
+        mark_what_stays(a, pool, change);
+    }
+    dti_lock_open(&a->grow_lock);
+    return status;
+}
+
+/* Also where nobody is told: what was pinned stays until the pool runs again, whoever unpins it
+ * meanwhile, since peers may have written to it after its contents were saved. */
+static void only_mark(ductile_allocator *a, const dpool_private *pool, ductile_map_change change) {
+    dti_lock_take(&a->grow_lock);
+    mark_what_stays(a, pool, change);
+    dti_lock_open(&a->grow_lock);
+}
+
+ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
+                                   ductile_map_change change) {
+    if (!dpool_announces(a)) {
+        only_mark(a, pool, change);
+        return DUCTILE_OK;
+    }
+    events list = {.all = NULL};
+    ductile_status status = gather_pool(a, pool, change, &list);
+    for (uint64_t i = 0; i < list.n && status == DUCTILE_OK; i++) {
+        dpool_notify_map(a, &list.all[i]);
+    }
+    free(list.all);
+    return status;
+}
