@@ -32,6 +32,7 @@ static const named_sizes all_sizes[] = {
 enum { N_SIZES = sizeof all_sizes / sizeof all_sizes[0] };
 
 typedef struct churn_options {
+    bench_options shared;
     uint64_t live[MAX_LIVE_COUNTS];
     size_t n_live;
     uint64_t ops;
@@ -42,8 +43,7 @@ typedef struct churn_options {
 
 /* One run of the command. */
 typedef struct churn_command {
-    bench_options shared;
-    churn_options own;
+    const churn_options *own;
     bench_device device;
     churn_sizes sizes; /* as fitted to the device */
 } churn_command;
@@ -110,17 +110,8 @@ static const bench_option own_options[] = {
     {0},
 };
 
-static const bench_command command = {
-    .name = "churn",
-    .summary =
-        "Keeps a number of blocks alive, frees a random one and allocates a new one, over and\n"
-        "over, and prints the host's nanoseconds per allocation or free without driver calls.\n"
-        "Sizes are spread evenly over the orders of magnitude of their interval, which is the\n"
-        "same for every number of blocks and is halved until the most blocks fit the device.",
-    .own = own_options,
-};
-
-static void choose_live(churn_options *o) {
+static bool complete(bench_parser *p) {
+    churn_options *o = p->own;
     if (o->n_live == 0 && o->watch) {
         o->live[o->n_live++] = DEFAULT_WATCHED;
     }
@@ -128,6 +119,7 @@ static void choose_live(churn_options *o) {
         memcpy(o->live, default_live, sizeof default_live);
         o->n_live = sizeof default_live / sizeof default_live[0];
     }
+    return true;
 }
 
 static uint64_t most_live(const churn_options *o) {
@@ -145,7 +137,7 @@ static void print_json_head(const churn_command *c, const char *contender, uint6
     provenance_print_json(stdout, &c->device);
     printf("\"contender\":\"%s\",\"live\":%" PRIu64 ",\"sizes\":\"%s\",\"min_size_bytes\":%" PRIu64
            ",\"max_size_bytes\":%" PRIu64 ",\"seed\":%" PRIu64,
-           contender, live, c->own.sizes->name, c->sizes.min, c->sizes.max, c->own.seed);
+           contender, live, c->own->sizes->name, c->sizes.min, c->sizes.max, c->own->seed);
 }
 
 static void print_json_stats(const churn_stretch *s) {
@@ -172,13 +164,13 @@ static void print_json(const churn_command *c, const char *contender, uint64_t l
         printf("}\n");
         return;
     }
-    for (int i = 0; c->own.watch && i < CHURN_STRETCHES; i++) {
+    for (int i = 0; c->own->watch && i < CHURN_STRETCHES; i++) {
         const churn_stretch *s = &r->stretches[i];
         print_json_head(c, contender, live);
         print_json_cost(s->ops, s->ns_per_op, s->wall_ns_per_op);
         print_json_stats(s);
     }
-    if (!c->own.watch) {
+    if (!c->own->watch) {
         print_json_head(c, contender, live);
         print_json_cost(last->ops, r->ns_per_op, r->wall_ns_per_op);
         print_json_stats(last);
@@ -194,13 +186,13 @@ static double mib(uint64_t bytes) {
 static void print_heading(const churn_command *c) {
     provenance_print_heading(stdout, &c->device);
     printf("sizes    %s, %" PRIu64 " to %" PRIu64 " bytes; seed %" PRIu64 "\n\n",
-           c->own.sizes->name, c->sizes.min, c->sizes.max, c->own.seed);
-    if (c->own.watch) {
+           c->own->sizes->name, c->sizes.min, c->sizes.max, c->own->seed);
+    if (c->own->watch) {
         return;
     }
     printf("ns per allocation or free, without driver calls\n\n%-16s", "live blocks");
-    for (size_t i = 0; i < c->own.n_live; i++) {
-        printf(" %9" PRIu64, c->own.live[i]);
+    for (size_t i = 0; i < c->own->n_live; i++) {
+        printf(" %9" PRIu64, c->own->live[i]);
     }
     printf("   last/first\n");
 }
@@ -244,41 +236,41 @@ static void run_one(const churn_command *c, const contender_ops *contender, uint
     const stage_plan plan = {
         .device = &c->device,
         .contender = contender,
-        .settings = contender == &contender_ductile ? c->shared.settings : NULL,
-        .n_settings = contender == &contender_ductile ? c->shared.n_settings : 0,
-        .capacity_bytes = c->shared.capacity_bytes,
+        .settings = contender == &contender_ductile ? c->own->shared.settings : NULL,
+        .n_settings = contender == &contender_ductile ? c->own->shared.n_settings : 0,
+        .capacity_bytes = c->own->shared.capacity_bytes,
         .n_streams = 1,
     };
     const churn_spec spec = {
         .plan = &plan,
         .sizes = c->sizes,
         .live = live,
-        .ops = c->own.ops,
-        .seed = c->own.seed,
+        .ops = c->own->ops,
+        .seed = c->own->seed,
     };
     churn_measure(&spec, result);
 }
 
 /* False: something failed that is no result. */
 static bool run_contender(const churn_command *c, const contender_ops *contender) {
-    bool as_row = !c->shared.json && !c->own.watch;
+    bool as_row = !c->own->shared.json && !c->own->watch;
     bool ok = true;
     double first = 0;
     double last = 0;
     if (as_row) {
         printf("%-16s", contender->name);
     }
-    for (size_t i = 0; i < c->own.n_live; i++) {
+    for (size_t i = 0; i < c->own->n_live; i++) {
         churn_result r;
-        run_one(c, contender, c->own.live[i], &r);
+        run_one(c, contender, c->own->live[i], &r);
         if (r.outcome == RUN_FAILED) {
             bench_complain("churn: %s: %s", contender->name, r.message);
             ok = false;
         }
-        if (c->shared.json) {
-            print_json(c, contender->name, c->own.live[i], &r);
-        } else if (c->own.watch) {
-            print_watch(contender->name, c->own.live[i], &r);
+        if (c->own->shared.json) {
+            print_json(c, contender->name, c->own->live[i], &r);
+        } else if (c->own->watch) {
+            print_watch(contender->name, c->own->live[i], &r);
         } else {
             print_cell(&r);
         }
@@ -293,34 +285,37 @@ static bool run_contender(const churn_command *c, const contender_ops *contender
 }
 
 static int run_all(churn_command *c) {
-    uint64_t bytes =
-        c->shared.capacity_bytes != 0 ? c->shared.capacity_bytes : c->device.caps.total_bytes;
+    uint64_t bytes = c->own->shared.capacity_bytes != 0 ? c->own->shared.capacity_bytes
+                                                        : c->device.caps.total_bytes;
     bool ok = true;
-    c->sizes = churn_fit_sizes(c->own.sizes->sizes, most_live(&c->own), bytes);
-    if (!c->shared.json) {
+    c->sizes = churn_fit_sizes(c->own->sizes->sizes, most_live(c->own), bytes);
+    if (!c->own->shared.json) {
         print_heading(c);
     }
-    for (size_t i = 0; i < c->shared.n_contenders; i++) {
-        ok = run_contender(c, c->shared.contenders[i]) && ok;
+    for (size_t i = 0; i < c->own->shared.n_contenders; i++) {
+        ok = run_contender(c, c->own->shared.contenders[i]) && ok;
     }
     return ok ? BENCH_DONE : BENCH_FAILED;
 }
 
-int run_churn(int argc, char **argv) {
-    churn_command c = {.own = {.ops = 1000000, .seed = 1, .sizes = &all_sizes[1]}};
-    char message[256] = "";
-    if (!bench_options_parse(&command, argc, argv, &c.shared, &c.own, message, sizeof message)) {
-        bench_complain("churn: %s", message);
-        return BENCH_MISUSED;
-    }
-    if (c.shared.help) {
-        bench_options_print_help(&command);
-        return BENCH_DONE;
-    }
-    choose_live(&c.own);
-    if (!bench_device_find(c.shared.device, c.shared.ordinal, &c.device, message, sizeof message)) {
-        bench_complain("churn: %s", message);
-        return BENCH_FAILED;
-    }
-    return run_all(&c);
+static int run(const bench_options *options) {
+    churn_command c = {.own = (const churn_options *)options};
+    return bench_find_device(options, &c.device) ? run_all(&c) : BENCH_FAILED;
 }
+
+static const churn_options defaults = {.ops = 1000000, .seed = 1, .sizes = &all_sizes[1]};
+
+const bench_command command_churn = {
+    .name = "churn",
+    .brief = "the time of one allocation and one free at many sizes",
+    .summary =
+        "Keeps a number of blocks alive, frees a random one and allocates a new one, over and\n"
+        "over, and prints the host's nanoseconds per allocation or free without driver calls.\n"
+        "Sizes are spread evenly over the orders of magnitude of their interval, which is the\n"
+        "same for every number of blocks and is halved until the most blocks fit the device.",
+    .own = own_options,
+    .defaults = &defaults.shared,
+    .size = sizeof defaults,
+    .complete = complete,
+    .run = run,
+};

@@ -2,6 +2,7 @@
 #include "bench/cli/cli.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,14 @@ void bench_complain(const char *format, ...) {
         }
     }
     (void)fprintf(stderr, "ductile-bench: %s\n", line);
+}
+
+void bench_complain_of(const char *path, uint64_t line, const char *reason) {
+    if (line > 0) {
+        bench_complain("%s:%" PRIu64 ": %s", path, line, reason);
+    } else {
+        bench_complain("%s: %s", path, reason);
+    }
 }
 
 /* Reads digits at *text and moves past them. False: none, or more than 64 bits. */

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool bench_refuse(bench_parser *p, const char *format, ...) {
@@ -214,7 +215,7 @@ static bool parse_words(bench_parser *p, const bench_command *command, int argc,
         if (takes_operands && !only_operands && strcmp(argv[i], "--") == 0) {
             only_operands = true;
         } else if (takes_operands && (only_operands || !looks_like_option(argv[i]))) {
-            ok = command->take_operand(p, argv[i]);
+            p->shared->operands[p->shared->n_operands++] = argv[i]; /* as many as words: they fit */
         } else {
             ok = parse_option(p, command, argc, argv, &i);
         }
@@ -236,22 +237,32 @@ static bool check_settings(bench_parser *p) {
            bench_refuse(p, "--set: %s", why);
 }
 
-static bool check_combination(bench_parser *p, const bench_command *command) {
-    return (command->check == NULL || command->check(p)) && check_settings(p);
+static bool complete(bench_parser *p, const bench_command *command) {
+    return (command->complete == NULL || command->complete(p)) && check_settings(p);
 }
 
-bool bench_options_parse(const bench_command *command, int argc, char **argv, bench_options *shared,
-                         void *own, char *message, size_t message_size) {
-    bench_parser p = {
-        .shared = shared, .own = own, .message = message, .message_size = message_size};
-    *shared = (bench_options){0};
-    if (!parse_words(&p, command, argc, argv)) {
+static bool set_defaults(bench_parser *p, const bench_command *command, int argc) {
+    memcpy(p->own, command->defaults, command->size);
+    p->shared->operands = calloc((size_t)argc, sizeof *p->shared->operands);
+    return p->shared->operands != NULL || bench_refuse(p, "the host has no memory left");
+}
+
+bool bench_options_parse(const bench_command *command, int argc, char **argv, bench_options *out,
+                         char *message, size_t message_size) {
+    bench_parser p = {.shared = out, .own = out, .message = message, .message_size = message_size};
+    if (!set_defaults(&p, command, argc) || !parse_words(&p, command, argc, argv)) {
         return false;
     }
-    if (shared->n_contenders == 0) {
-        choose_all_contenders(shared);
+    if (out->n_contenders == 0) {
+        choose_all_contenders(out);
     }
-    return shared->help || check_combination(&p, command);
+    return out->help || complete(&p, command);
+}
+
+void bench_options_drop(bench_options *options) {
+    free(options->operands);
+    options->operands = NULL;
+    options->n_operands = 0;
 }
 
 /* ---- Help ---------------------------------------------------------------------------------- */
@@ -286,7 +297,7 @@ static void print_contenders(void) {
     }
 }
 
-void bench_options_print_help(const bench_command *command) {
+static void print_help(const bench_command *command) {
     bool takes_operands = command->operand != NULL;
     printf("usage: ductile-bench %s [OPTION]...%s%s%s\n\n%s\n\n", command->name,
            takes_operands ? " " : "", takes_operands ? command->operand : "",
@@ -300,4 +311,41 @@ void bench_options_print_help(const bench_command *command) {
            command->exit_status != NULL
                ? command->exit_status
                : "0 done, 1 something failed, 2 the command line cannot be meant.");
+}
+
+bool bench_find_device(const bench_options *options, bench_device *out) {
+    char reason[256] = "";
+    bool ok = bench_device_find(options->device, options->ordinal, out, reason, sizeof reason);
+    if (!ok) {
+        bench_complain("--device: %s", reason);
+    }
+    return ok;
+}
+
+/* ---- Running ------------------------------------------------------------------------------- */
+
+static int parse_and_run(const bench_command *command, int argc, char **argv,
+                         bench_options *options) {
+    char message[512] = "";
+    if (!bench_options_parse(command, argc, argv, options, message, sizeof message)) {
+        bench_complain("%s: %s", command->name, message);
+        return BENCH_MISUSED;
+    }
+    if (options->help) {
+        print_help(command);
+        return BENCH_DONE;
+    }
+    return command->run(options);
+}
+
+int bench_command_run(const bench_command *command, int argc, char **argv) {
+    bench_options *options = malloc(command->size);
+    if (options == NULL) {
+        bench_complain("the host has no memory left");
+        return BENCH_FAILED;
+    }
+    int status = parse_and_run(command, argc, argv, options);
+    bench_options_drop(options);
+    free(options);
+    return status;
 }

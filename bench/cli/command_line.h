@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options that benches share, and the reading of a command line against a table. A bench adds
- * a table of its own.
+ * What a command is, the options that all commands share, and the reading of a command line against
+ * these and a table of the command's own.
  */
 #ifndef DUCTILE_BENCH_CLI_COMMAND_LINE_H
 #define DUCTILE_BENCH_CLI_COMMAND_LINE_H
@@ -15,7 +15,7 @@
 
 enum { BENCH_MAX_CONTENDERS = 16, BENCH_MAX_SETTINGS = 64 };
 
-/* Strings point into the command line. */
+/* First member of the options of each command. Strings point into the command line. */
 typedef struct bench_options {
     bench_device_kind device;
     int ordinal;
@@ -24,6 +24,8 @@ typedef struct bench_options {
     uint64_t capacity_bytes; /* 0: what the device has */
     const char *settings[BENCH_MAX_SETTINGS];
     size_t n_settings;
+    const char **operands; /* owned: bench_options_drop */
+    size_t n_operands;
     bool json;
     bool help;
 } bench_options;
@@ -31,7 +33,7 @@ typedef struct bench_options {
 /* The command line being read. */
 typedef struct bench_parser {
     bench_options *shared;
-    void *own; /* what the bench's own table fills */
+    void *own; /* the command's options, of which `shared` is the first member */
     char *message;
     size_t message_size;
 } bench_parser;
@@ -40,7 +42,7 @@ typedef struct bench_parser {
 typedef bool (*bench_option_fn)(bench_parser *p, const char *value);
 
 /*
- * In a bench's own table an entry without parse stands for the shared option of that name: it
+ * In a command's own table an entry without parse stands for the shared option of that name: it
  * gives it its place in the help and, unless NULL, a help of its own.
  */
 typedef struct bench_option {
@@ -53,19 +55,31 @@ typedef struct bench_option {
 /* A subcommand. Its own table ends with an entry whose name is NULL. */
 typedef struct bench_command {
     const char *name;
+    const char *brief;   /* half a line for the list of commands */
     const char *summary; /* a paragraph for --help */
     const bench_option *own;
-    const char *operand;            /* what a word that is no option is called; NULL: takes none */
-    bench_option_fn take_operand;   /* together with operand */
-    bool (*check)(bench_parser *p); /* of options against each other; NULL: nothing to check */
+    const char *operand;           /* what a word that is no option is called; NULL: takes none */
+    const bench_options *defaults; /* first member of a struct of `size` bytes: the defaults */
+    size_t size;
+    bool (*complete)(bench_parser *p); /* fills in what follows from other options, and refuses what
+                                          does not go together; NULL: nothing to do */
     bool runs_nothing; /* no contender on no device: of the shared options only --help counts */
-    const char *exit_status; /* for --help, without the line's end; NULL: the usual */
+    const char *exit_status;            /* for --help, without the line's end; NULL: the usual */
+    int (*run)(const bench_options *o); /* returns the exit status; `o` as `defaults` */
 } bench_command;
 
-/* argv[0] is the subcommand's name. False: message holds one line. */
-bool bench_options_parse(const bench_command *command, int argc, char **argv, bench_options *shared,
-                         void *own, char *message, size_t message_size);
-void bench_options_print_help(const bench_command *command);
+/* Reads the command line and does what it says. argv[0] is the command's name. Returns the exit
+ * status of the program. */
+int bench_command_run(const bench_command *command, int argc, char **argv);
+
+/* Fills *out, of command->size bytes. False: message holds one line. Release with
+ * bench_options_drop, also on failure. */
+bool bench_options_parse(const bench_command *command, int argc, char **argv, bench_options *out,
+                         char *message, size_t message_size);
+void bench_options_drop(bench_options *options);
+
+/* The device that the options name. False: the user has been told that there is none. */
+bool bench_find_device(const bench_options *options, bench_device *out);
 
 /* Sets the message and returns false. */
 __attribute__((format(printf, 2, 3))) bool bench_refuse(bench_parser *p, const char *format, ...);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The subcommands of ductile-bench. argv[0] is the subcommand's own name, its arguments follow.
- * Each returns the exit status of the program (see cli.h).
- */
+/* The subcommands of ductile-bench, each in the file of its name. */
 #ifndef DUCTILE_BENCH_CLI_COMMANDS_H
 #define DUCTILE_BENCH_CLI_COMMANDS_H
 
-int run_replay(int argc, char **argv);
-int run_varybatch(int argc, char **argv);
-int run_convert(int argc, char **argv);
-int run_fsdp(int argc, char **argv);
-int run_churn(int argc, char **argv);
+#include "bench/cli/command_line.h"
+
+extern const bench_command command_replay;
+extern const bench_command command_convert;
+extern const bench_command command_varybatch;
+extern const bench_command command_fsdp;
+extern const bench_command command_churn;
 
 #endif

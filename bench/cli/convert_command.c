@@ -13,8 +13,7 @@
 #include <stdio.h>
 
 typedef struct convert_options {
-    const char *paths[2]; /* from, to */
-    size_t n_paths;
+    bench_options shared; /* operands: from, to */
     int gpu;
 } convert_options;
 
@@ -28,18 +27,12 @@ static bool parse_gpu(bench_parser *p, const char *value) {
     return true;
 }
 
-static bool take_path(bench_parser *p, const char *word) {
-    convert_options *o = p->own;
-    if (o->n_paths == 2) {
-        return bench_refuse(p, "convert takes two files, IN and OUT; '%s' is a third", word);
+static bool complete(bench_parser *p) {
+    if (p->shared->n_operands > 2) {
+        return bench_refuse(p, "convert takes two files, IN and OUT; '%s' is a third",
+                            p->shared->operands[2]);
     }
-    o->paths[o->n_paths++] = word;
-    return true;
-}
-
-static bool check(bench_parser *p) {
-    const convert_options *o = p->own;
-    return o->n_paths == 2 || bench_refuse(p, "convert needs two files: IN and OUT");
+    return p->shared->n_operands == 2 || bench_refuse(p, "convert needs two files: IN and OUT");
 }
 
 static const bench_option own_options[] = {
@@ -47,49 +40,34 @@ static const bench_option own_options[] = {
     {0},
 };
 
-static const bench_command command = {
-    .name = "convert",
-    .summary =
-        "Writes IN, a PyTorch snapshot or a trace, as a trace of version 2 to OUT: gzipped if its\n"
-        "name ends in .gz; - is standard output. bench/traces/README.md has the format. Where IN\n"
-        "does not say which other stream used a block, that is the next by number.",
-    .own = own_options,
-    .operand = "IN OUT",
-    .take_operand = take_path,
-    .check = check,
-    .runs_nothing = true,
-};
-
 static bool read_in(const convert_options *o, trace_builder *b) {
     trace_error error;
-    if (trace_gather(o->paths[0], o->gpu, b, &error)) {
-        return true;
-    }
-    if (error.line > 0) {
-        bench_complain("%s:%llu: %s", o->paths[0], (unsigned long long)error.line, error.reason);
-    } else {
-        bench_complain("%s: %s", o->paths[0], error.reason);
-    }
-    return false;
-}
-
-static bool write_out(const convert_options *o, const trace_builder *b) {
-    char reason[256];
-    bool ok = trace_save(b, "", o->paths[1], reason, sizeof reason);
+    bool ok = trace_gather(o->shared.operands[0], o->gpu, b, &error);
     if (!ok) {
-        bench_complain("%s: %s", o->paths[1], reason);
+        bench_complain_of(o->shared.operands[0], error.line, error.reason);
     }
     return ok;
 }
 
-static int convert(const convert_options *o) {
+static bool write_out(const convert_options *o, const trace_builder *b) {
+    char reason[256];
+    bool ok = trace_save(b, "", o->shared.operands[1], reason, sizeof reason);
+    if (!ok) {
+        bench_complain_of(o->shared.operands[1], 0, reason);
+    }
+    return ok;
+}
+
+static int run(const bench_options *options) {
+    const convert_options *o = (const convert_options *)options;
     trace_builder b;
     if (!read_in(o, &b)) {
         return BENCH_FAILED;
     }
     bool ok = true;
     if (o->gpu != TRACE_BUSIEST_GPU && !b.is_snapshot) {
-        bench_complain("--gpu chooses within a PyTorch snapshot, and %s is none", o->paths[0]);
+        bench_complain("--gpu chooses within a PyTorch snapshot, and %s is none",
+                       o->shared.operands[0]);
         ok = false;
     }
     ok = ok && write_out(o, &b);
@@ -97,17 +75,20 @@ static int convert(const convert_options *o) {
     return ok ? BENCH_DONE : BENCH_FAILED;
 }
 
-int run_convert(int argc, char **argv) {
-    convert_options options = {.gpu = TRACE_BUSIEST_GPU};
-    bench_options shared;
-    char message[256] = "";
-    if (!bench_options_parse(&command, argc, argv, &shared, &options, message, sizeof message)) {
-        bench_complain("convert: %s", message);
-        return BENCH_MISUSED;
-    }
-    if (shared.help) {
-        bench_options_print_help(&command);
-        return BENCH_DONE;
-    }
-    return convert(&options);
-}
+static const convert_options defaults = {.gpu = TRACE_BUSIEST_GPU};
+
+const bench_command command_convert = {
+    .name = "convert",
+    .brief = "a PyTorch snapshot or an older trace as a trace of the newest version",
+    .summary =
+        "Writes IN, a PyTorch snapshot or a trace, as a trace of version 2 to OUT: gzipped if its\n"
+        "name ends in .gz; - is standard output. bench/traces/README.md has the format. Where IN\n"
+        "does not say which other stream used a block, that is the next by number.",
+    .own = own_options,
+    .operand = "IN OUT",
+    .defaults = &defaults.shared,
+    .size = sizeof defaults,
+    .complete = complete,
+    .runs_nothing = true,
+    .run = run,
+};

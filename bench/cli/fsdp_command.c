@@ -22,6 +22,7 @@
 enum { MAX_VARIANTS = BENCH_MAX_CONTENDERS + 1, MAX_RUNS = 1000 };
 
 typedef struct fsdp_command_options {
+    bench_options shared;
     fsdp_options model;
     uint64_t n_runs;
     const char *trace_file; /* NULL: none */
@@ -38,8 +39,7 @@ typedef struct variant {
 
 /* One run of the command. */
 typedef struct fsdp_command {
-    bench_options shared;
-    fsdp_command_options own;
+    const fsdp_command_options *own;
     bench_device device;
     fsdp_program program;
     trace *trace; /* of its allocations */
@@ -125,6 +125,11 @@ static bool parse_timeline(bench_parser *p, const char *value) {
     return value[0] != '\0' || bench_refuse(p, "--timeline needs a file or a folder");
 }
 
+static bool complete(bench_parser *p) {
+    const char *refusal = fsdp_check(model_of(p));
+    return refusal == NULL || bench_refuse(p, "%s", refusal);
+}
+
 static const bench_option own_options[] = {
     {"--layers", "N", parse_layers, "layers, of two units each (12)"},
     {"--hidden", "N", parse_hidden, "width of the model (4096)"},
@@ -140,16 +145,6 @@ static const bench_option own_options[] = {
     {"--timeline", "FILE", parse_timeline,
      "write live and reserved memory over time as CSV; a folder gets timeline.csv"},
     {0},
-};
-
-static const bench_command command = {
-    .name = "fsdp",
-    .summary =
-        "Runs training steps with sharded parameters: a communication stream gathers parameters\n"
-        "ahead of compute and reduces gradients behind it, with work on real streams. Ductile "
-        "runs\n"
-        "with record_stream=poll and with record_stream=wait, unless --set chooses one.",
-    .own = own_options,
 };
 
 static const fsdp_command_options defaults = {
@@ -184,19 +179,19 @@ static variant *add_variant(fsdp_command *c, const contender_ops *contender, con
 
 static void add_ductile(fsdp_command *c, const char *label, const char *setting) {
     variant *v = add_variant(c, &contender_ductile, label);
-    memcpy(v->settings, c->shared.settings, sizeof c->shared.settings);
-    v->n_settings = c->shared.n_settings;
+    memcpy(v->settings, c->own->shared.settings, sizeof c->own->shared.settings);
+    v->n_settings = c->own->shared.n_settings;
     if (setting != NULL) {
         v->settings[v->n_settings++] = setting;
     }
 }
 
 static void choose_variants(fsdp_command *c) {
-    for (size_t i = 0; i < c->shared.n_contenders; i++) {
-        const contender_ops *contender = c->shared.contenders[i];
+    for (size_t i = 0; i < c->own->shared.n_contenders; i++) {
+        const contender_ops *contender = c->own->shared.contenders[i];
         if (contender != &contender_ductile) {
             (void)add_variant(c, contender, contender->name);
-        } else if (chooses_record_stream(&c->shared)) {
+        } else if (chooses_record_stream(&c->own->shared)) {
             add_ductile(c, "ductile", NULL);
         } else {
             add_ductile(c, "ductile poll", "record_stream=poll");
@@ -284,7 +279,7 @@ static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
     if (v->contender == &contender_ductile) {
         print_settings(v);
     }
-    print_model(&c->own.model);
+    print_model(&c->own->model);
     printf("\"events\":%" PRIu64 ",\"live_peak_bytes\":%" PRIu64 ",\"completed\":%s",
            c->trace->n_file_events, c->trace->live_peak_bytes,
            r->outcome == RUN_COMPLETED ? "true" : "false");
@@ -337,7 +332,7 @@ static fsdp_run_spec make_spec(const fsdp_command *c, const variant *v, uint64_t
                            .contender = v->contender,
                            .settings = v->settings,
                            .n_settings = v->n_settings,
-                           .capacity_bytes = c->shared.capacity_bytes,
+                           .capacity_bytes = c->own->shared.capacity_bytes,
                            .seed = seed};
 }
 
@@ -362,7 +357,7 @@ static void run_once(fsdp_command *c, const variant *v, uint64_t index) {
         spec.user = c;
     }
     fsdp_run(&spec, &result);
-    if (c->shared.json) {
+    if (c->own->shared.json) {
         print_json(c, v, index, &result);
     } else {
         print_row(c, v, index, &result);
@@ -373,16 +368,16 @@ static void run_once(fsdp_command *c, const variant *v, uint64_t index) {
 
 static int run_all(fsdp_command *c) {
     measure_alone(c);
-    if (!c->shared.json) {
+    if (!c->own->shared.json) {
         begin_table(c);
     }
     for (size_t i = 0; i < c->n_variants; i++) {
-        for (uint64_t k = 1; k <= c->own.n_runs; k++) {
+        for (uint64_t k = 1; k <= c->own->n_runs; k++) {
             run_once(c, &c->variants[i], k);
         }
     }
     if (!timeline_close(&c->timeline)) {
-        bench_complain("--timeline: %s: not all could be written", c->own.timeline);
+        bench_complain("--timeline: %s: not all could be written", c->own->timeline);
         c->has_failed = true;
     }
     return c->has_failed ? BENCH_FAILED : BENCH_DONE;
@@ -390,13 +385,11 @@ static int run_all(fsdp_command *c) {
 
 static int find_device_and_run(fsdp_command *c) {
     char reason[256] = "";
-    if (!bench_device_find(c->shared.device, c->shared.ordinal, &c->device, reason,
-                           sizeof reason)) {
-        bench_complain("--device: %s", reason);
+    if (!bench_find_device(&c->own->shared, &c->device)) {
         return BENCH_FAILED;
     }
-    if (c->own.timeline != NULL &&
-        !timeline_open(&c->timeline, c->own.timeline, &c->device, reason, sizeof reason)) {
+    if (c->own->timeline != NULL &&
+        !timeline_open(&c->timeline, c->own->timeline, &c->device, reason, sizeof reason)) {
         bench_complain("--timeline: %s", reason);
         return BENCH_FAILED;
     }
@@ -419,11 +412,11 @@ static void print_heading(const fsdp_options *o, char *out, size_t size) {
 static int write_trace(const fsdp_command *c, trace_builder *b) {
     char heading[512];
     char reason[256];
-    print_heading(&c->own.model, heading, sizeof heading);
-    bool ok = trace_save(b, heading, c->own.trace_file, reason, sizeof reason);
+    print_heading(&c->own->model, heading, sizeof heading);
+    bool ok = trace_save(b, heading, c->own->trace_file, reason, sizeof reason);
     trace_build_drop(b);
     if (!ok) {
-        bench_complain("fsdp: %s: %s", c->own.trace_file, reason);
+        bench_complain("fsdp: %s: %s", c->own->trace_file, reason);
     }
     return ok ? BENCH_DONE : BENCH_FAILED;
 }
@@ -431,7 +424,7 @@ static int write_trace(const fsdp_command *c, trace_builder *b) {
 static int write_or_run(fsdp_command *c) {
     trace_builder b;
     const char *reason = fsdp_generate(&c->program, &b);
-    if (reason == NULL && c->own.trace_file != NULL) {
+    if (reason == NULL && c->own->trace_file != NULL) {
         return write_trace(c, &b);
     }
     c->trace = reason == NULL ? trace_make(&b, "fsdp", &reason) : NULL;
@@ -442,32 +435,29 @@ static int write_or_run(fsdp_command *c) {
     return find_device_and_run(c);
 }
 
-static int build_and_go(fsdp_command *c) {
-    if (!fsdp_build(&c->own.model, &c->program)) {
+static int run(const bench_options *options) {
+    fsdp_command c = {.own = (const fsdp_command_options *)options};
+    if (!fsdp_build(&c.own->model, &c.program)) {
         bench_complain("the host has no memory left");
         return BENCH_FAILED;
     }
-    int status = write_or_run(c);
-    fsdp_drop(&c->program);
-    trace_free(c->trace);
+    int status = write_or_run(&c);
+    fsdp_drop(&c.program);
+    trace_free(c.trace);
     return status;
 }
 
-int run_fsdp(int argc, char **argv) {
-    fsdp_command c = {.own = defaults};
-    char message[256] = "";
-    if (!bench_options_parse(&command, argc, argv, &c.shared, &c.own, message, sizeof message)) {
-        bench_complain("fsdp: %s", message);
-        return BENCH_MISUSED;
-    }
-    if (c.shared.help) {
-        bench_options_print_help(&command);
-        return BENCH_DONE;
-    }
-    const char *refusal = fsdp_check(&c.own.model);
-    if (refusal != NULL) {
-        bench_complain("fsdp: %s", refusal);
-        return BENCH_MISUSED;
-    }
-    return build_and_go(&c);
-}
+const bench_command command_fsdp = {
+    .name = "fsdp",
+    .brief = "training steps with sharded parameters: two streams that use each other's memory",
+    .summary =
+        "Runs training steps with sharded parameters: a communication stream gathers parameters\n"
+        "ahead of compute and reduces gradients behind it, with work on real streams. Ductile "
+        "runs\n"
+        "with record_stream=poll and with record_stream=wait, unless --set chooses one.",
+    .own = own_options,
+    .defaults = &defaults.shared,
+    .size = sizeof defaults,
+    .complete = complete,
+    .run = run,
+};

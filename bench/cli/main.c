@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ductile-bench: picks the subcommand. */
+/* ductile-bench: picks the command. */
 #include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/commands.h"
@@ -9,28 +9,16 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct subcommand {
-    const char *name;
-    const char *summary;
-    int (*run)(int argc, char **argv);
-} subcommand;
-
-static const subcommand subcommands[] = {
-    {"replay", "replay recorded allocation traces under several allocators", run_replay},
-    {"convert", "a PyTorch snapshot or an older trace as a trace of the newest version",
-     run_convert},
-    {"varybatch", "a training loop whose batch size changes at every step", run_varybatch},
-    {"fsdp", "training steps with sharded parameters: two streams that use each other's memory",
-     run_fsdp},
-    {"churn", "the time of one allocation and one free at many sizes", run_churn},
+static const bench_command *const commands[] = {
+    &command_replay, &command_convert, &command_varybatch, &command_fsdp, &command_churn,
 };
 
-enum { N_SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static int print_help(void) {
     printf("usage: ductile-bench COMMAND [ARGUMENT]...\n\n");
-    for (size_t i = 0; i < N_SUBCOMMANDS; i++) {
-        printf("  %-10s  %s\n", subcommands[i].name, subcommands[i].summary);
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        printf("  %-10s  %s\n", commands[i]->name, commands[i]->brief);
     }
     printf("\n  --help      this text; `ductile-bench COMMAND --help` says more\n"
            "  --version   the version\n");
@@ -42,10 +30,10 @@ static int print_version(void) {
     return BENCH_DONE;
 }
 
-static const subcommand *find_subcommand(const char *name) {
-    for (size_t i = 0; i < N_SUBCOMMANDS; i++) {
-        if (strcmp(subcommands[i].name, name) == 0) {
-            return &subcommands[i];
+static const bench_command *find_command(const char *name) {
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(commands[i]->name, name) == 0) {
+            return commands[i];
         }
     }
     return NULL;
@@ -62,12 +50,12 @@ static int dispatch(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0) {
         return print_version();
     }
-    const subcommand *chosen = find_subcommand(argv[1]);
+    const bench_command *chosen = find_command(argv[1]);
     if (chosen == NULL) {
         bench_complain("unknown command '%s'; see ductile-bench --help", argv[1]);
         return BENCH_MISUSED;
     }
-    return chosen->run(argc - 1, argv + 1);
+    return bench_command_run(chosen, argc - 1, argv + 1);
 }
 
 /* A full disk or a closed pipe shows only when the buffer is written. */

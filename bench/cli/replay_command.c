@@ -34,18 +34,16 @@ typedef struct replay_job {
 
 static bool load_trace(replay_job *s, size_t index) {
     trace_error error;
-    const char *path = s->options->traces[index];
+    const char *path = s->options->shared.operands[index];
     s->traces[index] = trace_load(path, s->options->gpu, &error);
-    if (s->traces[index] == NULL && error.line > 0) {
-        bench_complain("%s:%llu: %s", path, (unsigned long long)error.line, error.reason);
-    } else if (s->traces[index] == NULL) {
-        bench_complain("%s: %s", path, error.reason);
+    if (s->traces[index] == NULL) {
+        bench_complain_of(path, error.line, error.reason);
     }
     return s->traces[index] != NULL;
 }
 
 static bool load_traces(replay_job *s) {
-    for (size_t i = 0; i < s->options->n_traces; i++) {
+    for (size_t i = 0; i < s->options->shared.n_operands; i++) {
         if (!load_trace(s, i)) {
             return false;
         }
@@ -54,22 +52,12 @@ static bool load_traces(replay_job *s) {
 }
 
 static bool has_snapshot(const replay_job *s) {
-    for (size_t i = 0; i < s->options->n_traces; i++) {
+    for (size_t i = 0; i < s->options->shared.n_operands; i++) {
         if (s->traces[i]->is_snapshot) {
             return true;
         }
     }
     return false;
-}
-
-static bool find_device(replay_job *s) {
-    char reason[256] = "";
-    const replay_options *o = s->options;
-    if (!bench_device_find(o->device, o->ordinal, &s->device, reason, sizeof reason)) {
-        bench_complain("--device: %s", reason);
-        return false;
-    }
-    return true;
 }
 
 /* Twenty replays of all passes take minutes on a GPU, where handles are really made, and seconds on
@@ -117,7 +105,7 @@ static void note_failure(replay_job *s, const report_row *row) {
 }
 
 static void report(replay_job *s, const report_row *row) {
-    if (s->options->json) {
+    if (s->options->shared.json) {
         report_json(stdout, row);
     } else if (s->options->tight) {
         report_tight_row(stdout, row);
@@ -134,9 +122,9 @@ static replay_spec make_spec(const replay_job *s, const trace *t, const contende
         .trace = t,
         .device = &s->device,
         .contender = contender,
-        .settings = o->settings,
-        .n_settings = o->n_settings,
-        .capacity_bytes = o->capacity_bytes,
+        .settings = o->shared.settings,
+        .n_settings = o->shared.n_settings,
+        .capacity_bytes = o->shared.capacity_bytes,
         .n_passes = o->n_passes,
         .pace = o->pace,
         .checks = o->check,
@@ -195,19 +183,19 @@ static void begin_table(const replay_job *s, const trace *t) {
 }
 
 static void replay_trace(replay_job *s, const trace *t) {
-    if (!s->options->json) {
+    if (!s->options->shared.json) {
         begin_table(s, t);
     }
-    for (size_t i = 0; i < s->options->n_contenders; i++) {
-        replay_contender(s, t, s->options->contenders[i]);
+    for (size_t i = 0; i < s->options->shared.n_contenders; i++) {
+        replay_contender(s, t, s->options->shared.contenders[i]);
     }
 }
 
 static int replay_all(replay_job *s) {
-    if (!s->options->json) {
+    if (!s->options->shared.json) {
         provenance_print_heading(stdout, &s->device);
     }
-    for (size_t i = 0; i < s->options->n_traces; i++) {
+    for (size_t i = 0; i < s->options->shared.n_operands; i++) {
         replay_trace(s, s->traces[i]);
     }
     if (!timeline_close(&s->timeline)) {
@@ -225,36 +213,40 @@ static int run_session(replay_job *s) {
         bench_complain("--gpu chooses within a PyTorch snapshot, and no trace is one");
         return BENCH_MISUSED;
     }
-    return find_device(s) && find_model(s) && open_timeline(s) ? replay_all(s) : BENCH_FAILED;
+    return bench_find_device(&s->options->shared, &s->device) && find_model(s) && open_timeline(s)
+               ? replay_all(s)
+               : BENCH_FAILED;
 }
 
-static int run_options(const replay_options *options) {
-    if (options->help) {
-        replay_options_print_help();
-        return BENCH_DONE;
-    }
-    replay_job s = {.options = options};
-    s.traces = calloc(options->n_traces, sizeof(trace *));
+static int run(const bench_options *options) {
+    replay_job s = {.options = (const replay_options *)options};
+    s.traces = calloc(options->n_operands, sizeof(trace *));
     if (s.traces == NULL) {
         bench_complain("the host has no memory left");
         return BENCH_FAILED;
     }
     int status = run_session(&s);
-    for (size_t i = 0; i < options->n_traces; i++) {
+    for (size_t i = 0; i < options->n_operands; i++) {
         trace_free(s.traces[i]);
     }
     free(s.traces);
     return status;
 }
 
-int run_replay(int argc, char **argv) {
-    replay_options options;
-    char message[512];
-    if (!replay_options_parse(argc, argv, &options, message, sizeof message)) {
-        bench_complain("%s", message);
-        return BENCH_MISUSED;
-    }
-    int status = run_options(&options);
-    replay_options_drop(&options);
-    return status;
-}
+const bench_command command_replay = {
+    .name = "replay",
+    .brief = "replay recorded allocation traces under several allocators",
+    .summary =
+        "Replays allocation traces and says what each allocator would have needed. A TRACE is\n"
+        "a text trace (bench/traces/README.md) or a PyTorch snapshot, gzipped or not:\n\n"
+        "  torch.cuda.memory._record_memory_history()       # before the run\n"
+        "  torch.cuda.memory._dump_snapshot(\"run.pickle\")   # after it",
+    .own = replay_option_table,
+    .operand = "TRACE",
+    .defaults = &replay_defaults.shared,
+    .size = sizeof replay_defaults,
+    .complete = replay_options_complete,
+    .exit_status = "0 done (running out of memory under a cap is a result), 1 something\n"
+                   "failed, 2 the command line cannot be meant.",
+    .run = run,
+};

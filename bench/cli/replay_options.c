@@ -5,8 +5,6 @@
 #include "bench/trace/trace_read.h"
 
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static replay_options *own(const bench_parser *p) {
@@ -80,13 +78,8 @@ static bool parse_timeline(bench_parser *p, const char *value) {
     return value[0] != '\0' || bench_refuse(p, "--timeline needs a file or a folder");
 }
 
-static bool take_trace(bench_parser *p, const char *word) {
-    own(p)->traces[own(p)->n_traces++] = word; /* as many as words: they fit */
-    return true;
-}
-
 static bool check_combination(bench_parser *p) {
-    if (own(p)->n_traces == 0) {
+    if (p->shared->n_operands == 0) {
         return bench_refuse(p, "replay needs a trace: ductile-bench replay FILE..., or bench/run "
                                "without arguments for the bundled ones");
     }
@@ -111,7 +104,7 @@ static bool check_combination(bench_parser *p) {
     return true;
 }
 
-static const bench_option own_options[] = {
+const bench_option replay_option_table[] = {
     {.name = "--device"},
     {.name = "--contender"},
     {.name = "--capacity"},
@@ -133,65 +126,22 @@ static const bench_option own_options[] = {
     {0},
 };
 
-static const bench_command command = {
-    .name = "replay",
-    .summary =
-        "Replays allocation traces and says what each allocator would have needed. A TRACE is\n"
-        "a text trace (bench/traces/README.md) or a PyTorch snapshot, gzipped or not:\n\n"
-        "  torch.cuda.memory._record_memory_history()       # before the run\n"
-        "  torch.cuda.memory._dump_snapshot(\"run.pickle\")   # after it",
-    .own = own_options,
-    .operand = "TRACE",
-    .take_operand = take_trace,
-    .check = check_combination,
-    .exit_status = "0 done (running out of memory under a cap is a result), 1 something\n"
-                   "failed, 2 the command line cannot be meant.",
-};
-
 /* ---- The whole ----------------------------------------------------------------------------- */
 
-static void adopt_shared(replay_options *o, const bench_options *shared) {
-    o->device = shared->device;
-    o->ordinal = shared->ordinal;
-    memcpy(o->contenders, shared->contenders, sizeof o->contenders);
-    o->n_contenders = shared->n_contenders;
-    o->capacity_bytes = shared->capacity_bytes;
-    memcpy(o->settings, shared->settings, sizeof o->settings);
-    o->n_settings = shared->n_settings;
-    o->json = shared->json;
-    o->help = shared->help;
-}
+const replay_options replay_defaults = {.n_passes = 1, .gpu = TRACE_BUSIEST_GPU};
 
-bool replay_options_parse(int argc, char **argv, replay_options *out, char *message,
-                          size_t message_size) {
-    bench_options shared;
-    *out = (replay_options){.n_passes = 1, .gpu = TRACE_BUSIEST_GPU};
-    out->traces = calloc((size_t)argc + 1, sizeof *out->traces);
-    if (out->traces == NULL) {
-        (void)snprintf(message, message_size, "the host has no memory left");
+/* Schedules and checks are the virtual GPU's alone. */
+bool replay_options_complete(bench_parser *p) {
+    replay_options *o = own(p);
+    if (!check_combination(p)) {
         return false;
     }
-    if (!bench_options_parse(&command, argc, argv, &shared, out, message, message_size)) {
-        replay_options_drop(out);
-        return false;
+    if (o->pace.lag > 0) {
+        o->pace.schedule = DUCTILE_SCHEDULE_LAGGING;
     }
-    adopt_shared(out, &shared);
-    if (out->pace.lag > 0) {
-        out->pace.schedule = DUCTILE_SCHEDULE_LAGGING;
-    }
-    if ((out->check || out->pace.schedule != DUCTILE_SCHEDULE_EAGER) &&
-        out->device == BENCH_DEVICE_AUTO) {
-        out->device = BENCH_DEVICE_VIRTUAL; /* only there are schedules and checks */
+    if ((o->check || o->pace.schedule != DUCTILE_SCHEDULE_EAGER) &&
+        p->shared->device == BENCH_DEVICE_AUTO) {
+        p->shared->device = BENCH_DEVICE_VIRTUAL;
     }
     return true;
-}
-
-void replay_options_drop(replay_options *o) {
-    free(o->traces);
-    o->traces = NULL;
-    o->n_traces = 0;
-}
-
-void replay_options_print_help(void) {
-    bench_options_print_help(&command);
 }

@@ -19,6 +19,7 @@
 #include <string.h>
 
 typedef struct varybatch_options {
+    bench_options shared;
     vary_options model;
     uint64_t n_passes;
     bool min_capacity;
@@ -27,8 +28,7 @@ typedef struct varybatch_options {
 
 /* One run of the command. */
 typedef struct varybatch_command {
-    bench_options shared;
-    varybatch_options own;
+    const varybatch_options *own;
     bench_device device;
     trace *trace;
     bool has_failed;
@@ -142,6 +142,15 @@ static bool parse_write_trace(bench_parser *p, const char *value) {
     return value[0] != '\0' || bench_refuse(p, "--write-trace needs a file");
 }
 
+static bool complete(bench_parser *p) {
+    const varybatch_options *o = p->own;
+    if (o->min_capacity && p->shared->capacity_bytes != 0) {
+        return bench_refuse(p, "--min-capacity searches what --capacity sets: give one of them");
+    }
+    const char *refusal = vary_check(&o->model);
+    return refusal == NULL || bench_refuse(p, "%s", refusal);
+}
+
 static const bench_option own_options[] = {
     {"--layers", "N", parse_layers, "layers (24)"},
     {"--hidden", "N", parse_hidden, "width of the model (1024)"},
@@ -160,15 +169,6 @@ static const bench_option own_options[] = {
      "also find the smallest capacity from which the loop completes"},
     {"--write-trace", "FILE", parse_write_trace, "also write the events as a trace for replay"},
     {0},
-};
-
-static const bench_command command = {
-    .name = "varybatch",
-    .summary =
-        "Replays the allocations of a synthetic transformer's training loop: forward keeps what\n"
-        "backward needs, backward frees it while gradients appear, the optimizer adds its\n"
-        "temporaries; batch and sequence length change at every step.",
-    .own = own_options,
 };
 
 static const varybatch_options defaults = {
@@ -201,18 +201,18 @@ static void print_heading(const vary_options *o, char *out, size_t size) {
 static bool write_trace(const varybatch_command *c, const trace_builder *b) {
     char heading[512];
     char reason[256];
-    print_heading(&c->own.model, heading, sizeof heading);
-    bool ok = trace_save(b, heading, c->own.trace_file, reason, sizeof reason);
+    print_heading(&c->own->model, heading, sizeof heading);
+    bool ok = trace_save(b, heading, c->own->trace_file, reason, sizeof reason);
     if (!ok) {
-        bench_complain("varybatch: %s: %s", c->own.trace_file, reason);
+        bench_complain("varybatch: %s: %s", c->own->trace_file, reason);
     }
     return ok;
 }
 
 static bool build_trace(varybatch_command *c) {
     trace_builder b;
-    const char *reason = vary_generate(&c->own.model, &b);
-    if (reason == NULL && c->own.trace_file != NULL && !write_trace(c, &b)) {
+    const char *reason = vary_generate(&c->own->model, &b);
+    if (reason == NULL && c->own->trace_file != NULL && !write_trace(c, &b)) {
         trace_build_drop(&b);
         return false;
     }
@@ -239,18 +239,18 @@ static void run_contender(varybatch_command *c, const contender_ops *contender) 
         .trace = c->trace,
         .device = &c->device,
         .contender = contender,
-        .settings = c->shared.settings,
-        .n_settings = c->shared.n_settings,
-        .capacity_bytes = c->shared.capacity_bytes,
-        .n_passes = c->own.n_passes,
+        .settings = c->own->shared.settings,
+        .n_settings = c->own->shared.n_settings,
+        .capacity_bytes = c->own->shared.capacity_bytes,
+        .n_passes = c->own->n_passes,
     };
     replay_result result;
     replay_run(&spec, &result);
-    report_row row = {.spec = &spec, .result = &result, .has_min_capacity = c->own.min_capacity};
+    report_row row = {.spec = &spec, .result = &result, .has_min_capacity = c->own->min_capacity};
     if (row.has_min_capacity && result.outcome == RUN_COMPLETED) {
         row.min_capacity_bytes = mincap_find(&spec, &result);
     }
-    if (c->shared.json) {
+    if (c->own->shared.json) {
         report_json(stdout, &row);
     } else {
         report_table_row(stdout, &row);
@@ -260,50 +260,36 @@ static void run_contender(varybatch_command *c, const contender_ops *contender) 
 }
 
 static int run_all(varybatch_command *c) {
-    if (!c->shared.json) {
+    if (!c->own->shared.json) {
         provenance_print_heading(stdout, &c->device);
-        report_table_begin(stdout, c->trace, c->own.min_capacity);
+        report_table_begin(stdout, c->trace, c->own->min_capacity);
     }
-    for (size_t i = 0; i < c->shared.n_contenders; i++) {
-        run_contender(c, c->shared.contenders[i]);
+    for (size_t i = 0; i < c->own->shared.n_contenders; i++) {
+        run_contender(c, c->own->shared.contenders[i]);
     }
     return c->has_failed ? BENCH_FAILED : BENCH_DONE;
 }
 
-static int find_device_and_run(varybatch_command *c) {
-    char reason[256] = "";
-    if (!bench_device_find(c->shared.device, c->shared.ordinal, &c->device, reason,
-                           sizeof reason)) {
-        bench_complain("--device: %s", reason);
+static int run(const bench_options *options) {
+    varybatch_command c = {.own = (const varybatch_options *)options};
+    if (!bench_find_device(options, &c.device)) {
         return BENCH_FAILED;
     }
-    int status = build_trace(c) ? run_all(c) : BENCH_FAILED;
-    trace_free(c->trace);
+    int status = build_trace(&c) ? run_all(&c) : BENCH_FAILED;
+    trace_free(c.trace);
     return status;
 }
 
-static const char *check(const varybatch_command *c) {
-    if (c->own.min_capacity && c->shared.capacity_bytes != 0) {
-        return "--min-capacity searches what --capacity sets: give one of them";
-    }
-    return vary_check(&c->own.model);
-}
-
-int run_varybatch(int argc, char **argv) {
-    varybatch_command c = {.own = defaults};
-    char message[256] = "";
-    if (!bench_options_parse(&command, argc, argv, &c.shared, &c.own, message, sizeof message)) {
-        bench_complain("varybatch: %s", message);
-        return BENCH_MISUSED;
-    }
-    if (c.shared.help) {
-        bench_options_print_help(&command);
-        return BENCH_DONE;
-    }
-    const char *refusal = check(&c);
-    if (refusal != NULL) {
-        bench_complain("varybatch: %s", refusal);
-        return BENCH_MISUSED;
-    }
-    return find_device_and_run(&c);
-}
+const bench_command command_varybatch = {
+    .name = "varybatch",
+    .brief = "a training loop whose batch size changes at every step",
+    .summary =
+        "Replays the allocations of a synthetic transformer's training loop: forward keeps what\n"
+        "backward needs, backward frees it while gradients appear, the optimizer adds its\n"
+        "temporaries; batch and sequence length change at every step.",
+    .own = own_options,
+    .defaults = &defaults.shared,
+    .size = sizeof defaults,
+    .complete = complete,
+    .run = run,
+};

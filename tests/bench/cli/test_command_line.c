@@ -6,7 +6,12 @@
 #include <criterion/criterion.h>
 
 static const bench_option no_options[] = {{0}};
-static const bench_command bare = {.name = "bare", .summary = "", .own = no_options};
+static const bench_options no_defaults;
+static const bench_command bare = {.name = "bare",
+                                   .summary = "",
+                                   .own = no_options,
+                                   .defaults = &no_defaults,
+                                   .size = sizeof no_defaults};
 
 static bool parses(bench_options *out, int argc, const char *const *words) {
     char *argv[8] = {0};
@@ -14,7 +19,8 @@ static bool parses(bench_options *out, int argc, const char *const *words) {
     for (int i = 0; i < argc; i++) {
         argv[i] = (char *)(uintptr_t)words[i];
     }
-    bool ok = bench_options_parse(&bare, argc, argv, out, NULL, message, sizeof message);
+    bool ok = bench_options_parse(&bare, argc, argv, out, message, sizeof message);
+    bench_options_drop(out);
     cr_expect(ok == (message[0] == '\0'), "%s", message);
     return ok;
 }
@@ -56,6 +62,6 @@ Test(command_line, refuses_what_it_does_not_know) {
 Test(command_line, misuse_is_exit_status_2) {
     char *heads[] = {(char[]){"varybatch"}, (char[]){"--heads=7"}};
     char *live[] = {(char[]){"churn"}, (char[]){"--live=0"}};
-    cr_expect_eq(run_varybatch(2, heads), 2);
-    cr_expect_eq(run_churn(2, live), 2);
+    cr_expect_eq(bench_command_run(&command_varybatch, 2, heads), 2);
+    cr_expect_eq(bench_command_run(&command_churn, 2, live), 2);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of the replay: what it means, and that what cannot be meant is refused. */
 #include "bench/cli/cli.h"
+#include "bench/cli/commands.h"
 #include "bench/cli/replay_options.h"
 #include "bench/trace/trace_read.h"
 
@@ -25,7 +26,7 @@ static bool parse(const char *words) {
         argv[argc++] = word;
     }
     message[0] = '\0';
-    return replay_options_parse(argc, argv, &now, message, sizeof message);
+    return bench_options_parse(&command_replay, argc, argv, &now.shared, message, sizeof message);
 }
 
 static const replay_options *parse_good(const char *words) {
@@ -34,7 +35,7 @@ static const replay_options *parse_good(const char *words) {
 }
 
 static void drop_now(void) {
-    replay_options_drop(&now);
+    bench_options_drop(&now.shared);
 }
 
 TestSuite(replay_options, .fini = drop_now);
@@ -45,51 +46,51 @@ Test(replay_options, defaults) {
     while (all_contenders[n] != NULL) {
         n++;
     }
-    cr_assert_eq(o->device, BENCH_DEVICE_AUTO);
-    cr_assert_eq(o->n_contenders, n);
-    cr_assert_eq(o->capacity_bytes, 0);
+    cr_assert_eq(o->shared.device, BENCH_DEVICE_AUTO);
+    cr_assert_eq(o->shared.n_contenders, n);
+    cr_assert_eq(o->shared.capacity_bytes, 0);
     cr_assert_eq(o->n_passes, 1);
     cr_assert_eq(o->pace.lag, 0);
     cr_assert_eq(o->gpu, TRACE_BUSIEST_GPU);
-    cr_assert_not(o->json);
+    cr_assert_not(o->shared.json);
     cr_assert_not(o->min_capacity);
     cr_assert_not(o->tight);
-    cr_assert_eq(o->n_traces, 1);
-    cr_assert_str_eq(o->traces[0], "x.trace");
+    cr_assert_eq(o->shared.n_operands, 1);
+    cr_assert_str_eq(o->shared.operands[0], "x.trace");
 }
 
 Test(replay_options, every_option_is_heard) {
     const replay_options *o =
         parse_good("a --device cuda:3 --contender classic,ductile --repeat 40 "
                    "--capacity=24G --json b --set heal=off --gpu 2");
-    cr_assert_eq(o->device, BENCH_DEVICE_CUDA);
-    cr_assert_eq(o->ordinal, 3);
-    cr_assert_eq(o->n_contenders, 2);
-    cr_assert_eq(o->contenders[0], &contender_classic);
-    cr_assert_eq(o->contenders[1], &contender_ductile);
+    cr_assert_eq(o->shared.device, BENCH_DEVICE_CUDA);
+    cr_assert_eq(o->shared.ordinal, 3);
+    cr_assert_eq(o->shared.n_contenders, 2);
+    cr_assert_eq(o->shared.contenders[0], &contender_classic);
+    cr_assert_eq(o->shared.contenders[1], &contender_ductile);
     cr_assert_eq(o->n_passes, 40);
-    cr_assert_eq(o->capacity_bytes, (uint64_t)24 << 30);
-    cr_assert(o->json);
-    cr_assert_eq(o->n_settings, 1);
-    cr_assert_str_eq(o->settings[0], "heal=off");
+    cr_assert_eq(o->shared.capacity_bytes, (uint64_t)24 << 30);
+    cr_assert(o->shared.json);
+    cr_assert_eq(o->shared.n_settings, 1);
+    cr_assert_str_eq(o->shared.settings[0], "heal=off");
     cr_assert_eq(o->gpu, 2);
-    cr_assert_eq(o->n_traces, 2);
-    cr_assert_str_eq(o->traces[1], "b");
+    cr_assert_eq(o->shared.n_operands, 2);
+    cr_assert_str_eq(o->shared.operands[1], "b");
 }
 
 Test(replay_options, a_lag_means_the_virtual_gpu) {
-    cr_assert_eq(parse_good("--lag 5 x")->device, BENCH_DEVICE_VIRTUAL);
+    cr_assert_eq(parse_good("--lag 5 x")->shared.device, BENCH_DEVICE_VIRTUAL);
     drop_now();
-    cr_assert_eq(parse_good("--lag 0 x")->device, BENCH_DEVICE_AUTO);
+    cr_assert_eq(parse_good("--lag 0 x")->shared.device, BENCH_DEVICE_AUTO);
 }
 
 Test(replay_options, behind_two_dashes_everything_is_a_trace) {
-    cr_assert_str_eq(parse_good("-- --json")->traces[0], "--json");
-    cr_assert_not(now.json);
+    cr_assert_str_eq(parse_good("-- --json")->shared.operands[0], "--json");
+    cr_assert_not(now.shared.json);
 }
 
 Test(replay_options, help_needs_no_trace) {
-    cr_assert(parse_good("--help")->help);
+    cr_assert(parse_good("--help")->shared.help);
 }
 
 typedef struct bad_case {
