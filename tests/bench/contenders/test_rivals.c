@@ -474,14 +474,10 @@ static const recorded runs[] = {
     {"vit_multistream_record", 22468, 10186, 0.03},
 };
 
-/* This file's folder leads to the traces, wherever the test runs. */
 static trace *load_recorded(const char *name) {
     char path[4096];
     trace_error error;
-    const char *slash = strrchr(__FILE__, '/');
-    cr_assert_not_null(slash);
-    (void)snprintf(path, sizeof path, "%.*s/../../../bench/traces/%s.trace.gz",
-                   (int)(slash - __FILE__), __FILE__, name);
+    (void)snprintf(path, sizeof path, "%s/%s.trace.gz", RECORDED_TRACES, name);
     trace *t = trace_load(path, TRACE_BUSIEST_GPU, &error);
     cr_assert_not_null(t, "%s: %s", path, error.reason);
     return t;
