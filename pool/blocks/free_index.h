@@ -70,39 +70,19 @@ static inline dpool_block *dpool_index_best(const dpool_free_index *index, uint6
     return __builtin_expect(may_bins_win, 0) ? dpool_bins_best(index, size, b) : b;
 }
 
-/*
- * A block that gives its place to another (the rest of it, or what it was merged with) leaves the
- * index, changes, and the other enters at the slot that it kept: DPOOL_NO_SLOT if it had none.
- */
-static inline unsigned dpool_index_leave(dpool_free_index *index, dpool_block *b) {
-    unsigned slot = dpool_front_slot(&index->front, b);
-    if (__builtin_expect(slot == DPOOL_NO_SLOT, 0)) {
-        dpool_bins_remove(index, b);
-    }
-    return slot;
-}
-
-/* Nobody takes the place that was left. */
-static inline void dpool_index_close(dpool_free_index *index, unsigned slot) {
-    if (slot != DPOOL_NO_SLOT) {
-        dpool_front_empty(&index->front, slot);
-    }
-}
-
-static inline void dpool_index_enter(dpool_free_index *index, unsigned slot, dpool_block *b) {
-    if (slot == DPOOL_NO_SLOT) {
-        slot = dpool_front_is_full(&index->front) ? dpool_index_make_slot(index)
-                                                  : dpool_front_take(&index->front);
-    }
+static inline void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
+    unsigned slot = dpool_front_is_full(&index->front) ? dpool_index_make_slot(index)
+                                                       : dpool_front_take(&index->front);
     dpool_front_put(&index->front, slot, b);
 }
 
-static inline void dpool_index_insert(dpool_free_index *index, dpool_block *b) {
-    dpool_index_enter(index, DPOOL_NO_SLOT, b);
-}
-
 static inline void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
-    dpool_index_close(index, dpool_index_leave(index, b));
+    unsigned slot = dpool_front_slot(&index->front, b);
+    if (__builtin_expect(slot != DPOOL_NO_SLOT, 1)) {
+        dpool_front_empty(&index->front, slot);
+    } else {
+        dpool_bins_remove(index, b);
+    }
 }
 
 /*

@@ -54,19 +54,17 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_free_index *index = &b->region->arena->index;
-    unsigned slot = DPOOL_NO_SLOT;
     b->state = DPOOL_FREE;
     if (is_in_state(b->next, DPOOL_FREE)) {
-        slot = dpool_index_leave(index, b->next);
+        dpool_index_remove(index, b->next);
         dpool_absorb_next(&a->nodes, b);
     }
     if (is_in_state(b->prev, DPOOL_FREE)) {
         b = b->prev;
-        dpool_index_close(index, slot);
-        slot = dpool_index_leave(index, b);
+        dpool_index_remove(index, b);
         dpool_absorb_next(&a->nodes, b);
     }
-    dpool_index_enter(index, slot, b);
+    dpool_index_insert(index, b);
     return b;
 }
 
@@ -174,11 +172,9 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
     if (!dpool_waits_are_none(a)) {
         b = dpool_wait_prefer_locked(a, index, b);
     }
-    unsigned slot = dpool_index_leave(index, b);
+    dpool_index_remove(index, b);
     if (b->size > size) {
-        dpool_index_enter(index, slot, dpool_split(&a->nodes, b, size));
-    } else {
-        dpool_index_close(index, slot);
+        dpool_index_insert(index, dpool_split(&a->nodes, b, size));
     }
     make_live_locked(a, arena, b, requested);
     return b;

@@ -96,9 +96,9 @@ static void hand_over(rig *t, rng *r, int from, int to) {
     if (!t->is_in[from] || t->is_in[to]) {
         return;
     }
-    unsigned slot = dpool_index_leave(t->index, &t->blocks[from]);
+    dpool_index_remove(t->index, &t->blocks[from]);
     t->blocks[to].size = a_block_size(r);
-    dpool_index_enter(t->index, slot, &t->blocks[to]);
+    dpool_index_insert(t->index, &t->blocks[to]);
     t->is_in[from] = false;
     t->is_in[to] = true;
 }
