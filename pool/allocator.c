@@ -66,7 +66,9 @@ static void set_up(ductile_allocator *a) {
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
     dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
     a->birth = dpool_report_birth();
+    dti_lock_take(&a->index_lock);
     dpool_limits_apply_locked(a);
+    dti_lock_open(&a->index_lock);
 }
 
 /* What a device claims to be able to do, it is asked to do once. */

@@ -47,6 +47,7 @@ static void unbar(ductile_allocator *a, ductile_stream stream) {
 
 /* Parted arenas stay in the list for as long as somebody names their stream. */
 static bool has_namers_locked(const ductile_allocator *a, ductile_stream stream) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (arena->n_namers > 0 && arena->stream == dpool_canonical_stream(stream) &&
             dpool_may_name(arena->stream, arena->thread)) {

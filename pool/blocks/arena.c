@@ -12,6 +12,7 @@ _Static_assert(DPOOL_ARENA_BUCKETS == 256, "8 bits of the hash choose the bucket
 
 dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const dpool_private *pool,
                                      ductile_stream stream) {
+    DTI_ASSERT_HELD(&a->index_lock);
     stream = dpool_canonical_stream(stream);
     uint64_t thread = dpool_thread_of(stream);
     dpool_arena *arena = *bucket_of(a, stream, thread);
@@ -23,6 +24,7 @@ dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const dpool_private *
 }
 
 dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream) {
+    DTI_ASSERT_HELD(&a->index_lock);
     stream = dpool_canonical_stream(stream);
     dpool_arena *arena = *bucket_of(a, stream, dpool_thread_of(stream));
     while (arena != NULL && !dpool_arena_is_of(arena, stream)) {
@@ -50,6 +52,7 @@ static dpool_arena *new_arena(dpool_private *pool, ductile_stream stream) {
 
 /* Arenas of no pool come first in their bucket, so that pools never lengthen the way to them. */
 static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena **link = bucket_of(a, arena->stream, arena->thread);
     while (arena->pool != NULL && *link != NULL) {
         link = &(*link)->next_in_bucket;
@@ -89,6 +92,7 @@ ductile_status dpool_arena_get(ductile_allocator *a, dpool_private *pool, ductil
 }
 
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (arena->is_gone) {
         return;
     }
@@ -103,6 +107,7 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
 
 /* Returns the arena's pool if that goes with it. */
 static dpool_private *unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena_part_locked(a, arena);
     dpool_arena **link = &a->arenas;
     while (*link != arena) {

@@ -14,6 +14,7 @@ void dpool_pause_briefly(void) {
 }
 
 dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_private *pool = a->pools;
     while (pool != NULL && !dpool_is_same_pool(pool->id, id)) {
         pool = pool->next;
@@ -35,6 +36,7 @@ void dpool_become_locked(dpool_private *pool, ductile_pool_kind kind) {
 
 dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
                                         dpool_private **spare) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_private *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL) {
         pool = *spare;
@@ -53,6 +55,7 @@ dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id
 }
 
 dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (dpool_is_held(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
         return NULL;
     }
@@ -73,6 +76,7 @@ void dpool_free_pool(dpool_private *pool) {
 }
 
 dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     pool->n_arenas--;
     return dpool_unlink_unused_pool_locked(a, pool);
 }
@@ -90,6 +94,7 @@ void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
 
 /* An open plain pool may become a capture pool at its next request. */
 bool dpool_is_capturing_locked(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_route *route = a->routes; route != NULL; route = route->next) {
         if (!route->has_ended && route->pool->kind == DUCTILE_POOL_CAPTURE) {
             return true;

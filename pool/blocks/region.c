@@ -18,6 +18,7 @@ static uint64_t wished_range(const ductile_allocator *a) {
 }
 
 static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *gap = dpool_node_take(&a->nodes);
     *gap = (dpool_block){.addr = region->seg->range.addr,
                          .size = region->seg->n_granules * a->granule,
@@ -82,6 +83,7 @@ static bool region_is_empty(const dpool_region *region) {
 
 static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_arena *arena,
                                                 uint32_t *keep) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region **link = &arena->regions; *link != NULL; link = &(*link)->next) {
         dpool_region *region = *link;
         if (!region_is_empty(region) || (*keep != 0 && (*keep)-- != 0)) {
@@ -141,6 +143,7 @@ __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile
 }
 
 void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_counts *c = &a->counts;
     if (region != NULL) {
         uint64_t span = dseg_span_bytes(region->seg);
@@ -166,6 +169,7 @@ void dpool_publish_store(ductile_allocator *a) {
 }
 
 void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_region *region = b->region; /* the block may become part of another */
     if (status == DUCTILE_OK) {
         (void)dpool_make_gap_locked(a, b);

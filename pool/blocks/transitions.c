@@ -193,6 +193,7 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
 
 /* Its own stream may have it at once. */
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_set_epoch(b, b->region->arena->alloc_epoch);
     b->priority = 0; /* it has no tree yet: the marks are written without being read */
     (void)dpool_make_free_locked(a, b);
@@ -255,6 +256,7 @@ bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b) {
 }
 
 static void leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
     a->counts.paused -= b->size;
     a->counts.paused_blocks--;
 }

@@ -69,6 +69,7 @@ static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
 typedef enum planned { PLANNED, PLAN_LACKS_RANGE, PLAN_LACKS_NODES, PLAN_LACKS_MEMORY } planned;
 
 static planned plan_locked(ductile_allocator *a, dpool_request *r, unsigned sources) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (a->nodes.n_spare < dpool_plan_nodes(a, r->size)) {
         return PLAN_LACKS_NODES; /* hits of other threads took them */
     }

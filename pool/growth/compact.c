@@ -11,6 +11,7 @@ enum { HANDLES_PER_CALL = 32 };
 
 /* A capture may have come into the arena's pool since healing became due (G1). */
 static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (dpool_is_frozen(arena) || a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
         return false;
     }

@@ -14,6 +14,7 @@ static bool wants_poll(const dpool_arena *arena) {
 /* What finds nothing costs as much as several hits: asked at the 1st, 2nd, 4th, ... allocation
  * since nothing was pending, later at regular distances. The index lock is open meanwhile. */
 static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint64_t age = arena->alloc_epoch - arena->pending_since;
     uint64_t next = arena->alloc_epoch + dti_min(age, DPOOL_MARK_EVERY);
     arena->n_waiters++;

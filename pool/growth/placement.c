@@ -57,6 +57,7 @@ static void try_from_right(const ductile_allocator *a, dpool_block *b, uint64_t 
 
 dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_place best = {NULL, 0, UINT64_MAX};
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
         try_from_left(a, is_free(gap->prev) ? gap->prev : gap, size, &best);
@@ -69,6 +70,7 @@ dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_ar
 
 dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint64_t lacks = granules_of(a, size);
     dpool_block *best = NULL;
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {

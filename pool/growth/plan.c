@@ -399,6 +399,7 @@ static uint64_t lacking(const ductile_allocator *a, uint64_t cached) {
 ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
                                          const dpool_place *place, uint64_t size,
                                          unsigned sources) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_plan *p = a->plan;
     clear(p, arena, place->block->region);
     p->sources = sources;
@@ -452,6 +453,7 @@ static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap)
 
 bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
                             uint32_t budget) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_plan *p = a->plan;
     if (!is_worth_filling(a, gap)) {
         return false;

@@ -55,6 +55,7 @@ static void free_surplus(ductile_allocator *a, dpool_block *b) {
 }
 
 dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_plan *p = a->plan;
     uint64_t bytes = p->n_granules * a->granule;
     for (uint32_t i = 0; i < p->n_own_donors; i++) {
@@ -119,6 +120,7 @@ static dpool_block *mend_window(ductile_allocator *a, ductile_addr *end) {
 }
 
 void dpool_plan_cancel_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_plan *p = a->plan;
     settle_donors(a, false);
     if (p->lead == NULL && p->body == NULL) {

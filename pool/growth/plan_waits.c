@@ -14,6 +14,7 @@ static uint64_t marked_epoch(const dpool_arena *arena) {
 
 uint64_t dpool_takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
                                      unsigned sources) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dpool_arena *to = a->plan->arena;
     uint64_t proven = dpool_proven_epoch(from);
     bool is_barred = from->never_waits || to->never_waits;
@@ -33,6 +34,7 @@ static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
 }
 
 void dpool_plan_note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uint64_t epoch) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (epoch < dpool_proven_epoch(from)) {
         return;
     }

@@ -14,6 +14,7 @@
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
 static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         *(dpool_is_bare(arena) ? &s->gap_blocks : &s->free_blocks) +=
             dpool_index_count(&arena->index);
@@ -22,6 +23,7 @@ static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
 }
 
 static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dpool_counts *c = &a->counts;
     s->requested_bytes = c->requested;
     s->requested_peak_bytes = c->requested_peak;

@@ -21,6 +21,7 @@ typedef void (*block_fn)(ductile_allocator *a, dpool_block *b);
 
 static void each_in_state_locked(ductile_allocator *a, const dpool_private *pool, dpool_state state,
                                  block_fn change) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         for (dpool_block *b = r->first; b != NULL; b = b->next) {
@@ -35,6 +36,7 @@ static void each_in_state_locked(ductile_allocator *a, const dpool_private *pool
 
 static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
                                    dpool_phase to, dpool_private **out) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_private *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
@@ -110,6 +112,7 @@ static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool
 }
 
 static bool has_uses_locked(const ductile_allocator *a, const dpool_private *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         for (const dpool_block *b = r->first; b != NULL; b = b->next) {
@@ -154,6 +157,7 @@ static void poll_all(ductile_allocator *a) {
 }
 
 static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (arena->pool == pool && (arena->pending_bytes > 0 || arena->retiring.count > 0)) {
             return false;
@@ -171,6 +175,7 @@ static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *poo
 
 /* Nobody will have to wait for what is done. */
 static void forget_waits_locked(ductile_allocator *a, const dpool_private *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         dpool_wait_forget_done_locked(a, r->seg->range.addr,
@@ -213,6 +218,7 @@ typedef struct piece_list {
 
 static void list_paused_locked(const ductile_allocator *a, const dpool_private *pool,
                                piece_list *list) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         for (const dpool_block *b = r->first; b != NULL; b = b->next) {

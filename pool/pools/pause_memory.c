@@ -18,6 +18,7 @@ enum {
 
 /* Shedding may unite gaps, so the walk begins anew after each. */
 static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_block *b = region->first; b != NULL; b = b->next) {
         if (b->state == DPOOL_FREE && dpool_drop_granules_locked(a, b)) {
             return true;
@@ -27,6 +28,7 @@ static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
 }
 
 static void shed_all_locked(ductile_allocator *a, const dpool_private *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         while (shed_any_locked(a, r)) {

@@ -57,6 +57,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
 
 static ductile_status set_kind_locked(ductile_allocator *a, ductile_pool_id id,
                                       ductile_pool_kind kind) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_private *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || !dpool_is_held(pool)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
@@ -90,11 +91,13 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
 /* ---- Routes -------------------------------------------------------------------------------- */
 
 static void note_routes_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
     atomic_store_explicit(&a->has_routes, a->routes != NULL, memory_order_relaxed);
     atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
 }
 
 static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_private *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     route->pool = pool;
     pool->n_routes++;
     route->next = a->routes;
@@ -106,6 +109,7 @@ static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_pr
  * stream. */
 static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
                                dpool_private **spare) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dpool_private *known = dpool_find_pool_locked(a, id);
     bool is_plain = known != NULL && dpool_is_held(known) && known->kind == DUCTILE_POOL_PLAIN;
     if (a->n_stream_waits > 0 || (!is_plain && a->n_context_waits > 0)) {
@@ -130,6 +134,7 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
 }
 
 static bool has_released_locked(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (dpool_released_life(arena) != 0 && arena->pool->awaits_context &&
             arena->mapped_bytes > 0) {
@@ -173,6 +178,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
 
 /* The thread's own latest route to the pool, or else anybody's. */
 static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool_id id) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_route *others = NULL;
     for (dpool_route *route = a->routes; route != NULL; route = route->next) {
         if (route->has_ended || !dpool_is_same_pool(route->pool->id, id)) {
@@ -187,6 +193,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
 }
 
 static dpool_private *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_route **link = &a->routes;
     while (*link != route) {
         link = &(*link)->next;
@@ -266,6 +273,7 @@ static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_strea
 }
 
 static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream stream) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_route *route = a->routes; route != NULL; route = route->next) {
         if (admits(a, route, stream)) {
             return route->pool;

@@ -18,6 +18,7 @@
 
 /* The pool of that name, NULL for the default one; false when there is none. */
 static bool find_locked(const ductile_allocator *a, ductile_pool_id id, dpool_private **out) {
+    DTI_ASSERT_HELD(&a->index_lock);
     *out = dpool_find_pool_locked(a, id);
     return *out != NULL || (id.first == 0 && id.second == 0);
 }
@@ -81,6 +82,7 @@ static void add_arena(const dpool_arena *arena, ductile_stats *s) {
 
 static void fill_stats_locked(const ductile_allocator *a, const dpool_private *pool,
                               ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (arena->pool == pool) {
             add_arena(arena, s);
@@ -111,6 +113,7 @@ ductile_status ductile_pool_get_stats(ductile_allocator *a, ductile_pool_id id,
 
 static void visit_locked(const ductile_allocator *a, const dpool_private *pool,
                          ductile_walk_fn visit, void *user) {
+    DTI_ASSERT_HELD(&a->index_lock);
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
         const dpool_region *region = a->segments.items[i]->owner;
@@ -188,6 +191,7 @@ ductile_status ductile_pool_trim(ductile_allocator *a, ductile_pool_id id, uint6
 /* The block that holds all of [address, address + size), if it is FREE. */
 static ductile_status find_free_locked(const ductile_allocator *a, const dpool_private *pool,
                                        ductile_addr address, uint64_t size, dpool_block **out) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = dseg_set_find(&a->segments, address);
     const dpool_region *region = seg != NULL ? seg->owner : NULL;
     if (region == NULL || region->arena->pool != pool) {
@@ -206,6 +210,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
 /* ERR_NOT_READY: room has to be made first. */
 static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                  size_t size) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_private *pool = NULL;
     dpool_block *b = NULL;
     if (!find_locked(a, id, &pool)) {

@@ -120,6 +120,7 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
  * in its own arena needs no proof. */
 static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *arena,
                               const dpool_arena *own) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (arena->pending_first != NULL || arena == own || dpool_is_frozen(arena)) {
         return arena->pending_first != NULL;
     }
@@ -214,6 +215,7 @@ static bool has_lost_device(const ductile_allocator *a) {
 
 /* What the attempts created in vain goes back, or a refused request would keep the device full. */
 static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
+    DTI_ASSERT_HELD(&a->grow_lock);
     (void)dvmm_store_shrink_cache(&a->store, c->cached_before);
     dpool_publish_store(a);
     dpool_report_take(a, c->request, c->was_captured);

@@ -31,6 +31,7 @@ static uint64_t soft_limit(const ductile_options *o, uint64_t hard, uint64_t dev
 }
 
 void dpool_limits_apply_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint64_t hard = hard_limit(&a->options, a->device_bytes);
     a->store.limit_bytes = hard;
     a->soft_limit = soft_limit(&a->options, hard, a->device_bytes);

@@ -94,6 +94,7 @@ static bool make_room(candidates *c) {
  * 0 at the start. False when no block of a granule is left. */
 static bool find_more_locked(const ductile_allocator *a, const dpool_arena *arena,
                              dpool_block *last, candidates *c) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = NULL;
     for (uint32_t i = 0; i < VISITS_PER_HOLD; i++) {
         b = dpool_index_below(&arena->index, last->size == 0 ? NULL : last);
@@ -181,6 +182,7 @@ static span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64
  * stays the same block. NULL when there is nothing to take. */
 static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *arena,
                                      const candidate *c, uint64_t most, dseg_idle *idle) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = c->block;
     if (a->nodes.n_spare < 2 || !dpool_index_holds(&arena->index, b) || b->addr != c->addr ||
         !is_proven(a, arena, b)) {

@@ -51,6 +51,7 @@ static void unregister(ductile_allocator *a, uint32_t i) {
 }
 
 static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr addr) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (uint32_t i = 0; i < a->imports.count; i++) {
         dpool_import *import = a->imports.items[i];
         if (import->addr == addr && import->state == DPOOL_IMPORT_LIVE) {
@@ -200,6 +201,7 @@ static bool is_of(const dpool_import *import, ductile_stream stream) {
 }
 
 bool dpool_imports_name_locked(const ductile_allocator *a, ductile_stream stream) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (uint32_t i = 0; i < a->imports.count; i++) {
         if (is_of(a->imports.items[i], stream) && a->imports.items[i]->is_marking) {
             return true;
@@ -269,6 +271,7 @@ static void describe(const dpool_import *import, ductile_block_info *info) {
 
 bool dpool_import_describe_locked(const ductile_allocator *a, ductile_addr addr,
                                   ductile_block_info *info) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dpool_import *import = find_live_locked(a, addr);
     if (import != NULL) {
         describe(import, info);
@@ -277,6 +280,7 @@ bool dpool_import_describe_locked(const ductile_allocator *a, ductile_addr addr,
 }
 
 void dpool_imports_walk_locked(const ductile_allocator *a, ductile_walk_fn visit, void *user) {
+    DTI_ASSERT_HELD(&a->index_lock);
     int ended = 0;
     for (uint32_t i = 0; i < a->imports.count && ended == 0; i++) {
         if (a->imports.items[i]->state == DPOOL_IMPORT_LIVE) {

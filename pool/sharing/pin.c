@@ -153,6 +153,7 @@ static dpool_pinned look_at(const dpool_block *b) {
 }
 
 static void pin_block_locked(ductile_allocator *a, const dpool_pinned *what, dpool_pin_kind kind) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_pin *pin = find_record(&a->pins, what->addr);
     pin = pin != NULL ? pin : insert_record(&a->pins, what->addr);
     cover(pin, what->seg, (span){what->first, what->end});
@@ -200,6 +201,7 @@ static bool has(const dpool_pin *pin, dpool_pin_kind kind) {
 
 /* A live block without a pin is no more pinned than an address that is none. */
 static ductile_status explain_no_pin_locked(const ductile_allocator *a, ductile_addr addr) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (dpool_map_find(&a->map, addr) != NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }

@@ -12,6 +12,7 @@ enum { QUERIES_PER_HOLD = 32 }; /* markers asked about between two holds of the 
 /* ---- Adding -------------------------------------------------------------------------------- */
 
 bool dpool_wait_is_possible_locked(const ductile_allocator *a, const dpool_use *uses) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint32_t n = 0;
     bool is_possible = !uses->block->region->arena->never_waits;
     for (const dpool_use *use = uses; use != NULL && is_possible; use = use->next) {
@@ -182,6 +183,7 @@ static dpool_block *smallest_without_wait(const ductile_allocator *a, const dpoo
 
 dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                             uint64_t requested) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = NULL;
     if (a->nodes.n_spare >= 2 && dpool_map_has_room(&a->map)) {
         b = smallest_without_wait(a, arena, size);
@@ -231,6 +233,7 @@ static bool ask_some(ductile_allocator *a, questions *q) {
 
 /* The marker goes with the news, so that old spans keep no events. */
 static bool note_done_locked(const ductile_allocator *a, ductile_addr addr, const dvmm_marker *m) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_use *use = dpool_span_find_locked(a, addr);
     if (use == NULL || use->addr != addr) {
         return false;
@@ -326,6 +329,7 @@ static void bar_uses(dpool_use *use, ductile_stream stream, uint64_t thread) {
 }
 
 void dpool_wait_bar_locked(ductile_allocator *a, ductile_stream stream, uint64_t thread) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_use *s = dpool_span_find_locked(a, 0); s != NULL;
          s = dpool_span_find_locked(a, s->end)) {
         bar_uses(s, stream, thread);

@@ -346,6 +346,7 @@ static bool note_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
 }
 
 static bool is_alive_locked(const ductile_allocator *a, const dpool_arena *own) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dpool_arena *arena = a->arenas;
     while (arena != NULL && arena != own) {
         arena = arena->next;
@@ -357,6 +358,7 @@ static bool is_alive_locked(const ductile_allocator *a, const dpool_arena *own) 
  * since the latest attempt. */
 static void choose_locked(const ductile_allocator *a, const dpool_arena *own, uint64_t bytes,
                           awaited *w) {
+    DTI_ASSERT_HELD(&a->index_lock);
     bool goes_on = !is_alive_locked(a, own) || note_arena(w, own, bytes);
     for (const dpool_arena *arena = a->arenas; goes_on && arena != NULL; arena = arena->next) {
         goes_on = arena == own || note_arena(w, arena, bytes);

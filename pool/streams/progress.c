@@ -156,6 +156,7 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
 }
 
 void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
     b->state = DPOOL_RETIRING;
     dpool_set_epoch(b, seq);
@@ -216,6 +217,7 @@ void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most) 
 
 /* The marker behind all that is more than is kept; NULL when it is done, or there is none. */
 static dvmm_marker *marker_of_surplus_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint64_t left = arena->retiring_bytes;
     uint64_t keep = kept_bytes(a, arena);
     uint64_t seq = 0;

@@ -21,6 +21,7 @@ static bool has_use(const dpool_block *b, ductile_stream stream) {
 
 /* Adds a use from the spare ones; ERR_BUSY when one is needed and there is none. */
 static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = dpool_map_find(&a->map, addr);
     if (b == NULL) {
         return dpool_explain_miss_locked(a, addr);
@@ -62,6 +63,7 @@ static bool is_to_be_marked(const dpool_use *use) {
 /* Whatever else is wanted under the index lock for recording. Without a spare marker the pool has
  * one, or makes one. */
 static void prepare_marks_locked(ductile_allocator *a, dpool_use *uses) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (is_to_be_marked(use)) {
             use->number = ++a->last_mark;
@@ -81,6 +83,7 @@ void dpool_use_mark(ductile_allocator *a, dpool_use *use) {
 }
 
 void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
     b->state = DPOOL_PENDING;
     dpool_set_epoch(b, arena->alloc_epoch);
@@ -180,6 +183,7 @@ static void end_uses_of(dpool_use *uses, ductile_stream stream, const last_mark 
 /* The stream's uses of live blocks refer to the marker from now on (without one they wait for the
  * whole context), and so do those of pending ones whose marker was to be made up for later. */
 static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const last_mark *last) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint64_t cursor = 0;
     for (dpool_block *b = dpool_map_next(&a->map, &cursor); b != NULL;
          b = dpool_map_next(&a->map, &cursor)) {
@@ -201,6 +205,7 @@ static bool has_use_of(const dpool_use *uses, ductile_stream stream) {
 }
 
 bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         for (const dpool_region *r = arena->pending_bytes > 0 ? arena->regions : NULL; r != NULL;
              r = r->next) {
@@ -233,6 +238,7 @@ ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool 
 }
 
 static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
     arena->pending_bytes -= b->size;
     a->counts.pending -= b->size;
@@ -242,6 +248,7 @@ static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
 }
 
 dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (int i = 0; i < FREED_PER_HOLD && done != NULL; i++) {
         dpool_use *rest = done->pending_next;
         free_pending_locked(a, done->block);
