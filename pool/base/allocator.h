@@ -57,7 +57,7 @@ struct ductile_allocator {
     _Atomic bool has_unmarked; /* pending uses want a marker: see stream_use.h */
     /* guarded by the index lock */
     struct dpool_arena *recent; /* the arena of the latest allocation in no pool */
-    struct dpool_private *pools;
+    struct dpool_private_pool *pools;
     struct dpool_route *routes; /* newest first */
     uint32_t n_context_waits;   /* threads in a wait for the whole device */
     uint32_t n_stream_waits;    /* threads in a wait for a stream */

@@ -19,8 +19,8 @@ enum { MOST_ROUNDS = 16 }; /* of waiting, while other threads go on freeing */
 
 typedef void (*block_fn)(ductile_allocator *a, dpool_block *b);
 
-static void each_in_state_locked(ductile_allocator *a, const dpool_private *pool, dpool_state state,
-                                 block_fn change) {
+static void each_in_state_locked(ductile_allocator *a, const dpool_private_pool *pool,
+                                 dpool_state state, block_fn change) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
@@ -35,9 +35,9 @@ static void each_in_state_locked(ductile_allocator *a, const dpool_private *pool
 /* ---- Claiming the pool --------------------------------------------------------------------- */
 
 static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
-                                   dpool_phase to, dpool_private **out) {
+                                   dpool_phase to, dpool_private_pool **out) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -51,7 +51,7 @@ static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpo
 }
 
 static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
-                            dpool_phase to, dpool_private **out) {
+                            dpool_phase to, dpool_private_pool **out) {
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -70,7 +70,7 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
 
 /* Calls that found the pool before it was claimed go on; new ones are refused. Under the grow lock,
  * whose holder may have made blocks of the pool BUSY without being counted as announcing yet. */
-static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
+static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool) {
     bool is_alone = false;
     while (!is_alone) {
         dti_lock_take(&a->grow_lock);
@@ -95,7 +95,7 @@ static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena, 
     return status;
 }
 
-static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool) {
+static ductile_status wait_for_streams(ductile_allocator *a, dpool_private_pool *pool) {
     dpool_snapshot snapshot;
     ductile_status status = dpool_snapshot_take(a, &snapshot);
     for (uint32_t i = 0; i < snapshot.n; i++) {
@@ -111,7 +111,7 @@ static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool
     return status;
 }
 
-static bool has_uses_locked(const ductile_allocator *a, const dpool_private *pool) {
+static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
@@ -126,14 +126,14 @@ static bool has_uses_locked(const ductile_allocator *a, const dpool_private *poo
 
 /* While a capture is under way somewhere, the streams of the pool are waited for one by one. That
  * proves nothing about other streams: no graph may use the pool, and nothing be recorded. */
-static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private *pool) {
+static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_take(&a->index_lock);
     bool needs_all = pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, pool);
     dti_lock_open(&a->index_lock);
     return needs_all ? DUCTILE_ERR_CAPTURING : wait_for_streams(a, pool);
 }
 
-static ductile_status wait_for_work(ductile_allocator *a, dpool_private *pool) {
+static ductile_status wait_for_work(ductile_allocator *a, dpool_private_pool *pool) {
     bool captured = false;
     ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.pool = pool});
     if (status != DUCTILE_OK || dpool_wait_context(a, &captured, NULL)) {
@@ -156,7 +156,7 @@ static void poll_all(ductile_allocator *a) {
     dpool_grow_unlock(a, mode);
 }
 
-static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *pool) {
+static bool is_quiet_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (arena->pool == pool && (arena->pending_bytes > 0 || arena->retiring.count > 0)) {
@@ -174,7 +174,7 @@ static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *poo
 }
 
 /* Nobody will have to wait for what is done. */
-static void forget_waits_locked(ductile_allocator *a, const dpool_private *pool) {
+static void forget_waits_locked(ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
@@ -183,7 +183,7 @@ static void forget_waits_locked(ductile_allocator *a, const dpool_private *pool)
     }
 }
 
-static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private *pool) {
+static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_take(&a->index_lock);
     bool is_quiet = is_quiet_locked(a, pool);
     if (is_quiet) {
@@ -194,7 +194,7 @@ static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private *pool) {
     return is_quiet;
 }
 
-static ductile_status quiesce(ductile_allocator *a, dpool_private *pool) {
+static ductile_status quiesce(ductile_allocator *a, dpool_private_pool *pool) {
     for (int i = 0; i < MOST_ROUNDS; i++) {
         ductile_status status = wait_for_work(a, pool);
         if (status != DUCTILE_OK) {
@@ -216,7 +216,7 @@ typedef struct piece_list {
     uint64_t room;
 } piece_list;
 
-static void list_paused_locked(const ductile_allocator *a, const dpool_private *pool,
+static void list_paused_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                piece_list *list) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
@@ -230,7 +230,7 @@ static void list_paused_locked(const ductile_allocator *a, const dpool_private *
 }
 
 /* Blocks may be freed between counting and listing, but none of this pool is added. */
-static ductile_status save(ductile_allocator *a, dpool_private *pool) {
+static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     piece_list list = {.n = 0};
     dti_lock_take(&a->index_lock);
     list.room = a->counts.paused_blocks;
@@ -247,7 +247,7 @@ static ductile_status save(ductile_allocator *a, dpool_private *pool) {
 
 typedef struct resuming {
     ductile_allocator *allocator;
-    const dpool_private *pool;
+    const dpool_private_pool *pool;
 } resuming;
 
 /* Whoever freed the block meanwhile does not want its contents; and when its range has gone,
@@ -265,7 +265,7 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 /* ---- Pause --------------------------------------------------------------------------------- */
 
 /* Also after a pause that failed halfway: blocks that are LIVE still stay so. */
-static void run_again(ductile_allocator *a, dpool_private *pool) {
+static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_take(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
@@ -273,7 +273,8 @@ static void run_again(ductile_allocator *a, dpool_private *pool) {
     dvmm_stash_drop(&pool->stash);
 }
 
-static ductile_status pause_claimed(ductile_allocator *a, dpool_private *pool, unsigned flags) {
+static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *pool,
+                                    unsigned flags) {
     wait_for_users(a, pool);
     ductile_status status = quiesce(a, pool);
     if (status == DUCTILE_OK && (flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
@@ -295,7 +296,7 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
     if ((flags & ~DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     ductile_status status = claim(a, id, DPOOL_RUNNING, DPOOL_PAUSING, &pool);
     if (status != DUCTILE_OK) {
         return status;
@@ -312,7 +313,7 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
 /* ---- Resume -------------------------------------------------------------------------------- */
 
 /* Memory that others do not use makes room. */
-static ductile_status make_room(ductile_allocator *a, const dpool_private *pool) {
+static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
     uint64_t need = dpool_bytes_to_bring_back(a, pool);
     dti_lock_take(&a->index_lock);
     uint64_t most = dti_min(a->counts.limit, a->device_bytes);
@@ -320,7 +321,7 @@ static ductile_status make_room(ductile_allocator *a, const dpool_private *pool)
     return dpool_trim(a, most > need ? most - need : 0);
 }
 
-static ductile_status bring_back(ductile_allocator *a, dpool_private *pool) {
+static ductile_status bring_back(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_status status = dpool_bring_back(a, pool);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, pool) == DUCTILE_OK) {
         status = dpool_bring_back(a, pool);
@@ -328,7 +329,7 @@ static ductile_status bring_back(ductile_allocator *a, dpool_private *pool) {
     return status;
 }
 
-static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) {
+static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_status status = bring_back(a, pool);
     if (status == DUCTILE_OK) {
         resuming r = {a, pool};
@@ -349,7 +350,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) 
 }
 
 ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     ductile_status status = claim(a, id, DPOOL_PAUSED_PHASE, DPOOL_RESUMING, &pool);
     if (status != DUCTILE_OK) {
         return status;

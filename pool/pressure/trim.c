@@ -25,7 +25,7 @@ static uint64_t held(const ductile_allocator *a) {
  * `keep` is held; the cache goes first, but for `spared` of it. */
 typedef struct scope {
     bool is_all;
-    const dpool_private *pool;
+    const dpool_private_pool *pool;
     uint64_t keep;
     uint64_t spared;
 } scope;
@@ -419,7 +419,7 @@ static dpool_counts counts_now(ductile_allocator *a) {
     return counts;
 }
 
-ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private *pool) {
+ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool) {
     const scope one = {.pool = pool, .spared = counts_now(a).cached};
     return or_what_is_wrong(a, give_back_waiting(a, &one));
 }

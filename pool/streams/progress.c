@@ -233,7 +233,8 @@ static dvmm_marker *marker_of_surplus_locked(const ductile_allocator *a, const d
     return NULL;
 }
 
-void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream) {
+void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
+                        ductile_stream stream) {
     if (!dpool_retires_in_order(a)) {
         return;
     }

@@ -47,7 +47,8 @@ static inline bool dpool_may_exchange(const ductile_allocator *a) {
 
 /* Before a slow call on the stream: waits on the host where too much is retiring for that. No lock
  * held. */
-void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream);
+void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
+                        ductile_stream stream);
 
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them, for a request of
  * the arena itself. As above: grow lock held, index lock not. */

@@ -41,9 +41,9 @@ static void close_variety(void) {
     assert_fine(world_close(&w));
 }
 
-static dpool_private *find_pool(ductile_pool_id id) {
+static dpool_private_pool *find_pool(ductile_pool_id id) {
     dti_lock_take(&a->index_lock);
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     dti_lock_open(&a->index_lock);
     return pool;
 }
@@ -198,7 +198,7 @@ static void make_pool(ductile_pool_id id) {
 Test(validate, private_pools) {
     const ductile_pool_id id = {1, 0};
     make_pool(id);
-    dpool_private *pool = find_pool(id);
+    dpool_private_pool *pool = find_pool(id);
     assert_sound();
     assert_finds_change("G2", pool->n_arenas, pool->n_arenas + 1);
     assert_finds_change("G2", pool->n_routes, pool->n_routes + 1);
@@ -212,7 +212,7 @@ Test(validate, paused_pools) {
     make_pool(id);
     assert_ok(ductile_pool_end(a, id));
     assert_ok(ductile_pause(a, id, 0));
-    dpool_private *pool = find_pool(id);
+    dpool_private_pool *pool = find_pool(id);
     dpool_region *region = dpool_next_region(a, pool, NULL);
     dpool_arena *paused = region->arena;
     assert_sound();
