@@ -156,12 +156,12 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
 
 /* The quick path when something else is due. Index lock held, and opened. */
 static __attribute__((noinline)) dpool_block *
-serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
-    dpool_chores what = dpool_chores_begin_locked(a, arena);
+alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
+    dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
     dti_lock_open(&a->index_lock);
     if (what.mark || what.heal) {
-        dpool_chores_do(a, arena, what);
+        dpool_maintenance_do(a, arena, what);
     }
     return b;
 }
@@ -174,8 +174,8 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_p
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
         arena->alloc_epoch++;
-        if (__builtin_expect(arena->alloc_epoch >= arena->chores_at, 0)) {
-            return serve_and_do_chores(a, arena, size, requested);
+        if (__builtin_expect(arena->alloc_epoch >= arena->maintenance_at, 0)) {
+            return alloc_and_maintain(a, arena, size, requested);
         }
         b = dpool_alloc_from_free_locked(a, arena, size, requested);
     }

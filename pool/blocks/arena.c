@@ -67,7 +67,7 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     a->arenas = arena;
     a->counts.arenas++;
     if (a->counts.arenas == 2) {
-        arena->next->chores_at = 0; /* markers are of use from now on */
+        arena->next->maintenance_at = 0; /* markers are of use from now on */
     }
     a->counts.table_host_bytes += sizeof *arena;
 }
@@ -134,21 +134,21 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
     free(arena);
 }
 
-bool dpool_arena_is_nameable(const dpool_arena *arena) {
+bool dpool_arena_may_be_named(const dpool_arena *arena) {
     return !arena->is_gone && dpool_may_name(arena->stream, arena->thread);
 }
 
-bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena) {
+bool dpool_stream_ref_begin(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_take(&a->index_lock);
-    bool may = dpool_arena_is_nameable(arena);
-    arena->n_namers += may;
+    bool may = dpool_arena_may_be_named(arena);
+    arena->n_stream_refs += may;
     dti_lock_open(&a->index_lock);
     return may;
 }
 
-void dpool_naming_end(ductile_allocator *a, dpool_arena *arena) {
+void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_take(&a->index_lock);
-    arena->n_namers--;
+    arena->n_stream_refs--;
     dti_lock_open(&a->index_lock);
 }
 

@@ -81,19 +81,19 @@ typedef struct dpool_arena {
     dseg_idle proven_by; /* what raised proven_epoch and done_seq last: it covers all below both */
     uint64_t marker_seq;
     uint64_t done_seq;
-    uint64_t context_epoch; /* a wait for the whole context has covered frees below it */
-    uint64_t next_mark_at;  /* alloc_epoch from which the next regular marker is due   */
-    uint64_t chores_at;     /* alloc_epoch from which a hit asks what else is due      */
-    uint64_t peak_live;     /* see live_watermark.h: the peak that the next dip is measured from  */
-    uint64_t dips_below;    /* live_bytes under which the dip begins or goes deeper     */
-    uint64_t rises_above;   /* live_bytes above which the peak grows or the dip is over */
+    uint64_t context_epoch;  /* a wait for the whole context has covered frees below it */
+    uint64_t next_mark_at;   /* alloc_epoch from which the next regular marker is due   */
+    uint64_t maintenance_at; /* alloc_epoch from which a hit asks what else is due      */
+    uint64_t peak_live;   /* see live_watermark.h: the peak that the next dip is measured from  */
+    uint64_t dips_below;  /* live_bytes under which the dip begins or goes deeper     */
+    uint64_t rises_above; /* live_bytes above which the peak grows or the dip is over */
     uint64_t gaps_tolerated; /* more gaps than this make healing due at any time         */
     bool heal_due;
     bool is_gone;     /* the stream was named done: it is never named again                  */
     bool never_waits; /* neither on the GPU for others, nor they for it                      */
     uint32_t polls_in_vain;           /* by hits, since one found anything done; the grow lock's */
     uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
-    uint32_t n_namers;                /* of these, who name its stream to the driver meanwhile   */
+    uint32_t n_stream_refs;           /* of these, those that name its stream to the driver*/
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
     uint32_t n_marks;
     dpool_free_index index;
@@ -168,16 +168,16 @@ void dpool_barred_fini(ductile_allocator *a);
 /* Healing is due from the next allocation on. */
 static inline void dpool_arena_want_heal(dpool_arena *arena) {
     arena->heal_due = true;
-    arena->chores_at = 0;
+    arena->maintenance_at = 0;
 }
 
 /* May this thread name the arena's stream in a driver call (U7)? */
-bool dpool_arena_is_nameable(const dpool_arena *arena);
+bool dpool_arena_may_be_named(const dpool_arena *arena);
 
 /* Around driver calls that name the arena's stream where the user's call does not: the stream does
  * not get done in between. False: it must not be named. Pre: the arena cannot disappear. Index lock
  * not held. */
-bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena);
-void dpool_naming_end(ductile_allocator *a, dpool_arena *arena);
+bool dpool_stream_ref_begin(ductile_allocator *a, dpool_arena *arena);
+void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena);
 
 #endif

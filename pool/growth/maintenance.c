@@ -37,26 +37,26 @@ static uint64_t next_at(const dpool_arena *arena) {
     return arena->pending_first != NULL ? dti_min(at, arena->next_poll_at) : at;
 }
 
-__attribute__((noinline)) dpool_chores dpool_chores_begin_locked(ductile_allocator *a,
-                                                                 dpool_arena *arena) {
+__attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ductile_allocator *a,
+                                                                           dpool_arena *arena) {
     if (wants_poll(arena)) {
         poll_locked(a, arena);
     }
     arena->heal_due = arena->heal_due && a->options.heal_off == 0;
     bool may_move = !dpool_is_frozen(arena);
-    dpool_chores what = {
+    dpool_maintenance what = {
         .mark = may_move && a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
         .heal = may_move && arena->heal_due,
     };
-    arena->chores_at = what.heal ? 0 : next_at(arena);
+    arena->maintenance_at = what.heal ? 0 : next_at(arena);
     if (what.mark || what.heal) {
         arena->n_waiters++;
     }
     return what;
 }
 
-__attribute__((noinline)) void dpool_chores_do(ductile_allocator *a, dpool_arena *arena,
-                                               dpool_chores what) {
+__attribute__((noinline)) void dpool_maintenance_do(ductile_allocator *a, dpool_arena *arena,
+                                                    dpool_maintenance what) {
     if (what.mark) {
         (void)dpool_mark(a, arena, NULL);
     }

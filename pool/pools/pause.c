@@ -87,11 +87,11 @@ static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool)
 /* ---- Waiting for the work on it ------------------------------------------------------------ */
 
 static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
-    if (!dpool_naming_begin(a, arena)) {
+    if (!dpool_stream_ref_begin(a, arena)) {
         return DUCTILE_ERR_CAPTURING;
     }
     ductile_status status = dpool_sync_arena(a, arena, idle);
-    dpool_naming_end(a, arena);
+    dpool_stream_ref_end(a, arena);
     return status;
 }
 

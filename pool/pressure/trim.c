@@ -306,12 +306,12 @@ static void wait_for_last_mark(ductile_allocator *a, dpool_arena *arena) {
 /* *idle stays without proof where the stream could not be waited for; what a marker proved instead
  * is read by polling. */
 static void wait_for_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
-    if (!dpool_naming_begin(a, arena)) {
+    if (!dpool_stream_ref_begin(a, arena)) {
         wait_for_last_mark(a, arena);
         return;
     }
     (void)dpool_sync_arena(a, arena, idle);
-    dpool_naming_end(a, arena);
+    dpool_stream_ref_end(a, arena);
 }
 
 /* Streams cannot prove what graphs did with a pool that nobody holds any more. */

@@ -44,12 +44,12 @@ static dvmm_marker *insert_mark_locked(dpool_arena *arena, dpool_ring_mark mark)
 
 static bool give_number(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *mark) {
     dti_lock_take(&a->index_lock);
-    bool nameable = dpool_arena_is_nameable(arena);
+    bool may_be_named = dpool_arena_may_be_named(arena);
     mark->epoch = arena->alloc_epoch;
     mark->seq = ++arena->marker_seq;
     arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
     dti_lock_open(&a->index_lock);
-    return nameable;
+    return may_be_named;
 }
 
 ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq) {
@@ -363,11 +363,11 @@ void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
 static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
     for (uint32_t i = 0; i < snapshot->n; i++) {
         dpool_arena *arena = snapshot->marks[i].arena;
-        if (!dpool_naming_begin(a, arena)) {
+        if (!dpool_stream_ref_begin(a, arena)) {
             continue;
         }
         bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
-        dpool_naming_end(a, arena);
+        dpool_stream_ref_end(a, arena);
         if (is_captured) {
             return true;
         }

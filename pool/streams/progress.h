@@ -22,7 +22,7 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 /*
  * Waits on the host for the work of the arena's stream. ERR_CAPTURING when it is being captured. No
  * capture of another thread in a pool of this allocator is broken, even if it begins just now. Pre:
- * dpool_naming_begin. No lock held.
+ * dpool_stream_ref_begin. No lock held.
  */
 ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *proof);
 

@@ -112,7 +112,7 @@ static void plan_poll_locked(dpool_arena *arena) {
         arena->pending_since = arena->alloc_epoch;
         arena->next_poll_at = arena->alloc_epoch + 1;
     }
-    arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
+    arena->maintenance_at = dti_min(arena->maintenance_at, arena->next_poll_at);
 }
 
 /* At the end of its arena's list. */
@@ -159,7 +159,7 @@ static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thre
 typedef struct last_mark {
     dvmm_marker *marker; /* NULL: it could not be recorded */
     uint64_t number;
-    uint64_t grave; /* stands for the stream from now on */
+    uint64_t retired_id; /* stands for the stream from now on */
 } last_mark;
 
 /* A marker that is there stays, as that of a stream that is gone: a new one may get its handle, so
@@ -171,7 +171,7 @@ static void end_uses_of(dpool_use *uses, ductile_stream stream, const last_mark 
             continue;
         }
         use->is_gone = true;
-        use->thread = last->grave;
+        use->thread = last->retired_id;
         if (use->marker == NULL && last->marker != NULL) {
             use->marker = last->marker;
             use->number = last->number;
@@ -224,7 +224,7 @@ ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool 
     last_mark last = {.marker = NULL};
     dti_lock_take(&a->index_lock);
     last.number = ++a->last_mark;
-    last.grave = ++a->last_mark;
+    last.retired_id = ++a->last_mark;
     dti_lock_open(&a->index_lock);
     ductile_status status = dvmm_marker_record(&a->markers, stream, &last.marker);
     dti_lock_take(&a->index_lock);
@@ -286,7 +286,7 @@ void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
         kept.last->pending_next = arena->pending_first;
         arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
         arena->pending_first = kept.first;
-        arena->chores_at = dti_min(arena->chores_at, arena->next_poll_at);
+        arena->maintenance_at = dti_min(arena->maintenance_at, arena->next_poll_at);
     }
     if (arena->pending_first == NULL) {
         arena->next_poll_at = 0;
