@@ -154,7 +154,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     } else {
         forget_mappings(a);
     }
-    dpool_wait_map_fini(a);
+    dpool_waits_fini(a);
     first = keep_first(first, destroy_arenas(a));
     first = keep_first(first, dpool_imports_fini(a, may_unmap, idle));
     dpool_pins_fini(a);

@@ -336,7 +336,7 @@ void dpool_wait_bar_locked(ductile_allocator *a, ductile_stream stream, uint64_t
     }
 }
 
-void dpool_wait_map_fini(ductile_allocator *a) {
+void dpool_waits_fini(ductile_allocator *a) {
     for (dpool_use *s = a->waits.root; s != NULL; s = a->waits.root) {
         dti_lock_take(&a->index_lock);
         dpool_span_take_out_locked(a, s);

@@ -46,6 +46,6 @@ bool dpool_wait_on_host(ductile_allocator *a, ductile_addr *from, ductile_addr t
 void dpool_wait_bar_locked(ductile_allocator *a, ductile_stream stream, uint64_t thread);
 
 /* Drops all spans. Destroying only. */
-void dpool_wait_map_fini(ductile_allocator *a);
+void dpool_waits_fini(ductile_allocator *a);
 
 #endif

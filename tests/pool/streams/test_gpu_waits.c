@@ -31,9 +31,9 @@ static uint64_t host_waits(void) {
     return fixture_stats(f.allocator).stream_syncs;
 }
 
-TestSuite(wait_map, .init = open_waiting);
+TestSuite(gpu_waits, .init = open_waiting);
 
-Test(wait_map, freed_block_serves_its_stream_at_once_behind_a_gpu_wait) {
+Test(gpu_waits, freed_block_serves_its_stream_at_once_behind_a_gpu_wait) {
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);
     assert_u64(fixture_stats(f.allocator).pending_bytes, 0);
@@ -48,7 +48,7 @@ Test(wait_map, freed_block_serves_its_stream_at_once_behind_a_gpu_wait) {
     close_audited();
 }
 
-Test(wait_map, work_that_is_done_needs_no_wait) {
+Test(gpu_waits, work_that_is_done_needs_no_wait) {
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
@@ -57,7 +57,7 @@ Test(wait_map, work_that_is_done_needs_no_wait) {
     close_audited();
 }
 
-Test(wait_map, equally_good_block_without_a_wait_comes_first) {
+Test(gpu_waits, equally_good_block_without_a_wait_comes_first) {
     ductile_addr block[5];
     for (int i = 0; i < 5; i++) {
         block[i] = take(4096, 0);
@@ -71,7 +71,7 @@ Test(wait_map, equally_good_block_without_a_wait_comes_first) {
     close_audited();
 }
 
-Test(wait_map, better_fit_is_worth_a_wait) {
+Test(gpu_waits, better_fit_is_worth_a_wait) {
     ductile_addr small = take(4096, 0);
     (void)take(512, 0);
     ductile_addr large = take(MIB, 0);
@@ -83,7 +83,7 @@ Test(wait_map, better_fit_is_worth_a_wait) {
     close_audited();
 }
 
-Test(wait_map, plain_part_of_a_merged_block_needs_no_wait) {
+Test(gpu_waits, plain_part_of_a_merged_block_needs_no_wait) {
     ductile_addr plain = take(MIB, 0);
     ductile_addr used = take(MIB, 0);
     assert_u64(used, plain + MIB);
@@ -96,7 +96,7 @@ Test(wait_map, plain_part_of_a_merged_block_needs_no_wait) {
     close_audited();
 }
 
-Test(wait_map, every_part_of_a_merged_block_is_waited_for) {
+Test(gpu_waits, every_part_of_a_merged_block_is_waited_for) {
     ductile_addr first = take(MIB, 0);
     (void)take(MIB, 0);
     use_and_free(first, MIB, 1);
@@ -111,7 +111,7 @@ Test(wait_map, every_part_of_a_merged_block_is_waited_for) {
 }
 
 /* The stream has waited for all that the block's users had issued: once is enough. */
-Test(wait_map, rest_of_a_block_whose_part_was_waited_for_needs_no_wait) {
+Test(gpu_waits, rest_of_a_block_whose_part_was_waited_for_needs_no_wait) {
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);
     assert_u64(take(4096, 0), first);
@@ -121,7 +121,7 @@ Test(wait_map, rest_of_a_block_whose_part_was_waited_for_needs_no_wait) {
     close_audited();
 }
 
-Test(wait_map, as_many_streams_as_used_it_are_waited_for) {
+Test(gpu_waits, as_many_streams_as_used_it_are_waited_for) {
     ductile_addr first = take(MIB, 0);
     ductile_virtual_use use = {.address = first, .size = MIB};
     for (size_t i = 1; i < 4; i++) {
@@ -135,7 +135,7 @@ Test(wait_map, as_many_streams_as_used_it_are_waited_for) {
 }
 
 /* 40 MiB do not fit between the others, so handles move; the waits come before they do. */
-Test(wait_map, memory_that_moves_is_waited_for) {
+Test(gpu_waits, memory_that_moves_is_waited_for) {
     ductile_addr block[8];
     for (int i = 0; i < 8; i++) {
         block[i] = take(20 * MIB, 0);
@@ -155,7 +155,7 @@ Test(wait_map, memory_that_moves_is_waited_for) {
     close_audited();
 }
 
-Test(wait_map, memory_with_waits_leaves_its_stream_only_when_done) {
+Test(gpu_waits, memory_with_waits_leaves_its_stream_only_when_done) {
     ductile_addr first = take(200 * MIB, 0);
     use_and_free(first, 200 * MIB, 1);
     (void)take(512, 0);
@@ -168,7 +168,7 @@ Test(wait_map, memory_with_waits_leaves_its_stream_only_when_done) {
     close_audited();
 }
 
-Test(wait_map, failed_record_keeps_the_block_pending) {
+Test(gpu_waits, failed_record_keeps_the_block_pending) {
     ductile_addr first = take(MIB, 0);
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "event_record", .nth = 1, .code = 1};
@@ -179,7 +179,7 @@ Test(wait_map, failed_record_keeps_the_block_pending) {
     close_audited();
 }
 
-Test(wait_map, failed_wait_leaves_the_block_free_and_the_request_is_served) {
+Test(gpu_waits, failed_wait_leaves_the_block_free_and_the_request_is_served) {
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);
     ductile_virtual_fault fault = {
@@ -195,7 +195,7 @@ Test(wait_map, failed_wait_leaves_the_block_free_and_the_request_is_served) {
 
 /* A graph cannot wait for work outside of it; the capture is not harmed, and memory that needs no
  * wait serves. */
-Test(wait_map, captured_stream_waits_for_nothing) {
+Test(gpu_waits, captured_stream_waits_for_nothing) {
     ductile_addr used = take(MIB, 0);
     (void)take(512, 0);
     ductile_addr plain = take(MIB + 512, 0);
@@ -216,14 +216,14 @@ Test(wait_map, captured_stream_waits_for_nothing) {
     close_audited();
 }
 
-Test(wait_map, trim_gives_back_memory_with_waits) {
+Test(gpu_waits, trim_gives_back_memory_with_waits) {
     use_and_free(take(20 * MIB, 0), 20 * MIB, 1);
     assert_ok(ductile_empty_cache(f.allocator));
     assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
     close_audited();
 }
 
-Test(wait_map, destroying_with_waits_outstanding_leaves_nothing) {
+Test(gpu_waits, destroying_with_waits_outstanding_leaves_nothing) {
     use_and_free(take(20 * MIB, 0), 20 * MIB, 1);
     use_and_free(take(20 * MIB, 2), 20 * MIB, 3);
     close_audited();
@@ -231,7 +231,7 @@ Test(wait_map, destroying_with_waits_outstanding_leaves_nothing) {
 
 /* ---- Streams that never wait --------------------------------------------------------------- */
 
-Test(wait_map, nobody_waits_for_a_stream_that_must_not_be_waited_for) {
+Test(gpu_waits, nobody_waits_for_a_stream_that_must_not_be_waited_for) {
     assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);
@@ -241,7 +241,7 @@ Test(wait_map, nobody_waits_for_a_stream_that_must_not_be_waited_for) {
     close_audited();
 }
 
-Test(wait_map, stream_that_must_not_wait_does_not) {
+Test(gpu_waits, stream_that_must_not_wait_does_not) {
     assert_ok(ductile_stream_never_wait(f.allocator, f.streams[0]));
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);
@@ -250,7 +250,7 @@ Test(wait_map, stream_that_must_not_wait_does_not) {
     close_audited();
 }
 
-Test(wait_map, streams_named_late_are_left_alone_too) {
+Test(gpu_waits, streams_named_late_are_left_alone_too) {
     ductile_addr of_0 = take(MIB, 0);
     ductile_addr of_2 = take(MIB, 2);
     use_and_free(of_0, MIB, 1);
@@ -264,7 +264,7 @@ Test(wait_map, streams_named_late_are_left_alone_too) {
     close_audited();
 }
 
-Test(wait_map, done_ends_the_ban) {
+Test(gpu_waits, done_ends_the_ban) {
     assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
     assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
     ductile_addr first = take(MIB, 0);
@@ -277,7 +277,7 @@ Test(wait_map, done_ends_the_ban) {
 /* ---- Many ---------------------------------------------------------------------------------- */
 
 /* Freed in an order that no tree likes, then all of it is handed out at once. */
-Test(wait_map, thousands_of_spans_go_with_one_request, .timeout = 60) {
+Test(gpu_waits, thousands_of_spans_go_with_one_request, .timeout = 60) {
     enum { N = 4096 };
     static ductile_addr block[N];
     for (int i = 0; i < N; i++) {
@@ -297,7 +297,7 @@ Test(wait_map, thousands_of_spans_go_with_one_request, .timeout = 60) {
     close_audited();
 }
 
-Test(wait_map, check_sees_a_span_over_an_old_address) {
+Test(gpu_waits, check_sees_a_span_over_an_old_address) {
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);
     f.allocator->waits.root->addr += 64 * MIB; /* where nothing is mapped */
