@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lock: whom it is biased to, and how a bias ends. That it excludes: stress-lock_stress. */
+/* The lock: it excludes, wakes its waiters, and checks ranks. Many threads: stress-lock_stress. */
 #include "tests/support/expect.h"
 
 #include "vmm/base/lock.h"
@@ -13,176 +13,94 @@ static void set_up(void) {
     dti_lock_init(&lock, DTI_RANK_INDEX);
 }
 
-TestSuite(lock, .init = set_up);
+TestSuite(lock, .init = set_up, .timeout = 60);
 
-static void take_times(dti_lock *of, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) {
-        dti_lock_take(of);
-        dti_lock_open(of);
-    }
-}
+static _Atomic bool is_trying, is_through;
 
-static void take_often(uint64_t n) {
-    take_times(&lock, n);
-}
-
-static bool is_biased(void) {
-    return atomic_load(&lock.biased_to) != &dti_lock_nobody;
-}
-
-static void take_until_biased(void) {
-    take_often((uint64_t)lock.n_for_bias + 2);
-}
-
-static void *take_once(void *unused) {
-    take_often(1);
-    return unused;
-}
-
-static void *become_the_one(void *unused) {
-    take_until_biased();
-    return unused;
-}
-
-static void run_thread(void *(*body)(void *)) {
-    pthread_t thread;
-    cr_assert_eq(pthread_create(&thread, NULL, body, NULL), 0);
-    cr_assert_eq(pthread_join(thread, NULL), 0);
-}
-
-/* Elsewhere the lock stays shared, which other tests cover. */
-static void need_a_barrier(void) {
-    if (atomic_load(&dti_lock_needs_fence)) {
-        cr_skip_test("the kernel has no private expedited membarrier");
-    }
-}
-
-Test(lock, thread_that_takes_it_often_needs_no_exchange_any_more) {
-    need_a_barrier();
-    cr_assert(!is_biased());
-    take_until_biased();
-    cr_assert(is_biased());
+static void *acquire_once(void *unused) {
+    atomic_store(&is_trying, true);
     dti_lock_take(&lock);
-    assert_u64(atomic_load(&lock.taken), 0);
-    cr_assert_eq(atomic_load(&lock.biased_to->inside), &lock);
     dti_lock_open(&lock);
-    cr_assert_null(atomic_load(&lock.biased_to->inside));
-}
-
-Test(lock, take_of_another_thread_ends_the_bias) {
-    need_a_barrier();
-    take_until_biased();
-    run_thread(take_once);
-    cr_assert(!is_biased());
-    dti_lock_take(&lock);
-    assert_u64(atomic_load(&lock.taken), 1);
-    dti_lock_open(&lock);
-    assert_u64(atomic_load(&lock.taken), 0);
-}
-
-Test(lock, bias_of_a_thread_that_has_ended_is_taken_away) {
-    need_a_barrier();
-    run_thread(become_the_one);
-    cr_assert(is_biased());
-    take_often(1);
-    cr_assert(!is_biased());
-}
-
-Test(lock, biases_that_do_not_pay_become_rarer_and_one_that_pays_makes_them_frequent_again) {
-    need_a_barrier();
-    uint32_t first = lock.n_for_bias;
-    take_until_biased();
-    run_thread(take_once);
-    assert_u64(lock.n_for_bias, 2 * (uint64_t)first);
-    take_until_biased();
-    run_thread(take_once);
-    assert_u64(lock.n_for_bias, 4 * (uint64_t)first);
-    take_until_biased();
-    take_often(10000);
-    run_thread(take_once);
-    assert_u64(lock.n_for_bias, first);
-}
-
-Test(lock, without_a_barrier_from_the_kernel_it_is_never_biased) {
-    atomic_store(&dti_lock_needs_fence, true);
-    take_often(100000);
-    cr_assert(!is_biased());
-}
-
-Test(lock, only_the_hot_lock_is_biased) {
-    dti_lock_init(&lock, DTI_RANK_LEAF);
-    take_often(100000);
-    cr_assert(!is_biased());
-}
-
-Test(lock, threads_that_come_and_go_do_not_use_up_the_places) {
-    need_a_barrier();
-    for (int i = 0; i < 1000; i++) {
-        run_thread(become_the_one);
-        cr_assert(is_biased(), "the thread number %d", i);
-        dti_lock_init(&lock, DTI_RANK_INDEX);
-    }
-}
-
-/* ---- What a bias excludes ------------------------------------------------------------------ */
-
-static _Atomic bool is_inside, is_through;
-
-static void *take_and_tell(void *unused) {
-    atomic_store(&is_inside, true);
-    take_often(1);
     atomic_store(&is_through, true);
     return unused;
 }
 
-/* The lock is ours. */
-static void expect_that_others_wait(void) {
+/* The waiter has stopped spinning by then, and sleeps. */
+static pthread_t start_waiter(void) {
     pthread_t other;
-    cr_assert_eq(pthread_create(&other, NULL, take_and_tell, NULL), 0);
-    while (!atomic_load(&is_inside)) {
+    cr_assert_eq(pthread_create(&other, NULL, acquire_once, NULL), 0);
+    while (!atomic_load(&is_trying)) {
         (void)usleep(100);
     }
     (void)usleep(30 * 1000);
-    cr_assert(!atomic_load(&is_through), "two threads are inside");
+    return other;
+}
+
+static void expect_that_a_waiter_gets_it_on_release(void) {
+    dti_lock_take(&lock);
+    pthread_t other = start_waiter();
+    cr_assert(!atomic_load(&is_through), "two threads hold the lock");
+    assert_u64(atomic_load(&lock.sleepers), 1);
     dti_lock_open(&lock);
     cr_assert_eq(pthread_join(other, NULL), 0);
     cr_assert(atomic_load(&is_through));
+    assert_u64(atomic_load(&lock.sleepers), 0);
 }
 
-Test(lock, others_wait_while_the_biased_thread_is_inside) {
-    need_a_barrier();
-    take_until_biased();
-    cr_assert(is_biased());
+Test(lock, waiter_sleeps_until_release_wakes_it) {
+    expect_that_a_waiter_gets_it_on_release();
+}
+
+Test(lock, waiter_is_woken_without_a_barrier_from_the_kernel) {
+    atomic_store(&dti_lock_needs_fence, true);
+    expect_that_a_waiter_gets_it_on_release();
+}
+
+static void *try_once(void *got_it) {
+    *(bool *)got_it = dti_lock_try(&lock);
+    if (*(bool *)got_it) {
+        dti_lock_open(&lock);
+    }
+    return NULL;
+}
+
+static bool other_thread_gets_it_by_trying(void) {
+    pthread_t other;
+    bool got_it = false;
+    cr_assert_eq(pthread_create(&other, NULL, try_once, &got_it), 0);
+    cr_assert_eq(pthread_join(other, NULL), 0);
+    return got_it;
+}
+
+Test(lock, try_acquire_fails_while_another_thread_holds_it) {
     dti_lock_take(&lock);
-    expect_that_others_wait();
-}
-
-Test(lock, others_wait_while_a_thread_is_inside_without_a_bias) {
-    dti_lock_take(&lock);
-    expect_that_others_wait();
-}
-
-static void ignore(const dti_failure *failure) {
-    (void)failure;
-}
-
-/* Ranks forbid it where they are checked; where they are not, it must exclude all the same. */
-Test(lock, others_wait_after_the_biased_thread_took_and_opened_another_lock_inside) {
-    need_a_barrier();
-    (void)dti_set_fail_handler(ignore);
-    dti_lock second;
-    dti_lock_init(&second, DTI_RANK_INDEX);
-    take_times(&second, (uint64_t)second.n_for_bias + 2);
-    take_until_biased();
-    dti_lock_take(&lock);
-    take_times(&second, 1);
-    expect_that_others_wait();
-}
-
-Test(lock, try_of_another_thread_takes_a_biased_lock_that_nobody_is_in) {
-    need_a_barrier();
-    run_thread(become_the_one);
-    cr_assert(dti_lock_try(&lock));
+    cr_assert(!other_thread_gets_it_by_trying());
     dti_lock_open(&lock);
-    cr_assert(!is_biased());
+    cr_assert(other_thread_gets_it_by_trying());
+}
+
+Test(lock, is_free_unless_a_thread_holds_it) {
+    cr_assert(dti_lock_is_open(&lock));
+    dti_lock_take(&lock);
+    cr_assert(!dti_lock_is_open(&lock));
+    dti_lock_open(&lock);
+    cr_assert(dti_lock_is_open(&lock));
+}
+
+static const char *invariant = "";
+
+static void remember(const dti_failure *failure) {
+    invariant = failure->invariant;
+}
+
+Test(lock, acquiring_a_lower_rank_than_held_violates_l1) {
+    if (DUCTILE_CHECK < 2) {
+        cr_skip_test("ranks are checked from check level 2 on");
+    }
+    dti_lock lower;
+    dti_lock_init(&lower, DTI_RANK_GROW);
+    dti_lock_take(&lock);
+    (void)dti_set_fail_handler(remember);
+    dti_lock_take(&lower);
+    cr_assert_str_eq(invariant, "L1");
 }
