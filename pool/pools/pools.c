@@ -29,9 +29,9 @@ ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
     if (spare == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     (void)dpool_retain_pool_locked(a, id, &spare);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     free(spare);
     return DUCTILE_OK;
 }
@@ -42,7 +42,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         return status;
     }
     dpool_private_pool *gone = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || pool->refs == 0) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
@@ -50,7 +50,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         pool->refs--;
         gone = dpool_unlink_unused_pool_locked(a, pool);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
     return status;
 }
@@ -82,9 +82,9 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     status = set_kind_locked(a, id, kind);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -123,9 +123,9 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
                        dpool_private_pool *spare) {
     bool is_open = false;
     while (!is_open) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         is_open = try_to_open_locked(a, id, route, &spare);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (!is_open) {
             dpool_pause_briefly();
         }
@@ -146,9 +146,9 @@ static bool has_released_locked(const ductile_allocator *a) {
 
 /* What graphs that are gone have left is proven now, because it cannot be during the capture. */
 static void settle_released(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_worth_it = has_released_locked(a);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (is_worth_it) {
         bool captured = false;
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
@@ -209,10 +209,10 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
     bool is_out = false;
     dpool_private_pool *gone = NULL;
     while (!is_out) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         is_out = route->n_inside == 0;
         gone = is_out ? unlink_route_locked(a, route) : NULL;
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (!is_out) {
             dpool_pause_briefly();
         }
@@ -235,12 +235,12 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_route *route = route_to_end_locked(a, id);
     if (route != NULL) {
         route->has_ended = true;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (route == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -255,9 +255,9 @@ static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stre
         return !route->has_ended && route->thread == dpool_this_thread();
     }
     route->n_inside++;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     bool yes = route->filter(route->user, stream) != 0;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     route->n_inside--;
     return yes && !route->has_ended;
 }
@@ -267,9 +267,9 @@ static void see_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 static dpool_private_pool *find_route_locked(ductile_allocator *a, ductile_stream stream) {
@@ -286,14 +286,14 @@ ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
                              dpool_private_pool **out) {
     bool is_plain = false;
     bool is_paused = false;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_private_pool *pool = find_route_locked(a, stream);
     if (pool != NULL) {
         is_paused = pool->phase != DPOOL_RUNNING;
         is_plain = pool->kind == DUCTILE_POOL_PLAIN;
         pool->n_users += !is_paused;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (is_paused) {
         return DUCTILE_ERR_BUSY;
     }

@@ -23,7 +23,7 @@
 
 typedef enum dti_lock_rank {
     DTI_RANK_GROW = 1,   /* growth, healing and return, one at a time            */
-    DTI_RANK_INDEX = 2,    /* blocks and indexes; no driver call while it is held  */
+    DTI_RANK_INDEX = 2,  /* blocks and indexes; no driver call while it is held  */
     DTI_RANK_DRIVER = 3, /* state of a driver backend                            */
     DTI_RANK_LEAF = 4    /* small lists that call nothing                        */
 } dti_lock_rank;
@@ -81,7 +81,7 @@ static inline bool dti_lock_win(dti_lock *lock) {
                                                    memory_order_relaxed);
 }
 
-static inline void dti_lock_take(dti_lock *lock) {
+static inline void dti_lock_acquire(dti_lock *lock) {
     if (__builtin_expect(!dti_lock_win(lock), 0)) {
         dti_lock_wait(lock);
     }
@@ -89,7 +89,7 @@ static inline void dti_lock_take(dti_lock *lock) {
 }
 
 /* Acquires the lock if it is free; false: another thread holds it. Never waits. */
-static inline bool dti_lock_try(dti_lock *lock) {
+static inline bool dti_lock_try_acquire(dti_lock *lock) {
     if (!dti_lock_win(lock)) {
         return false;
     }
@@ -97,7 +97,7 @@ static inline bool dti_lock_try(dti_lock *lock) {
     return true;
 }
 
-static inline void dti_lock_open(dti_lock *lock) {
+static inline void dti_lock_release(dti_lock *lock) {
     dti_lock_record_released(lock);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
     atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order, too */
@@ -111,7 +111,7 @@ static inline void dti_lock_open(dti_lock *lock) {
 }
 
 /* No thread holds it. The answer holds for longer than a moment only where no other thread runs. */
-static inline bool dti_lock_is_open(const dti_lock *lock) {
+static inline bool dti_lock_is_free(const dti_lock *lock) {
     return atomic_load_explicit(&lock->taken, memory_order_acquire) == 0;
 }
 

@@ -19,8 +19,8 @@ static _Atomic bool is_trying, is_through;
 
 static void *acquire_once(void *unused) {
     atomic_store(&is_trying, true);
-    dti_lock_take(&lock);
-    dti_lock_open(&lock);
+    dti_lock_acquire(&lock);
+    dti_lock_release(&lock);
     atomic_store(&is_through, true);
     return unused;
 }
@@ -37,11 +37,11 @@ static pthread_t start_waiter(void) {
 }
 
 static void expect_that_a_waiter_gets_it_on_release(void) {
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     pthread_t other = start_waiter();
     cr_assert(!atomic_load(&is_through), "two threads hold the lock");
     assert_u64(atomic_load(&lock.sleepers), 1);
-    dti_lock_open(&lock);
+    dti_lock_release(&lock);
     cr_assert_eq(pthread_join(other, NULL), 0);
     cr_assert(atomic_load(&is_through));
     assert_u64(atomic_load(&lock.sleepers), 0);
@@ -57,9 +57,9 @@ Test(lock, waiter_is_woken_without_a_barrier_from_the_kernel) {
 }
 
 static void *try_once(void *got_it) {
-    *(bool *)got_it = dti_lock_try(&lock);
+    *(bool *)got_it = dti_lock_try_acquire(&lock);
     if (*(bool *)got_it) {
-        dti_lock_open(&lock);
+        dti_lock_release(&lock);
     }
     return NULL;
 }
@@ -73,18 +73,18 @@ static bool other_thread_gets_it_by_trying(void) {
 }
 
 Test(lock, try_acquire_fails_while_another_thread_holds_it) {
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     cr_assert(!other_thread_gets_it_by_trying());
-    dti_lock_open(&lock);
+    dti_lock_release(&lock);
     cr_assert(other_thread_gets_it_by_trying());
 }
 
 Test(lock, is_free_unless_a_thread_holds_it) {
-    cr_assert(dti_lock_is_open(&lock));
-    dti_lock_take(&lock);
-    cr_assert(!dti_lock_is_open(&lock));
-    dti_lock_open(&lock);
-    cr_assert(dti_lock_is_open(&lock));
+    cr_assert(dti_lock_is_free(&lock));
+    dti_lock_acquire(&lock);
+    cr_assert(!dti_lock_is_free(&lock));
+    dti_lock_release(&lock);
+    cr_assert(dti_lock_is_free(&lock));
 }
 
 static const char *invariant = "";
@@ -99,8 +99,8 @@ Test(lock, acquiring_a_lower_rank_than_held_violates_l1) {
     }
     dti_lock lower;
     dti_lock_init(&lower, DTI_RANK_GROW);
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     (void)dti_set_fail_handler(remember);
-    dti_lock_take(&lower);
+    dti_lock_acquire(&lower);
     cr_assert_str_eq(invariant, "L1");
 }
