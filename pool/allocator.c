@@ -96,6 +96,9 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
         goto free_allocator;
     }
     status = open_driver(a, message, size);
+    if (status == DUCTILE_OK && a->options.time_driver_calls) {
+        dvmm_time_calls(a->driver);
+    }
     if (status != DUCTILE_OK) {
         goto free_allocator;
     }

@@ -20,23 +20,11 @@ static dvmm_marker *pop_idle(dvmm_marker_pool *pool) {
     return m;
 }
 
-void dvmm_markers_give_back(dvmm_marker_pool *pool, dvmm_marker *idle) {
-    if (idle == NULL) {
-        return;
-    }
-    dvmm_marker *last = idle;
-    while (last->next != NULL) {
-        last = last->next;
-    }
-    dti_lock_acquire(&pool->lock);
-    last->next = pool->idle;
-    pool->idle = idle;
-    dti_lock_release(&pool->lock);
-}
-
 static void push_idle(dvmm_marker_pool *pool, dvmm_marker *m) {
-    m->next = NULL;
-    dvmm_markers_give_back(pool, m);
+    dti_lock_acquire(&pool->lock);
+    m->next = pool->idle;
+    pool->idle = m;
+    dti_lock_release(&pool->lock);
 }
 
 ductile_status dvmm_markers_fini(dvmm_marker_pool *pool) {
@@ -64,18 +52,13 @@ static ductile_status new_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
     return DUCTILE_OK;
 }
 
-/* No event is created for a stream that is being captured. */
-static ductile_status take_marker(dvmm_marker_pool *pool, ductile_stream stream,
-                                  dvmm_marker **out) {
+static ductile_status take_marker(dvmm_marker_pool *pool, dvmm_marker **out) {
     *out = pop_idle(pool);
-    if (*out != NULL) {
-        return DUCTILE_OK;
-    }
-    return dvmm_is_capturing(pool->driver, stream) ? DUCTILE_ERR_CAPTURING : new_marker(pool, out);
+    return *out != NULL ? DUCTILE_OK : new_marker(pool, out);
 }
 
 /* Another thread may have begun a capture on the stream between the question and the record. Then
- * the event is the graph's: to ask about it would break the capture, to record it anew does not. */
+ * the event belongs to the graph: a query of it would break the capture, a new record does not. */
 static bool met_capture(const dvmm_marker_pool *pool, ductile_stream stream) {
     return atomic_load_explicit(&pool->expects_captures, memory_order_acquire) &&
            dvmm_is_capturing(pool->driver, stream);
@@ -83,13 +66,16 @@ static bool met_capture(const dvmm_marker_pool *pool, ductile_stream stream) {
 
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                   dvmm_marker **out) {
-    dvmm_marker *m = *out;
+    dvmm_marker *m = NULL;
     *out = NULL;
-    ductile_status status = m != NULL ? DUCTILE_OK : take_marker(pool, stream, &m);
+    if (dvmm_is_capturing(pool->driver, stream)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    ductile_status status = take_marker(pool, &m);
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = dvmm_event_record_uncaptured(pool->driver, m->event, stream);
+    status = dvmm_event_record(pool->driver, m->event, stream);
     if (status == DUCTILE_OK && met_capture(pool, stream)) {
         status = DUCTILE_ERR_CAPTURING;
     }
@@ -104,7 +90,7 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
 }
 
 /* Refused inside a capture: not known, never "done". */
-static ductile_status note_answer(dvmm_marker *m, ductile_status answer) {
+static ductile_status learn_from(dvmm_marker *m, ductile_status answer) {
     if (answer == DUCTILE_OK) {
         atomic_store_explicit(&m->done, true, memory_order_release);
     }
@@ -113,14 +99,7 @@ static ductile_status note_answer(dvmm_marker *m, ductile_status answer) {
 
 ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *m) {
     return dvmm_marker_is_done(m) ? DUCTILE_OK
-                                  : note_answer(m, dvmm_event_query(pool->driver, m->event));
-}
-
-/* Without a look at `done`: others may have learnt it since the caller looked, and who calls this
- * relies on the mode for its next questions. */
-ductile_status dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *m,
-                                          dvmm_capture_mode *restore) {
-    return note_answer(m, dvmm_event_query_relaxing(pool->driver, m->event, restore));
+                                  : learn_from(m, dvmm_event_query(pool->driver, m->event));
 }
 
 ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *m) {
@@ -153,7 +132,7 @@ void dvmm_marker_hold(dvmm_marker *m) {
 }
 
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *m) {
-    dvmm_marker *idle = NULL;
-    dvmm_marker_drop_into(m, &idle);
-    dvmm_markers_give_back(pool, idle);
+    if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
+        push_idle(pool, m);
+    }
 }

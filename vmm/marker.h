@@ -34,8 +34,7 @@ void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver);
 ductile_status dvmm_markers_fini(dvmm_marker_pool *pool);
 
 /*
- * Records a marker on the stream; the caller holds one reference. *out: NULL, or an idle one, which
- * is taken instead of one of the pool's, and is the pool's after a failure.
+ * Records a marker on the stream; the caller holds one reference.
  * ERR_CAPTURING when the stream is being captured: the event would belong to the graph and never
  * prove anything (U6). On failure *out is NULL, which never means "done" (U1).
  */
@@ -43,11 +42,6 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
 
 /* DUCTILE_OK when the work before it has completed, ERR_NOT_READY when not or not known. */
 ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
-
-/* The same, in relaxed mode from the question on, which is asked whatever is known: see
- * dvmm_event_query_relaxing. */
-ductile_status dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
-                                          dvmm_capture_mode *restore);
 
 /* Waits on the host. */
 ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
@@ -70,20 +64,7 @@ static inline bool dvmm_marker_is_done(const dvmm_marker *marker) {
 
 void dvmm_marker_hold(dvmm_marker *marker);
 
-/* Pre: nobody can come to hold the marker by the reference that is dropped. */
+/* The last reference makes the marker idle. Makes no driver call. */
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
-
-/* Many at a time: drops each into a list, linked by `next`, of those that nobody refers to any
- * more, and gives the list back to the pool under one hold of its lock. */
-static inline void dvmm_marker_drop_into(dvmm_marker *m, dvmm_marker **idle) {
-    bool is_last = atomic_load_explicit(&m->refs, memory_order_acquire) <= 1 ||
-                   atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1;
-    if (is_last) {
-        atomic_store_explicit(&m->refs, 0, memory_order_relaxed);
-        m->next = *idle;
-        *idle = m;
-    }
-}
-void dvmm_markers_give_back(dvmm_marker_pool *pool, dvmm_marker *idle);
 
 #endif

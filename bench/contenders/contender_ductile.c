@@ -15,6 +15,7 @@ static bool choose_options(const contender_env *env, ductile_options *options, c
     options->virtual_gpu = env->gpu;
     options->device = env->device;
     options->limit_bytes = env->capacity_bytes;
+    options->time_driver_calls = 1;
     return true;
 }
 

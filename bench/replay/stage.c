@@ -25,10 +25,13 @@ static ductile_status make_gpu(stage *s, const stage_plan *plan) {
 }
 
 static ductile_status open_driver(const stage *s, const stage_plan *plan, dvmm_driver **out) {
-    if (s->gpu != NULL) {
-        return dvmm_open_virtual(s->gpu, out);
+    ductile_status status = s->gpu != NULL
+                                ? dvmm_open_virtual(s->gpu, out)
+                                : dvmm_open_cuda(plan->device->caps.ordinal, out, NULL, 0);
+    if (status == DUCTILE_OK) {
+        dvmm_time_calls(*out);
     }
-    return dvmm_open_cuda(plan->device->caps.ordinal, out, NULL, 0);
+    return status;
 }
 
 static ductile_status make_streams(stage *s, size_t n) {

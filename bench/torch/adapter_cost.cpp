@@ -52,7 +52,15 @@ template <typename Function> void find(void *loaded, const char *name, Function 
     }
 }
 
+/* The statistics have the time of driver calls only where the option asks for it. */
+void time_driver_calls() {
+    const char *conf = std::getenv("DUCTILE_CONF");
+    std::string all = conf != nullptr && *conf != '\0' ? std::string(conf) + "," : "";
+    (void)setenv("DUCTILE_CONF", (all + "time_driver_calls:on").c_str(), 1);
+}
+
 void load(const char *path) {
+    time_driver_calls();
     void *loaded = dlopen(path, RTLD_NOW);
     if (loaded == nullptr) {
         throw std::runtime_error(dlerror());

@@ -87,6 +87,13 @@ void check(int code, const char *call) {
 
 /* ---- Ductile as PyTorch's allocator --------------------------------------------------------- */
 
+/* The statistics have the time of driver calls only where the option asks for it. */
+void time_driver_calls() {
+    const char *conf = std::getenv("DUCTILE_CONF");
+    std::string all = conf != nullptr && *conf != '\0' ? std::string(conf) + "," : "";
+    (void)setenv("DUCTILE_CONF", (all + "time_driver_calls:on").c_str(), 1);
+}
+
 /* The adapter's functions; none of them when PyTorch's own allocator is measured. */
 struct Adapter {
     ductile_allocator *(*allocator_of)(int) = nullptr;
@@ -97,6 +104,7 @@ struct Adapter {
     }
 
     void install(const char *path) {
+        time_driver_calls();
         void *library = dlopen(path, RTLD_NOW);
         if (library == nullptr) {
             throw std::runtime_error(dlerror());

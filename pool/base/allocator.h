@@ -69,7 +69,6 @@ struct ductile_allocator {
     struct dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
     dseg_set segments;
     struct dpool_use *spare_uses; /* linked by next */
-    dvmm_marker *spare_markers;   /* idle, for uses; linked by next */
     uint64_t last_mark;           /* the latest number of a use's marker */
     dpool_wait_spans waits;
     struct dpool_barred *barred;

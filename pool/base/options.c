@@ -68,6 +68,7 @@ static const key keys[] = {
     {"shareable", CHOICE, FIELD(shareable), shares},
     {"rdma", SWITCH, FIELD(rdma), NULL},
     {"check", LEVEL, FIELD(check), NULL},
+    {"time_driver_calls", SWITCH, FIELD(time_driver_calls), NULL},
 };
 
 enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };

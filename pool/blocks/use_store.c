@@ -30,7 +30,7 @@ void dpool_uses_drop_locked(ductile_allocator *a, dpool_use *uses) {
     dpool_use *last = uses;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (use->marker != NULL) {
-            dvmm_marker_drop_into(use->marker, &a->spare_markers);
+            dvmm_marker_drop(&a->markers, use->marker);
         }
         last = use;
     }
@@ -47,8 +47,6 @@ void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
 }
 
 void dpool_spare_uses_free(ductile_allocator *a) {
-    dvmm_markers_give_back(&a->markers, a->spare_markers);
-    a->spare_markers = NULL;
     while (a->spare_uses != NULL) {
         dpool_use *use = a->spare_uses;
         a->spare_uses = use->next;

@@ -188,6 +188,7 @@ typedef struct ductile_options {
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
     uint64_t soft_limit_bytes; /* above it creating comes last (ductile_pressure.h); 0: none     */
+    int time_driver_calls; /* 1: driver_time_ns and driver_host_ns of the statistics are kept  */
 } ductile_options;
 
 /**
@@ -437,8 +438,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(event_waits, "times a stream was made to wait for another")                                  \
     X(event_records, "markers recorded")                                                           \
     X(driver_calls, "driver calls, all kinds")                                                     \
-    X(driver_time_ns, "time in driver calls; modelled on the virtual GPU")                         \
-    X(driver_host_ns, "host time in driver calls, as spent on this machine")                       \
+    X(driver_time_ns,                                                                              \
+      "time in driver calls, modelled on the virtual GPU; 0: time_driver_calls off")               \
+    X(driver_host_ns, "host time in driver calls as spent here; 0: time_driver_calls is off")      \
     X(host_bytes, "host memory of the allocator's own bookkeeping")                                \
     X(requested_total_bytes, "bytes asked for by all successful allocations")                      \
     X(allocated_total_bytes, "the same, rounded")                                                  \

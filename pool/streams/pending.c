@@ -118,11 +118,11 @@ static dpool_pending_list note_oldest(lanes *l, dpool_pending_list *list, uint32
 
 /* A hit that asks nothing need not be in relaxed mode. */
 static bool query(ductile_allocator *a, lanes *l, dvmm_marker *m) {
-    if (l->is_relaxed || dvmm_marker_is_done(m)) {
-        return dvmm_marker_query(&a->markers, m) == DUCTILE_OK;
+    if (!l->is_relaxed && !dvmm_marker_is_done(m)) {
+        l->restore = dvmm_capture_relax(a->driver);
+        l->is_relaxed = true;
     }
-    l->is_relaxed = true;
-    return dvmm_marker_query_relaxing(&a->markers, m, &l->restore) == DUCTILE_OK;
+    return dvmm_marker_query(&a->markers, m) == DUCTILE_OK;
 }
 
 static __attribute__((noinline)) void ask(ductile_allocator *a, lanes *l, lane *at, dvmm_marker *m,

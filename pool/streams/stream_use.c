@@ -60,17 +60,11 @@ static bool is_to_be_marked(const dpool_use *use) {
     return !use->is_gone && dpool_may_name(use->stream, use->thread);
 }
 
-/* Whatever else is wanted under the index lock for recording. Without a spare marker the pool has
- * one, or makes one. */
-static void prepare_marks_locked(ductile_allocator *a, dpool_use *uses) {
+static void number_marks_locked(ductile_allocator *a, dpool_use *uses) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (is_to_be_marked(use)) {
             use->number = ++a->last_mark;
-            use->marker = a->spare_markers;
-            if (use->marker != NULL) {
-                a->spare_markers = use->marker->next;
-            }
         }
     }
 }
@@ -89,7 +83,7 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     dpool_set_epoch(b, arena->alloc_epoch);
     b->uses->block = b;
     b->uses->pending_next = b->uses; /* in transit */
-    prepare_marks_locked(a, b->uses);
+    number_marks_locked(a, b->uses);
     arena->pending_bytes += b->size;
     a->counts.pending += b->size;
     a->counts.pending_blocks++;

@@ -326,48 +326,10 @@ ductile_status dvmm_event_record(dvmm_driver *d, dvmm_event event, ductile_strea
     return CALL(d, event_record, word(event), word(stream), (d->ctx, event, stream));
 }
 
-/* Two calls of the driver, timed as one: reading the clock would cost as much as either. */
-ductile_status dvmm_event_record_uncaptured(dvmm_driver *d, dvmm_event event,
-                                            ductile_stream stream) {
-    seam_call call;
-    dvmm_capture_status capture = DVMM_CAPTURE_BROKEN;
-    DTI_ASSERT(event != NULL);
-    if (!dvmm_begin_call(&call, d, DVMM_CALL_capture_status, word(stream), 0)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
-    int code = d->ops->capture_status(d->ctx, stream, &capture);
-    if (code != DVMM_SUCCESS || capture != DVMM_CAPTURE_NONE) {
-        (void)dvmm_end_call(&call, code);
-        return DUCTILE_ERR_CAPTURING;
-    }
-    dvmm_next_call(&call, DVMM_CALL_event_record, word(event), word(stream));
-    return dvmm_end_call(&call, d->ops->event_record(d->ctx, event, stream));
-}
-
 ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event) {
     seam_call call;
     DTI_ASSERT(event != NULL);
     return CALL(d, event_query, word(event), 0, (d->ctx, event));
-}
-
-/* Timed as one, too. */
-ductile_status dvmm_event_query_relaxing(dvmm_driver *d, dvmm_event event,
-                                         dvmm_capture_mode *restore) {
-    seam_call call;
-    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
-    DTI_ASSERT(event != NULL);
-    *restore = DVMM_CAPTURE_RELAXED;
-    if (!dvmm_begin_call(&call, d, DVMM_CALL_capture_exchange_mode, 0, 0)) {
-        return call.refusal;
-    }
-    int code = d->ops->capture_exchange_mode(d->ctx, &mode);
-    if (code != DVMM_SUCCESS) {
-        (void)dvmm_end_call(&call, code);
-        return dvmm_event_query(d, event);
-    }
-    *restore = mode;
-    dvmm_next_call(&call, DVMM_CALL_event_query, word(event), 0);
-    return dvmm_end_call(&call, d->ops->event_query(d->ctx, event));
 }
 
 ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event) {

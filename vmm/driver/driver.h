@@ -233,15 +233,39 @@ typedef struct dvmm_driver_ops {
 typedef void (*dvmm_trace_fn)(void *user, dvmm_call call, int code, uint64_t address,
                               uint64_t size);
 
-/* Exact, also beside calls of other threads: each number is one that was right at some moment of
- * the reading. The time of a call is that between its two readings of the clock, so one of them is
- * in it; checks, counts and the rest of the wrapper are not. */
+/* Each counter is exact; the set is not a snapshot. Both times stay 0 unless dvmm_time_calls was
+ * called. The time of a call is that between its two readings of the clock, so one of them is in
+ * it; checks, counts and the rest of the wrapper are not. */
 typedef struct dvmm_counters {
     uint64_t calls[DVMM_N_CALLS];    /* made                                               */
     uint64_t failures[DVMM_N_CALLS]; /* of them, not successful (NOT_READY is no failure)  */
     uint64_t driver_time_ns;         /* modelled on the virtual GPU, else host_time_ns     */
-    uint64_t host_time_ns;           /* by the host's clock                                 */
+    uint64_t host_time_ns;           /* by the host's clock                                */
 } dvmm_counters;
+
+/* One open device. Whoever opened it owns it. No lock: every field that changes is atomic. Only
+ * vmm/driver reads the fields, and dvmm_is_usable. */
+struct dvmm_driver {
+    /* constant after opening */
+    const dvmm_driver_ops *ops;
+    void *ctx; /* the backend's; closed with the driver */
+    dvmm_caps caps;
+    unsigned process_age; /* dvmm_process_age when the device was opened */
+    bool times_calls;
+
+    _Atomic int poison; /* set once: the first code after which nothing may be called; else 0 */
+
+    /* counters, relaxed */
+    _Atomic uint64_t calls[DVMM_N_CALLS];
+    _Atomic uint64_t failures[DVMM_N_CALLS];
+    _Atomic uint64_t driver_time_ns;
+    _Atomic uint64_t host_time_ns;
+
+    /* published after trace_user, so that a thread that sees them sees that */
+    void *trace_user;
+    _Atomic(dvmm_trace_fn) trace_failure;
+    _Atomic(dvmm_trace_fn) trace_answer; /* of a call that did not fail; mostly NULL */
+};
 
 /* ---- Opening (driver_cuda.c, driver_virtual.c) -------------------------------------------- */
 
@@ -262,6 +286,9 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
 void dvmm_close(dvmm_driver *d);
 const dvmm_caps *dvmm_get_caps(const dvmm_driver *d);
 uint64_t dvmm_clock_ns(dvmm_driver *d);
+/* Takes the time of every call from now on, at the price of two readings of the clock each. Pre: no
+ * other thread uses the device yet. */
+void dvmm_time_calls(dvmm_driver *d);
 void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out);
 void dvmm_set_trace(dvmm_driver *d, dvmm_trace_fn trace, void *user, bool trace_all);
 
@@ -274,21 +301,13 @@ ductile_status dvmm_status_of(int code);
 /* DUCTILE_OK while calls may be made; otherwise ERR_EXITING, ERR_FORKED or ERR_DEVICE_LOST. */
 ductile_status dvmm_usable(const dvmm_driver *d);
 
-/* What an open device begins with: that of it which the hot path asks for. */
-typedef struct dvmm_vital {
-    unsigned birth; /* dvmm_process_age when the device was opened */
-    _Atomic int
-        poison; /* set once: the first code after which nothing may be called; 0 until then */
-} dvmm_vital;
-
 /* How often this process's line has forked, and a bit more once it exits. */
 extern _Atomic unsigned dvmm_process_age;
 
 /* Whether dvmm_usable says DUCTILE_OK, for two loads. */
 static inline bool dvmm_is_usable(const dvmm_driver *d) {
-    const dvmm_vital *vital = (const dvmm_vital *)(const void *)d;
-    return vital->birth == atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) &&
-           atomic_load_explicit(&vital->poison, memory_order_relaxed) == 0;
+    return d->process_age == atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) &&
+           atomic_load_explicit(&d->poison, memory_order_relaxed) == 0;
 }
 
 /* The raw table, for the conformance suite only. */
@@ -365,16 +384,9 @@ ductile_status dvmm_context_sync(dvmm_driver *d);
 ductile_status dvmm_event_create(dvmm_driver *d, dvmm_event *out);
 ductile_status dvmm_event_destroy(dvmm_driver *d, dvmm_event event);
 ductile_status dvmm_event_record(dvmm_driver *d, dvmm_event event, ductile_stream stream);
-/* ERR_CAPTURING, and nothing recorded, where the stream is being captured or cannot be asked. */
-ductile_status dvmm_event_record_uncaptured(dvmm_driver *d, dvmm_event event,
-                                            ductile_stream stream);
 /* ERR_NOT_READY while the recorded work is under way. Pre: recorded (an event never recorded
  * answers "done", which would free memory in use). */
 ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event);
-/* The first of some questions: puts the calling thread into relaxed mode, then asks. *restore: the
- * mode that it was in, RELAXED where it could not be changed. Pre: as above. */
-ductile_status dvmm_event_query_relaxing(dvmm_driver *d, dvmm_event event,
-                                         dvmm_capture_mode *restore);
 ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event);
 
 /* Page-locked host memory that the device can read. */

@@ -109,10 +109,8 @@ Test(pending, hit_that_asks_restores_the_capture_mode) {
 
 /* ---- What the host learns between a poll's look at a marker and its question ---------------- */
 
-ductile_status __real_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
-                                                 dvmm_capture_mode *restore);
-ductile_status __wrap_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
-                                                 dvmm_capture_mode *restore);
+ductile_status __real_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
+ductile_status __wrap_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 
 static bool others_wait; /* for the first marker that a hit is about to ask about */
 
@@ -124,15 +122,14 @@ static void *wait_meanwhile(void *marker) {
     return NULL;
 }
 
-ductile_status __wrap_dvmm_marker_query_relaxing(dvmm_marker_pool *pool, dvmm_marker *marker,
-                                                 dvmm_capture_mode *restore) {
+ductile_status __wrap_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker) {
     if (others_wait) {
         pthread_t thread;
         cr_assert_eq(pthread_create(&thread, NULL, wait_meanwhile, marker), 0);
         cr_assert_eq(pthread_join(thread, NULL), 0);
         others_wait = false;
     }
-    return __real_dvmm_marker_query_relaxing(pool, marker, restore);
+    return __real_dvmm_marker_query(pool, marker);
 }
 
 Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {

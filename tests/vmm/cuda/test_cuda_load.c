@@ -561,6 +561,7 @@ Test(driver_cuda_load, a_failed_trim_says_so_and_keeps_the_peaks) {
 Test(driver_cuda_load, its_time_is_the_hosts) {
     operands o = open_operands();
     dvmm_counters counters;
+    dvmm_time_calls(o.driver);
     uint64_t before = dvmm_clock_ns(o.driver);
     cr_expect_eq(dvmm_context_sync(o.driver), DUCTILE_OK);
     uint64_t after = dvmm_clock_ns(o.driver);

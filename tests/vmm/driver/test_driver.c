@@ -186,18 +186,6 @@ Test(driver, who_cannot_tell_is_capturing) {
     cr_assert_neq(status, DVMM_CAPTURE_NONE);
 }
 
-Test(driver, nothing_is_recorded_where_the_capture_cannot_be_asked_about) {
-    dvmm_event event = (dvmm_event)(uintptr_t)1;
-    dvmm_counters counters;
-    assert_ok(dvmm_event_record_uncaptured(d, event, NULL));
-    told.code = DVMM_INVALID_VALUE;
-    assert_status(dvmm_event_record_uncaptured(d, event, NULL), DUCTILE_ERR_CAPTURING);
-    dvmm_get_counters(d, &counters);
-    assert_u64(counters.calls[DVMM_CALL_capture_status], 2);
-    assert_u64(counters.failures[DVMM_CALL_capture_status], 1);
-    assert_u64(counters.calls[DVMM_CALL_event_record], 1);
-}
-
 Test(driver, a_failed_exchange_leaves_the_mode) {
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     told.code = DVMM_INVALID_VALUE;
@@ -208,38 +196,7 @@ Test(driver, a_failed_exchange_leaves_the_mode) {
     assert_u64(mode, DVMM_CAPTURE_THREAD_LOCAL);
 }
 
-static ductile_status ask_relaxing(int code, dvmm_capture_mode *restore) {
-    told.code = code;
-    return dvmm_event_query_relaxing(d, (dvmm_event)(uintptr_t)64, restore);
-}
-
-static dvmm_counters counters(void);
-
-Test(driver, a_relaxing_question_tells_the_mode_to_restore_and_is_two_calls) {
-    dvmm_capture_mode restore = DVMM_CAPTURE_GLOBAL;
-    assert_ok(ask_relaxing(DVMM_SUCCESS, &restore));
-    assert_u64(restore, DVMM_CAPTURE_THREAD_LOCAL);
-    dvmm_counters c = counters();
-    assert_u64(c.calls[DVMM_CALL_capture_exchange_mode], 1);
-    assert_u64(c.calls[DVMM_CALL_event_query], 1);
-    assert_u64(c.driver_time_ns, 2000);
-}
-
-/* It is asked all the same, as the capture allows. */
-Test(driver, a_question_that_cannot_relax_leaves_the_mode) {
-    dvmm_capture_mode restore = DVMM_CAPTURE_GLOBAL;
-    assert_status(ask_relaxing(DVMM_INVALID_VALUE, &restore), DUCTILE_ERR_DRIVER);
-    assert_u64(restore, DVMM_CAPTURE_RELAXED);
-    dvmm_counters c = counters();
-    assert_u64(c.failures[DVMM_CALL_capture_exchange_mode], 1);
-    assert_u64(c.failures[DVMM_CALL_event_query], 1);
-    (void)ask_relaxing(DVMM_ILLEGAL_ADDRESS, &restore);
-    restore = DVMM_CAPTURE_GLOBAL;
-    assert_status(ask_relaxing(DVMM_SUCCESS, &restore), DUCTILE_ERR_DEVICE_LOST);
-    assert_u64(restore, DVMM_CAPTURE_RELAXED);
-}
-
-/* ---- Accounts ------------------------------------------------------------------------------ */
+/* ---- Counters ------------------------------------------------------------------------------ */
 
 Test(driver, calls_and_failures_are_counted) {
     (void)ask_event(DVMM_SUCCESS);
@@ -248,6 +205,14 @@ Test(driver, calls_and_failures_are_counted) {
     dvmm_counters c = counters();
     assert_u64(c.calls[DVMM_CALL_event_query], 2);
     assert_u64(c.failures[DVMM_CALL_event_query], 1);
+    assert_u64(c.driver_time_ns + c.host_time_ns, 0);
+}
+
+Test(driver, calls_are_timed_once_asked_for) {
+    dvmm_time_calls(d);
+    (void)ask_event(DVMM_SUCCESS);
+    (void)ask_event(DVMM_INVALID_VALUE);
+    dvmm_counters c = counters();
     assert_u64(c.driver_time_ns, 2000);
     cr_assert_gt(c.host_time_ns, 0);
 }
