@@ -16,7 +16,9 @@
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
+#include "vmm/cuda/open.h"
 #include "vmm/export.h"
+#include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/base/device.h"
 
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
+
 #include <stdio.h>
 
 static void describe(dvmm_driver *driver, bench_device *out) {

@@ -2,6 +2,8 @@
 #include "bench/replay/stage.h"
 
 #include "vmm/base/align.h"
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
 
 #include <ductile_virtual.h>
 

@@ -5,6 +5,8 @@
  * through a pipe; what the parent misses at the end tells which row went wrong.
  */
 #include "tests/conformance/conformance_lab.h"
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
 
 #include <fnmatch.h>
 #include <poll.h>

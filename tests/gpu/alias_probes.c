@@ -15,6 +15,7 @@
  */
 #include "tests/conformance/alias_bench.h"
 #include "tests/support/command.h"
+#include "vmm/cuda/open.h"
 
 #include <stdio.h>
 #include <string.h>

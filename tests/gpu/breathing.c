@@ -20,6 +20,8 @@
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -22,6 +22,8 @@
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

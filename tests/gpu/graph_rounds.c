@@ -20,6 +20,7 @@
 #include "tests/support/graphs.h"
 #include "tests/support/painter.h"
 #include "tests/support/rng.h"
+#include "vmm/cuda/open.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

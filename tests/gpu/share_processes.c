@@ -25,8 +25,10 @@
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/two_ends.h"
+#include "vmm/cuda/open.h"
 #include "vmm/driver/driver.h"
 #include "vmm/range.h"
+#include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -23,6 +23,8 @@
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
 
 #include <ductile_share.h>
 

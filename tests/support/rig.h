@@ -9,6 +9,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/leak_gate.h"
 #include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #include <ductile_virtual.h>
 

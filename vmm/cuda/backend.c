@@ -9,6 +9,8 @@
  */
 #include "vmm/cuda/backend.h"
 
+#include "vmm/cuda/foreign.h"
+
 #include <stdlib.h>
 
 /* ---- The context around a call ------------------------------------------------------------- */

@@ -10,7 +10,7 @@
  * One stream of ours serves all of them. An event then also waits for those recorded before it,
  * which is late, never early.
  */
-#include "vmm/cuda/backend.h"
+#include "vmm/cuda/foreign.h"
 
 /* The first to come makes it; who comes at the same time gives his back. */
 static int joining_stream(cuda_backend *b, ductile_stream *out) {

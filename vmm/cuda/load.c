@@ -1,10 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the driver's functions in libcuda.so.1. */
-#include "vmm/cuda/backend.h"
+#include "vmm/cuda/load.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+
+ductile_status dvmm_cuda_refuse(ductile_status status, cu_reason why, const char *format, ...) {
+    if (why.text != NULL && why.size > 0) {
+        va_list args;
+        va_start(args, format);
+        (void)vsnprintf(why.text, why.size, format, args);
+        va_end(args);
+    }
+    return status;
+}
 
 /* ---- What to find -------------------------------------------------------------------------- */
 

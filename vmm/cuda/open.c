@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens a device through libcuda, or says in one sentence why there is none. */
-#include "vmm/cuda/backend.h"
+#include "vmm/cuda/open.h"
 
-#include <stdarg.h>
+#include "vmm/cuda/backend.h"
+#include "vmm/cuda/load.h"
+#include "vmm/cuda/probe.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +14,6 @@
 enum { OLDEST_VERSION = 11020 };
 
 /* ---- Reasons ------------------------------------------------------------------------------- */
-
-ductile_status dvmm_cuda_refuse(ductile_status status, cu_reason why, const char *format, ...) {
-    if (why.text != NULL && why.size > 0) {
-        va_list args;
-        va_start(args, format);
-        (void)vsnprintf(why.text, why.size, format, args);
-        va_end(args);
-    }
-    return status;
-}
 
 /* Why the driver does not start. Each has its own cure, so each has its own sentence. */
 typedef struct start_refusal {

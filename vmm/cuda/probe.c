@@ -4,6 +4,8 @@
  * memory management and fail the first cuMemSetAccess), so one granule makes the whole journey
  * before anyone relies on it.
  */
+#include "vmm/cuda/probe.h"
+
 #include "vmm/cuda/backend.h"
 
 /* Names the driver's call that failed; the steps below pass it through to the report. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the driver's codes mean: the one table from CUresult to names and statuses. */
-#include "vmm/driver/seam.h"
+#include "vmm/driver/driver.h"
 
 /*
  * X(name, value, status, sticky). Sticky: cuda.h says the process must be terminated, or the

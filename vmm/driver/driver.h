@@ -267,25 +267,17 @@ struct dvmm_driver {
     _Atomic(dvmm_trace_fn) trace_answer; /* of a call that did not fail; mostly NULL */
 };
 
-/* ---- Opening (driver_cuda.c, driver_virtual.c) -------------------------------------------- */
-
-/* Opens device `ordinal` through libcuda. Returns DUCTILE_OK, ERR_NO_LIBRARY, ERR_NO_DEVICE,
- * ERR_DRIVER_TOO_OLD, ERR_NO_VMM, ERR_FORKED, ERR_DRIVER, ERR_OUT_OF_HOST_MEMORY. On failure
- * `reason` (if not NULL) receives one sentence. The start probe has passed on success. */
-ductile_status dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t reason_size);
-
-/* Opens a virtual GPU; NULL makes a private one with defaults that close destroys. */
-ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out);
+/* ---- A device (vmm/cuda/open.h and vmm/virtual/gpu.h open one) ------------------------------ */
 
 /* Used by backends: takes ownership of ctx on success only. caps is copied. */
 ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm_caps *caps,
                                dvmm_driver **out);
 
-/* ---- The seam itself (driver.c) ------------------------------------------------------------ */
-
 void dvmm_close(dvmm_driver *d);
 const dvmm_caps *dvmm_get_caps(const dvmm_driver *d);
+/* The device's clock: modelled on the virtual GPU, else the host's. */
 uint64_t dvmm_clock_ns(dvmm_driver *d);
+uint64_t dvmm_host_clock_ns(void);
 /* Takes the time of every call from now on, at the price of two readings of the clock each. Pre: no
  * other thread uses the device yet. */
 void dvmm_time_calls(dvmm_driver *d);
@@ -297,6 +289,8 @@ int dvmm_last_code(void);
 const char *dvmm_code_name(int code);
 const char *dvmm_call_name(dvmm_call call);
 ductile_status dvmm_status_of(int code);
+/* The driver says that it, or the context, is gone permanently. */
+bool dvmm_code_is_sticky(int code);
 
 /* DUCTILE_OK while calls may be made; otherwise ERR_EXITING, ERR_FORKED or ERR_DEVICE_LOST. */
 ductile_status dvmm_usable(const dvmm_driver *d);

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the seam, shared by driver.c (object, guard, accounts), driver_calls.c (one wrapper
- * per call) and driver_codes.c (what the driver's codes mean). Of it, backends use only the
- * question whether a code is sticky. */
+/* Around every driver call: may it be made, and what came of it. For calls.c. */
 #ifndef DUCTILE_VMM_DRIVER_SEAM_H
 #define DUCTILE_VMM_DRIVER_SEAM_H
 
-#include "vmm/base/lock.h"
 #include "vmm/driver/driver.h"
 
 /* One call under way, on the stack of its wrapper. */
@@ -24,8 +21,5 @@ bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t addr
 
 /* The call just returned `code`: the clock is read first. Returns the code's status. */
 ductile_status dvmm_end_call(const seam_call *c, int code);
-
-/* The driver says that it, or the context, is gone for good. */
-bool dvmm_code_is_sticky(int code);
 
 #endif

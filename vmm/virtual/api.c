@@ -2,9 +2,16 @@
 /* The functions of ductile_virtual.h, for those who drive, disturb and observe a virtual GPU.
  * They are not driver calls: they cost no virtual time, are not counted and cannot be made to
  * fail. */
-#include "vmm/virtual/gpu.h"
-
 #include "vmm/base/align.h"
+#include "vmm/virtual/memory/blocks.h"
+#include "vmm/virtual/memory/exports.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/work/capture.h"
+#include "vmm/virtual/work/events.h"
+#include "vmm/virtual/work/graph.h"
+#include "vmm/virtual/work/streams.h"
+#include "vmm/virtual/work/uses.h"
+#include "vmm/virtual/work/work.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -235,15 +242,6 @@ void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *buffer, size
 }
 
 /* ---- What it detects ----------------------------------------------------------------------- */
-
-const char *ductile_virtual_violation_name(ductile_violation kind) {
-    static const char *const names[VGPU_VIOLATION_KINDS] = {
-#define VIOLATION_NAME(name, value, text, sentence) [value] = (text),
-        DUCTILE_VIOLATION_MAP(VIOLATION_NAME)
-#undef VIOLATION_NAME
-    };
-    return (unsigned)kind < VGPU_VIOLATION_KINDS ? names[kind] : "unknown";
-}
 
 uint64_t ductile_virtual_violations_of(ductile_virtual_gpu *gpu, ductile_violation kind) {
     if ((unsigned)kind >= VGPU_VIOLATION_KINDS) {

@@ -4,9 +4,10 @@
  * Between two measured sizes the cost is on the line between them; beyond the last, on its
  * continuation. Calls that nobody measured cost nothing, which is stated here rather than guessed.
  */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/cost.h"
 
 #include "vmm/base/align.h"
+#include "vmm/virtual/state.h"
 
 enum { MAX_POINTS = 6 };
 

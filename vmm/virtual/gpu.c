@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Life of a virtual GPU, and its side of the driver seam. */
 #include "vmm/virtual/gpu.h"
-#include "vmm/driver/seam.h"
 
 #include "vmm/base/align.h"
+#include "vmm/virtual/cost.h"
+#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/memory/alloc.h"
+#include "vmm/virtual/memory/exports.h"
+#include "vmm/virtual/memory/memory.h"
+#include "vmm/virtual/race/clock.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
+#include "vmm/virtual/work/capture.h"
+#include "vmm/virtual/work/events.h"
+#include "vmm/virtual/work/streams.h"
+#include "vmm/virtual/work/uses.h"
+#include "vmm/virtual/work/work.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +113,7 @@ void ductile_virtual_destroy(ductile_virtual_gpu *gpu) {
     dvmm_vgpu_events_fini(&gpu->work);
     dvmm_vgpu_host_fini(gpu);
     dvmm_vgpu_alloc_fini(gpu);
+    dvmm_vgpu_exports_fini(gpu);
     dvmm_vgpu_memory_fini(gpu);
     dvmm_vgpu_addresses_fini(gpu);
     dvmm_vgpu_watch_fini(gpu);
@@ -215,10 +228,15 @@ static int serve_address_free(void *ctx, ductile_addr addr, uint64_t size) {
           dvmm_vgpu_address_free(gpu, addr, size));
 }
 
+/* Memory that only closed descriptors kept is free again. */
+static int create_phys(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out) {
+    dvmm_vgpu_exports_sweep(gpu);
+    return dvmm_vgpu_phys_create(gpu, size, props, out);
+}
+
 static int serve_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *props,
                              dvmm_phys *out) {
-    SERVE(ctx, phys_create, 0, size, SIZED(phys_create, size),
-          dvmm_vgpu_phys_create(gpu, size, props, out));
+    SERVE(ctx, phys_create, 0, size, SIZED(phys_create, size), create_phys(gpu, size, props, out));
 }
 
 static uint64_t phys_size(const vgpu *gpu, dvmm_phys name) {

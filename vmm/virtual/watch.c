@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planned faults, violations and the call log of the virtual GPU. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/watch.h"
+
+#include "vmm/virtual/state.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,6 +41,15 @@ void dvmm_vgpu_log(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size, i
         watch->log[(watch->n_calls - 1) % watch->log_room] =
             (vgpu_log_entry){watch->n_calls, call, code, address, size};
     }
+}
+
+const char *ductile_virtual_violation_name(ductile_violation kind) {
+    static const char *const names[VGPU_VIOLATION_KINDS] = {
+#define VIOLATION_NAME(name, value, text, sentence) [value] = (text),
+        DUCTILE_VIOLATION_MAP(VIOLATION_NAME)
+#undef VIOLATION_NAME
+    };
+    return (unsigned)kind < VGPU_VIOLATION_KINDS ? names[kind] : "unknown";
 }
 
 /* The text is that of the latest violation. */

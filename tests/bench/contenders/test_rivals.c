@@ -8,6 +8,7 @@
 #include "bench/contenders/rival_set.h"
 #include "bench/replay/replay_engine.h"
 #include "bench/trace/trace_read.h"
+#include "vmm/virtual/gpu.h"
 
 #include <criterion/criterion.h>
 

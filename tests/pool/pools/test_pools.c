@@ -6,6 +6,7 @@
 #include "tests/support/complain.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

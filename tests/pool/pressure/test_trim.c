@@ -6,6 +6,7 @@
 #include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #define MAX_BLOCKS 16000
 

@@ -7,6 +7,7 @@
 #include "pool/pools/pools.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #include <criterion/parameterized.h>
 #include <pthread.h>

@@ -12,6 +12,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "vmm/capture_mode.h"
 #include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #include <stdlib.h>
 

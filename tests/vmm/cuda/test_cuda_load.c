@@ -7,6 +7,7 @@
  */
 #include "tests/fake_cuda/fake_libcuda.h"
 #include "tests/support/expect.h"
+#include "vmm/cuda/open.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
  * was called.
  */
 #include "tests/support/rig.h"
+#include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The virtual GPU's address space: reservations, and a table from granule to mapping. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/memory/addresses.h"
 
 #include "vmm/base/align.h"
+#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Live blocks, as those who allocate announce them. A block may span many handles and share the
  * first and the last of them; each handle keeps its parts, ascending and disjoint. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/memory/blocks.h"
 
 #include "vmm/base/align.h"
+#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/race/order.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
 
 #include <stdlib.h>
 #include <string.h>

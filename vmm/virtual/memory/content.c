@@ -6,9 +6,11 @@
  *
  *     |0 0 0 0 0 0|7 7 7 7|b y t e s|0 0 0 0 0 0 0 0|
  */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/memory/content.h"
 
 #include "vmm/base/align.h"
+#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,11 @@
  * process's virtual GPU leads to memory of that size and nothing in it: it stands in for what only
  * one device in both processes could give.
  */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/memory/exports.h"
+
+#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/memory/memory.h"
+#include "vmm/virtual/state.h"
 
 #include <poll.h>
 #include <stdlib.h>

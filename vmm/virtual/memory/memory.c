@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Physical handles and their mappings. The codes are those measured on an H200. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/memory/memory.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
+#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/memory/content.h"
+#include "vmm/virtual/race/race.h"
+#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
 
 /* ---- Handles ------------------------------------------------------------------------------- */
 
@@ -47,7 +53,6 @@ int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props
     if (refused != DVMM_SUCCESS) {
         return refused;
     }
-    dvmm_vgpu_exports_sweep(gpu);
     vgpu_phys *phys = has_memory_for(gpu, size) ? dvmm_slots_take(&m->handles) : NULL;
     if (phys == NULL) {
         return DVMM_OUT_OF_MEMORY;
@@ -353,7 +358,6 @@ void dvmm_vgpu_memory_init(vgpu *gpu) {
 
 void dvmm_vgpu_memory_fini(vgpu *gpu) {
     vgpu_memory *m = &gpu->memory;
-    dvmm_vgpu_exports_fini(gpu);
     vgpu_phys *phys = dvmm_slots_next(&m->handles, 1);
     for (; phys != NULL; phys = dvmm_slots_next(&m->handles, phys->slot.number + 1)) {
         dvmm_vgpu_content_fini(&phys->content);

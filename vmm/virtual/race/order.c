@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which work comes before which, and what the host knows complete. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/race/order.h"
+
+#include "vmm/virtual/race/clock.h"
+#include "vmm/virtual/state.h"
 
 void dvmm_vgpu_stop_detecting(vgpu *gpu) {
     gpu->race.level = 0;

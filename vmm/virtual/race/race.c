@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who touched which bytes, and whether that has an order. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/race/race.h"
 
 #include "vmm/base/align.h"
+#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/memory/blocks.h"
+#include "vmm/virtual/race/clock.h"
+#include "vmm/virtual/race/order.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
 
 #include <stdlib.h>
 

@@ -1,25 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream capture: which calls it prohibits, in which mode, and what breaks when one is made. What
- * it records goes to a graph (driver_virtual_graph.c), or is dropped.
+ * it records goes to a graph (graph.c), or is dropped.
  *
  * Work of a stream that joined has to be joined back before the end. Only one step of that is
  * followed: some member has to wait for it, and whether that one is joined in turn is not asked.
  */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/work/capture.h"
+
+#include "vmm/base/thread.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
+#include "vmm/virtual/work/script.h"
+#include "vmm/virtual/work/work.h"
 
 #include <stdlib.h>
 
 static _Thread_local dvmm_capture_mode thread_mode = DVMM_CAPTURE_GLOBAL;
-
-uint64_t dvmm_vgpu_this_thread(void) {
-    static _Atomic uint64_t n_threads;
-    static _Thread_local uint64_t mine;
-    if (mine == 0) {
-        mine = atomic_fetch_add_explicit(&n_threads, 1, memory_order_relaxed) + 1;
-    }
-    return mine;
-}
 
 static bool is_mode(dvmm_capture_mode mode) {
     return mode == DVMM_CAPTURE_GLOBAL || mode == DVMM_CAPTURE_THREAD_LOCAL ||
@@ -45,7 +42,7 @@ static bool bars_this_thread(const vgpu_capture *capture) {
     if (thread_mode == DVMM_CAPTURE_RELAXED || capture->is_broken) {
         return false;
     }
-    bool is_mine = capture->thread == dvmm_vgpu_this_thread();
+    bool is_mine = capture->thread == dti_thread_number();
     bool bars_me = is_mine && capture->mode != DVMM_CAPTURE_RELAXED;
     bool bars_all = capture->mode == DVMM_CAPTURE_GLOBAL && thread_mode == DVMM_CAPTURE_GLOBAL;
     return bars_me || bars_all;
@@ -194,7 +191,7 @@ int dvmm_vgpu_capture_begin(vgpu *gpu, ductile_stream stream, dvmm_capture_mode 
         return DVMM_OUT_OF_MEMORY;
     }
     capture->id = ++gpu->work.next_id;
-    capture->thread = dvmm_vgpu_this_thread();
+    capture->thread = dti_thread_number();
     capture->mode = mode;
     capture->origin = queue;
     capture->next = gpu->work.captures;
@@ -220,7 +217,7 @@ static void end(vgpu *gpu, vgpu_capture *capture) {
 
 /* Whatever it is, the capture is over. */
 static int code_at_end(const vgpu_capture *capture) {
-    if (capture->mode != DVMM_CAPTURE_RELAXED && capture->thread != dvmm_vgpu_this_thread()) {
+    if (capture->mode != DVMM_CAPTURE_RELAXED && capture->thread != dti_thread_number()) {
         return DVMM_CAPTURE_WRONG_THREAD;
     }
     if (capture->is_broken) {

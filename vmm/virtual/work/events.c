@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events of the virtual GPU, and waits of streams for them. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/work/events.h"
+
+#include "vmm/virtual/race/order.h"
+#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
+#include "vmm/virtual/work/capture.h"
+#include "vmm/virtual/work/streams.h"
+#include "vmm/virtual/work/work.h"
 
 static vgpu_event *find_event(vgpu *gpu, dvmm_event handle) {
     vgpu_event *event = dvmm_slots_find_handle(&gpu->work.events, handle);

@@ -11,82 +11,19 @@
  * all work of this device is none for theirs. Nobody has measured what a capture of theirs does to
  * that wait: here it is refused.
  */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/work/streams.h"
 
 #include "vmm/base/check.h"
+#include "vmm/virtual/race/order.h"
+#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
+#include "vmm/virtual/work/capture.h"
+#include "vmm/virtual/work/work.h"
 
 #include <stdlib.h>
 
 /* ---- Streams ------------------------------------------------------------------------------- */
-
-enum { LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
-
-static int have_queue(vgpu *gpu, vgpu_queue **queue) {
-    if (*queue == NULL) {
-        *queue = dvmm_vgpu_queue_new(gpu);
-    }
-    return *queue != NULL ? DVMM_SUCCESS : DVMM_OUT_OF_MEMORY;
-}
-
-static vgpu_thread_stream *thread_stream(vgpu *gpu) {
-    uint64_t thread = dvmm_vgpu_this_thread();
-    vgpu_thread_stream *stream = gpu->work.thread_streams;
-    while (stream != NULL && stream->thread != thread) {
-        stream = stream->next;
-    }
-    if (stream == NULL && (stream = calloc(1, sizeof(*stream))) != NULL) {
-        stream->thread = thread;
-        stream->next = gpu->work.thread_streams;
-        gpu->work.thread_streams = stream;
-    }
-    return stream;
-}
-
-static int legacy_queue(vgpu *gpu, vgpu_queue **out) {
-    int code = have_queue(gpu, &gpu->work.legacy);
-    *out = gpu->work.legacy;
-    return code;
-}
-
-/* The legacy stream has to be there to come after the queue's work when that is gone. */
-static int block(vgpu *gpu, vgpu_queue *queue) {
-    vgpu_queue *legacy;
-    int code = legacy_queue(gpu, &legacy);
-    if (code == DVMM_SUCCESS) {
-        dvmm_vgpu_queue_block(gpu, queue);
-    }
-    return code;
-}
-
-static int per_thread_queue(vgpu *gpu, vgpu_queue **out) {
-    vgpu_thread_stream *stream = thread_stream(gpu);
-    if (stream == NULL) {
-        return DVMM_OUT_OF_MEMORY;
-    }
-    int code = have_queue(gpu, &stream->queue);
-    if (code == DVMM_SUCCESS && !stream->queue->is_blocking) {
-        stream->queue->handle = (ductile_stream)PER_THREAD_STREAM;
-        code = block(gpu, stream->queue);
-    }
-    *out = stream->queue;
-    return code;
-}
-
-int dvmm_vgpu_find_queue(vgpu *gpu, ductile_stream stream, vgpu_queue **out) {
-    if (stream == NULL || (uintptr_t)stream == LEGACY_STREAM) {
-        return legacy_queue(gpu, out);
-    }
-    if ((uintptr_t)stream == PER_THREAD_STREAM) {
-        return per_thread_queue(gpu, out);
-    }
-    vgpu_stream *found = dvmm_slots_find_handle(&gpu->work.streams, stream);
-    if (found == NULL) {
-        dvmm_vgpu_violation(gpu, "use of stream %p, which does not exist", (void *)stream);
-        return DVMM_INVALID_HANDLE;
-    }
-    *out = found->queue;
-    return DVMM_SUCCESS;
-}
 
 int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out) {
     vgpu_queue *queue = dvmm_vgpu_queue_new(gpu);
@@ -107,7 +44,7 @@ int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out) {
         return code;
     }
     vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, *out);
-    code = block(gpu, stream->queue);
+    code = dvmm_vgpu_queue_block(gpu, stream->queue);
     if (code != DVMM_SUCCESS) {
         (void)dvmm_vgpu_stream_destroy(gpu, *out);
         *out = NULL;

@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work with memory on the virtual GPU: kernels, fills, copies; host memory and waits for it. */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/work/uses.h"
+
+#include "vmm/virtual/memory/content.h"
+#include "vmm/virtual/memory/memory.h"
+#include "vmm/virtual/race/race.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/work/capture.h"
+#include "vmm/virtual/work/streams.h"
+#include "vmm/virtual/work/work.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,9 +6,18 @@
  * Every operation keeps the spans it uses and its place in its queue, so that an observer can
  * compare what the program ordered with what memory saw.
  */
-#include "vmm/virtual/gpu.h"
+#include "vmm/virtual/work/work.h"
 
 #include "vmm/base/check.h"
+#include "vmm/base/thread.h"
+#include "vmm/virtual/memory/content.h"
+#include "vmm/virtual/memory/memory.h"
+#include "vmm/virtual/race/clock.h"
+#include "vmm/virtual/race/order.h"
+#include "vmm/virtual/race/race.h"
+#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
 
 #include <stdlib.h>
 
@@ -97,7 +106,7 @@ static void append(vgpu_work *work, vgpu_queue *queue, vgpu_op *op) {
     queue->last = op;
 }
 
-void dvmm_vgpu_queue_block(vgpu *gpu, vgpu_queue *queue) {
+static void link_blocking(vgpu *gpu, vgpu_queue *queue) {
     queue->is_blocking = true;
     queue->next_blocking = gpu->work.blocking;
     gpu->work.blocking = queue;
@@ -411,4 +420,75 @@ void dvmm_vgpu_work_fini(vgpu *gpu) {
     while (gpu->work.busy != NULL) {
         remove_first(gpu, gpu->work.busy);
     }
+}
+
+/* ---- The queue of a stream ------------------------------------------------------------------ */
+
+enum { LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
+
+static int have_queue(vgpu *gpu, vgpu_queue **queue) {
+    if (*queue == NULL) {
+        *queue = dvmm_vgpu_queue_new(gpu);
+    }
+    return *queue != NULL ? DVMM_SUCCESS : DVMM_OUT_OF_MEMORY;
+}
+
+static vgpu_thread_stream *thread_stream(vgpu *gpu) {
+    uint64_t thread = dti_thread_number();
+    vgpu_thread_stream *stream = gpu->work.thread_streams;
+    while (stream != NULL && stream->thread != thread) {
+        stream = stream->next;
+    }
+    if (stream == NULL && (stream = calloc(1, sizeof(*stream))) != NULL) {
+        stream->thread = thread;
+        stream->next = gpu->work.thread_streams;
+        gpu->work.thread_streams = stream;
+    }
+    return stream;
+}
+
+static int legacy_queue(vgpu *gpu, vgpu_queue **out) {
+    int code = have_queue(gpu, &gpu->work.legacy);
+    *out = gpu->work.legacy;
+    return code;
+}
+
+/* The legacy stream has to be there to come after the queue's work when that is gone. */
+int dvmm_vgpu_queue_block(vgpu *gpu, vgpu_queue *queue) {
+    vgpu_queue *legacy;
+    int code = legacy_queue(gpu, &legacy);
+    if (code == DVMM_SUCCESS) {
+        link_blocking(gpu, queue);
+    }
+    return code;
+}
+
+static int per_thread_queue(vgpu *gpu, vgpu_queue **out) {
+    vgpu_thread_stream *stream = thread_stream(gpu);
+    if (stream == NULL) {
+        return DVMM_OUT_OF_MEMORY;
+    }
+    int code = have_queue(gpu, &stream->queue);
+    if (code == DVMM_SUCCESS && !stream->queue->is_blocking) {
+        stream->queue->handle = (ductile_stream)PER_THREAD_STREAM;
+        code = dvmm_vgpu_queue_block(gpu, stream->queue);
+    }
+    *out = stream->queue;
+    return code;
+}
+
+int dvmm_vgpu_find_queue(vgpu *gpu, ductile_stream stream, vgpu_queue **out) {
+    if (stream == NULL || (uintptr_t)stream == LEGACY_STREAM) {
+        return legacy_queue(gpu, out);
+    }
+    if ((uintptr_t)stream == PER_THREAD_STREAM) {
+        return per_thread_queue(gpu, out);
+    }
+    vgpu_stream *found = dvmm_slots_find_handle(&gpu->work.streams, stream);
+    if (found == NULL) {
+        dvmm_vgpu_violation(gpu, "use of stream %p, which does not exist", (void *)stream);
+        return DVMM_INVALID_HANDLE;
+    }
+    *out = found->queue;
+    return DVMM_SUCCESS;
 }

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call costs. */
+#ifndef DUCTILE_VMM_VIRTUAL_COST_H
+#define DUCTILE_VMM_VIRTUAL_COST_H
+
+#include "vmm/driver/driver.h"
+
+/* What one call costs, in ns; `n` is how many mappings of `size` bytes in all it touches. Pure. */
+uint64_t dvmm_vgpu_cost_ns(dvmm_call call, uint64_t size, uint64_t n);
+
+#endif

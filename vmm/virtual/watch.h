@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planned faults, violations and the call log. */
+#ifndef DUCTILE_VMM_VIRTUAL_WATCH_H
+#define DUCTILE_VMM_VIRTUAL_WATCH_H
+
+#include "vmm/virtual/state.h"
+
+bool dvmm_vgpu_watch_init(vgpu *gpu);
+void dvmm_vgpu_watch_fini(vgpu *gpu);
+/* The planned fault, if this call is the one; NULL otherwise. */
+const ductile_virtual_fault *dvmm_vgpu_fault_for(vgpu *gpu, dvmm_call call);
+void dvmm_vgpu_log(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size, int code);
+/* A mistake that the hardware lets pass. */
+void dvmm_vgpu_violation(vgpu *gpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* One that was detected. `first` may be all zero: not known. */
+void dvmm_vgpu_report(vgpu *gpu, ductile_violation kind, const ductile_virtual_side *first,
+                      const ductile_virtual_side *second);
+void dvmm_vgpu_poison(vgpu *gpu, int code);
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stream capture. */
+#ifndef DUCTILE_VMM_VIRTUAL_WORK_CAPTURE_H
+#define DUCTILE_VMM_VIRTUAL_WORK_CAPTURE_H
+
+#include "vmm/virtual/state.h"
+
+void dvmm_vgpu_capture_fini(vgpu *gpu);
+/* SUCCESS when this thread may make a call that capture prohibits; otherwise CAPTURE_UNSUPPORTED,
+ * and the captures in the way are broken, as on hardware. */
+int dvmm_vgpu_check_prohibited(vgpu *gpu);
+/* The same for a call that waits for or asks about the queue: never while it is captured. */
+int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue);
+/* The same for a call that no mode makes legal while anything is captured. */
+int dvmm_vgpu_check_no_capture(vgpu *gpu);
+/* The same for a call that no mode makes legal on a captured queue. */
+int dvmm_vgpu_check_not_captured(const vgpu_queue *queue);
+/* SUCCESS when the capture that the queue is in still records. */
+int dvmm_vgpu_check_recording(const vgpu_queue *queue);
+/* Collects an operation of the queue, which is captured. Takes it over, also when it fails. */
+int dvmm_vgpu_record_captured(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
+/* What it means to wait for or ask about an event of a capture: never anything good. */
+int dvmm_vgpu_watch_captured(vgpu *gpu, const vgpu_event *event);
+/* What a wait for the event means when the queue or the event is captured: joins, or refuses. */
+int dvmm_vgpu_wait_captured(vgpu *gpu, vgpu_queue *queue, const vgpu_event *event);
+/* The stream's handle is gone. */
+void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue);
+int dvmm_vgpu_capture_status_of(vgpu *gpu, ductile_stream stream, dvmm_capture_status *out);
+int dvmm_vgpu_capture_begin(vgpu *gpu, ductile_stream stream, dvmm_capture_mode mode);
+/* graph: NULL drops what was captured. */
+int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream, ductile_virtual_graph **graph);
+int dvmm_vgpu_capture_exchange_mode(vgpu *gpu, dvmm_capture_mode *mode);
+/* Work with the legacy stream while a blocking one is captured would be captured with it. */
+int dvmm_vgpu_check_implicit(vgpu *gpu, const vgpu_queue *queue);
+
+#endif

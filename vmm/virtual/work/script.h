@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work in the order of its capture, and the memory that it holds. */
+#ifndef DUCTILE_VMM_VIRTUAL_WORK_SCRIPT_H
+#define DUCTILE_VMM_VIRTUAL_WORK_SCRIPT_H
+
+#include "vmm/virtual/state.h"
+
+/* Takes the operation over, also when it fails. */
+int dvmm_vgpu_script_add(vgpu *gpu, vgpu_script *script, vgpu_op *op);
+void dvmm_vgpu_script_fini(vgpu *gpu, vgpu_script *script);
+/* Takes the script over on success. */
+int dvmm_vgpu_graph_new(vgpu *gpu, vgpu_script *script, ductile_virtual_graph **out);
+
+#endif
