@@ -17,7 +17,7 @@ typedef struct props_probe {
     int code;
 } props_probe;
 
-static ductile_status note(props_probe *p, const char *call, ductile_status status) {
+static ductile_status record_failure(props_probe *p, const char *call, ductile_status status) {
     if (status != DUCTILE_OK && p->failed == NULL) {
         p->failed = call;
         p->code = dvmm_last_code();
@@ -31,44 +31,47 @@ static ductile_status probe_export(props_probe *p) {
     }
     dvmm_shared shared;
     dvmm_share_type type = (dvmm_share_type)p->props->handle_types;
-    ductile_status status = note(p, "cuMemExportToShareableHandle",
-                                 dvmm_phys_export(p->driver, p->phys, type, &shared));
+    ductile_status status = record_failure(p, "cuMemExportToShareableHandle",
+                                           dvmm_phys_export(p->driver, p->phys, type, &shared));
     dvmm_shared_drop(&shared);
     return status;
 }
 
 static ductile_status probe_mapped(props_probe *p) {
-    ductile_status status =
-        note(p, "cuMemSetAccess", dvmm_set_access(p->driver, p->addr, p->bytes, DVMM_ACCESS_RW));
+    ductile_status status = record_failure(
+        p, "cuMemSetAccess", dvmm_set_access(p->driver, p->addr, p->bytes, DVMM_ACCESS_RW));
     return status == DUCTILE_OK ? probe_export(p) : status;
 }
 
 static ductile_status probe_created(props_probe *p) {
-    ductile_status status = note(p, "cuMemMap", dvmm_map(p->driver, p->addr, p->bytes, p->phys));
+    ductile_status status =
+        record_failure(p, "cuMemMap", dvmm_map(p->driver, p->addr, p->bytes, p->phys));
     if (status == DUCTILE_OK) {
         status = probe_mapped(p);
-        ductile_status undone = note(p, "cuMemUnmap", dvmm_unmap(p->driver, p->addr, p->bytes));
+        ductile_status undone =
+            record_failure(p, "cuMemUnmap", dvmm_unmap(p->driver, p->addr, p->bytes));
         status = status == DUCTILE_OK ? undone : status;
     }
-    ductile_status released = note(p, "cuMemRelease", dvmm_phys_release(p->driver, p->phys));
+    ductile_status released =
+        record_failure(p, "cuMemRelease", dvmm_phys_release(p->driver, p->phys));
     return status == DUCTILE_OK ? released : status;
 }
 
 static ductile_status probe_reserved(props_probe *p) {
     ductile_status status =
-        note(p, "cuMemCreate", dvmm_phys_create(p->driver, p->bytes, p->props, &p->phys));
+        record_failure(p, "cuMemCreate", dvmm_phys_create(p->driver, p->bytes, p->props, &p->phys));
     return status == DUCTILE_OK ? probe_created(p) : status;
 }
 
 static ductile_status run_probe(props_probe *p) {
-    ductile_status status =
-        note(p, "cuMemAddressReserve", dvmm_address_reserve(p->driver, p->bytes, &p->addr));
+    ductile_status status = record_failure(p, "cuMemAddressReserve",
+                                           dvmm_address_reserve(p->driver, p->bytes, &p->addr));
     if (status != DUCTILE_OK) {
         return status;
     }
     status = probe_reserved(p);
     ductile_status freed =
-        note(p, "cuMemAddressFree", dvmm_address_free(p->driver, p->addr, p->bytes));
+        record_failure(p, "cuMemAddressFree", dvmm_address_free(p->driver, p->addr, p->bytes));
     return status == DUCTILE_OK ? freed : status;
 }
 

@@ -9,14 +9,14 @@
 
 /*
  * Leads one granule with these properties through all that Ductile will do with such memory:
- * create, map, access, export, unmap, release. What a device claims is not enough: some refuse at
- * the last step. ERR_UNSUPPORTED, with one line in `reason`; the other errors as of the calls.
+ * create, map, access, export, unmap, release. A device's claim is not enough: some refuse at the
+ * last step. ERR_UNSUPPORTED, with one line in `reason`; the other errors as of the calls.
  * On failure nothing is left, unless the driver would not undo.
  */
 ductile_status dvmm_probe_props(dvmm_driver *d, const dvmm_phys_props *props, char *reason,
                                 size_t reason_size);
 
-/* Turns a handle into what can be sent: ERR_UNSUPPORTED when it was not made for that type. The
+/* Makes a handle ready to be sent. ERR_UNSUPPORTED when it was not made for that type. The
  * caller gives it back with dvmm_shared_drop. */
 ductile_status dvmm_share_out(dvmm_handle_store *store, dvmm_phys phys, dvmm_shared *out);
 

@@ -20,8 +20,8 @@ typedef struct dvmm_handle {
     dvmm_phys phys;
     uint32_t n_granules;
     uint32_t n_mappings;      /* addresses mapping it, retiring and quarantined ones included */
-    uint32_t n_pins;          /* who needs it to stay where it is: not moved, not unmapped    */
-    uint32_t n_exports;       /* of them, those who passed it to another process              */
+    uint32_t n_pins;          /* reasons to stay where it is: not moved, not unmapped         */
+    uint32_t n_exports;       /* of them, for memory that another process was given           */
     struct dvmm_handle *next; /* cached: its list; a spare node: the list of spare nodes      */
 } dvmm_handle;
 
@@ -61,7 +61,7 @@ ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, 
 /* Takes the largest cached handle of at most `max_granules`; NULL when there is none. */
 dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules);
 
-/* The same of exactly that size. */
+/* Takes a cached handle of exactly `n_granules`; NULL when there is none. */
 dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules);
 
 /* Puts a handle that is mapped nowhere, but at quarantined addresses, into the cache. */
@@ -74,13 +74,13 @@ ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep
 /* Releases cached handles until cached_bytes <= keep. */
 ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes);
 
-/* What the driver says of the device's memory: for reports only, since others change it at any
- * time. On error both are 0. */
+/* The device's memory, as the driver reports it: for reports only, since other processes change it
+ * at any time. On error both are 0. */
 ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free_bytes,
                                         uint64_t *total_bytes);
 
 /* Forgets a handle stuck at an address the driver would not unmap: never used or released again,
- * charged to the limit for good. */
+ * charged to the limit permanently. */
 void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *handle);
 
 /* Whether the device can reach memory of this store's. ERR_NO_DEVICE: there is none of that number.
@@ -90,7 +90,7 @@ ductile_status dvmm_can_reach(dvmm_handle_store *store, int device, bool *out);
 /* Opens a span of whole mappings to every device that gets access. */
 ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size);
 
-/* Adds or takes away one pin, or one export; the caller holds what readers of them hold, too. */
+/* Add or remove one pin, or one export. The caller holds the lock that readers of them hold too. */
 void dvmm_handle_pin(dvmm_handle_store *store, dvmm_handle *handle);
 void dvmm_handle_unpin(dvmm_handle_store *store, dvmm_handle *handle);
 void dvmm_handle_add_export(dvmm_handle_store *store, dvmm_handle *handle);

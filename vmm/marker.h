@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Markers: proof of progress of a stream. A marker is an event recorded on it, counted by those
- * who refer to it, and never recorded again while somebody does (U4). Events of one device and
- * context are pooled, because creating them under load is slow.
+ * Markers: proof of progress of a stream. A marker is an event recorded on it, with a count of its
+ * references: it is never recorded again while there is one (U4). Events of one device and context
+ * are pooled, because creating them under load is slow.
  *
- * Threads: safe. Every call may make a driver call; no index lock may be held, except for
- * dvmm_marker_hold, which makes none.
+ * Threads: safe. Every call may make a driver call, so no index lock may be held, except for
+ * dvmm_marker_hold and dvmm_marker_drop, which make none.
  */
 #ifndef DUCTILE_VMM_MARKER_H
 #define DUCTILE_VMM_MARKER_H
@@ -29,8 +29,8 @@ typedef struct dvmm_marker_pool {
 
 void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver);
 
-/* Destroys idle events; returns the first error. Markers still referred to are the caller's mistake
- * and leak. */
+/* Destroys idle events; returns the first error. Markers that still have references are the
+ * caller's mistake and leak. */
 ductile_status dvmm_markers_fini(dvmm_marker_pool *pool);
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual address ranges. A process has about 125 TiB of addresses for all its devices, so what
- * all allocators of the process reserve is counted in one place, and ranges shrink as the sum
- * nears the budget. Running out is ERR_OUT_OF_ADDRESSES, never out of memory.
+ * Virtual address ranges. A process has about 125 TiB of addresses for all its devices. So the
+ * reservations of all its allocators are counted in one place, and ranges shrink as the sum nears
+ * the budget. Running out is ERR_OUT_OF_ADDRESSES, never out of memory.
  */
 #ifndef DUCTILE_VMM_RANGE_H
 #define DUCTILE_VMM_RANGE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks of what only our own bug can cause. What a caller or a device can cause is a status.
+ * Checks of conditions that only our own bug can break. A caller's or a device's fault is a status.
  *
  * DUCTILE_CHECK chooses the level at build time: 0 off, 1 constant-time asserts, 2 also the
  * consistency of the object at hand, 3 also the whole heap after every public call.
@@ -13,7 +13,7 @@
 #define DUCTILE_CHECK 0
 #endif
 
-/* What a failed check says. `invariant` is its number in docs/invariants.md, or "" for none. */
+/* A failed check. `invariant` is its number in docs/invariants.md, or "" for none. */
 typedef struct dti_failure {
     const char *invariant;
     const char *condition;

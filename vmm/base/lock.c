@@ -49,7 +49,7 @@ static bool spin_for(dti_lock *lock) {
     return false;
 }
 
-/* After this, all that other threads have stored is seen, and they see what we have. A system call
+/* After this, we see all stores of other threads, and they see ours. A system call
  * that was allowed may have been forbidden since: then release uses its own barrier from now on. */
 static bool pass_barrier(void) {
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) {

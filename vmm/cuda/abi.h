@@ -75,7 +75,7 @@ enum {
     CU_CONSTANTS(CU_CONSTANT_ENUM)
 };
 
-/* The same, for what came with CUDA 12.3. */
+/* For functions that came with CUDA 12.3. */
 #define CU_CONSTANTS_12030(X)                                                                      \
     X(CU_HAS_SHARED_FABRIC, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 128)                 \
     X(CU_SHARED_FABRIC, CU_MEM_HANDLE_TYPE_FABRIC, DVMM_SHARE_FABRIC)

@@ -181,8 +181,8 @@ static int cuda_mem_free(void *ctx, ductile_addr addr) {
     RETURN_IN_CONTEXT(b, b->api->cuMemFree(addr));
 }
 
-/* By default the pool gives everything back at each synchronisation, which nobody who compares
- * allocators means. Two threads may both get here; the setting is the same. */
+/* By default the pool gives everything back at each synchronisation, which no comparison of
+ * allocators wants. Two threads may both get here; the setting is the same. */
 static int keep_pool(cuda_backend *b) {
     if (atomic_load_explicit(&b->keeps_pool, memory_order_relaxed)) {
         return DVMM_SUCCESS;
@@ -328,7 +328,7 @@ static int cuda_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mod
     RETURN_IN_CONTEXT(b, b->api->cuStreamBeginCapture(stream, (cu_capture_mode)mode));
 }
 
-/* Nobody launches what the seam captures, so the graph goes at once. */
+/* A graph that the seam captured is never launched, so it goes at once. */
 static int end_and_destroy(const cuda_backend *b, ductile_stream stream) {
     dvmm_graph graph = NULL;
     int code = b->api->cuStreamEndCapture(stream, &graph);

@@ -7,7 +7,7 @@
 
 extern const dvmm_driver_ops dvmm_cuda_ops;
 
-/* What cuMemCreate is told; also what the granule is asked for. */
+/* The properties for cuMemCreate, and for the query of the granule. */
 cu_phys_props dvmm_cuda_props(const cuda_backend *b, const dvmm_phys_props *props);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the CUDA backend share. */
+/* The struct of the CUDA backend. */
 #ifndef DUCTILE_VMM_CUDA_CUDA_STATE_H
 #define DUCTILE_VMM_CUDA_CUDA_STATE_H
 
@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-/* One open device. Owned by its dvmm_driver. Constant after opening, but for what is atomic. */
+/* One open device. Owned by its dvmm_driver. Constant after opening, but for the atomic fields. */
 typedef struct cuda_backend {
     const cu_api *api;
     cu_device device;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events behind work of another GPU's streams. The driver records an event only on a stream of its
- * own context, and a memory of ours may be used by any: so an event of theirs is recorded there, a
- * stream of ours waits for it, and the event asked for is recorded behind that wait.
+ * Events behind work of another GPU's streams. The driver records an event only on a stream of the
+ * event's own context, and streams of any GPU may use our memory. So an event of their context is
+ * recorded there, a stream of ours waits for it, and the requested event is recorded behind that
+ * wait.
  *
  *     their stream   ... work | their event
  *     our stream                   waits | the event
@@ -12,7 +13,7 @@
  */
 #include "vmm/cuda/foreign.h"
 
-/* The first to come makes it; who comes at the same time gives his back. */
+/* The first thread makes it; another that made one at the same time destroys its own. */
 static int joining_stream(cuda_backend *b, ductile_stream *out) {
     ductile_stream made = NULL;
     *out = atomic_load_explicit(&b->joining, memory_order_acquire);

@@ -117,7 +117,7 @@ static ductile_status load_api(cu_api *api, cu_reason why) {
 }
 
 /* A plain mutex: opening is rare, and the driver may take its time. A failure is not remembered,
- * because the caller may mend what caused it. */
+ * because the caller may mend its cause. */
 ductile_status dvmm_cuda_load(const cu_api **out, cu_reason why) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static cu_api loaded_api;

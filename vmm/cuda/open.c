@@ -60,7 +60,7 @@ static ductile_status refuse_start(const char *call, int code, cu_reason why) {
 
 /* ---- Steps --------------------------------------------------------------------------------- */
 
-/* Remembers who started the driver: a forked child must not even call it. */
+/* Remembers which process started the driver: a forked child must not call it at all. */
 static _Atomic pid_t starter;
 
 static ductile_status start_driver(const cu_api *api, cu_reason why) {

@@ -17,7 +17,7 @@ typedef struct probe {
     const char *failed;
 } probe;
 
-static int note(probe *p, const char *call, int code) {
+static int record_failure(probe *p, const char *call, int code) {
     if (code != DVMM_SUCCESS && p->failed == NULL) {
         p->failed = call;
     }
@@ -27,8 +27,8 @@ static int note(probe *p, const char *call, int code) {
 /* A mapping that takes no access, or forgets it, is no mapping. */
 static int open_and_check(probe *p) {
     const dvmm_driver_ops *ops = &dvmm_cuda_ops;
-    int code =
-        note(p, "cuMemSetAccess", ops->set_access(p->backend, p->addr, p->granule, DVMM_ACCESS_RW));
+    int code = record_failure(p, "cuMemSetAccess",
+                              ops->set_access(p->backend, p->addr, p->granule, DVMM_ACCESS_RW));
     if (code != DVMM_SUCCESS) {
         return code;
     }
@@ -37,19 +37,19 @@ static int open_and_check(probe *p) {
     if (code == DVMM_SUCCESS && access != DVMM_ACCESS_RW) {
         code = DVMM_ILLEGAL_STATE;
     }
-    return note(p, "cuMemGetAccess", code);
+    return record_failure(p, "cuMemGetAccess", code);
 }
 
 /* If the unmap fails the mapping's fate is unknown, so the caller leaves handle and range alone. */
 static int map_and_unmap(probe *p, bool *is_unmapped) {
     const dvmm_driver_ops *ops = &dvmm_cuda_ops;
     *is_unmapped = true;
-    int code = note(p, "cuMemMap", ops->map(p->backend, p->addr, p->granule, 0, p->phys));
+    int code = record_failure(p, "cuMemMap", ops->map(p->backend, p->addr, p->granule, 0, p->phys));
     if (code != DVMM_SUCCESS) {
         return code;
     }
     code = open_and_check(p);
-    int undo = note(p, "cuMemUnmap", ops->unmap(p->backend, p->addr, p->granule));
+    int undo = record_failure(p, "cuMemUnmap", ops->unmap(p->backend, p->addr, p->granule));
     *is_unmapped = undo == DVMM_SUCCESS;
     return code != DVMM_SUCCESS ? code : undo;
 }
@@ -58,7 +58,8 @@ static int back_and_release(probe *p, bool *may_free) {
     const dvmm_driver_ops *ops = &dvmm_cuda_ops;
     const dvmm_phys_props plain = {0};
     *may_free = true;
-    int code = note(p, "cuMemCreate", ops->phys_create(p->backend, p->granule, &plain, &p->phys));
+    int code = record_failure(p, "cuMemCreate",
+                              ops->phys_create(p->backend, p->granule, &plain, &p->phys));
     if (code != DVMM_SUCCESS) {
         return code;
     }
@@ -66,14 +67,14 @@ static int back_and_release(probe *p, bool *may_free) {
     if (!*may_free) {
         return code;
     }
-    int undo = note(p, "cuMemRelease", ops->phys_release(p->backend, p->phys));
+    int undo = record_failure(p, "cuMemRelease", ops->phys_release(p->backend, p->phys));
     return code != DVMM_SUCCESS ? code : undo;
 }
 
 static int run_probe(probe *p) {
     const dvmm_driver_ops *ops = &dvmm_cuda_ops;
-    int code = note(p, "cuMemAddressReserve",
-                    ops->address_reserve(p->backend, p->granule, 0, 0, &p->addr));
+    int code = record_failure(p, "cuMemAddressReserve",
+                              ops->address_reserve(p->backend, p->granule, 0, 0, &p->addr));
     if (code != DVMM_SUCCESS) {
         return code;
     }
@@ -82,7 +83,8 @@ static int run_probe(probe *p) {
     if (!may_free) {
         return code;
     }
-    int undo = note(p, "cuMemAddressFree", ops->address_free(p->backend, p->addr, p->granule));
+    int undo =
+        record_failure(p, "cuMemAddressFree", ops->address_free(p->backend, p->addr, p->granule));
     return code != DVMM_SUCCESS ? code : undo;
 }
 

@@ -38,8 +38,8 @@ ductile_status dvmm_mem_info(dvmm_driver *d, uint64_t *free_bytes, uint64_t *tot
     return status;
 }
 
-/* Address ranges have no memory behind them: what the driver calls out of memory is something
- * else to the caller, who must not answer it by freeing memory. */
+/* Address ranges have no memory behind them. The driver says "out of memory" for them too, but the
+ * caller must not answer by freeing memory. */
 ductile_status dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out) {
     seam_call call;
     ASSERT_GRANULES(d, size);
@@ -137,8 +137,7 @@ ductile_status dvmm_get_access_for(dvmm_driver *d, ductile_addr addr, int device
     return status;
 }
 
-/* A descriptor of a call that failed is nobody's: a driver that made one all the same told no
- * number that could be trusted. */
+/* After a failure no descriptor is returned: whatever number the driver left cannot be trusted. */
 ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type type,
                                 dvmm_shared *out) {
     seam_call call;
@@ -268,8 +267,8 @@ ductile_status dvmm_context_sync(dvmm_driver *d) {
 
 /* ---- Capture ------------------------------------------------------------------------------- */
 
-/* Who cannot tell must not act as if nothing were captured: a wrong "no" invalidates a capture,
- * a wrong "yes" only delays. */
+/* Without an answer the stream counts as captured: a wrong "no" invalidates a capture, a wrong
+ * "yes" only delays. */
 ductile_status dvmm_capture_status_of(dvmm_driver *d, ductile_stream stream,
                                       dvmm_capture_status *out) {
     seam_call call;

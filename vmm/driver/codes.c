@@ -6,7 +6,7 @@
  * X(name, value, status, sticky). Sticky: cuda.h says the process must be terminated, or the
  * context is gone; no later call can succeed. INVALID_VALUE is ERR_DRIVER, not INVALID_ARGUMENT:
  * the caller's arguments were checked long before, so the driver's complaint is about ours.
- * Searched from the first row on: what answers questions comes first.
+ * Searched from the first row on: the answers to queries come first.
  */
 #define CODE_MAP(X)                                                                                \
     X(SUCCESS, 0, OK, 0)                                                                           \

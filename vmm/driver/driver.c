@@ -18,18 +18,18 @@ _Atomic unsigned dvmm_process_age;
 
 #define EXITS (1u << 31)
 
-static void note_exit(void) {
+static void record_exit(void) {
     atomic_fetch_or_explicit(&dvmm_process_age, EXITS, memory_order_release);
 }
 
-static void note_fork_in_child(void) {
+static void record_fork(void) {
     atomic_fetch_add_explicit(&dvmm_process_age, 1, memory_order_relaxed);
 }
 
 static bool watches_life;
 
 static void watch_life(void) {
-    watches_life = atexit(note_exit) == 0 && pthread_atfork(NULL, NULL, note_fork_in_child) == 0;
+    watches_life = atexit(record_exit) == 0 && pthread_atfork(NULL, NULL, record_fork) == 0;
 }
 
 static bool life_is_watched(void) {
@@ -39,8 +39,8 @@ static bool life_is_watched(void) {
 
 ductile_status dvmm_usable(const dvmm_driver *d) {
     unsigned age = atomic_load_explicit(&dvmm_process_age, memory_order_relaxed);
-    /* A child may exit too, and must not wait for locks that nobody in it holds: forks come first
-     */
+    /* Forks come first: a child may exit too, and none of its threads would release a lock that
+     * the parent held. */
     if (d->process_age != (age & ~EXITS)) {
         return DUCTILE_ERR_FORKED;
     }
@@ -69,7 +69,7 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     return DUCTILE_OK;
 }
 
-/* A poisoned device is closed like any other; what may not be touched any more is left alone. */
+/* A poisoned device is closed like any other. After a fork or an exit the driver is not called. */
 void dvmm_close(dvmm_driver *d) {
     if (d == NULL) {
         return;

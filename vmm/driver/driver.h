@@ -75,7 +75,7 @@ typedef enum dvmm_capture_mode {
 typedef enum dvmm_capture_status {
     DVMM_CAPTURE_NONE = 0,
     DVMM_CAPTURE_ACTIVE = 1,
-    DVMM_CAPTURE_BROKEN = 2 /* invalidated: to be treated as capturing */
+    DVMM_CAPTURE_BROKEN = 2 /* invalidated: treat it as capturing */
 } dvmm_capture_status;
 
 /* How a handle can be passed to another process: the driver's own values. */
@@ -96,7 +96,7 @@ enum { DVMM_FABRIC_BYTES = 64, DVMM_MAX_DEVICES = 64 };
 /* A handle on its way to another process. */
 typedef struct dvmm_shared {
     dvmm_share_type type;
-    int fd; /* FD: owned by whoever holds this; it keeps the memory alive until it is closed */
+    int fd; /* FD: owned by the holder of this struct; keeps the memory alive until closed */
     uint8_t fabric[DVMM_FABRIC_BYTES]; /* FABRIC: bytes, which own nothing */
 } dvmm_shared;
 
@@ -110,11 +110,12 @@ typedef struct dvmm_caps {
     bool is_virtual;        /* for naming in results only, never for policy               */
     bool has_async_pool;    /* mem_alloc_async works                                      */
     bool has_stream_memops; /* stream_wait_value works                                    */
-    uint32_t share_types;   /* dvmm_share_type, or-ed: what the device says it can        */
+    uint32_t share_types;   /* dvmm_share_type, or-ed: those that the device claims       */
     bool has_rdma;          /* the same for props.rdma; some systems say so and cannot    */
 } dvmm_caps;
 
-/* Every call of the seam: X(name). The order is that of the counters. */
+/* Every call of the seam: X(name). The order is that of the counters. Only the bench calls those
+ * that are marked: its rivals allocate with them, and its replays hold streams back. */
 #define DVMM_CALLS(X)                                                                              \
     X(mem_info)                                                                                    \
     X(address_reserve)                                                                             \
@@ -130,18 +131,18 @@ typedef struct dvmm_caps {
     X(get_access_for)                                                                              \
     X(phys_export)                                                                                 \
     X(phys_import)                                                                                 \
-    X(mem_alloc)                                                                                   \
-    X(mem_free)                                                                                    \
-    X(mem_alloc_async)                                                                             \
-    X(mem_free_async)                                                                              \
-    X(async_pool_info)                                                                             \
-    X(async_pool_trim)                                                                             \
+    X(mem_alloc)       /* bench */                                                                 \
+    X(mem_free)        /* bench */                                                                 \
+    X(mem_alloc_async) /* bench */                                                                 \
+    X(mem_free_async)  /* bench */                                                                 \
+    X(async_pool_info) /* bench */                                                                 \
+    X(async_pool_trim) /* bench */                                                                 \
     X(stream_create)                                                                               \
     X(stream_destroy)                                                                              \
     X(stream_sync)                                                                                 \
     X(stream_query)                                                                                \
     X(stream_wait_event)                                                                           \
-    X(stream_wait_value)                                                                           \
+    X(stream_wait_value) /* bench */                                                               \
     X(stream_id)                                                                                   \
     X(capture_status)                                                                              \
     X(capture_begin)                                                                               \
@@ -243,7 +244,7 @@ typedef struct dvmm_counters {
     uint64_t host_time_ns;           /* by the host's clock                                */
 } dvmm_counters;
 
-/* One open device. Whoever opened it owns it. No lock: every field that changes is atomic. Only
+/* One open device, owned by its opener. No lock: every field that changes is atomic. Only
  * vmm/driver reads the fields, and dvmm_is_usable. */
 struct dvmm_driver {
     /* constant after opening */

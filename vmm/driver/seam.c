@@ -13,7 +13,7 @@ static void add(_Atomic uint64_t *counter, uint64_t n) {
     (void)atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* "Not yet" answers a question; from a call that asked none it is an error. */
+/* NOT_READY answers a query; from any other call it is an error. */
 static bool is_answer(dvmm_call call, int code) {
     return code == DVMM_SUCCESS || (code == DVMM_NOT_READY && (call == DVMM_CALL_event_query ||
                                                                call == DVMM_CALL_stream_query));
@@ -33,7 +33,7 @@ static void poison_if_sticky(dvmm_driver *d, int code) {
     }
 }
 
-/* What the driver would have said, had it been asked. */
+/* The code that the driver would have returned. */
 static int code_of_refusal(const dvmm_driver *d, ductile_status refusal) {
     switch ((int)refusal) {
     case DUCTILE_ERR_EXITING:

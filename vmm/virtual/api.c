@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of ductile_virtual.h, for those who drive, disturb and observe a virtual GPU.
+/* The functions of ductile_virtual.h, by which a test drives, disturbs and observes a virtual GPU.
  * They are not driver calls: they cost no virtual time, are not counted and cannot be made to
  * fail. */
 #include "vmm/base/align.h"

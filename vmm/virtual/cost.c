@@ -2,7 +2,7 @@
 /*
  * What a driver call costs, as measured on an H200 (driver 580.159, CUDA 13.0, Linux).
  * Between two measured sizes the cost is on the line between them; beyond the last, on its
- * continuation. Calls that nobody measured cost nothing, which is stated here rather than guessed.
+ * continuation. Calls that were not measured cost nothing: no figure is guessed.
  */
 #include "vmm/virtual/cost.h"
 

@@ -168,7 +168,7 @@ static served_call begin(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t s
     return (served_call){gpu, call, address, size, fault};
 }
 
-/* What the call returns without being served; SUCCESS: serve it. */
+/* The code of a call that is not served; SUCCESS: serve it. */
 static int refusal(const served_call *c) {
     if (c->fault != NULL && c->fault->effect == EFFECT_NONE) {
         return c->fault->code;
@@ -286,7 +286,7 @@ static int serve_can_access_peer(void *ctx, int device, int *out) {
           dvmm_vgpu_can_access_peer(gpu, device, out));
 }
 
-/* It costs what set_access costs: nobody has measured what further devices add. */
+/* Costs as much as set_access: the cost of further devices has not been measured. */
 static int serve_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
                                 const int *devices, size_t n_devices) {
     SERVE(ctx, set_access_for, addr, size, cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size),

@@ -19,7 +19,7 @@ typedef struct dvmm_slot {
     uint32_t next_free;  /* valid while it is not      */
 } dvmm_slot;
 
-/* Guarded by the lock of whoever owns it. */
+/* Guarded by its owner's lock. */
 typedef struct dvmm_slots {
     char **chunks;
     uint32_t n_chunks;

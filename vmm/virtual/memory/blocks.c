@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Live blocks, as those who allocate announce them. A block may span many handles and share the
+/* Live blocks, as allocators announce them. A block may span many handles and share the
  * first and the last of them; each handle keeps its parts, ascending and disjoint. */
 #include "vmm/virtual/memory/blocks.h"
 
@@ -154,7 +154,7 @@ void dvmm_vgpu_block_begin(vgpu *gpu, ductile_addr address, uint64_t size) {
     }
 }
 
-/* What was live and has been unmapped is gone with its handle. */
+/* A part that was live and has been unmapped went with its handle. */
 void dvmm_vgpu_block_end(vgpu *gpu, ductile_addr address) {
     uint64_t block = 0;
     while (dvmm_vgpu_detects(gpu)) {

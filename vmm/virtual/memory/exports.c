@@ -3,10 +3,10 @@
  * Other devices and other processes, as the virtual GPU models them.
  *
  * Devices: this one is number 0; the others exist as far as access goes. Each mapping remembers
- * what each of them may do; nothing runs on them.
+ * the access of each; nothing runs on them.
  *
  * Processes: a descriptor made by an export is one end of a socket pair, the GPU keeps the other.
- * What is queued in it names the memory, and is only ever looked at, so that copies of the
+ * A message queued in it names the memory, and is only ever peeked at, so that copies of the
  * descriptor can be imported any number of times. When the last copy is closed, wherever it went,
  * the kept end hangs up: then the export no longer keeps the memory. A descriptor of another
  * process's virtual GPU leads to memory of that size and nothing in it: it stands in for what only
@@ -42,7 +42,7 @@ int dvmm_vgpu_can_access_peer(const vgpu *gpu, int device, int *out) {
     return DVMM_SUCCESS;
 }
 
-/* Nobody has measured yet what the driver answers for a device that cannot reach. */
+/* The driver's answer for a device that cannot reach has not been measured. */
 static int may_be_opened_for(const vgpu *gpu, int device) {
     if (!is_device(gpu, device)) {
         return DVMM_INVALID_VALUE;

@@ -33,7 +33,8 @@ static bool has_memory_for(const vgpu *gpu, uint64_t size) {
     return size <= gpu->options.capacity_bytes - held;
 }
 
-/* The codes for what a machine cannot do: 800 for the fabric was measured, the others were not. */
+/* The codes for properties that a machine lacks: 800 for the fabric was measured, the others were
+ * not. */
 static int refusal_of(const vgpu *gpu, const dvmm_phys_props *props) {
     const ductile_virtual_options *o = &gpu->options;
     if ((props->handle_types & DVMM_SHARE_FABRIC) != 0 && o->has_fabric == 0) {
@@ -82,7 +83,7 @@ void dvmm_vgpu_drop_ref(vgpu *gpu, vgpu_phys *phys) {
     free_if_unused(gpu, phys);
 }
 
-/* Releasing what is not held is undefined on hardware: worse than an error. */
+/* Releasing a handle that is not held is undefined on hardware: worse than an error. */
 int dvmm_vgpu_phys_release(vgpu *gpu, dvmm_phys name) {
     vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
     if (phys == NULL) {
@@ -172,7 +173,7 @@ int dvmm_vgpu_map(vgpu *gpu, ductile_addr addr, uint64_t size, uint64_t offset, 
     return map_in(gpu, range, addr, phys);
 }
 
-/* What a span of granules is made of. */
+/* The mappings of a span of granules. */
 typedef struct span_survey {
     bool cuts_mapping; /* part of some mapping lies outside */
     uint64_t hole_bytes;
@@ -212,7 +213,7 @@ static bool is_reserved_span(const vgpu *gpu, ductile_addr addr, uint64_t size) 
            (dvmm_vgpu_range_of(gpu, addr, size) != NULL || is_one_mapping(gpu, addr, size));
 }
 
-/* 0 for what is no span of granules: the call it is counted for will fail. */
+/* 0 for a span that is not made of granules: the call that asked will fail. */
 uint64_t dvmm_vgpu_count_mappings(const vgpu *gpu, ductile_addr addr, uint64_t size) {
     return is_reserved_span(gpu, addr, size) ? survey(gpu, addr, size).n_mappings : 0;
 }

@@ -9,7 +9,7 @@
  * stay as short as there are streams that really wait for each other.
  *
  * The threads of the host share that clock. What one of them saw complete is complete for all:
- * memory cannot tell which thread asked.
+ * memory does not know which thread asked.
  */
 #ifndef DUCTILE_VMM_VIRTUAL_RACE_CLOCK_H
 #define DUCTILE_VMM_VIRTUAL_RACE_CLOCK_H
@@ -59,7 +59,7 @@ void dvmm_vgpu_learn(vgpu_lanes *lanes, const vgpu_clock *clock);
 void dvmm_vgpu_learn_device(vgpu_lanes *lanes, int device);
 
 void dvmm_vgpu_clock_fini(vgpu_clock *clock);
-/* Whether the tick comes before what has this clock. */
+/* Whether the tick comes before the work that has this clock. */
 bool dvmm_vgpu_is_before(const vgpu_lanes *lanes, vgpu_tick tick, const vgpu_clock *clock);
 /* From now on the clock comes after the tick; after all that `from` does. False: the host has no
  * memory, and the clock is as before. */

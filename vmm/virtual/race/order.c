@@ -50,8 +50,8 @@ static bool raise_to_queue(const vgpu *gpu, vgpu_clock *clock, const vgpu_queue 
            (!queue->has_lane || dvmm_vgpu_clock_raise(lanes, clock, newest_of(gpu, queue)));
 }
 
-/* What a stream of this device comes after, the device does: who waits for all of it waits for that
- * too, wherever it runs. Needed once work runs elsewhere. */
+/* A wait for this device also waits for the work of other devices that its streams come after.
+ * Needed once work runs elsewhere. */
 static bool order_device(vgpu *gpu, const vgpu_queue *queue) {
     return gpu->work.n_elsewhere == 0 || queue->device != 0 ||
            dvmm_vgpu_clock_join(&gpu->race.lanes, &gpu->race.device_after, &queue->after);

@@ -12,7 +12,7 @@ bool dvmm_vgpu_detects(const vgpu *gpu);
 /* The next piece of work of the queue. False: detection has ended. */
 bool dvmm_vgpu_next_tick(vgpu *gpu, struct vgpu_queue *queue, vgpu_tick *out);
 bool dvmm_vgpu_comes_after(const vgpu *gpu, const struct vgpu_queue *queue, vgpu_tick tick);
-/* Later work of `queue` comes after the work of `on` so far; after what the marker stands for. */
+/* Later work of `queue` comes after the work of `on` so far, or after that of the marker. */
 void dvmm_vgpu_order_after_queue(vgpu *gpu, struct vgpu_queue *queue, struct vgpu_queue *on);
 void dvmm_vgpu_order_after_marker(vgpu *gpu, struct vgpu_queue *queue, struct vgpu_marker *marker);
 /* The marker stands for the work of the queue so far. */
@@ -20,7 +20,7 @@ void dvmm_vgpu_order_marker(vgpu *gpu, struct vgpu_queue *queue, struct vgpu_mar
 /* The host knows that work complete. */
 void dvmm_vgpu_learn_marker(vgpu *gpu, const struct vgpu_marker *marker);
 void dvmm_vgpu_learn_queue(vgpu *gpu, const struct vgpu_queue *queue);
-/* All work of this device, and what that waited for. */
+/* All work of this device, and the work that it waited for. */
 void dvmm_vgpu_learn_device_work(vgpu *gpu);
 void dvmm_vgpu_order_fini_queue(vgpu *gpu, struct vgpu_queue *queue);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who touched which bytes, and whether that has an order. */
+/* Which work touched which bytes, and whether two touches have an order. */
 #include "vmm/virtual/race/race.h"
 
 #include "vmm/base/align.h"
@@ -98,8 +98,8 @@ static void forget(vgpu_shadow *shadow, uint32_t i) {
     shadow->touches[i] = shadow->touches[--shadow->n_touches];
 }
 
-/* Looks at all that touched the bytes before, forgets what this touch stands for from now on, and
- * adds it. */
+/* Checks the touch against all earlier ones of the bytes, forgets those that it replaces, and adds
+ * it. */
 static void touch_bytes(vgpu *gpu, vgpu_queue *queue, vgpu_shadow *shadow, vgpu_touch now) {
     for (uint32_t i = 0; i < shadow->n_touches;) {
         const vgpu_touch *before = &shadow->touches[i];
@@ -210,7 +210,7 @@ static uint64_t owner_of(const vgpu *gpu, const vgpu_op *op, size_t i, ductile_a
     return mapping != NULL ? dvmm_vgpu_block_at(mapping, at, size) : 0;
 }
 
-static void note_use(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op, size_t i, vgpu_tick tick) {
+static void record_use(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op, size_t i, vgpu_tick tick) {
     const ductile_virtual_use *use = &op->uses[i];
     uint64_t block_before = 0;
     for (uint64_t done = 0; done < use->size && dvmm_vgpu_detects(gpu);) {
@@ -234,14 +234,14 @@ static void note_use(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op, size_t i, 
     }
 }
 
-static void note_work(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op) {
+static void record_work(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op) {
     vgpu_tick tick;
     if (!dvmm_vgpu_next_tick(gpu, queue, &tick)) {
         return;
     }
     gpu->race.reported = 0;
     for (size_t i = 0; i < op->n_uses; i++) {
-        note_use(gpu, queue, op, i, tick);
+        record_use(gpu, queue, op, i, tick);
     }
 }
 
@@ -254,7 +254,7 @@ void dvmm_vgpu_race_issue(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op) {
     case VGPU_OP_FILL:
     case VGPU_OP_COPY:
     case VGPU_OP_UPLOAD:
-        note_work(gpu, queue, op);
+        record_work(gpu, queue, op);
         break;
     case VGPU_OP_RECORD:
         dvmm_vgpu_order_marker(gpu, queue, op->marker);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who touched which bytes, and whether that has an order. */
+/* Which work touched which bytes, and whether two touches have an order. */
 #ifndef DUCTILE_VMM_VIRTUAL_RACE_RACE_H
 #define DUCTILE_VMM_VIRTUAL_RACE_RACE_H
 

@@ -9,10 +9,10 @@
  *
  * Bytes are those of a physical handle, so that addresses that share a handle share its history. A
  * handle keeps the touches that some later work may still conflict with: bytes that are written
- * again forget the touches before, for who comes after the write comes after them; what the host
- * knows complete comes before everything; a stream's read replaces reads that come before it. So a
- * handle keeps one touch for each piece of its bytes and each stream at work that the host has not
- * seen complete.
+ * again forget the touches before, since all that comes after the write comes after them too; work
+ * that the host knows complete comes before everything; a stream's read replaces reads that come
+ * before it. So a handle keeps one touch for each piece of its bytes and each stream at work that
+ * the host has not seen complete.
  *
  * Unmapping is asked of the mapping, not of the handle: its memory may well be in use at another
  * address. A mapping keeps the last work of each stream that went through it.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream capture: which calls it prohibits, in which mode, and what breaks when one is made. What
- * it records goes to a graph (graph.c), or is dropped.
+ * Stream capture: which calls it prohibits, in which mode, and which captures such a call breaks.
+ * The work that it records goes to a graph (graph.c), or is dropped.
  *
  * Work of a stream that joined has to be joined back before the end. Only one step of that is
- * followed: some member has to wait for it, and whether that one is joined in turn is not asked.
+ * checked: some member has to wait for it. Whether that member is joined in turn is not checked.
  */
 #include "vmm/virtual/work/capture.h"
 
@@ -23,7 +23,7 @@ static bool is_mode(dvmm_capture_mode mode) {
            mode == DVMM_CAPTURE_RELAXED;
 }
 
-/* The hardware takes a mode that does not exist. What it then means is unknown: here, nothing. */
+/* The hardware accepts a mode that does not exist, with unknown effect: here it has none. */
 int dvmm_vgpu_capture_exchange_mode(vgpu *gpu, dvmm_capture_mode *mode) {
     dvmm_capture_mode before = thread_mode;
     if (is_mode(*mode)) {

@@ -9,19 +9,20 @@ void dvmm_vgpu_capture_fini(vgpu *gpu);
 /* SUCCESS when this thread may make a call that capture prohibits; otherwise CAPTURE_UNSUPPORTED,
  * and the captures in the way are broken, as on hardware. */
 int dvmm_vgpu_check_prohibited(vgpu *gpu);
-/* The same for a call that waits for or asks about the queue: never while it is captured. */
+/* The same check for a call that waits for the queue or queries it: prohibited while the queue is
+ * captured, in any mode. */
 int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue);
-/* The same for a call that no mode makes legal while anything is captured. */
+/* The same check for a call that is prohibited while anything is captured, in any mode. */
 int dvmm_vgpu_check_no_capture(vgpu *gpu);
-/* The same for a call that no mode makes legal on a captured queue. */
+/* SUCCESS unless the queue is captured; otherwise breaks the capture. */
 int dvmm_vgpu_check_not_captured(const vgpu_queue *queue);
 /* SUCCESS when the capture that the queue is in still records. */
 int dvmm_vgpu_check_recording(const vgpu_queue *queue);
 /* Collects an operation of the queue, which is captured. Takes it over, also when it fails. */
 int dvmm_vgpu_record_captured(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
-/* What it means to wait for or ask about an event of a capture: never anything good. */
+/* The code for a wait for, or a query of, an event of a capture; breaks the capture. */
 int dvmm_vgpu_watch_captured(vgpu *gpu, const vgpu_event *event);
-/* What a wait for the event means when the queue or the event is captured: joins, or refuses. */
+/* A stream's wait for the event, where the queue or the event is captured: joins, or refuses. */
 int dvmm_vgpu_wait_captured(vgpu *gpu, vgpu_queue *queue, const vgpu_event *event);
 /* The stream's handle is gone. */
 void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue);

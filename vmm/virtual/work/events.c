@@ -100,8 +100,8 @@ static int event_to_watch(vgpu *gpu, dvmm_event handle, vgpu_event **out) {
                                    : dvmm_vgpu_check_prohibited(gpu);
 }
 
-/* The hardware answers "done" for an event that was never recorded. Who asks has lost a record,
- * and takes memory in use for free. */
+/* The hardware answers "done" for an event that was never recorded. A caller that asks has lost a
+ * record, and takes memory in use for free. */
 int dvmm_vgpu_event_query(vgpu *gpu, dvmm_event handle) {
     vgpu_event *event;
     int code = event_to_watch(gpu, handle, &event);
@@ -130,7 +130,7 @@ int dvmm_vgpu_event_sync(vgpu *gpu, dvmm_event handle) {
     if (code == DVMM_SUCCESS) {
         dvmm_vgpu_learn_marker(gpu, event->marker);
     }
-    return dvmm_vgpu_settle(gpu, code);
+    return dvmm_vgpu_finish_wait(gpu, code);
 }
 
 /* ---- Waits on the device ------------------------------------------------------------------- */

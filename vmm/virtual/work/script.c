@@ -55,7 +55,7 @@ static void let_go(vgpu *gpu, const dvmm_slot *held) {
 
 /* ---- Scripts ------------------------------------------------------------------------------- */
 
-static bool note_owners(vgpu *gpu, vgpu_op *op) {
+static bool record_owners(vgpu *gpu, vgpu_op *op) {
     op->owners = calloc(op->n_uses + 1, sizeof(*op->owners));
     for (size_t i = 0; op->owners != NULL && i < op->n_uses; i++) {
         const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, op->uses[i].address);
@@ -68,7 +68,7 @@ static bool note_owners(vgpu *gpu, vgpu_op *op) {
 
 /* A launch that is itself captured brings its owners along. */
 int dvmm_vgpu_script_add(vgpu *gpu, vgpu_script *script, vgpu_op *op) {
-    if (op->owners == NULL && !note_owners(gpu, op)) {
+    if (op->owners == NULL && !record_owners(gpu, op)) {
         dvmm_vgpu_op_free(op);
         return DVMM_OUT_OF_MEMORY;
     }

@@ -3,13 +3,13 @@
  * Streams of the virtual GPU: their handles, their default kinds, waiting for them.
  *
  * Work on the legacy default stream waits for the earlier work of all blocking streams, which are
- * the per-thread defaults and those asked for, and their later work waits for it. Streams of the
- * driver seam are not blocking.
+ * the per-thread defaults and those created as such, and their later work waits for it. Streams of
+ * the driver seam are not blocking.
  *
- * Streams of another device of the machine are of another context: their work reaches what is open
- * to that device, they take and give events like others (vmm/cuda/foreign.c), and a wait for
- * all work of this device is none for theirs. Nobody has measured what a capture of theirs does to
- * that wait: here it is refused.
+ * Streams of another device of the machine belong to another context: their work reaches the memory
+ * that is open to that device, they record and wait for events like others (vmm/cuda/foreign.c),
+ * and a wait for all work of this device does not wait for theirs. How a capture of theirs affects
+ * that wait has not been measured: here it is refused.
  */
 #include "vmm/virtual/work/streams.h"
 
@@ -101,7 +101,7 @@ static int queue_to_watch(vgpu *gpu, ductile_stream stream, vgpu_queue **out) {
     return code;
 }
 
-int dvmm_vgpu_settle(vgpu *gpu, int code) {
+int dvmm_vgpu_finish_wait(vgpu *gpu, int code) {
     dvmm_vgpu_progress(gpu, false);
     return code == DVMM_SUCCESS ? gpu->poison : code;
 }
@@ -110,7 +110,7 @@ int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream) {
     vgpu_queue *queue;
     int code = queue_to_watch(gpu, stream, &queue);
     if (code == DVMM_SUCCESS) {
-        code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_queue(gpu, queue));
+        code = dvmm_vgpu_finish_wait(gpu, dvmm_vgpu_force_queue(gpu, queue));
     }
     if (code == DVMM_SUCCESS) {
         dvmm_vgpu_learn_queue(gpu, queue);
@@ -133,7 +133,7 @@ int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
 }
 
 int dvmm_vgpu_drain(vgpu *gpu) {
-    int code = dvmm_vgpu_settle(gpu, dvmm_vgpu_force_device(gpu));
+    int code = dvmm_vgpu_finish_wait(gpu, dvmm_vgpu_force_device(gpu));
     if (code == DVMM_SUCCESS) {
         dvmm_vgpu_learn_device_work(gpu);
     }

@@ -15,13 +15,14 @@ int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out);
 int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_context_sync(vgpu *gpu);
-/* Runs all work of this device, and what that waits for. */
+/* Runs all work of this device, and all work that it waits for. */
 int dvmm_vgpu_drain(vgpu *gpu);
 /* Appends work to a stream, or lets the capture it is in record it. Takes `op` over, also when it
  * fails; NULL stands for a host without memory. */
 int dvmm_vgpu_issue_on(vgpu *gpu, ductile_stream stream, vgpu_op *op);
 int dvmm_vgpu_issue_in(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
-/* Work that was only waiting for what just completed completes too; then `code`, or the poison. */
-int dvmm_vgpu_settle(vgpu *gpu, int code);
+/* After a wait: runs the work that only waited for what has completed. Returns `code`, or the
+ * poison. */
+int dvmm_vgpu_finish_wait(vgpu *gpu, int code);
 
 #endif

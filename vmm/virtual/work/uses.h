@@ -5,8 +5,8 @@
 
 #include "vmm/virtual/state.h"
 
-/* Work with memory. Copies and fills check their spans now and again when they run; a kernel's
- * are nobody's business before it runs. */
+/* Work with memory. Copies and fills check their spans when issued and again when they run; a
+ * kernel's are not checked before it runs. */
 int dvmm_vgpu_launch(vgpu *gpu, ductile_stream stream, const ductile_virtual_use *uses,
                      size_t n_uses);
 int dvmm_vgpu_fill(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t size, ductile_stream stream);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Queues of work and when it runs. An operation has its effect at one moment, that of its
- * completion; until then nothing of it can be seen. Operations of a queue run in order.
+ * completion, and none before. Operations of a queue run in order.
  *
  * Every operation keeps the spans it uses and its place in its queue, so that an observer can
  * compare what the program ordered with what memory saw.
@@ -112,7 +112,7 @@ static void link_blocking(vgpu *gpu, vgpu_queue *queue) {
     gpu->work.blocking = queue;
 }
 
-/* The legacy stream comes after the work of blocking ones for good, also when they are gone. */
+/* The legacy stream comes after the work of a blocking one, also once that one is gone. */
 static void unblock(vgpu *gpu, vgpu_queue *queue) {
     if (gpu->work.legacy != NULL) {
         dvmm_vgpu_order_after_queue(gpu, gpu->work.legacy, queue);

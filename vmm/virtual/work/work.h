@@ -13,7 +13,7 @@ int dvmm_vgpu_find_queue(vgpu *gpu, ductile_stream stream, vgpu_queue **out);
 void dvmm_vgpu_queue_orphan(vgpu *gpu, vgpu_queue *queue);
 /* From now on the queue and the legacy stream wait for each other. */
 int dvmm_vgpu_queue_block(vgpu *gpu, vgpu_queue *queue);
-/* Makes later work of the queue wait for what the legacy stream's rules say. */
+/* Makes later work of the queue wait as the rules of the legacy stream demand. */
 int dvmm_vgpu_barrier(vgpu *gpu, vgpu_queue *queue);
 /* NULL when the host has no memory. */
 vgpu_op *dvmm_vgpu_op_new(vgpu_op_kind kind, size_t n_uses);
@@ -24,9 +24,9 @@ void dvmm_vgpu_enqueue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
 vgpu_op *dvmm_vgpu_marker_op(vgpu_op_kind kind, vgpu_marker *marker);
 vgpu_marker *dvmm_vgpu_marker_new(vgpu_queue *queue);
 void dvmm_vgpu_marker_drop(vgpu_marker *marker);
-/* Runs what may run; with `roll` the dice of the random schedule are thrown. */
+/* Runs all work that may run. `roll`: throws the dice of the random schedule first. */
 void dvmm_vgpu_progress(vgpu *gpu, bool roll);
-/* Run what is needed. UNKNOWN: it waits for a word that nobody can write any more. */
+/* Run all that has to run first, and it. UNKNOWN: it waits for a host word that is freed. */
 int dvmm_vgpu_force_queue(vgpu *gpu, vgpu_queue *queue);
 int dvmm_vgpu_force_marker(vgpu *gpu, vgpu_marker *marker);
 int dvmm_vgpu_force_device(vgpu *gpu);
