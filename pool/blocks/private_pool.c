@@ -71,7 +71,7 @@ dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a,
 
 void dpool_free_pool(dpool_private_pool *pool) {
     if (pool != NULL) {
-        dvmm_stash_drop(&pool->stash);
+        dvmm_host_copy_drop(&pool->host_copy);
         free(pool);
     }
 }

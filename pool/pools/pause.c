@@ -242,7 +242,7 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     list_paused_locked(a, pool, &list);
     dti_lock_release(&a->index_lock);
-    return dvmm_stash_save(&pool->stash, a->driver, list.all, list.n);
+    return dvmm_host_copy_save(&pool->host_copy, a->driver, list.all, list.n);
 }
 
 typedef struct resuming {
@@ -270,7 +270,7 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
     dti_lock_release(&a->index_lock);
-    dvmm_stash_drop(&pool->stash);
+    dvmm_host_copy_drop(&pool->host_copy);
 }
 
 static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *pool,
@@ -333,7 +333,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *p
     ductile_status status = bring_back(a, pool);
     if (status == DUCTILE_OK) {
         resuming r = {a, pool};
-        status = dvmm_stash_restore(&pool->stash, is_still_paused, &r);
+        status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
         if (status == DUCTILE_OK) {
             status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
         }

@@ -107,8 +107,8 @@ static bool has_stayed(const dpool_block *b) {
  * next time it may go, if it is not pinned any more. */
 static void note_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->grow_lock);
-    for (uint64_t i = 0; i < pool->stash.n_pieces; i++) {
-        dvmm_piece *piece = &pool->stash.pieces[i];
+    for (uint64_t i = 0; i < pool->host_copy.n_pieces; i++) {
+        dvmm_piece *piece = &pool->host_copy.pieces[i];
         dti_lock_acquire(&a->index_lock);
         const dpool_block *b = dpool_map_find(&a->map, piece->addr);
         piece->has_stayed = b != NULL && b->region->arena->pool == pool && has_stayed(b);

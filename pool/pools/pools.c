@@ -5,6 +5,7 @@
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 
+#include "vmm/base/thread.h"
 #include "vmm/capture_mode.h"
 
 #include <stdlib.h>
@@ -170,7 +171,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
         free(route);
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    *route = (dpool_route){.filter = filter, .user = user, .thread = dpool_this_thread()};
+    *route = (dpool_route){.filter = filter, .user = user, .thread = dti_thread_number()};
     settle_released(a);
     open_route(a, id, route, spare);
     return DUCTILE_OK;
@@ -184,7 +185,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
         if (route->has_ended || !dpool_is_same_pool(route->pool->id, id)) {
             continue;
         }
-        if (route->thread == dpool_this_thread()) {
+        if (route->thread == dti_thread_number()) {
             return route;
         }
         others = others == NULL ? route : others;
@@ -252,7 +253,7 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
 /* Asks a route's filter, with the index lock open meanwhile. */
 static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stream) {
     if (route->has_ended || route->filter == NULL) {
-        return !route->has_ended && route->thread == dpool_this_thread();
+        return !route->has_ended && route->thread == dti_thread_number();
     }
     route->n_inside++;
     dti_lock_release(&a->index_lock);
