@@ -120,17 +120,6 @@ Test(recycle_eager, memory_passes_through_several_streams) {
     close_audited();
 }
 
-Test(recycle_eager, streams_that_never_wait_neither_give_nor_take) {
-    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[0]));
-    (void)freed_at_work(100 * MIB);
-    go_on(0);
-    uint64_t reserved = stats().reserved_bytes;
-    (void)take(90 * MIB, 1);
-    assert_u64(stats().reserved_bytes, reserved + 90 * MIB);
-    assert_u64(stats().event_waits, 0);
-    close_audited();
-}
-
 Test(recycle_eager, failed_wait_changes_nothing_and_memory_is_created) {
     (void)freed_at_work(100 * MIB);
     go_on(0);
