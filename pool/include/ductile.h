@@ -123,10 +123,9 @@ typedef struct ductile_virtual_gpu ductile_virtual_gpu;
 typedef enum ductile_driver { DUCTILE_DRIVER_CUDA = 0, DUCTILE_DRIVER_VIRTUAL = 1 } ductile_driver;
 
 typedef enum ductile_recycle {
-    DUCTILE_RECYCLE_READY = 0,    /* free memory that is proven done serves before creating     */
-    DUCTILE_RECYCLE_EAGER = 1,    /* also, behind a GPU wait, of streams that are still at work */
-    DUCTILE_RECYCLE_PRESSURE = 2, /* create first, recycle when the limit is reached            */
-    DUCTILE_RECYCLE_NEVER = 3     /* growth only                                                */
+    DUCTILE_RECYCLE_READY = 0,    /* free memory that is proven done serves before creating */
+    DUCTILE_RECYCLE_PRESSURE = 2, /* create first, recycle when the limit is reached        */
+    DUCTILE_RECYCLE_NEVER = 3     /* growth only                                            */
 } ductile_recycle;
 
 typedef enum ductile_record_policy {
