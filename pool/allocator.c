@@ -157,7 +157,7 @@ static __attribute__((noinline)) dpool_block *
 serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
     dpool_chores what = dpool_chores_begin_locked(a, arena);
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (what.mark || what.heal) {
         dpool_chores_do(a, arena, what);
     }
@@ -168,7 +168,7 @@ serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uin
 static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *pool, uint64_t size,
                                      uint64_t requested, ductile_stream stream) {
     dpool_block *b = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
         arena->alloc_epoch++;
@@ -177,7 +177,7 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *
         }
         b = dpool_alloc_from_free_locked(a, arena, size, requested);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return b;
 }
 
@@ -277,9 +277,9 @@ ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ducti
 /* ---- Give back ----------------------------------------------------------------------------- */
 
 static uint64_t held_now(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t held = a->counts.held;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return held;
 }
 

@@ -11,20 +11,20 @@
 
 /* An arena of the stream, of whatever pool. */
 static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = dpool_arena_any_locked(a, stream);
     if (arena != NULL) {
         arena->alloc_epoch++; /* the last marker proves all frees before this call */
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return arena;
 }
 
 static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
     ductile_status status = dpool_mark(a, arena, NULL);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_arena_part_locked(a, arena);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -52,10 +52,10 @@ static bool has_namers_locked(const ductile_allocator *a, ductile_stream stream)
 
 /* By somebody who began before this call? Grow lock held. */
 static bool is_named(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is = dpool_uses_name_locked(a, stream) || dpool_imports_name_locked(a, stream) ||
               has_namers_locked(a, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is;
 }
 
@@ -63,9 +63,9 @@ static void wait_while_named(ductile_allocator *a, ductile_stream stream) {
     bool is = true;
     while (is) {
         dpool_pause_briefly();
-        dti_lock_take(&a->grow_lock);
+        dti_lock_acquire(&a->grow_lock);
         is = is_named(a, stream);
-        dti_lock_open(&a->grow_lock);
+        dti_lock_release(&a->grow_lock);
     }
 }
 

@@ -69,7 +69,7 @@ static void free_record(export_record *r) {
 /* Pins the block as exported, once, and lists its handles. The errors of dpool_pin_add. */
 static ductile_status begin_export(ductile_allocator *a, ductile_addr addr, export_record *out) {
     *out = (export_record){.phys = NULL};
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     ductile_status status = dpool_pin_add(a, addr, DPOOL_PIN_EXPORT, &out->what);
     if (status == DUCTILE_OK) {
         fill_head(a, out);
@@ -78,7 +78,7 @@ static ductile_status begin_export(ductile_allocator *a, ductile_addr addr, expo
             (void)dpool_pin_drop(a, addr, DPOOL_PIN_EXPORT);
         }
     }
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     if (status != DUCTILE_OK) {
         free_record(out);
     }
@@ -86,9 +86,9 @@ static ductile_status begin_export(ductile_allocator *a, ductile_addr addr, expo
 }
 
 static void cancel_export(ductile_allocator *a, export_record *r) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     (void)dpool_pin_drop(a, r->what.addr, DPOOL_PIN_EXPORT);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     free_record(r);
 }
 
