@@ -2,7 +2,7 @@
 /*
  * The end of a stream. Its arenas, its uses and its imports are marked a last time and parted from
  * it, so that nobody begins to name it any more. Who had begun before is waited for: a free that
- * records its marker, a wait on the host (dpool_naming_begin), the close of an import.
+ * records its marker, a wait on the host (dpool_stream_ref_begin), the close of an import.
  */
 #include "pool/blocks/arena.h"
 #include "pool/sharing/import.h"
@@ -42,7 +42,7 @@ static ductile_status part_all(ductile_allocator *a, ductile_stream stream) {
 /* Parted arenas stay in the list for as long as somebody names their stream. */
 static bool has_namers_locked(const ductile_allocator *a, ductile_stream stream) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        if (arena->n_namers > 0 && arena->stream == dpool_canonical_stream(stream) &&
+        if (arena->n_stream_refs > 0 && arena->stream == dpool_canonical_stream(stream) &&
             dpool_may_name(arena->stream, arena->thread)) {
             return true;
         }

@@ -13,8 +13,8 @@ void dpool_pause_briefly(void) {
     (void)nanosleep(&moment, NULL);
 }
 
-dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
-    dpool_private *pool = a->pools;
+dpool_private_pool *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
+    dpool_private_pool *pool = a->pools;
     while (pool != NULL && !dpool_is_same_pool(pool->id, id)) {
         pool = pool->next;
     }
@@ -28,14 +28,14 @@ bool dpool_has_pools(ductile_allocator *a) {
     return has_any;
 }
 
-void dpool_become_locked(dpool_private *pool, ductile_pool_kind kind) {
+void dpool_become_locked(dpool_private_pool *pool, ductile_pool_kind kind) {
     pool->kind = kind;
     pool->awaits_context |= kind == DUCTILE_POOL_CAPTURE;
 }
 
-dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
-                                        dpool_private **spare) {
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
+                                             dpool_private_pool **spare) {
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL) {
         pool = *spare;
         *spare = NULL;
@@ -52,11 +52,12 @@ dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id
     return pool;
 }
 
-dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private *pool) {
+dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a,
+                                                    dpool_private_pool *pool) {
     if (dpool_is_held(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
         return NULL;
     }
-    dpool_private **link = &a->pools;
+    dpool_private_pool **link = &a->pools;
     while (*link != pool) {
         link = &(*link)->next;
     }
@@ -65,25 +66,25 @@ dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_priva
     return pool;
 }
 
-void dpool_free_pool(dpool_private *pool) {
+void dpool_free_pool(dpool_private_pool *pool) {
     if (pool != NULL) {
         dvmm_host_copy_drop(&pool->host_copy);
         free(pool);
     }
 }
 
-dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool) {
+dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_pool *pool) {
     pool->n_arenas--;
     return dpool_unlink_unused_pool_locked(a, pool);
 }
 
-void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
+void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool) {
     if (pool == NULL) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
     pool->n_users--;
-    dpool_private *gone = dpool_unlink_unused_pool_locked(a, pool);
+    dpool_private_pool *gone = dpool_unlink_unused_pool_locked(a, pool);
     dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
 }

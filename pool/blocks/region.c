@@ -115,7 +115,7 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint3
     }
 }
 
-dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,
                                 const dpool_region *before) {
     const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
     dpool_region *region = before == NULL ? NULL : before->next;

@@ -134,7 +134,7 @@ static bool has_request(const dpool_block *b) {
 
 void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
     const dseg_segment *seg = b->region->seg;
-    const dpool_private *pool = b->region->arena->pool;
+    const dpool_private_pool *pool = b->region->arena->pool;
     size_t size = info->struct_size;
     *info = (ductile_block_info){
         .struct_size = size,

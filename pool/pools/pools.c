@@ -26,7 +26,7 @@ ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_private *spare = calloc(1, sizeof *spare);
+    dpool_private_pool *spare = calloc(1, sizeof *spare);
     if (spare == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
@@ -42,9 +42,9 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_private *gone = NULL;
+    dpool_private_pool *gone = NULL;
     dti_lock_acquire(&a->index_lock);
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || pool->refs == 0) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     } else {
@@ -58,7 +58,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
 
 static ductile_status set_kind_locked(ductile_allocator *a, ductile_pool_id id,
                                       ductile_pool_kind kind) {
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || !dpool_is_held(pool)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -95,7 +95,7 @@ static void note_routes_locked(ductile_allocator *a) {
     atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
 }
 
-static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_private *pool) {
+static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_private_pool *pool) {
     route->pool = pool;
     pool->n_routes++;
     route->next = a->routes;
@@ -106,8 +106,8 @@ static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_pr
 /* False when a wait is under way that a capture must not meet: for the whole context, or for a
  * stream. */
 static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
-                               dpool_private **spare) {
-    const dpool_private *known = dpool_find_pool_locked(a, id);
+                               dpool_private_pool **spare) {
+    const dpool_private_pool *known = dpool_find_pool_locked(a, id);
     bool is_plain = known != NULL && dpool_is_held(known) && known->kind == DUCTILE_POOL_PLAIN;
     if (a->n_stream_waits > 0 || (!is_plain && a->n_context_waits > 0)) {
         return false;
@@ -117,7 +117,7 @@ static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_r
 }
 
 static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
-                       dpool_private *spare) {
+                       dpool_private_pool *spare) {
     bool is_open = false;
     while (!is_open) {
         dti_lock_acquire(&a->index_lock);
@@ -159,7 +159,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_private *spare = calloc(1, sizeof *spare);
+    dpool_private_pool *spare = calloc(1, sizeof *spare);
     dpool_route *route = calloc(1, sizeof *route);
     if (spare == NULL || route == NULL) {
         free(spare);
@@ -187,7 +187,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
     return others;
 }
 
-static dpool_private *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
+static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
     dpool_route **link = &a->routes;
     while (*link != route) {
         link = &(*link)->next;
@@ -201,7 +201,7 @@ static dpool_private *unlink_route_locked(ductile_allocator *a, dpool_route *rou
 /* A route somebody is inside of stays linked, so that he finds the next one. */
 static void close_route(ductile_allocator *a, dpool_route *route) {
     bool is_out = false;
-    dpool_private *gone = NULL;
+    dpool_private_pool *gone = NULL;
     while (!is_out) {
         dti_lock_acquire(&a->index_lock);
         is_out = route->n_inside == 0;
@@ -257,7 +257,7 @@ static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stre
 }
 
 /* A plain pool that is asked for memory by a stream under capture is a capture pool. */
-static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_stream stream) {
+static void see_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream) {
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
@@ -266,7 +266,7 @@ static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_strea
     dti_lock_release(&a->index_lock);
 }
 
-static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream stream) {
+static dpool_private_pool *find_route_locked(ductile_allocator *a, ductile_stream stream) {
     for (dpool_route *route = a->routes; route != NULL; route = route->next) {
         if (admits(a, route, stream)) {
             return route->pool;
@@ -275,11 +275,12 @@ static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream str
     return NULL;
 }
 
-ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out) {
+ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
+                             dpool_private_pool **out) {
     bool is_plain = false;
     bool is_paused = false;
     dti_lock_acquire(&a->index_lock);
-    dpool_private *pool = find_route_locked(a, stream);
+    dpool_private_pool *pool = find_route_locked(a, stream);
     if (pool != NULL) {
         is_paused = pool->phase != DPOOL_RUNNING;
         is_plain = pool->kind == DUCTILE_POOL_PLAIN;
@@ -303,7 +304,7 @@ void dpool_pools_fini(ductile_allocator *a) {
         free(route);
     }
     while (a->pools != NULL) {
-        dpool_private *pool = a->pools;
+        dpool_private_pool *pool = a->pools;
         a->pools = pool->next;
         dpool_free_pool(pool);
     }

@@ -341,13 +341,13 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     return status;
 }
 
-ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private *pool, uint64_t size,
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
                                 uint64_t requested, ductile_stream stream, dpool_block **out) {
     dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
     return serve_slowly(a, &r, out);
 }
 
-ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private *pool, uint64_t size,
+ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
                                       uint64_t requested, ductile_stream stream,
                                       dpool_block **out) {
     dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};

@@ -25,7 +25,7 @@ static uint64_t held(const ductile_allocator *a) {
  * `keep` is held; the cache goes first, but for `spared` of it. */
 typedef struct scope {
     bool is_all;
-    const dpool_private *pool;
+    const dpool_private_pool *pool;
     uint64_t keep;
     uint64_t spared;
 } scope;
@@ -304,12 +304,12 @@ static void wait_for_last_mark(ductile_allocator *a, dpool_arena *arena) {
 /* *idle stays without proof where the stream could not be waited for; what a marker proved instead
  * is read by polling. */
 static void wait_for_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
-    if (!dpool_naming_begin(a, arena)) {
+    if (!dpool_stream_ref_begin(a, arena)) {
         wait_for_last_mark(a, arena);
         return;
     }
     (void)dpool_sync_arena(a, arena, idle);
-    dpool_naming_end(a, arena);
+    dpool_stream_ref_end(a, arena);
 }
 
 /* Streams cannot prove what graphs did with a pool that nobody holds any more. */
@@ -417,7 +417,7 @@ static dpool_counts counts_now(ductile_allocator *a) {
     return counts;
 }
 
-ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private *pool) {
+ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool) {
     const scope one = {.pool = pool, .spared = counts_now(a).cached};
     return or_what_is_wrong(a, give_back_waiting(a, &one));
 }

@@ -44,7 +44,7 @@ static dvmm_marker *insert_mark_locked(dpool_arena *arena, dpool_ring_mark mark)
 
 static bool give_number(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *mark) {
     dti_lock_acquire(&a->index_lock);
-    bool nameable = dpool_arena_is_nameable(arena);
+    bool nameable = dpool_arena_may_be_named(arena);
     mark->epoch = arena->alloc_epoch;
     mark->seq = ++arena->marker_seq;
     arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
@@ -231,7 +231,8 @@ static dvmm_marker *marker_of_surplus_locked(const ductile_allocator *a, const d
     return NULL;
 }
 
-void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream) {
+void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
+                        ductile_stream stream) {
     if (!dpool_retires_in_order(a)) {
         return;
     }
@@ -360,11 +361,11 @@ void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
 static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
     for (uint32_t i = 0; i < snapshot->n; i++) {
         dpool_arena *arena = snapshot->marks[i].arena;
-        if (!dpool_naming_begin(a, arena)) {
+        if (!dpool_stream_ref_begin(a, arena)) {
             continue;
         }
         bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
-        dpool_naming_end(a, arena);
+        dpool_stream_ref_end(a, arena);
         if (is_captured) {
             return true;
         }
