@@ -162,7 +162,6 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     dpool_spare_uses_free(a);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
     dpool_pools_fini(a);
-    dpool_barred_fini(a);
     dpool_plan_fini(a);
     dpool_callbacks_fini(&a->oom_callbacks);
     dpool_callbacks_fini(&a->map_callbacks);

@@ -39,12 +39,6 @@ static ductile_status part_all(ductile_allocator *a, ductile_stream stream) {
     return first;
 }
 
-static void unbar(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_acquire(&a->index_lock);
-    dpool_unbar_locked(a, stream);
-    dti_lock_release(&a->index_lock);
-}
-
 /* Parted arenas stay in the list for as long as somebody names their stream. */
 static bool has_stream_refs_locked(const ductile_allocator *a, ductile_stream stream) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -82,7 +76,6 @@ static ductile_status end_stream(ductile_allocator *a, ductile_stream stream, bo
     bool by_close = false;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_uses_end(a, stream, &by_free);
-    unbar(a, stream);
     ductile_status ended = dpool_imports_end(a, stream, &by_close);
     ductile_status parted = part_all(a, stream);
     *again = by_free || by_close || is_named(a, stream);

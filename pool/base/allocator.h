@@ -71,7 +71,6 @@ struct ductile_allocator {
     struct dpool_use *spare_uses; /* linked by next */
     uint64_t last_mark;           /* the latest number of a use's marker */
     dpool_wait_spans waits;
-    struct dpool_barred *barred;
     uint64_t lost_reported; /* of counts.lost, said in the log */
     dpool_imports imports;  /* changed under both locks */
     /* guarded by the grow lock */

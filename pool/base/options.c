@@ -31,7 +31,6 @@ typedef struct key {
 static const choice drivers[] = {
     {"cuda", DUCTILE_DRIVER_CUDA}, {"virtual", DUCTILE_DRIVER_VIRTUAL}, {NULL, 0}};
 static const choice recycles[] = {{"ready", DUCTILE_RECYCLE_READY},
-                                  {"eager", DUCTILE_RECYCLE_EAGER},
                                   {"pressure", DUCTILE_RECYCLE_PRESSURE},
                                   {"never", DUCTILE_RECYCLE_NEVER},
                                   {NULL, 0}};

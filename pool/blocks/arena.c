@@ -63,7 +63,6 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
         arena->pool->n_arenas++;
     }
     arena->next = a->arenas;
-    arena->never_waits = dpool_is_barred_locked(a, arena->stream, arena->thread);
     a->arenas = arena;
     a->counts.arenas++;
     if (a->counts.arenas == 2) {

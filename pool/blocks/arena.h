@@ -43,13 +43,6 @@ typedef struct dpool_region {
     struct dpool_region *next;
 } dpool_region;
 
-/* A stream that never waits, and is never waited for, on the GPU. */
-typedef struct dpool_barred {
-    ductile_stream stream;
-    uint64_t thread;
-    struct dpool_barred *next;
-} dpool_barred;
-
 typedef struct dpool_ring_mark {
     dvmm_marker *marker;
     uint64_t seq;
@@ -89,8 +82,7 @@ typedef struct dpool_arena {
     uint64_t rises_above; /* live_bytes above which the peak grows or the dip is over */
     uint64_t gaps_tolerated; /* more gaps than this make healing due at any time         */
     bool heal_due;
-    bool is_gone;     /* the stream was named done: it is never named again                  */
-    bool never_waits; /* neither on the GPU for others, nor they for it                      */
+    bool is_gone; /* the stream was named done: it is never named again                  */
     uint32_t polls_in_vain;           /* by hits, since one found anything done; the grow lock's */
     uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
     uint32_t n_stream_refs;           /* of these, those that name its stream to the driver*/
@@ -155,15 +147,6 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
 /* Takes the arena from its stream, whose handle may come to name another one: it keeps its blocks
  * and serves other streams as a donor. */
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
-
-/* Is the stream one that never waits? Index lock held. */
-bool dpool_is_barred_locked(const ductile_allocator *a, ductile_stream stream, uint64_t thread);
-
-/* The stream is done: its handle may come to name another one. Index lock held. */
-void dpool_unbar_locked(ductile_allocator *a, ductile_stream stream);
-
-/* Forgets all such streams. Destroying only. */
-void dpool_barred_fini(ductile_allocator *a);
 
 /* Healing is due from the next allocation on. */
 static inline void dpool_arena_want_heal(dpool_arena *arena) {

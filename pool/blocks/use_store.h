@@ -16,7 +16,6 @@ typedef struct dpool_use {
     uint64_t thread;   /* per-thread default stream: whose; else 0; gone: a number of its own */
     bool is_gone;      /* the stream was named done: the marker was recorded then, or never */
     bool is_done;      /* in a span with waits: the host knows it, and the marker is gone   */
-    bool is_barred;    /* the same: no stream may wait for this one                         */
     uint32_t priority; /* first use of a span, see below */
     dvmm_marker *marker;
     struct dpool_use *next;

@@ -140,20 +140,14 @@ static unsigned foreign_donors(const ductile_allocator *a) {
     return a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF ? 0 : DPOOL_FOREIGN_DONORS;
 }
 
-/* What other streams give at first: with recycle:eager whatever they can, behind a wait. */
-static unsigned eager_donors(const ductile_allocator *a) {
-    bool is_eager = a->options.recycle == DUCTILE_RECYCLE_EAGER && foreign_donors(a) != 0;
-    return is_eager ? DPOOL_UNPROVEN_DONORS | DPOOL_BARE_DONORS : 0;
-}
-
-/* Before anything is refused or waited for: all that they can give. */
+/* What is taken before anything is refused or waited for on the host. */
 static unsigned last_donors(const ductile_allocator *a, unsigned sources) {
     bool waits = a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT;
-    return (sources & ~(unsigned)DPOOL_BARE_DONORS) | (waits ? DPOOL_UNPROVEN_DONORS : 0);
+    return sources | (waits ? DPOOL_UNPROVEN_DONORS : 0);
 }
 
 static ductile_status grow_by_policy(ductile_allocator *a, dpool_request *r, unsigned foreign) {
-    unsigned all = DPOOL_OWN_DONORS | foreign | eager_donors(a);
+    unsigned all = DPOOL_OWN_DONORS | foreign;
     if (a->options.recycle == DUCTILE_RECYCLE_NEVER) {
         return grow_from(a, r, 0);
     }

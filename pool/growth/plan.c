@@ -276,17 +276,11 @@ static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t
     }
 }
 
-/* A span that bars memory from leaving its stream. */
-static const dpool_use *find_span(const ductile_allocator *a, ductile_addr from, ductile_addr to) {
-    bool is_bare = (a->plan->sources & DPOOL_BARE_DONORS) != 0;
-    return is_bare ? dpool_span_find_in_locked(a, from, to)
-                   : dpool_wait_find_due_locked(a, from, to);
-}
-
 /* Of another stream's free memory, the part on which no recorded work may be under way. */
 static span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, span s) {
     while (!is_empty(s)) {
-        const dpool_use *due = find_span(a, dseg_addr(seg, s.low), dseg_addr(seg, s.high));
+        const dpool_use *due =
+            dpool_wait_find_due_locked(a, dseg_addr(seg, s.low), dseg_addr(seg, s.high));
         if (due == NULL) {
             break;
         }

@@ -90,15 +90,13 @@ typedef struct dpool_plan {
 
 /* Flags: where handles may come from. POOL_DONORS: private pools in use give what is proven.
  * UNPROVEN_DONORS: other streams give also what they may still work on, behind a wait on the GPU.
- * BARE_DONORS: they give nothing over which a span with waits stands, done or not, so that who
- * gives does not depend on how far the GPU is. */
+ */
 enum {
     DPOOL_OWN_DONORS = 1,
     DPOOL_FOREIGN_DONORS = 2,
     DPOOL_POOL_DONORS = 4,
     DPOOL_UNPROVEN_DONORS = 8,
-    DPOOL_BARE_DONORS = 16,
-    DPOOL_ONE_HANDLE = 32 /* none: one handle, cached or created, for the one piece of a gap */
+    DPOOL_ONE_HANDLE = 16 /* none: one handle, cached or created, for the one piece of a gap */
 };
 
 /* Makes the arrays large enough for a request. Grow lock held, index lock not. */

@@ -15,10 +15,8 @@ static uint64_t marked_epoch(const dpool_arena *arena) {
 uint64_t dpool_takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
                                      unsigned sources) {
     DTI_ASSERT_HELD(&a->index_lock);
-    const dpool_arena *to = a->plan->arena;
     uint64_t proven = dpool_proven_epoch(from);
-    bool is_barred = from->never_waits || to->never_waits;
-    bool may_wait = (sources & DPOOL_UNPROVEN_DONORS) != 0 && !is_barred && dpool_is_provable(from);
+    bool may_wait = (sources & DPOOL_UNPROVEN_DONORS) != 0 && dpool_is_provable(from);
     return may_wait && a->plan->n_waits < DPOOL_PLAN_WAITS ? marked_epoch(from) : proven;
 }
 

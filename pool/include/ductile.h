@@ -123,10 +123,9 @@ typedef struct ductile_virtual_gpu ductile_virtual_gpu;
 typedef enum ductile_driver { DUCTILE_DRIVER_CUDA = 0, DUCTILE_DRIVER_VIRTUAL = 1 } ductile_driver;
 
 typedef enum ductile_recycle {
-    DUCTILE_RECYCLE_READY = 0,    /* free memory that is proven done serves before creating     */
-    DUCTILE_RECYCLE_EAGER = 1,    /* also, behind a GPU wait, of streams that are still at work */
-    DUCTILE_RECYCLE_PRESSURE = 2, /* create first, recycle when the limit is reached            */
-    DUCTILE_RECYCLE_NEVER = 3     /* growth only                                                */
+    DUCTILE_RECYCLE_READY = 0,    /* free memory that is proven done serves before creating */
+    DUCTILE_RECYCLE_PRESSURE = 2, /* create first, recycle when the limit is reached        */
+    DUCTILE_RECYCLE_NEVER = 3     /* growth only                                            */
 } ductile_recycle;
 
 typedef enum ductile_record_policy {
@@ -348,21 +347,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
  * Cost:      one event record and one for each of its arenas; linear in live and pending blocks.
  */
 DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, ductile_stream stream);
-
-/**
- * Tells that the stream must neither wait on the GPU for other streams nor be waited for by them,
- * whatever the options say: streams of a collective library, whose kernels wait for other devices.
- * Memory that would need such a wait is used once its work has completed.
- *
- * Arguments: stream: need not be known here yet. It stays so until ductile_stream_done.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
- *            ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
- * Threads:   safe.
- * Cost:      no driver call; linear in the freed blocks that record_stream:wait keeps track of.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_stream_never_wait(ductile_allocator *allocator,
-                                                                     ductile_stream stream);
 
 /* ---- Give back and limit ------------------------------------------------------------------ */
 

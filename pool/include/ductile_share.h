@@ -203,25 +203,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_export(ductile_allocator *all
                                                           ductile_addr address, int socket);
 
 /**
- * The same as bytes that the caller passes on by himself, for ductile_import_bytes. With
- * `shareable:fd` they hold this process's id and the numbers of one descriptor for each handle,
- * which stay open until ductile_unexport and which the importer fetches (pidfd_getfd): that needs
- * Linux 5.6 and the right to trace this process. ductile_export needs neither: prefer it.
- *
- * Arguments: buffer, size: where to write; NULL and 0 to ask for the size. needed: receives the
- *            number of bytes; not NULL.
- * Returns:   as ductile_export; ERR_INVALID_ARGUMENT also when `size` is too small;
- *            ERR_NO_DESCRIPTORS when the process could not keep so many descriptors open.
- * On error, and when only asked for the size: nothing is exported.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_export_bytes(ductile_allocator *allocator,
-                                                                ductile_addr address, void *buffer,
-                                                                size_t size, size_t *needed);
-
-/**
- * Takes one export back: with the last one the memory is no longer pinned by them, and descriptors
- * kept for ductile_export_bytes are closed. What importers have mapped stays mapped there, and
- * the driver keeps the memory for them, whatever this process does with its own addresses.
+ * Takes one export back: with the last one the memory is no longer pinned by them. What importers
+ * have mapped stays mapped there, and the driver keeps the memory for them, whatever this process
+ * does with its own addresses.
  *
  * Returns and on error: as ductile_unpin.
  */
@@ -248,18 +232,6 @@ DUCTILE_API ductile_status ductile_unexport(ductile_allocator *allocator, ductil
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import(ductile_allocator *allocator, int socket,
                                                           ductile_stream stream,
                                                           ductile_addr *address, uint64_t *size);
-
-/**
- * The same from the bytes of ductile_export_bytes.
- *
- * Returns:   as ductile_import; ERR_UNSUPPORTED when the system does not let this process fetch the
- *            exporter's descriptors: the log says what to do.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import_bytes(ductile_allocator *allocator,
-                                                                const void *bytes, size_t length,
-                                                                ductile_stream stream,
-                                                                ductile_addr *address,
-                                                                uint64_t *size);
 
 /**
  * Gives an import back, ordered after the work already issued to its stream: the addresses are

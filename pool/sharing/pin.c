@@ -53,28 +53,13 @@ static dpool_pin *insert_record(dpool_pins *pins, ductile_addr addr) {
     return &pins->items[i];
 }
 
-static void drop_kept(dpool_pin *pin) {
-    while (pin->kept != NULL) {
-        dpool_kept *kept = pin->kept;
-        pin->kept = kept->next;
-        for (uint32_t i = 0; i < kept->n_shared; i++) {
-            dvmm_shared_drop(&kept->shared[i]);
-        }
-        free(kept);
-    }
-}
-
 static void remove_record(dpool_pins *pins, dpool_pin *pin) {
-    drop_kept(pin);
     uint32_t i = (uint32_t)(pin - pins->items);
     pins->count--;
     memmove(pin, pin + 1, (pins->count - i) * sizeof *pin);
 }
 
 void dpool_pins_fini(ductile_allocator *a) {
-    for (uint32_t i = 0; i < a->pins.count; i++) {
-        drop_kept(&a->pins.items[i]);
-    }
     free(a->pins.items);
     a->pins = (dpool_pins){.count = 0};
 }
@@ -137,7 +122,6 @@ static void count_down(dpool_pin *pin, dpool_pin_kind kind) {
         pin->n_pins--;
     } else if (--pin->n_exports == 0) {
         visit(pin, pin->first, pin->n_granules, dvmm_handle_drop_export);
-        drop_kept(pin);
     }
     if (pin->n_pins == 0 && pin->n_exports == 0) {
         visit(pin, pin->first, pin->n_granules, dvmm_handle_unpin);
@@ -179,20 +163,6 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
     }
     dti_lock_release(&a->index_lock);
     return status;
-}
-
-const dpool_kept *dpool_pin_kept(const ductile_allocator *a, const dpool_pinned *what) {
-    const dpool_kept *kept = find_record(&a->pins, what->addr)->kept;
-    while (kept != NULL && kept->n_granules != what->end - what->first) {
-        kept = kept->next;
-    }
-    return kept;
-}
-
-void dpool_pin_keep(ductile_allocator *a, const dpool_pinned *what, dpool_kept *kept) {
-    dpool_pin *pin = find_record(&a->pins, what->addr);
-    kept->next = pin->kept;
-    pin->kept = kept;
 }
 
 static bool has(const dpool_pin *pin, dpool_pin_kind kind) {

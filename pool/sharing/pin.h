@@ -12,16 +12,6 @@
 #define DUCTILE_POOL_SHARING_PIN_H
 
 #include "segments/segment.h"
-#include "vmm/export.h"
-
-/* Descriptors that other processes may fetch by their numbers. */
-typedef struct dpool_kept {
-    struct dpool_kept *next;
-    uint32_t first; /* the granules they are for */
-    uint32_t n_granules;
-    uint32_t n_shared;
-    dvmm_shared shared[];
-} dpool_kept;
 
 typedef struct dpool_pin {
     ductile_addr addr;
@@ -30,7 +20,6 @@ typedef struct dpool_pin {
     uint32_t n_granules;
     uint32_t n_pins;
     uint32_t n_exports;
-    dpool_kept *kept;
 } dpool_pin;
 
 typedef enum dpool_pin_kind { DPOOL_PIN_PLACE, DPOOL_PIN_EXPORT } dpool_pin_kind;
@@ -58,12 +47,6 @@ ductile_status dpool_pin_drop(struct ductile_allocator *a, ductile_addr addr, dp
 /* The whole of a public call that takes one back. No lock held. */
 ductile_status dpool_pin_end(struct ductile_allocator *a, ductile_addr address,
                              dpool_pin_kind kind);
-
-/* Descriptors kept open for the same granules, or NULL. Pre: it is exported. Grow lock held. */
-const dpool_kept *dpool_pin_kept(const struct ductile_allocator *a, const dpool_pinned *what);
-
-/* Keeps descriptors until the last export of that address is taken back. As above. */
-void dpool_pin_keep(struct ductile_allocator *a, const dpool_pinned *what, dpool_kept *kept);
 
 /* ductile_block_flags of what is behind a block. Index lock held. */
 uint32_t dpool_pin_flags_locked(const struct dpool_block *b);

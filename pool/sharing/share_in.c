@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Taking blocks from other processes. Nothing that arrives is believed before it is checked. */
-#include "pool/sharing/import.h"
-#include "pool/sharing/parcel.h"
-
+#include "pool/base/allocator.h"
 #include "pool/base/callback_list.h"
-#include "pool/base/log.h"
 #include "pool/base/stream_id.h"
+#include "pool/sharing/import.h"
+#include "pool/sharing/share_wire.h"
 
 #include "vmm/base/align.h"
+#include "vmm/export.h"
 
 #include <ductile_share.h>
 
-#include <string.h>
-
 /* An import under way, on the stack. */
-typedef struct arrival {
+typedef struct import_request {
     ductile_allocator *a;
     ductile_stream stream; /* that will use it */
     wire_head head;
     dseg_foreign in;
     uint64_t rest_bytes; /* of handles still to come */
     uint32_t rest;
-} arrival;
+} import_request;
 
-static ductile_status open_range(arrival *r) {
+static ductile_status open_range(import_request *r) {
     ductile_allocator *a = r->a;
     ductile_status status = wire_check_head(&r->head, dvmm_get_caps(a->driver)->granule_bytes);
     if (status != DUCTILE_OK) {
@@ -40,8 +38,8 @@ static ductile_status open_range(arrival *r) {
 }
 
 /* Maps some handles. Their descriptors are closed, whatever comes of it. */
-static ductile_status take_handles(arrival *r, const wire_handle *handles, dvmm_shared *shared,
-                                   uint32_t n) {
+static ductile_status take_handles(import_request *r, const wire_handle *handles,
+                                   dvmm_shared *shared, uint32_t n) {
     ductile_allocator *a = r->a;
     ductile_status status = n <= r->rest ? wire_check_handles(&r->head, handles, n, &r->rest_bytes)
                                          : DUCTILE_ERR_BAD_MESSAGE;
@@ -58,7 +56,7 @@ static ductile_status take_handles(arrival *r, const wire_handle *handles, dvmm_
 }
 
 /* All is there: opens it to the devices, of which none may come or go meanwhile. */
-static ductile_status settle(arrival *r) {
+static ductile_status finish_mapping(import_request *r) {
     if (r->rest_bytes != 0) {
         return DUCTILE_ERR_BAD_MESSAGE;
     }
@@ -79,7 +77,7 @@ static ductile_status settle(arrival *r) {
 }
 
 /* No work has seen the addresses yet. */
-static void undo(arrival *r) {
+static void undo(import_request *r) {
     if (r->in.range.size == 0) {
         return;
     }
@@ -105,7 +103,7 @@ static ductile_status check_arguments(ductile_allocator *a, ductile_stream strea
     return dvmm_usable(a->driver);
 }
 
-static ductile_status finish(arrival *r, ductile_status status, ductile_addr *address,
+static ductile_status finish(import_request *r, ductile_status status, ductile_addr *address,
                              uint64_t *size) {
     if (status != DUCTILE_OK) {
         undo(r);
@@ -121,7 +119,7 @@ static ductile_status finish(arrival *r, ductile_status status, ductile_addr *ad
 
 /* ---- Over a socket ------------------------------------------------------------------------- */
 
-static ductile_status receive_start(arrival *r, int socket) {
+static ductile_status receive_start(import_request *r, int socket) {
     ductile_status status = wire_receive_head(socket, &r->head);
     if (status != DUCTILE_OK) {
         return status;
@@ -135,7 +133,7 @@ static ductile_status receive_start(arrival *r, int socket) {
 }
 
 /* The answer to the last batch waits until everything is in place. */
-static ductile_status receive_next(arrival *r, int socket) {
+static ductile_status receive_next(import_request *r, int socket) {
     wire_batch batch;
     dvmm_shared shared[WIRE_BATCH];
     ductile_status status = wire_receive_batch(socket, &r->head, &batch, shared);
@@ -144,7 +142,7 @@ static ductile_status receive_next(arrival *r, int socket) {
     }
     status = take_handles(r, batch.handles, shared, batch.count);
     if (status == DUCTILE_OK && r->rest == 0) {
-        status = settle(r);
+        status = finish_mapping(r);
     }
     if (status != DUCTILE_OK || r->rest > 0) {
         ductile_status answered = wire_send_ack(socket, status == DUCTILE_OK);
@@ -160,63 +158,11 @@ ductile_status ductile_import(ductile_allocator *a, int socket, ductile_stream s
     if (status != DUCTILE_OK) {
         return status;
     }
-    arrival r = {.a = a, .stream = dpool_canonical_stream(stream)};
+    import_request r = {.a = a, .stream = dpool_canonical_stream(stream)};
     status = receive_start(&r, socket);
     while (status == DUCTILE_OK && r.rest > 0) {
         status = receive_next(&r, socket);
     }
-    return finish(&r, status, address, size);
-}
-
-/* ---- From bytes ---------------------------------------------------------------------------- */
-
-static ductile_status fetch(arrival *r, const wire_handle *h, dvmm_shared *out) {
-    *out = (dvmm_shared){.type = (dvmm_share_type)r->head.type, .fd = -1};
-    memcpy(out->fabric, h->fabric, sizeof out->fabric);
-    if (out->type == DVMM_SHARE_FABRIC) {
-        return DUCTILE_OK;
-    }
-    ductile_status status = wire_fetch(r->head.pid, h->fd, &out->fd);
-    if (status == DUCTILE_ERR_UNSUPPORTED) {
-        dpool_log(r->a, DUCTILE_LOG_ERROR,
-                  "the system does not let this process fetch descriptors of process %d: allow "
-                  "tracing (kernel.yama.ptrace_scope, PR_SET_PTRACER) or use ductile_export",
-                  (int)r->head.pid);
-    }
-    return status;
-}
-
-static ductile_status take_bytes(arrival *r, const char *bytes, size_t length) {
-    if (length < sizeof r->head) {
-        return DUCTILE_ERR_BAD_MESSAGE;
-    }
-    memcpy(&r->head, bytes, sizeof r->head);
-    size_t wanted = sizeof r->head + r->head.n_handles * sizeof(wire_handle);
-    ductile_status status = length == wanted ? open_range(r) : DUCTILE_ERR_BAD_MESSAGE;
-    const char *at = bytes + sizeof r->head;
-    for (; status == DUCTILE_OK && r->rest > 0; at += sizeof(wire_handle)) {
-        wire_handle h;
-        dvmm_shared shared;
-        memcpy(&h, at, sizeof h);
-        status = fetch(r, &h, &shared);
-        if (status == DUCTILE_OK) {
-            status = take_handles(r, &h, &shared, 1);
-        }
-    }
-    return status == DUCTILE_OK ? settle(r) : status;
-}
-
-ductile_status ductile_import_bytes(ductile_allocator *a, const void *bytes, size_t length,
-                                    ductile_stream stream, ductile_addr *address, uint64_t *size) {
-    ductile_status status = check_arguments(a, stream, address, size);
-    if (status == DUCTILE_OK && bytes == NULL) {
-        status = DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    arrival r = {.a = a, .stream = dpool_canonical_stream(stream)};
-    status = take_bytes(&r, bytes, length);
     return finish(&r, status, address, size);
 }
 

@@ -5,16 +5,14 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
     MAGIC = 0x31534C44, /* "DLS1" */
-    VERSION = 1,
+    VERSION = 2,
     MOST_DESCRIPTORS = 253, /* the kernel lets one message carry so many */
     SPARE_DESCRIPTORS = 16  /* left to the rest of the program           */
 };
@@ -27,7 +25,7 @@ typedef struct wire_ack {
 /* ---- Checking ------------------------------------------------------------------------------ */
 
 wire_head wire_new_head(void) {
-    return (wire_head){.magic = MAGIC, .version = VERSION, .pid = (int32_t)getpid()};
+    return (wire_head){.magic = MAGIC, .version = VERSION};
 }
 
 static bool is_granules(uint64_t n, uint64_t granule) {
@@ -293,46 +291,4 @@ ductile_status wire_need_descriptors(uint64_t n) {
     }
     uint64_t needed = count_open() + n + SPARE_DESCRIPTORS;
     return needed <= limit.rlim_cur ? DUCTILE_OK : DUCTILE_ERR_NO_DESCRIPTORS;
-}
-
-static ductile_status status_of_fetch(int error) {
-    switch (error) {
-    case EPERM:
-    case EACCES:
-    case ENOSYS:
-        return DUCTILE_ERR_UNSUPPORTED;
-    case EMFILE:
-    case ENFILE:
-        return DUCTILE_ERR_NO_DESCRIPTORS;
-    default:
-        return DUCTILE_ERR_BAD_MESSAGE; /* the process or its descriptor is gone */
-    }
-}
-
-static int fetch_from(int32_t pid, int32_t number) {
-    if (pid == (int32_t)getpid()) {
-        return fcntl(number, F_DUPFD_CLOEXEC, 0);
-    }
-#if defined(SYS_pidfd_open) && defined(SYS_pidfd_getfd)
-    int process = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (process < 0) {
-        return -1;
-    }
-    int fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
-    int error = errno;
-    (void)close(process);
-    errno = error;
-    return fd;
-#else
-    errno = ENOSYS;
-    return -1;
-#endif
-}
-
-ductile_status wire_fetch(int32_t pid, int32_t number, int *out) {
-    *out = pid > 0 && number >= 0 ? fetch_from(pid, number) : -1;
-    if (*out >= 0) {
-        return DUCTILE_OK;
-    }
-    return pid > 0 && number >= 0 ? status_of_fetch(errno) : DUCTILE_ERR_BAD_MESSAGE;
 }

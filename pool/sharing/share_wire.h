@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What two processes say to each other over a socket, or one writes for the other to read:
+ * What two processes say to each other over a socket:
  *
  *     exporter: HEAD               importer: ACK
  *               BATCH of handles             ACK      each with at most WIRE_BATCH descriptors
@@ -29,14 +29,12 @@ typedef struct wire_head {
     uint64_t offset;        /* of the block in them                    */
     uint64_t size;          /* of the block                            */
     uint32_t n_handles;
-    int32_t pid; /* for who fetches descriptors by number */
+    uint32_t unused;
 } wire_head;
 
 /* One handle. In a batch the descriptors travel beside it, in the order of their handles. */
 typedef struct wire_handle {
     uint64_t bytes;
-    int32_t fd; /* its number in the exporter, where it is fetched by that; else -1 */
-    uint32_t unused;
     uint8_t fabric[DVMM_FABRIC_BYTES];
 } wire_handle;
 
@@ -77,9 +75,5 @@ void wire_give_up(int socket);
 
 /* ERR_NO_DESCRIPTORS when this process cannot open n more. */
 ductile_status wire_need_descriptors(uint64_t n);
-
-/* Fetches a descriptor of another process by its number. ERR_BAD_MESSAGE when there is none;
- * ERR_UNSUPPORTED when the system does not allow it. */
-ductile_status wire_fetch(int32_t pid, int32_t number, int *out);
 
 #endif

@@ -11,16 +11,13 @@ enum { QUERIES_PER_HOLD = 32 }; /* markers asked about between two holds of the 
 
 /* ---- Adding -------------------------------------------------------------------------------- */
 
-bool dpool_wait_is_possible_locked(const ductile_allocator *a, const dpool_use *uses) {
-    DTI_ASSERT_HELD(&a->index_lock);
+bool dpool_wait_is_possible(const dpool_use *uses) {
     uint32_t n = 0;
-    bool is_possible = !uses->block->region->arena->never_waits;
-    for (const dpool_use *use = uses; use != NULL && is_possible; use = use->next) {
-        bool is_barred = !use->is_gone && dpool_is_barred_locked(a, use->stream, use->thread);
-        is_possible = use->marker != NULL && !is_barred;
+    while (uses != NULL && uses->marker != NULL && n < DPOOL_MOST_WAITS) {
+        uses = uses->next;
         n++;
     }
-    return is_possible && n <= DPOOL_MOST_WAITS;
+    return uses == NULL;
 }
 
 void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses) {
@@ -41,7 +38,6 @@ void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses) {
 typedef struct due {
     dvmm_marker *markers[DPOOL_MOST_WAITS];
     uint32_t n;
-    bool is_barred; /* one of them must not be waited for */
     ductile_addr upto;
 } due;
 
@@ -58,7 +54,6 @@ static void hold_markers(due *d, const dpool_use *s) {
         if (!s->is_done) {
             dvmm_marker_hold(s->marker);
             d->markers[d->n++] = s->marker;
-            d->is_barred |= s->is_barred;
         }
     }
 }
@@ -68,7 +63,6 @@ static bool collect(ductile_allocator *a, const dpool_block *b, due *d) {
     dti_lock_acquire(&a->index_lock);
     const dpool_use *s = dpool_span_find_in_locked(a, b->addr, dpool_end(b));
     bool found = s != NULL;
-    d->is_barred = b->region->arena->never_waits;
     while (s != NULL && d->n + count_due(s) <= DPOOL_MOST_WAITS) {
         hold_markers(d, s);
         d->upto = s->end;
@@ -81,12 +75,7 @@ static bool collect(ductile_allocator *a, const dpool_block *b, due *d) {
 static ductile_status wait_for_each(ductile_allocator *a, const dpool_arena *arena, const due *d) {
     ductile_status status = DUCTILE_OK;
     for (uint32_t i = 0; i < d->n && status == DUCTILE_OK; i++) {
-        dvmm_marker *m = d->markers[i];
-        if (!d->is_barred) {
-            status = dvmm_marker_wait_on(&a->markers, arena->stream, m);
-        } else if (dvmm_marker_query(&a->markers, m) != DUCTILE_OK) {
-            status = DUCTILE_ERR_CAPTURING;
-        }
+        status = dvmm_marker_wait_on(&a->markers, arena->stream, d->markers[i]);
     }
     for (uint32_t i = 0; i < d->n; i++) {
         dvmm_marker_drop(&a->markers, d->markers[i]);
@@ -319,22 +308,7 @@ bool dpool_wait_on_host(ductile_allocator *a, ductile_addr *from, ductile_addr t
     return done;
 }
 
-/* ---- Streams that must not be waited for, and the end ---------------------------------------- */
-
-static void bar_uses(dpool_use *use, ductile_stream stream, uint64_t thread) {
-    for (; use != NULL; use = use->next) {
-        bool is_same = dpool_canonical_stream(use->stream) == stream && use->thread == thread;
-        use->is_barred |= is_same && !use->is_gone;
-    }
-}
-
-void dpool_wait_bar_locked(ductile_allocator *a, ductile_stream stream, uint64_t thread) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (dpool_use *s = dpool_span_find_locked(a, 0); s != NULL;
-         s = dpool_span_find_locked(a, s->end)) {
-        bar_uses(s, stream, thread);
-    }
-}
+/* ---- The end ------------------------------------------------------------------------------- */
 
 void dpool_waits_fini(ductile_allocator *a) {
     for (dpool_use *s = a->waits.root; s != NULL; s = a->waits.root) {

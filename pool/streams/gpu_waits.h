@@ -17,13 +17,13 @@ enum { DPOOL_MOST_WAITS = 32 };
 /* The PENDING block in transit with these uses, all marked, becomes FREE, with a span. */
 void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses);
 
-/* May that block have a span? Not when a record failed, nor where streams must not wait. */
-bool dpool_wait_is_possible_locked(const ductile_allocator *a, const dpool_use *uses);
+/* May that block have a span? Not when a record failed, nor for more streams than that. */
+bool dpool_wait_is_possible(const dpool_use *uses);
 
 /*
  * The block's own stream waits for all spans in it, which then are gone (U9). Pre: inside a call
  * that names the stream; b is LIVE or BUSY and nobody else's; index lock not held. On failure some
- * may be left: ERR_CAPTURING when the stream cannot wait now, or must not.
+ * may be left: ERR_CAPTURING when the stream cannot wait now.
  */
 ductile_status dpool_wait_settle(ductile_allocator *a, dpool_block *b);
 
@@ -41,9 +41,6 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most);
 /* Waits on the host for one marker of the first span in [*from, to) with one not known done, and
  * says where that span is. False when there is none. No lock held. */
 bool dpool_wait_on_host(ductile_allocator *a, ductile_addr *from, ductile_addr to);
-
-/* No call waits for this stream from now on. */
-void dpool_wait_bar_locked(ductile_allocator *a, ductile_stream stream, uint64_t thread);
 
 /* Drops all spans. Destroying only. */
 void dpool_waits_fini(ductile_allocator *a);

@@ -92,7 +92,7 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
 /* Free for its own stream, behind a wait on the GPU; false where that cannot be. */
 static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
     dti_lock_acquire(&a->index_lock);
-    bool is_possible = dpool_wait_is_possible_locked(a, uses);
+    bool is_possible = dpool_wait_is_possible(uses);
     if (is_possible) {
         dpool_wait_add_locked(a, uses);
     }

@@ -50,7 +50,7 @@ Test(options_text, defaults_are_those_of_the_header) {
 Test(options_text, each_key_sets_its_field) {
     ductile_options o =
         parsed("driver:virtual,device:3,limit_bytes:3G,per_process_memory_fraction:0.5,"
-               "handle_bytes:2M,max_handle_bytes:64M,recycle:eager,heal:off,range_bytes:1T,"
+               "handle_bytes:2M,max_handle_bytes:64M,recycle:pressure,heal:off,range_bytes:1T,"
                "address_budget_bytes:8T,cross_stream_reuse:off,retain_bytes:512M,"
                "garbage_collection_threshold:0.8,roundup_power2_divisions:8,"
                "max_split_size_mb:128,caching:off,zero:on,check:1");
@@ -60,7 +60,7 @@ Test(options_text, each_key_sets_its_field) {
     cr_assert_float_eq(o.per_process_memory_fraction, 0.5, 1e-12);
     assert_u64(o.handle_bytes, 2 * MIB);
     assert_u64(o.max_handle_bytes, 64 * MIB);
-    cr_assert_eq(o.recycle, DUCTILE_RECYCLE_EAGER);
+    cr_assert_eq(o.recycle, DUCTILE_RECYCLE_PRESSURE);
     cr_assert_eq(o.heal_off, 1);
     assert_u64(o.range_bytes, 1024 * GIB);
     assert_u64(o.address_budget_bytes, 8 * 1024 * GIB);

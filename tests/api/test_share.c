@@ -246,8 +246,6 @@ Test(share, what_was_not_made_to_be_shared_is_refused) {
     ductile_addr addr = 0;
     assert_ok(ductile_alloc(plain, GRANULE, NULL, &addr));
     assert_status(ductile_export(plain, addr, t.out), DUCTILE_ERR_UNSUPPORTED);
-    size_t needed = 0;
-    assert_status(ductile_export_bytes(plain, addr, NULL, 0, &needed), DUCTILE_ERR_UNSUPPORTED);
     assert_ok(ductile_destroy(plain));
 }
 
@@ -297,72 +295,13 @@ Test(share, a_machine_without_the_means_is_named) {
     }
 }
 
-/* ---- As bytes ------------------------------------------------------------------------------ */
-
-static size_t export_bytes(ductile_addr addr, char *buffer, size_t room) {
-    size_t needed = 0;
-    assert_ok(ductile_export_bytes(t.f.allocator, addr, NULL, 0, &needed));
-    cr_assert_leq(needed, room);
-    assert_ok(ductile_export_bytes(t.f.allocator, addr, buffer, room, &needed));
-    return needed;
-}
-
-Test(share, bytes_say_it_all) {
-    char bytes[4096];
-    ductile_addr here = take(7 * GRANULE);
-    fill(here, 0x5C, 7 * GRANULE);
-    size_t open = count_descriptors();
-    size_t length = export_bytes(here, bytes, sizeof bytes);
-    cr_assert_gt(count_descriptors(), open);
-    ductile_addr there = 0;
-    uint64_t size = 0;
-    assert_ok(ductile_import_bytes(t.importer, bytes, length, NULL, &there, &size));
-    assert_u64(size, 7 * GRANULE);
-    cr_assert_eq(byte_at(there + 6 * GRANULE), 0x5C);
-    ductile_addr again = 0;
-    assert_ok(ductile_import_bytes(t.importer, bytes, length, NULL, &again, NULL));
-    check_both();
-    assert_ok(ductile_unexport(t.f.allocator, here));
-    assert_u64(fixture_state(&t.f).handles, 7); /* the kept ends notice */
-    cr_assert_eq(count_descriptors(), open);
-    assert_status(ductile_import_bytes(t.importer, bytes, length, NULL, &again, NULL),
-                  DUCTILE_ERR_BAD_MESSAGE);
-    cr_assert_eq(byte_at(there), 0x5C, "what is mapped stays");
-}
-
-Test(share, the_same_block_twice_keeps_one_set_of_descriptors) {
-    char bytes[4096];
-    ductile_addr here = take(3 * GRANULE);
-    (void)export_bytes(here, bytes, sizeof bytes);
-    size_t open = count_descriptors();
-    (void)export_bytes(here, bytes, sizeof bytes);
-    cr_assert_eq(count_descriptors(), open);
-}
-
-Test(share, only_asking_for_the_size_exports_nothing) {
-    size_t needed = 0;
-    ductile_addr here = take(GRANULE);
-    assert_ok(ductile_export_bytes(t.f.allocator, here, NULL, 0, &needed));
-    cr_assert_gt(needed, 0);
-    char small[8];
-    assert_status(ductile_export_bytes(t.f.allocator, here, small, sizeof small, &needed),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
-}
-
 Test(share, too_few_descriptors_are_noticed_before_any_is_opened) {
     ductile_addr here = take(100 * GRANULE);
-    size_t needed = 0;
-    assert_ok(ductile_export_bytes(t.f.allocator, here, NULL, 0, &needed));
-    static char bytes[1 << 16];
-    cr_assert_leq(needed, sizeof bytes);
     struct rlimit before;
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
     struct rlimit low = {.rlim_cur = count_descriptors() + 60, .rlim_max = before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
     size_t open = count_descriptors();
-    assert_status(ductile_export_bytes(t.f.allocator, here, bytes, needed, &needed),
-                  DUCTILE_ERR_NO_DESCRIPTORS);
     assert_status(ductile_export(t.f.allocator, here, t.out), DUCTILE_ERR_NO_DESCRIPTORS);
     cr_assert_eq(count_descriptors(), open);
     assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
@@ -387,15 +326,14 @@ Test(share, fabric_handles_pass_without_descriptors) {
     ductile_addr here = 0;
     assert_ok(ductile_alloc(a, 2 * GRANULE, NULL, &here));
     assert_ok(ductile_virtual_fill(gpu, here, 0x0F, 2 * GRANULE, NULL));
-    char bytes[1024];
-    size_t length = 0;
+    two_ends loop = {.f = {.allocator = a}, .importer = a, .out = t.out, .in = t.in};
     size_t open = count_descriptors();
-    assert_ok(ductile_export_bytes(a, here, bytes, sizeof bytes, &length));
-    ductile_addr there = 0;
-    assert_ok(ductile_import_bytes(a, bytes, length, NULL, &there, NULL));
+    passed p = two_ends_pass(&loop, here);
+    assert_ok(p.exported);
+    assert_ok(p.imported);
     cr_assert_eq(count_descriptors(), open);
     uint8_t byte = 0;
-    assert_ok(ductile_virtual_read_back(gpu, &byte, there + GRANULE, 1, NULL));
+    assert_ok(ductile_virtual_read_back(gpu, &byte, p.addr + GRANULE, 1, NULL));
     cr_assert_eq(byte, 0x0F);
     assert_ok(ductile_destroy(a));
     ductile_virtual_destroy(gpu);

@@ -233,8 +233,8 @@ static void free_while_a_marker_is_recorded(play *p) {
     give_all(p, all, 3);
 }
 
-/* With recycle:eager memory is taken behind a wait: for the marker after the free, not for the
- * one recorded before it in the same epoch. */
+/* Under the limit memory is taken behind a wait: for the marker after the free, not for the one
+ * recorded before it in the same epoch. */
 static void donor_between_two_markers(play *p) {
     block seed = take(p, TAKER, 512);
     block used = take(p, OWNER, 4 * FIXTURE_GRANULE);
@@ -489,7 +489,8 @@ const scenario *scenario_at(size_t i) {
         {"wait-that-fails", NULL, wait_that_fails},
         {"free-in-the-markers-epoch", NULL, free_in_the_markers_epoch},
         {"free-while-a-marker-is-recorded", NULL, free_while_a_marker_is_recorded},
-        {"donor-between-two-markers", "recycle:eager", donor_between_two_markers},
+        {"donor-between-two-markers", "cross_stream_reuse:wait,limit_bytes:12M",
+         donor_between_two_markers},
         {"heal-with-memory-at-work", NULL, heal_with_memory_at_work},
         {"spans-of-two-streams", wait, spans_of_two_streams},
         {"span-of-two-streams", wait, span_of_two_streams},

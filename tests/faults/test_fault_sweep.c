@@ -121,9 +121,9 @@ static const char *cross_streams(world *w) {
     return alloc_some(w, 2, 6 * FIXTURE_GRANULE, 0);
 }
 
-/* A stream takes what others have freed and may still work on; it lies behind a marker of theirs,
- * which regular allocations record. */
-static const char *take_at_once(world *w) {
+/* Under a limit a stream takes what others have freed and may still work on; it lies behind a
+ * marker of theirs, which regular allocations record. */
+static const char *take_of_streams_at_work(world *w) {
     for (size_t round = 0; round < 2; round++) {
         TRY(alloc_some(w, 3, 3 * FIXTURE_GRANULE, 1));
         TRY(world_free_all(w));
@@ -333,13 +333,13 @@ static const fault_scenario scenarios[] = {
       .conf = "record_stream:wait"},
      NULL,
      cross_streams},
-    {"streams that take at once",
+    {"streams that take behind a wait",
      {.capacity_bytes = CAPACITY,
       .schedule = DUCTILE_SCHEDULE_LAZY,
       .n_streams = 3,
-      .conf = "recycle:eager,cross_stream_reuse:wait"},
+      .conf = "cross_stream_reuse:wait,limit_bytes:28M"},
      NULL,
-     take_at_once},
+     take_of_streams_at_work},
     {"destroy",
      {.capacity_bytes = CAPACITY,
       .schedule = DUCTILE_SCHEDULE_LAZY,

@@ -21,7 +21,6 @@ RETIRED = {
     r"parcels?": "export record",
     r"arrivals?": "import request",
     r"settle[sd]?|settling": "wait, commit, finish or undo, whichever it is",
-    r"barred": "the option's name",
     r"namers?|nameable": "stream reference",
     r"vacate[sd]?": "unmap all",
     r"shed": "drop granules",

@@ -52,10 +52,11 @@ static const geometry geometries[] = {
     {DUCTILE_SCHEDULE_LAZY, 0, 22, 3, 128 * MIB, true, "record_stream:wait,check:3"},
     {DUCTILE_SCHEDULE_RANDOM, 0, 23, 8, 256 * MIB, true, "record_stream:wait"},
     {DUCTILE_SCHEDULE_LAGGING, 30, 24, 4, 128 * MIB, true, "cross_stream_reuse:wait"},
-    {DUCTILE_SCHEDULE_RANDOM, 0, 25, 3, 64 * MIB, true, "recycle:eager"},
-    {DUCTILE_SCHEDULE_LAZY, 0, 26, 4, 128 * MIB, true, "recycle:eager,record_stream:wait"},
+    {DUCTILE_SCHEDULE_RANDOM, 0, 25, 3, 64 * MIB, true, "cross_stream_reuse:wait"},
+    {DUCTILE_SCHEDULE_LAZY, 0, 26, 4, 128 * MIB, true,
+     "cross_stream_reuse:wait,record_stream:wait"},
     {DUCTILE_SCHEDULE_RANDOM, 0, 27, 4, 128 * MIB, true,
-     "recycle:eager,record_stream:wait,cross_stream_reuse:wait,max_handle_bytes:8M"},
+     "record_stream:wait,cross_stream_reuse:wait,max_handle_bytes:8M"},
 };
 #define N_GEOMETRIES (sizeof geometries / sizeof geometries[0])
 #define N_SEEDS 6

@@ -217,7 +217,7 @@ static const char *run(uint64_t seed) {
         "max_handle_bytes:8M",
         "recycle:pressure",
         "cross_stream_reuse:off",
-        "recycle:eager,cross_stream_reuse:wait",
+        "cross_stream_reuse:wait",
         "record_stream:wait",
         "soft_limit_bytes:32M",
         "caching:off",

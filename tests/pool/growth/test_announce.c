@@ -132,11 +132,10 @@ Test(announce, an_import_comes_and_leaves_as_one) {
 }
 
 static void import_something(void *user, ductile_allocator *a, const ductile_map_event *e) {
-    static const unsigned char bytes[8];
     ductile_addr address = 1;
     uint64_t size = 0;
     (void)e;
-    *(ductile_status *)user = ductile_import_bytes(a, bytes, sizeof bytes, NULL, &address, &size);
+    *(ductile_status *)user = ductile_import(a, -1, NULL, &address, &size);
 }
 
 Test(announce, an_import_inside_a_callback_is_refused) {

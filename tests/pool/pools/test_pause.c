@@ -457,11 +457,11 @@ Test(pause, each_kind_of_call_may_fail_for_a_while) {
 
 /* ---- What others take ---------------------------------------------------------------------- */
 
-static void open_eager(void) {
+static void open_waiting(void) {
     fixture_setup setup = {.capacity_bytes = 64 * MIB,
                            .schedule = DUCTILE_SCHEDULE_LAZY,
                            .n_streams = 3,
-                           .conf = "recycle:eager"};
+                           .conf = "cross_stream_reuse:wait"};
     assert_fine(fixture_open(&f, &setup));
     a = f.allocator;
 }
@@ -469,7 +469,7 @@ static void open_eager(void) {
 /* Nobody holds the pool any more, all work is done, and the requester would wait for more: but
  * there is no memory behind what is free in it. */
 Test(pause, paused_pool_gives_nothing_to_streams_that_can_wait) {
-    open_eager();
+    open_waiting();
     ductile_addr hole = 0;
     ductile_addr other = 0;
     ductile_addr large = 0;

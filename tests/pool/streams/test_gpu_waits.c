@@ -229,51 +229,6 @@ Test(gpu_waits, destroying_with_waits_outstanding_leaves_nothing) {
     close_audited();
 }
 
-/* ---- Streams that never wait --------------------------------------------------------------- */
-
-Test(gpu_waits, nobody_waits_for_a_stream_that_must_not_be_waited_for) {
-    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
-    ductile_addr first = take(MIB, 0);
-    use_and_free(first, MIB, 1);
-    assert_u64(fixture_stats(f.allocator).pending_bytes, MIB);
-    cr_assert(take(MIB, 0) != first);
-    assert_u64(gpu_waits(), 0);
-    close_audited();
-}
-
-Test(gpu_waits, stream_that_must_not_wait_does_not) {
-    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[0]));
-    ductile_addr first = take(MIB, 0);
-    use_and_free(first, MIB, 1);
-    cr_assert(take(MIB, 0) != first);
-    assert_u64(gpu_waits(), 0);
-    close_audited();
-}
-
-Test(gpu_waits, streams_named_late_are_left_alone_too) {
-    ductile_addr of_0 = take(MIB, 0);
-    ductile_addr of_2 = take(MIB, 2);
-    use_and_free(of_0, MIB, 1);
-    use_and_free(of_2, MIB, 3);
-    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
-    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[2]));
-    ductile_addr next_0 = take(MIB, 0);
-    ductile_addr next_2 = take(MIB, 2);
-    assert_u64(gpu_waits(), 0);
-    cr_assert(next_0 != of_0 && next_2 != of_2);
-    close_audited();
-}
-
-Test(gpu_waits, done_ends_the_ban) {
-    assert_ok(ductile_stream_never_wait(f.allocator, f.streams[1]));
-    assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
-    ductile_addr first = take(MIB, 0);
-    use_and_free(first, MIB, 1); /* as if a new stream had got the handle */
-    assert_u64(take(MIB, 0), first);
-    assert_u64(gpu_waits(), 1);
-    close_audited();
-}
-
 /* ---- Many ---------------------------------------------------------------------------------- */
 
 /* Freed in an order that no tree likes, then all of it is handed out at once. */
