@@ -104,7 +104,7 @@ static const bench_option own_options[] = {
     {"--ops", "N", parse_ops, "allocations and frees to time at each (1000000)"},
     {"--sizes", "small|mixed|large", parse_sizes,
      "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
-    {"--seed", "N", parse_seed, "another sequence of sizes and victims (1)"},
+    {"--seed", "N", parse_seed, "seed of the sizes and of what is freed (1)"},
     {"--watch", NULL, parse_watch,
      "handles, mappings, addresses and host memory by tenths of the run (100000 live)"},
     {0},

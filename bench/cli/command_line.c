@@ -176,7 +176,7 @@ static bool refuse_unknown(bench_parser *p, const bench_command *command, const 
     return command->operand != NULL
                ? bench_refuse(p, "unknown option '%s'; see ductile-bench %s --help", word,
                               command->name)
-               : bench_refuse(p, "'%s' is no option; see ductile-bench %s --help", word,
+               : bench_refuse(p, "'%s' is not an option; see ductile-bench %s --help", word,
                               command->name);
 }
 
@@ -206,7 +206,7 @@ static bool looks_like_option(const char *word) {
     return word[0] == '-' && word[1] != '\0';
 }
 
-/* Where there are operands, everything behind "--" is one. */
+/* In a command with operands, every word after "--" is one. */
 static bool parse_words(bench_parser *p, const bench_command *command, int argc, char **argv) {
     bool takes_operands = command->operand != NULL;
     bool only_operands = false;
@@ -281,7 +281,7 @@ static void print_own(const bench_option *table) {
     }
 }
 
-/* Those that the bench's own table has not given a place. */
+/* Those that the command's own table does not name. */
 static void print_shared(const bench_command *command) {
     for (const bench_option *option = shared_of(command); option->name != NULL; option++) {
         if (find_in(command->own, option->name, strlen(option->name)) == NULL) {
@@ -307,10 +307,9 @@ static void print_help(const bench_command *command) {
     if (!command->runs_nothing) {
         print_contenders();
     }
-    printf("\nExit status: %s\n",
-           command->exit_status != NULL
-               ? command->exit_status
-               : "0 done, 1 something failed, 2 the command line cannot be meant.");
+    printf("\nExit status: %s\n", command->exit_status != NULL
+                                      ? command->exit_status
+                                      : "0 done, 1 something failed, 2 the command line is wrong.");
 }
 
 bool bench_find_device(const bench_options *options, bench_device *out) {

@@ -43,7 +43,7 @@ typedef bool (*bench_option_fn)(bench_parser *p, const char *value);
 
 /*
  * In a command's own table an entry without parse stands for the shared option of that name: it
- * gives it its place in the help and, unless NULL, a help of its own.
+ * sets its place in the help and, unless NULL, its text there.
  */
 typedef struct bench_option {
     const char *name;  /* "--repeat" */
@@ -78,7 +78,7 @@ bool bench_options_parse(const bench_command *command, int argc, char **argv, be
                          char *message, size_t message_size);
 void bench_options_drop(bench_options *options);
 
-/* The device that the options name. False: the user has been told that there is none. */
+/* Finds the device that the options name. False: there is none, and the user has been told. */
 bool bench_find_device(const bench_options *options, bench_device *out);
 
 /* Sets the message and returns false. */

@@ -47,7 +47,7 @@ typedef struct fsdp_command {
     size_t n_variants;
     uint64_t alone_ns[FSDP_N_STREAMS]; /* steady_ns while the other's work takes no time */
     timeline timeline;
-    const variant *sampled; /* whose samples arrive */
+    const variant *sampled; /* the variant under way: samples are its */
     bool has_failed;
 } fsdp_command;
 
@@ -58,7 +58,7 @@ static fsdp_options *model_of(bench_parser *p) {
     return &o->model;
 }
 
-/* The bounds are fsdp_check's; here only digits count. */
+/* Only digits are checked here; fsdp_check has the bounds. */
 static bool parse_number(bench_parser *p, const char *name, const char *value, uint64_t *out) {
     return bench_parse_count(value, 0, UINT64_MAX, out) ||
            bench_refuse(p, "%s is a number, not '%s'", name, value);
@@ -134,12 +134,12 @@ static const bench_option own_options[] = {
     {"--layers", "N", parse_layers, "layers, of two units each (12)"},
     {"--hidden", "N", parse_hidden, "width of the model (4096)"},
     {"--ranks", "N", parse_ranks, "GPUs that share the parameters (64)"},
-    {"--tokens", "MIN:MAX", parse_tokens, "tokens per step, drawn anew for each (2048:8192)"},
+    {"--tokens", "MIN:MAX", parse_tokens, "tokens, drawn for every step (2048:8192)"},
     {"--prefetch", "N", parse_prefetch, "units gathered ahead of the one in use (3)"},
     {"--hold", "N", parse_hold, "gradients kept while they are reduced (1)"},
     {"--steps", "N", parse_steps, "training steps (6)"},
-    {"--seed", "N", parse_seed, "another schedule (1)"},
-    {"--runs", "N", parse_runs, "runs of each contender, each with durations of its own (3)"},
+    {"--seed", "N", parse_seed, "seed of the random numbers (1)"},
+    {"--runs", "N", parse_runs, "runs of each contender, with other durations each (3)"},
     {"--write-trace", "FILE", parse_write_trace,
      "write the events as a trace of version 2, gzipped for .gz, and run nothing"},
     {"--timeline", "FILE", parse_timeline,
@@ -206,7 +206,7 @@ static double mib(uint64_t bytes) {
     return (double)bytes / (double)DTI_MIB;
 }
 
-/* 1: the shorter of the two streams' work hides wholly behind the other's; 0: they take turns. */
+/* 1: the shorter of the two streams' work is hidden behind the other's; 0: they take turns. */
 static double overlap(const fsdp_command *c, const fsdp_result *result) {
     double compute = (double)c->alone_ns[FSDP_COMPUTE];
     double communication = (double)c->alone_ns[FSDP_COMMUNICATION];
@@ -222,7 +222,7 @@ static double efficiency(const fsdp_command *c, const fsdp_result *result) {
 static void begin_table(const fsdp_command *c) {
     provenance_print_heading(stdout, &c->device);
     printf("\nfsdp: %" PRIu64 " events, %" PRIu64
-           " steps, live peak %.1f MiB\nbehind the first step, compute "
+           " steps, live peak %.1f MiB\nafter the first step, compute "
            "alone takes %.1f ms, communication alone %.1f ms\n",
            c->trace->n_file_events, c->trace->n_steps, mib(c->trace->live_peak_bytes),
            (double)c->alone_ns[FSDP_COMPUTE] / 1e6, (double)c->alone_ns[FSDP_COMMUNICATION] / 1e6);

@@ -94,7 +94,8 @@ static bool check_combination(bench_parser *p) {
     }
     const bench_pace *pace = &own(p)->pace;
     if (pace->lag > 0 && pace->schedule != DUCTILE_SCHEDULE_EAGER) {
-        return bench_refuse(p, "--lag is a schedule of its own: give it or --schedule");
+        return bench_refuse(
+            p, "--lag is a schedule of its own: give only one of --lag and --schedule");
     }
     if ((pace->lag > 0 || pace->schedule != DUCTILE_SCHEDULE_EAGER) &&
         p->shared->device == BENCH_DEVICE_CUDA) {
@@ -111,16 +112,16 @@ const bench_option replay_option_table[] = {
     {"--min-capacity", NULL, parse_min_capacity,
      "also find the smallest capacity from which the replay completes"},
     {"--tight", "PERCENT", parse_tight,
-     "replay twice: uncapped, and so much above the smallest capacity; first, last, all passes"},
+     "replay twice: uncapped, and PERCENT above the smallest capacity; first, last, all passes"},
     {"--repeat", "N", parse_repeat, "N passes through one allocator (1)"},
     {"--lag", "N", parse_lag, "virtual GPU: work completes N events after it was issued (0)"},
     {"--schedule", "eager|lazy|random[:SEED]", parse_schedule,
-     "virtual GPU: work completes at once, when waited for, or by chance (eager)"},
+     "virtual GPU: work completes at once, when waited for, or at random times (eager)"},
     {"--check", NULL, parse_check,
      "virtual GPU: write every block and look for memory that is handed out too early"},
     {.name = "--set"},
     {.name = "--json", .help = "one JSON object a line instead of tables"},
-    {"--gpu", "N", parse_gpu, "of a PyTorch snapshot: which GPU (the one with most events)"},
+    {"--gpu", "N", parse_gpu, "which GPU of a PyTorch snapshot (the one with the most events)"},
     {"--timeline", "FILE", parse_timeline,
      "write live and reserved memory over time as CSV; a folder gets timeline.csv"},
     {0},

@@ -41,7 +41,7 @@ static vary_options *model_of(bench_parser *p) {
     return &o->model;
 }
 
-/* The bounds are vary_check's; here only digits count. */
+/* Only digits are checked here; vary_check has the bounds. */
 static bool parse_number(bench_parser *p, const char *name, const char *value, uint64_t *out) {
     return bench_parse_count(value, 1, UINT64_MAX, out) ||
            bench_refuse(p, "%s is a number from 1, not '%s'", name, value);
@@ -155,11 +155,11 @@ static const bench_option own_options[] = {
     {"--layers", "N", parse_layers, "layers (24)"},
     {"--hidden", "N", parse_hidden, "width of the model (1024)"},
     {"--heads", "N", parse_heads, "attention heads, a divisor of the width (16)"},
-    {"--vocab", "N", parse_vocab, "words (50257)"},
-    {"--batch", "MIN:MAX", parse_batch, "sequences per step, drawn anew for each (1:12)"},
-    {"--seq", "MIN:MAX", parse_sequence, "tokens per sequence, drawn anew for each step (64:1024)"},
+    {"--vocab", "N", parse_vocab, "words of the vocabulary (50257)"},
+    {"--batch", "MIN:MAX", parse_batch, "sequences, drawn for every step (1:12)"},
+    {"--seq", "MIN:MAX", parse_sequence, "tokens per sequence, drawn for every step (64:1024)"},
     {"--steps", "N", parse_steps, "training steps (50)"},
-    {"--seed", "N", parse_seed, "another schedule (1)"},
+    {"--seed", "N", parse_seed, "seed of the random numbers (1)"},
     {"--recompute", "on|off", parse_recompute,
      "keep only the layers' inputs for the backward (off)"},
     {"--optimizer", "adamw|sgd", parse_optimizer, "the optimizer (adamw)"},

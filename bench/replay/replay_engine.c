@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* How often a terminal is told about the progress of a pass. */
+/* How often a terminal shows the progress of a pass. */
 enum { PROGRESS_PARTS = 50 };
 
 /* One replay under way. addresses[slot] is 0 unless the slot is live. */
@@ -69,8 +69,8 @@ static bool fail(replay *r, const char *what, ductile_status status) {
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
-/* Only for --check: the owner writes its whole block, so that the device can tell whether whoever
- * had the memory before was done with it. */
+/* Only for --check: the owner writes its whole block, so that the device detects earlier work that
+ * still uses the memory. */
 static ductile_status write_block(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
     const ductile_virtual_use use = {
@@ -128,8 +128,8 @@ static ductile_status record_uses(replay *r, const trace_event *event) {
     return status;
 }
 
-/* What record_stream and free cost belongs to the allocator. The gates are the bench's, and the
- * clock stands still for them. */
+/* The clock runs for record_stream and free, and stands still for the gates, which are the bench's.
+ */
 static ductile_status free_gated(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
     ductile_status status = close_gates(r, event);
@@ -159,8 +159,8 @@ static ductile_status open_gates(replay *r, const trace_event *event) {
     return status;
 }
 
-/* On the virtual GPU the stream reads the block, and completes that as the run's pace has it:
- * memory that is taken away too early makes the device fail. */
+/* On the virtual GPU the stream reads the block, at the time that the run's pace sets: memory that
+ * is taken away too early makes the device fail. */
 static ductile_status use_block(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
     ductile_stream stream = s->streams[event->stream];
@@ -176,8 +176,8 @@ static ductile_status use_block(replay *r, const trace_event *event) {
 }
 
 /*
- * Events [first, end). Nothing is worked out here that could be worked out before: what the loop
- * itself costs is part of what it measures.
+ * Plays events [first, end). What the loop itself costs is part of what it measures, so all that
+ * can be computed before is.
  */
 static bool play(replay *r, size_t first, size_t end) {
     const trace_event *events = r->spec->trace->events;
@@ -388,7 +388,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A shared machine disturbs some passes: the median passes over them. */
+/* The median ignores the few passes that a shared machine disturbs. */
 static double median(double *times, uint64_t n) {
     qsort(times, (size_t)n, sizeof *times, compare_times);
     return (times[(n - 1) / 2] + times[n / 2]) / 2;

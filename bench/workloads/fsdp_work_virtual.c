@@ -137,7 +137,7 @@ static void start_what_can(virtual_work *w) {
     }
 }
 
-/* The line whose kernel ends first of those under way; NULL: none is. */
+/* The line whose running kernel ends first; NULL: no kernel is running. */
 static line *find_next(virtual_work *w) {
     line *found = NULL;
     for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
@@ -174,7 +174,7 @@ static ductile_status run_to(virtual_work *w, uint64_t moment) {
     return status;
 }
 
-/* When the kernels of a line that somebody has waited for would have ended. */
+/* When the kernels of a line that the host has waited for would have ended. */
 static uint64_t forced_end(virtual_work *w, line *in) {
     uint64_t end = w->now_ns;
     while (in->first != NULL && is_done(w, in->first->ended)) {
