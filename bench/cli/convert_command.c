@@ -36,7 +36,8 @@ static bool complete(bench_parser *p) {
 }
 
 static const bench_option own_options[] = {
-    {"--gpu", "N", parse_gpu, "which GPU of a PyTorch snapshot (the one with the most events)"},
+    {"--gpu", "N", parse_gpu,
+     .help = "which GPU of a PyTorch snapshot (the one with the most events)"},
     {0},
 };
 
