@@ -29,10 +29,9 @@ static bool parse_gpu(bench_parser *p, const char *value) {
 
 static bool complete(bench_parser *p) {
     if (p->shared->n_operands > 2) {
-        return bench_refuse(p, "convert takes two files, IN and OUT; '%s' is a third",
-                            p->shared->operands[2]);
+        return bench_refuse(p, "IN and OUT are two files; '%s' is a third", p->shared->operands[2]);
     }
-    return p->shared->n_operands == 2 || bench_refuse(p, "convert needs two files: IN and OUT");
+    return p->shared->n_operands == 2 || bench_refuse(p, "two files are needed: IN and OUT");
 }
 
 static const bench_option own_options[] = {

@@ -53,7 +53,7 @@ static bool parse_gpu(bench_parser *p, const char *value) {
 
 static bool check_combination(bench_parser *p) {
     if (p->shared->n_operands == 0) {
-        return bench_refuse(p, "replay needs a trace: ductile-bench replay FILE..., or bench/run "
+        return bench_refuse(p, "it needs a trace: ductile-bench replay FILE..., or bench/run "
                                "without arguments for the bundled ones");
     }
     if (own(p)->min_capacity && p->shared->capacity_bytes != 0) {

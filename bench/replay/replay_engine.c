@@ -93,23 +93,15 @@ static const trace_gate *gates_of(const replay *r, const trace_event *event) {
     return &r->spec->trace->gates[event->size];
 }
 
-static ductile_status close_gates(replay *r, const trace_event *event) {
-    const trace_gate *gate = gates_of(r, event);
-    ductile_status status = DUCTILE_OK;
-    stopwatch_pause(&r->watch);
-    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
-        status = gates_close(&r->gates, gate[i].stream, gate[i].number);
-    }
-    stopwatch_start(&r->watch);
-    return status;
-}
+typedef ductile_status (*gate_fn)(gates *g, size_t stream, uint64_t number);
 
-static ductile_status mark_gates(replay *r, const trace_event *event) {
+/* The clock stands still meanwhile: gates are the bench's, not the contender's. */
+static ductile_status for_each_gate(replay *r, const trace_event *event, gate_fn visit) {
     const trace_gate *gate = gates_of(r, event);
     ductile_status status = DUCTILE_OK;
     stopwatch_pause(&r->watch);
     for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
-        status = gates_mark(&r->gates, gate[i].stream, gate[i].number);
+        status = visit(&r->gates, gate[i].stream, gate[i].number);
     }
     stopwatch_start(&r->watch);
     return status;
@@ -128,11 +120,10 @@ static ductile_status record_uses(replay *r, const trace_event *event) {
     return status;
 }
 
-/* The clock runs for record_stream and free, and stands still for the gates, which are the bench's.
- */
+/* What record_stream and free cost belongs to the contender. */
 static ductile_status free_gated(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
-    ductile_status status = close_gates(r, event);
+    ductile_status status = for_each_gate(r, event, gates_close);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -143,20 +134,9 @@ static ductile_status free_gated(replay *r, const trace_event *event) {
     if (status == DUCTILE_OK) {
         status = s->ops->free(s->contender, r->addresses[event->slot]);
     }
-    ductile_status marked = mark_gates(r, event);
+    ductile_status marked = for_each_gate(r, event, gates_mark);
     r->addresses[event->slot] = 0;
     return status == DUCTILE_OK ? marked : status;
-}
-
-static ductile_status open_gates(replay *r, const trace_event *event) {
-    const trace_gate *gate = gates_of(r, event);
-    ductile_status status = DUCTILE_OK;
-    stopwatch_pause(&r->watch);
-    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
-        status = gates_open(&r->gates, gate[i].stream, gate[i].number);
-    }
-    stopwatch_start(&r->watch);
-    return status;
 }
 
 /* On the virtual GPU the stream reads the block, at the time that the run's pace sets: memory that
@@ -212,7 +192,7 @@ static bool play(replay *r, size_t first, size_t end) {
             status = free_gated(r, event);
             break;
         case TRACE_OPEN:
-            status = open_gates(r, event);
+            status = for_each_gate(r, event, gates_open);
             break;
         case TRACE_STEP: /* never in a finished trace */
             break;

@@ -116,6 +116,14 @@ void stage_close(stage *s) {
     *s = (stage){0};
 }
 
+ductile_status stage_launch_lazy(const stage *s, ductile_stream stream,
+                                 const ductile_virtual_use *use) {
+    ductile_virtual_set_schedule(s->gpu, DUCTILE_SCHEDULE_LAZY, 0);
+    ductile_status status = ductile_virtual_launch(s->gpu, stream, use, use != NULL);
+    ductile_virtual_set_schedule(s->gpu, s->pace.schedule, s->pace.lag);
+    return status;
+}
+
 uint64_t stage_violations(const stage *s, char *last, size_t size) {
     ductile_virtual_state state = {.struct_size = sizeof state};
     last[0] = '\0';

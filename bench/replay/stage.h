@@ -66,6 +66,11 @@ static inline run_outcome run_outcome_of(ductile_status status) {
 ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);
 void stage_close(stage *s);
 
+/* Launches a kernel that completes only when it is waited for; later work keeps the stage's pace.
+ * use: the memory that the kernel uses; NULL: none. Pre: the device is the virtual GPU. */
+ductile_status stage_launch_lazy(const stage *s, ductile_stream stream,
+                                 const ductile_virtual_use *use);
+
 /* How many violations the virtual GPU has recorded, and the last one as text; 0 and "" on CUDA. */
 uint64_t stage_violations(const stage *s, char *last, size_t size);
 
