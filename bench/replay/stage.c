@@ -2,8 +2,6 @@
 #include "bench/replay/stage.h"
 
 #include "vmm/base/align.h"
-#include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
 
 #include <ductile_virtual.h>
 
@@ -26,16 +24,6 @@ static ductile_status make_gpu(stage *s, const stage_plan *plan) {
     return ductile_virtual_create(&s->gpu, &options);
 }
 
-static ductile_status open_driver(const stage *s, const stage_plan *plan, dvmm_driver **out) {
-    ductile_status status = s->gpu != NULL
-                                ? dvmm_open_virtual(s->gpu, out)
-                                : dvmm_open_cuda(plan->device->caps.ordinal, out, NULL, 0);
-    if (status == DUCTILE_OK) {
-        dvmm_time_calls(*out);
-    }
-    return status;
-}
-
 static ductile_status make_streams(stage *s, size_t n) {
     s->streams = calloc(n, sizeof *s->streams);
     if (s->streams == NULL && n > 0) {
@@ -54,10 +42,10 @@ static ductile_status make_streams(stage *s, size_t n) {
 static ductile_status open_device(stage *s, const stage_plan *plan) {
     ductile_status status = plan->device->is_virtual ? make_gpu(s, plan) : DUCTILE_OK;
     if (status == DUCTILE_OK) {
-        status = open_driver(s, plan, &s->driver);
+        status = bench_device_open(plan->device, s->gpu, &s->driver);
     }
     if (status == DUCTILE_OK) {
-        status = open_driver(s, plan, &s->contender_driver);
+        status = bench_device_open(plan->device, s->gpu, &s->contender_driver);
     }
     return status == DUCTILE_OK ? make_streams(s, plan->n_streams) : status;
 }

@@ -32,7 +32,7 @@ ROOMS = {
     "segments": ["vmm", "vmm/driver", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
     "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda", "vmm/virtual"],  # the front door chooses the backend
-    "bench/base": ["vmm/driver", "vmm/base"],
+    "bench/base": ["vmm/cuda", "vmm/virtual", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
     "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
