@@ -47,3 +47,13 @@ bool bench_device_find(bench_device_kind kind, int ordinal, bench_device *out, c
     }
     return find_virtual(out, reason, reason_size);
 }
+
+ductile_status bench_device_open(const bench_device *device, ductile_virtual_gpu *gpu,
+                                 dvmm_driver **out) {
+    ductile_status status = gpu != NULL ? dvmm_open_virtual(gpu, out)
+                                        : dvmm_open_cuda(device->caps.ordinal, out, NULL, 0);
+    if (status == DUCTILE_OK) {
+        dvmm_time_calls(*out);
+    }
+    return status;
+}

@@ -30,7 +30,7 @@ static bool needs_quotes(const char *word) {
     return word[0] == '\0' || word[strspn(word, plain)] != '\0';
 }
 
-/* As a shell would take it back. */
+/* Quoted as a shell needs it. */
 static void print_word(FILE *out, const char *word) {
     if (!needs_quotes(word)) {
         (void)fputs(word, out);
@@ -70,7 +70,7 @@ void provenance_print_heading(FILE *out, const bench_device *device) {
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
 /* The length of the UTF-8 sequence at `text`, or 0 if there is none. Overlong forms, surrogates and
- * what lies beyond U+10FFFF are none. */
+ * code points above U+10FFFF do not count. */
 static size_t utf8_length(const unsigned char *text) {
     size_t length = text[0] < 0x80   ? 1
                     : text[0] < 0xc2 ? 0

@@ -17,7 +17,7 @@ void provenance_print_heading(FILE *out, const bench_device *device);
  * conf when DUCTILE_CONF is set, since it changes what Ductile does. */
 void provenance_print_json(FILE *out, const bench_device *device);
 
-/* A string in quotes, as JSON wants it. Bytes that are no UTF-8 come out as U+FFFD. */
+/* A JSON string, in quotes. Bytes that are not UTF-8 are printed as U+FFFD. */
 void print_json_string(FILE *out, const char *text);
 
 #endif

@@ -69,18 +69,6 @@ static bool parse_live(bench_parser *p, const char *value) {
     return o->n_live > 0 || bench_refuse(p, "--live needs numbers such as 100,10000");
 }
 
-static bool parse_ops(bench_parser *p, const char *value) {
-    churn_options *o = p->own;
-    return bench_parse_count(value, 20, UINT64_C(1) << 40, &o->ops) ||
-           bench_refuse(p, "--ops is a number from 20, not '%s'", value);
-}
-
-static bool parse_seed(bench_parser *p, const char *value) {
-    churn_options *o = p->own;
-    return bench_parse_count(value, 0, UINT64_MAX, &o->seed) ||
-           bench_refuse(p, "--seed is a number, not '%s'", value);
-}
-
 static bool parse_sizes(bench_parser *p, const char *value) {
     churn_options *o = p->own;
     for (size_t i = 0; i < N_SIZES; i++) {
@@ -92,21 +80,17 @@ static bool parse_sizes(bench_parser *p, const char *value) {
     return bench_refuse(p, "--sizes is small, mixed or large, not '%s'", value);
 }
 
-static bool parse_watch(bench_parser *p, const char *unused) {
-    churn_options *o = p->own;
-    (void)unused;
-    o->watch = true;
-    return true;
-}
-
 static const bench_option own_options[] = {
-    {"--live", "N,N,..", parse_live, "live blocks (100,1000,10000,100000,1000000)"},
-    {"--ops", "N", parse_ops, "allocations and frees to time at each (1000000)"},
+    {"--live", "N,N,..", parse_live, .help = "live blocks (100,1000,10000,100000,1000000)"},
+    {"--ops", "N", bench_parse_number, .help = "allocations and frees to time at each (1000000)",
+     .offset = offsetof(churn_options, ops), .min = 20, .max = UINT64_C(1) << 40},
     {"--sizes", "small|mixed|large", parse_sizes,
-     "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
-    {"--seed", "N", parse_seed, "another sequence of sizes and victims (1)"},
-    {"--watch", NULL, parse_watch,
-     "handles, mappings, addresses and host memory by tenths of the run (100000 live)"},
+     .help = "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
+    {"--seed", "N", bench_parse_number, .help = "seed of the sizes and of what is freed (1)",
+     .offset = offsetof(churn_options, seed)},
+    {"--watch", NULL, bench_parse_flag,
+     .help = "handles, mappings, addresses and host memory by tenths of the run (100000 live)",
+     .offset = offsetof(churn_options, watch)},
     {0},
 };
 

@@ -9,12 +9,12 @@
 
 typedef enum bench_exit {
     BENCH_DONE = 0,
-    BENCH_FAILED = 1, /* an input, a device or an output let us down */
-    BENCH_MISUSED = 2 /* the command line cannot be meant; nothing was run */
+    BENCH_FAILED = 1, /* an input, a device or an output failed */
+    BENCH_MISUSED = 2 /* the command line is wrong; nothing was run */
 } bench_exit;
 
 /* Writes exactly one line, "ductile-bench: ...", to standard error. Control characters, which
- * file names and file contents may carry, come out as '?'. */
+ * file names and file contents may contain, are printed as '?'. */
 __attribute__((format(printf, 1, 2))) void bench_complain(const char *format, ...);
 
 /* The same about a line of a file; line 0: about the file. */

@@ -4,6 +4,7 @@
 #include "bench/cli/cli.h"
 #include "bench/contenders/settings.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -73,6 +74,55 @@ static void choose_all_contenders(bench_options *o) {
     }
 }
 
+/* ---- Values -------------------------------------------------------------------------------- */
+
+static void *member_of(const bench_parser *p) {
+    return (char *)p->own + p->option->offset;
+}
+
+bool bench_parse_flag(bench_parser *p, const char *unused) {
+    (void)unused;
+    *(bool *)member_of(p) = true;
+    return true;
+}
+
+bool bench_parse_text(bench_parser *p, const char *value) {
+    *(const char **)member_of(p) = value;
+    return value[0] != '\0' ||
+           bench_refuse(p, "%s needs a value: %s", p->option->name, p->option->value);
+}
+
+static uint64_t most_of(const bench_option *option) {
+    return option->max != 0 ? option->max : UINT64_MAX;
+}
+
+bool bench_parse_number(bench_parser *p, const char *value) {
+    const bench_option *o = p->option;
+    if (bench_parse_count(value, o->min, most_of(o), member_of(p))) {
+        return true;
+    }
+    return o->max != 0 ? bench_refuse(p, "%s is a number from %" PRIu64 " to %" PRIu64 ", not '%s'",
+                                      o->name, o->min, o->max, value)
+                       : bench_refuse(p, "%s is a number of at least %" PRIu64 ", not '%s'",
+                                      o->name, o->min, value);
+}
+
+bool bench_parse_interval(bench_parser *p, const char *value) {
+    uint64_t *out = member_of(p);
+    char least[32];
+    size_t length = strcspn(value, ":");
+    const char *most = value[length] == ':' ? value + length + 1 : value;
+    if (length < sizeof least) {
+        memcpy(least, value, length);
+        least[length] = '\0';
+        if (bench_parse_count(least, p->option->min, most_of(p->option), &out[0]) &&
+            bench_parse_count(most, p->option->min, most_of(p->option), &out[1])) {
+            return true;
+        }
+    }
+    return bench_refuse(p, "%s is MIN:MAX, not '%s'", p->option->name, value);
+}
+
 /* ---- Shared options ------------------------------------------------------------------------ */
 
 /* "cuda" or "cuda:N". */
@@ -117,32 +167,24 @@ static bool parse_setting(bench_parser *p, const char *value) {
     return true;
 }
 
-static bool parse_json(bench_parser *p, const char *unused) {
-    (void)unused;
-    p->shared->json = true;
-    return true;
-}
-
-static bool parse_help(bench_parser *p, const char *unused) {
-    (void)unused;
-    p->shared->help = true;
-    return true;
-}
-
 static const bench_option shared_options[] = {
     {"--device", "auto|virtual|cuda[:N]", parse_device,
-     "auto: a CUDA device if there is one, else the virtual GPU"},
-    {"--contender", "A,B,..", parse_contenders, "only these (all)"},
+     .help = "auto: a CUDA device if there is one, else the virtual GPU"},
+    {"--contender", "A,B,..", parse_contenders, .help = "only these (all)"},
     {"--capacity", "BYTES", parse_capacity,
-     "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
-    {"--set", "KEY=VALUE", parse_setting, "an option of Ductile, as in DUCTILE_CONF; repeatable"},
-    {"--json", NULL, parse_json, "one JSON object a line instead of a table"},
-    {"--help", NULL, parse_help, "this text"},
+     .help = "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
+    {"--set", "KEY=VALUE", parse_setting,
+     .help = "an option of Ductile, as in DUCTILE_CONF; repeatable"},
+    {"--json", NULL, bench_parse_flag, .help = "one JSON object a line instead of a table",
+     .offset = offsetof(bench_options, json)},
+    {"--help", NULL, bench_parse_flag, .help = "this text",
+     .offset = offsetof(bench_options, help)},
     {0},
 };
 
 static const bench_option help_alone[] = {
-    {"--help", NULL, parse_help, "this text"},
+    {"--help", NULL, bench_parse_flag, .help = "this text",
+     .offset = offsetof(bench_options, help)},
     {0},
 };
 
@@ -176,7 +218,7 @@ static bool refuse_unknown(bench_parser *p, const bench_command *command, const 
     return command->operand != NULL
                ? bench_refuse(p, "unknown option '%s'; see ductile-bench %s --help", word,
                               command->name)
-               : bench_refuse(p, "'%s' is no option; see ductile-bench %s --help", word,
+               : bench_refuse(p, "'%s' is not an option; see ductile-bench %s --help", word,
                               command->name);
 }
 
@@ -199,6 +241,7 @@ static bool parse_option(bench_parser *p, const bench_command *command, int argc
         }
         value = argv[++*index];
     }
+    p->option = found;
     return found->parse(p, value);
 }
 
@@ -206,7 +249,7 @@ static bool looks_like_option(const char *word) {
     return word[0] == '-' && word[1] != '\0';
 }
 
-/* Where there are operands, everything behind "--" is one. */
+/* In a command with operands, every word after "--" is one. */
 static bool parse_words(bench_parser *p, const bench_command *command, int argc, char **argv) {
     bool takes_operands = command->operand != NULL;
     bool only_operands = false;
@@ -281,7 +324,7 @@ static void print_own(const bench_option *table) {
     }
 }
 
-/* Those that the bench's own table has not given a place. */
+/* Those that the command's own table does not name. */
 static void print_shared(const bench_command *command) {
     for (const bench_option *option = shared_of(command); option->name != NULL; option++) {
         if (find_in(command->own, option->name, strlen(option->name)) == NULL) {
@@ -307,10 +350,9 @@ static void print_help(const bench_command *command) {
     if (!command->runs_nothing) {
         print_contenders();
     }
-    printf("\nExit status: %s\n",
-           command->exit_status != NULL
-               ? command->exit_status
-               : "0 done, 1 something failed, 2 the command line cannot be meant.");
+    printf("\nExit status: %s\n", command->exit_status != NULL
+                                      ? command->exit_status
+                                      : "0 done, 1 something failed, 2 the command line is wrong.");
 }
 
 bool bench_find_device(const bench_options *options, bench_device *out) {

@@ -30,8 +30,11 @@ typedef struct bench_options {
     bool help;
 } bench_options;
 
+typedef struct bench_option bench_option;
+
 /* The command line being read. */
 typedef struct bench_parser {
+    const bench_option *option; /* the one being read */
     bench_options *shared;
     void *own; /* the command's options, of which `shared` is the first member */
     char *message;
@@ -43,14 +46,17 @@ typedef bool (*bench_option_fn)(bench_parser *p, const char *value);
 
 /*
  * In a command's own table an entry without parse stands for the shared option of that name: it
- * gives it its place in the help and, unless NULL, a help of its own.
+ * sets its place in the help and, unless NULL, its text there.
  */
-typedef struct bench_option {
+struct bench_option {
     const char *name;  /* "--repeat" */
     const char *value; /* what it is called in the help; NULL: takes none, parse gets NULL */
     bench_option_fn parse;
     const char *help;
-} bench_option;
+    size_t offset; /* of the member that the parse functions below fill */
+    uint64_t min;  /* of that number */
+    uint64_t max;  /* 0: no bound here */
+};
 
 /* A subcommand. Its own table ends with an entry whose name is NULL. */
 typedef struct bench_command {
@@ -58,7 +64,7 @@ typedef struct bench_command {
     const char *brief;   /* half a line for the list of commands */
     const char *summary; /* a paragraph for --help */
     const bench_option *own;
-    const char *operand;           /* what a word that is no option is called; NULL: takes none */
+    const char *operand; /* the help's name for a word that is not an option; NULL: takes none */
     const bench_options *defaults; /* first member of a struct of `size` bytes: the defaults */
     size_t size;
     bool (*complete)(bench_parser *p); /* fills in what follows from other options, and refuses what
@@ -78,8 +84,17 @@ bool bench_options_parse(const bench_command *command, int argc, char **argv, be
                          char *message, size_t message_size);
 void bench_options_drop(bench_options *options);
 
-/* The device that the options name. False: the user has been told that there is none. */
+/* Finds the device that the options name. False: there is none, and the user has been told. */
 bool bench_find_device(const bench_options *options, bench_device *out);
+
+/* Fill the member at the option's offset: a bool with true, */
+bool bench_parse_flag(bench_parser *p, const char *unused);
+/* a const char * with a text that is not empty, */
+bool bench_parse_text(bench_parser *p, const char *value);
+/* a uint64_t with a number from min to max, */
+bool bench_parse_number(bench_parser *p, const char *value);
+/* two that follow each other. The value is MIN:MAX, or one number for both. */
+bool bench_parse_interval(bench_parser *p, const char *value);
 
 /* Sets the message and returns false. */
 __attribute__((format(printf, 2, 3))) bool bench_refuse(bench_parser *p, const char *format, ...);

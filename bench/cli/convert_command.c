@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ductile-bench convert: a PyTorch snapshot, or a trace of any version, as a trace of the newest.
- * Nothing is written unless all of the input was read.
+ * ductile-bench convert: writes a PyTorch snapshot, or a trace of any version, as a trace of the
+ * newest. It writes nothing unless it could read all of the input.
  */
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
@@ -29,14 +29,14 @@ static bool parse_gpu(bench_parser *p, const char *value) {
 
 static bool complete(bench_parser *p) {
     if (p->shared->n_operands > 2) {
-        return bench_refuse(p, "convert takes two files, IN and OUT; '%s' is a third",
-                            p->shared->operands[2]);
+        return bench_refuse(p, "IN and OUT are two files; '%s' is a third", p->shared->operands[2]);
     }
-    return p->shared->n_operands == 2 || bench_refuse(p, "convert needs two files: IN and OUT");
+    return p->shared->n_operands == 2 || bench_refuse(p, "two files are needed: IN and OUT");
 }
 
 static const bench_option own_options[] = {
-    {"--gpu", "N", parse_gpu, "of a PyTorch snapshot: which GPU (the one with most events)"},
+    {"--gpu", "N", parse_gpu,
+     .help = "which GPU of a PyTorch snapshot (the one with the most events)"},
     {0},
 };
 
@@ -66,8 +66,7 @@ static int run(const bench_options *options) {
     }
     bool ok = true;
     if (o->gpu != TRACE_BUSIEST_GPU && !b.is_snapshot) {
-        bench_complain("--gpu chooses within a PyTorch snapshot, and %s is none",
-                       o->shared.operands[0]);
+        bench_complain("--gpu needs a PyTorch snapshot, and %s is not one", o->shared.operands[0]);
         ok = false;
     }
     ok = ok && write_out(o, &b);
@@ -79,11 +78,11 @@ static const convert_options defaults = {.gpu = TRACE_BUSIEST_GPU};
 
 const bench_command command_convert = {
     .name = "convert",
-    .brief = "a PyTorch snapshot or an older trace as a trace of the newest version",
+    .brief = "write a PyTorch snapshot or an older trace as a trace of the newest version",
     .summary =
         "Writes IN, a PyTorch snapshot or a trace, as a trace of version 2 to OUT: gzipped if its\n"
         "name ends in .gz; - is standard output. bench/traces/README.md has the format. Where IN\n"
-        "does not say which other stream used a block, that is the next by number.",
+        "does not say which other stream used a block, the next stream by number is written.",
     .own = own_options,
     .operand = "IN OUT",
     .defaults = &defaults.shared,

@@ -47,105 +47,50 @@ typedef struct fsdp_command {
     size_t n_variants;
     uint64_t alone_ns[FSDP_N_STREAMS]; /* steady_ns while the other's work takes no time */
     timeline timeline;
-    const variant *sampled; /* whose samples arrive */
+    const variant *sampled; /* the variant under way: samples are its */
     bool has_failed;
 } fsdp_command;
 
 /* ---- Options ------------------------------------------------------------------------------- */
 
-static fsdp_options *model_of(bench_parser *p) {
-    fsdp_command_options *o = p->own;
-    return &o->model;
-}
-
-/* The bounds are fsdp_check's; here only digits count. */
-static bool parse_number(bench_parser *p, const char *name, const char *value, uint64_t *out) {
-    return bench_parse_count(value, 0, UINT64_MAX, out) ||
-           bench_refuse(p, "%s is a number, not '%s'", name, value);
-}
-
-static bool parse_layers(bench_parser *p, const char *value) {
-    return parse_number(p, "--layers", value, &model_of(p)->layers);
-}
-
-static bool parse_hidden(bench_parser *p, const char *value) {
-    return parse_number(p, "--hidden", value, &model_of(p)->hidden);
-}
-
-static bool parse_ranks(bench_parser *p, const char *value) {
-    return parse_number(p, "--ranks", value, &model_of(p)->ranks);
-}
-
-static bool parse_steps(bench_parser *p, const char *value) {
-    return parse_number(p, "--steps", value, &model_of(p)->steps);
-}
-
-static bool parse_prefetch(bench_parser *p, const char *value) {
-    return parse_number(p, "--prefetch", value, &model_of(p)->prefetch);
-}
-
-static bool parse_hold(bench_parser *p, const char *value) {
-    return parse_number(p, "--hold", value, &model_of(p)->hold);
-}
-
-static bool parse_seed(bench_parser *p, const char *value) {
-    return parse_number(p, "--seed", value, &model_of(p)->seed);
-}
-
-static bool parse_tokens(bench_parser *p, const char *value) {
-    char least[32] = "";
-    size_t length = strcspn(value, ":");
-    const char *most = value[length] == ':' ? value + length + 1 : value;
-    if (length < sizeof least) {
-        memcpy(least, value, length);
-        least[length] = '\0';
-        if (bench_parse_count(least, 1, UINT64_MAX, &model_of(p)->tokens_min) &&
-            bench_parse_count(most, 1, UINT64_MAX, &model_of(p)->tokens_max)) {
-            return true;
-        }
-    }
-    return bench_refuse(p, "--tokens is MIN:MAX, not '%s'", value);
-}
-
-static bool parse_runs(bench_parser *p, const char *value) {
-    fsdp_command_options *o = p->own;
-    return bench_parse_count(value, 1, MAX_RUNS, &o->n_runs) ||
-           bench_refuse(p, "--runs is a number from 1 to %d, not '%s'", MAX_RUNS, value);
-}
-
-static bool parse_write_trace(bench_parser *p, const char *value) {
-    fsdp_command_options *o = p->own;
-    o->trace_file = value;
-    return value[0] != '\0' || bench_refuse(p, "--write-trace needs a file");
-}
-
-static bool parse_timeline(bench_parser *p, const char *value) {
-    fsdp_command_options *o = p->own;
-    o->timeline = value;
-    return value[0] != '\0' || bench_refuse(p, "--timeline needs a file or a folder");
-}
-
 static bool complete(bench_parser *p) {
-    const char *refusal = fsdp_check(model_of(p));
+    const fsdp_command_options *o = p->own;
+    const char *refusal = fsdp_check(&o->model);
     return refusal == NULL || bench_refuse(p, "%s", refusal);
 }
 
+#define AT(member) offsetof(fsdp_command_options, member)
+
+/* fsdp_check has the bounds of the model. */
 static const bench_option own_options[] = {
-    {"--layers", "N", parse_layers, "layers, of two units each (12)"},
-    {"--hidden", "N", parse_hidden, "width of the model (4096)"},
-    {"--ranks", "N", parse_ranks, "GPUs that share the parameters (64)"},
-    {"--tokens", "MIN:MAX", parse_tokens, "tokens per step, drawn anew for each (2048:8192)"},
-    {"--prefetch", "N", parse_prefetch, "units gathered ahead of the one in use (3)"},
-    {"--hold", "N", parse_hold, "gradients kept while they are reduced (1)"},
-    {"--steps", "N", parse_steps, "training steps (6)"},
-    {"--seed", "N", parse_seed, "another schedule (1)"},
-    {"--runs", "N", parse_runs, "runs of each contender, each with durations of its own (3)"},
-    {"--write-trace", "FILE", parse_write_trace,
-     "write the events as a trace of version 2, gzipped for .gz, and run nothing"},
-    {"--timeline", "FILE", parse_timeline,
-     "write live and reserved memory over time as CSV; a folder gets timeline.csv"},
+    {"--layers", "N", bench_parse_number, .help = "layers, of two units each (12)",
+     .offset = AT(model.layers)},
+    {"--hidden", "N", bench_parse_number, .help = "width of the model (4096)",
+     .offset = AT(model.hidden)},
+    {"--ranks", "N", bench_parse_number, .help = "GPUs that share the parameters (64)",
+     .offset = AT(model.ranks)},
+    {"--tokens", "MIN:MAX", bench_parse_interval,
+     .help = "tokens, drawn for every step (2048:8192)", .offset = AT(model.tokens_min), .min = 1},
+    {"--prefetch", "N", bench_parse_number, .help = "units gathered ahead of the one in use (3)",
+     .offset = AT(model.prefetch)},
+    {"--hold", "N", bench_parse_number, .help = "gradients kept while they are reduced (1)",
+     .offset = AT(model.hold)},
+    {"--steps", "N", bench_parse_number, .help = "training steps (6)", .offset = AT(model.steps)},
+    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers (1)",
+     .offset = AT(model.seed)},
+    {"--runs", "N", bench_parse_number,
+     .help = "runs of each contender, with other durations each (3)", .offset = AT(n_runs),
+     .min = 1, .max = MAX_RUNS},
+    {"--write-trace", "FILE", bench_parse_text,
+     .help = "write the events as a trace of version 2, gzipped for .gz, and run nothing",
+     .offset = AT(trace_file)},
+    {"--timeline", "FILE", bench_parse_text,
+     .help = "write live and reserved memory over time as CSV; a folder gets timeline.csv",
+     .offset = AT(timeline)},
     {0},
 };
+
+#undef AT
 
 static const fsdp_command_options defaults = {
     .model = {.layers = 12,
@@ -206,7 +151,7 @@ static double mib(uint64_t bytes) {
     return (double)bytes / (double)DTI_MIB;
 }
 
-/* 1: the shorter of the two streams' work hides wholly behind the other's; 0: they take turns. */
+/* 1: the shorter of the two streams' work is hidden behind the other's; 0: they take turns. */
 static double overlap(const fsdp_command *c, const fsdp_result *result) {
     double compute = (double)c->alone_ns[FSDP_COMPUTE];
     double communication = (double)c->alone_ns[FSDP_COMMUNICATION];
@@ -222,7 +167,7 @@ static double efficiency(const fsdp_command *c, const fsdp_result *result) {
 static void begin_table(const fsdp_command *c) {
     provenance_print_heading(stdout, &c->device);
     printf("\nfsdp: %" PRIu64 " events, %" PRIu64
-           " steps, live peak %.1f MiB\nbehind the first step, compute "
+           " steps, live peak %.1f MiB\nafter the first step, compute "
            "alone takes %.1f ms, communication alone %.1f ms\n",
            c->trace->n_file_events, c->trace->n_steps, mib(c->trace->live_peak_bytes),
            (double)c->alone_ns[FSDP_COMPUTE] / 1e6, (double)c->alone_ns[FSDP_COMMUNICATION] / 1e6);

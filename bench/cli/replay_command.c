@@ -2,8 +2,8 @@
 /*
  * ductile-bench replay: what would each allocator have needed for this recorded run?
  *
- * Everything that can be wrong with the command line or with a file is found before the first
- * replay starts and before anything is written.
+ * All errors of the command line and of files are reported before the first replay starts and
+ * before anything is written.
  */
 #include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
@@ -139,7 +139,7 @@ static uint64_t find_min_capacity(const replay_job *s, const replay_spec *spec,
     return mincap_find(&own, uncapped);
 }
 
-/* Near the smallest capacity every policy has to work for its living. */
+/* Near the smallest capacity, where a policy has to release and reuse memory all the time. */
 static void replay_tight(replay_job *s, const report_row *uncapped) {
     const replay_options *o = s->options;
     uint64_t granule = s->device.caps.granule_bytes;
@@ -210,7 +210,7 @@ static int run_session(replay_job *s) {
         return BENCH_FAILED;
     }
     if (s->options->gpu != TRACE_BUSIEST_GPU && !has_snapshot(s)) {
-        bench_complain("--gpu chooses within a PyTorch snapshot, and no trace is one");
+        bench_complain("--gpu needs a PyTorch snapshot, and no trace is one");
         return BENCH_MISUSED;
     }
     return bench_find_device(&s->options->shared, &s->device) && find_model(s) && open_timeline(s)
@@ -247,6 +247,6 @@ const bench_command command_replay = {
     .size = sizeof replay_defaults,
     .complete = replay_options_complete,
     .exit_status = "0 done (running out of memory under a cap is a result), 1 something\n"
-                   "failed, 2 the command line cannot be meant.",
+                   "failed, 2 the command line is wrong.",
     .run = run,
 };

@@ -13,32 +13,10 @@ static replay_options *own(const bench_parser *p) {
 
 /* ---- Options ------------------------------------------------------------------------------- */
 
-static bool parse_min_capacity(bench_parser *p, const char *unused) {
-    (void)unused;
-    own(p)->min_capacity = true;
-    return true;
-}
-
-static bool parse_check(bench_parser *p, const char *unused) {
-    (void)unused;
-    own(p)->check = true;
-    return true;
-}
-
 static bool parse_tight(bench_parser *p, const char *value) {
     own(p)->tight = true;
     return bench_parse_count(value, 0, 1000, &own(p)->above_min_percent) ||
            bench_refuse(p, "--tight is a percentage from 0 to 1000, not '%s'", value);
-}
-
-static bool parse_repeat(bench_parser *p, const char *value) {
-    return bench_parse_count(value, 1, REPLAY_MAX_PASSES, &own(p)->n_passes) ||
-           bench_refuse(p, "--repeat is a number from 1 to %d, not '%s'", REPLAY_MAX_PASSES, value);
-}
-
-static bool parse_lag(bench_parser *p, const char *value) {
-    return bench_parse_count(value, 0, UINT32_MAX, &own(p)->pace.lag) ||
-           bench_refuse(p, "--lag is a number of events, not '%s'", value);
 }
 
 /* "random" or "random:SEED". */
@@ -73,28 +51,25 @@ static bool parse_gpu(bench_parser *p, const char *value) {
     return true;
 }
 
-static bool parse_timeline(bench_parser *p, const char *value) {
-    own(p)->timeline = value;
-    return value[0] != '\0' || bench_refuse(p, "--timeline needs a file or a folder");
-}
-
 static bool check_combination(bench_parser *p) {
     if (p->shared->n_operands == 0) {
-        return bench_refuse(p, "replay needs a trace: ductile-bench replay FILE..., or bench/run "
+        return bench_refuse(p, "it needs a trace: ductile-bench replay FILE..., or bench/run "
                                "without arguments for the bundled ones");
     }
     if (own(p)->min_capacity && p->shared->capacity_bytes != 0) {
-        return bench_refuse(p, "--min-capacity searches what --capacity sets: give one of them");
+        return bench_refuse(p,
+                            "--min-capacity searches what --capacity sets: give only one of them");
     }
     if (own(p)->tight && p->shared->capacity_bytes != 0) {
-        return bench_refuse(p, "--tight searches what --capacity sets: give one of them");
+        return bench_refuse(p, "--tight searches what --capacity sets: give only one of them");
     }
     if (own(p)->check && p->shared->device == BENCH_DEVICE_CUDA) {
         return bench_refuse(p, "--check works on the virtual GPU only");
     }
     const bench_pace *pace = &own(p)->pace;
     if (pace->lag > 0 && pace->schedule != DUCTILE_SCHEDULE_EAGER) {
-        return bench_refuse(p, "--lag is a schedule of its own: give it or --schedule");
+        return bench_refuse(
+            p, "--lag is a schedule of its own: give only one of --lag and --schedule");
     }
     if ((pace->lag > 0 || pace->schedule != DUCTILE_SCHEDULE_EAGER) &&
         p->shared->device == BENCH_DEVICE_CUDA) {
@@ -108,21 +83,29 @@ const bench_option replay_option_table[] = {
     {.name = "--device"},
     {.name = "--contender"},
     {.name = "--capacity"},
-    {"--min-capacity", NULL, parse_min_capacity,
-     "also find the smallest capacity from which the replay completes"},
+    {"--min-capacity", NULL, bench_parse_flag,
+     .help = "also find the smallest capacity from which the replay completes",
+     .offset = offsetof(replay_options, min_capacity)},
     {"--tight", "PERCENT", parse_tight,
-     "replay twice: uncapped, and so much above the smallest capacity; first, last, all passes"},
-    {"--repeat", "N", parse_repeat, "N passes through one allocator (1)"},
-    {"--lag", "N", parse_lag, "virtual GPU: work completes N events after it was issued (0)"},
+     .help = "replay twice: uncapped, and PERCENT above the smallest capacity; first, last, all "
+             "passes"},
+    {"--repeat", "N", bench_parse_number, .help = "N passes through one allocator (1)",
+     .offset = offsetof(replay_options, n_passes), .min = 1, .max = REPLAY_MAX_PASSES},
+    {"--lag", "N", bench_parse_number,
+     .help = "virtual GPU: work completes N events after it was issued (0)",
+     .offset = offsetof(replay_options, pace.lag), .max = UINT32_MAX},
     {"--schedule", "eager|lazy|random[:SEED]", parse_schedule,
-     "virtual GPU: work completes at once, when waited for, or by chance (eager)"},
-    {"--check", NULL, parse_check,
-     "virtual GPU: write every block and look for memory that is handed out too early"},
+     .help = "virtual GPU: work completes at once, when waited for, or at random times (eager)"},
+    {"--check", NULL, bench_parse_flag,
+     .help = "virtual GPU: write every block and look for memory that is handed out too early",
+     .offset = offsetof(replay_options, check)},
     {.name = "--set"},
     {.name = "--json", .help = "one JSON object a line instead of tables"},
-    {"--gpu", "N", parse_gpu, "of a PyTorch snapshot: which GPU (the one with most events)"},
-    {"--timeline", "FILE", parse_timeline,
-     "write live and reserved memory over time as CSV; a folder gets timeline.csv"},
+    {"--gpu", "N", parse_gpu,
+     .help = "which GPU of a PyTorch snapshot (the one with the most events)"},
+    {"--timeline", "FILE", bench_parse_text,
+     .help = "write live and reserved memory over time as CSV; a folder gets timeline.csv",
+     .offset = offsetof(replay_options, timeline)},
     {0},
 };
 

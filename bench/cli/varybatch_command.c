@@ -41,62 +41,6 @@ static vary_options *model_of(bench_parser *p) {
     return &o->model;
 }
 
-/* The bounds are vary_check's; here only digits count. */
-static bool parse_number(bench_parser *p, const char *name, const char *value, uint64_t *out) {
-    return bench_parse_count(value, 1, UINT64_MAX, out) ||
-           bench_refuse(p, "%s is a number from 1, not '%s'", name, value);
-}
-
-static bool parse_layers(bench_parser *p, const char *value) {
-    return parse_number(p, "--layers", value, &model_of(p)->layers);
-}
-
-static bool parse_hidden(bench_parser *p, const char *value) {
-    return parse_number(p, "--hidden", value, &model_of(p)->hidden);
-}
-
-static bool parse_heads(bench_parser *p, const char *value) {
-    return parse_number(p, "--heads", value, &model_of(p)->heads);
-}
-
-static bool parse_vocab(bench_parser *p, const char *value) {
-    return parse_number(p, "--vocab", value, &model_of(p)->vocab);
-}
-
-static bool parse_steps(bench_parser *p, const char *value) {
-    return parse_number(p, "--steps", value, &model_of(p)->steps);
-}
-
-/* MIN:MAX, or one number for both. */
-static bool parse_interval(bench_parser *p, const char *name, const char *value,
-                           vary_interval *out) {
-    char text[48];
-    size_t length = strcspn(value, ":");
-    const char *max = value[length] == ':' ? value + length + 1 : value;
-    if (length < sizeof text) {
-        memcpy(text, value, length);
-        text[length] = '\0';
-        if (bench_parse_count(text, 1, UINT64_MAX, &out->min) &&
-            bench_parse_count(max, 1, UINT64_MAX, &out->max)) {
-            return true;
-        }
-    }
-    return bench_refuse(p, "%s is MIN:MAX, not '%s'", name, value);
-}
-
-static bool parse_batch(bench_parser *p, const char *value) {
-    return parse_interval(p, "--batch", value, &model_of(p)->batch);
-}
-
-static bool parse_sequence(bench_parser *p, const char *value) {
-    return parse_interval(p, "--seq", value, &model_of(p)->sequence);
-}
-
-static bool parse_seed(bench_parser *p, const char *value) {
-    return bench_parse_count(value, 0, UINT64_MAX, &model_of(p)->seed) ||
-           bench_refuse(p, "--seed is a number, not '%s'", value);
-}
-
 /* Which of two words it is: false with a message when neither. */
 static bool parse_either(bench_parser *p, const char *name, const char *value, const char *first,
                          const char *second, bool *is_first) {
@@ -123,53 +67,52 @@ static bool parse_dtype(bench_parser *p, const char *value) {
     return ok;
 }
 
-static bool parse_repeat(bench_parser *p, const char *value) {
-    varybatch_options *o = p->own;
-    return bench_parse_count(value, 1, 1000000, &o->n_passes) ||
-           bench_refuse(p, "--repeat is a number from 1 to 1000000, not '%s'", value);
-}
-
-static bool parse_min_capacity(bench_parser *p, const char *unused) {
-    varybatch_options *o = p->own;
-    (void)unused;
-    o->min_capacity = true;
-    return true;
-}
-
-static bool parse_write_trace(bench_parser *p, const char *value) {
-    varybatch_options *o = p->own;
-    o->trace_file = value;
-    return value[0] != '\0' || bench_refuse(p, "--write-trace needs a file");
-}
-
 static bool complete(bench_parser *p) {
     const varybatch_options *o = p->own;
     if (o->min_capacity && p->shared->capacity_bytes != 0) {
-        return bench_refuse(p, "--min-capacity searches what --capacity sets: give one of them");
+        return bench_refuse(p,
+                            "--min-capacity searches what --capacity sets: give only one of them");
     }
     const char *refusal = vary_check(&o->model);
     return refusal == NULL || bench_refuse(p, "%s", refusal);
 }
 
+#define AT(member) offsetof(varybatch_options, member)
+
+/* vary_check has the bounds of the model. */
 static const bench_option own_options[] = {
-    {"--layers", "N", parse_layers, "layers (24)"},
-    {"--hidden", "N", parse_hidden, "width of the model (1024)"},
-    {"--heads", "N", parse_heads, "attention heads, a divisor of the width (16)"},
-    {"--vocab", "N", parse_vocab, "words (50257)"},
-    {"--batch", "MIN:MAX", parse_batch, "sequences per step, drawn anew for each (1:12)"},
-    {"--seq", "MIN:MAX", parse_sequence, "tokens per sequence, drawn anew for each step (64:1024)"},
-    {"--steps", "N", parse_steps, "training steps (50)"},
-    {"--seed", "N", parse_seed, "another schedule (1)"},
+    {"--layers", "N", bench_parse_number, .help = "layers (24)", .offset = AT(model.layers),
+     .min = 1},
+    {"--hidden", "N", bench_parse_number, .help = "width of the model (1024)",
+     .offset = AT(model.hidden), .min = 1},
+    {"--heads", "N", bench_parse_number, .help = "attention heads, a divisor of the width (16)",
+     .offset = AT(model.heads), .min = 1},
+    {"--vocab", "N", bench_parse_number, .help = "words of the vocabulary (50257)",
+     .offset = AT(model.vocab), .min = 1},
+    {"--batch", "MIN:MAX", bench_parse_interval, .help = "sequences, drawn for every step (1:12)",
+     .offset = AT(model.batch), .min = 1},
+    {"--seq", "MIN:MAX", bench_parse_interval,
+     .help = "tokens per sequence, drawn for every step (64:1024)", .offset = AT(model.sequence),
+     .min = 1},
+    {"--steps", "N", bench_parse_number, .help = "training steps (50)", .offset = AT(model.steps),
+     .min = 1},
+    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers (1)",
+     .offset = AT(model.seed)},
     {"--recompute", "on|off", parse_recompute,
-     "keep only the layers' inputs for the backward (off)"},
-    {"--optimizer", "adamw|sgd", parse_optimizer, "the optimizer (adamw)"},
-    {"--dtype", "bf16|fp32", parse_dtype, "of weights, activations and gradients (bf16)"},
-    {"--repeat", "N", parse_repeat, "N passes through one allocator (1)"},
-    {"--min-capacity", NULL, parse_min_capacity,
-     "also find the smallest capacity from which the loop completes"},
-    {"--write-trace", "FILE", parse_write_trace, "also write the events as a trace for replay"},
+     .help = "keep only the layers' inputs for the backward (off)"},
+    {"--optimizer", "adamw|sgd", parse_optimizer, .help = "the optimizer (adamw)"},
+    {"--dtype", "bf16|fp32", parse_dtype, .help = "of weights, activations and gradients (bf16)"},
+    {"--repeat", "N", bench_parse_number, .help = "N passes through one allocator (1)",
+     .offset = AT(n_passes), .min = 1, .max = 1000000},
+    {"--min-capacity", NULL, bench_parse_flag,
+     .help = "also find the smallest capacity from which the loop completes",
+     .offset = AT(min_capacity)},
+    {"--write-trace", "FILE", bench_parse_text,
+     .help = "also write the events as a trace for replay", .offset = AT(trace_file)},
     {0},
 };
+
+#undef AT
 
 static const varybatch_options defaults = {
     .model = {.layers = 24,

@@ -3,8 +3,6 @@
 
 #include "bench/base/stopwatch.h"
 
-#include <ductile_virtual.h>
-
 #include <stdlib.h>
 #include <time.h>
 
@@ -186,21 +184,12 @@ static dvmm_event event_of(const gate_line *line, uint64_t number) {
     return line->events[number % line->capacity];
 }
 
-/* Only the kernel itself is lazy: what is issued behind it keeps the schedule of the run. */
-static ductile_status launch_lazy(const gates *g, ductile_stream stream) {
-    ductile_virtual_gpu *gpu = g->on->gpu;
-    ductile_virtual_set_schedule(gpu, DUCTILE_SCHEDULE_LAZY, 0);
-    ductile_status status = ductile_virtual_launch(gpu, stream, NULL, 0);
-    ductile_virtual_set_schedule(gpu, g->on->pace.schedule, g->on->pace.lag);
-    return status;
-}
-
 ductile_status gates_close(gates *g, size_t stream, uint64_t number) {
     gate_line *line = &g->lines[stream];
     ductile_stream in = g->on->streams[stream];
     number += line->base;
     ductile_status status = g->on->gpu != NULL
-                                ? launch_lazy(g, in)
+                                ? stage_launch_lazy(g->on, in, NULL)
                                 : dvmm_stream_wait_value(g->on->driver, in, line->word, number);
     if (status == DUCTILE_OK) {
         atomic_store(&line->n_closed, number);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Work of another stream that still uses a block when its owner frees it, and that ends when the
- * trace says so: a gate in that stream, closed at the free, opened at the completion.
+ * Another stream may still use a block when its owner frees it; the trace says when that use ends.
+ * For it stands a gate in that stream, closed at the free and opened at the completion.
  *
  *   CUDA          the stream waits for a word of host memory; opening writes the word
- *   virtual GPU   a kernel that completes only when somebody waits for it; opening waits
+ *   virtual GPU   a kernel that completes only when it is waited for; opening waits
  *
- * A stream passes its gates in order. Whoever waits for the stream on the host (an allocator under
- * pressure does) waits until real work would end: on the virtual GPU that wait itself completes the
- * kernel; on CUDA a watcher opens the next gate once the replay stands still. How long that takes
- * says nothing about an allocator, so it is told and can be taken off.
+ * A stream passes its gates in order. A host wait for the stream (an allocator under pressure makes
+ * one) has to end as it would with real work: on the virtual GPU the wait itself completes the
+ * kernel; on CUDA a watcher opens the next gate when the replay stands still. How long that takes
+ * says nothing about an allocator, so waited_ns has it and the replay subtracts it.
  */
 #ifndef DUCTILE_BENCH_REPLAY_GATES_H
 #define DUCTILE_BENCH_REPLAY_GATES_H

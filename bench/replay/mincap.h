@@ -17,7 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether a capacity of so many granules suffices. Anything but a plain yes or no: *failed. */
+/* Whether a capacity of that many granules suffices. Sets *failed when that could not be found out.
+ */
 typedef bool (*mincap_probe)(void *user, uint64_t granules, bool *failed);
 
 /*
@@ -26,7 +27,7 @@ typedef bool (*mincap_probe)(void *user, uint64_t granules, bool *failed);
  */
 uint64_t mincap_search(mincap_probe probe, void *user, uint64_t too_few, uint64_t enough);
 
-/* spec as of the uncapped run, which gave `uncapped`. 0: there is none. */
+/* spec: of the uncapped run, whose result is `uncapped`. 0: no capacity suffices. */
 uint64_t mincap_find(const replay_spec *spec, const replay_result *uncapped);
 
 #endif

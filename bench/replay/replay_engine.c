@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* How often a terminal is told about the progress of a pass. */
+/* How often a terminal shows the progress of a pass. */
 enum { PROGRESS_PARTS = 50 };
 
 /* One replay under way. addresses[slot] is 0 unless the slot is live. */
@@ -69,8 +69,8 @@ static bool fail(replay *r, const char *what, ductile_status status) {
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
-/* Only for --check: the owner writes its whole block, so that the device can tell whether whoever
- * had the memory before was done with it. */
+/* Only for --check: the owner writes its whole block, so that the device detects earlier work that
+ * still uses the memory. */
 static ductile_status write_block(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
     const ductile_virtual_use use = {
@@ -93,23 +93,15 @@ static const trace_gate *gates_of(const replay *r, const trace_event *event) {
     return &r->spec->trace->gates[event->size];
 }
 
-static ductile_status close_gates(replay *r, const trace_event *event) {
-    const trace_gate *gate = gates_of(r, event);
-    ductile_status status = DUCTILE_OK;
-    stopwatch_pause(&r->watch);
-    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
-        status = gates_close(&r->gates, gate[i].stream, gate[i].number);
-    }
-    stopwatch_start(&r->watch);
-    return status;
-}
+typedef ductile_status (*gate_fn)(gates *g, size_t stream, uint64_t number);
 
-static ductile_status mark_gates(replay *r, const trace_event *event) {
+/* The clock stands still meanwhile: gates are the bench's, not the contender's. */
+static ductile_status for_each_gate(replay *r, const trace_event *event, gate_fn visit) {
     const trace_gate *gate = gates_of(r, event);
     ductile_status status = DUCTILE_OK;
     stopwatch_pause(&r->watch);
     for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
-        status = gates_mark(&r->gates, gate[i].stream, gate[i].number);
+        status = visit(&r->gates, gate[i].stream, gate[i].number);
     }
     stopwatch_start(&r->watch);
     return status;
@@ -128,11 +120,10 @@ static ductile_status record_uses(replay *r, const trace_event *event) {
     return status;
 }
 
-/* What record_stream and free cost belongs to the allocator. The gates are the bench's, and the
- * clock stands still for them. */
+/* What record_stream and free cost belongs to the contender. */
 static ductile_status free_gated(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
-    ductile_status status = close_gates(r, event);
+    ductile_status status = for_each_gate(r, event, gates_close);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -143,24 +134,13 @@ static ductile_status free_gated(replay *r, const trace_event *event) {
     if (status == DUCTILE_OK) {
         status = s->ops->free(s->contender, r->addresses[event->slot]);
     }
-    ductile_status marked = mark_gates(r, event);
+    ductile_status marked = for_each_gate(r, event, gates_mark);
     r->addresses[event->slot] = 0;
     return status == DUCTILE_OK ? marked : status;
 }
 
-static ductile_status open_gates(replay *r, const trace_event *event) {
-    const trace_gate *gate = gates_of(r, event);
-    ductile_status status = DUCTILE_OK;
-    stopwatch_pause(&r->watch);
-    for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
-        status = gates_open(&r->gates, gate[i].stream, gate[i].number);
-    }
-    stopwatch_start(&r->watch);
-    return status;
-}
-
-/* On the virtual GPU the stream reads the block, and completes that as the run's pace has it:
- * memory that is taken away too early makes the device fail. */
+/* On the virtual GPU the stream reads the block, at the time that the run's pace sets: memory that
+ * is taken away too early makes the device fail. */
 static ductile_status use_block(replay *r, const trace_event *event) {
     const stage *s = &r->stage;
     ductile_stream stream = s->streams[event->stream];
@@ -176,8 +156,8 @@ static ductile_status use_block(replay *r, const trace_event *event) {
 }
 
 /*
- * Events [first, end). Nothing is worked out here that could be worked out before: what the loop
- * itself costs is part of what it measures.
+ * Plays events [first, end). What the loop itself costs is part of what it measures, so all that
+ * can be computed before is.
  */
 static bool play(replay *r, size_t first, size_t end) {
     const trace_event *events = r->spec->trace->events;
@@ -212,7 +192,7 @@ static bool play(replay *r, size_t first, size_t end) {
             status = free_gated(r, event);
             break;
         case TRACE_OPEN:
-            status = open_gates(r, event);
+            status = for_each_gate(r, event, gates_open);
             break;
         case TRACE_STEP: /* never in a finished trace */
             break;
@@ -388,7 +368,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A shared machine disturbs some passes: the median passes over them. */
+/* The median ignores the few passes that a shared machine disturbs. */
 static double median(double *times, uint64_t n) {
     qsort(times, (size_t)n, sizeof *times, compare_times);
     return (times[(n - 1) / 2] + times[n / 2]) / 2;

@@ -17,8 +17,8 @@
 
 struct replay_spec;
 
-/* Told at every sample of the trace what is live and what is held, in time order. `event` counts
- * through all passes. */
+/* Gets live and held memory at every sample of the trace, in time order. `event` counts through all
+ * passes. */
 typedef struct replay_watch {
     void (*sample)(void *user, const struct replay_spec *spec, uint64_t event, uint64_t live_bytes,
                    const contender_stats *stats);
@@ -35,7 +35,7 @@ typedef struct replay_spec {
     uint64_t n_passes;         /* at least 1, all through the same contender  */
     bench_pace pace;           /* advances once an event                      */
     bool checks;               /* virtual GPU: every block is written, misuse is a violation */
-    const replay_watch *watch; /* NULL: nobody                              */
+    const replay_watch *watch; /* NULL: no samples are taken */
 } replay_spec;
 
 /* What one pass cost. */
@@ -43,7 +43,7 @@ typedef struct replay_pass {
     contender_stats stats; /* counts and times of this pass; peaks since the first  */
     uint64_t ops;          /* allocations and frees                                 */
     uint64_t host_ns;      /* host time in the contender, driver included           */
-    uint64_t waited_ns;    /* CUDA: for uses ended early; taken off all other times */
+    uint64_t waited_ns;    /* CUDA: for uses that were ended early; not in the other times */
 } replay_pass;
 
 typedef struct replay_result {
@@ -53,7 +53,7 @@ typedef struct replay_result {
     uint64_t stopped_in_pass;  /* counted from 1 */
     contender_stats total;     /* over all passes */
     replay_pass first;         /* from an empty cache */
-    replay_pass last;          /* the same as first where there is but one */
+    replay_pass last;          /* the same as first in a run of one pass */
     replay_pass all;           /* all passes together                      */
     double ns_per_op;          /* host time without the driver's: median of the passes after the
                                   first, of the first where there is no other; 0 without operations */

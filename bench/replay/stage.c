@@ -2,8 +2,6 @@
 #include "bench/replay/stage.h"
 
 #include "vmm/base/align.h"
-#include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
 
 #include <ductile_virtual.h>
 
@@ -26,16 +24,6 @@ static ductile_status make_gpu(stage *s, const stage_plan *plan) {
     return ductile_virtual_create(&s->gpu, &options);
 }
 
-static ductile_status open_driver(const stage *s, const stage_plan *plan, dvmm_driver **out) {
-    ductile_status status = s->gpu != NULL
-                                ? dvmm_open_virtual(s->gpu, out)
-                                : dvmm_open_cuda(plan->device->caps.ordinal, out, NULL, 0);
-    if (status == DUCTILE_OK) {
-        dvmm_time_calls(*out);
-    }
-    return status;
-}
-
 static ductile_status make_streams(stage *s, size_t n) {
     s->streams = calloc(n, sizeof *s->streams);
     if (s->streams == NULL && n > 0) {
@@ -54,10 +42,10 @@ static ductile_status make_streams(stage *s, size_t n) {
 static ductile_status open_device(stage *s, const stage_plan *plan) {
     ductile_status status = plan->device->is_virtual ? make_gpu(s, plan) : DUCTILE_OK;
     if (status == DUCTILE_OK) {
-        status = open_driver(s, plan, &s->driver);
+        status = bench_device_open(plan->device, s->gpu, &s->driver);
     }
     if (status == DUCTILE_OK) {
-        status = open_driver(s, plan, &s->contender_driver);
+        status = bench_device_open(plan->device, s->gpu, &s->contender_driver);
     }
     return status == DUCTILE_OK ? make_streams(s, plan->n_streams) : status;
 }
@@ -114,6 +102,14 @@ void stage_close(stage *s) {
         ductile_virtual_destroy(s->gpu);
     }
     *s = (stage){0};
+}
+
+ductile_status stage_launch_lazy(const stage *s, ductile_stream stream,
+                                 const ductile_virtual_use *use) {
+    ductile_virtual_set_schedule(s->gpu, DUCTILE_SCHEDULE_LAZY, 0);
+    ductile_status status = ductile_virtual_launch(s->gpu, stream, use, use != NULL);
+    ductile_virtual_set_schedule(s->gpu, s->pace.schedule, s->pace.lag);
+    return status;
 }
 
 uint64_t stage_violations(const stage *s, char *last, size_t size) {

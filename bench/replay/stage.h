@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one run of one contender happens on: a fresh device (or what CUDA has instead: a fresh
- * driver), the streams that blocks are used on, and a fresh contender.
+ * What a run of one contender needs: a fresh virtual GPU or, on CUDA, a fresh driver object; the
+ * streams that blocks are used on; and a fresh contender.
  *
  * The bench's own driver is apart from the contender's, so that streams and gates are not counted
  * among what the contender did.
@@ -51,7 +51,7 @@ typedef enum run_outcome {
     RUN_FAILED         /* anything else */
 } run_outcome;
 
-/* How a run ends whose stage did not open, or whose contender gave this status. */
+/* The outcome when the stage did not open, and when the contender returned a status. */
 static inline run_outcome run_outcome_unopened(ductile_status status) {
     return status == DUCTILE_ERR_UNSUPPORTED ? RUN_ABSENT : RUN_FAILED;
 }
@@ -66,7 +66,12 @@ static inline run_outcome run_outcome_of(ductile_status status) {
 ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);
 void stage_close(stage *s);
 
-/* What the virtual GPU has recorded of misuse, and the last of it as text; 0 and "" on CUDA. */
+/* Launches a kernel that completes only when it is waited for; later work keeps the stage's pace.
+ * use: the memory that the kernel uses; NULL: none. Pre: the device is the virtual GPU. */
+ductile_status stage_launch_lazy(const stage *s, ductile_stream stream,
+                                 const ductile_virtual_use *use);
+
+/* How many violations the virtual GPU has recorded, and the last one as text; 0 and "" on CUDA. */
 uint64_t stage_violations(const stage *s, char *last, size_t size);
 
 /* Ends the contender alone, so that what it left behind can be seen before stage_close. */

@@ -15,14 +15,14 @@
 
 typedef struct timeline {
     FILE *file;
-    replay_watch watch; /* what a replay tells its samples to */
+    replay_watch watch; /* gets the samples of a replay */
 } timeline;
 
 /* A folder gets timeline.csv; a file is replaced. False: reason holds one sentence. */
 bool timeline_open(timeline *t, const char *path, const bench_device *device, char *reason,
                    size_t reason_size);
 
-/* One sample of a run that is no replay. */
+/* Adds one sample of a run that is not a replay. */
 void timeline_add(timeline *t, const char *panel, const char *contender, uint64_t event,
                   uint64_t live_bytes, uint64_t live_peak_bytes, const contender_stats *stats);
 

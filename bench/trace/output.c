@@ -72,7 +72,8 @@ static bool write_descriptor(int descriptor, const void *bytes, size_t size) {
     return close(descriptor) == 0 && ok;
 }
 
-/* Beside the file first: whoever reads it sees the old one or the whole new one. */
+/* Writes another file first and renames it, so that readers see the old file or all of the new one.
+ */
 static bool replace_file(const char *path, const void *bytes, size_t size, char *reason,
                          size_t reason_size) {
     char beside[PATH_MAX];
@@ -114,7 +115,7 @@ static bool write_bytes(const char *path, const void *bytes, size_t size, char *
 bool output_write(const char *path, const char *text, size_t size, char *reason,
                   size_t reason_size) {
     if (strcmp(path, "-") == 0) {
-        (void)fwrite(text, 1, size, stdout); /* main tells a failure */
+        (void)fwrite(text, 1, size, stdout); /* main reports a failure */
         return true;
     }
     if (!is_gzip_name(path)) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A recorded run as the replay wants it: an array of 16-byte events that name blocks by dense,
- * reused slots and streams by dense indexes, everything worked out beforehand that the replay's
- * loop would otherwise have to work out while the clock runs.
+ * A recorded run, prepared for the replay: an array of 16-byte events that name blocks by dense,
+ * reused slots and streams by dense indexes. All that can be computed before the clock runs is
+ * computed here.
  *
  *   trace_read.c      reads a file, whatever it is
  *   trace_text.c      the text format of bench/traces/README.md, versions 1 and 2
  *   trace_snapshot.c  PyTorch snapshots
- *   trace_build.c     what readers and generators feed; checks that the events make sense
+ *   trace_build.c     what readers and generators call for each event; checks their order
  *   trace_finish.c    makes the array
- *   trace_write.c     writes what was fed as version 2
+ *   trace_write.c     writes the events as version 2
  */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_H
 #define DUCTILE_BENCH_TRACE_TRACE_H
@@ -81,7 +81,7 @@ typedef struct trace {
     uint64_t n_steps;       /* training steps marked                                          */
     uint64_t live_peak_bytes;
     bool is_snapshot;
-    int gpu; /* of a snapshot: whose history it is */
+    int gpu; /* of a snapshot: the GPU whose history was read */
     /* Where live memory is least and most in equal parts of the trace: its envelope; and its end.
      */
     trace_sample samples[TRACE_SAMPLES + 1];

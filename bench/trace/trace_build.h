@@ -17,7 +17,7 @@ typedef enum build_state {
 typedef struct build_block {
     uint64_t size;
     uint32_t slot;     /* while finishing                                        */
-    uint32_t uses;     /* the latest of its uses, counted from 1; 0: there are none */
+    uint32_t uses;     /* number of its latest use, from 1; 0: no use */
     size_t first_gate; /* while finishing: of its gates, which follow each other */
     uint16_t n_gates;
     uint16_t stream; /* in order of appearance */
@@ -44,7 +44,7 @@ typedef struct trace_builder {
     bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
                         else a completion stands for a use by the next stream                  */
     bool is_snapshot;
-    int gpu; /* of a snapshot: whose history it is */
+    int gpu; /* of a snapshot: the GPU whose history was read */
 } trace_builder;
 
 /* Each returns NULL, or a reason. *block is a number to call the others with. */

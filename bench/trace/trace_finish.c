@@ -54,7 +54,7 @@ static void rank_streams(finisher *f) {
 }
 
 /* Version 1 does not say who else uses a block: the stream with the next higher number, or the
- * lowest (number 0, where a trace has one) if there is none. */
+ * lowest (number 0, where a trace has one) if no stream follows. */
 static uint16_t other_stream(const finisher *f, uint16_t stream) {
     return (uint16_t)(stream + 1u < f->to->n_streams ? stream + 1u : 0);
 }

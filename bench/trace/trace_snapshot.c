@@ -64,7 +64,7 @@ static bool out_of_host_memory(snapshot_reader *r) {
 
 /* ---- Entries of the history ---------------------------------------------------------------- */
 
-/* Segment events, annotations and what later versions may add are none of ours. */
+/* Segment events, annotations and kinds that later versions may add are ignored. */
 static action action_of(const pickle_value *name) {
     static const struct {
         const char *name;

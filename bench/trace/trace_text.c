@@ -144,7 +144,7 @@ static bool take_version(text_reader *r, uint64_t version) {
     }
     bool names_uses = version >= 2;
     if (names_uses != r->builder->names_uses && r->builder->n_events > 0) {
-        return REFUSE(r, "the format's version is said behind the first event");
+        return REFUSE(r, "the format's version stands after the first event");
     }
     r->builder->names_uses = names_uses;
     return true;
@@ -166,7 +166,7 @@ static bool refuse_event(text_reader *r, word event) {
     return r->builder->names_uses
                ? REFUSE(r, "unknown event '%.*s' (a, u, f, c and s are known)", shown(event),
                         event.text)
-               : REFUSE(r, "unknown event '%.*s' (a, f, c and s are known; u behind '# version 2')",
+               : REFUSE(r, "unknown event '%.*s' (a, f, c and s are known; u after '# version 2')",
                         shown(event), event.text);
 }
 

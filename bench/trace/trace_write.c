@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* A builder that knows no uses means the next stream by number wherever there is a completion. */
+/* In a builder without named uses, a completion means a use by the next stream by number. */
 typedef struct writer {
     FILE *out;
     const trace_builder *from;
@@ -17,7 +17,7 @@ static uint64_t number_of(const writer *w, size_t stream) {
     return w->from->streams[stream].number;
 }
 
-/* The stream with the next higher number; the lowest if there is none. */
+/* The stream with the next higher number; for the highest, the lowest. */
 static size_t find_next_stream(const trace_builder *b, size_t stream) {
     size_t next = stream;
     size_t lowest = stream;
@@ -32,7 +32,8 @@ static size_t find_next_stream(const trace_builder *b, size_t stream) {
     return next != stream ? next : lowest;
 }
 
-/* With one stream there is no other: the free itself stands where the completion was. */
+/* In a trace of one stream no other stream can have used the block: its free moves to the
+ * completion. */
 static bool completes_alone(const writer *w) {
     return !w->from->names_uses && w->from->n_streams == 1;
 }

@@ -8,7 +8,7 @@
  *   compute                  forward 0  forward 1 ...                 backward n  backward n-1 ...
  *
  * A layer is two units, attention and MLP; activations are recomputed; the number of tokens is
- * drawn anew for every step.
+ * drawn again for every step.
  *
  *   fsdp_model.c    the program: what the host does, in order
  *   fsdp_trace.c    its allocations as a trace
@@ -72,7 +72,7 @@ typedef struct fsdp_program {
     uint64_t *bytes;   /* of each block; owned                   */
 } fsdp_program;
 
-/* NULL, or why these options cannot be meant. */
+/* NULL if the options are valid; otherwise the reason why not. */
 const char *fsdp_check(const fsdp_options *options);
 
 /* False: the host has no memory left; *out is then empty. Release with fsdp_drop. */

@@ -2,8 +2,9 @@
 /*
  * Runs the program of fsdp_model.h under one contender, from a fresh device, with work on real
  * streams. Every block that one stream writes and the other reads carries a tag, which is read
- * again when the work on it starts and when it ends: memory handed out too early is found. The
- * virtual GPU also looks for memory that is used again without an order, whatever the timing.
+ * when the work on it starts and again when it ends: a wrong tag shows that the memory was handed
+ * out too early. The virtual GPU also detects reuse without an order between streams, whatever the
+ * timing.
  */
 #ifndef DUCTILE_BENCH_WORKLOADS_FSDP_RUN_H
 #define DUCTILE_BENCH_WORKLOADS_FSDP_RUN_H
@@ -19,7 +20,7 @@ typedef struct fsdp_run_spec {
     size_t n_settings;
     uint64_t capacity_bytes;      /* 0: what the device has */
     uint64_t seed;                /* of the work's durations */
-    bool is_idle[FSDP_N_STREAMS]; /* its work takes no time: what does the other take alone? */
+    bool is_idle[FSDP_N_STREAMS]; /* its work takes no time, to measure the other alone */
     void (*sample)(void *user, uint64_t event, uint64_t live_bytes, const contender_stats *stats);
     void *user; /* of sample, which may be NULL */
 } fsdp_run_spec;
@@ -29,9 +30,9 @@ typedef struct fsdp_result {
     char message[256]; /* of ABSENT and FAILED */
     contender_stats stats;
     uint64_t elapsed_ns;
-    uint64_t steady_ns;  /* of it, after the first step, in which an allocator grows */
+    uint64_t steady_ns;  /* of elapsed_ns: after the first step, in which allocators grow */
     uint64_t n_tags;     /* read */
-    uint64_t wrong_tags; /* of them, not what was written */
+    uint64_t wrong_tags; /* of n_tags: not what was written */
     uint64_t violations; /* virtual GPU: mistakes that hardware lets pass */
     char last_violation[240];
 } fsdp_result;

@@ -92,20 +92,11 @@ static void pop(virtual_work *w, line *from) {
     w->spare = k;
 }
 
-static ductile_status launch(const virtual_work *w, ductile_stream stream, ductile_addr address,
-                             uint64_t size) {
-    ductile_virtual_gpu *gpu = w->base.on->gpu;
-    const ductile_virtual_use use = {.address = address, .size = size};
-    ductile_virtual_set_schedule(gpu, DUCTILE_SCHEDULE_LAZY, 0);
-    ductile_status status = ductile_virtual_launch(gpu, stream, &use, size > 0);
-    ductile_virtual_set_schedule(gpu, DUCTILE_SCHEDULE_EAGER, 0);
-    return status;
-}
-
 static ductile_status virtual_busy(fsdp_work *base, size_t stream, uint64_t ns,
                                    ductile_addr address, uint64_t size) {
     virtual_work *w = of(base);
     ductile_stream in = base->on->streams[stream];
+    const ductile_virtual_use use = {.address = address, .size = size};
     kernel *k = NULL;
     ductile_status status = take_kernel(w, &k);
     if (status != DUCTILE_OK) {
@@ -116,7 +107,7 @@ static ductile_status virtual_busy(fsdp_work *base, size_t stream, uint64_t ns,
     push(&w->lines[stream], k);
     status = dvmm_event_record(driver_of(w), k->started, in);
     if (status == DUCTILE_OK) {
-        status = launch(w, in, address, size);
+        status = stage_launch_lazy(base->on, in, size > 0 ? &use : NULL);
     }
     return status == DUCTILE_OK ? dvmm_event_record(driver_of(w), k->ended, in) : status;
 }
@@ -137,7 +128,7 @@ static void start_what_can(virtual_work *w) {
     }
 }
 
-/* The line whose kernel ends first of those under way; NULL: none is. */
+/* The line whose running kernel ends first; NULL: no kernel is running. */
 static line *find_next(virtual_work *w) {
     line *found = NULL;
     for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
@@ -174,7 +165,7 @@ static ductile_status run_to(virtual_work *w, uint64_t moment) {
     return status;
 }
 
-/* When the kernels of a line that somebody has waited for would have ended. */
+/* When the kernels of a line that the host has waited for would have ended. */
 static uint64_t forced_end(virtual_work *w, line *in) {
     uint64_t end = w->now_ns;
     while (in->first != NULL && is_done(w, in->first->ended)) {

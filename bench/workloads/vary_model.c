@@ -151,7 +151,7 @@ static void run_loop(vary_model *m) {
     if (m->options->element_bytes < STATE_BYTES) {
         for_each_parameter(m, alloc_master);
     }
-    (void)vary_alloc(&m->sink, WORKSPACE_BYTES); /* of the matrix library, for good */
+    (void)vary_alloc(&m->sink, WORKSPACE_BYTES); /* of the matrix library; never freed */
     uint64_t random = m->options->seed;
     for (uint64_t i = 0; i < m->options->steps && m->sink.failure == NULL; i++) {
         m->batch = draw(&random, m->options->batch);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The allocations of a transformer's training loop, as a PyTorch-like framework makes them, with a
- * batch and a sequence length drawn anew for every step.
+ * batch and a sequence length drawn again for every step.
  *
  *   vary_options.c  what it can be told, and the bounds
  *   vary_model.c    weights, gradients, optimizer, the schedule of steps

@@ -28,7 +28,7 @@ typedef struct vary_options {
     bool recompute; /* keep only the input of each layer; run it again before its backward */
 } vary_options;
 
-/* NULL, or why these options cannot be meant. */
+/* NULL if the options are valid; otherwise the reason why not. */
 const char *vary_check(const vary_options *options);
 
 #endif

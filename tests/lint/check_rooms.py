@@ -32,11 +32,12 @@ ROOMS = {
     "segments": ["vmm", "vmm/driver", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
     "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda", "vmm/virtual"],  # the front door chooses the backend
-    "bench/trace": ["vmm/base"],
-    "bench/contenders": ["vmm", "vmm/driver", "vmm/base"],
-    "bench/replay": ["bench/contenders", "bench/trace", "vmm/base"],
-    "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "vmm", "vmm/driver", "vmm/base"],
-    "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "vmm/driver", "vmm/base"],
+    "bench/base": ["vmm/cuda", "vmm/virtual", "vmm/driver", "vmm/base"],  # opens the device
+    "bench/trace": ["bench/base"],
+    "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
+    "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
+    "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver", "vmm/base"],
+    "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
 }
 
 # The struct that embeds every room's state.
@@ -51,6 +52,7 @@ COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
 FUNCTION = re.compile(r"^(?!static\b|typedef\b|return\b|else\b|#)[A-Za-z_][\w ]*[ *]+([a-z]\w*)\("
                       r"([^;{}]*)\)([^;{}()=]*(?:\([^;{}]*\)[^;{}()=]*)*)([;{])", re.M)
 INLINE = re.compile(r"^static inline [\w \*]*?\b([a-z]\w*)\(", re.M)
+STATIC = re.compile(r"^static [\w \*]*?\b([a-z]\w*)\(", re.M)
 NAME = re.compile(r"\b[a-z]\w*\b")
 
 
@@ -116,8 +118,9 @@ class Tree:
                 self.defined.setdefault(name, file)
             elif file.endswith(".h"):
                 self.declared.setdefault(name, []).append(file)
-        for match in INLINE.finditer(self.bare[file]):
-            self.defined.setdefault(match.group(1), file)
+        if file.endswith(".h"):
+            for match in INLINE.finditer(self.bare[file]):
+                self.defined.setdefault(match.group(1), file)
 
     def check_arrow(self, file, other, what):
         here, there = room_of(file), room_of(other)
@@ -131,10 +134,14 @@ class Tree:
                     if not (stem(file) == EMBEDDER and other.endswith("_state.h")):
                         yield file, other
 
+    def seam_of(self, name):
+        """The shared header that declares a function: whoever calls it depends on that alone."""
+        return next((header for header in self.declared.get(name, ()) if header in SHARED_HEADERS), None)
+
     def calls(self):
         for file, text in self.bare.items():
-            for name in sorted(set(NAME.findall(text))):
-                other = self.defined.get(name)
+            for name in sorted(set(NAME.findall(text)) - set(STATIC.findall(text))):
+                other = self.seam_of(name) or self.defined.get(name)
                 if name.startswith("ductile_") and room_of(file).startswith("bench/"):
                     continue  # the public functions are everybody's
                 if other is not None and stem(other) != stem(file):
