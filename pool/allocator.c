@@ -66,9 +66,9 @@ static void set_up(ductile_allocator *a) {
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
     dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
     a->birth = dpool_report_birth();
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_limits_apply_locked(a);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* What a device claims to be able to do, it is asked to do once. */
@@ -159,7 +159,7 @@ static __attribute__((noinline)) dpool_block *
 alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
     dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (what.mark || what.heal) {
         dpool_maintenance_do(a, arena, what);
     }
@@ -170,7 +170,7 @@ alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint
 static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_pool *pool,
                                      uint64_t size, uint64_t requested, ductile_stream stream) {
     dpool_block *b = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
         arena->alloc_epoch++;
@@ -179,7 +179,7 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_p
         }
         b = dpool_alloc_from_free_locked(a, arena, size, requested);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return b;
 }
 
@@ -280,9 +280,9 @@ ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ducti
 /* ---- Give back ----------------------------------------------------------------------------- */
 
 static uint64_t held_now(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t held = a->counts.held;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return held;
 }
 

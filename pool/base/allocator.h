@@ -97,13 +97,13 @@ static inline uint64_t dpool_live_blocks_locked(const ductile_allocator *a) {
 
 /* Takes the grow lock, and lets this thread's driver calls pass beside any capture. */
 static inline dvmm_capture_mode dpool_grow_lock(ductile_allocator *a) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     return dvmm_capture_relax(a->driver);
 }
 
 static inline void dpool_grow_unlock(ductile_allocator *a, dvmm_capture_mode mode) {
     dvmm_capture_restore(a->driver, mode);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
 }
 
 #endif

@@ -74,9 +74,9 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
 
 ductile_status dpool_arena_get(ductile_allocator *a, dpool_private_pool *pool,
                                ductile_stream stream, dpool_arena **out) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     *out = dpool_arena_find_locked(a, pool, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (*out != NULL) {
         return DUCTILE_OK;
     }
@@ -84,9 +84,9 @@ ductile_status dpool_arena_get(ductile_allocator *a, dpool_private_pool *pool,
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     link_arena_locked(a, arena);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     *out = arena;
     return DUCTILE_OK;
 }
@@ -120,10 +120,10 @@ static dpool_private_pool *unlink_arena_locked(ductile_allocator *a, dpool_arena
 }
 
 void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
     dpool_private_pool *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     dpool_free_pool(pool);
     if (!is_empty) {
         return;
@@ -139,17 +139,17 @@ bool dpool_arena_may_be_named(const dpool_arena *arena) {
 }
 
 bool dpool_stream_ref_begin(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool may = dpool_arena_may_be_named(arena);
     arena->n_stream_refs += may;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return may;
 }
 
 void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     arena->n_stream_refs--;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure) {

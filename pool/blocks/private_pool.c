@@ -23,9 +23,9 @@ dpool_private_pool *dpool_find_pool_locked(const ductile_allocator *a, ductile_p
 }
 
 bool dpool_has_pools(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool has_any = a->pools != NULL;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return has_any;
 }
 
@@ -71,7 +71,7 @@ dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a,
 
 void dpool_free_pool(dpool_private_pool *pool) {
     if (pool != NULL) {
-        dvmm_stash_drop(&pool->stash);
+        dvmm_host_copy_drop(&pool->host_copy);
         free(pool);
     }
 }
@@ -86,10 +86,10 @@ void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool) {
     if (pool == NULL) {
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     pool->n_users--;
     dpool_private_pool *gone = dpool_unlink_unused_pool_locked(a, pool);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
 }
 
@@ -105,30 +105,30 @@ bool dpool_is_capturing_locked(const ductile_allocator *a) {
 }
 
 bool dpool_context_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool can = !dpool_is_capturing_locked(a);
     a->n_context_waits += can;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return can;
 }
 
 void dpool_context_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->n_context_waits--;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
 bool dpool_stream_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool can = a->routes == NULL;
     a->n_stream_waits += can;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return can;
 }
 
 void dpool_stream_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->n_stream_waits--;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }

@@ -142,9 +142,9 @@ static void unmap_donors(ductile_allocator *a) {
         if (p->donations[i] == DPOOL_TO_UNMAP) {
             dpool_block *b = p->donors[i];
             dseg_segment *seg = b->region->seg;
-            dti_lock_take(&a->index_lock);
+            dti_lock_acquire(&a->index_lock);
             dseg_idle idle = b->region->arena->proven_by;
-            dti_lock_open(&a->index_lock);
+            dti_lock_release(&a->index_lock);
             ductile_status status =
                 dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules_of(a, b), idle);
             p->donations[i] = status == DUCTILE_OK ? DPOOL_UNMAPPED : DPOOL_STUCK;

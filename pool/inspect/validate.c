@@ -551,12 +551,12 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
         return may;
     }
     check c = {.a = a, .report = report, .size = report_size};
-    dti_lock_take(&a->grow_lock);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->grow_lock);
+    dti_lock_acquire(&a->index_lock);
     if (a->n_announcing == 0) { /* otherwise a plan is under way */
         check_all(&c);
     }
-    dti_lock_open(&a->index_lock);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->index_lock);
+    dti_lock_release(&a->grow_lock);
     return c.broken ? DUCTILE_ERR_CORRUPT : DUCTILE_OK;
 }

@@ -62,9 +62,9 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY; /* it would wait for itself */
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     status = claim_locked(a, id, from, to, out);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -73,11 +73,11 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
 static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool) {
     bool is_alone = false;
     while (!is_alone) {
-        dti_lock_take(&a->grow_lock);
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->grow_lock);
+        dti_lock_acquire(&a->index_lock);
         is_alone = pool->n_users == 1 && a->n_announcing == 0;
-        dti_lock_open(&a->index_lock);
-        dti_lock_open(&a->grow_lock);
+        dti_lock_release(&a->index_lock);
+        dti_lock_release(&a->grow_lock);
         if (!is_alone) {
             dpool_pause_briefly();
         }
@@ -127,9 +127,9 @@ static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool
 /* While a capture is under way somewhere, the streams of the pool are waited for one by one. That
  * proves nothing about other streams: no graph may use the pool, and nothing be recorded. */
 static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool needs_all = pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, pool);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return needs_all ? DUCTILE_ERR_CAPTURING : wait_for_streams(a, pool);
 }
 
@@ -184,13 +184,13 @@ static void forget_waits_locked(ductile_allocator *a, const dpool_private_pool *
 }
 
 static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_quiet = is_quiet_locked(a, pool);
     if (is_quiet) {
         forget_waits_locked(a, pool);
         each_in_state_locked(a, pool, DPOOL_LIVE, dpool_pause_block_locked);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is_quiet;
 }
 
@@ -232,17 +232,17 @@ static void list_paused_locked(const ductile_allocator *a, const dpool_private_p
 /* Blocks may be freed between counting and listing, but none of this pool is added. */
 static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     piece_list list = {.n = 0};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     list.room = a->counts.paused_blocks;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     list.all = calloc(list.room + 1, sizeof *list.all);
     if (list.all == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     list_paused_locked(a, pool, &list);
-    dti_lock_open(&a->index_lock);
-    return dvmm_stash_save(&pool->stash, a->driver, list.all, list.n);
+    dti_lock_release(&a->index_lock);
+    return dvmm_host_copy_save(&pool->host_copy, a->driver, list.all, list.n);
 }
 
 typedef struct resuming {
@@ -255,10 +255,10 @@ typedef struct resuming {
 static bool is_still_paused(void *user, ductile_addr addr) {
     const resuming *r = user;
     ductile_allocator *a = r->allocator;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, addr);
     bool is_paused = b != NULL && b->state == DPOOL_PAUSED && b->region->arena->pool == r->pool;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is_paused;
 }
 
@@ -266,11 +266,11 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 
 /* Also after a pause that failed halfway: blocks that are LIVE still stay so. */
 static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
-    dti_lock_open(&a->index_lock);
-    dvmm_stash_drop(&pool->stash);
+    dti_lock_release(&a->index_lock);
+    dvmm_host_copy_drop(&pool->host_copy);
 }
 
 static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *pool,
@@ -315,9 +315,9 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
 /* Memory that others do not use makes room. */
 static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
     uint64_t need = dpool_bytes_to_bring_back(a, pool);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t most = dti_min(a->counts.limit, a->device_bytes);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return dpool_trim(a, most > need ? most - need : 0);
 }
 
@@ -333,7 +333,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *p
     ductile_status status = bring_back(a, pool);
     if (status == DUCTILE_OK) {
         resuming r = {a, pool};
-        status = dvmm_stash_restore(&pool->stash, is_still_paused, &r);
+        status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
         if (status == DUCTILE_OK) {
             status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
         }

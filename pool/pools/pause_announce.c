@@ -59,7 +59,7 @@ static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool
 static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                   ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     note_pool(a, pool, change, list);
     list->room = list->n;
     list->all = calloc(list->room + 1, sizeof *list->all);
@@ -69,7 +69,7 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool
         note_pool(a, pool, change, list);
         mark_what_stays(a, pool, change);
     }
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return status;
 }
 
@@ -77,9 +77,9 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool
  * meanwhile, since peers may have written to it after its contents were saved. */
 static void only_mark(ductile_allocator *a, const dpool_private_pool *pool,
                       ductile_map_change change) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     mark_what_stays(a, pool, change);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
 }
 
 ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private_pool *pool,

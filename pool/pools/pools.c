@@ -5,6 +5,7 @@
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 
+#include "vmm/base/thread.h"
 #include "vmm/capture_mode.h"
 
 #include <stdlib.h>
@@ -29,9 +30,9 @@ ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
     if (spare == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     (void)dpool_retain_pool_locked(a, id, &spare);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     free(spare);
     return DUCTILE_OK;
 }
@@ -42,7 +43,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         return status;
     }
     dpool_private_pool *gone = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || pool->refs == 0) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
@@ -50,7 +51,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         pool->refs--;
         gone = dpool_unlink_unused_pool_locked(a, pool);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
     return status;
 }
@@ -82,9 +83,9 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     status = set_kind_locked(a, id, kind);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -123,9 +124,9 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
                        dpool_private_pool *spare) {
     bool is_open = false;
     while (!is_open) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         is_open = try_to_open_locked(a, id, route, &spare);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (!is_open) {
             dpool_pause_briefly();
         }
@@ -146,9 +147,9 @@ static bool has_released_locked(const ductile_allocator *a) {
 
 /* What graphs that are gone have left is proven now, because it cannot be during the capture. */
 static void settle_released(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_worth_it = has_released_locked(a);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (is_worth_it) {
         bool captured = false;
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
@@ -170,7 +171,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
         free(route);
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    *route = (dpool_route){.filter = filter, .user = user, .thread = dpool_this_thread()};
+    *route = (dpool_route){.filter = filter, .user = user, .thread = dti_thread_number()};
     settle_released(a);
     open_route(a, id, route, spare);
     return DUCTILE_OK;
@@ -184,7 +185,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
         if (route->has_ended || !dpool_is_same_pool(route->pool->id, id)) {
             continue;
         }
-        if (route->thread == dpool_this_thread()) {
+        if (route->thread == dti_thread_number()) {
             return route;
         }
         others = others == NULL ? route : others;
@@ -209,10 +210,10 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
     bool is_out = false;
     dpool_private_pool *gone = NULL;
     while (!is_out) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         is_out = route->n_inside == 0;
         gone = is_out ? unlink_route_locked(a, route) : NULL;
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (!is_out) {
             dpool_pause_briefly();
         }
@@ -235,12 +236,12 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_route *route = route_to_end_locked(a, id);
     if (route != NULL) {
         route->has_ended = true;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (route == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -252,12 +253,12 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
 /* Asks a route's filter, with the index lock open meanwhile. */
 static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stream) {
     if (route->has_ended || route->filter == NULL) {
-        return !route->has_ended && route->thread == dpool_this_thread();
+        return !route->has_ended && route->thread == dti_thread_number();
     }
     route->n_inside++;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     bool yes = route->filter(route->user, stream) != 0;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     route->n_inside--;
     return yes && !route->has_ended;
 }
@@ -267,9 +268,9 @@ static void see_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 static dpool_private_pool *find_route_locked(ductile_allocator *a, ductile_stream stream) {
@@ -286,14 +287,14 @@ ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
                              dpool_private_pool **out) {
     bool is_plain = false;
     bool is_paused = false;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_private_pool *pool = find_route_locked(a, stream);
     if (pool != NULL) {
         is_paused = pool->phase != DPOOL_RUNNING;
         is_plain = pool->kind == DUCTILE_POOL_PLAIN;
         pool->n_users += !is_paused;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (is_paused) {
         return DUCTILE_ERR_BUSY;
     }

@@ -32,7 +32,7 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
         return status;
     }
     ductile_pool_info info = {.struct_size = out->struct_size, .id = id};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool != NULL) {
         info.references = pool->refs;
@@ -42,7 +42,7 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
     } else {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     memcpy(out, &info, info.struct_size);
     return status;
 }
@@ -100,13 +100,13 @@ ductile_status ductile_pool_get_stats(ductile_allocator *a, ductile_pool_id id,
     }
     ductile_stats s = {.struct_size = out->struct_size};
     dpool_private_pool *pool = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     if (find_locked(a, id, &pool)) {
         fill_stats_locked(a, pool, &s);
     } else {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     memcpy(out, &s, s.struct_size);
     return status;
 }
@@ -133,13 +133,13 @@ ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ducti
         return status;
     }
     dpool_private_pool *pool = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     if (find_locked(a, id, &pool)) {
         visit_locked(a, pool, visit, user);
     } else {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -147,12 +147,12 @@ ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ducti
 
 /* Pins the pool, unless it is the default one. */
 static ductile_status pin(ductile_allocator *a, ductile_pool_id id, dpool_private_pool **out) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool found = find_locked(a, id, out);
     if (*out != NULL) {
         (*out)->n_users++;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return found ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
 }
 
@@ -236,16 +236,16 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
 
 static ductile_status try_to_put(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                  size_t size) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     ductile_status status = put_locked(a, id, address, size);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
 static ductile_status make_room(ductile_allocator *a) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     ductile_status status = dpool_reserve_room(a, 2);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return status;
 }
 

@@ -31,9 +31,9 @@ static void open_variety(void) {
     }
     assert_fine(world_must_alloc(&w, 9 * MIB, 0));
     assert_fine(world_free(&w, 2));
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     arena = dpool_arena_find_locked(a, NULL, w.f.streams[0]);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     cr_assert_not_null(arena);
 }
 
@@ -42,9 +42,9 @@ static void close_variety(void) {
 }
 
 static dpool_private_pool *find_pool(ductile_pool_id id) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_private_pool *pool = dpool_find_pool_locked(a, id);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return pool;
 }
 
