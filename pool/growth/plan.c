@@ -53,13 +53,12 @@ ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size) {
     if (!resize((void **)&p->pieces, n, sizeof *p->pieces) ||
         !resize((void **)&p->donors, n, sizeof *p->donors) ||
         !resize((void **)&p->donations, n, sizeof *p->donations) ||
-        !resize((void **)&p->handles, n, sizeof *p->handles) ||
-        !resize((void **)&p->origins, n, sizeof *p->origins)) {
+        !resize((void **)&p->handles, n, sizeof *p->handles)) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     p->max_pieces = p->max_donors = p->max_handles = (uint32_t)n;
-    p->host_bytes = n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donations +
-                         sizeof *p->handles + sizeof *p->origins);
+    p->host_bytes =
+        n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donations + sizeof *p->handles);
     return DUCTILE_OK;
 }
 
@@ -69,7 +68,6 @@ void dpool_plan_fini(ductile_allocator *a) {
         free(a->plan->donors);
         free(a->plan->donations);
         free(a->plan->handles);
-        free(a->plan->origins);
         free(a->plan);
         a->plan = NULL;
     }
@@ -79,7 +77,7 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->arena = arena;
     p->region = region;
     p->body = p->lead = p->rest = NULL;
-    p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
+    p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = p->n_moved = 0;
     p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
     p->seq = p->lacks = 0;
     p->n_waits = 0;
@@ -104,7 +102,7 @@ static void add_piece(ductile_allocator *a, ductile_addr from, ductile_addr to) 
     dpool_plan *p = a->plan;
     uint32_t first = dseg_granule(p->region->seg, from);
     uint32_t n = (uint32_t)((to - from) / a->granule);
-    p->pieces[p->n_pieces++] = (dpool_piece){.first = first, .n_granules = n};
+    p->pieces[p->n_pieces++] = (dseg_piece){.first = first, .n_granules = n};
     p->n_granules += n;
 }
 
@@ -231,7 +229,11 @@ static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint
     const dseg_segment *seg = b->region->seg;
     dpool_block *donor =
         dpool_carve_free_locked(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
-    p->donations[p->n_donors] = p->unmaps ? DPOOL_TO_UNMAP : DPOOL_MAY_MOVE;
+    p->donations[p->n_donors] = (dseg_donor){.seg = b->region->seg,
+                                             .first = first,
+                                             .n_granules = n,
+                                             .state = p->unmaps ? DSEG_TO_UNMAP : DSEG_MAY_MOVE,
+                                             .idle = b->region->arena->proven_by};
     p->donors[p->n_donors++] = donor;
     p->donated += n;
     if (p->unmaps) {
