@@ -20,7 +20,7 @@
 #ifndef DUCTILE_SEGMENTS_UNMAP_HANDLES_H
 #define DUCTILE_SEGMENTS_UNMAP_HANDLES_H
 
-#include "segments/segment.h"
+#include "segments/granules.h"
 
 #include "vmm/marker.h"
 
@@ -65,8 +65,21 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
 /* The same for all granules in one of these two states. */
 ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle proof);
 
+/* ---- Pause --------------------------------------------------------------------------------- */
+
+/* Marks the handles that have to stay when a pause takes the segment's memory, whatever becomes of
+ * their pins until it resumes; or takes the marks away. dseg_vacate goes by them. */
+void dseg_mark_what_stays(dseg_segment *seg);
+void dseg_unmark_all(dseg_segment *seg);
+
+/* Is the handle that begins there marked? */
+bool dseg_is_marked(const dseg_segment *seg, uint32_t first);
+
+/* Is all of the span behind handles that are marked or pinned? */
+bool dseg_has_stayed(const dseg_segment *seg, dseg_span s);
+
 /*
- * For a pause, MAPPED -> EMPTY for every handle from granule *at on that has no other address, no
+ * MAPPED -> EMPTY for every handle from granule *at on that has no other address, no
  * pin and no mark that it stays, into the handle cache, until about `most` granules have gone; *at:
  * where to go on, n_granules at the end. What the driver will not unmap, and what it may not have
  * unmapped, stays MAPPED. Returns how many granules became EMPTY. Pre: the proof covers the

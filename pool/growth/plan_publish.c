@@ -6,6 +6,7 @@
 #include "pool/growth/plan.h"
 #include "pool/streams/progress.h"
 
+#include "segments/granules.h"
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
@@ -79,12 +80,8 @@ dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested)
 }
 
 static bool is_quarantined(const dpool_plan *p, const dseg_piece *piece) {
-    for (uint32_t g = piece->first; g < piece->first + piece->n_granules; g++) {
-        if (p->region->seg->slots[g].state == DSEG_QUARANTINED) {
-            return true;
-        }
-    }
-    return false;
+    dseg_span all = {piece->first, piece->first + piece->n_granules};
+    return dseg_has_state(p->region->seg, all, DSEG_QUARANTINED);
 }
 
 static void restore(ductile_allocator *a, dpool_block *b, uint32_t *next_piece) {

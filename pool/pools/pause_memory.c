@@ -5,6 +5,7 @@
 #include "pool/blocks/transitions.h"
 #include "pool/pools/pause.h"
 
+#include "segments/granules.h"
 #include "segments/grow.h"
 
 #include <stdlib.h>
@@ -81,21 +82,9 @@ static bool vacate_next(ductile_allocator *a, const dpool_private *pool, ductile
     return region != NULL;
 }
 
-/* Is the handle there one that a pause leaves where it is? */
-static bool is_left(const dseg_segment *seg, uint32_t granule) {
-    const dseg_slot *slot = &seg->slots[granule];
-    return slot->state == DSEG_MAPPED &&
-           (slot->handle->n_pins > 0 || seg->slots[granule - slot->offset].stays != 0);
-}
-
 static bool has_stayed(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
-    uint32_t end = dseg_granule(seg, dpool_end(b) - 1) + 1;
-    uint32_t g = dseg_granule(seg, b->addr);
-    while (g < end && is_left(seg, g)) {
-        g++;
-    }
-    return g == end;
+    return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
 }
 
 /* Whoever registered memory may write to it all the while: what has stayed is not written over. The
