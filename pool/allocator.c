@@ -139,7 +139,7 @@ static uint64_t rounded_size(const ductile_allocator *a, uint64_t size) {
     return a->options.caching_off != 0 ? dti_round_up(rounded, a->granule) : rounded;
 }
 
-static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_private *pool,
+static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_private_pool *pool,
                                              ductile_stream stream) {
     if (pool != NULL) {
         return dpool_arena_find_locked(a, pool, stream);
@@ -157,7 +157,7 @@ static __attribute__((noinline)) dpool_block *
 serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
     dpool_chores what = dpool_chores_begin_locked(a, arena);
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (what.mark || what.heal) {
         dpool_chores_do(a, arena, what);
     }
@@ -165,10 +165,10 @@ serve_and_do_chores(ductile_allocator *a, dpool_arena *arena, uint64_t size, uin
 }
 
 /* The quick path: a block when a free one fits. */
-static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *pool, uint64_t size,
-                                     uint64_t requested, ductile_stream stream) {
+static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_pool *pool,
+                                     uint64_t size, uint64_t requested, ductile_stream stream) {
     dpool_block *b = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
         arena->alloc_epoch++;
@@ -177,7 +177,7 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private *
         }
         b = dpool_alloc_from_free_locked(a, arena, size, requested);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return b;
 }
 
@@ -191,9 +191,10 @@ static ductile_status zero_fill(ductile_allocator *a, ductile_addr addr, uint64_
 }
 
 /* A request whose pool is known (NULL for none), with the block that a hit gave, if any. */
-static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a, dpool_private *pool,
-                                                         dpool_block *b, size_t size,
-                                                         ductile_stream stream, ductile_addr *out) {
+static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
+                                                         dpool_private_pool *pool, dpool_block *b,
+                                                         size_t size, ductile_stream stream,
+                                                         ductile_addr *out) {
     ductile_status status = DUCTILE_OK;
     if (b != NULL) {
         b = dpool_wait_hand_out(a, b);
@@ -225,7 +226,7 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     if (size > DPOOL_MAX_REQUEST) {
         return dpool_refuse_impossible(a, size, stream);
     }
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &pool) : DUCTILE_OK;
     if (status != DUCTILE_OK) {
         return status;
@@ -277,9 +278,9 @@ ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ducti
 /* ---- Give back ----------------------------------------------------------------------------- */
 
 static uint64_t held_now(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t held = a->counts.held;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return held;
 }
 

@@ -99,8 +99,8 @@ static void forget_mappings(ductile_allocator *a) {
 /* In a forked child, a lock that another thread held at the fork stays taken, and what that thread
  * was changing stays half changed. With all of them open, taking them cannot wait. */
 static bool is_at_rest(ductile_allocator *a) {
-    return dti_lock_is_open(&a->grow_lock) && dti_lock_is_open(&a->index_lock) &&
-           dti_lock_is_open(&a->markers.lock) && a->n_announcing == 0 &&
+    return dti_lock_is_free(&a->grow_lock) && dti_lock_is_free(&a->index_lock) &&
+           dti_lock_is_free(&a->markers.lock) && a->n_announcing == 0 &&
            dpool_callbacks_at_rest(&a->oom_callbacks) && dpool_callbacks_at_rest(&a->map_callbacks);
 }
 

@@ -13,13 +13,13 @@
 static __attribute__((noinline)) ductile_status free_other(ductile_allocator *a,
                                                            ductile_addr addr) {
     ductile_status status = dpool_explain_miss_locked(a, addr);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
 }
 
 static __attribute__((noinline)) ductile_status free_paused(ductile_allocator *a, dpool_block *b) {
     dpool_use *uses = dpool_free_paused_locked(a, b);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     dpool_uses_drop(a, uses);
     return DUCTILE_OK;
 }
@@ -27,14 +27,14 @@ static __attribute__((noinline)) ductile_status free_paused(ductile_allocator *a
 static __attribute__((noinline)) ductile_status free_used(ductile_allocator *a, dpool_block *b,
                                                           dpool_use *uses) {
     dpool_pending_begin_locked(a, b);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     dpool_pending_record(a, uses);
     return DUCTILE_OK;
 }
 
 static inline __attribute__((always_inline)) ductile_status free_block(ductile_allocator *a,
                                                                        ductile_addr addr) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_block *b = dpool_map_take(&a->map, addr);
     if (__builtin_expect(b == NULL, 0)) {
         return free_other(a, addr);
@@ -48,7 +48,7 @@ static inline __attribute__((always_inline)) ductile_status free_block(ductile_a
         return free_used(a, b, uses);
     }
     dpool_free_at_once_locked(a, b);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }
 

@@ -70,9 +70,9 @@ ductile_status ductile_stream_never_wait(ductile_allocator *a, ductile_stream st
     }
     stream = dpool_canonical_stream(stream);
     *barred = (dpool_barred){.stream = stream, .thread = dpool_thread_of(stream)};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     barred = bar_locked(a, barred);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     free(barred);
     return DUCTILE_OK;
 }

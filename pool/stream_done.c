@@ -2,7 +2,7 @@
 /*
  * The end of a stream. Its arenas, its uses and its imports are marked a last time and parted from
  * it, so that nobody begins to name it any more. Who had begun before is waited for: a free that
- * records its marker, a wait on the host (dpool_naming_begin), the close of an import.
+ * records its marker, a wait on the host (dpool_stream_ref_begin), the close of an import.
  */
 #include "pool/blocks/arena.h"
 #include "pool/sharing/import.h"
@@ -11,20 +11,20 @@
 
 /* An arena of the stream, of whatever pool. */
 static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = dpool_arena_any_locked(a, stream);
     if (arena != NULL) {
         arena->alloc_epoch++; /* the last marker proves all frees before this call */
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return arena;
 }
 
 static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
     ductile_status status = dpool_mark(a, arena, NULL);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_arena_part_locked(a, arena);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -40,15 +40,15 @@ static ductile_status part_all(ductile_allocator *a, ductile_stream stream) {
 }
 
 static void unbar(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_unbar_locked(a, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* Parted arenas stay in the list for as long as somebody names their stream. */
 static bool has_namers_locked(const ductile_allocator *a, ductile_stream stream) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        if (arena->n_namers > 0 && arena->stream == dpool_canonical_stream(stream) &&
+        if (arena->n_stream_refs > 0 && arena->stream == dpool_canonical_stream(stream) &&
             dpool_may_name(arena->stream, arena->thread)) {
             return true;
         }
@@ -58,10 +58,10 @@ static bool has_namers_locked(const ductile_allocator *a, ductile_stream stream)
 
 /* By somebody who began before this call? Grow lock held. */
 static bool is_named(ductile_allocator *a, ductile_stream stream) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is = dpool_uses_name_locked(a, stream) || dpool_imports_name_locked(a, stream) ||
               has_namers_locked(a, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is;
 }
 
@@ -69,9 +69,9 @@ static void wait_while_named(ductile_allocator *a, ductile_stream stream) {
     bool is = true;
     while (is) {
         dpool_pause_briefly();
-        dti_lock_take(&a->grow_lock);
+        dti_lock_acquire(&a->grow_lock);
         is = is_named(a, stream);
-        dti_lock_open(&a->grow_lock);
+        dti_lock_release(&a->grow_lock);
     }
 }
 

@@ -9,19 +9,19 @@
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
 
-static ductile_status make_buffers(dvmm_stash *stash) {
-    uint64_t n = (stash->bytes + BUFFER_BYTES - 1) / BUFFER_BYTES;
-    stash->buffers = calloc(n + 1, sizeof *stash->buffers);
-    if (stash->buffers == NULL) {
+static ductile_status make_buffers(dvmm_host_copy *saved) {
+    uint64_t n = (saved->bytes + BUFFER_BYTES - 1) / BUFFER_BYTES;
+    saved->buffers = calloc(n + 1, sizeof *saved->buffers);
+    if (saved->buffers == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     ductile_status status = DUCTILE_OK;
-    while (stash->n_buffers < n && status == DUCTILE_OK) {
-        uint64_t left = stash->bytes - stash->n_buffers * BUFFER_BYTES;
+    while (saved->n_buffers < n && status == DUCTILE_OK) {
+        uint64_t left = saved->bytes - saved->n_buffers * BUFFER_BYTES;
         void *memory = NULL;
-        status = dvmm_host_alloc(stash->driver, dti_min(left, BUFFER_BYTES), &memory);
+        status = dvmm_host_alloc(saved->driver, dti_min(left, BUFFER_BYTES), &memory);
         if (status == DUCTILE_OK) {
-            stash->buffers[stash->n_buffers++] = memory;
+            saved->buffers[saved->n_buffers++] = memory;
         }
     }
     return status;
@@ -43,14 +43,14 @@ static ductile_status copy_in(dvmm_driver *driver, uint8_t *host, ductile_addr a
 }
 
 /* A piece that begins at `at` of all bytes may go on in the next buffer. */
-static ductile_status copy_piece(const dvmm_stash *stash, const dvmm_piece *piece, uint64_t at,
+static ductile_status copy_piece(const dvmm_host_copy *saved, const dvmm_piece *piece, uint64_t at,
                                  ductile_stream stream, copy_fn copy) {
     ductile_status status = DUCTILE_OK;
     for (uint64_t done = 0; done < piece->size && status == DUCTILE_OK;) {
         uint64_t from = at + done;
         uint64_t part = dti_min(piece->size - done, BUFFER_BYTES - from % BUFFER_BYTES);
-        uint8_t *host = stash->buffers[from / BUFFER_BYTES] + from % BUFFER_BYTES;
-        status = copy(stash->driver, host, piece->addr + done, part, stream);
+        uint8_t *host = saved->buffers[from / BUFFER_BYTES] + from % BUFFER_BYTES;
+        status = copy(saved->driver, host, piece->addr + done, part, stream);
         done += part;
     }
     return status;
@@ -62,14 +62,14 @@ static bool wants_all(void *user, ductile_addr addr) {
     return true;
 }
 
-static ductile_status copy_on(const dvmm_stash *stash, ductile_stream stream, copy_fn copy,
+static ductile_status copy_on(const dvmm_host_copy *saved, ductile_stream stream, copy_fn copy,
                               bool (*wants)(void *user, ductile_addr addr), void *user) {
     uint64_t at = 0;
     ductile_status status = DUCTILE_OK;
-    for (uint64_t i = 0; i < stash->n_pieces && status == DUCTILE_OK; i++) {
-        const dvmm_piece *piece = &stash->pieces[i];
+    for (uint64_t i = 0; i < saved->n_pieces && status == DUCTILE_OK; i++) {
+        const dvmm_piece *piece = &saved->pieces[i];
         if (!piece->has_stayed && wants(user, piece->addr)) {
-            status = copy_piece(stash, piece, at, stream, copy);
+            status = copy_piece(saved, piece, at, stream, copy);
         }
         at += piece->size;
     }
@@ -77,61 +77,61 @@ static ductile_status copy_on(const dvmm_stash *stash, ductile_stream stream, co
 }
 
 /* Waits for the copies. A stream that cannot be waited for is kept: they may land at any time. */
-static ductile_status finish(dvmm_stash *stash) {
+static ductile_status finish(dvmm_host_copy *saved) {
     ductile_status status =
-        stash->busy != NULL ? dvmm_stream_sync(stash->driver, stash->busy) : DUCTILE_OK;
-    if (status == DUCTILE_OK && stash->busy != NULL) {
-        (void)dvmm_stream_destroy(stash->driver, stash->busy);
-        stash->busy = NULL;
+        saved->busy != NULL ? dvmm_stream_sync(saved->driver, saved->busy) : DUCTILE_OK;
+    if (status == DUCTILE_OK && saved->busy != NULL) {
+        (void)dvmm_stream_destroy(saved->driver, saved->busy);
+        saved->busy = NULL;
     }
     return status;
 }
 
-static ductile_status copy_all(dvmm_stash *stash, copy_fn copy,
+static ductile_status copy_all(dvmm_host_copy *saved, copy_fn copy,
                                bool (*wants)(void *user, ductile_addr addr), void *user) {
-    ductile_status status = finish(stash); /* those of a try before */
-    if (status != DUCTILE_OK || stash->n_pieces == 0) {
+    ductile_status status = finish(saved); /* those of a try before */
+    if (status != DUCTILE_OK || saved->n_pieces == 0) {
         return status;
     }
-    status = dvmm_stream_create(stash->driver, &stash->busy);
+    status = dvmm_stream_create(saved->driver, &saved->busy);
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = copy_on(stash, stash->busy, copy, wants, user);
-    ductile_status finished = finish(stash);
+    status = copy_on(saved, saved->busy, copy, wants, user);
+    ductile_status finished = finish(saved);
     return status == DUCTILE_OK ? finished : status;
 }
 
 /* Page-locked memory that a copy may still read is left to the process's end. */
-void dvmm_stash_drop(dvmm_stash *stash) {
-    bool is_idle = finish(stash) == DUCTILE_OK;
-    while (is_idle && stash->n_buffers > 0) {
-        (void)dvmm_host_free(stash->driver, stash->buffers[--stash->n_buffers]);
+void dvmm_host_copy_drop(dvmm_host_copy *saved) {
+    bool is_idle = finish(saved) == DUCTILE_OK;
+    while (is_idle && saved->n_buffers > 0) {
+        (void)dvmm_host_free(saved->driver, saved->buffers[--saved->n_buffers]);
     }
-    free(stash->buffers);
-    free(stash->pieces);
-    *stash = (dvmm_stash){0};
+    free(saved->buffers);
+    free(saved->pieces);
+    *saved = (dvmm_host_copy){0};
 }
 
 /* ---- Saving and restoring ------------------------------------------------------------------ */
 
-ductile_status dvmm_stash_save(dvmm_stash *stash, dvmm_driver *driver, dvmm_piece *pieces,
-                               uint64_t n_pieces) {
-    *stash = (dvmm_stash){.driver = driver, .pieces = pieces, .n_pieces = n_pieces};
+ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
+                                   uint64_t n_pieces) {
+    *saved = (dvmm_host_copy){.driver = driver, .pieces = pieces, .n_pieces = n_pieces};
     for (uint64_t i = 0; i < n_pieces; i++) {
-        stash->bytes += pieces[i].size;
+        saved->bytes += pieces[i].size;
     }
-    ductile_status status = make_buffers(stash);
+    ductile_status status = make_buffers(saved);
     if (status == DUCTILE_OK) {
-        status = copy_all(stash, copy_out, wants_all, NULL);
+        status = copy_all(saved, copy_out, wants_all, NULL);
     }
     if (status != DUCTILE_OK) {
-        dvmm_stash_drop(stash);
+        dvmm_host_copy_drop(saved);
     }
     return status;
 }
 
-ductile_status dvmm_stash_restore(dvmm_stash *stash, bool (*wants)(void *user, ductile_addr addr),
-                                  void *user) {
-    return copy_all(stash, copy_in, wants, user);
+ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
+                                      bool (*wants)(void *user, ductile_addr addr), void *user) {
+    return copy_all(saved, copy_in, wants, user);
 }

@@ -11,12 +11,12 @@ void dvmm_markers_init(dvmm_marker_pool *pool, dvmm_driver *driver) {
 }
 
 static dvmm_marker *pop_idle(dvmm_marker_pool *pool) {
-    dti_lock_take(&pool->lock);
+    dti_lock_acquire(&pool->lock);
     dvmm_marker *m = pool->idle;
     if (m != NULL) {
         pool->idle = m->next;
     }
-    dti_lock_open(&pool->lock);
+    dti_lock_release(&pool->lock);
     return m;
 }
 
@@ -28,10 +28,10 @@ void dvmm_markers_give_back(dvmm_marker_pool *pool, dvmm_marker *idle) {
     while (last->next != NULL) {
         last = last->next;
     }
-    dti_lock_take(&pool->lock);
+    dti_lock_acquire(&pool->lock);
     last->next = pool->idle;
     pool->idle = idle;
-    dti_lock_open(&pool->lock);
+    dti_lock_release(&pool->lock);
 }
 
 static void push_idle(dvmm_marker_pool *pool, dvmm_marker *m) {

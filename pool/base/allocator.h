@@ -57,7 +57,7 @@ struct ductile_allocator {
     _Atomic bool has_unmarked; /* pending uses want a marker: see stream_use.h */
     /* guarded by the index lock */
     struct dpool_arena *recent; /* the arena of the latest allocation in no pool */
-    struct dpool_private *pools;
+    struct dpool_private_pool *pools;
     struct dpool_route *routes; /* newest first */
     uint32_t n_context_waits;   /* threads in a wait for the whole device */
     uint32_t n_stream_waits;    /* threads in a wait for a stream */
@@ -71,7 +71,7 @@ struct ductile_allocator {
     struct dpool_use *spare_uses; /* linked by next */
     dvmm_marker *spare_markers;   /* idle, for uses; linked by next */
     uint64_t last_mark;           /* the latest number of a use's marker */
-    dpool_wait_map waits;
+    dpool_wait_spans waits;
     struct dpool_barred *barred;
     uint64_t lost_reported; /* of counts.lost, said in the log */
     dpool_imports imports;  /* changed under both locks */
@@ -97,13 +97,13 @@ static inline uint64_t dpool_live_blocks_locked(const ductile_allocator *a) {
 
 /* Takes the grow lock, and lets this thread's driver calls pass beside any capture. */
 static inline dvmm_capture_mode dpool_grow_lock(ductile_allocator *a) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     return dvmm_capture_relax(a->driver);
 }
 
 static inline void dpool_grow_unlock(ductile_allocator *a, dvmm_capture_mode mode) {
     dvmm_capture_restore(a->driver, mode);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
 }
 
 #endif

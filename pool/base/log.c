@@ -43,10 +43,10 @@ void dpool_forget_failure(void) {
 }
 
 void dpool_log_losses(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t lost = a->counts.lost - a->lost_reported;
     a->lost_reported = a->counts.lost;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (lost != 0) {
         dpool_log(a, DUCTILE_LOG_WARNING,
                   "%" PRIu64 " bytes are lost: the driver would not undo (%s: %s)", lost,

@@ -436,8 +436,8 @@ void ductile_get_options(ductile_allocator *a, ductile_options *out) {
         out->struct_size = size;
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     memcpy(out, &a->options, size);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     out->struct_size = size;
 }

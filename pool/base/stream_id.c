@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/base/stream_id.h"
+#include "vmm/base/thread.h"
 
 #include <stdatomic.h>
 
@@ -11,18 +12,8 @@ ductile_stream dpool_canonical_stream(ductile_stream stream) {
     return (uintptr_t)stream == LEGACY_STREAM ? NULL : stream;
 }
 
-/* Unlike addresses and thread ids of the system. */
-uint64_t dpool_this_thread(void) {
-    static _Atomic uint64_t n_threads;
-    static _Thread_local uint64_t mine;
-    if (mine == 0) {
-        mine = atomic_fetch_add_explicit(&n_threads, 1, memory_order_relaxed) + 1;
-    }
-    return mine;
-}
-
 uint64_t dpool_thread_of(ductile_stream stream) {
-    return (uintptr_t)stream == PER_THREAD_STREAM ? dpool_this_thread() : 0;
+    return (uintptr_t)stream == PER_THREAD_STREAM ? dti_thread_number() : 0;
 }
 
 bool dpool_may_name(ductile_stream stream, uint64_t thread) {

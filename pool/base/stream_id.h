@@ -9,9 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A number that names the calling thread, never used again. */
-uint64_t dpool_this_thread(void);
-
 /* The same for both handles of the legacy default stream. */
 ductile_stream dpool_canonical_stream(ductile_stream stream);
 

@@ -10,7 +10,7 @@ static dpool_arena **bucket_of(ductile_allocator *a, ductile_stream stream, uint
 
 _Static_assert(DPOOL_ARENA_BUCKETS == 256, "8 bits of the hash choose the bucket");
 
-dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const dpool_private *pool,
+dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const dpool_private_pool *pool,
                                      ductile_stream stream) {
     stream = dpool_canonical_stream(stream);
     uint64_t thread = dpool_thread_of(stream);
@@ -36,7 +36,7 @@ bool dpool_arena_is_of(const dpool_arena *arena, ductile_stream stream) {
     return arena->stream == stream && arena->thread == dpool_thread_of(stream) && !arena->is_gone;
 }
 
-static dpool_arena *new_arena(dpool_private *pool, ductile_stream stream) {
+static dpool_arena *new_arena(dpool_private_pool *pool, ductile_stream stream) {
     dpool_arena *arena = calloc(1, sizeof *arena);
     if (arena != NULL) {
         arena->pool = pool;
@@ -69,11 +69,11 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     a->counts.table_host_bytes += sizeof *arena;
 }
 
-ductile_status dpool_arena_get(ductile_allocator *a, dpool_private *pool, ductile_stream stream,
-                               dpool_arena **out) {
-    dti_lock_take(&a->index_lock);
+ductile_status dpool_arena_get(ductile_allocator *a, dpool_private_pool *pool,
+                               ductile_stream stream, dpool_arena **out) {
+    dti_lock_acquire(&a->index_lock);
     *out = dpool_arena_find_locked(a, pool, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (*out != NULL) {
         return DUCTILE_OK;
     }
@@ -81,9 +81,9 @@ ductile_status dpool_arena_get(ductile_allocator *a, dpool_private *pool, ductil
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     link_arena_locked(a, arena);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     *out = arena;
     return DUCTILE_OK;
 }
@@ -102,7 +102,7 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
 }
 
 /* Returns the arena's pool if that goes with it. */
-static dpool_private *unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+static dpool_private_pool *unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     dpool_arena_part_locked(a, arena);
     dpool_arena **link = &a->arenas;
     while (*link != arena) {
@@ -115,10 +115,10 @@ static dpool_private *unlink_arena_locked(ductile_allocator *a, dpool_arena *are
 }
 
 void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
-    dpool_private *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
-    dti_lock_open(&a->index_lock);
+    dpool_private_pool *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
+    dti_lock_release(&a->index_lock);
     dpool_free_pool(pool);
     if (!is_empty) {
         return;
@@ -129,26 +129,26 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
     free(arena);
 }
 
-bool dpool_arena_is_nameable(const dpool_arena *arena) {
+bool dpool_arena_may_be_named(const dpool_arena *arena) {
     return !arena->is_gone && dpool_may_name(arena->stream, arena->thread);
 }
 
-bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
-    bool may = dpool_arena_is_nameable(arena);
-    arena->n_namers += may;
-    dti_lock_open(&a->index_lock);
+bool dpool_stream_ref_begin(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool may = dpool_arena_may_be_named(arena);
+    arena->n_stream_refs += may;
+    dti_lock_release(&a->index_lock);
     return may;
 }
 
-void dpool_naming_end(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
-    arena->n_namers--;
-    dti_lock_open(&a->index_lock);
+void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    arena->n_stream_refs--;
+    dti_lock_release(&a->index_lock);
 }
 
 bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure) {
-    const dpool_private *pool = arena->pool;
+    const dpool_private_pool *pool = arena->pool;
     if (pool == NULL || pool == other->pool || !dpool_is_held(pool)) {
         return true;
     }

@@ -58,9 +58,9 @@ typedef struct dpool_ring_mark {
 
 typedef struct dpool_arena {
     /* constant after creation */
-    ductile_stream stream;      /* NULL stands for the legacy default stream */
-    uint64_t thread;            /* per-thread default stream: whose; else 0  */
-    struct dpool_private *pool; /* NULL: in no private pool, see private_pool.h     */
+    ductile_stream stream;           /* NULL stands for the legacy default stream */
+    uint64_t thread;                 /* per-thread default stream: whose; else 0  */
+    struct dpool_private_pool *pool; /* NULL: in no private pool, see private_pool.h     */
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
     /* guarded by the index lock */
@@ -93,7 +93,7 @@ typedef struct dpool_arena {
     bool never_waits; /* neither on the GPU for others, nor they for it                      */
     uint32_t polls_in_vain;           /* by hits, since one found anything done; the grow lock's */
     uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
-    uint32_t n_namers;                /* of these, who name its stream to the driver meanwhile   */
+    uint32_t n_stream_refs;           /* of these, who name its stream to the driver meanwhile   */
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
     uint32_t n_marks;
     dpool_free_index index;
@@ -103,7 +103,7 @@ typedef struct dpool_arena {
 
 /* Live graphs may own all of its memory (G1), or it is paused (G4). Index lock held. */
 static inline bool dpool_is_frozen(const dpool_arena *arena) {
-    const dpool_private *pool = arena->pool;
+    const dpool_private_pool *pool = arena->pool;
     return pool != NULL && (pool->phase != DPOOL_RUNNING ||
                             (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool)));
 }
@@ -115,7 +115,7 @@ static inline bool dpool_is_bare(const dpool_arena *arena) {
 
 /* Can anything of the arena be proven done by its stream's markers? Index lock held. */
 static inline bool dpool_is_provable(const dpool_arena *arena) {
-    const dpool_private *pool = arena->pool;
+    const dpool_private_pool *pool = arena->pool;
     return pool == NULL || (!pool->awaits_context && pool->phase == DPOOL_RUNNING);
 }
 
@@ -135,11 +135,11 @@ bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool un
 /* ---- Arenas and regions -------------------------------------------------------------------- */
 
 /* NULL when the stream is not known in the pool yet. pool: NULL for none. */
-dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_private *pool,
+dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_private_pool *pool,
                                      ductile_stream stream);
 
 /* Finds or makes the arena. Grow lock held, index lock not. ERR_OUT_OF_HOST_MEMORY. */
-ductile_status dpool_arena_get(ductile_allocator *a, struct dpool_private *pool,
+ductile_status dpool_arena_get(ductile_allocator *a, struct dpool_private_pool *pool,
                                ductile_stream stream, dpool_arena **out);
 
 /* The stream's arena in whatever pool: NULL when there is none that was not parted from it. */
@@ -172,12 +172,12 @@ static inline void dpool_arena_want_heal(dpool_arena *arena) {
 }
 
 /* May this thread name the arena's stream in a driver call (U7)? */
-bool dpool_arena_is_nameable(const dpool_arena *arena);
+bool dpool_arena_may_be_named(const dpool_arena *arena);
 
 /* Around driver calls that name the arena's stream where the user's call does not: the stream does
  * not get done in between. False: it must not be named. Pre: the arena cannot disappear. Index lock
  * not held. */
-bool dpool_naming_begin(ductile_allocator *a, dpool_arena *arena);
-void dpool_naming_end(ductile_allocator *a, dpool_arena *arena);
+bool dpool_stream_ref_begin(ductile_allocator *a, dpool_arena *arena);
+void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena);
 
 #endif

@@ -32,10 +32,10 @@ typedef struct dpool_map {
 } dpool_map;
 
 /* The spans with waits, see wait_spans.h. */
-typedef struct dpool_wait_map {
+typedef struct dpool_wait_spans {
     struct dpool_use *root;
     _Atomic uint64_t n; /* changed under the index lock */
     ductile_addr polled_to;
-} dpool_wait_map;
+} dpool_wait_spans;
 
 #endif

@@ -13,8 +13,8 @@ void dpool_pause_briefly(void) {
     (void)nanosleep(&moment, NULL);
 }
 
-dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
-    dpool_private *pool = a->pools;
+dpool_private_pool *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id) {
+    dpool_private_pool *pool = a->pools;
     while (pool != NULL && !dpool_is_same_pool(pool->id, id)) {
         pool = pool->next;
     }
@@ -22,20 +22,20 @@ dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_i
 }
 
 bool dpool_has_pools(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool has_any = a->pools != NULL;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return has_any;
 }
 
-void dpool_become_locked(dpool_private *pool, ductile_pool_kind kind) {
+void dpool_become_locked(dpool_private_pool *pool, ductile_pool_kind kind) {
     pool->kind = kind;
     pool->awaits_context |= kind == DUCTILE_POOL_CAPTURE;
 }
 
-dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
-                                        dpool_private **spare) {
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
+                                             dpool_private_pool **spare) {
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL) {
         pool = *spare;
         *spare = NULL;
@@ -52,11 +52,12 @@ dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id
     return pool;
 }
 
-dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private *pool) {
+dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a,
+                                                    dpool_private_pool *pool) {
     if (dpool_is_held(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
         return NULL;
     }
-    dpool_private **link = &a->pools;
+    dpool_private_pool **link = &a->pools;
     while (*link != pool) {
         link = &(*link)->next;
     }
@@ -65,26 +66,26 @@ dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_priva
     return pool;
 }
 
-void dpool_free_pool(dpool_private *pool) {
+void dpool_free_pool(dpool_private_pool *pool) {
     if (pool != NULL) {
-        dvmm_stash_drop(&pool->stash);
+        dvmm_host_copy_drop(&pool->host_copy);
         free(pool);
     }
 }
 
-dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool) {
+dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_pool *pool) {
     pool->n_arenas--;
     return dpool_unlink_unused_pool_locked(a, pool);
 }
 
-void dpool_unpin(ductile_allocator *a, dpool_private *pool) {
+void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool) {
     if (pool == NULL) {
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     pool->n_users--;
-    dpool_private *gone = dpool_unlink_unused_pool_locked(a, pool);
-    dti_lock_open(&a->index_lock);
+    dpool_private_pool *gone = dpool_unlink_unused_pool_locked(a, pool);
+    dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
 }
 
@@ -99,30 +100,30 @@ bool dpool_is_capturing_locked(const ductile_allocator *a) {
 }
 
 bool dpool_context_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool can = !dpool_is_capturing_locked(a);
     a->n_context_waits += can;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return can;
 }
 
 void dpool_context_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->n_context_waits--;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
 bool dpool_stream_wait_begin(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool can = a->routes == NULL;
     a->n_stream_waits += can;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return can;
 }
 
 void dpool_stream_wait_end(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->n_stream_waits--;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }

@@ -28,7 +28,7 @@ typedef enum dpool_phase {
     DPOOL_RESUMING
 } dpool_phase;
 
-typedef struct dpool_private {
+typedef struct dpool_private_pool {
     ductile_pool_id id;
     ductile_pool_kind kind;
     uint64_t refs;
@@ -38,13 +38,13 @@ typedef struct dpool_private {
     uint64_t n_lives;    /* how often a first reference was taken           */
     bool awaits_context; /* graphs may have used its memory, on any stream  */
     dpool_phase phase;
-    bool is_bare;     /* no memory behind its blocks, but what the driver would not unmap */
-    dvmm_stash stash; /* contents while it is paused; of whoever claimed the pool */
-    struct dpool_private *next;
-} dpool_private;
+    bool is_bare;             /* no memory behind its blocks, but what the driver would not unmap */
+    dvmm_host_copy host_copy; /* contents while it is paused; of whoever claimed the pool */
+    struct dpool_private_pool *next;
+} dpool_private_pool;
 
 typedef struct dpool_route {
-    dpool_private *pool;
+    dpool_private_pool *pool;
     ductile_pool_filter filter; /* NULL: requests of `thread` */
     void *user;
     uint64_t thread;   /* that began it */
@@ -53,32 +53,32 @@ typedef struct dpool_route {
     struct dpool_route *next; /* older */
 } dpool_route;
 
-static inline ductile_pool_id dpool_id_of(const dpool_private *pool) {
+static inline ductile_pool_id dpool_id_of(const dpool_private_pool *pool) {
     return pool != NULL ? pool->id : (ductile_pool_id){0, 0};
 }
 
-static inline bool dpool_is_held(const dpool_private *pool) {
+static inline bool dpool_is_held(const dpool_private_pool *pool) {
     return pool->refs > 0 || pool->n_routes > 0;
 }
 
 /* The pool with one more reference; a new one is made of `spare`, which is taken then. */
-dpool_private *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
-                                        dpool_private **spare);
+dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
+                                             dpool_private_pool **spare);
 
 /* A pool that nothing refers to any more is taken out of the list, and returned to be freed without
  * the lock; else NULL. */
-dpool_private *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private *pool);
+dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool is of that kind from now on, and graphs may have used its memory. */
-void dpool_become_locked(dpool_private *pool, ductile_pool_kind kind);
+void dpool_become_locked(dpool_private_pool *pool, ductile_pool_kind kind);
 
 bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b);
 
 /* The counterpart of the pin that dpool_pool_of leaves. pool: NULL for none. No lock held. */
-void dpool_unpin(ductile_allocator *a, dpool_private *pool);
+void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool of that name, NULL when there is none. Index lock held. */
-dpool_private *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id);
+dpool_private_pool *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id);
 
 /* Are there any pools? No lock held. */
 bool dpool_has_pools(ductile_allocator *a);
@@ -96,12 +96,12 @@ void dpool_stream_wait_end(ductile_allocator *a);
 
 /* An arena was taken from its pool. Returns what the caller is to free, without the lock: the pool,
  * if nothing needs it any more; or NULL. Index lock held. */
-dpool_private *dpool_leave_pool_locked(ductile_allocator *a, dpool_private *pool);
+dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Between two looks at what another thread will do soon. */
 void dpool_pause_briefly(void);
 
 /* Frees a pool that was taken out of the list; NULL: nothing. Index lock not held. */
-void dpool_free_pool(dpool_private *pool);
+void dpool_free_pool(dpool_private_pool *pool);
 
 #endif

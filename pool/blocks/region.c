@@ -42,13 +42,13 @@ static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpoo
         if (status != DUCTILE_OK) {
             break;
         }
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         status = dseg_set_reserve(&a->segments);
         linked = status == DUCTILE_OK && a->nodes.n_spare > 0;
         if (linked) {
             link_region_locked(a, arena, region);
         }
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
     return status;
 }
@@ -104,9 +104,9 @@ static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_aren
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep) {
     for (;;) {
         uint32_t spared = keep;
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         dpool_region *region = unlink_empty_region_locked(a, arena, &spared);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (region == NULL) {
             return;
         }
@@ -115,7 +115,7 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint3
     }
 }
 
-dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,
                                 const dpool_region *before) {
     const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
     dpool_region *region = before == NULL ? NULL : before->next;
@@ -160,9 +160,9 @@ void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
 }
 
 void dpool_publish_store(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_publish_locked(a, NULL);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {

@@ -19,7 +19,7 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint3
 
 /* The pool's regions one after the other: the first after NULL, NULL after the last. Either lock
  * held. */
-dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private *pool,
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,
                                 const dpool_region *before);
 
 /* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Index lock held. */

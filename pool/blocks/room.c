@@ -40,11 +40,11 @@ static ductile_status grow_map(ductile_allocator *a) {
     if (slots == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t *old = dpool_map_grow_with(&a->map, slots, capacity);
     a->counts.table_host_bytes += capacity * sizeof *slots;
     a->counts.table_host_bytes -= old != NULL ? capacity / 2 * sizeof *slots : 0;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     free(old);
     return DUCTILE_OK;
 }
@@ -54,17 +54,17 @@ static ductile_status add_nodes(ductile_allocator *a) {
     if (chunk == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_nodes_add_chunk(&a->nodes, chunk);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }
 
 static void look_at_room(ductile_allocator *a, uint64_t n_nodes, bool *nodes, bool *map) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     *nodes = a->nodes.n_spare >= n_nodes;
     *map = dpool_map_has_room(&a->map);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {

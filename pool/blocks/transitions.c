@@ -218,7 +218,7 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
 
 /* Granules that need no memory later: nothing is mapped at them, and no graph may own them. */
 static bool can_drop(const dpool_region *region, uint32_t granule) {
-    const dpool_private *pool = region->arena->pool;
+    const dpool_private_pool *pool = region->arena->pool;
     bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
     dseg_state state = dseg_state_at(region->seg, granule);
     return state == DSEG_QUARANTINED || (state == DSEG_EMPTY && !keeps);

@@ -8,11 +8,11 @@ ductile_status dpool_uses_make_spare(ductile_allocator *a) {
     if (use == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     use->next = a->spare_uses;
     a->spare_uses = use;
     a->counts.use_host_bytes += sizeof *use;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }
 
@@ -40,9 +40,9 @@ void dpool_uses_drop_locked(ductile_allocator *a, dpool_use *uses) {
 
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses) {
     if (uses != NULL) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         dpool_uses_drop_locked(a, uses);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
 }
 

@@ -23,28 +23,28 @@ static luggage open_slow(ductile_allocator *a) {
     luggage l = {a->plan, store->limit_bytes < a->counts.limit ? store->limit_bytes : UINT64_MAX};
     a->plan = NULL;
     store->limit_bytes = a->counts.limit;
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return l;
 }
 
 static void take_slow(ductile_allocator *a, luggage l) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     dpool_plan_fini(a); /* somebody else's, who is through with it */
     a->plan = l.plan;
     a->store.limit_bytes = dti_min(l.cap, a->counts.limit);
 }
 
 static void begin(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->n_announcing++;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* With the grow lock held until what is BUSY is published. */
 static void end(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->n_announcing--;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {

@@ -22,19 +22,19 @@ enum { WAITS_PER_CALL = 64 };
 
 static bool serve(ductile_allocator *a, dpool_request *r) {
     if (r->one_handle) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         r->block = dpool_serve_one_handle_locked(a, r->arena, r->size, r->requested);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         return r->block != NULL;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     r->block = dpool_alloc_from_free_locked(a, r->arena, r->size, r->requested);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (r->block != NULL && dpool_wait_hand_out(a, r->block) == NULL) {
-        dti_lock_take(
+        dti_lock_acquire(
             &a->index_lock); /* the stream cannot wait: perhaps another block needs no wait */
         r->block = dpool_wait_serve_around_locked(a, r->arena, r->size, r->requested);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
     return r->block != NULL;
 }
@@ -43,7 +43,7 @@ static bool serve(ductile_allocator *a, dpool_request *r) {
 static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
     dpool_region *region = a->plan->region;
     ductile_status status = dpool_plan_execute(a);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     if (status == DUCTILE_OK) {
         a->counts.recycled_handles += a->plan->n_moved;
         r->block = dpool_plan_publish_locked(a, r->requested);
@@ -54,7 +54,7 @@ static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
         dpool_arena_want_heal(r->arena);
     }
     dpool_publish_locked(a, region);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -86,10 +86,10 @@ static ductile_status add_range(ductile_allocator *a, dpool_request *r) {
 }
 
 static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_block *largest = dpool_index_below(&arena->index, NULL);
     bool has = largest != NULL && largest->size >= a->granule;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return has;
 }
 
@@ -109,9 +109,9 @@ static ductile_status grow_from(ductile_allocator *a, dpool_request *r, unsigned
         if ((sources & DPOOL_OWN_DONORS) != 0) {
             dpool_prove_own(a, r->arena);
         }
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         planned how = plan_locked(a, r, sources);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (how == PLANNED) {
             return carry_out(a, r);
         }

@@ -7,9 +7,9 @@
 #include "vmm/capture_mode.h"
 
 typedef struct dpool_request {
-    uint64_t size;              /* rounded */
-    uint64_t requested;         /* as asked for */
-    struct dpool_private *pool; /* NULL: none */
+    uint64_t size;                   /* rounded */
+    uint64_t requested;              /* as asked for */
+    struct dpool_private_pool *pool; /* NULL: none */
     ductile_stream stream;
     bool is_soft;        /* nothing is created above the soft limit            */
     bool from_pools;     /* private pools in use are to help out               */

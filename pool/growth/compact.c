@@ -29,19 +29,19 @@ static void finish_locked(dpool_arena *arena) {
 
 /* Moves up to `budget` granules; returns how many moved, 0 when healing is finished or stuck. */
 static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool planned = plan_any_locked(a, arena, budget);
     if (!planned) {
         finish_locked(arena);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (!planned) {
         return 0;
     }
     dpool_region *region = a->plan->region;
     ductile_status status = dpool_plan_execute(a);
     uint32_t moved = 0;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     if (status == DUCTILE_OK) {
         moved = (uint32_t)a->plan->n_granules;
         a->counts.healed_handles += a->plan->n_handles;
@@ -51,7 +51,7 @@ static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t bud
         finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
     }
     dpool_publish_locked(a, region);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return moved;
 }
 
@@ -74,7 +74,7 @@ static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
 }
 
 void dpool_heal(ductile_allocator *a, dpool_arena *arena) {
-    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP) || !dti_lock_try(&a->grow_lock)) {
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP) || !dti_lock_try_acquire(&a->grow_lock)) {
         return; /* somebody grows: the next allocation heals */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);

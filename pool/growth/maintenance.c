@@ -17,13 +17,13 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     uint64_t age = arena->alloc_epoch - arena->pending_since;
     uint64_t next = arena->alloc_epoch + dti_min(age, DPOOL_MARK_EVERY);
     arena->n_waiters++;
-    dti_lock_open(&a->index_lock);
-    bool is_mine = dti_lock_try(&a->grow_lock); /* else perhaps the next time */
+    dti_lock_release(&a->index_lock);
+    bool is_mine = dti_lock_try_acquire(&a->grow_lock); /* else perhaps the next time */
     if (is_mine) {
         dpool_poll_pending_some(a, arena);
-        dti_lock_open(&a->grow_lock);
+        dti_lock_release(&a->grow_lock);
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     arena->n_waiters--;
     if (is_mine && arena->pending_first != NULL) {
         arena->next_poll_at = next;
@@ -62,7 +62,7 @@ __attribute__((noinline)) void dpool_chores_do(ductile_allocator *a, dpool_arena
     if (what.heal) {
         dpool_heal(a, arena);
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     arena->n_waiters--;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }

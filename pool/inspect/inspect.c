@@ -92,10 +92,10 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
     }
     size_t size = out->struct_size;
     ductile_stats s = {.struct_size = size};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     fill_counts_locked(a, &s);
     sum_arenas_locked(a, &s);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     fill_driver(a, &s);
     memcpy(out, &s, size);
     return DUCTILE_OK;
@@ -105,7 +105,7 @@ void ductile_reset_peaks(ductile_allocator *a) {
     if (dpool_may_look(a) != DUCTILE_OK) {
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_counts *c = &a->counts;
     c->requested_peak = c->requested;
     c->allocated_peak = c->allocated;
@@ -113,7 +113,7 @@ void ductile_reset_peaks(ductile_allocator *a) {
     c->live_peak = dpool_live_blocks_locked(a);
     c->held_peak = c->held;
     c->span_peak = c->span;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static bool has_request(const dpool_block *b) {
 
 void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
     const dseg_segment *seg = b->region->seg;
-    const dpool_private *pool = b->region->arena->pool;
+    const dpool_private_pool *pool = b->region->arena->pool;
     size_t size = info->struct_size;
     *info = (ductile_block_info){
         .struct_size = size,
@@ -160,14 +160,14 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     }
     ductile_block_info info = {.struct_size = out->struct_size};
     ductile_status status = DUCTILE_OK;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, address);
     if (b != NULL) {
         dpool_describe_locked(b, &info);
     } else if (!dpool_import_describe_locked(a, address, &info)) {
         status = dpool_explain_miss_locked(a, address);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     memcpy(out, &info, info.struct_size);
     return status;
 }
@@ -187,7 +187,7 @@ ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *u
     if (may != DUCTILE_OK) {
         return may;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
         ended = dpool_visit_region_locked(a->segments.items[i]->owner, visit, user);
@@ -195,6 +195,6 @@ ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *u
     if (ended == 0) {
         dpool_imports_walk_locked(a, visit, user);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }

@@ -404,7 +404,7 @@ static void check_totals(check *c) {
     expect_equal(c, "P4", "published cached memory", n->cached, a->store.cached_bytes, 0);
 }
 
-static void check_pool(check *c, const dpool_private *pool) {
+static void check_pool(check *c, const dpool_private_pool *pool) {
     uint64_t n_arenas = 0;
     uint64_t n_routes = 0;
     for (const dpool_arena *arena = c->a->arenas; arena != NULL; arena = arena->next) {
@@ -429,7 +429,7 @@ static void check_all(check *c) {
         }
     }
     expect_equal(c, "P5", "segments in the set", c->a->segments.count, n_regions, 0);
-    for (const dpool_private *pool = c->a->pools; pool != NULL; pool = pool->next) {
+    for (const dpool_private_pool *pool = c->a->pools; pool != NULL; pool = pool->next) {
         check_pool(c, pool);
     }
     expect_at(c, "W1", dpool_wait_check_locked(c->a), "the map of waits", 0, 1, 0);
@@ -450,12 +450,12 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
         return may;
     }
     check c = {.a = a, .report = report, .size = report_size};
-    dti_lock_take(&a->grow_lock);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->grow_lock);
+    dti_lock_acquire(&a->index_lock);
     if (a->n_announcing == 0) { /* otherwise a plan is under way */
         check_all(&c);
     }
-    dti_lock_open(&a->index_lock);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->index_lock);
+    dti_lock_release(&a->grow_lock);
     return c.broken ? DUCTILE_ERR_CORRUPT : DUCTILE_OK;
 }

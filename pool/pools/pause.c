@@ -19,8 +19,8 @@ enum { MOST_ROUNDS = 16 }; /* of waiting, while other threads go on freeing */
 
 typedef void (*block_fn)(ductile_allocator *a, dpool_block *b);
 
-static void each_in_state_locked(ductile_allocator *a, const dpool_private *pool, dpool_state state,
-                                 block_fn change) {
+static void each_in_state_locked(ductile_allocator *a, const dpool_private_pool *pool,
+                                 dpool_state state, block_fn change) {
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         for (dpool_block *b = r->first; b != NULL; b = b->next) {
@@ -34,8 +34,8 @@ static void each_in_state_locked(ductile_allocator *a, const dpool_private *pool
 /* ---- Claiming the pool --------------------------------------------------------------------- */
 
 static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
-                                   dpool_phase to, dpool_private **out) {
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+                                   dpool_phase to, dpool_private_pool **out) {
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -49,7 +49,7 @@ static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpo
 }
 
 static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
-                            dpool_phase to, dpool_private **out) {
+                            dpool_phase to, dpool_private_pool **out) {
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -60,22 +60,22 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY; /* it would wait for itself */
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     status = claim_locked(a, id, from, to, out);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
 /* Calls that found the pool before it was claimed go on; new ones are refused. Under the grow lock,
  * whose holder may have made blocks of the pool BUSY without being counted as announcing yet. */
-static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
+static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool) {
     bool is_alone = false;
     while (!is_alone) {
-        dti_lock_take(&a->grow_lock);
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->grow_lock);
+        dti_lock_acquire(&a->index_lock);
         is_alone = pool->n_users == 1 && a->n_announcing == 0;
-        dti_lock_open(&a->index_lock);
-        dti_lock_open(&a->grow_lock);
+        dti_lock_release(&a->index_lock);
+        dti_lock_release(&a->grow_lock);
         if (!is_alone) {
             dpool_pause_briefly();
         }
@@ -85,15 +85,15 @@ static void wait_for_users(ductile_allocator *a, const dpool_private *pool) {
 /* ---- Waiting for the work on it ------------------------------------------------------------ */
 
 static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
-    if (!dpool_naming_begin(a, arena)) {
+    if (!dpool_stream_ref_begin(a, arena)) {
         return DUCTILE_ERR_CAPTURING;
     }
     ductile_status status = dpool_sync_arena(a, arena, idle);
-    dpool_naming_end(a, arena);
+    dpool_stream_ref_end(a, arena);
     return status;
 }
 
-static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool) {
+static ductile_status wait_for_streams(ductile_allocator *a, dpool_private_pool *pool) {
     dpool_snapshot snapshot;
     ductile_status status = dpool_snapshot_take(a, &snapshot);
     for (uint32_t i = 0; i < snapshot.n; i++) {
@@ -109,7 +109,7 @@ static ductile_status wait_for_streams(ductile_allocator *a, dpool_private *pool
     return status;
 }
 
-static bool has_uses_locked(const ductile_allocator *a, const dpool_private *pool) {
+static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         for (const dpool_block *b = r->first; b != NULL; b = b->next) {
@@ -123,14 +123,14 @@ static bool has_uses_locked(const ductile_allocator *a, const dpool_private *poo
 
 /* While a capture is under way somewhere, the streams of the pool are waited for one by one. That
  * proves nothing about other streams: no graph may use the pool, and nothing be recorded. */
-static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->index_lock);
+static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
     bool needs_all = pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, pool);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return needs_all ? DUCTILE_ERR_CAPTURING : wait_for_streams(a, pool);
 }
 
-static ductile_status wait_for_work(ductile_allocator *a, dpool_private *pool) {
+static ductile_status wait_for_work(ductile_allocator *a, dpool_private_pool *pool) {
     bool captured = false;
     ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.pool = pool});
     if (status != DUCTILE_OK || dpool_wait_context(a, &captured, NULL)) {
@@ -153,7 +153,7 @@ static void poll_all(ductile_allocator *a) {
     dpool_grow_unlock(a, mode);
 }
 
-static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *pool) {
+static bool is_quiet_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (arena->pool == pool && (arena->pending_bytes > 0 || arena->retiring.count > 0)) {
             return false;
@@ -170,7 +170,7 @@ static bool is_quiet_locked(const ductile_allocator *a, const dpool_private *poo
 }
 
 /* Nobody will have to wait for what is done. */
-static void forget_waits_locked(ductile_allocator *a, const dpool_private *pool) {
+static void forget_waits_locked(ductile_allocator *a, const dpool_private_pool *pool) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         dpool_wait_forget_done_locked(a, r->seg->range.addr,
@@ -178,18 +178,18 @@ static void forget_waits_locked(ductile_allocator *a, const dpool_private *pool)
     }
 }
 
-static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->index_lock);
+static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
     bool is_quiet = is_quiet_locked(a, pool);
     if (is_quiet) {
         forget_waits_locked(a, pool);
         each_in_state_locked(a, pool, DPOOL_LIVE, dpool_pause_block_locked);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is_quiet;
 }
 
-static ductile_status quiesce(ductile_allocator *a, dpool_private *pool) {
+static ductile_status quiesce(ductile_allocator *a, dpool_private_pool *pool) {
     for (int i = 0; i < MOST_ROUNDS; i++) {
         ductile_status status = wait_for_work(a, pool);
         if (status != DUCTILE_OK) {
@@ -211,7 +211,7 @@ typedef struct piece_list {
     uint64_t room;
 } piece_list;
 
-static void list_paused_locked(const ductile_allocator *a, const dpool_private *pool,
+static void list_paused_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                piece_list *list) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
@@ -224,24 +224,24 @@ static void list_paused_locked(const ductile_allocator *a, const dpool_private *
 }
 
 /* Blocks may be freed between counting and listing, but none of this pool is added. */
-static ductile_status save(ductile_allocator *a, dpool_private *pool) {
+static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     piece_list list = {.n = 0};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     list.room = a->counts.paused_blocks;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     list.all = calloc(list.room + 1, sizeof *list.all);
     if (list.all == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     list_paused_locked(a, pool, &list);
-    dti_lock_open(&a->index_lock);
-    return dvmm_stash_save(&pool->stash, a->driver, list.all, list.n);
+    dti_lock_release(&a->index_lock);
+    return dvmm_host_copy_save(&pool->host_copy, a->driver, list.all, list.n);
 }
 
 typedef struct resuming {
     ductile_allocator *allocator;
-    const dpool_private *pool;
+    const dpool_private_pool *pool;
 } resuming;
 
 /* Whoever freed the block meanwhile does not want its contents; and when its range has gone,
@@ -249,25 +249,26 @@ typedef struct resuming {
 static bool is_still_paused(void *user, ductile_addr addr) {
     const resuming *r = user;
     ductile_allocator *a = r->allocator;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, addr);
     bool is_paused = b != NULL && b->state == DPOOL_PAUSED && b->region->arena->pool == r->pool;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is_paused;
 }
 
 /* ---- Pause --------------------------------------------------------------------------------- */
 
 /* Also after a pause that failed halfway: blocks that are LIVE still stay so. */
-static void run_again(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->index_lock);
+static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
-    dti_lock_open(&a->index_lock);
-    dvmm_stash_drop(&pool->stash);
+    dti_lock_release(&a->index_lock);
+    dvmm_host_copy_drop(&pool->host_copy);
 }
 
-static ductile_status pause_claimed(ductile_allocator *a, dpool_private *pool, unsigned flags) {
+static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *pool,
+                                    unsigned flags) {
     wait_for_users(a, pool);
     ductile_status status = quiesce(a, pool);
     if (status == DUCTILE_OK && (flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
@@ -289,7 +290,7 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
     if ((flags & ~DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     ductile_status status = claim(a, id, DPOOL_RUNNING, DPOOL_PAUSING, &pool);
     if (status != DUCTILE_OK) {
         return status;
@@ -306,15 +307,15 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
 /* ---- Resume -------------------------------------------------------------------------------- */
 
 /* Memory that others do not use makes room. */
-static ductile_status make_room(ductile_allocator *a, const dpool_private *pool) {
+static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
     uint64_t need = dpool_bytes_to_bring_back(a, pool);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t most = dti_min(a->counts.limit, a->device_bytes);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return dpool_trim(a, most > need ? most - need : 0);
 }
 
-static ductile_status bring_back(ductile_allocator *a, dpool_private *pool) {
+static ductile_status bring_back(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_status status = dpool_bring_back(a, pool);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, pool) == DUCTILE_OK) {
         status = dpool_bring_back(a, pool);
@@ -322,11 +323,11 @@ static ductile_status bring_back(ductile_allocator *a, dpool_private *pool) {
     return status;
 }
 
-static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) {
+static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_status status = bring_back(a, pool);
     if (status == DUCTILE_OK) {
         resuming r = {a, pool};
-        status = dvmm_stash_restore(&pool->stash, is_still_paused, &r);
+        status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
         if (status == DUCTILE_OK) {
             status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
         }
@@ -343,7 +344,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private *pool) 
 }
 
 ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     ductile_status status = claim(a, id, DPOOL_PAUSED_PHASE, DPOOL_RESUMING, &pool);
     if (status != DUCTILE_OK) {
         return status;

@@ -26,25 +26,25 @@
 /* Takes the memory of a pool whose blocks are PAUSED, a part under each hold of the grow lock.
  * Cannot fail: what the driver will not unmap stays, and is looked at again when the memory comes
  * back. No lock held. */
-void dpool_vacate(ductile_allocator *a, dpool_private *pool);
+void dpool_vacate(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool is PAUSED from now on, and what is free in it needs no memory. No lock held. */
-void dpool_settle_paused(ductile_allocator *a, dpool_private *pool);
+void dpool_settle_paused(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Puts memory behind the pool again: all of it, or none. ERR_OUT_OF_MEMORY, ... No lock held. */
-ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool);
+ductile_status dpool_bring_back(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Undoes it without unmapping anything: the pool is bare, and all of its memory stays mapped until
  * it is brought back. No lock held. */
-void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool);
+void dpool_leave_mapped(ductile_allocator *a, dpool_private_pool *pool);
 
 /* How much memory that takes. No lock held. */
-uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool);
+uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private_pool *pool);
 
 /* What leaves when a claimed pool is paused, or is mapped again. Handles that stay because they are
  * pinned are noted in the segments, and neither. No lock held. ERR_OUT_OF_HOST_MEMORY: nobody was
  * told. */
-ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
+ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                    ductile_map_change change);
 
 #endif

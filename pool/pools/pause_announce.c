@@ -28,7 +28,7 @@ static void note_region(const ductile_allocator *a, const dpool_region *region,
     }
 }
 
-static void note_pool(const ductile_allocator *a, const dpool_private *pool,
+static void note_pool(const ductile_allocator *a, const dpool_private_pool *pool,
                       ductile_map_change change, events *list) {
     list->n = 0;
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
@@ -38,7 +38,7 @@ static void note_pool(const ductile_allocator *a, const dpool_private *pool,
 }
 
 /* From here on dseg_vacate goes by the mark, so that what was told is what happens. */
-static void mark_what_stays(const ductile_allocator *a, const dpool_private *pool,
+static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
                             ductile_map_change change) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
@@ -50,10 +50,10 @@ static void mark_what_stays(const ductile_allocator *a, const dpool_private *poo
     }
 }
 
-static ductile_status gather_pool(ductile_allocator *a, const dpool_private *pool,
+static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                   ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     note_pool(a, pool, change, list);
     list->room = list->n;
     list->all = calloc(list->room + 1, sizeof *list->all);
@@ -63,19 +63,20 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private *poo
         note_pool(a, pool, change, list);
         mark_what_stays(a, pool, change);
     }
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return status;
 }
 
 /* Also where nobody is told: what was pinned stays until the pool runs again, whoever unpins it
  * meanwhile, since peers may have written to it after its contents were saved. */
-static void only_mark(ductile_allocator *a, const dpool_private *pool, ductile_map_change change) {
-    dti_lock_take(&a->grow_lock);
+static void only_mark(ductile_allocator *a, const dpool_private_pool *pool,
+                      ductile_map_change change) {
+    dti_lock_acquire(&a->grow_lock);
     mark_what_stays(a, pool, change);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
 }
 
-ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private *pool,
+ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                    ductile_map_change change) {
     if (!dpool_announces(a)) {
         only_mark(a, pool, change);

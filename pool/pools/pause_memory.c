@@ -24,7 +24,7 @@ static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
     return false;
 }
 
-static void shed_all_locked(ductile_allocator *a, const dpool_private *pool) {
+static void shed_all_locked(ductile_allocator *a, const dpool_private_pool *pool) {
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         while (shed_any_locked(a, r)) {
@@ -34,15 +34,15 @@ static void shed_all_locked(ductile_allocator *a, const dpool_private *pool) {
 
 /* ---- Taking memory away -------------------------------------------------------------------- */
 
-static void set_bare(ductile_allocator *a, dpool_private *pool, bool is_bare) {
-    dti_lock_take(&a->index_lock);
+static void set_bare(ductile_allocator *a, dpool_private_pool *pool, bool is_bare) {
+    dti_lock_acquire(&a->index_lock);
     pool->is_bare = is_bare;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* The lowest region of the pool that ends above the address: the list may change between two holds
  * of the grow lock, as empty ranges go. */
-static dpool_region *region_above(const ductile_allocator *a, const dpool_private *pool,
+static dpool_region *region_above(const ductile_allocator *a, const dpool_private_pool *pool,
                                   ductile_addr addr) {
     dpool_region *lowest = NULL;
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
@@ -58,21 +58,21 @@ static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr
     dseg_segment *seg = region->seg;
     uint64_t cached = a->store.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dseg_idle idle = region->arena->proven_by; /* the pool has been waited for */
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     uint64_t gone = dseg_vacate(seg, &at, GRANULES_PER_HOLD, idle) * a->granule;
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     region->arena->mapped_bytes -= gone;
     a->counts.mapped -= gone;
     dpool_publish_locked(a, region);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* False when nothing is left from *from on. */
-static bool vacate_next(ductile_allocator *a, const dpool_private *pool, ductile_addr *from) {
+static bool vacate_next(ductile_allocator *a, const dpool_private_pool *pool, ductile_addr *from) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_region *region = region_above(a, pool, *from);
     if (region != NULL) {
@@ -89,19 +89,19 @@ static bool has_stayed(const dpool_block *b) {
 
 /* Whoever registered memory may write to it all the while: what has stayed is not written over. The
  * next time it may go, if it is not pinned any more. */
-static void note_what_stays(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->grow_lock);
-    for (uint64_t i = 0; i < pool->stash.n_pieces; i++) {
-        dvmm_piece *piece = &pool->stash.pieces[i];
-        dti_lock_take(&a->index_lock);
+static void note_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->grow_lock);
+    for (uint64_t i = 0; i < pool->host_copy.n_pieces; i++) {
+        dvmm_piece *piece = &pool->host_copy.pieces[i];
+        dti_lock_acquire(&a->index_lock);
         const dpool_block *b = dpool_map_find(&a->map, piece->addr);
         piece->has_stayed = b != NULL && b->region->arena->pool == pool && has_stayed(b);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
 }
 
-void dpool_vacate(ductile_allocator *a, dpool_private *pool) {
+void dpool_vacate(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_addr from = 0;
     set_bare(a, pool, true);
     while (vacate_next(a, pool, &from)) {
@@ -109,11 +109,11 @@ void dpool_vacate(ductile_allocator *a, dpool_private *pool) {
     note_what_stays(a, pool);
 }
 
-void dpool_settle_paused(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->index_lock);
+void dpool_settle_paused(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
     shed_all_locked(a, pool);
     pool->phase = DPOOL_PAUSED_PHASE;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* ---- What needs memory --------------------------------------------------------------------- */
@@ -160,18 +160,18 @@ static void find_in_region(dpool_region *region, stretches *s) {
     }
 }
 
-static void find_stretches(ductile_allocator *a, const dpool_private *pool, stretches *s) {
+static void find_stretches(ductile_allocator *a, const dpool_private_pool *pool, stretches *s) {
     s->n = s->n_granules = 0;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         find_in_region(r, s);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* Blocks may be freed meanwhile, but no gap comes or goes by that outside of the phase PAUSED. */
-static ductile_status collect_stretches(ductile_allocator *a, const dpool_private *pool,
+static ductile_status collect_stretches(ductile_allocator *a, const dpool_private_pool *pool,
                                         stretches *s) {
     find_stretches(a, pool, s);
     s->room = s->n;
@@ -184,11 +184,11 @@ static ductile_status collect_stretches(ductile_allocator *a, const dpool_privat
     return DUCTILE_OK;
 }
 
-uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private *pool) {
+uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private_pool *pool) {
     stretches s = {.room = 0};
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     find_stretches(a, pool, &s);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return s.n_granules * a->granule;
 }
 
@@ -200,15 +200,15 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     uint64_t before = region->seg->n_mapped;
     ductile_status status = dseg_refill(region->seg, s->first, s->end, a->max_handle_granules);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     region->arena->mapped_bytes += added;
     a->counts.mapped += added;
     dpool_publish_locked(a, region);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
-static ductile_status map_all(ductile_allocator *a, const dpool_private *pool) {
+static ductile_status map_all(ductile_allocator *a, const dpool_private_pool *pool) {
     stretches s = {.room = 0};
     ductile_status status = collect_stretches(a, pool, &s);
     for (uint64_t i = 0; i < s.n && status == DUCTILE_OK; i++) {
@@ -218,7 +218,7 @@ static ductile_status map_all(ductile_allocator *a, const dpool_private *pool) {
     return status;
 }
 
-ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
+ductile_status dpool_bring_back(ductile_allocator *a, dpool_private_pool *pool) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t cached_before = a->store.cached_bytes;
     set_bare(a, pool, false);
@@ -235,8 +235,8 @@ ductile_status dpool_bring_back(ductile_allocator *a, dpool_private *pool) {
     return status;
 }
 
-void dpool_leave_mapped(ductile_allocator *a, dpool_private *pool) {
-    dti_lock_take(&a->grow_lock);
+void dpool_leave_mapped(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->grow_lock);
     set_bare(a, pool, true);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
 }

@@ -5,6 +5,7 @@
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 
+#include "vmm/base/thread.h"
 #include "vmm/capture_mode.h"
 
 #include <stdlib.h>
@@ -25,13 +26,13 @@ ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_private *spare = calloc(1, sizeof *spare);
+    dpool_private_pool *spare = calloc(1, sizeof *spare);
     if (spare == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     (void)dpool_retain_pool_locked(a, id, &spare);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     free(spare);
     return DUCTILE_OK;
 }
@@ -41,23 +42,23 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_private *gone = NULL;
-    dti_lock_take(&a->index_lock);
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *gone = NULL;
+    dti_lock_acquire(&a->index_lock);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || pool->refs == 0) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     } else {
         pool->refs--;
         gone = dpool_unlink_unused_pool_locked(a, pool);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
     return status;
 }
 
 static ductile_status set_kind_locked(ductile_allocator *a, ductile_pool_id id,
                                       ductile_pool_kind kind) {
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool == NULL || !dpool_is_held(pool)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -81,9 +82,9 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     status = set_kind_locked(a, id, kind);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -94,7 +95,7 @@ static void note_routes_locked(ductile_allocator *a) {
     atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
 }
 
-static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_private *pool) {
+static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_private_pool *pool) {
     route->pool = pool;
     pool->n_routes++;
     route->next = a->routes;
@@ -105,8 +106,8 @@ static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_pr
 /* False when a wait is under way that a capture must not meet: for the whole context, or for a
  * stream. */
 static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
-                               dpool_private **spare) {
-    const dpool_private *known = dpool_find_pool_locked(a, id);
+                               dpool_private_pool **spare) {
+    const dpool_private_pool *known = dpool_find_pool_locked(a, id);
     bool is_plain = known != NULL && dpool_is_held(known) && known->kind == DUCTILE_POOL_PLAIN;
     if (a->n_stream_waits > 0 || (!is_plain && a->n_context_waits > 0)) {
         return false;
@@ -116,12 +117,12 @@ static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_r
 }
 
 static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
-                       dpool_private *spare) {
+                       dpool_private_pool *spare) {
     bool is_open = false;
     while (!is_open) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         is_open = try_to_open_locked(a, id, route, &spare);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (!is_open) {
             dpool_pause_briefly();
         }
@@ -141,9 +142,9 @@ static bool has_released_locked(const ductile_allocator *a) {
 
 /* What graphs that are gone have left is proven now, because it cannot be during the capture. */
 static void settle_released(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_worth_it = has_released_locked(a);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (is_worth_it) {
         bool captured = false;
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
@@ -158,14 +159,14 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_private *spare = calloc(1, sizeof *spare);
+    dpool_private_pool *spare = calloc(1, sizeof *spare);
     dpool_route *route = calloc(1, sizeof *route);
     if (spare == NULL || route == NULL) {
         free(spare);
         free(route);
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    *route = (dpool_route){.filter = filter, .user = user, .thread = dpool_this_thread()};
+    *route = (dpool_route){.filter = filter, .user = user, .thread = dti_thread_number()};
     settle_released(a);
     open_route(a, id, route, spare);
     return DUCTILE_OK;
@@ -178,7 +179,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
         if (route->has_ended || !dpool_is_same_pool(route->pool->id, id)) {
             continue;
         }
-        if (route->thread == dpool_this_thread()) {
+        if (route->thread == dti_thread_number()) {
             return route;
         }
         others = others == NULL ? route : others;
@@ -186,7 +187,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
     return others;
 }
 
-static dpool_private *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
+static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
     dpool_route **link = &a->routes;
     while (*link != route) {
         link = &(*link)->next;
@@ -200,12 +201,12 @@ static dpool_private *unlink_route_locked(ductile_allocator *a, dpool_route *rou
 /* A route somebody is inside of stays linked, so that he finds the next one. */
 static void close_route(ductile_allocator *a, dpool_route *route) {
     bool is_out = false;
-    dpool_private *gone = NULL;
+    dpool_private_pool *gone = NULL;
     while (!is_out) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         is_out = route->n_inside == 0;
         gone = is_out ? unlink_route_locked(a, route) : NULL;
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (!is_out) {
             dpool_pause_briefly();
         }
@@ -228,12 +229,12 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_route *route = route_to_end_locked(a, id);
     if (route != NULL) {
         route->has_ended = true;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (route == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -245,27 +246,27 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
 /* Asks a route's filter, with the index lock open meanwhile. */
 static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stream) {
     if (route->has_ended || route->filter == NULL) {
-        return !route->has_ended && route->thread == dpool_this_thread();
+        return !route->has_ended && route->thread == dti_thread_number();
     }
     route->n_inside++;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     bool yes = route->filter(route->user, stream) != 0;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     route->n_inside--;
     return yes && !route->has_ended;
 }
 
 /* A plain pool that is asked for memory by a stream under capture is a capture pool. */
-static void see_capture(ductile_allocator *a, dpool_private *pool, ductile_stream stream) {
+static void see_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream) {
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
-static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream stream) {
+static dpool_private_pool *find_route_locked(ductile_allocator *a, ductile_stream stream) {
     for (dpool_route *route = a->routes; route != NULL; route = route->next) {
         if (admits(a, route, stream)) {
             return route->pool;
@@ -274,17 +275,18 @@ static dpool_private *find_route_locked(ductile_allocator *a, ductile_stream str
     return NULL;
 }
 
-ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out) {
+ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
+                             dpool_private_pool **out) {
     bool is_plain = false;
     bool is_paused = false;
-    dti_lock_take(&a->index_lock);
-    dpool_private *pool = find_route_locked(a, stream);
+    dti_lock_acquire(&a->index_lock);
+    dpool_private_pool *pool = find_route_locked(a, stream);
     if (pool != NULL) {
         is_paused = pool->phase != DPOOL_RUNNING;
         is_plain = pool->kind == DUCTILE_POOL_PLAIN;
         pool->n_users += !is_paused;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (is_paused) {
         return DUCTILE_ERR_BUSY;
     }
@@ -302,7 +304,7 @@ void dpool_pools_fini(ductile_allocator *a) {
         free(route);
     }
     while (a->pools != NULL) {
-        dpool_private *pool = a->pools;
+        dpool_private_pool *pool = a->pools;
         a->pools = pool->next;
         dpool_free_pool(pool);
     }

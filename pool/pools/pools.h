@@ -12,7 +12,7 @@ static inline bool dpool_has_routes(const ductile_allocator *a) {
 
 /* Which pool a request of this thread belongs to: NULL for none. The pool is pinned: unpin it.
  * ERR_BUSY when it is paused. No lock held; calls filters. */
-ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private **out);
+ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private_pool **out);
 
 /* Frees all of them. Destroying only. */
 void dpool_pools_fini(ductile_allocator *a);

@@ -17,7 +17,7 @@
 /* ---- Finding the pool ---------------------------------------------------------------------- */
 
 /* The pool of that name, NULL for the default one; false when there is none. */
-static bool find_locked(const ductile_allocator *a, ductile_pool_id id, dpool_private **out) {
+static bool find_locked(const ductile_allocator *a, ductile_pool_id id, dpool_private_pool **out) {
     *out = dpool_find_pool_locked(a, id);
     return *out != NULL || (id.first == 0 && id.second == 0);
 }
@@ -31,8 +31,8 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
         return status;
     }
     ductile_pool_info info = {.struct_size = out->struct_size, .id = id};
-    dti_lock_take(&a->index_lock);
-    const dpool_private *pool = dpool_find_pool_locked(a, id);
+    dti_lock_acquire(&a->index_lock);
+    const dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     if (pool != NULL) {
         info.references = pool->refs;
         info.open = pool->n_routes;
@@ -41,7 +41,7 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
     } else {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     memcpy(out, &info, info.struct_size);
     return status;
 }
@@ -79,7 +79,7 @@ static void add_arena(const dpool_arena *arena, ductile_stats *s) {
     }
 }
 
-static void fill_stats_locked(const ductile_allocator *a, const dpool_private *pool,
+static void fill_stats_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                               ductile_stats *s) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (arena->pool == pool) {
@@ -97,19 +97,19 @@ ductile_status ductile_pool_get_stats(ductile_allocator *a, ductile_pool_id id,
         return status;
     }
     ductile_stats s = {.struct_size = out->struct_size};
-    dpool_private *pool = NULL;
-    dti_lock_take(&a->index_lock);
+    dpool_private_pool *pool = NULL;
+    dti_lock_acquire(&a->index_lock);
     if (find_locked(a, id, &pool)) {
         fill_stats_locked(a, pool, &s);
     } else {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     memcpy(out, &s, s.struct_size);
     return status;
 }
 
-static void visit_locked(const ductile_allocator *a, const dpool_private *pool,
+static void visit_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                          ductile_walk_fn visit, void *user) {
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
@@ -129,27 +129,27 @@ ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ducti
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_private *pool = NULL;
-    dti_lock_take(&a->index_lock);
+    dpool_private_pool *pool = NULL;
+    dti_lock_acquire(&a->index_lock);
     if (find_locked(a, id, &pool)) {
         visit_locked(a, pool, visit, user);
     } else {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
 /* ---- Giving back --------------------------------------------------------------------------- */
 
 /* Pins the pool, unless it is the default one. */
-static ductile_status pin(ductile_allocator *a, ductile_pool_id id, dpool_private **out) {
-    dti_lock_take(&a->index_lock);
+static ductile_status pin(ductile_allocator *a, ductile_pool_id id, dpool_private_pool **out) {
+    dti_lock_acquire(&a->index_lock);
     bool found = find_locked(a, id, out);
     if (*out != NULL) {
         (*out)->n_users++;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return found ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
 }
 
@@ -165,7 +165,7 @@ ductile_status ductile_pool_trim(ductile_allocator *a, ductile_pool_id id, uint6
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     ductile_status status = dvmm_usable(a->driver);
     status = status == DUCTILE_OK ? pin(a, id, &pool) : status;
     if (status != DUCTILE_OK) {
@@ -186,7 +186,7 @@ ductile_status ductile_pool_trim(ductile_allocator *a, ductile_pool_id id, uint6
 /* ---- Blocks put back ----------------------------------------------------------------------- */
 
 /* The block that holds all of [address, address + size), if it is FREE. */
-static ductile_status find_free_locked(const ductile_allocator *a, const dpool_private *pool,
+static ductile_status find_free_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                        ductile_addr address, uint64_t size, dpool_block **out) {
     const dseg_segment *seg = dseg_set_find(&a->segments, address);
     const dpool_region *region = seg != NULL ? seg->owner : NULL;
@@ -206,7 +206,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
 /* ERR_NOT_READY: room has to be made first. */
 static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                  size_t size) {
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     dpool_block *b = NULL;
     if (!find_locked(a, id, &pool)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
@@ -231,16 +231,16 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
 
 static ductile_status try_to_put(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                  size_t size) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     ductile_status status = put_locked(a, id, address, size);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
 static ductile_status make_room(ductile_allocator *a) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     ductile_status status = dpool_reserve_room(a, 2);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return status;
 }
 

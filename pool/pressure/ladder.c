@@ -19,9 +19,9 @@ enum {
 };
 
 static uint64_t frees_now(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t frees = a->counts.allocs - a->map.count;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return frees;
 }
 
@@ -133,13 +133,13 @@ static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *are
 
 static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
     bool hope = false;
-    dti_lock_take(&a->grow_lock); /* no pending list is out of its arena for a poll */
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->grow_lock); /* no pending list is out of its arena for a poll */
+    dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
         hope = holds_hope_locked(a, arena, own);
     }
-    dti_lock_open(&a->index_lock);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->index_lock);
+    dti_lock_release(&a->grow_lock);
     return hope;
 }
 
@@ -277,11 +277,11 @@ typedef struct situation {
 } situation;
 
 static situation look(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     situation s = {.most = dti_min(a->counts.limit, a->device_bytes),
                    .cached = a->counts.cached,
                    .has_soft = a->counts.soft_limit < a->counts.limit};
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return s;
 }
 
@@ -313,9 +313,9 @@ static void keep_cache_small(ductile_allocator *a) {
 }
 
 static void count_slow(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->counts.slow_allocs++;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool_block **out) {
@@ -341,13 +341,13 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     return status;
 }
 
-ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private *pool, uint64_t size,
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
                                 uint64_t requested, ductile_stream stream, dpool_block **out) {
     dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
     return serve_slowly(a, &r, out);
 }
 
-ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private *pool, uint64_t size,
+ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
                                       uint64_t requested, ductile_stream stream,
                                       dpool_block **out) {
     dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};

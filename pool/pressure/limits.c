@@ -47,16 +47,16 @@ static ductile_status begin_change(ductile_allocator *a) {
     }
     ductile_status status = dvmm_usable(a->driver);
     if (status == DUCTILE_OK) {
-        dti_lock_take(&a->grow_lock);
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->grow_lock);
+        dti_lock_acquire(&a->index_lock);
     }
     return status;
 }
 
 static ductile_status end_change(ductile_allocator *a) {
     dpool_limits_apply_locked(a);
-    dti_lock_open(&a->index_lock);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->index_lock);
+    dti_lock_release(&a->grow_lock);
     return DUCTILE_OK;
 }
 
@@ -98,14 +98,14 @@ ductile_status ductile_get_limits(ductile_allocator *a, ductile_limits *out) {
         return may;
     }
     size_t size = out->struct_size;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t limit = dti_min(a->counts.limit, a->device_bytes);
     ductile_limits limits = {.struct_size = size,
                              .limit_bytes = limit,
                              .soft_limit_bytes = dti_min(a->counts.soft_limit, limit),
                              .device_bytes = a->device_bytes,
                              .fraction = a->options.per_process_memory_fraction};
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     memcpy(out, &limits, size);
     return DUCTILE_OK;
 }

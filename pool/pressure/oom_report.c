@@ -73,7 +73,7 @@ static void count_block(const ductile_allocator *a, tally *t, const dpool_block 
 /* The next blocks downwards in size. False when there are no more, or enough were seen. */
 static bool visit_piece(ductile_allocator *a, tally *t) {
     const dpool_block *b = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < VISITS_PER_HOLD && t->visits_left > 0; i++) {
         b = dpool_index_below(&t->arena->index, t->last.size == 0 ? NULL : &t->last);
         if (b == NULL) {
@@ -83,7 +83,7 @@ static bool visit_piece(ductile_allocator *a, tally *t) {
         t->last = *b;
         count_block(a, t, b);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return b != NULL && t->visits_left > 0;
 }
 
@@ -101,7 +101,7 @@ static void visit_free_blocks(ductile_allocator *a, tally *t) {
 /* ---- Streams ------------------------------------------------------------------------------- */
 
 static ductile_oom_holder holder_of(ductile_allocator *a, const dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     ductile_oom_holder h = {
         .stream = arena->stream,
         .pool = dpool_id_of(arena->pool),
@@ -110,7 +110,7 @@ static ductile_oom_holder holder_of(ductile_allocator *a, const dpool_arena *are
         .pending_bytes = arena->pending_bytes,
         .free_bytes = arena->mapped_bytes - arena->live_bytes - arena->pending_bytes,
     };
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return h;
 }
 
@@ -150,9 +150,9 @@ static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dp
 
 static void add_arenas(ductile_allocator *a, ductile_oom_report *report, const dpool_request *r) {
     uint32_t visits_left = VISITS;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_arena *own = dpool_arena_find_locked(a, r->pool, r->stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         add_arena(a, report, arena, own, &visits_left);
     }
@@ -161,7 +161,7 @@ static void add_arenas(ductile_allocator *a, ductile_oom_report *report, const d
 /* ---- The whole ----------------------------------------------------------------------------- */
 
 static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_counts *c = &a->counts;
     o->number = ++c->out_of_memory;
     o->limit_bytes = dti_min(c->limit, a->device_bytes);
@@ -177,7 +177,7 @@ static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
     o->recycle = a->options.recycle;
     o->record_stream = a->options.record_stream;
     o->cross_stream_reuse = a->options.cross_stream_reuse;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     o->device_bytes = a->device_bytes;
     o->granule_bytes = a->granule;
 }

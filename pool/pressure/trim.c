@@ -26,7 +26,7 @@ static uint64_t held(const ductile_allocator *a) {
  * `keep` is held; the cache goes first, but for `spared` of it. */
 typedef struct scope {
     bool is_all;
-    const dpool_private *pool;
+    const dpool_private_pool *pool;
     uint64_t keep;
     uint64_t spared;
 } scope;
@@ -126,9 +126,9 @@ static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *a
             status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
             break;
         }
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         is_more = find_more_locked(a, arena, &last, c);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
     if (c->n > 1) {
         qsort(c->all, c->n, sizeof *c->all, by_address_downwards);
@@ -170,12 +170,12 @@ static ductile_status give_back_block(ductile_allocator *a, dpool_block *b, dseg
     dseg_segment *seg = region->seg;
     uint32_t n = (uint32_t)(b->size / a->granule);
     ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, idle);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     region->arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     dpool_settle_unmapped_locked(a, b, status);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -188,9 +188,9 @@ static ductile_status give_back_candidate(ductile_allocator *a, const dpool_aren
             return first_error(first, status);
         }
         dseg_idle idle;
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         dpool_block *b = take_from_locked(a, arena, c, surplus(a, s), &idle);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
         if (b == NULL) {
             break;
         }
@@ -247,26 +247,26 @@ static void drop_empty_ranges(ductile_allocator *a) {
 /* ---- Waiting, without locks ---------------------------------------------------------------- */
 
 static bool has_unproven(ductile_allocator *a, const dpool_arena *arena) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool unproven = arena->retiring.count > 0 || arena->pending_first != NULL;
     const dpool_block *b = dpool_index_below(&arena->index, NULL);
     while (!unproven && b != NULL && b->size >= a->granule && !dpool_is_frozen(arena)) {
         unproven = b->epoch >= dpool_proven_epoch(arena);
         b = dpool_index_below(&arena->index, b);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return unproven;
 }
 
 /* The newest marker of an arena whose stream must not be named any more. */
 static void wait_for_last_mark(ductile_allocator *a, dpool_arena *arena) {
     dvmm_marker *m = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     if (arena->n_marks > 0) {
         m = arena->ring[arena->n_marks - 1].marker;
         dvmm_marker_hold(m);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (m != NULL) {
         (void)dvmm_marker_wait(&a->markers, m);
         dvmm_marker_drop(&a->markers, m);
@@ -276,23 +276,23 @@ static void wait_for_last_mark(ductile_allocator *a, dpool_arena *arena) {
 /* *idle stays without proof where the stream could not be waited for; what a marker proved instead
  * is read by polling. */
 static void wait_for_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
-    if (!dpool_naming_begin(a, arena)) {
+    if (!dpool_stream_ref_begin(a, arena)) {
         wait_for_last_mark(a, arena);
         return;
     }
     (void)dpool_sync_arena(a, arena, idle);
-    dpool_naming_end(a, arena);
+    dpool_stream_ref_end(a, arena);
 }
 
 /* Streams cannot prove what graphs did with a pool that nobody holds any more. */
 static bool needs_context(ductile_allocator *a, const scope *s) {
     bool needs = false;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !needs; arena = arena->next) {
         needs = is_in(s, arena) && dpool_released_life(arena) != 0 && arena->pool->awaits_context &&
                 arena->mapped_bytes > 0;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return needs;
 }
 
@@ -314,11 +314,11 @@ static ductile_status wait_for_streams(ductile_allocator *a, const scope *s) {
 }
 
 static void poll_all_pending(ductile_allocator *a) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         dpool_poll_pending_all(a, arena);
     }
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
 }
 
 /* Each wait is for one marker or more, so as many waits as there are markers now are enough for
@@ -383,13 +383,13 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
 
 /* The totals that others read, as of now. */
 static dpool_counts counts_now(ductile_allocator *a) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_counts counts = a->counts;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return counts;
 }
 
-ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private *pool) {
+ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool) {
     const scope one = {.pool = pool, .spared = counts_now(a).cached};
     return or_what_is_wrong(a, give_back_waiting(a, &one));
 }

@@ -15,6 +15,6 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep_bytes);
 bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait);
 
 /* dpool_trim for all free memory of one pool (NULL: of none). */
-ductile_status dpool_trim_pool(ductile_allocator *a, const struct dpool_private *pool);
+ductile_status dpool_trim_pool(ductile_allocator *a, const struct dpool_private_pool *pool);
 
 #endif

@@ -69,7 +69,7 @@ dpool_block *dpool_serve_one_handle_locked(ductile_allocator *a, dpool_arena *ar
 static ductile_status alloc(ductile_allocator *a, size_t size, ductile_stream stream,
                             ductile_addr *out) {
     bool has_routes = atomic_load_explicit(&a->has_routes, memory_order_relaxed);
-    dpool_private *pool = NULL;
+    dpool_private_pool *pool = NULL;
     dpool_block *b = NULL;
     ductile_status status = has_routes ? dpool_pool_of(a, stream, &pool) : DUCTILE_OK;
     if (status != DUCTILE_OK) {

@@ -29,13 +29,13 @@ ductile_status dpool_import_register(ductile_allocator *a, const dpool_import *i
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     *copy = *import;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool has_room = have_room(&a->imports);
     if (has_room) {
         a->imports.items[a->imports.count++] = copy;
         a->counts.imported += copy->in.mapped_bytes;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (!has_room) {
         free(copy);
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
@@ -44,10 +44,10 @@ ductile_status dpool_import_register(ductile_allocator *a, const dpool_import *i
 }
 
 static void unregister(ductile_allocator *a, uint32_t i) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->counts.imported -= a->imports.items[i]->in.mapped_bytes;
     a->imports.items[i] = a->imports.items[--a->imports.count];
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr addr) {
@@ -79,19 +79,19 @@ void dpool_announce_import(ductile_allocator *a, ductile_map_change change, cons
 /* ---- Closing ------------------------------------------------------------------------------- */
 
 static dpool_import *begin_leaving(ductile_allocator *a, ductile_addr addr) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_import *import = find_live_locked(a, addr);
     if (import != NULL) {
         import->state = DPOOL_IMPORT_LEAVING;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return import;
 }
 
 static void set_state(ductile_allocator *a, dpool_import *import, dpool_import_state state) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     import->state = state;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* Not beside a capture, which the wait would break. */
@@ -107,18 +107,18 @@ static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
 
 /* False: whoever ends the stream is marking it just now. *names: this thread has to, and may. */
 static bool try_to_mark(ductile_allocator *a, dpool_import *import, bool *names) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_free = !import->is_marking;
     *names = is_free && !import->is_gone;
     import->is_marking |= *names;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is_free;
 }
 
 static void end_marking(ductile_allocator *a, dpool_import *import) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     import->is_marking = false;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* The marker of a stream that is gone was recorded when it went, or nothing but a wait for the
@@ -158,9 +158,9 @@ ductile_status dpool_import_leave(ductile_allocator *a, ductile_addr addr) {
 }
 
 static bool may_go(ductile_allocator *a, const dpool_import *import) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_closed = import->state == DPOOL_IMPORT_CLOSED;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is_closed &&
            (import->marker == NULL || dvmm_marker_query(&a->markers, import->marker) == DUCTILE_OK);
 }
@@ -212,7 +212,7 @@ bool dpool_imports_name_locked(const ductile_allocator *a, ductile_stream stream
  * marked. */
 static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     dpool_import *found = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < a->imports.count && found == NULL; i++) {
         dpool_import *import = a->imports.items[i];
         if (is_of(import, stream) && !import->is_marking) {
@@ -222,7 +222,7 @@ static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream,
         }
     }
     *is_named = dpool_imports_name_locked(a, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return found;
 }
 

@@ -148,7 +148,7 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     ductile_status status = DUCTILE_OK;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, addr);
     if (b != NULL && b->state != DPOOL_LIVE) {
         status = DUCTILE_ERR_BUSY; /* paused */
@@ -158,7 +158,7 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
     } else {
         status = dpool_explain_miss_locked(a, addr);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -191,14 +191,14 @@ static ductile_status explain_no_pin_locked(const ductile_allocator *a, ductile_
 ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind) {
     ductile_status status = DUCTILE_OK;
     dpool_pin *pin = find_record(&a->pins, addr);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     if (has(pin, kind)) {
         count_down(pin, kind);
         dpool_publish_locked(a, NULL);
     } else {
         status = explain_no_pin_locked(a, addr);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (status == DUCTILE_OK && pin->n_pins == 0 && pin->n_exports == 0) {
         remove_record(&a->pins, pin);
     }
@@ -209,7 +209,7 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
  * nobody's to change while the index lock is held, and neither are their pins. */
 uint32_t dpool_pin_flags_locked(const dpool_block *b) {
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
-    const dpool_private *pool = b->region->arena->pool;
+    const dpool_private_pool *pool = b->region->arena->pool;
     bool is_away = pool != NULL && (pool->is_bare || pool->phase == DPOOL_RESUMING);
     if (!has_memory || is_away) {
         return 0;
@@ -230,9 +230,9 @@ ductile_status ductile_pin(ductile_allocator *a, ductile_addr address) {
         return status;
     }
     dpool_pinned ignored;
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     status = dpool_pin_add(a, address, DPOOL_PIN_PLACE, &ignored);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return status;
 }
 
@@ -244,9 +244,9 @@ ductile_status dpool_pin_end(ductile_allocator *a, ductile_addr address, dpool_p
     if (status == DUCTILE_ERR_EXITING || status == DUCTILE_ERR_FORKED) {
         return status;
     }
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     status = dpool_pin_drop(a, address, kind);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     return status;
 }
 

@@ -53,7 +53,7 @@ static void fill_head(const ductile_allocator *a, dpool_parcel *p) {
 
 ductile_status dpool_parcel_make(ductile_allocator *a, ductile_addr addr, dpool_parcel *out) {
     *out = (dpool_parcel){.phys = NULL};
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     ductile_status status = dpool_pin_add(a, addr, DPOOL_PIN_EXPORT, &out->what);
     if (status == DUCTILE_OK) {
         fill_head(a, out);
@@ -62,7 +62,7 @@ ductile_status dpool_parcel_make(ductile_allocator *a, ductile_addr addr, dpool_
             (void)dpool_pin_drop(a, addr, DPOOL_PIN_EXPORT);
         }
     }
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     if (status != DUCTILE_OK) {
         dpool_parcel_free(out);
     }
@@ -75,9 +75,9 @@ void dpool_parcel_free(dpool_parcel *p) {
 }
 
 void dpool_parcel_cancel(ductile_allocator *a, dpool_parcel *p) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     (void)dpool_pin_drop(a, p->what.addr, DPOOL_PIN_EXPORT);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     dpool_parcel_free(p);
 }
 
@@ -214,18 +214,18 @@ static ductile_status make_kept(ductile_allocator *a, const dpool_parcel *p, dpo
 /* Descriptors that an earlier export of the same block keeps open serve again. */
 static ductile_status find_kept(ductile_allocator *a, const dpool_parcel *p,
                                 const dpool_kept **out) {
-    dti_lock_take(&a->grow_lock);
+    dti_lock_acquire(&a->grow_lock);
     *out = dpool_pin_kept(a, &p->what);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->grow_lock);
     if (*out != NULL) {
         return DUCTILE_OK;
     }
     dpool_kept *made = NULL;
     ductile_status status = make_kept(a, p, &made);
     if (status == DUCTILE_OK) {
-        dti_lock_take(&a->grow_lock);
+        dti_lock_acquire(&a->grow_lock);
         dpool_pin_keep(a, &p->what, made);
-        dti_lock_open(&a->grow_lock);
+        dti_lock_release(&a->grow_lock);
         *out = made;
     }
     return status;

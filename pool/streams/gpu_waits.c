@@ -64,7 +64,7 @@ static void hold_markers(due *d, const dpool_use *s) {
 
 static bool collect(ductile_allocator *a, const dpool_block *b, due *d) {
     *d = (due){.upto = b->addr};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_use *s = dpool_span_find_in_locked(a, b->addr, dpool_end(b));
     bool found = s != NULL;
     d->is_barred = b->region->arena->never_waits;
@@ -73,7 +73,7 @@ static bool collect(ductile_allocator *a, const dpool_block *b, due *d) {
         d->upto = s->end;
         s = dpool_span_find_in_locked(a, s->end, dpool_end(b));
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return found;
 }
 
@@ -114,7 +114,7 @@ static void raise_epochs_around(dpool_block *b, const dpool_use *s) {
 /* Takes the spans of b up to an address out of the map; linked by `left`. */
 static dpool_use *take_settled(ductile_allocator *a, dpool_block *b, ductile_addr upto) {
     dpool_use *gone = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     ductile_addr to = dti_min(upto, dpool_end(b));
     for (dpool_use *s = dpool_span_find_in_locked(a, b->addr, to); s != NULL;
          s = dpool_span_find_in_locked(a, b->addr, to)) {
@@ -123,7 +123,7 @@ static dpool_use *take_settled(ductile_allocator *a, dpool_block *b, ductile_add
         s->left = gone;
         gone = s;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return gone;
 }
 
@@ -163,9 +163,9 @@ dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b) {
     }
     ductile_status status = dpool_wait_settle(a, b);
     if (status != DUCTILE_OK) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         dpool_unserve_locked(a, b);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
     return status == DUCTILE_OK ? b : NULL;
 }
@@ -208,7 +208,7 @@ typedef struct questions {
  */
 static bool ask_some(ductile_allocator *a, questions *q) {
     q->n = 0;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_use *s = dpool_span_find_locked(a, a->waits.polled_to);
     for (; s != NULL && q->n + count_due(s) <= QUERIES_PER_HOLD;
          s = dpool_span_find_locked(a, s->end)) {
@@ -225,7 +225,7 @@ static bool ask_some(ductile_allocator *a, questions *q) {
     if (s == NULL) {
         a->waits.polled_to = 0;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return s != NULL;
 }
 
@@ -246,9 +246,9 @@ static bool note_done_locked(const ductile_allocator *a, ductile_addr addr, cons
 }
 
 static void take_answer(ductile_allocator *a, dvmm_marker *m, ductile_addr span) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool noted = note_done_locked(a, span, m);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (noted) {
         dvmm_marker_drop(&a->markers, m);
     }
@@ -276,9 +276,9 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most) {
     questions q;
     bool is_more = !dpool_waits_are_none(a);
     if (most == UINT32_MAX) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         a->waits.polled_to = 0;
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
     for (uint32_t n = 0; n < most && is_more; n += QUERIES_PER_HOLD) {
         is_more = ask_some(a, &q);
@@ -289,7 +289,7 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most) {
 /* Holds the first marker of a span with one due; NULL for none. */
 static dvmm_marker *hold_first_due(ductile_allocator *a, ductile_addr *from, ductile_addr to) {
     dvmm_marker *m = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_use *use = dpool_wait_find_due_locked(a, *from, to);
     if (use != NULL) {
         *from = use->addr;
@@ -299,7 +299,7 @@ static dvmm_marker *hold_first_due(ductile_allocator *a, ductile_addr *from, duc
         m = use->marker;
         dvmm_marker_hold(m);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return m;
 }
 
@@ -334,9 +334,9 @@ void dpool_wait_bar_locked(ductile_allocator *a, ductile_stream stream, uint64_t
 
 void dpool_wait_map_fini(ductile_allocator *a) {
     for (dpool_use *s = a->waits.root; s != NULL; s = a->waits.root) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         dpool_span_take_out_locked(a, s);
         dpool_uses_drop_locked(a, s);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
 }

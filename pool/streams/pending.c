@@ -258,10 +258,10 @@ static void turn_round(poll *p) {
 static void end_poll(poll *p, dpool_arena *arena) {
     dvmm_capture_restore(p->a->driver, p->l.restore);
     join(&p->kept, p->others);
-    dti_lock_take(&p->a->index_lock);
+    dti_lock_acquire(&p->a->index_lock);
     dpool_pending_put_back_locked(p->a, arena, p->kept);
     dpool_use *rest = dpool_pending_finish_some_locked(p->a, p->done.first);
-    dti_lock_open(&p->a->index_lock);
+    dti_lock_release(&p->a->index_lock);
     dpool_pending_finish(p->a, rest);
 }
 
@@ -367,13 +367,13 @@ static void choose_locked(const ductile_allocator *a, const dpool_arena *own, ui
 }
 
 static void take_both(ductile_allocator *a) {
-    dti_lock_take(&a->grow_lock);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->grow_lock);
+    dti_lock_acquire(&a->index_lock);
 }
 
 static void open_both(ductile_allocator *a) {
-    dti_lock_open(&a->index_lock);
-    dti_lock_open(&a->grow_lock);
+    dti_lock_release(&a->index_lock);
+    dti_lock_release(&a->grow_lock);
 }
 
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes) {

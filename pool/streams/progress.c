@@ -43,12 +43,12 @@ static dvmm_marker *insert_mark_locked(dpool_arena *arena, dpool_ring_mark mark)
 }
 
 static bool give_number(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *mark) {
-    dti_lock_take(&a->index_lock);
-    bool nameable = dpool_arena_is_nameable(arena);
+    dti_lock_acquire(&a->index_lock);
+    bool nameable = dpool_arena_may_be_named(arena);
     mark->epoch = arena->alloc_epoch;
     mark->seq = ++arena->marker_seq;
     arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return nameable;
 }
 
@@ -61,9 +61,9 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
     if (status != DUCTILE_OK) {
         return status;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dvmm_marker *left_out = insert_mark_locked(arena, mark);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (left_out != NULL) {
         dvmm_marker_drop(&a->markers, left_out);
     }
@@ -74,13 +74,13 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
 }
 
 static uint32_t copy_marks(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *copy) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint32_t n = arena->n_marks;
     for (uint32_t i = 0; i < n; i++) {
         copy[i] = arena->ring[i];
         dvmm_marker_hold(copy[i].marker);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return n;
 }
 
@@ -112,12 +112,12 @@ static uint32_t pop_marks_locked(dpool_arena *arena, uint64_t seq, dvmm_marker *
 
 static void accept_mark(ductile_allocator *a, dpool_arena *arena, const dpool_ring_mark *done) {
     dvmm_marker *gone[DPOOL_RING];
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     arena->done_seq = dti_max(arena->done_seq, done->seq);
     arena->proven_epoch = dti_max(arena->proven_epoch, done->epoch);
     arena->proven_by = dseg_idle_by_marker(done->marker);
     uint32_t n = pop_marks_locked(arena, done->seq, gone);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     for (uint32_t i = 0; i < n; i++) {
         dvmm_marker_drop(&a->markers, gone[i]);
     }
@@ -170,7 +170,7 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq) {
 
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint64_t keep,
                                  dseg_idle *idle) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_block *b = arena->retiring.first;
     bool may_go = b != NULL && arena->retiring_bytes > keep && b->epoch <= arena->done_seq;
     if (may_go) {
@@ -178,15 +178,15 @@ static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint6
         arena->retiring_bytes -= b->size;
         *idle = arena->proven_by;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return may_go ? b : NULL;
 }
 
 static void settle_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     a->counts.retiring -= b->size;
     dpool_settle_unmapped_locked(a, b, status);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 static void reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most, uint64_t keep) {
@@ -231,17 +231,18 @@ static dvmm_marker *marker_of_surplus_locked(const ductile_allocator *a, const d
     return NULL;
 }
 
-void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream) {
+void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
+                        ductile_stream stream) {
     if (!dpool_retires_in_order(a)) {
         return;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_arena *arena = dpool_arena_find_locked(a, pool, stream);
     dvmm_marker *m = arena != NULL ? marker_of_surplus_locked(a, arena) : NULL;
     if (m != NULL) {
         dvmm_marker_hold(m);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (m == NULL) {
         return;
     }
@@ -298,14 +299,14 @@ void dpool_respect_retain(ductile_allocator *a) {
 
 ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
     *s = (dpool_snapshot){NULL, 0};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uint64_t n = a->counts.arenas;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     s->marks = calloc(n + 1, sizeof *s->marks);
     if (s->marks == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
         arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
         arena->n_waiters++;
@@ -314,7 +315,7 @@ ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
                                                  .seq = arena->marker_seq,
                                                  .life = dpool_released_life(arena)};
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }
 
@@ -326,7 +327,7 @@ static void settle_pool_locked(const dpool_snapshot_mark *mark) {
 }
 
 void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < s->n; i++) {
         const dpool_snapshot_mark *mark = &s->marks[i];
         dpool_arena *arena = mark->arena;
@@ -341,15 +342,15 @@ void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context
             settle_pool_locked(mark);
         }
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < s->n; i++) {
         s->marks[i].arena->n_waiters--;
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     free(s->marks);
     *s = (dpool_snapshot){NULL, 0};
 }
@@ -360,11 +361,11 @@ void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
 static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
     for (uint32_t i = 0; i < snapshot->n; i++) {
         dpool_arena *arena = snapshot->marks[i].arena;
-        if (!dpool_naming_begin(a, arena)) {
+        if (!dpool_stream_ref_begin(a, arena)) {
             continue;
         }
         bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
-        dpool_naming_end(a, arena);
+        dpool_stream_ref_end(a, arena);
         if (is_captured) {
             return true;
         }

@@ -22,7 +22,7 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
 /*
  * Waits on the host for the work of the arena's stream. ERR_CAPTURING when it is being captured. No
  * capture of another thread in a pool of this allocator is broken, even if it begins just now. Pre:
- * dpool_naming_begin. No lock held.
+ * dpool_stream_ref_begin. No lock held.
  */
 ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *proof);
 
@@ -47,7 +47,8 @@ static inline bool dpool_may_exchange(const ductile_allocator *a) {
 
 /* Before a slow call on the stream: waits on the host where too much is retiring for that. No lock
  * held. */
-void dpool_wait_retired(ductile_allocator *a, struct dpool_private *pool, ductile_stream stream);
+void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
+                        ductile_stream stream);
 
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them, for a request of
  * the arena itself. As above: grow lock held, index lock not. */

@@ -142,7 +142,7 @@ static const dpool_region *first_region(const dpool_arena *arena, dpool_leaving 
 }
 
 static void find_lanes(ductile_allocator *a, dpool_leaving what, round *r) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         for (const dpool_region *g = first_region(arena, what); g != NULL; g = g->next) {
             note_blocks(r, g);
@@ -153,7 +153,7 @@ static void find_lanes(ductile_allocator *a, dpool_leaving what, round *r) {
             dvmm_marker_hold(r->all[i].latest);
         }
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* ---- Marking and waiting ------------------------------------------------------------------- */
@@ -233,7 +233,7 @@ static const dpool_region *region_from(const ductile_allocator *a, dpool_leaving
  * each of those that are done is passed once. */
 static bool find_span(ductile_allocator *a, dpool_leaving what, ductile_addr *at) {
     const dpool_use *span = NULL;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     const dpool_region *g = region_from(a, what, *at);
     while (g != NULL && span == NULL) {
         ductile_addr end = g->seg->range.addr + g->seg->range.size;
@@ -241,7 +241,7 @@ static bool find_span(ductile_allocator *a, dpool_leaving what, ductile_addr *at
         *at = span != NULL ? span->addr : end;
         g = span != NULL ? g : region_from(a, what, end);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return span != NULL;
 }
 

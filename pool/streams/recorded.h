@@ -13,7 +13,7 @@
 /* Whose memory goes. */
 typedef struct dpool_leaving {
     bool is_all;
-    const dpool_private *pool; /* unless is_all; NULL: what is in no pool */
+    const dpool_private_pool *pool; /* unless is_all; NULL: what is in no pool */
 } dpool_leaving;
 
 /*

@@ -38,9 +38,9 @@ static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductil
 }
 
 static ductile_status try_to_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     ductile_status status = add_locked(a, addr, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return status;
 }
 
@@ -74,9 +74,9 @@ static void prepare_marks_locked(ductile_allocator *a, dpool_use *uses) {
 }
 
 void dpool_use_mark(ductile_allocator *a, dpool_use *use) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     use->number = ++a->last_mark;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
 }
 
@@ -94,12 +94,12 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
 
 /* Free for its own stream, behind a wait on the GPU; false where that cannot be. */
 static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     bool is_possible = dpool_wait_is_possible_locked(a, uses);
     if (is_possible) {
         dpool_wait_add_locked(a, uses);
     }
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return is_possible;
 }
 
@@ -115,7 +115,7 @@ static void plan_poll_locked(dpool_arena *arena) {
 /* At the end of its arena's list. */
 static void append(ductile_allocator *a, dpool_use *uses) {
     dpool_arena *arena = uses->block->region->arena;
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     uses->pending_next = NULL;
     if (arena->pending_last != NULL) {
         arena->pending_last->pending_next = uses;
@@ -124,7 +124,7 @@ static void append(ductile_allocator *a, dpool_use *uses) {
         plan_poll_locked(arena);
     }
     arena->pending_last = uses;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* A block was freed while a stream recorded on it could not be marked. */
@@ -217,15 +217,15 @@ bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
 
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     last_mark last = {.marker = NULL};
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     last.number = ++a->last_mark;
     last.grave = ++a->last_mark;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     ductile_status status = dvmm_marker_record(&a->markers, stream, &last.marker);
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     end_uses_locked(a, stream, &last);
     *is_named = dpool_uses_name_locked(a, stream);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     if (last.marker != NULL) {
         dvmm_marker_drop(&a->markers, last.marker);
     }
@@ -253,9 +253,9 @@ dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *don
 
 void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
     while (done != NULL) {
-        dti_lock_take(&a->index_lock);
+        dti_lock_acquire(&a->index_lock);
         done = dpool_pending_finish_some_locked(a, done);
-        dti_lock_open(&a->index_lock);
+        dti_lock_release(&a->index_lock);
     }
 }
 
@@ -264,11 +264,11 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
 
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *context_epoch) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_pending_list all = {arena->pending_first, arena->pending_last};
     arena->pending_first = arena->pending_last = NULL;
     *context_epoch = arena->context_epoch;
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
     return all;
 }
 
@@ -287,9 +287,9 @@ void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
 }
 
 void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept) {
-    dti_lock_take(&a->index_lock);
+    dti_lock_acquire(&a->index_lock);
     dpool_pending_put_back_locked(a, arena, kept);
-    dti_lock_open(&a->index_lock);
+    dti_lock_release(&a->index_lock);
 }
 
 /* ---- What a capture put off ------------------------------------------------------------------ */

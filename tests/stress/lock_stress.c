@@ -52,10 +52,10 @@ static void work_inside(life *l) {
 
 static bool enter(life *l) {
     if (rng_below(&l->r, 8) != 0) {
-        dti_lock_take(&l->on->lock);
+        dti_lock_acquire(&l->on->lock);
         return true;
     }
-    return dti_lock_try(&l->on->lock);
+    return dti_lock_try_acquire(&l->on->lock);
 }
 
 static void burst(life *l) {
@@ -64,7 +64,7 @@ static void burst(life *l) {
     for (uint64_t i = 0; i < n; i++) {
         if (enter(l)) {
             work_inside(l);
-            dti_lock_open(&l->on->lock);
+            dti_lock_release(&l->on->lock);
             done++;
         }
     }

@@ -165,7 +165,7 @@ static inline bool dti_lock_win(dti_lock *lock) {
                                                    memory_order_relaxed);
 }
 
-static inline void dti_lock_take(dti_lock *lock) {
+static inline void dti_lock_acquire(dti_lock *lock) {
     if (!dti_lock_take_biased(lock)) {
         if (__builtin_expect(!dti_lock_win(lock), 0)) {
             dti_lock_wait(lock);
@@ -177,7 +177,7 @@ static inline void dti_lock_take(dti_lock *lock) {
 
 /* Takes the lock if it is open. Of a lock that is biased to another thread it waits for that one,
  * which is inside for a moment at most. */
-static inline bool dti_lock_try(dti_lock *lock) {
+static inline bool dti_lock_try_acquire(dti_lock *lock) {
     if (!dti_lock_take_biased(lock)) {
         if (!dti_lock_win(lock)) {
             return false;
@@ -200,7 +200,7 @@ static inline void dti_lock_open_shared(dti_lock *lock) {
     }
 }
 
-static inline void dti_lock_open(dti_lock *lock) {
+static inline void dti_lock_release(dti_lock *lock) {
     dti_lock_note_open(lock);
     dti_lock_holder *holder = lock->held_by;
     if (holder != NULL) {
@@ -212,7 +212,7 @@ static inline void dti_lock_open(dti_lock *lock) {
 
 /* Nobody has taken it, nor is the thread inside to which it is biased. Says nothing about the next
  * moment but where all other threads are gone. */
-static inline bool dti_lock_is_open(const dti_lock *lock) {
+static inline bool dti_lock_is_free(const dti_lock *lock) {
     const dti_lock_holder *holder = atomic_load_explicit(&lock->biased_to, memory_order_acquire);
     return atomic_load_explicit(&lock->taken, memory_order_acquire) == 0 &&
            atomic_load_explicit(&holder->inside, memory_order_acquire) != lock;

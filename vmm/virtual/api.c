@@ -14,11 +14,11 @@
 /* Evaluates an internal call, which returns the driver's code, under the lock. */
 #define UNDER_LOCK(gpu, action)                                                                    \
     int code;                                                                                      \
-    dti_lock_take(&(gpu)->lock);                                                                   \
+    dti_lock_acquire(&(gpu)->lock);                                                                \
     (gpu)->race.is_program = true;                                                                 \
     code = (gpu)->poison != 0 ? (gpu)->poison : (action);                                          \
     (gpu)->race.is_program = false;                                                                \
-    dti_lock_open(&(gpu)->lock);                                                                   \
+    dti_lock_release(&(gpu)->lock);                                                                \
     return dvmm_status_of(code)
 
 /* ---- Streams and work ---------------------------------------------------------------------- */
@@ -71,18 +71,18 @@ ductile_status ductile_virtual_stream_sync(ductile_virtual_gpu *gpu, ductile_str
 }
 
 void ductile_virtual_advance(ductile_virtual_gpu *gpu, uint64_t n) {
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     gpu->work.now += n;
     dvmm_vgpu_progress(gpu, true);
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
 }
 
 void ductile_virtual_set_schedule(ductile_virtual_gpu *gpu, ductile_schedule schedule,
                                   uint64_t lag) {
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     gpu->work.schedule = schedule;
     gpu->work.lag = lag;
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
 }
 
 /* ---- Captures and graphs ------------------------------------------------------------------- */
@@ -113,9 +113,9 @@ void ductile_virtual_graph_destroy(ductile_virtual_graph *graph) {
         return;
     }
     ductile_virtual_gpu *gpu = dvmm_vgpu_gpu_of(graph);
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     dvmm_vgpu_graph_destroy(graph);
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
 }
 
 /* ---- Faults -------------------------------------------------------------------------------- */
@@ -140,7 +140,7 @@ ductile_status ductile_virtual_inject(ductile_virtual_gpu *gpu,
     if (fault != NULL && !is_fault(fault)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     vgpu_watch *watch = &gpu->watch;
     watch->has_fault = fault != NULL;
     watch->fault_seen = 0;
@@ -150,25 +150,25 @@ ductile_status ductile_virtual_inject(ductile_virtual_gpu *gpu,
         watch->fault.call = NULL; /* the caller's; fault_call says it */
         watch->fault_call = fault->call != NULL ? call_named(fault->call) : DVMM_N_CALLS;
     }
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     return DUCTILE_OK;
 }
 
 uint64_t ductile_virtual_faults_fired(ductile_virtual_gpu *gpu) {
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     uint64_t n = gpu->watch.fault_fired;
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     return n;
 }
 
 ductile_status ductile_virtual_set_external_bytes(ductile_virtual_gpu *gpu, uint64_t bytes) {
     ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     if (bytes <= gpu->options.capacity_bytes - gpu->memory.used_bytes) {
         gpu->memory.external_bytes = bytes;
         status = DUCTILE_OK;
     }
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     return status;
 }
 
@@ -198,10 +198,10 @@ ductile_status ductile_virtual_get_state(ductile_virtual_gpu *gpu, ductile_virtu
     if (gpu == NULL || out == NULL || out->struct_size < sizeof(out->struct_size)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     dvmm_vgpu_exports_sweep(gpu);
     ductile_virtual_state state = state_of(gpu);
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     state.struct_size = out->struct_size;
     memcpy(out, &state, dti_min(out->struct_size, sizeof(state)));
     return DUCTILE_OK;
@@ -209,9 +209,9 @@ ductile_status ductile_virtual_get_state(ductile_virtual_gpu *gpu, ductile_virtu
 
 int ductile_virtual_access(ductile_virtual_gpu *gpu, ductile_addr address, int device) {
     dvmm_access access = DVMM_ACCESS_NONE;
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     int code = dvmm_vgpu_get_access_for(gpu, address, device, &access);
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     return code == DVMM_SUCCESS ? (int)access : -1;
 }
 
@@ -220,18 +220,18 @@ uint64_t ductile_virtual_count(ductile_virtual_gpu *gpu, const char *call) {
     if (found == DVMM_N_CALLS) {
         return UINT64_MAX;
     }
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     uint64_t n = gpu->watch.calls[found];
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     return n;
 }
 
 void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *buffer, size_t size) {
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     if (size != 0) {
         (void)snprintf(buffer, size, "%s", gpu->watch.violation);
     }
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
 }
 
 /* ---- What it detects ----------------------------------------------------------------------- */
@@ -249,9 +249,9 @@ uint64_t ductile_virtual_violations_of(ductile_virtual_gpu *gpu, ductile_violati
     if ((unsigned)kind >= VGPU_VIOLATION_KINDS) {
         return 0;
     }
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     uint64_t n = gpu->watch.violations_of[kind];
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     return n;
 }
 
@@ -261,27 +261,27 @@ ductile_status ductile_virtual_get_violation(ductile_virtual_gpu *gpu, uint64_t 
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     ductile_virtual_violation found = {0};
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     bool is_kept = index < dti_min(gpu->watch.n_violations, VGPU_KEPT_VIOLATIONS);
     if (is_kept) {
         found = gpu->watch.kept[index];
     }
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     found.struct_size = out->struct_size;
     memcpy(out, &found, dti_min(out->struct_size, sizeof(found)));
     return is_kept ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
 }
 
 void ductile_virtual_block_begin(ductile_virtual_gpu *gpu, ductile_addr address, uint64_t size) {
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     dvmm_vgpu_block_begin(gpu, address, size);
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
 }
 
 void ductile_virtual_block_end(ductile_virtual_gpu *gpu, ductile_addr address) {
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     dvmm_vgpu_block_end(gpu, address);
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
 }
 
 /* ---- The log ------------------------------------------------------------------------------- */
@@ -293,13 +293,13 @@ static vgpu_log_entry *copy_log(vgpu *gpu, uint64_t *n) {
     if (copy == NULL) {
         return NULL;
     }
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     *n = dti_min(watch->n_calls, watch->log_room);
     uint64_t first = watch->n_calls - *n;
     for (uint64_t i = 0; i < *n; i++) {
         copy[i] = watch->log[(first + i) % watch->log_room];
     }
-    dti_lock_open(&gpu->lock);
+    dti_lock_release(&gpu->lock);
     return copy;
 }
 

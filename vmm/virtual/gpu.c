@@ -149,7 +149,7 @@ static void spend(vgpu *gpu, uint64_t ns) {
 }
 
 static served_call begin(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size) {
-    dti_lock_take(&gpu->lock);
+    dti_lock_acquire(&gpu->lock);
     const ductile_virtual_fault *fault = dvmm_vgpu_fault_for(gpu, call);
     gpu->race.is_unanswered = fault != NULL;
     return (served_call){gpu, call, address, size, fault};
@@ -173,7 +173,7 @@ static int end(const served_call *c, uint64_t cost_ns, int code) {
     c->gpu->race.is_unanswered = false;
     spend(c->gpu, cost_ns);
     dvmm_vgpu_log(c->gpu, c->call, c->address, c->size, code);
-    dti_lock_open(&c->gpu->lock);
+    dti_lock_release(&c->gpu->lock);
     return code;
 }
 

@@ -189,7 +189,7 @@ static void make_pool(ductile_pool_id id) {
 Test(validate, private_pools) {
     const ductile_pool_id id = {1, 0};
     make_pool(id);
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     assert_sound();
     assert_finds_change("G2", pool->n_arenas, pool->n_arenas + 1);
     assert_finds_change("G2", pool->n_routes, pool->n_routes + 1);
@@ -203,7 +203,7 @@ Test(validate, paused_pools) {
     make_pool(id);
     assert_ok(ductile_pool_end(a, id));
     assert_ok(ductile_pause(a, id, 0));
-    dpool_private *pool = dpool_find_pool_locked(a, id);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
     dpool_region *region = dpool_next_region(a, pool, NULL);
     dpool_arena *paused = region->arena;
     assert_sound();

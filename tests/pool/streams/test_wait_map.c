@@ -286,9 +286,9 @@ Test(wait_map, thousands_of_spans_go_with_one_request, .timeout = 60) {
     for (int i = 0; i < N; i++) {
         use_and_free(block[(i * 1537) % N], 4096, 1);
     }
-    dti_lock_take(&f.allocator->index_lock);
+    dti_lock_acquire(&f.allocator->index_lock);
     bool is_in_order = dpool_wait_check_locked(f.allocator);
-    dti_lock_open(&f.allocator->index_lock);
+    dti_lock_release(&f.allocator->index_lock);
     assert_u64(is_in_order, true);
     assert_u64(atomic_load(&f.allocator->waits.n), N);
     ductile_addr all = take(N * (size_t)4096, 0);

@@ -17,8 +17,8 @@ TestSuite(lock, .init = set_up);
 
 static void take_times(dti_lock *of, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
-        dti_lock_take(of);
-        dti_lock_open(of);
+        dti_lock_acquire(of);
+        dti_lock_release(of);
     }
 }
 
@@ -62,10 +62,10 @@ Test(lock, thread_that_takes_it_often_needs_no_exchange_any_more) {
     cr_assert(!is_biased());
     take_until_biased();
     cr_assert(is_biased());
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     assert_u64(atomic_load(&lock.taken), 0);
     cr_assert_eq(atomic_load(&lock.biased_to->inside), &lock);
-    dti_lock_open(&lock);
+    dti_lock_release(&lock);
     cr_assert_null(atomic_load(&lock.biased_to->inside));
 }
 
@@ -74,9 +74,9 @@ Test(lock, take_of_another_thread_ends_the_bias) {
     take_until_biased();
     run_thread(take_once);
     cr_assert(!is_biased());
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     assert_u64(atomic_load(&lock.taken), 1);
-    dti_lock_open(&lock);
+    dti_lock_release(&lock);
     assert_u64(atomic_load(&lock.taken), 0);
 }
 
@@ -144,7 +144,7 @@ static void expect_that_others_wait(void) {
     }
     (void)usleep(30 * 1000);
     cr_assert(!atomic_load(&is_through), "two threads are inside");
-    dti_lock_open(&lock);
+    dti_lock_release(&lock);
     cr_assert_eq(pthread_join(other, NULL), 0);
     cr_assert(atomic_load(&is_through));
 }
@@ -153,12 +153,12 @@ Test(lock, others_wait_while_the_biased_thread_is_inside) {
     need_a_barrier();
     take_until_biased();
     cr_assert(is_biased());
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     expect_that_others_wait();
 }
 
 Test(lock, others_wait_while_a_thread_is_inside_without_a_bias) {
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     expect_that_others_wait();
 }
 
@@ -174,7 +174,7 @@ Test(lock, others_wait_after_the_biased_thread_took_and_opened_another_lock_insi
     dti_lock_init(&second, DTI_RANK_INDEX);
     take_times(&second, (uint64_t)second.n_for_bias + 2);
     take_until_biased();
-    dti_lock_take(&lock);
+    dti_lock_acquire(&lock);
     take_times(&second, 1);
     expect_that_others_wait();
 }
@@ -182,7 +182,7 @@ Test(lock, others_wait_after_the_biased_thread_took_and_opened_another_lock_insi
 Test(lock, try_of_another_thread_takes_a_biased_lock_that_nobody_is_in) {
     need_a_barrier();
     run_thread(become_the_one);
-    cr_assert(dti_lock_try(&lock));
-    dti_lock_open(&lock);
+    cr_assert(dti_lock_try_acquire(&lock));
+    dti_lock_release(&lock);
     cr_assert(!is_biased());
 }

@@ -407,9 +407,9 @@ Test(driver, a_call_under_the_hot_lock_fails_a_check) {
     (void)dti_set_fail_handler(count_failure);
     dti_lock index_lock;
     dti_lock_init(&index_lock, DTI_RANK_INDEX);
-    dti_lock_take(&index_lock);
+    dti_lock_acquire(&index_lock);
     assert_ok(ask_event(DVMM_SUCCESS));
-    dti_lock_open(&index_lock);
+    dti_lock_release(&index_lock);
     assert_u64(n_failures, 1);
 }
 #endif
