@@ -8,6 +8,14 @@
 
 #include "segments/slots.h"
 
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+enum {
+    SMALL_SHARE = 4, /* a handle of less than a quarter of what could be made is small */
+    BATCH = 64       /* handles mapped at once where there is no list of them          */
+};
+
 /* ---- Undo ---------------------------------------------------------------------------------- */
 
 static void undo_one(dseg_segment *seg, uint32_t first) {
@@ -17,7 +25,7 @@ static void undo_one(dseg_segment *seg, uint32_t first) {
 }
 
 /* The last one first. */
-void dseg_undo_map(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+static void undo_map(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     for (uint32_t end = first + n_granules; end > first;) {
         end -= 1 + seg->slots[end - 1].offset;
         undo_one(seg, end);
@@ -54,8 +62,7 @@ static ductile_status map_one(dseg_segment *seg, uint32_t first, dvmm_handle *h)
 }
 
 ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *handles,
-                        uint32_t n_handles, bool *quarantined) {
-    uint32_t quarantined_before = seg->n_quarantined;
+                        uint32_t n_handles) {
     uint32_t at = first;
     ductile_status status = DUCTILE_OK;
     for (uint32_t i = 0; i < n_handles && status == DUCTILE_OK; i++) {
@@ -67,8 +74,264 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
                                   (at - first) * seg->store->granule_bytes);
     }
     if (status != DUCTILE_OK) {
-        dseg_undo_map(seg, first, at - first);
+        undo_map(seg, first, at - first);
     }
-    *quarantined = seg->n_quarantined != quarantined_before;
+    return status;
+}
+
+/* ---- Handles: from the cache, or new ------------------------------------------------------- */
+
+typedef struct supply {
+    dvmm_handle_store *store;
+    uint32_t max_created;
+    bool one_handle;
+    uint64_t held_before; /* what may be held, but for what donors cannot give */
+} supply;
+
+static supply supply_of(dvmm_handle_store *store, uint32_t max_created, bool one_handle) {
+    return (supply){store, max_created, one_handle, store->held_bytes - store->lost_bytes};
+}
+
+/* Many small handles where one large one would do cost a map each: from a cache that holds enough
+ * to make the large one of, they are not taken. */
+static dvmm_handle *take_cached(const supply *s, uint32_t most) {
+    dvmm_handle_store *store = s->store;
+    if (s->one_handle) {
+        return dvmm_store_take_exact(store, most);
+    }
+    uint32_t best = (uint32_t)dti_min(most, s->max_created);
+    bool may_create = store->held_bytes <= store->limit_bytes; /* else cached ones must do */
+    bool is_enough = may_create && store->cached_bytes >= best * store->granule_bytes;
+    dvmm_handle *h = dvmm_store_take(store, most);
+    if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
+        dvmm_store_put(store, h);
+        return NULL;
+    }
+    return h;
+}
+
+/* Cached handles that do not suit make room for one that does, so that no more is held than before.
+ */
+static ductile_status create(const supply *s, uint32_t most, dvmm_handle **out) {
+    uint32_t n = s->one_handle ? most : (uint32_t)dti_min(most, s->max_created);
+    uint64_t bytes = n * s->store->granule_bytes;
+    if (!s->one_handle) {
+        (void)dvmm_store_release_cached(s->store, s->held_before - dti_min(s->held_before, bytes));
+    }
+    return dvmm_store_create(s->store, n, out);
+}
+
+static ductile_status take_or_create(const supply *s, uint32_t most, dvmm_handle **out) {
+    *out = take_cached(s, most);
+    return *out != NULL ? DUCTILE_OK : create(s, most, out);
+}
+
+/* Into the cache; one that is stuck at a quarantined address is lost. */
+static void put_back(dvmm_handle_store *store, dvmm_handle *const *handles, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (handles[i]->n_mappings == 0) {
+            dvmm_store_put(store, handles[i]);
+        } else {
+            dvmm_store_lose(store, handles[i]);
+        }
+    }
+}
+
+/* ---- Handles: of donors -------------------------------------------------------------------- */
+
+/* Walks the donors' handles in order. */
+typedef struct donor_cursor {
+    uint32_t donor;
+    uint32_t granule; /* within the donor */
+} donor_cursor;
+
+/* The next donated handle of at most `most` granules; donors with a larger one stay unused. Once
+ * NULL, always: so donated handles are the first of all. */
+static dvmm_handle *next_donated(const dseg_growth *g, donor_cursor *at, uint32_t most) {
+    while (at->donor < g->n_donors) {
+        dseg_donor *d = &g->donors[at->donor];
+        if (d->state > DSEG_MOVED) {
+            at->donor++;
+            continue;
+        }
+        dvmm_handle *h = d->seg->slots[d->first + at->granule].handle;
+        bool fits = h->n_granules <= most;
+        if (fits) {
+            at->granule += h->n_granules;
+            d->state = DSEG_MOVED;
+        }
+        if (!fits || at->granule == d->n_granules) {
+            at->donor++;
+            at->granule = 0;
+        }
+        if (fits) {
+            return h;
+        }
+    }
+    return NULL;
+}
+
+static void unmap_donors(dseg_growth *g) {
+    for (dseg_donor *d = g->donors; d < g->donors + g->n_donors; d++) {
+        if (d->state == DSEG_TO_UNMAP) {
+            ductile_status status = dseg_unmap_handles(d->seg, d->first, d->n_granules, d->idle);
+            d->state = status == DUCTILE_OK ? DSEG_UNMAPPED : DSEG_STUCK;
+        }
+    }
+}
+
+static void retire_donors(dseg_growth *g) {
+    for (dseg_donor *d = g->donors; d < g->donors + g->n_donors; d++) {
+        if (d->state == DSEG_MOVED) {
+            dseg_retire(d->seg, d->first, d->n_granules);
+        }
+    }
+}
+
+/* ---- Grow ---------------------------------------------------------------------------------- */
+
+/* Donors come first: the plan has already deducted the cached handles from what donors must give,
+ * and a donor may be a run of handles, which moves as a whole or not at all. */
+static ductile_status next_handle(dseg_growth *g, const supply *s, donor_cursor *at, uint32_t most,
+                                  uint32_t *got) {
+    dvmm_handle *h = next_donated(g, at, most);
+    g->n_moved += h != NULL;
+    ductile_status status = h != NULL ? DUCTILE_OK : take_or_create(s, most, &h);
+    if (status == DUCTILE_OK) {
+        DTI_ASSERT(g->n_handles < g->max_handles);
+        g->handles[g->n_handles++] = h;
+        *got = h->n_granules;
+    }
+    return status;
+}
+
+static ductile_status fill_piece(dseg_growth *g, const supply *s, donor_cursor *at,
+                                 dseg_piece *piece) {
+    piece->first_handle = g->n_handles;
+    uint32_t lacks = piece->n_granules;
+    while (lacks > 0) {
+        uint32_t got = 0;
+        ductile_status status = next_handle(g, s, at, lacks, &got);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        lacks -= got;
+    }
+    piece->n_handles = g->n_handles - piece->first_handle;
+    return DUCTILE_OK;
+}
+
+/* What no handle was found for, when the device had less than the limit allows. */
+static uint64_t count_lacked(const dseg_growth *g) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < g->n_pieces; i++) {
+        n += g->pieces[i].n_granules;
+    }
+    for (uint32_t i = 0; i < g->n_handles; i++) {
+        n -= g->handles[i]->n_granules;
+    }
+    return n;
+}
+
+static ductile_status gather_handles(dseg_growth *g) {
+    supply s = supply_of(g->seg->store, g->max_created, g->one_handle);
+    unmap_donors(g);
+    donor_cursor at = {0, 0};
+    for (uint32_t i = 0; i < g->n_pieces; i++) {
+        ductile_status status = fill_piece(g, &s, &at, &g->pieces[i]);
+        if (status != DUCTILE_OK) {
+            g->granules_lacked = count_lacked(g);
+            return status;
+        }
+    }
+    return DUCTILE_OK;
+}
+
+static ductile_status map_pieces(const dseg_growth *g, uint32_t *n_mapped) {
+    for (*n_mapped = 0; *n_mapped < g->n_pieces; (*n_mapped)++) {
+        const dseg_piece *piece = &g->pieces[*n_mapped];
+        ductile_status status =
+            dseg_map(g->seg, piece->first, &g->handles[piece->first_handle], piece->n_handles);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+    }
+    return DUCTILE_OK;
+}
+
+static void undo_pieces(const dseg_growth *g, uint32_t n) {
+    while (n-- > 0) {
+        undo_map(g->seg, g->pieces[n].first, g->pieces[n].n_granules);
+    }
+}
+
+ductile_status dseg_grow(dseg_growth *g) {
+    uint32_t n_mapped = 0;
+    g->n_handles = g->n_moved = 0;
+    g->granules_lacked = 0;
+    ductile_status status = gather_handles(g);
+    if (status == DUCTILE_OK) {
+        status = map_pieces(g, &n_mapped);
+    }
+    if (status == DUCTILE_OK) {
+        retire_donors(g); /* nothing below can fail */
+        return DUCTILE_OK;
+    }
+    undo_pieces(g, n_mapped);
+    put_back(g->seg->store, g->handles + g->n_moved, g->n_handles - g->n_moved);
+    g->n_handles = g->n_moved = 0;
+    return status;
+}
+
+/* ---- Refill -------------------------------------------------------------------------------- */
+
+static ductile_status fill_batch(dseg_segment *seg, const supply *s, uint32_t *first,
+                                 uint32_t end) {
+    dvmm_handle *handles[BATCH];
+    uint32_t n = 0;
+    uint32_t at = *first;
+    ductile_status status = DUCTILE_OK;
+    while (status == DUCTILE_OK && n < BATCH && at < end) {
+        status = take_or_create(s, end - at, &handles[n]);
+        at += status == DUCTILE_OK ? handles[n++]->n_granules : 0;
+    }
+    if (status == DUCTILE_OK) {
+        status = dseg_map(seg, *first, handles, n);
+    }
+    if (status != DUCTILE_OK) {
+        put_back(s->store, handles, n);
+    }
+    *first = at;
+    return status;
+}
+
+/* The run of EMPTY granules from *first on. *first: what follows it. */
+static ductile_status fill_run(dseg_segment *seg, const supply *s, uint32_t *first, uint32_t end) {
+    uint32_t run_end = *first;
+    while (run_end < end && seg->slots[run_end].state == DSEG_EMPTY) {
+        run_end++;
+    }
+    ductile_status status = DUCTILE_OK;
+    while (*first < run_end && status == DUCTILE_OK) {
+        status = fill_batch(seg, s, first, run_end);
+    }
+    return status;
+}
+
+ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint32_t max_created) {
+    supply s = supply_of(seg->store, max_created, false);
+    ductile_status status = DUCTILE_OK;
+    while (first < end && status == DUCTILE_OK) {
+        if (seg->slots[first].state == DSEG_MAPPED) {
+            status = dseg_confirm(seg, first);
+        }
+        if (status == DUCTILE_OK && seg->slots[first].state == DSEG_MAPPED) {
+            first++;
+        } else if (status == DUCTILE_OK && seg->slots[first].state == DSEG_EMPTY) {
+            status = fill_run(seg, &s, &first, end);
+        } else if (status == DUCTILE_OK) {
+            status = DUCTILE_ERR_DRIVER; /* quarantined: its address is lost for good */
+        }
+    }
     return status;
 }

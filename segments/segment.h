@@ -74,11 +74,6 @@ static inline bool dseg_contains(const dseg_segment *seg, ductile_addr addr) {
     return addr - seg->range.addr < seg->range.size;
 }
 
-/* Does a mapped handle begin at that granule? */
-static inline bool dseg_begins_handle(const dseg_slot *slot) {
-    return slot->state == DSEG_MAPPED && slot->offset == 0;
-}
-
 static inline bool dseg_is_untouched(const dseg_segment *seg) {
     return seg->n_mapped == 0 && seg->n_retiring == 0 && seg->n_quarantined == 0;
 }

@@ -94,6 +94,39 @@ void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
 
 /* ---- Pause --------------------------------------------------------------------------------- */
 
+/* Sets or clears the mark at every granule: only where a handle begins it may be set. */
+static void mark_all(dseg_segment *seg, bool if_it_stays) {
+    for (uint32_t g = seg->low; g < seg->high; g++) {
+        bool begins = seg->slots[g].state == DSEG_MAPPED && seg->slots[g].offset == 0;
+        seg->slots[g].stays = if_it_stays && begins && !dseg_can_go(seg, g);
+    }
+}
+
+void dseg_mark_what_stays(dseg_segment *seg) {
+    mark_all(seg, true);
+}
+
+void dseg_unmark_all(dseg_segment *seg) {
+    mark_all(seg, false);
+}
+
+bool dseg_is_marked(const dseg_segment *seg, uint32_t first) {
+    return seg->slots[first].stays != 0;
+}
+
+static bool has_stayed(const dseg_segment *seg, uint32_t granule) {
+    const dseg_slot *slot = &seg->slots[granule];
+    return slot->state == DSEG_MAPPED &&
+           (slot->handle->n_pins > 0 || dseg_is_marked(seg, granule - slot->offset));
+}
+
+bool dseg_has_stayed(const dseg_segment *seg, dseg_span s) {
+    while (!dseg_is_empty(s) && has_stayed(seg, s.first)) {
+        s.first++;
+    }
+    return dseg_is_empty(s);
+}
+
 static void book_vacated(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
     dseg_book_unmap(seg, first, DUCTILE_OK);
@@ -104,7 +137,7 @@ static void book_vacated(dseg_segment *seg, uint32_t first) {
 static bool vacate_one(dseg_segment *seg, uint32_t first) {
     const dvmm_handle *h = seg->slots[first].handle;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    bool may_go = h->n_mappings == 1 && h->n_pins == 0 && seg->slots[first].stays == 0;
+    bool may_go = dseg_can_go(seg, first) && !dseg_is_marked(seg, first);
     bool is_gone =
         may_go && (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
                    dseg_look(seg, first, h->n_granules) == DSEG_SEES_EMPTY);

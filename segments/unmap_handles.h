@@ -8,26 +8,28 @@
  *        to the driver
  *
  * The first step has to come before the second. cuMemUnmap does not wait for the GPU: a kernel that
- * still runs on the addresses faults, and the error stays with the context for good. No order
- * among streams helps either: a stream that waits for another one delays the GPU, while the host
- * goes on and unmaps at once. And a handle that is released, or mapped elsewhere, before the GPU is
- * done is memory that two owners write to. So nothing here unmaps without a dseg_idle in hand, and
- * only a wait or an answer of the driver makes one (U3). tests/lint/check_tree.cmake sees to it
- * that no other file does.
+ * still runs on the addresses faults, and the error stays with the context for good. Nor does order
+ * among streams help: a stream that waits for another one delays the GPU, while the host goes on
+ * and unmaps at once. So nothing here unmaps without a dseg_idle in hand, and only a wait or an
+ * answer of the driver makes one (U3). tests/lint/check_tree.cmake sees to it that no other file
+ * does.
  *
- * (What was mapped a moment ago and handed to nobody needs no proof: its undo is in grow.c.)
+ * The third comes last because the cache gives handles to anybody.
+ *
+ * (What was mapped a moment ago and handed to nobody needs no proof: grow.c undoes its own maps.)
  */
 #ifndef DUCTILE_SEGMENTS_UNMAP_HANDLES_H
 #define DUCTILE_SEGMENTS_UNMAP_HANDLES_H
 
-#include "segments/segment.h"
+#include "segments/granules.h"
 
 #include "vmm/marker.h"
 
 /*
  * Proof that the host knows the GPU to be done. All zero: no proof. What it proves depends on who
- * made it; that this covers all that may use the granules is the caller's to know: the pool
- * compares ages (arena.h) and has every other stream that used a block recorded.
+ * made it. Whether that covers all work on the granules is for the caller to know: the pool notes
+ * with each proof how young the memory is that it covers, and other streams that used a block have
+ * markers of their own.
  */
 typedef struct dseg_idle {
     uint32_t made_by; /* nobody's but unmap_handles.c */
@@ -65,8 +67,21 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
 /* The same for all granules in one of these two states. */
 ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle proof);
 
+/* ---- Pause --------------------------------------------------------------------------------- */
+
+/* Marks the handles that have to stay when a pause takes the segment's memory, whatever becomes of
+ * their pins until it resumes; or takes the marks away. dseg_vacate goes by them. */
+void dseg_mark_what_stays(dseg_segment *seg);
+void dseg_unmark_all(dseg_segment *seg);
+
+/* Is the handle that begins there marked? */
+bool dseg_is_marked(const dseg_segment *seg, uint32_t first);
+
+/* Is all of the span behind handles that are marked or pinned? */
+bool dseg_has_stayed(const dseg_segment *seg, dseg_span s);
+
 /*
- * For a pause, MAPPED -> EMPTY for every handle from granule *at on that has no other address, no
+ * MAPPED -> EMPTY for every handle from granule *at on that has no other address, no
  * pin and no mark that it stays, into the handle cache, until about `most` granules have gone; *at:
  * where to go on, n_granules at the end. What the driver will not unmap, and what it may not have
  * unmapped, stays MAPPED. Returns how many granules became EMPTY. Pre: the proof covers the

@@ -185,7 +185,7 @@ void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first) {
     const dseg_segment *seg = region->seg;
-    const dvmm_handle *h = seg->slots[first].handle;
+    const dvmm_handle *h = dseg_handle_at(seg, first, NULL);
     ductile_map_event event = dpool_new_map_event(a, change);
     event.address = dseg_addr(seg, first);
     event.size = dvmm_handle_bytes(&a->store, h);
@@ -197,8 +197,8 @@ ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_cha
 
 void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
                            const dpool_region *region, uint32_t first, uint32_t n) {
-    const dseg_slot *slots = region->seg->slots;
-    for (uint32_t g = first; g < first + n; g += slots[g].handle->n_granules) {
+    const dseg_segment *seg = region->seg;
+    for (uint32_t g = first; g < first + n; g += dseg_handle_at(seg, g, NULL)->n_granules) {
         const ductile_map_event event = dpool_map_event_at(a, change, region, g);
         dpool_notify_map(a, &event);
     }

@@ -5,6 +5,7 @@
 #include "pool/blocks/live_watermark.h"
 #include "pool/blocks/wait_spans.h"
 
+#include "segments/granules.h"
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
@@ -216,37 +217,28 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
 static bool can_drop(const dpool_region *region, uint32_t granule) {
     const dpool_private_pool *pool = region->arena->pool;
     bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
-    uint32_t state = region->seg->slots[granule].state;
+    dseg_state state = dseg_state_at(region->seg, granule);
     return state == DSEG_QUARANTINED || (state == DSEG_EMPTY && !keeps);
 }
 
-/* The first run of granules in [from, to) that can go, all in one state. */
-static bool find_run(const dpool_region *region, uint32_t *from, uint32_t *to) {
-    const dseg_slot *slots = region->seg->slots;
-    uint32_t g = *from;
-    while (g < *to && !can_drop(region, g)) {
-        g++;
+/* The first run of granules in the span that can go, all in one state; empty for none. */
+static dseg_span find_run(const dpool_region *region, dseg_span s) {
+    while (!dseg_is_empty(s) && !can_drop(region, s.first)) {
+        s.first++;
     }
-    uint32_t end = g;
-    while (end < *to && slots[end].state == slots[g].state) {
-        end++;
-    }
-    *from = g;
-    *to = end;
-    return g < end;
+    s.end = dseg_state_until(region->seg, s);
+    return s;
 }
 
 bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = b->region->seg;
-    uint64_t offset = b->addr - seg->range.addr;
-    uint32_t from = (uint32_t)((offset + a->granule - 1) / a->granule);
-    uint32_t to = (uint32_t)((offset + b->size) / a->granule);
-    if (a->nodes.n_spare < 2 || !find_run(b->region, &from, &to)) {
+    dseg_span run = find_run(b->region, dseg_granules_in(seg, b->addr, dpool_end(b)));
+    if (a->nodes.n_spare < 2 || dseg_is_empty(run)) {
         return false;
     }
-    bool is_lost = seg->slots[from].state == DSEG_QUARANTINED;
-    b = dpool_carve_free_locked(a, b, dseg_addr(seg, from), dseg_addr(seg, to));
+    bool is_lost = dseg_state_at(seg, run.first) == DSEG_QUARANTINED;
+    b = dpool_carve_free_locked(a, b, dseg_addr(seg, run.first), dseg_addr(seg, run.end));
     if (is_lost) {
         b->state = DPOOL_QUARANTINED;
     } else {

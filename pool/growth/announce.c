@@ -77,15 +77,15 @@ static void tell_pieces(ductile_allocator *a, const dpool_plan *p) {
 }
 
 /* What was unmapped has left, even when the plan then failed. */
-static bool has_left(dpool_donation donation, bool is_done) {
-    return donation == DPOOL_UNMAPPED || donation == DPOOL_STUCK ||
-           (is_done && donation == DPOOL_MOVED);
+static bool has_left(dseg_donation donation, bool is_done) {
+    return donation == DSEG_UNMAPPED || donation == DSEG_STUCK ||
+           (is_done && donation == DSEG_MOVED);
 }
 
 /* Donors whose memory stayed where it is. */
 static void tell_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_done) {
     for (uint32_t i = 0; i < p->n_donors; i++) {
-        if (!has_left((dpool_donation)p->donations[i], is_done)) {
+        if (!has_left(p->donations[i].state, is_done)) {
             tell_block(a, DUCTILE_MAP_MAPPED, p->donors[i]);
         }
     }

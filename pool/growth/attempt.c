@@ -39,21 +39,13 @@ static bool serve(ductile_allocator *a, dpool_request *r) {
     return r->block != NULL;
 }
 
-static uint64_t count_moved(const dpool_plan *p) {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < p->n_handles; i++) {
-        n += p->origins[i] == DPOOL_FROM_DONOR;
-    }
-    return n;
-}
-
 /* The plan is made: carries it out and publishes or cancels. */
 static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
     dpool_region *region = a->plan->region;
     ductile_status status = dpool_plan_execute(a);
     dti_lock_acquire(&a->index_lock);
     if (status == DUCTILE_OK) {
-        a->counts.recycled_handles += count_moved(a->plan);
+        a->counts.recycled_handles += a->plan->n_moved;
         r->block = dpool_plan_publish_locked(a, r->requested);
     } else {
         dpool_plan_cancel_locked(a);

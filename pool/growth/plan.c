@@ -7,6 +7,7 @@
 #include "pool/blocks/wait_spans.h"
 #include "pool/streams/progress.h"
 
+#include "segments/granules.h"
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
@@ -53,13 +54,12 @@ ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size) {
     if (!resize((void **)&p->pieces, n, sizeof *p->pieces) ||
         !resize((void **)&p->donors, n, sizeof *p->donors) ||
         !resize((void **)&p->donations, n, sizeof *p->donations) ||
-        !resize((void **)&p->handles, n, sizeof *p->handles) ||
-        !resize((void **)&p->origins, n, sizeof *p->origins)) {
+        !resize((void **)&p->handles, n, sizeof *p->handles)) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     p->max_pieces = p->max_donors = p->max_handles = (uint32_t)n;
-    p->host_bytes = n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donations +
-                         sizeof *p->handles + sizeof *p->origins);
+    p->host_bytes =
+        n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donations + sizeof *p->handles);
     return DUCTILE_OK;
 }
 
@@ -69,7 +69,6 @@ void dpool_plan_fini(ductile_allocator *a) {
         free(a->plan->donors);
         free(a->plan->donations);
         free(a->plan->handles);
-        free(a->plan->origins);
         free(a->plan);
         a->plan = NULL;
     }
@@ -79,7 +78,7 @@ static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     p->arena = arena;
     p->region = region;
     p->body = p->lead = p->rest = NULL;
-    p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = 0;
+    p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = p->n_moved = 0;
     p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
     p->seq = p->lacks = 0;
     p->n_waits = 0;
@@ -104,7 +103,7 @@ static void add_piece(ductile_allocator *a, ductile_addr from, ductile_addr to) 
     dpool_plan *p = a->plan;
     uint32_t first = dseg_granule(p->region->seg, from);
     uint32_t n = (uint32_t)((to - from) / a->granule);
-    p->pieces[p->n_pieces++] = (dpool_piece){.first = first, .n_granules = n};
+    p->pieces[p->n_pieces++] = (dseg_piece){.first = first, .n_granules = n};
     p->n_granules += n;
 }
 
@@ -155,62 +154,11 @@ static void busy_window(ductile_allocator *a, const dpool_place *place, uint64_t
 
 /* ---- Donors -------------------------------------------------------------------------------- */
 
-/* Granules [low, high) of a segment. */
-typedef struct span {
-    uint32_t low;
-    uint32_t high;
-} span;
-
-static bool is_empty(span s) {
-    return s.low >= s.high;
-}
-
-/* Without the handles that begin before it or end behind it. */
-static span trim_to_handles(const dseg_segment *seg, span s) {
-    while (!is_empty(s) && seg->slots[s.low].offset != 0) {
-        s.low++;
-    }
-    while (!is_empty(s)) {
-        const dseg_slot *last = &seg->slots[s.high - 1];
-        if (last->offset == last->handle->n_granules - 1) {
-            break;
-        }
-        s.high--;
-    }
-    return s;
-}
-
-static bool is_pinned(const dseg_segment *seg, uint32_t granule) {
-    return seg->slots[granule].handle->n_pins > 0;
-}
-
-/* Without the handles at its ends that have to stay (U10). */
-static span trim_pins(const dseg_segment *seg, span s) {
-    while (!is_empty(s) && is_pinned(seg, s.high - 1)) {
-        s.high -= seg->slots[s.high - 1].handle->n_granules;
-    }
-    while (!is_empty(s) && is_pinned(seg, s.low)) {
-        s.low += seg->slots[s.low].handle->n_granules;
-    }
-    return s;
-}
-
-static bool holds_pins(const dseg_segment *seg, span s) {
-    for (uint32_t g = s.low; seg->store->pinned_bytes > 0 && g < s.high; g++) {
-        if (is_pinned(seg, g)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* The granules of b that are backed by whole handles inside it, from one that may move to another.
  */
-static span whole_handles(const ductile_allocator *a, const dpool_block *b) {
+static dseg_span movable_in(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
-    span s = {dseg_granule(seg, granule_ceil(a, b->region, b->addr)),
-              dseg_granule(seg, granule_floor(a, b->region, dpool_end(b)))};
-    return trim_pins(seg, trim_to_handles(seg, s));
+    return dseg_movable_in(seg, dseg_granules_in(seg, b->addr, dpool_end(b)));
 }
 
 static bool is_gap(const dpool_block *b) {
@@ -231,7 +179,11 @@ static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint
     const dseg_segment *seg = b->region->seg;
     dpool_block *donor =
         dpool_carve_free_locked(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
-    p->donations[p->n_donors] = p->unmaps ? DPOOL_TO_UNMAP : DPOOL_MAY_MOVE;
+    p->donations[p->n_donors] = (dseg_donor){.seg = b->region->seg,
+                                             .first = first,
+                                             .n_granules = n,
+                                             .state = p->unmaps ? DSEG_TO_UNMAP : DSEG_MAY_MOVE,
+                                             .idle = b->region->arena->proven_by};
     p->donors[p->n_donors++] = donor;
     p->donated += n;
     if (p->unmaps) {
@@ -249,26 +201,26 @@ static bool can_add_donor(const ductile_allocator *a) {
 }
 
 /* Where every handle is one granule, a donor is a run of them, never more than is needed. */
-static void donate_run(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
-    uint32_t n = (uint32_t)dti_min(s.high - s.low, need);
-    add_donor(a, b, take_from_top(b) ? s.high - n : s.low, n);
+static void donate_run(ductile_allocator *a, dpool_block *b, dseg_span s, uint64_t need) {
+    uint32_t n = (uint32_t)dti_min(s.end - s.first, need);
+    add_donor(a, b, take_from_top(b) ? s.end - n : s.first, n);
 }
 
 /* Handles of several granules are donors one by one, because some may not fit any piece; and so are
  * those between others that have to stay. */
-static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
+static void donate_singly(ductile_allocator *a, dpool_block *b, dseg_span s, uint64_t need) {
     const dseg_segment *seg = b->region->seg;
     uint64_t enough = a->plan->donated + need;
-    while (!is_empty(s) && a->plan->donated < enough && can_add_donor(a)) {
-        uint32_t n = seg->slots[s.high - 1].handle->n_granules;
-        if (is_pinned(seg, s.high - 1)) {
-            s.high -= n;
+    while (!dseg_is_empty(s) && a->plan->donated < enough && can_add_donor(a)) {
+        uint32_t n = dseg_handle_at(seg, s.end - 1, NULL)->n_granules;
+        if (dseg_is_pinned(seg, s.end - 1)) {
+            s.end -= n;
             continue;
         }
-        ductile_addr start = dseg_addr(seg, s.high - n);
+        ductile_addr start = dseg_addr(seg, s.end - n);
         dpool_block *below = b->addr < start ? b : NULL;
-        add_donor(a, b, s.high - n, n);
-        s.high -= n;
+        add_donor(a, b, s.end - n, n);
+        s.end -= n;
         if (below == NULL) {
             return;
         }
@@ -277,57 +229,43 @@ static void donate_singly(ductile_allocator *a, dpool_block *b, span s, uint64_t
 }
 
 /* Of another stream's free memory, the part on which no recorded work may be under way. */
-static span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, span s) {
-    while (!is_empty(s)) {
+static dseg_span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, dseg_span s) {
+    while (!dseg_is_empty(s)) {
         const dpool_use *due =
-            dpool_wait_find_due_locked(a, dseg_addr(seg, s.low), dseg_addr(seg, s.high));
+            dpool_wait_find_due_locked(a, dseg_addr(seg, s.first), dseg_addr(seg, s.end));
         if (due == NULL) {
             break;
         }
-        if (due->addr >= dseg_addr(seg, s.low + 1)) {
-            s.high = dseg_granule(seg, due->addr);
+        if (due->addr >= dseg_addr(seg, s.first + 1)) {
+            s.end = dseg_granule(seg, due->addr);
         } else {
-            s.low = dseg_granule(seg, due->end - 1) + 1;
+            s.first = dseg_granule(seg, due->end - 1) + 1;
         }
     }
-    return trim_pins(seg, trim_to_handles(seg, s));
-}
-
-static bool is_mapped_here_alone(const dseg_segment *seg, uint32_t granule) {
-    const dvmm_handle *h = seg->slots[granule].handle;
-    return h->n_mappings == 1 && h->n_pins == 0;
+    return dseg_movable_in(seg, s);
 }
 
 /* A run of handles to be unmapped, from the side of a gap. The last of them may be more than is
  * needed: what is made of it need not be as large. */
-static void donate_done(ductile_allocator *a, dpool_block *b, span s, uint64_t need) {
-    const dseg_segment *seg = b->region->seg;
-    bool from_top = take_from_top(b);
-    uint32_t n = 0;
-    while (n < need && n < s.high - s.low) {
-        uint32_t at = from_top ? s.high - 1 - n : s.low + n;
-        if (!is_mapped_here_alone(seg, at)) {
-            break;
-        }
-        n += seg->slots[at].handle->n_granules;
-    }
-    if (n > 0) {
-        add_donor(a, b, from_top ? s.high - n : s.low, n);
+static void donate_done(ductile_allocator *a, dpool_block *b, dseg_span s, uint64_t need) {
+    dseg_span run = dseg_run_at_end(b->region->seg, s, need, take_from_top(b));
+    if (!dseg_is_empty(run)) {
+        add_donor(a, b, run.first, run.end - run.first);
     }
 }
 
 static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
-    span s = whole_handles(a, b);
+    dseg_span s = movable_in(b);
     bool is_foreign = b->region->arena != a->plan->arena;
     if (!dpool_waits_are_none(a) && (is_foreign || a->plan->unmaps)) {
         s = spare_due_waits(a, b->region->seg, s);
     }
-    if (is_empty(s)) {
+    if (dseg_is_empty(s)) {
         return;
     }
     if (a->plan->unmaps) {
         donate_done(a, b, s, need);
-    } else if (!dpool_has_large_handles(a) && !holds_pins(b->region->seg, s)) {
+    } else if (!dpool_has_large_handles(a) && !dseg_ties_of(b->region->seg, s).pinned) {
         donate_run(a, b, s, need);
     } else {
         donate_singly(a, b, s, need);
@@ -420,10 +358,10 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
 }
 
 /* The topmost FREE block above the gap, in its run, that can give a handle; NULL for none. */
-static dpool_block *top_of_run(const ductile_allocator *a, dpool_block *gap) {
+static dpool_block *top_of_run(dpool_block *gap) {
     dpool_block *top = NULL;
     for (dpool_block *b = gap->next; b != NULL; b = b->next) {
-        if (b->state == DPOOL_FREE && !is_empty(whole_handles(a, b))) {
+        if (b->state == DPOOL_FREE && !dseg_is_empty(movable_in(b))) {
             top = b;
         } else if (b->state != DPOOL_GAP && b->state != DPOOL_FREE) {
             break;
@@ -452,7 +390,7 @@ bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_bloc
     if (!is_worth_filling(a, gap)) {
         return false;
     }
-    dpool_block *top = top_of_run(a, gap);
+    dpool_block *top = top_of_run(gap);
     if (top == NULL) {
         return false;
     }

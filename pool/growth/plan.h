@@ -20,29 +20,7 @@
 #define DUCTILE_POOL_GROWTH_PLAN_H
 
 #include "pool/growth/placement.h"
-
-typedef enum dpool_origin {
-    DPOOL_FROM_CACHE = 0,
-    DPOOL_FROM_DONOR = 1,
-    DPOOL_CREATED = 2
-} dpool_origin;
-
-/* Empty granules of the plan's region that get memory. */
-typedef struct dpool_piece {
-    uint32_t first;
-    uint32_t n_granules;
-    uint32_t first_handle; /* its handles within the plan's */
-    uint32_t n_handles;
-} dpool_piece;
-
-/* What becomes of a donor. */
-typedef enum dpool_donation {
-    DPOOL_MAY_MOVE = 0, /* not yet, or none of its handles fits                       */
-    DPOOL_MOVED = 1,    /* all its handles are mapped elsewhere as well               */
-    DPOOL_TO_UNMAP = 2, /* the host knows the work on it complete                     */
-    DPOOL_UNMAPPED = 3, /* its handles went to the cache                              */
-    DPOOL_STUCK = 4     /* the driver would not unmap all of it                       */
-} dpool_donation;
+#include "segments/grow.h"
 
 enum { DPOOL_PLAN_WAITS = 16 }; /* streams at work that one plan takes from, at most */
 
@@ -60,28 +38,27 @@ typedef struct dpool_plan {
     uint64_t body_bytes;
     dpool_block *lead; /* BUSY before the body, after it: memory left over; or NULL  */
     dpool_block *rest;
-    dpool_piece *pieces;
+    dseg_piece *pieces; /* empty granules of the region that get memory */
     uint32_t n_pieces;
     uint32_t max_pieces;
-    dpool_block **donors; /* BUSY blocks of whole handles, this arena's first           */
-    uint8_t *donations;   /* of the donors: dpool_donation */
+    dpool_block **donors;  /* BUSY blocks of whole handles, this arena's first           */
+    dseg_donor *donations; /* the same as the segments see them */
     uint32_t n_donors;
     uint32_t n_own_donors;
     uint32_t max_donors;
-    dvmm_handle **handles; /* in the order of the pieces */
-    uint8_t *origins;
-    uint32_t n_handles;
+    dvmm_handle **handles; /* room for those of the pieces */
+    uint32_t n_handles;    /* gathered by execute                */
+    uint32_t n_moved;      /* of them, donors' that have moved   */
     uint32_t max_handles;
-    uint64_t n_granules;  /* of all pieces                                              */
-    uint64_t donated;     /* granules of all donors                                     */
-    uint64_t epoch;       /* the latest of this arena's donors                          */
-    uint64_t seq;         /* of the marker recorded when own memory moves               */
-    uint64_t held_before; /* by execute: what it may hold, but for what donors cannot give */
-    uint64_t lacks;       /* bytes of memory that would have made it succeed            */
-    bool one_handle;      /* its one piece is one handle                                */
-    bool unmaps;          /* donors that are found now are to be unmapped               */
-    bool mark_failed;     /* execute failed because that marker could not be recorded   */
-    bool wait_failed;     /* the same, because the stream could not wait on the GPU     */
+    uint64_t n_granules; /* of all pieces                                              */
+    uint64_t donated;    /* granules of all donors                                     */
+    uint64_t epoch;      /* the latest of this arena's donors                          */
+    uint64_t seq;        /* of the marker recorded when own memory moves               */
+    uint64_t lacks;      /* bytes of memory that would have made it succeed            */
+    bool one_handle;     /* its one piece is one handle                                */
+    bool unmaps;         /* donors that are found now are to be unmapped               */
+    bool mark_failed;    /* execute failed because that marker could not be recorded   */
+    bool wait_failed;    /* the same, because the stream could not wait on the GPU     */
     dpool_plan_wait waits[DPOOL_PLAN_WAITS];
     uint32_t n_waits;
     unsigned sources;

@@ -6,6 +6,7 @@
 #include "pool/growth/plan.h"
 #include "pool/streams/progress.h"
 
+#include "segments/granules.h"
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
@@ -17,21 +18,21 @@ static void retire_donor(ductile_allocator *a, dpool_block *b) {
     a->counts.mapped -= b->size;
 }
 
-static void settle_unmapped(ductile_allocator *a, dpool_block *b, dpool_donation donation) {
+static void settle_unmapped(ductile_allocator *a, dpool_block *b, dseg_donation donation) {
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     b->region->arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
-    dpool_settle_unmapped_locked(a, b, donation == DPOOL_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
+    dpool_settle_unmapped_locked(a, b, donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
 }
 
 static void settle_donors(ductile_allocator *a, bool published) {
     dpool_plan *p = a->plan;
     for (uint32_t i = 0; i < p->n_donors; i++) {
         dpool_block *b = p->donors[i];
-        dpool_donation donation = (dpool_donation)p->donations[i];
-        if (donation == DPOOL_UNMAPPED || donation == DPOOL_STUCK) {
+        dseg_donation donation = p->donations[i].state;
+        if (donation == DSEG_UNMAPPED || donation == DSEG_STUCK) {
             settle_unmapped(a, b, donation);
-        } else if (published && donation == DPOOL_MOVED) {
+        } else if (published && donation == DSEG_MOVED) {
             retire_donor(a, b);
         } else {
             (void)dpool_make_free_locked(a, b);
@@ -59,7 +60,7 @@ dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested)
     dpool_plan *p = a->plan;
     uint64_t bytes = p->n_granules * a->granule;
     for (uint32_t i = 0; i < p->n_own_donors; i++) {
-        if (p->donations[i] != DPOOL_MOVED) {
+        if (p->donations[i].state != DSEG_MOVED) {
             continue;
         }
         p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
@@ -79,18 +80,14 @@ dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested)
     return p->body;
 }
 
-static bool is_quarantined(const dpool_plan *p, const dpool_piece *piece) {
-    for (uint32_t g = piece->first; g < piece->first + piece->n_granules; g++) {
-        if (p->region->seg->slots[g].state == DSEG_QUARANTINED) {
-            return true;
-        }
-    }
-    return false;
+static bool is_quarantined(const dpool_plan *p, const dseg_piece *piece) {
+    dseg_span all = {piece->first, piece->first + piece->n_granules};
+    return dseg_has_state(p->region->seg, all, DSEG_QUARANTINED);
 }
 
 static void restore(ductile_allocator *a, dpool_block *b, uint32_t *next_piece) {
     dpool_plan *p = a->plan;
-    const dpool_piece *piece = &p->pieces[*next_piece];
+    const dseg_piece *piece = &p->pieces[*next_piece];
     bool is_piece = *next_piece < p->n_pieces && b->addr == dseg_addr(p->region->seg, piece->first);
     if (!is_piece) {
         (void)dpool_make_free_locked(a, b);

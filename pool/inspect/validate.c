@@ -12,6 +12,9 @@
 #include "pool/sharing/pin.h"
 #include "pool/streams/stream_use.h"
 
+#include "segments/check.h"
+#include "segments/granules.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -69,11 +72,6 @@ static uint64_t wanted_slot(uint64_t state) {
     return DSEG_EMPTY;
 }
 
-/* Does it name a handle that exists? */
-static bool is_usable(const dseg_slot *slot) {
-    return slot->state == DSEG_MAPPED || slot->state == DSEG_RETIRING;
-}
-
 static void check_granules(check *c, const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
     uint32_t first = dseg_granule(seg, b->addr);
@@ -82,15 +80,12 @@ static void check_granules(check *c, const dpool_block *b) {
     uint32_t from = b->state == DPOOL_GAP ? first < seg->low ? seg->low : first : first;
     uint32_t to = b->state == DPOOL_GAP && last >= seg->high ? seg->high : last + 1;
     for (uint32_t g = from; g < to && !c->broken; g++) {
-        uint64_t state = seg->slots[g].state;
+        uint64_t state = dseg_state_at(seg, g);
         bool lost =
             (b->state == DPOOL_QUARANTINED && state == DSEG_QUARANTINED) ||
             (dpool_is_bare(b->region->arena) && wanted == DSEG_MAPPED && state != DSEG_RETIRING);
         expect_at(c, "S2", lost || state == wanted, "state of a granule under a block", state,
                   wanted, dseg_addr(seg, g));
-        bool has_handle = seg->slots[g].handle != NULL;
-        expect_at(c, "S1", has_handle == (state != DSEG_EMPTY), "a granule's handle", has_handle,
-                  state != DSEG_EMPTY, dseg_addr(seg, g));
     }
 }
 
@@ -217,84 +212,23 @@ static void check_lists(check *c, const dpool_arena *arena) {
 
 /* ---- Handles ------------------------------------------------------------------------------- */
 
-static bool begins_mapping(const dseg_slot *slot) {
-    return is_usable(slot) && slot->offset == 0;
-}
-
-/* Adds to the count of each handle, once for each address that maps it and can be trusted: a
- * QUARANTINED granule may name a handle that is no more. */
-static void add_to_mappings(const dseg_set *segments, uint32_t change) {
-    for (uint32_t i = 0; i < segments->count; i++) {
-        const dseg_segment *seg = segments->items[i];
-        for (uint32_t g = seg->low; g < seg->high; g++) {
-            if (begins_mapping(&seg->slots[g])) {
-                seg->slots[g].handle->n_mappings += change;
-            }
-        }
+/* What the segments find of themselves. */
+static void expect_no_fault(check *c, bool holds, const dseg_fault *f) {
+    if (!holds) {
+        expect_at(c, f->invariant, false, f->what, f->is, f->should, f->where);
     }
 }
 
-typedef struct handle_count {
-    uint64_t handles;
-    uint64_t left; /* addresses counted by handles, not found */
-    uint64_t lost; /* QUARANTINED granules: as many may be left */
-    uint64_t pinned_bytes;
-    uint64_t exported_bytes;
-} handle_count;
-
-static void count_handle(check *c, handle_count *n, const dvmm_handle *h, uint64_t where) {
-    n->handles++;
-    n->pinned_bytes += h->n_pins > 0 ? dvmm_handle_bytes(&c->a->store, h) : 0;
-    n->exported_bytes += h->n_exports > 0 ? dvmm_handle_bytes(&c->a->store, h) : 0;
-    n->left += h->n_mappings;
-    expect_at(c, "P6", n->left <= n->lost, "a handle's addresses, found ones deducted", n->left,
-              n->lost, where);
-}
-
-static void count_mapped_handles(check *c, handle_count *n) {
-    const dseg_set *segments = &c->a->segments;
-    for (uint32_t i = 0; i < segments->count; i++) {
-        const dseg_segment *seg = segments->items[i];
-        for (uint32_t g = seg->low; g < seg->high && !c->broken; g++) {
-            const dseg_slot *slot = &seg->slots[g];
-            if (begins_mapping(slot) && slot->state == DSEG_MAPPED) {
-                count_handle(c, n, slot->handle, dseg_addr(seg, g));
-            }
-        }
-    }
-}
-
-static void count_cached_handles(check *c, handle_count *n) {
-    const dvmm_handle_store *store = &c->a->store;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < DVMM_HANDLE_SIZES; i++) {
-        const dvmm_handle *h = store->cached[i];
-        for (; h != NULL && n->handles <= store->n_handles && !c->broken; h = h->next) {
-            expect_equal(c, "P7", "a cached handle's list, of its granules",
-                         (uint64_t)h->n_granules >> i, 1, h->phys);
-            count_handle(c, n, h, h->phys);
-            expect_equal(c, "P9", "a cached handle's pins", h->n_pins, 0, h->phys);
-            bytes += dvmm_handle_bytes(store, h);
-        }
-    }
-    expect_equal(c, "P7", "cached bytes", store->cached_bytes, bytes, 0);
-}
-
-/* Deducting what is found from the handles' own counts, for a moment, needs no memory. Nobody looks
- * at them meanwhile: they are guarded by the grow lock. */
 static void check_handles(check *c) {
-    const dseg_set *segments = &c->a->segments;
-    handle_count n = {0};
-    for (uint32_t i = 0; i < segments->count; i++) {
-        n.lost += segments->items[i]->n_quarantined;
+    dseg_handle_sums sums;
+    dseg_fault fault;
+    if (c->broken) {
+        return; /* what is counted may not exist */
     }
-    add_to_mappings(segments, UINT32_MAX); /* minus 1 */
-    count_mapped_handles(c, &n);
-    count_cached_handles(c, &n);
-    add_to_mappings(segments, 1);
-    expect_equal(c, "P8", "handles", c->a->store.n_handles, n.handles, 0);
-    expect_equal(c, "P10", "pinned bytes", c->a->counts.pinned, n.pinned_bytes, 0);
-    expect_equal(c, "P10", "exported bytes", c->a->counts.exported, n.exported_bytes, 0);
+    bool holds = dseg_check_handles(&c->a->segments, &c->a->store, &sums, &fault);
+    expect_no_fault(c, holds, &fault);
+    expect_equal(c, "P10", "pinned bytes", c->a->counts.pinned, sums.pinned_bytes, 0);
+    expect_equal(c, "P10", "exported bytes", c->a->counts.exported, sums.exported_bytes, 0);
 }
 
 /* ---- Pins and imports ---------------------------------------------------------------------- */
@@ -303,7 +237,7 @@ static void check_record(check *c, const dpool_pin *pin, ductile_addr above) {
     expect_at(c, "P9", pin->addr > above, "a pin's place in the list", pin->addr, above, pin->addr);
     expect_at(c, "P9", pin->n_pins + pin->n_exports > 0, "a pin's count", 0, 1, pin->addr);
     for (uint32_t g = pin->first; g < pin->first + pin->n_granules && !c->broken; g++) {
-        expect_equal(c, "P9", "state of a pinned granule", pin->seg->slots[g].state, DSEG_MAPPED,
+        expect_equal(c, "P9", "state of a pinned granule", dseg_state_at(pin->seg, g), DSEG_MAPPED,
                      dseg_addr(pin->seg, g));
     }
 }
@@ -311,7 +245,7 @@ static void check_record(check *c, const dpool_pin *pin, ductile_addr above) {
 /* Adds to the counts of every handle that the record covers. */
 static void add_to_pins(const dpool_pin *pin, uint32_t change) {
     for (uint32_t g = pin->first; g < pin->first + pin->n_granules;) {
-        dvmm_handle *h = pin->seg->slots[g].handle;
+        dvmm_handle *h = dseg_handle_at(pin->seg, g, NULL);
         h->n_pins += change;
         h->n_exports += pin->n_exports > 0 ? change : 0;
         g += h->n_granules;
@@ -325,14 +259,12 @@ static void add_all_to_pins(const dpool_pins *pins, uint32_t change) {
 }
 
 static void expect_no_pins(check *c, const dseg_segment *seg) {
-    for (uint32_t g = seg->low; g < seg->high && !c->broken; g++) {
-        if (begins_mapping(&seg->slots[g])) {
-            const dvmm_handle *h = seg->slots[g].handle;
-            expect_equal(c, "P9", "a handle's pins, records deducted", h->n_pins, 0,
-                         dseg_addr(seg, g));
-            expect_equal(c, "P9", "a handle's exports, records deducted", h->n_exports, 0,
-                         dseg_addr(seg, g));
-        }
+    for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules && !c->broken;
+         g = dseg_next_mapped(seg, g + 1)) {
+        const dvmm_handle *h = dseg_handle_at(seg, g, NULL);
+        expect_equal(c, "P9", "a handle's pins, records deducted", h->n_pins, 0, dseg_addr(seg, g));
+        expect_equal(c, "P9", "a handle's exports, records deducted", h->n_exports, 0,
+                     dseg_addr(seg, g));
     }
 }
 
@@ -366,41 +298,6 @@ static void check_imports(check *c) {
 
 /* ---- Regions, arenas, the whole ------------------------------------------------------------ */
 
-/* Does the granule go on with the handle that the one before it began? */
-static bool goes_on(const dseg_segment *seg, uint32_t g) {
-    const dseg_slot *slot = &seg->slots[g];
-    if (g == seg->low || g >= seg->high || slot->offset == 0) {
-        return false;
-    }
-    const dseg_slot *before = slot - 1;
-    return before->handle == slot->handle && before->state == slot->state &&
-           before->offset + 1 == slot->offset;
-}
-
-static void check_run(check *c, const dseg_segment *seg, uint32_t g) {
-    const dseg_slot *slot = &seg->slots[g];
-    if (!is_usable(slot)) {
-        return;
-    }
-    bool is_last = slot->offset + 1 == slot->handle->n_granules;
-    expect_at(c, "S5", slot->offset == 0 || goes_on(seg, g), "a granule's place in its handle",
-              slot->offset, 0, dseg_addr(seg, g));
-    expect_at(c, "S5", is_last != goes_on(seg, g + 1), "a handle's last granule", slot->offset,
-              slot->handle->n_granules - 1, dseg_addr(seg, g));
-}
-
-static void check_slots(check *c, const dseg_segment *seg) {
-    uint64_t n[4] = {0};
-    for (uint32_t g = seg->low; g < seg->high; g++) {
-        n[seg->slots[g].state]++;
-        check_run(c, seg, g);
-    }
-    expect_equal(c, "S3", "mapped granules", seg->n_mapped, n[DSEG_MAPPED], seg->range.addr);
-    expect_equal(c, "S3", "retiring granules", seg->n_retiring, n[DSEG_RETIRING], seg->range.addr);
-    expect_equal(c, "S3", "quarantined granules", seg->n_quarantined, n[DSEG_QUARANTINED],
-                 seg->range.addr);
-}
-
 static void check_region(check *c, const dpool_region *region) {
     const dvmm_range *range = &region->seg->range;
     ductile_addr at = range->addr;
@@ -416,7 +313,9 @@ static void check_region(check *c, const dpool_region *region) {
     expect_equal(c, "B1", "where the last block ends", at, range->addr + range->size, at);
     expect_equal(c, "S4", "the published span", region->span_bytes, dseg_span_bytes(region->seg),
                  range->addr);
-    check_slots(c, region->seg);
+    dseg_fault fault;
+    bool holds = dseg_check(region->seg, &fault);
+    expect_no_fault(c, holds, &fault);
 }
 
 static void add_up(recount *to, const recount *n) {

@@ -14,18 +14,12 @@ typedef struct events {
     uint64_t room;
 } events;
 
-/* What dseg_vacate would leave where it is. */
-static bool stays(const dvmm_handle *h) {
-    return h->n_mappings != 1 || h->n_pins > 0;
-}
-
 static void note_region(const ductile_allocator *a, const dpool_region *region,
                         ductile_map_change change, events *list) {
     const dseg_segment *seg = region->seg;
-    for (uint32_t g = seg->low; g < seg->high; g++) {
-        const dseg_slot *slot = &seg->slots[g];
-        if (dseg_begins_handle(slot) &&
-            !(change == DUCTILE_MAP_LEAVING ? stays(slot->handle) : slot->stays != 0)) {
+    for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules;
+         g = dseg_next_mapped(seg, g + 1)) {
+        if (change == DUCTILE_MAP_LEAVING ? dseg_can_go(seg, g) : !dseg_is_marked(seg, g)) {
             if (list->n < list->room) {
                 list->all[list->n] = dpool_map_event_at(a, change, region, g);
             }
@@ -48,10 +42,10 @@ static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool
                             ductile_map_change change) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
-        for (uint32_t g = r->seg->low; g < r->seg->high; g++) {
-            dseg_slot *slot = &r->seg->slots[g];
-            slot->stays =
-                change == DUCTILE_MAP_LEAVING && dseg_begins_handle(slot) && stays(slot->handle);
+        if (change == DUCTILE_MAP_LEAVING) {
+            dseg_mark_what_stays(r->seg);
+        } else {
+            dseg_unmark_all(r->seg);
         }
     }
 }

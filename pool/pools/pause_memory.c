@@ -5,14 +5,12 @@
 #include "pool/blocks/transitions.h"
 #include "pool/pools/pause.h"
 
+#include "segments/granules.h"
 #include "segments/grow.h"
 
 #include <stdlib.h>
 
-enum {
-    BATCH = 64,             /* handles mapped at once */
-    GRANULES_PER_HOLD = 512 /* unmapped in one hold of the grow lock */
-};
+enum { GRANULES_PER_HOLD = 512 }; /* unmapped in one hold of the grow lock */
 
 /* ---- Giving up free granules --------------------------------------------------------------- */
 
@@ -28,7 +26,6 @@ static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
 }
 
 static void shed_all_locked(ductile_allocator *a, const dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         while (shed_any_locked(a, r)) {
@@ -86,21 +83,9 @@ static bool vacate_next(ductile_allocator *a, const dpool_private_pool *pool, du
     return region != NULL;
 }
 
-/* Is the handle there one that a pause leaves where it is? */
-static bool is_left(const dseg_segment *seg, uint32_t granule) {
-    const dseg_slot *slot = &seg->slots[granule];
-    return slot->state == DSEG_MAPPED &&
-           (slot->handle->n_pins > 0 || seg->slots[granule - slot->offset].stays != 0);
-}
-
 static bool has_stayed(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
-    uint32_t end = dseg_granule(seg, dpool_end(b) - 1) + 1;
-    uint32_t g = dseg_granule(seg, b->addr);
-    while (g < end && is_left(seg, g)) {
-        g++;
-    }
-    return g == end;
+    return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
 }
 
 /* Whoever registered memory may write to it all the while: what has stayed is not written over. The
@@ -130,85 +115,6 @@ void dpool_settle_paused(ductile_allocator *a, dpool_private_pool *pool) {
     shed_all_locked(a, pool);
     pool->phase = DPOOL_PAUSED_PHASE;
     dti_lock_release(&a->index_lock);
-}
-
-/* ---- Mapping ------------------------------------------------------------------------------- */
-
-/* Handles for a run of granules. */
-typedef struct batch {
-    dvmm_handle *handles[BATCH];
-    uint32_t n_handles;
-    uint32_t n_granules;
-} batch;
-
-static ductile_status next_handle(ductile_allocator *a, uint32_t most, dvmm_handle **out) {
-    *out = dvmm_store_take(&a->store, most);
-    if (*out != NULL) {
-        return DUCTILE_OK;
-    }
-    return dvmm_store_create(&a->store, (uint32_t)dti_min(most, a->max_handle_granules), out);
-}
-
-static ductile_status fill_batch(ductile_allocator *a, batch *b, uint32_t most) {
-    ductile_status status = DUCTILE_OK;
-    while (status == DUCTILE_OK && b->n_handles < BATCH && b->n_granules < most) {
-        dvmm_handle *h = NULL;
-        status = next_handle(a, most - b->n_granules, &h);
-        if (status == DUCTILE_OK) {
-            b->handles[b->n_handles++] = h;
-            b->n_granules += h->n_granules;
-        }
-    }
-    return status;
-}
-
-static void put_back(ductile_allocator *a, const batch *b) {
-    for (uint32_t i = 0; i < b->n_handles; i++) {
-        if (b->handles[i]->n_mappings == 0) {
-            dvmm_store_put(&a->store, b->handles[i]);
-        } else {
-            dvmm_store_lose(&a->store, b->handles[i]);
-        }
-    }
-}
-
-/* Maps [first, end), all EMPTY, as far as memory goes. */
-static ductile_status map_run(ductile_allocator *a, dseg_segment *seg, uint32_t first,
-                              uint32_t end) {
-    ductile_status status = DUCTILE_OK;
-    while (first < end && status == DUCTILE_OK) {
-        batch b = {.n_handles = 0};
-        bool quarantined = false;
-        status = fill_batch(a, &b, end - first);
-        if (status == DUCTILE_OK) {
-            status = dseg_map(seg, first, b.handles, b.n_handles, &quarantined);
-        }
-        if (status != DUCTILE_OK) {
-            put_back(a, &b);
-        }
-        first += b.n_granules;
-    }
-    return status;
-}
-
-/* One granule that was left mapped, or the run of EMPTY ones from it on. *next: what follows. */
-static ductile_status map_from(ductile_allocator *a, dseg_segment *seg, uint32_t g, uint32_t end,
-                               uint32_t *next) {
-    if (seg->slots[g].state == DSEG_MAPPED) {
-        ductile_status status = dseg_confirm(seg, g);
-        if (status != DUCTILE_OK || seg->slots[g].state == DSEG_MAPPED) {
-            *next = g + 1;
-            return status;
-        }
-    }
-    if (seg->slots[g].state != DSEG_EMPTY) {
-        return DUCTILE_ERR_DRIVER; /* quarantined: a block there has lost its address for good */
-    }
-    *next = g;
-    while (*next < end && seg->slots[*next].state == DSEG_EMPTY) {
-        (*next)++;
-    }
-    return map_run(a, seg, g, *next);
 }
 
 /* ---- What needs memory --------------------------------------------------------------------- */
@@ -293,10 +199,7 @@ uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private_poo
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;
-    ductile_status status = DUCTILE_OK;
-    for (uint32_t g = s->first; g < s->end && status == DUCTILE_OK;) {
-        status = map_from(a, region->seg, g, s->end, &g);
-    }
+    ductile_status status = dseg_refill(region->seg, s->first, s->end, a->max_handle_granules);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     region->arena->mapped_bytes += added;

@@ -12,6 +12,7 @@
 #include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
 
+#include "segments/granules.h"
 #include "vmm/base/align.h"
 
 #include <stdint.h>
@@ -138,44 +139,15 @@ static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *a
 
 /* ---- Giving back, under the grow lock ------------------------------------------------------- */
 
-typedef struct span {
-    uint32_t first;
-    uint32_t end;
-} span;
-
-/* The granules that lie wholly in b. */
-static span granules_in(const ductile_allocator *a, const dpool_block *b) {
-    uint64_t offset = b->addr - b->region->seg->range.addr;
-    return (span){(uint32_t)((offset + a->granule - 1) / a->granule),
-                  (uint32_t)((offset + b->size) / a->granule)};
-}
-
 /*
- * The topmost run of handles in b that are mapped here alone, whose memory therefore can go back:
- * of `most` bytes, or one handle more when that does not come out even. Handles that have another
- * address, retiring or quarantined, or that are pinned (U10), are left where they are.
+ * The topmost run of handles in b whose memory can go back: of `most` bytes, or one handle more
+ * when that does not come out even. Handles that have another address, retiring or quarantined, or
+ * that are pinned (U10), are left where they are.
  */
-static span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64_t most) {
-    const dseg_slot *slots = b->region->seg->slots;
-    span all = granules_in(a, b);
-    span run = {0, 0};
-    uint32_t at = all.end;
-    while (at > all.first && (run.end - run.first) * a->granule < most) {
-        const dseg_slot *last = &slots[at - 1];
-        uint32_t start = at - 1 - last->offset;
-        if (start < all.first) {
-            break;
-        }
-        bool can_go = last->handle->n_mappings == 1 && last->handle->n_pins == 0 &&
-                      start + last->handle->n_granules == at;
-        if (can_go) {
-            run = (span){start, run.end == 0 ? at : run.end};
-        } else if (run.end != 0) {
-            break;
-        }
-        at = start;
-    }
-    return run;
+static dseg_span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64_t most) {
+    const dseg_segment *seg = b->region->seg;
+    return dseg_topmost_run(seg, dseg_granules_in(seg, b->addr, dpool_end(b)),
+                            dti_round_up(most, a->granule) / a->granule);
 }
 
 /* Takes up to `most` bytes from the top of a candidate, if it still is one; the rest of it below
@@ -189,10 +161,10 @@ static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *ar
         return NULL;
     }
     *idle = arena->proven_by;
-    span run = topmost_run(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
-    return run.end == 0 ? NULL
-                        : dpool_carve_free_locked(a, b, dseg_addr(b->region->seg, run.first),
-                                                  dseg_addr(b->region->seg, run.end));
+    dseg_span run = topmost_run(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
+    return dseg_is_empty(run) ? NULL
+                              : dpool_carve_free_locked(a, b, dseg_addr(b->region->seg, run.first),
+                                                        dseg_addr(b->region->seg, run.end));
 }
 
 static ductile_status give_back_block(ductile_allocator *a, dpool_block *b, dseg_idle idle) {

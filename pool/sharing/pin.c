@@ -66,27 +66,8 @@ void dpool_pins_fini(ductile_allocator *a) {
 
 /* ---- What a record covers ------------------------------------------------------------------ */
 
-typedef struct span {
-    uint32_t first;
-    uint32_t end;
-} span;
-
-static span span_of(const dpool_block *b) {
-    const dseg_segment *seg = b->region->seg;
-    return (span){dseg_granule(seg, b->addr), dseg_granule(seg, dpool_end(b) - 1) + 1};
-}
-
-static uint32_t handle_start(const dseg_segment *seg, uint32_t granule) {
-    return granule - seg->slots[granule].offset;
-}
-
-static uint32_t handle_end(const dseg_segment *seg, uint32_t granule) {
-    return handle_start(seg, granule) + seg->slots[granule].handle->n_granules;
-}
-
-/* Whole handles, so that records that end in one and the same count it alike. */
-static span whole_handles(const dseg_segment *seg, span s) {
-    return (span){handle_start(seg, s.first), handle_end(seg, s.end - 1)};
+static dseg_span span_of(const dpool_block *b) {
+    return dseg_granules_over(b->region->seg, b->addr, dpool_end(b));
 }
 
 static void visit(dpool_pin *pin, uint32_t first, uint32_t n_granules, dseg_handle_fn what) {
@@ -96,7 +77,7 @@ static void visit(dpool_pin *pin, uint32_t first, uint32_t n_granules, dseg_hand
 }
 
 /* Covers the span too: blocks that start at one address differ only in where they end. */
-static void cover(dpool_pin *pin, dseg_segment *seg, span s) {
+static void cover(dpool_pin *pin, dseg_segment *seg, dseg_span s) {
     uint32_t covered = pin->seg == NULL ? s.first : pin->first + pin->n_granules;
     pin->seg = seg;
     pin->first = s.first;
@@ -132,7 +113,8 @@ static void count_down(dpool_pin *pin, dpool_pin_kind kind) {
 
 static dpool_pinned look_at(const dpool_block *b) {
     dseg_segment *seg = b->region->seg;
-    span s = whole_handles(seg, span_of(b));
+    /* whole handles, so that records that end in one and the same count it alike */
+    dseg_span s = dseg_widen_to_handles(seg, span_of(b));
     return (dpool_pinned){b->addr, b->size, seg, s.first, s.end};
 }
 
@@ -140,7 +122,7 @@ static void pin_block_locked(ductile_allocator *a, const dpool_pinned *what, dpo
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_pin *pin = find_record(&a->pins, what->addr);
     pin = pin != NULL ? pin : insert_record(&a->pins, what->addr);
-    cover(pin, what->seg, (span){what->first, what->end});
+    cover(pin, what->seg, (dseg_span){what->first, what->end});
     count_up(pin, kind);
     dpool_publish_locked(a, NULL);
 }
@@ -199,20 +181,14 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
  * nobody's to change while the index lock is held, and neither are their pins. */
 uint32_t dpool_pin_flags_locked(const dpool_block *b) {
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
-    const dseg_segment *seg = b->region->seg;
     const dpool_private_pool *pool = b->region->arena->pool;
     bool is_away = pool != NULL && (pool->is_bare || pool->phase == DPOOL_RESUMING);
-    if (seg->store->pinned_bytes == 0 || !has_memory || is_away) {
+    if (!has_memory || is_away) {
         return 0;
     }
-    span s = span_of(b);
-    uint32_t flags = 0;
-    for (uint32_t g = s.first; g < s.end; g++) {
-        const dvmm_handle *h = seg->slots[g].handle;
-        flags |= (h->n_pins > 0 ? (uint32_t)DUCTILE_BLOCK_PINNED : 0u) |
-                 (h->n_exports > 0 ? (uint32_t)DUCTILE_BLOCK_EXPORTED : 0u);
-    }
-    return flags;
+    dseg_ties ties = dseg_ties_of(b->region->seg, span_of(b));
+    return (ties.pinned ? (uint32_t)DUCTILE_BLOCK_PINNED : 0u) |
+           (ties.exported ? (uint32_t)DUCTILE_BLOCK_EXPORTED : 0u);
 }
 
 /* ---- The public calls ---------------------------------------------------------------------- */
