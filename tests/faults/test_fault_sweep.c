@@ -507,8 +507,7 @@ ParameterizedTestParameters(fault_sweep, sticky_error_ends_all_driver_calls) {
     return numbered(0, N_SCENARIOS);
 }
 
-ParameterizedTest(uint64_t *index, fault_sweep, sticky_error_ends_all_driver_calls,
-                  .timeout = 120) {
+ParameterizedTest(uint64_t *index, fault_sweep, sticky_error_ends_all_driver_calls) {
     bool fired = true;
     for (uint64_t nth = 1; fired; nth++) {
         const char *why = poison_nth(&scenarios[*index], nth, &fired);
@@ -538,7 +537,7 @@ static const char *breathe(world *w, uint64_t external) {
     return NULL;
 }
 
-Test(fault_sweep, memory_of_another_process_is_respected_and_returns, .timeout = 60) {
+Test(fault_sweep, memory_of_another_process_is_respected_and_returns) {
     fixture_setup setup = {
         .capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
     world w;

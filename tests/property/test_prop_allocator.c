@@ -91,7 +91,7 @@ ParameterizedTestParameters(prop_allocator, random_operations_match_the_model) {
     return cr_make_param_array(which, parameters, n);
 }
 
-ParameterizedTest(which *it, prop_allocator, random_operations_match_the_model, .timeout = 300) {
+ParameterizedTest(which *it, prop_allocator, random_operations_match_the_model) {
     churn_setup setup = setup_of(it);
     churn_tally tally;
     const char *why = churn_run(&setup, &tally);
@@ -103,7 +103,7 @@ ParameterizedTest(which *it, prop_allocator, random_operations_match_the_model, 
 
 /* Handles of several granules cannot be divided: where they fit no place, they have to go back to
  * the driver before a request for the whole device is refused. Runs that found that out. */
-Test(prop_allocator, large_handles_give_way_to_the_whole_device, .timeout = 60) {
+Test(prop_allocator, large_handles_give_way_to_the_whole_device) {
     static const uint64_t seeds[] = {10023, 55022, 100023, 125023};
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
         which it = {11, seeds[i]};

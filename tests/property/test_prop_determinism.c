@@ -90,8 +90,7 @@ ParameterizedTestParameters(prop_determinism, equal_calls_hold_equal_memory) {
     return numbered(0, N_CONFS * N_SEEDS);
 }
 
-ParameterizedTest(uint64_t *index, prop_determinism, equal_calls_hold_equal_memory,
-                  .timeout = 120) {
+ParameterizedTest(uint64_t *index, prop_determinism, equal_calls_hold_equal_memory) {
     static history first;
     static history other;
     const char *conf = confs[*index / N_SEEDS];
