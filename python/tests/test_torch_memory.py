@@ -334,7 +334,7 @@ def test_a_receiver_that_stalls_does_not_stall_frees_of_other_blocks(
         call("probe_share", ctypes.c_void_p(shared), ctypes.byref(data), ctypes.byref(size))
         handle = ctypes.string_at(data.value, size.value)
         receiver = socket.socket(socket.AF_UNIX)
-        receiver.settimeout(20)
+        receiver.settimeout(300)
         receiver.connect(b"\\0" + handle[4:28])
         receiver.send(handle[32:])
         assert receiver.recv(1)  # the export has begun; no answer follows

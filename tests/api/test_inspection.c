@@ -280,7 +280,7 @@ static int allocate_meanwhile(void *user, const char *text, size_t length) {
     return ductile_free(its->f.allocator, address) != DUCTILE_OK;
 }
 
-Test(inspection, a_snapshot_lets_its_reader_allocate, .timeout = 20) {
+Test(inspection, a_snapshot_lets_its_reader_allocate) {
     make_variety();
     assert_ok(ductile_snapshot_json(w.f.allocator, allocate_meanwhile, &w));
     assert_fine(world_audit(&w));

@@ -127,7 +127,7 @@ static void *keep_a_pool_open(void *user) {
 
 /* #159674; vllm #43951, #49151, #34877: while any thread was inside use_mem_pool nothing was
  * reclaimed on the whole device, and tens of GiB stranded. */
-Test(known_failures, an_open_pool_stops_nobody_from_reclaiming, .timeout = 30) {
+Test(known_failures, an_open_pool_stops_nobody_from_reclaiming) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
     open_fixture(&setup);
     cr_assert_eq(sem_init(&is_open, 0, 0), 0);
@@ -174,7 +174,7 @@ Test(known_failures, an_upper_size_for_splitting_does_not_make_memory_grow) {
 }
 
 /* #119452, #134338: with these options an allocator near its limit asserted. */
-Test(known_failures, options_that_bound_the_cache_go_together_near_the_limit, .timeout = 60) {
+Test(known_failures, options_that_bound_the_cache_go_together_near_the_limit) {
     churn_setup setup = {.fixture = {.capacity_bytes = 48 * MIB,
                                      .schedule = DUCTILE_SCHEDULE_RANDOM,
                                      .seed = 9,
@@ -220,7 +220,7 @@ Test(known_failures, a_side_stream_used_once_leaves_its_memory_to_others) {
 }
 
 /* #192269, #186213: 9/8 of the device for every stream and pool filled the address space. */
-Test(known_failures, hundreds_of_streams_fit_into_the_address_space, .timeout = 60) {
+Test(known_failures, hundreds_of_streams_fit_into_the_address_space) {
     fixture_setup setup = {.capacity_bytes = 139 * GIB};
     open_fixture(&setup);
     for (size_t i = 0; i < 1500; i++) {

@@ -96,7 +96,7 @@ static int exit_among_threads(void) {
     exit(11);
 }
 
-Test(process_life, an_exit_while_threads_allocate_ends_all_driver_calls, .timeout = 60) {
+Test(process_life, an_exit_while_threads_allocate_ends_all_driver_calls) {
     int answer = in_child(exit_among_threads);
     cr_assert_eq(answer, 42, "the child answered %d", answer);
 }
@@ -114,7 +114,7 @@ static int leave_among_threads(void) {
     exit(11);
 }
 
-Test(process_life, leaving_while_threads_allocate_is_no_crash, .timeout = 60) {
+Test(process_life, leaving_while_threads_allocate_is_no_crash) {
     for (size_t i = 0; i < 5; i++) {
         int answer = in_child(leave_among_threads);
         cr_assert_eq(answer, 0, "the child answered %d", answer);
@@ -169,7 +169,7 @@ static int ask_everything(void) {
 }
 
 /* Whatever the threads were in the middle of, and whichever locks they held. */
-Test(process_life, a_child_forked_at_any_moment_is_told_and_the_parent_goes_on, .timeout = 120) {
+Test(process_life, a_child_forked_at_any_moment_is_told_and_the_parent_goes_on) {
     pthread_t threads[N_THREADS];
     cr_assert(start_hammering(threads));
     assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &parents));
@@ -200,7 +200,7 @@ static uint64_t fork_inside(void *user, ductile_allocator *a, uint64_t missing,
     return ductile_free(a, parents) == DUCTILE_OK ? 100 * MIB : 0;
 }
 
-Test(process_life, a_fork_inside_a_callback_is_told_too, .timeout = 60) {
+Test(process_life, a_fork_inside_a_callback_is_told_too) {
     assert_fine(fixture_open(&f, &(fixture_setup){.n_streams = 2}));
     uint64_t id = 0;
     ductile_addr address = 0;
@@ -232,7 +232,7 @@ static void *leave_blocks(void *user) {
     return (void *)(uintptr_t)status;
 }
 
-Test(process_life, what_dead_threads_left_is_freed_by_others_and_serves_again, .timeout = 60) {
+Test(process_life, what_dead_threads_left_is_freed_by_others_and_serves_again) {
     assert_fine(fixture_open(&f, NULL));
     for (size_t i = 0; i < N_THREADS; i++) {
         pthread_t thread;
@@ -337,7 +337,7 @@ static bool lose_in(const deed *d, uint64_t nth) {
     return fired;
 }
 
-Test(process_life, a_device_lost_in_the_middle_of_anything_is_said_and_left_alone, .timeout = 120) {
+Test(process_life, a_device_lost_in_the_middle_of_anything_is_said_and_left_alone) {
     for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++) {
         uint64_t nth = 1;
         while (lose_in(&deeds[i], nth)) {
@@ -347,7 +347,7 @@ Test(process_life, a_device_lost_in_the_middle_of_anything_is_said_and_left_alon
     }
 }
 
-Test(process_life, a_device_lost_during_destroy_is_said_and_host_memory_freed, .timeout = 60) {
+Test(process_life, a_device_lost_during_destroy_is_said_and_host_memory_freed) {
     bool fired = true;
     for (uint64_t nth = 1; fired; nth++) {
         assert_fine(
@@ -376,7 +376,7 @@ static uint64_t lose_device(void *user, ductile_allocator *a, uint64_t missing,
                : 0;
 }
 
-Test(process_life, a_device_lost_inside_a_callback_is_said, .timeout = 60) {
+Test(process_life, a_device_lost_inside_a_callback_is_said) {
     assert_fine(fixture_open(&f, &(fixture_setup){.n_streams = 2}));
     uint64_t id = 0;
     ductile_addr address = 0;

@@ -22,7 +22,7 @@ static void close_ends(void) {
     assert_fine(two_ends_close(&t));
 }
 
-TestSuite(share, .init = open_ends, .fini = close_ends, .timeout = 60);
+TestSuite(share, .init = open_ends, .fini = close_ends);
 
 static ductile_addr take(uint64_t bytes) {
     ductile_addr addr = 0;

@@ -42,7 +42,7 @@ class Runs:
 
     def run(self, arguments, **more):
         return subprocess.run([self.program, *arguments], cwd=self.folder, capture_output=True,
-                              timeout=60, check=False, **more)
+                              timeout=600, check=False, **more)
 
     def tree(self):
         return sorted((str(path), path.stat().st_size) for path in self.folder.rglob("*"))

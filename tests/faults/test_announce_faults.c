@@ -116,8 +116,7 @@ ParameterizedTestParameters(announce_faults, what_was_told_is_what_happened) {
     return numbered(0, N_CALLS);
 }
 
-ParameterizedTest(uint64_t *index, announce_faults, what_was_told_is_what_happened,
-                  .timeout = 100) {
+ParameterizedTest(uint64_t *index, announce_faults, what_was_told_is_what_happened) {
     const char *call = calls[*index];
     size_t n_fired = 0;
     for (int persistent = 0; persistent <= 1; persistent++) {

@@ -202,7 +202,7 @@ static const char *run_with_failure(uint64_t nth, bool *failed) {
     return why != NULL ? why : left;
 }
 
-Test(host_memory, each_request_may_fail, .timeout = 120) {
+Test(host_memory, each_request_may_fail) {
     if (!CAN_FAIL) {
         cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
     }
@@ -217,7 +217,7 @@ Test(host_memory, each_request_may_fail, .timeout = 120) {
 }
 
 /* Creating an allocator, with each of its requests failing in turn. */
-Test(host_memory, create_undoes_itself, .timeout = 60) {
+Test(host_memory, create_undoes_itself) {
     if (!CAN_FAIL) {
         cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
     }
@@ -327,7 +327,7 @@ static void sweep_end(bool exports) {
     cr_assert_gt(nth, 4, "sharing hardly asks for host memory");
 }
 
-Test(host_memory, passing_a_block_undoes_itself, .timeout = 60) {
+Test(host_memory, passing_a_block_undoes_itself) {
     if (!CAN_FAIL) {
         cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
     }
@@ -349,7 +349,7 @@ static const char *sleep_and_wake(fixture *f, ductile_pool_id id, uint64_t nth, 
     return NULL;
 }
 
-Test(host_memory, an_announced_pause_undoes_itself, .timeout = 60) {
+Test(host_memory, an_announced_pause_undoes_itself) {
     if (!CAN_FAIL) {
         cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
     }

@@ -121,7 +121,7 @@ ParameterizedTestParameters(share_faults, each_call_of_a_passage_may_fail) {
     return numbered(0, N_CALLS);
 }
 
-ParameterizedTest(uint64_t *index, share_faults, each_call_of_a_passage_may_fail, .timeout = 100) {
+ParameterizedTest(uint64_t *index, share_faults, each_call_of_a_passage_may_fail) {
     static const int codes[] = {DVMM_INVALID_VALUE, DVMM_OUT_OF_MEMORY, DVMM_UNKNOWN};
     const char *call = calls[*index];
     size_t n_fired = 0;

@@ -34,20 +34,18 @@ function(build_and_run name)
   run(${SCRATCH}/${name}/consumer)
 endfunction()
 
-build_and_run(subdirectory -D DUCTILE_SOURCE=${ROOT})
+# As a subdirectory, shared; that build installs the shared package, and BUILD the static one, below
+# a root of its own, as packagers do.
+build_and_run(subdirectory -D DUCTILE_SOURCE=${ROOT} -D BUILD_SHARED_LIBS=ON -D DUCTILE_INSTALL=ON
+  -D CMAKE_INSTALL_PREFIX=${PREFIX} -D CMAKE_INSTALL_LIBDIR=${LIBDIR})
+set(build_shared ${SCRATCH}/subdirectory)
+set(build_static ${BUILD})
 
 find_program(PKG_CONFIG pkg-config)
 foreach(kind static shared)
-  set(prefix ${SCRATCH}/prefix-${kind})
-  set(is_shared OFF)
-  if(kind STREQUAL "shared")
-    set(is_shared ON)
-  endif()
-  run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${ROOT} -B ${SCRATCH}/library-${kind} -D CMAKE_C_COMPILER=${CC}
-    -D CMAKE_BUILD_TYPE=Debug -D CMAKE_INSTALL_PREFIX=${prefix} -D CMAKE_INSTALL_LIBDIR=lib
-    -D BUILD_SHARED_LIBS=${is_shared} -D DUCTILE_BUILD_TESTS=OFF -D DUCTILE_BUILD_BENCH=OFF)
-  run(${CMAKE_COMMAND} --build ${SCRATCH}/library-${kind} -j 2)
-  run(${CMAKE_COMMAND} --install ${SCRATCH}/library-${kind})
+  set(root ${SCRATCH}/root-${kind})
+  set(prefix ${root}${PREFIX})
+  run(${CMAKE_COMMAND} -E env DESTDIR=${root} ${CMAKE_COMMAND} --install ${build_${kind}})
   build_and_run(package-${kind} -D CMAKE_PREFIX_PATH=${prefix})
 
   # Nobody gets at what is below the public headers.
@@ -58,12 +56,13 @@ foreach(kind static shared)
   endif()
 
   if(PKG_CONFIG)
-    set(ENV{PKG_CONFIG_PATH} ${prefix}/lib/pkgconfig)
+    set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
+    set(ENV{PKG_CONFIG_SYSROOT_DIR} ${root})
     execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ductile OUTPUT_VARIABLE flags
       OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
     separate_arguments(flags UNIX_COMMAND "${flags}")
     run(${CC} ${program}/consumer.c -o ${SCRATCH}/by-pkg-config-${kind} ${flags}
-      -Wl,-rpath,${prefix}/lib)
+      -Wl,-rpath,${prefix}/${LIBDIR})
     run(${SCRATCH}/by-pkg-config-${kind})
   endif()
 endforeach()

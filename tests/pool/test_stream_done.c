@@ -208,7 +208,7 @@ static errand with_last_stream(ductile_addr address, stop_at stops) {
         .allocator = f.allocator, .address = address, .stream = last_stream(), .stops = stops};
 }
 
-TestSuite(stream_done_beside, .init = open_lazy, .timeout = 60);
+TestSuite(stream_done_beside, .init = open_lazy);
 
 Test(stream_done_beside, a_free_that_marks_the_stream) {
     errand e = with_last_stream(take_recorded(), AT_A_RECORD);
@@ -292,7 +292,7 @@ static errand import_one(stop_at stops) {
         .allocator = t.importer, .address = p.addr, .stream = t.f.streams[0], .stops = stops};
 }
 
-TestSuite(stream_done_beside_import, .init = open_ends, .timeout = 60);
+TestSuite(stream_done_beside_import, .init = open_ends);
 
 Test(stream_done_beside_import, that_is_being_closed) {
     errand e = import_one(AT_A_RECORD);

@@ -292,7 +292,7 @@ ParameterizedTestParameters(prop_pools, random_operations_match_the_model) {
     return numbered(0, N_SETUPS * N_SEEDS);
 }
 
-ParameterizedTest(uint64_t *it, prop_pools, random_operations_match_the_model, .timeout = 120) {
+ParameterizedTest(uint64_t *it, prop_pools, random_operations_match_the_model) {
     static play p;
     fixture_setup setup = setups[*it / N_SEEDS];
     setup.n_streams = N_STREAMS;

@@ -5,7 +5,8 @@
  * in the end nothing is left. Random operations against a model that knows nothing of how the
  * allocator works; each seed is a test of its own.
  *
- * DUCTILE_TEST_SEED=n runs every geometry with that seed, DUCTILE_TEST_OPS=n so many operations.
+ * DUCTILE_TEST_SEED=n runs every geometry with that seed, DUCTILE_TEST_OPS=n so many operations,
+ * DUCTILE_TEST_ALL=1 many seeds.
  */
 #include "tests/support/churn.h"
 #include "tests/support/complain.h"
@@ -59,7 +60,8 @@ static const geometry geometries[] = {
      "record_stream:wait,cross_stream_reuse:wait,max_handle_bytes:8M"},
 };
 #define N_GEOMETRIES (sizeof geometries / sizeof geometries[0])
-#define N_SEEDS 6
+
+enum { N_SEEDS = 3, N_SEEDS_OF_ALL = 24 }; /* of each geometry */
 
 /* A parameter is an index: tests run in processes of their own, where pointers mean nothing. */
 typedef struct which {
@@ -82,14 +84,15 @@ static churn_setup setup_of(const which *it) {
 }
 
 ParameterizedTestParameters(prop_allocator, random_operations_match_the_model) {
-    static which parameters[N_GEOMETRIES * N_SEEDS];
-    for (size_t i = 0; i < N_GEOMETRIES * N_SEEDS; i++) {
-        parameters[i] = (which){i / N_SEEDS, 1000 + i};
+    static which parameters[N_GEOMETRIES * N_SEEDS_OF_ALL];
+    size_t n = N_GEOMETRIES * (churn_setting("DUCTILE_TEST_ALL", 0) ? N_SEEDS_OF_ALL : N_SEEDS);
+    for (size_t i = 0; i < n; i++) {
+        parameters[i] = (which){i % N_GEOMETRIES, 1000 + i};
     }
-    return cr_make_param_array(which, parameters, N_GEOMETRIES * N_SEEDS);
+    return cr_make_param_array(which, parameters, n);
 }
 
-ParameterizedTest(which *it, prop_allocator, random_operations_match_the_model, .timeout = 300) {
+ParameterizedTest(which *it, prop_allocator, random_operations_match_the_model) {
     churn_setup setup = setup_of(it);
     churn_tally tally;
     const char *why = churn_run(&setup, &tally);
@@ -101,7 +104,7 @@ ParameterizedTest(which *it, prop_allocator, random_operations_match_the_model, 
 
 /* Handles of several granules cannot be divided: where they fit no place, they have to go back to
  * the driver before a request for the whole device is refused. Runs that found that out. */
-Test(prop_allocator, large_handles_give_way_to_the_whole_device, .timeout = 60) {
+Test(prop_allocator, large_handles_give_way_to_the_whole_device) {
     static const uint64_t seeds[] = {10023, 55022, 100023, 125023};
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
         which it = {11, seeds[i]};

@@ -249,6 +249,6 @@ ParameterizedTestParameters(prop_announce, the_table_of_a_listener_is_true) {
     return numbered(9000, N_SEEDS);
 }
 
-ParameterizedTest(uint64_t *seed, prop_announce, the_table_of_a_listener_is_true, .timeout = 100) {
+ParameterizedTest(uint64_t *seed, prop_announce, the_table_of_a_listener_is_true) {
     assert_run(run, *seed);
 }

@@ -86,7 +86,7 @@ ParameterizedTestParameters(prop_determinism, equal_calls_hold_equal_memory) {
     return numbered(300, N_SEEDS);
 }
 
-ParameterizedTest(uint64_t *seed, prop_determinism, equal_calls_hold_equal_memory, .timeout = 120) {
+ParameterizedTest(uint64_t *seed, prop_determinism, equal_calls_hold_equal_memory) {
     static history first;
     static history other;
     assert_fine(run(&completions[0], *seed, &first));

@@ -168,8 +168,7 @@ ParameterizedTestParameters(prop_patterns, pattern_is_served_and_leaves_nothing)
     return numbered(0, N_PATTERNS * N_COMPLETIONS);
 }
 
-ParameterizedTest(uint64_t *index, prop_patterns, pattern_is_served_and_leaves_nothing,
-                  .timeout = 120) {
+ParameterizedTest(uint64_t *index, prop_patterns, pattern_is_served_and_leaves_nothing) {
     assert_fine(run_pattern(*index));
 }
 
@@ -228,7 +227,7 @@ ParameterizedTestParameters(prop_patterns, steps_recycle_and_heal) {
     return numbered(0, N_COMPLETIONS);
 }
 
-ParameterizedTest(uint64_t *index, prop_patterns, steps_recycle_and_heal, .timeout = 120) {
+ParameterizedTest(uint64_t *index, prop_patterns, steps_recycle_and_heal) {
     const struct completion *c = &completions[*index];
     fixture_setup setup = {.capacity_bytes = CAPACITY,
                            .schedule = c->schedule,
@@ -280,8 +279,7 @@ ParameterizedTestParameters(prop_patterns, healed_memory_stays_with_its_stream) 
     return numbered(0, 4);
 }
 
-ParameterizedTest(uint64_t *index, prop_patterns, healed_memory_stays_with_its_stream,
-                  .timeout = 120) {
+ParameterizedTest(uint64_t *index, prop_patterns, healed_memory_stays_with_its_stream) {
     fixture_setup setup = {.capacity_bytes = CAPACITY,
                            .schedule =
                                *index % 2 == 0 ? DUCTILE_SCHEDULE_LAZY : DUCTILE_SCHEDULE_RANDOM,

@@ -164,6 +164,6 @@ ParameterizedTestParameters(prop_pins, pinned_memory_stays) {
     return numbered(7000, N_SEEDS);
 }
 
-ParameterizedTest(uint64_t *seed, prop_pins, pinned_memory_stays, .timeout = 100) {
+ParameterizedTest(uint64_t *seed, prop_pins, pinned_memory_stays) {
     assert_run(run, *seed);
 }

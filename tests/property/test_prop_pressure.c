@@ -51,8 +51,7 @@ ParameterizedTestParameters(prop_pressure, memory_is_refused_only_when_there_is_
     return cr_make_param_array(which, parameters, N_GEOMETRIES * N_SEEDS);
 }
 
-ParameterizedTest(which *it, prop_pressure, memory_is_refused_only_when_there_is_none,
-                  .timeout = 300) {
+ParameterizedTest(which *it, prop_pressure, memory_is_refused_only_when_there_is_none) {
     const geometry *g = &geometries[it->geometry];
     churn_setup setup = {.fixture = {.capacity_bytes = CAPACITY,
                                      .schedule = g->schedule,

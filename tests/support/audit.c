@@ -15,6 +15,16 @@ static const char *same(const char *what, uint64_t got, uint64_t expected) {
 
 /* ---- The walk ------------------------------------------------------------------------------ */
 
+/* What is recounted from a walk, by state of block. */
+typedef struct recount {
+    uint64_t bytes[DUCTILE_BLOCK_PAUSED + 1];
+    uint64_t blocks[DUCTILE_BLOCK_PAUSED + 1];
+    uint64_t requested_bytes;
+    uint64_t segments;
+    uint64_t address_bytes;
+    uint64_t span_bytes; /* from the first to the last block that has memory, over ranges */
+} recount;
+
 /* One walk under way. `why` is the first complaint. */
 typedef struct walk {
     const model *model;
@@ -111,7 +121,7 @@ static int visit(void *user, const ductile_block_info *block) {
     return w->why != NULL;
 }
 
-const char *audit_walk(ductile_allocator *allocator, const model *m, recount *out) {
+static const char *walk_all(ductile_allocator *allocator, const model *m, recount *out) {
     memset(out, 0, sizeof *out);
     walk w = {.model = m, .count = out};
     NEED_OK(ductile_walk(allocator, visit, &w));
@@ -185,21 +195,28 @@ static const char *checked(ductile_allocator *allocator) {
     return NULL;
 }
 
-const char *audit_allocator(ductile_allocator *allocator, const model *m) {
-    recount r;
+static const char *audit_into(ductile_allocator *allocator, const model *m, ductile_stats *s,
+                              recount *r) {
     TRY(checked(allocator));
-    TRY(audit_walk(allocator, m, &r));
-    ductile_stats s = fixture_stats(allocator);
-    TRY(identities(&s));
-    TRY(peaks(&s));
-    return recounted(&s, &r);
+    TRY(walk_all(allocator, m, r));
+    *s = fixture_stats(allocator);
+    TRY(identities(s));
+    TRY(peaks(s));
+    return recounted(s, r);
+}
+
+const char *audit_allocator(ductile_allocator *allocator, const model *m) {
+    ductile_stats s;
+    recount r;
+    return audit_into(allocator, m, &s, &r);
 }
 
 /* ---- The device ---------------------------------------------------------------------------- */
 
 const char *audit_fixture(const fixture *f, const model *m) {
-    TRY(audit_allocator(f->allocator, m));
-    ductile_stats s = fixture_stats(f->allocator);
+    ductile_stats s;
+    recount r;
+    TRY(audit_into(f->allocator, m, &s, &r));
     ductile_virtual_state v = fixture_state(f);
     char violation[256] = "";
     ductile_virtual_last_violation(f->gpu, violation, sizeof violation);
@@ -207,8 +224,6 @@ const char *audit_fixture(const fixture *f, const model *m) {
     TRY(same("reservations on the device", v.reservations, s.segments));
     TRY(same("addresses reserved on the device", v.reserved_address_bytes, s.address_bytes));
     TRY(same("handles on the device", v.handles, s.handles));
-    recount r;
-    TRY(audit_walk(f->allocator, m, &r));
     if (r.blocks[DUCTILE_BLOCK_QUARANTINED] == 0) {
         TRY(same("mappings on the device", v.mappings, s.maps - s.unmaps));
     }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a scenario again and again with the first, second, third ... driver call of a kind failing,
- * until a run sees no failure. After each: statuses were clean, the allocator's own check and all
- * identities hold, every live block has its contents, the next request succeeds, and what is left
- * on the device after destroy is at most what the failed calls were about, and was reported.
+ * Runs a scenario with one of its driver calls failing. After that: statuses were clean, the
+ * allocator's own check and all identities hold, every live block has its contents, the next
+ * request succeeds, and what is left on the device after destroy is at most what the failed calls
+ * were about, and was reported.
  */
 #ifndef TESTS_SUPPORT_FAULT_SWEEP_H
 #define TESTS_SUPPORT_FAULT_SWEEP_H
 
+#include "tests/support/fault_sites.h"
 #include "tests/support/world.h"
 
 typedef struct fault_scenario {
@@ -18,16 +19,17 @@ typedef struct fault_scenario {
 } fault_scenario;
 
 typedef struct fault_kind {
-    const char *call; /* NULL: any                         */
+    const char *call; /* as in ductile_virtual_fault       */
     int code;         /* the driver's                      */
     int persistent;   /* 1: all later ones fail too        */
     int effect;       /* as in ductile_virtual_fault       */
     bool in_destroy;  /* the fault stays through destroy   */
 } fault_kind;
 
-/* NULL, or which call of which run failed and what was wrong. *n_faulted receives the runs that
- * saw a failure. */
-const char *fault_sweep(const fault_scenario *scenario, const fault_kind *kind,
-                        uint64_t *n_faulted);
+/* The calls of a run in which none fails, in order, destroy's at the end. */
+const char *fault_find_sites(const fault_scenario *scenario, fault_sites *sites);
+
+/* The nth call of kind->call fails. NULL, or what was wrong. */
+const char *fault_run(const fault_scenario *scenario, const fault_kind *kind, uint64_t nth);
 
 #endif

@@ -15,7 +15,7 @@ static inline int in_child(int (*body)(void)) {
     pid_t child = fork();
     cr_assert_geq(child, 0);
     if (child == 0) {
-        (void)alarm(20);
+        (void)alarm(600);
         _exit(body());
     }
     int status = 0;

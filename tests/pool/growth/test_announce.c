@@ -36,7 +36,7 @@ static void close_listening(void) {
     cr_assert_eq(s.n, 0, "%zu mappings were never said to leave", s.n);
 }
 
-TestSuite(announce, .init = open_listening, .fini = close_listening, .timeout = 60);
+TestSuite(announce, .init = open_listening, .fini = close_listening);
 
 static ductile_addr take(uint64_t granules, size_t stream) {
     ductile_addr addr = 0;

@@ -161,19 +161,19 @@ static void forty_passes(const fixture_setup *setup, uint64_t seed) {
     free(t);
 }
 
-Test(drift, forty_passes_stay_tight_with_eager_work, .timeout = 200) {
+Test(drift, forty_passes_stay_tight_with_eager_work) {
     fixture_setup setup = {.capacity_bytes = 64 * GIB};
     forty_passes(&setup, 1);
 }
 
-Test(drift, forty_passes_stay_tight_with_lagging_work, .timeout = 200) {
+Test(drift, forty_passes_stay_tight_with_lagging_work) {
     fixture_setup setup = {
         .capacity_bytes = 64 * GIB, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
     forty_passes(&setup, 2);
 }
 
 /* Handles that are too large for a gap are exchanged for ones that fill it. */
-Test(drift, forty_passes_with_large_handles_leave_few_gaps, .timeout = 200) {
+Test(drift, forty_passes_with_large_handles_leave_few_gaps) {
     training *t = malloc(sizeof *t);
     cr_assert_not_null(t);
     start(t, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "max_handle_bytes:20M"}, 4);
@@ -192,7 +192,7 @@ Test(drift, forty_passes_with_large_handles_leave_few_gaps, .timeout = 200) {
 }
 
 /* With as little memory as the peak needs: every pass has to move handles, none may be refused. */
-Test(drift, forty_passes_fit_just_above_the_peak, .timeout = 200) {
+Test(drift, forty_passes_fit_just_above_the_peak) {
     training *t = malloc(sizeof *t);
     cr_assert_not_null(t);
     fixture_setup setup = {.capacity_bytes = 64 * GIB};

@@ -48,7 +48,7 @@ static dpool_private_pool *find_pool(ductile_pool_id id) {
     return pool;
 }
 
-TestSuite(validate, .init = open_variety, .fini = close_variety, .timeout = 20);
+TestSuite(validate, .init = open_variety, .fini = close_variety);
 
 #define assert_finds(id)                                                                           \
     do {                                                                                           \

@@ -100,7 +100,7 @@ static void assert_paused(void) {
     }
 }
 
-TestSuite(pause, .timeout = 30);
+TestSuite(pause);
 
 /* ---- There and back ------------------------------------------------------------------------ */
 

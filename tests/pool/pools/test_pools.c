@@ -30,7 +30,7 @@ static void close_lazy(void) {
     close_audited();
 }
 
-TestSuite(pools, .init = open_lazy, .fini = close_lazy, .timeout = 30);
+TestSuite(pools, .init = open_lazy, .fini = close_lazy);
 
 static ductile_pool_id pool_of(ductile_addr address) {
     ductile_block_info info = {.struct_size = sizeof info};

@@ -479,7 +479,7 @@ static void play(void *(*body)(void *), turn *turns, size_t n) {
     }
 }
 
-Test(pressure, memory_handed_from_thread_to_thread_is_never_refused, .timeout = 60) {
+Test(pressure, memory_handed_from_thread_to_thread_is_never_refused) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_RANDOM, .seed = 5, .n_streams = N_THREADS};
     open_fixture(&setup);
     static turn turns[N_THREADS];
@@ -493,7 +493,7 @@ Test(pressure, memory_handed_from_thread_to_thread_is_never_refused, .timeout = 
 }
 
 /* All want nearly the whole device at once: some are refused, none hangs, all end. */
-Test(pressure, threads_that_all_want_everything_come_to_an_end, .timeout = 60) {
+Test(pressure, threads_that_all_want_everything_come_to_an_end) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_RANDOM, .seed = 6, .n_streams = N_THREADS};
     open_fixture(&setup);
     static turn turns[N_THREADS];

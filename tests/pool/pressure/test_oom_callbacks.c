@@ -247,7 +247,7 @@ static void *remove_while_inside(void *user) {
 }
 
 /* While a callback runs nothing is locked: others allocate and free meanwhile. */
-Test(oom_callbacks, hold_nobody_up_and_removal_waits_until_they_are_left, .timeout = 30) {
+Test(oom_callbacks, hold_nobody_up_and_removal_waits_until_they_are_left) {
     open_full();
     cr_assert_eq(sem_init(&is_inside, 0, 0), 0);
     cr_assert_eq(sem_init(&may_leave, 0, 0), 0);

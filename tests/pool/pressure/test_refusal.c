@@ -84,7 +84,7 @@ enum { N_PENDING = 40 };
 
 /* Each wait for a pending block is followed by another attempt: what one attempt created, the next
  * one uses. */
-Test(refusal, creates_no_handle_twice_however_much_is_pending, .timeout = 60) {
+Test(refusal, creates_no_handle_twice_however_much_is_pending) {
     fixture_setup setup = {
         .capacity_bytes = 4 * GIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
     open_fixture(&setup);

@@ -30,7 +30,7 @@ static void close_ends(void) {
     assert_fine(two_ends_close(&t));
 }
 
-TestSuite(share_wire, .init = open_ends, .fini = close_ends, .timeout = 100);
+TestSuite(share_wire, .init = open_ends, .fini = close_ends);
 
 /* ---- True words, falsified ----------------------------------------------------------------- */
 

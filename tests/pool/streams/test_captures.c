@@ -29,7 +29,7 @@ static void close_lazy(void) {
     close_audited();
 }
 
-TestSuite(captures, .init = open_lazy, .fini = close_lazy, .timeout = 30);
+TestSuite(captures, .init = open_lazy, .fini = close_lazy);
 
 static int is_that_stream(void *user, ductile_stream stream) {
     return stream == *(const ductile_stream *)user;

@@ -212,25 +212,25 @@ static void steps_stay_flat(const char *conf, bool tells) {
     close_audited();
 }
 
-Test(many_streams, that_are_named_done_leave_nothing, .timeout = 120) {
+Test(many_streams, that_are_named_done_leave_nothing) {
     steps_stay_flat(NULL, true);
 }
 
-Test(many_streams, that_are_not_named_share_by_handle, .timeout = 120) {
+Test(many_streams, that_are_not_named_share_by_handle) {
     steps_stay_flat(NULL, false);
 }
 
-Test(many_streams, leave_nothing_with_record_stream_wait, .timeout = 120) {
+Test(many_streams, leave_nothing_with_record_stream_wait) {
     steps_stay_flat("record_stream:wait", true);
 }
 
-Test(many_streams, leave_nothing_under_cross_stream_wait, .timeout = 120) {
+Test(many_streams, leave_nothing_under_cross_stream_wait) {
     steps_stay_flat("cross_stream_reuse:wait", true);
 }
 
 /* Streams that live on in silence prove nothing: their memory comes back under pressure, and no
  * request is refused while it is there. */
-Test(many_streams, in_silence_give_their_memory_under_pressure, .timeout = 120) {
+Test(many_streams, in_silence_give_their_memory_under_pressure) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY};
     assert_fine(fixture_open(&f, &setup));
     static ductile_stream silent[1000];

@@ -112,7 +112,7 @@ static void *hit_until_marked(void *unused) {
  * marker, the memory it writes is freed and moved, its old addresses retire behind a marker of
  * their own: the slow thread's marker says nothing about them, whenever it gets into the ring.
  */
-Test(mark_order, a_marker_recorded_early_does_not_unmap_under_a_kernel, .timeout = 60) {
+Test(mark_order, a_marker_recorded_early_does_not_unmap_under_a_kernel) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "heal:off"};
     open_slow(&setup, AFTER_A_RECORD);
     ductile_stream stream = slow.f.streams[0];
@@ -152,7 +152,7 @@ static void *free_and_stop(void *address) {
  * The slow thread's free has recorded its marker, which does not know of the kernel. The other free
  * comes behind the kernel, and is through first: the early marker says nothing about it (U11).
  */
-Test(mark_order, a_use_marked_early_does_not_free_what_is_used_later, .timeout = 60) {
+Test(mark_order, a_use_marked_early_does_not_free_what_is_used_later) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "heal:off"};
     open_slow(&setup, AFTER_A_RECORD);
     ductile_addr early = take(UNIT, slow.f.streams[0]);
@@ -191,7 +191,7 @@ static void *open_an_arena(void *unused) {
 }
 
 /* The range needs a node for its one gap; while it is being reserved, hits use all nodes up. */
-Test(mark_order, a_new_range_survives_hits_that_take_its_node, .timeout = 60) {
+Test(mark_order, a_new_range_survives_hits_that_take_its_node) {
     if (DUCTILE_CHECK >= 3) {
         cr_skip_test("every call checks the whole heap, which waits for the stopped thread's lock");
     }

@@ -33,7 +33,7 @@ static void make_pending(void) {
     }
 }
 
-TestSuite(pending, .init = open_lazy, .timeout = 120);
+TestSuite(pending, .init = open_lazy);
 
 Test(pending, request_that_needs_most_of_many_waits_once_for_each_stream) {
     make_pending();

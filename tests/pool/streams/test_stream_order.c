@@ -224,7 +224,7 @@ static void end_capture(void) {
     cr_assert_eq(other.end_code, 0, "the capture ended with %s", dvmm_code_name(other.end_code));
 }
 
-TestSuite(others_capture, .init = open_full, .timeout = 60);
+TestSuite(others_capture, .init = open_full);
 
 Test(others_capture, survives_an_allocation_that_has_to_wait) {
     begin_capture();

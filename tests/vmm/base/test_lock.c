@@ -13,7 +13,7 @@ static void set_up(void) {
     dti_lock_init(&lock, DTI_RANK_INDEX);
 }
 
-TestSuite(lock, .init = set_up, .timeout = 60);
+TestSuite(lock, .init = set_up);
 
 static _Atomic bool is_trying, is_through;
 

@@ -36,12 +36,12 @@ static void compare_all(const conformance_device *device, bool allows_difference
     golden_free(c.golden);
 }
 
-Test(driver_conformance, virtual_gpu_answers_as_the_hardware_did, .timeout = 100) {
+Test(driver_conformance, virtual_gpu_answers_as_the_hardware_did) {
     const conformance_device device = {.is_virtual = true};
     compare_all(&device, true);
 }
 
-Test(driver_conformance, device_answers_as_the_kept_one_did, .timeout = 100) {
+Test(driver_conformance, device_answers_as_the_kept_one_did) {
     const conformance_device device = {.ordinal = 0};
     char reason[512];
     if (conformance_find(&device, reason, sizeof(reason)) != DUCTILE_OK) {
@@ -62,7 +62,7 @@ static void expect_sound_line(void *user, const conformance_row *row, const char
     cr_expect(is_allowed || strstr(line, "setup") == NULL, "the preparation failed: %s", line);
 }
 
-Test(driver_conformance, every_row_runs_on_the_virtual_gpu, .timeout = 100) {
+Test(driver_conformance, every_row_runs_on_the_virtual_gpu) {
     const conformance_device device = {.is_virtual = true};
     size_t n = 0;
     size_t n_rows = conformance_run(&device, NULL, expect_sound_line, &n);
@@ -98,7 +98,7 @@ static void expect_fact(void *user, const conformance_row *row, const char *line
     cr_expect_str_eq(line, user, "\n  here: %s\n  fact: %s", line, (const char *)user);
 }
 
-Test(driver_conformance, virtual_gpu_keeps_the_facts, .timeout = 100) {
+Test(driver_conformance, virtual_gpu_keeps_the_facts) {
     const conformance_device device = {.is_virtual = true};
     for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
         char name[128];

@@ -61,7 +61,7 @@ static void close_devices(void) {
     }
 }
 
-TestSuite(driver_counts, .init = open_devices, .fini = close_devices, .timeout = 60);
+TestSuite(driver_counts, .init = open_devices, .fini = close_devices);
 
 /* ---- Many threads -------------------------------------------------------------------------- */
 
