@@ -191,11 +191,6 @@ CAPTURED_CALL(stream_wait_value) {
     return CALL(k->l, stream_wait_value, k->side, k->host, 0);
 }
 
-CAPTURED_CALL(stream_id) {
-    uint64_t id = 0;
-    return CALL(k->l, stream_id, k->side, &id);
-}
-
 CAPTURED_CALL(capture_status) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     return CALL(k->l, capture_status, k->side, &status);
@@ -305,11 +300,6 @@ CAPTURED_CALL(stream_sync_captured) {
     return CALL(k->l, stream_sync, k->captured);
 }
 
-CAPTURED_CALL(stream_id_captured) {
-    uint64_t id = 0;
-    return CALL(k->l, stream_id, k->captured, &id);
-}
-
 CAPTURED_CALL(capture_status_captured) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     return CALL(k->l, capture_status, k->captured, &status);
@@ -356,7 +346,6 @@ CAPTURED_CALL(captured_event_sync) {
     X(stream_query)                                                                                \
     X(stream_wait_event)                                                                           \
     X(stream_wait_value)                                                                           \
-    X(stream_id)                                                                                   \
     X(capture_status)                                                                              \
     X(context_sync)                                                                                \
     X(event_create)                                                                                \
@@ -379,7 +368,6 @@ CAPTURED_CALL(captured_event_sync) {
     X(stream_wait_event_captured)                                                                  \
     X(stream_query_captured)                                                                       \
     X(stream_sync_captured)                                                                        \
-    X(stream_id_captured)                                                                          \
     X(capture_status_captured)                                                                     \
     X(fill_captured)                                                                               \
     X(copy_captured)                                                                               \

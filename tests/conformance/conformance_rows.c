@@ -45,7 +45,6 @@ static const conformance_difference differences[] = {
     {"capture.*.async_pool_trim", "the virtual GPU has no stream-ordered pool"},
     {"map.across_two", "when the file was made, the row before had left a mapping in the way"},
     {"misuse.map_released", "the driver crashes; the virtual GPU answers with an error"},
-    {"stream.ids_after_destroy", "whether a handle value is reused at once is the driver's choice"},
 };
 
 static bool matches(const char *pattern, const char *name) {

@@ -174,52 +174,7 @@ EXPERIMENT(memory_while_work) {
     say(l, CALL(l, stream_sync, g.stream));
 }
 
-/* ---- Names of streams ---------------------------------------------------------------------- */
-
-typedef struct ids {
-    lab *l;
-    uint64_t null, legacy, per_thread;
-} ids;
-
-static ductile_stream special(uintptr_t handle) {
-    return (ductile_stream)handle;
-}
-
-static void ask_ids(void *argument) {
-    ids *i = argument;
-    lab *l = i->l;
-    say(l, CALL(l, stream_id, NULL, &i->null));
-    say(l, CALL(l, stream_id, special(1), &i->legacy));
-    say(l, CALL(l, stream_id, special(2), &i->per_thread));
-}
-
-static const char *same(uint64_t a, uint64_t b) {
-    return a == b ? "same" : "different";
-}
-
-EXPERIMENT(stream_ids) {
-    ids here = {.l = l};
-    ids there = {.l = l};
-    ask_ids(&here);
-    on_other_thread(l, ask_ids, &there);
-    note(l, "null and legacy %s", same(here.null, here.legacy));
-    note(l, "legacy and per-thread %s", same(here.legacy, here.per_thread));
-    note(l, "legacy in two threads %s", same(here.legacy, there.legacy));
-    note(l, "per-thread in two threads %s", same(here.per_thread, there.per_thread));
-}
-
-EXPERIMENT(stream_ids_after_destroy) {
-    uint64_t first_id = 0;
-    uint64_t second_id = 0;
-    ductile_stream first = new_stream(l);
-    say(l, CALL(l, stream_id, first, &first_id));
-    say(l, CALL(l, stream_destroy, first));
-    forget_stream(l, first);
-    ductile_stream second = new_stream(l);
-    say(l, CALL(l, stream_id, second, &second_id));
-    note(l, "handle %s", first == second ? "reused" : "new");
-    note(l, "id %s", same(first_id, second_id));
-}
+/* ---- Other threads ------------------------------------------------------------------------- */
 
 static void use_streams(void *argument) {
     lab *l = argument;
@@ -283,8 +238,6 @@ const conformance_row stream_rows[] = {
     ROW("stream.alias", "write by one address, read by the other", stream_alias),
     ROW("stream.fill_zero_bytes", "fill and copy 0 bytes", fill_zero_bytes),
     ROW("stream.memory_while_work", "all mapping calls beside work that waits", memory_while_work),
-    ROW("stream.ids", "ids of NULL, 1 and 2 in two threads", stream_ids),
-    ROW("stream.ids_after_destroy", "destroy, create, compare", stream_ids_after_destroy),
     ROW("stream.in_new_thread", "every stream call without a context", streams_in_new_thread),
     ROW("stream.of_other_thread", "another thread's stream and event", streams_of_other_thread),
 };

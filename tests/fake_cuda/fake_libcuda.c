@@ -362,11 +362,6 @@ static cu_result fake_cuStreamWaitValue64(ductile_stream stream, ductile_addr ad
     ANSWER("cuStreamWaitValue64", NOTHING);
 }
 
-static cu_result fake_cuStreamGetId(ductile_stream stream, unsigned long long *out) {
-    (void)stream;
-    ANSWER("cuStreamGetId", *out = 17);
-}
-
 static cu_result fake_cuStreamIsCapturing(ductile_stream stream, cu_capture_status *out) {
     (void)stream;
     ANSWER("cuStreamIsCapturing", *out = DVMM_CAPTURE_ACTIVE);

@@ -171,8 +171,7 @@ enum {
     X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, (cu_mem_pool pool, size_t keep_bytes))            \
     X(cuStreamWaitValue64, "cuStreamWaitValue64_v2", 11070,                                        \
       (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags))              \
-    X(cuStreamGetCtx, "cuStreamGetCtx", 9020, (ductile_stream stream, cu_context * out))           \
-    X(cuStreamGetId, "cuStreamGetId", 12000, (ductile_stream stream, unsigned long long *out))
+    X(cuStreamGetCtx, "cuStreamGetCtx", 9020, (ductile_stream stream, cu_context * out))
 
 /* Constant once loaded. An optional function that the driver lacks is NULL. */
 typedef struct cu_api {

@@ -281,33 +281,6 @@ static int cuda_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *ho
     RETURN_IN_CONTEXT(b, b->api->cuStreamWaitValue64(stream, word, value, CU_WAIT_UNTIL_AT_LEAST));
 }
 
-/* Before CUDA 12 the driver cannot tell. Then a handle stands for itself, with two exceptions: the
- * legacy stream has two handles, and the per-thread one is another stream in each thread. */
-static uint64_t stream_id_from_handle(ductile_stream stream) {
-    static atomic_uint_fast64_t threads_seen;
-    static _Thread_local uint64_t this_thread;
-    const uint64_t legacy = 1;
-    const uint64_t per_thread = 2;
-    const uint64_t never_a_handle = (uint64_t)1 << 63;
-    uint64_t handle = (uint64_t)(uintptr_t)stream;
-    if (handle != per_thread) {
-        return handle == 0 ? legacy : handle;
-    }
-    if (this_thread == 0) {
-        this_thread = never_a_handle + atomic_fetch_add(&threads_seen, 1);
-    }
-    return this_thread;
-}
-
-static int cuda_stream_id(void *ctx, ductile_stream stream, uint64_t *out) {
-    const cuda_backend *b = ctx;
-    if (b->api->cuStreamGetId == NULL) {
-        *out = stream_id_from_handle(stream);
-        return DVMM_SUCCESS;
-    }
-    RETURN_IN_CONTEXT(b, b->api->cuStreamGetId(stream, (unsigned long long *)out));
-}
-
 /* ---- Captures ------------------------------------------------------------------------------ */
 
 static int ask_capture_status(const cuda_backend *b, ductile_stream stream,

@@ -251,15 +251,6 @@ ductile_status dvmm_stream_wait_value(dvmm_driver *d, ductile_stream stream, uin
     return CALL(d, stream_wait_value, word(stream), value, (d->ctx, stream, host_word, value));
 }
 
-ductile_status dvmm_stream_id(dvmm_driver *d, ductile_stream stream, uint64_t *out) {
-    seam_call call;
-    ductile_status status = CALL(d, stream_id, word(stream), 0, (d->ctx, stream, out));
-    if (status != DUCTILE_OK) {
-        *out = 0;
-    }
-    return status;
-}
-
 ductile_status dvmm_context_sync(dvmm_driver *d) {
     seam_call call;
     return CALL(d, context_sync, 0, 0, (d->ctx));

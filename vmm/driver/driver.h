@@ -143,7 +143,6 @@ typedef struct dvmm_caps {
     X(stream_query)                                                                                \
     X(stream_wait_event)                                                                           \
     X(stream_wait_value) /* bench */                                                               \
-    X(stream_id)                                                                                   \
     X(capture_status)                                                                              \
     X(capture_begin)                                                                               \
     X(capture_end)                                                                                 \
@@ -207,7 +206,6 @@ typedef struct dvmm_driver_ops {
     int (*stream_query)(void *ctx, ductile_stream stream);
     int (*stream_wait_event)(void *ctx, ductile_stream stream, dvmm_event event);
     int (*stream_wait_value)(void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value);
-    int (*stream_id)(void *ctx, ductile_stream stream, uint64_t *out);
     int (*capture_status)(void *ctx, ductile_stream stream, dvmm_capture_status *out);
     int (*capture_begin)(void *ctx, ductile_stream stream, dvmm_capture_mode mode);
     int (*capture_end)(void *ctx, ductile_stream stream);
@@ -363,8 +361,6 @@ ductile_status dvmm_stream_wait_event(dvmm_driver *d, ductile_stream stream, dvm
 /* Later work of the stream starts once *host_word >= value. host_word lies in host_alloc memory. */
 ductile_status dvmm_stream_wait_value(dvmm_driver *d, ductile_stream stream, uint64_t *host_word,
                                       uint64_t value);
-/* A number that names the stream for the life of the process; special handles resolve. */
-ductile_status dvmm_stream_id(dvmm_driver *d, ductile_stream stream, uint64_t *out);
 /* Errors and refusals count as capturing. */
 ductile_status dvmm_capture_status_of(dvmm_driver *d, ductile_stream stream,
                                       dvmm_capture_status *out);

@@ -369,10 +369,6 @@ static int serve_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *h
           dvmm_vgpu_stream_wait_value(gpu, stream, host_word, value));
 }
 
-static int serve_stream_id(void *ctx, ductile_stream stream, uint64_t *out) {
-    SERVE(ctx, stream_id, word(stream), 0, FLAT(stream_id), dvmm_vgpu_stream_id(gpu, stream, out));
-}
-
 static int serve_context_sync(void *ctx) {
     SERVE(ctx, context_sync, 0, 0, FLAT(context_sync), dvmm_vgpu_context_sync(gpu));
 }

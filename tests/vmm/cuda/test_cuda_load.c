@@ -389,7 +389,6 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuStreamQuery", true, ops->stream_query(ctx, stream))                                       \
     X("cuStreamWaitEvent", true, ops->stream_wait_event(ctx, stream, event))                       \
     X("cuStreamWaitValue64", true, ops->stream_wait_value(ctx, stream, &a, 1))                     \
-    X("cuStreamGetId", true, ops->stream_id(ctx, stream, &a))                                      \
     X("cuStreamIsCapturing", true, ops->capture_status(ctx, stream, &status))                      \
     X("cuStreamBeginCapture", true, ops->capture_begin(ctx, stream, DVMM_CAPTURE_GLOBAL))          \
     X("cuGraphDestroy", true, ops->capture_end(ctx, stream))                                       \
@@ -571,26 +570,4 @@ Test(driver_cuda_load, its_time_is_the_hosts) {
     cr_expect_eq(counters.driver_time_ns, counters.host_time_ns);
     cr_expect(counters.host_time_ns <= after - before);
     close_operands(&o);
-}
-
-/* Before CUDA 12 the driver has no ids: handles stand for themselves. */
-Test(driver_cuda_load, names_streams_without_the_drivers_help) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->hidden = "cuStreamGetId";
-    dvmm_driver *driver = open_fake();
-    void *ctx;
-    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
-    uint64_t null = 0;
-    uint64_t legacy = 0;
-    uint64_t per_thread = 0;
-    uint64_t other = 0;
-    cr_expect_eq(ops->stream_id(ctx, NULL, &null), DVMM_SUCCESS);
-    cr_expect_eq(ops->stream_id(ctx, (ductile_stream)1, &legacy), DVMM_SUCCESS);
-    cr_expect_eq(ops->stream_id(ctx, (ductile_stream)2, &per_thread), DVMM_SUCCESS);
-    cr_expect_eq(ops->stream_id(ctx, (ductile_stream)0x5000, &other), DVMM_SUCCESS);
-    cr_expect_eq(null, legacy);
-    cr_expect_neq(per_thread, legacy);
-    cr_expect_neq(other, legacy);
-    cr_expect_neq(other, per_thread);
-    dvmm_close(driver);
 }

@@ -124,30 +124,19 @@ Test(virtual_capture, waits_and_allocations_break_it) {
     assert_broken();
 }
 
-/* No mode, of the capture or of the thread, makes these legal. */
+/* No mode, of the capture or of the thread, makes it legal. */
 static void assert_always_prohibited(dvmm_capture_mode mode) {
-    uint64_t id = 0;
     exchange(DVMM_CAPTURE_RELAXED);
     begin(mode);
     assert_code(r.ops->context_sync(r.ctx), DVMM_CAPTURE_UNSUPPORTED);
     assert_broken();
-    begin(mode);
-    assert_code(RAW(&r, stream_id, captured, &id), DVMM_CAPTURE_UNSUPPORTED);
-    assert_broken();
     exchange(DVMM_CAPTURE_GLOBAL);
 }
 
-Test(virtual_capture, a_wait_for_the_context_and_the_captured_streams_id_always_break_it) {
+Test(virtual_capture, a_wait_for_the_context_always_breaks_it) {
     assert_always_prohibited(DVMM_CAPTURE_GLOBAL);
     assert_always_prohibited(DVMM_CAPTURE_THREAD_LOCAL);
     assert_always_prohibited(DVMM_CAPTURE_RELAXED);
-}
-
-Test(virtual_capture, another_streams_id_is_told) {
-    uint64_t id = 0;
-    begin(DVMM_CAPTURE_GLOBAL);
-    assert_ok(dvmm_stream_id(r.d, other, &id));
-    assert_unharmed();
 }
 
 Test(virtual_capture, the_captured_stream_is_never_waited_for) {

@@ -193,43 +193,50 @@ Test(virtual_streams, a_destroyed_streams_work_still_completes, .init = open_laz
 }
 
 /* As on hardware, where a cache keyed on the handle then mixes two streams. */
-Test(virtual_streams, a_handle_is_reused_and_an_id_is_not, .init = open_eager) {
-    uint64_t first_id = 0;
-    uint64_t second_id = 0;
+Test(virtual_streams, handle_of_a_destroyed_stream_is_reused, .init = open_eager) {
     ductile_stream first = rig_stream(&r);
-    assert_ok(dvmm_stream_id(r.d, first, &first_id));
     assert_ok(dvmm_stream_destroy(r.d, first));
     ductile_stream second = rig_stream(&r);
-    assert_ok(dvmm_stream_id(r.d, second, &second_id));
     cr_assert_eq(first, second);
-    cr_assert_neq(first_id, second_id);
     assert_ok(dvmm_stream_destroy(r.d, second));
 }
 
 static const uintptr_t LEGACY = 1;
 static const uintptr_t PER_THREAD = 2;
 
-static uint64_t id_of(uintptr_t handle) {
-    uint64_t id = 0;
-    assert_ok(dvmm_stream_id(r.d, (ductile_stream)handle, &id));
-    return id;
+static ductile_status query(uintptr_t handle) {
+    return dvmm_stream_query(r.d, (ductile_stream)handle);
 }
 
-static void *ask_per_thread_id(void *out) {
-    *(ductile_status *)out = dvmm_stream_id(r.d, (ductile_stream)PER_THREAD, (uint64_t *)out + 1);
+static void *query_per_thread(void *out) {
+    *(ductile_status *)out = query(PER_THREAD);
     return NULL;
 }
 
-Test(virtual_streams, default_streams_are_told_apart, .init = open_eager) {
-    uint64_t answer[2] = {1, 0};
+static ductile_status query_per_thread_of_another(void) {
+    ductile_status answer = DUCTILE_ERR_DRIVER;
     pthread_t thread;
-    assert_u64(id_of(0), id_of(LEGACY));
-    cr_assert_neq(id_of(LEGACY), id_of(PER_THREAD));
-    assert_u64(id_of(PER_THREAD), id_of(PER_THREAD));
-    cr_assert_eq(pthread_create(&thread, NULL, ask_per_thread_id, answer), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, query_per_thread, &answer), 0);
     cr_assert_eq(pthread_join(thread, NULL), 0);
-    cr_assert_neq(answer[1], 0);
-    cr_assert_neq(answer[1], id_of(PER_THREAD), "two threads share a per-thread stream");
+    return answer;
+}
+
+Test(virtual_streams, each_thread_has_a_default_stream_of_its_own, .init = open_lazy) {
+    ductile_addr addr = rig_row(&r, 1);
+    assert_ok(dvmm_fill(r.d, addr, 1, r.granule, (ductile_stream)PER_THREAD));
+    assert_status(query(PER_THREAD), DUCTILE_ERR_NOT_READY);
+    assert_ok(query_per_thread_of_another());
+    assert_ok(dvmm_stream_sync(r.d, (ductile_stream)PER_THREAD));
+    rig_unrow(&r, addr, 1);
+}
+
+Test(virtual_streams, null_is_the_legacy_stream_of_all_threads, .init = open_lazy) {
+    ductile_addr addr = rig_row(&r, 1);
+    assert_ok(dvmm_fill(r.d, addr, 1, r.granule, NULL));
+    assert_status(query(LEGACY), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_stream_sync(r.d, (ductile_stream)LEGACY));
+    assert_ok(query(0));
+    rig_unrow(&r, addr, 1);
 }
 
 /* ---- Words of the host --------------------------------------------------------------------- */

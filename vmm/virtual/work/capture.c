@@ -73,12 +73,12 @@ static int refuse(vgpu_capture *capture, int code) {
     return code;
 }
 
-int dvmm_vgpu_check_not_captured(const vgpu_queue *queue) {
+static int check_not_captured(const vgpu_queue *queue) {
     return queue->capture != NULL ? refuse(queue->capture, DVMM_CAPTURE_UNSUPPORTED) : DVMM_SUCCESS;
 }
 
 int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue) {
-    int code = dvmm_vgpu_check_not_captured(queue);
+    int code = check_not_captured(queue);
     return code == DVMM_SUCCESS ? dvmm_vgpu_check_prohibited(gpu) : code;
 }
 

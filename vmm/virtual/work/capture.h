@@ -14,8 +14,6 @@ int dvmm_vgpu_check_prohibited(vgpu *gpu);
 int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue);
 /* The same check for a call that is prohibited while anything is captured, in any mode. */
 int dvmm_vgpu_check_no_capture(vgpu *gpu);
-/* SUCCESS unless the queue is captured; otherwise breaks the capture. */
-int dvmm_vgpu_check_not_captured(const vgpu_queue *queue);
 /* SUCCESS when the capture that the queue is in still records. */
 int dvmm_vgpu_check_recording(const vgpu_queue *queue);
 /* Collects an operation of the queue, which is captured. Takes it over, also when it fails. */

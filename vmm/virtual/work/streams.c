@@ -77,16 +77,6 @@ int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream handle) {
     return DVMM_SUCCESS;
 }
 
-int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out) {
-    vgpu_queue *queue;
-    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
-    if (code == DVMM_SUCCESS) {
-        code = dvmm_vgpu_check_not_captured(queue);
-        *out = queue->id;
-    }
-    return code;
-}
-
 /* The queue of a stream that may be waited for or asked about now. The legacy stream stands for
  * the blocking ones too. */
 static int queue_to_watch(vgpu *gpu, ductile_stream stream, vgpu_queue **out) {

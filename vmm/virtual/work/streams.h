@@ -11,7 +11,6 @@ int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out);
 int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out);
 int dvmm_vgpu_stream_create_on(vgpu *gpu, int device, ductile_stream *out);
 int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream stream);
-int dvmm_vgpu_stream_id(vgpu *gpu, ductile_stream stream, uint64_t *out);
 int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_context_sync(vgpu *gpu);
