@@ -233,8 +233,8 @@ typedef void (*dvmm_trace_fn)(void *user, dvmm_call call, int code, uint64_t add
                               uint64_t size);
 
 /* Each counter is exact; the set is not a snapshot. Both times stay 0 unless dvmm_time_calls was
- * called. The time of a call is that between its two readings of the clock, so one of them is in
- * it; checks, counts and the rest of the wrapper are not. */
+ * called. The time of a call includes both readings of the clock around it; the checks and
+ * counts of the wrapper are not in it. */
 typedef struct dvmm_counters {
     uint64_t calls[DVMM_N_CALLS];    /* made                                               */
     uint64_t failures[DVMM_N_CALLS]; /* of them, not successful (NOT_READY is no failure)  */
@@ -251,6 +251,7 @@ struct dvmm_driver {
     dvmm_caps caps;
     unsigned process_age; /* dvmm_process_age when the device was opened */
     bool times_calls;
+    uint64_t reading_ns; /* what one reading of the host's clock costs; valid with times_calls */
 
     _Atomic int poison; /* set once: the first code after which nothing may be called; else 0 */
 
