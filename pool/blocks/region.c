@@ -168,7 +168,7 @@ void dpool_publish_store(ductile_allocator *a) {
     dti_lock_release(&a->index_lock);
 }
 
-void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
+void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_region *region = b->region; /* the block may become part of another */
     if (status == DUCTILE_OK) {

@@ -33,7 +33,7 @@ void dpool_publish_store(ductile_allocator *a);
 
 /* The driver has unmapped the span, or refused to: GAP or QUARANTINED, and published. Both locks.
  */
-void dpool_settle_unmapped_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
+void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
 
 /* The event of the handle that begins at that granule. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,

@@ -12,7 +12,7 @@
  * wait is made exactly for what is handed out (docs/decisions/0010).
  *
  *     added     by the free
- *     settled   by the first call that hands out or moves any part of it: the own stream has
+ *     waited    by the first call that hands out or moves any part of it: the own stream has
  *               waited for all of it, and the span goes
  *     done      the host has seen all its work completed: no wait is needed, and the memory may
  *               leave its stream; the span stays, so that the choice among equals stays the same

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a plan: the window, the donors, and taking both back. */
+/* Making a plan, publishing it and cancelling it; plan_execute.c calls the driver for it. */
 #include "pool/growth/plan.h"
 
 #include "pool/blocks/arena.h"
+#include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/streams/progress.h"
@@ -152,6 +153,90 @@ static void busy_window(ductile_allocator *a, const dpool_place *place, uint64_t
     }
 }
 
+/* ---- Memory of streams still at work: for which of their markers the receiver waits --------- */
+
+/* Below which epoch blocks of the arena have a marker behind them, done or not. The same on every
+ * run, whatever the GPU has done: a marker that leaves the ring because it is done is proven. */
+static uint64_t marked_epoch(const dpool_arena *arena) {
+    uint64_t newest = arena->n_marks > 0 ? arena->ring[arena->n_marks - 1].epoch : 0;
+    return dti_max(newest, arena->proven_epoch);
+}
+
+/* Below which epoch the arena's FREE blocks may be taken by the plan. Index lock held. */
+static uint64_t takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
+                                      unsigned sources) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t proven = dpool_proven_epoch(from);
+    bool may_wait = (sources & DPOOL_UNPROVEN_DONORS) != 0 && dpool_is_provable(from);
+    return may_wait && a->plan->n_waits < DPOOL_PLAN_WAITS ? marked_epoch(from) : proven;
+}
+
+static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
+    for (uint32_t i = 0; i < p->n_waits; i++) {
+        if (p->waits[i].arena == arena) {
+            return &p->waits[i];
+        }
+    }
+    dpool_plan_wait *w = &p->waits[p->n_waits++];
+    *w = (dpool_plan_wait){.arena = arena};
+    return w;
+}
+
+/* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
+ * epoch is takeable. Index lock held. */
+static void note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uint64_t epoch) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (epoch < dpool_proven_epoch(from)) {
+        return;
+    }
+    uint32_t i = 0;
+    while (from->ring[i].epoch <= epoch) {
+        i++;
+    }
+    dpool_plan_wait *w = wait_on(a->plan, from);
+    if (w->seq < from->ring[i].seq) {
+        if (w->marker != NULL) {
+            dvmm_marker_drop(&a->markers, w->marker); /* the ring holds it, too */
+        }
+        w->seq = from->ring[i].seq;
+        w->marker = from->ring[i].marker;
+        dvmm_marker_hold(w->marker);
+    }
+}
+
+/* The number in its arena of the marker behind all work on a donor; 0: done. */
+static uint64_t seq_of(const dpool_plan *p, const dpool_arena *from) {
+    if (from == p->arena) {
+        return p->seq;
+    }
+    for (uint32_t i = 0; i < p->n_waits; i++) {
+        if (p->waits[i].arena == from) {
+            return p->waits[i].seq;
+        }
+    }
+    return 0;
+}
+
+/* A plan that is not carried out waits for nothing. */
+static void drop_markers(ductile_allocator *a) {
+    for (uint32_t i = 0; i < a->plan->n_waits; i++) {
+        if (a->plan->waits[i].marker != NULL) {
+            dvmm_marker_drop(&a->markers, a->plan->waits[i].marker);
+            a->plan->waits[i].marker = NULL;
+        }
+    }
+}
+
+ductile_status dpool_plan_make_waits(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t i = 0; i < p->n_waits && status == DUCTILE_OK; i++) {
+        status = dvmm_marker_wait_on(&a->markers, p->arena->stream, p->waits[i].marker);
+    }
+    drop_markers(a);
+    return status;
+}
+
 /* ---- Donors -------------------------------------------------------------------------------- */
 
 /* The granules of b that are backed by whole handles inside it, from one that may move to another.
@@ -192,7 +277,7 @@ static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint
     if (b->region->arena == p->arena) { /* others count on their own */
         p->epoch = dti_max(p->epoch, donor->epoch);
     } else {
-        dpool_plan_note_epoch_locked(a, b->region->arena, donor->epoch);
+        note_epoch_locked(a, b->region->arena, donor->epoch);
     }
 }
 
@@ -308,7 +393,7 @@ static void collect_foreign(ductile_allocator *a, uint64_t need, unsigned source
     for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
         if (other != own && dpool_may_serve(other, own, from_pools)) {
             collect_done(a, other, need);
-            collect(a, other, need, dpool_takeable_epoch_locked(a, other, sources));
+            collect(a, other, need, takeable_epoch_locked(a, other, sources));
         }
     }
 }
@@ -350,7 +435,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
     }
     p->lacks = lacking(a, cached);
     if (p->lacks > 0) {
-        dpool_plan_drop_markers(a);
+        drop_markers(a);
         dpool_plan_cancel_locked(a);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
@@ -408,4 +493,129 @@ bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_bloc
     p->lead = carve_gap(a, gap, gap->addr, end);
     add_piece(a, p->lead->addr, end);
     return true;
+}
+
+/* ---- What becomes of a plan that was carried out, and of one that was not ------------------- */
+
+static void retire_donor(ductile_allocator *a, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    dpool_retire_locked(a, b, seq_of(a->plan, arena));
+    arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+}
+
+static void donor_to_gap(ductile_allocator *a, dpool_block *b, dseg_donation donation) {
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    b->region->arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+    dpool_unmapped_to_gap_locked(a, b, donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
+}
+
+static void finish_donors(ductile_allocator *a, bool published) {
+    dpool_plan *p = a->plan;
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        dpool_block *b = p->donors[i];
+        dseg_donation donation = p->donations[i].state;
+        if (donation == DSEG_UNMAPPED || donation == DSEG_STUCK) {
+            donor_to_gap(a, b, donation);
+        } else if (published && donation == DSEG_MOVED) {
+            retire_donor(a, b);
+        } else {
+            (void)dpool_make_free_locked(a, b);
+        }
+    }
+}
+
+static void unite_body(ductile_allocator *a) {
+    dpool_plan *p = a->plan;
+    while (p->body->size < p->body_bytes) {
+        dpool_absorb_next(&a->nodes, p->body);
+    }
+    DTI_ASSERT(p->body->size == p->body_bytes);
+}
+
+static void free_surplus(ductile_allocator *a, dpool_block *b) {
+    if (b != NULL) {
+        dpool_set_epoch(b, a->plan->epoch);
+        (void)dpool_make_free_locked(a, b);
+    }
+}
+
+dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_plan *p = a->plan;
+    uint64_t bytes = p->n_granules * a->granule;
+    for (uint32_t i = 0; i < p->n_own_donors; i++) {
+        if (p->donations[i].state != DSEG_MOVED) {
+            continue;
+        }
+        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
+    }
+    if (p->n_waits > 0) { /* proven by a marker behind the wait only */
+        p->epoch = p->arena->alloc_epoch;
+    }
+    p->arena->mapped_bytes += bytes;
+    a->counts.mapped += bytes;
+    finish_donors(a, true);
+    if (p->body != NULL) {
+        unite_body(a);
+        dpool_make_live_locked(a, p->body, requested);
+    }
+    free_surplus(a, p->lead);
+    free_surplus(a, p->rest);
+    return p->body;
+}
+
+static bool is_quarantined(const dpool_plan *p, const dseg_piece *piece) {
+    dseg_span all = {piece->first, piece->first + piece->n_granules};
+    return dseg_has_state(p->region->seg, all, DSEG_QUARANTINED);
+}
+
+static void restore(ductile_allocator *a, dpool_block *b, uint32_t *next_piece) {
+    dpool_plan *p = a->plan;
+    const dseg_piece *piece = &p->pieces[*next_piece];
+    bool is_piece = *next_piece < p->n_pieces && b->addr == dseg_addr(p->region->seg, piece->first);
+    if (!is_piece) {
+        (void)dpool_make_free_locked(a, b);
+        return;
+    }
+    (*next_piece)++;
+    if (is_quarantined(p, piece)) {
+        b->state = DPOOL_QUARANTINED;
+    } else {
+        (void)dpool_make_gap_locked(a, b);
+    }
+}
+
+/* Surplus and body were cut apart inside granules: one block for each piece again. */
+static dpool_block *mend_window(ductile_allocator *a, ductile_addr *end) {
+    dpool_plan *p = a->plan;
+    dpool_block *first = p->lead != NULL ? p->lead : p->body;
+    *end = p->body != NULL ? p->body->addr + p->body_bytes : dpool_end(first);
+    if (p->rest != NULL) {
+        *end = dpool_end(p->rest);
+        dpool_absorb_next(&a->nodes, p->rest->prev);
+    }
+    if (p->lead != NULL && p->body != NULL) {
+        dpool_absorb_next(&a->nodes, p->lead);
+    }
+    return first;
+}
+
+void dpool_plan_cancel_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_plan *p = a->plan;
+    finish_donors(a, false);
+    if (p->lead == NULL && p->body == NULL) {
+        return;
+    }
+    ductile_addr end = 0;
+    uint32_t next_piece = 0;
+    dpool_block *b = mend_window(a, &end);
+    while (b != NULL) {
+        dpool_block *next = dpool_end(b) < end ? b->next : NULL;
+        restore(a, b, &next_piece);
+        b = next;
+    }
 }

@@ -104,23 +104,7 @@ dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested)
 
 void dpool_plan_cancel_locked(ductile_allocator *a);
 
-/* ---- plan_waits.c -------------------------------------------------------------------------- */
-
-/* Below which epoch the arena's FREE blocks may be taken by the plan. Index lock held. */
-uint64_t dpool_takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
-                                     unsigned sources);
-
-/* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
- * epoch is takeable. Index lock held. */
-void dpool_plan_note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uint64_t epoch);
-
-/* The number in its arena of the marker behind all work on a donor; 0: done. */
-uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from);
-
 /* The receiving stream waits. Index lock not held. */
 ductile_status dpool_plan_make_waits(ductile_allocator *a);
-
-/* A plan that is not carried out waits for nothing. */
-void dpool_plan_drop_markers(ductile_allocator *a);
 
 #endif

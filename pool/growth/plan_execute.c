@@ -8,18 +8,18 @@
 #include "pool/streams/progress.h"
 
 /* The stream waits for other streams' work on what it gets or moves. */
-static ductile_status settle_waits(ductile_allocator *a) {
+static ductile_status make_own_waits(ductile_allocator *a) {
     dpool_plan *p = a->plan;
     ductile_status status = DUCTILE_OK;
     for (uint32_t i = 0; i < p->n_own_donors && status == DUCTILE_OK; i++) {
         if (p->donations[i].state == DSEG_MAY_MOVE) {
-            status = dpool_wait_settle(a, p->donors[i]);
+            status = dpool_wait_on_gpu(a, p->donors[i]);
         }
     }
     uint64_t seen = 0;
     for (dpool_block *b = p->body; seen < p->body_bytes && status == DUCTILE_OK; b = b->next) {
         seen += b->size;
-        status = dpool_wait_settle(a, b);
+        status = dpool_wait_on_gpu(a, b);
     }
     return status;
 }
@@ -57,7 +57,7 @@ static ductile_status execute(ductile_allocator *a) {
      * donors are FREE, so all work that used them was issued before now. */
     ductile_status status = dpool_plan_make_waits(a);
     if (status == DUCTILE_OK && !dpool_waits_are_none(a)) {
-        status = settle_waits(a);
+        status = make_own_waits(a);
     }
     p->wait_failed = status != DUCTILE_OK;
     if (status == DUCTILE_OK && moves_own(p)) {

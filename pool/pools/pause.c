@@ -96,18 +96,18 @@ static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena, 
 }
 
 static ductile_status wait_for_streams(ductile_allocator *a, dpool_private_pool *pool) {
-    dpool_snapshot snapshot;
-    ductile_status status = dpool_snapshot_take(a, &snapshot);
+    dpool_wait_point snapshot;
+    ductile_status status = dpool_wait_point_take(a, &snapshot);
     for (uint32_t i = 0; i < snapshot.n; i++) {
-        dpool_snapshot_mark *mark = &snapshot.marks[i];
+        dpool_wait_mark *mark = &snapshot.marks[i];
         if (mark->arena->pool == pool && status == DUCTILE_OK) {
             status = wait_for_stream(a, mark->arena, &mark->idle);
         }
     }
     if (status == DUCTILE_OK) {
-        dpool_snapshot_settle(a, &snapshot, false);
+        dpool_wait_point_reached(a, &snapshot, false);
     }
-    dpool_snapshot_drop(a, &snapshot);
+    dpool_wait_point_drop(a, &snapshot);
     return status;
 }
 
@@ -288,7 +288,7 @@ static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *po
         return status;
     }
     dpool_vacate(a, pool); /* nothing below can fail */
-    dpool_settle_paused(a, pool);
+    dpool_finish_pause(a, pool);
     return DUCTILE_OK;
 }
 
@@ -342,7 +342,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *p
         }
     }
     if (status != DUCTILE_OK) {
-        dpool_settle_paused(a, pool);
+        dpool_finish_pause(a, pool);
         return status;
     }
     run_again(a, pool);

@@ -29,7 +29,7 @@
 void dpool_vacate(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool is PAUSED from now on, and what is free in it needs no memory. No lock held. */
-void dpool_settle_paused(ductile_allocator *a, dpool_private_pool *pool);
+void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Puts memory behind the pool again: all of it, or none. ERR_OUT_OF_MEMORY, ... No lock held. */
 ductile_status dpool_bring_back(ductile_allocator *a, dpool_private_pool *pool);

@@ -110,7 +110,7 @@ void dpool_vacate(ductile_allocator *a, dpool_private_pool *pool) {
     note_what_stays(a, pool);
 }
 
-void dpool_settle_paused(ductile_allocator *a, dpool_private_pool *pool) {
+void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     shed_all_locked(a, pool);
     pool->phase = DPOOL_PAUSED_PHASE;

@@ -146,7 +146,7 @@ static bool has_released_locked(const ductile_allocator *a) {
 }
 
 /* What graphs that are gone have left is proven now, because it cannot be during the capture. */
-static void settle_released(ductile_allocator *a) {
+static void prove_released(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     bool is_worth_it = has_released_locked(a);
     dti_lock_release(&a->index_lock);
@@ -172,7 +172,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     *route = (dpool_route){.filter = filter, .user = user, .thread = dti_thread_number()};
-    settle_released(a);
+    prove_released(a);
     open_route(a, id, route, spare);
     return DUCTILE_OK;
 }

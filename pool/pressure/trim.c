@@ -176,7 +176,7 @@ static ductile_status give_back_block(ductile_allocator *a, dpool_block *b, dseg
     region->arena->mapped_bytes -= b->size;
     a->counts.mapped -= b->size;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    dpool_settle_unmapped_locked(a, b, status);
+    dpool_unmapped_to_gap_locked(a, b, status);
     dti_lock_release(&a->index_lock);
     return status;
 }
@@ -299,19 +299,19 @@ static bool needs_context(ductile_allocator *a, const scope *s) {
 }
 
 static ductile_status wait_for_streams(ductile_allocator *a, const scope *s) {
-    dpool_snapshot snapshot;
-    ductile_status status = dpool_snapshot_take(a, &snapshot);
+    dpool_wait_point snapshot;
+    ductile_status status = dpool_wait_point_take(a, &snapshot);
     if (status != DUCTILE_OK) {
         return status;
     }
     for (uint32_t i = 0; i < snapshot.n; i++) {
-        dpool_snapshot_mark *mark = &snapshot.marks[i];
+        dpool_wait_mark *mark = &snapshot.marks[i];
         if (is_in(s, mark->arena) && has_unproven(a, mark->arena)) {
             wait_for_arena(a, mark->arena, &mark->idle);
         }
     }
-    dpool_snapshot_settle(a, &snapshot, false);
-    dpool_snapshot_drop(a, &snapshot);
+    dpool_wait_point_reached(a, &snapshot, false);
+    dpool_wait_point_drop(a, &snapshot);
     return DUCTILE_OK;
 }
 

@@ -32,7 +32,7 @@ void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses) {
     (void)dpool_make_free_locked(a, b);
 }
 
-/* ---- Settling ------------------------------------------------------------------------------ */
+/* ---- Waiting on the GPU -------------------------------------------------------------------- */
 
 /* What one stream has to wait for: whole spans, up to an address. Holds the markers. */
 typedef struct due {
@@ -102,7 +102,7 @@ static void raise_epochs_around(dpool_block *b, const dpool_use *s) {
 }
 
 /* Takes the spans of b up to an address out of the map; linked by `left`. */
-static dpool_use *take_settled(ductile_allocator *a, dpool_block *b, ductile_addr upto) {
+static dpool_use *take_waited(ductile_allocator *a, dpool_block *b, ductile_addr upto) {
     dpool_use *gone = NULL;
     dti_lock_acquire(&a->index_lock);
     ductile_addr to = dti_min(upto, dpool_end(b));
@@ -125,24 +125,24 @@ static void drop_spans(ductile_allocator *a, dpool_use *gone) {
     }
 }
 
-static ductile_status settle_all(ductile_allocator *a, dpool_block *b) {
+static ductile_status wait_for_all(ductile_allocator *a, dpool_block *b) {
     due d;
     while (collect(a, b, &d)) {
         ductile_status status = wait_for_each(a, b->region->arena, &d);
         if (status != DUCTILE_OK) {
             return status;
         }
-        drop_spans(a, take_settled(a, b, d.upto));
+        drop_spans(a, take_waited(a, b, d.upto));
     }
     return DUCTILE_OK;
 }
 
-ductile_status dpool_wait_settle(ductile_allocator *a, dpool_block *b) {
+ductile_status dpool_wait_on_gpu(ductile_allocator *a, dpool_block *b) {
     if (dpool_waits_are_none(a)) {
         return DUCTILE_OK;
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = settle_all(a, b);
+    ductile_status status = wait_for_all(a, b);
     dvmm_capture_restore(a->driver, mode);
     return status;
 }
@@ -151,7 +151,7 @@ dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b) {
     if (dpool_waits_are_none(a)) {
         return b;
     }
-    ductile_status status = dpool_wait_settle(a, b);
+    ductile_status status = dpool_wait_on_gpu(a, b);
     if (status != DUCTILE_OK) {
         dti_lock_acquire(&a->index_lock);
         dpool_unserve_locked(a, b);
@@ -187,7 +187,7 @@ dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *a
 
 /* ---- Progress, as the host sees it --------------------------------------------------------- */
 
-/* Markers to ask about, with the spans they were found in: another thread may settle those. */
+/* Markers to ask about, with the spans they were found in: another thread may wait for those. */
 typedef struct questions {
     dvmm_marker *markers[QUERIES_PER_HOLD];
     ductile_addr spans[QUERIES_PER_HOLD];

@@ -25,7 +25,7 @@ bool dpool_wait_is_possible(const dpool_use *uses);
  * that names the stream; b is LIVE or BUSY and nobody else's; index lock not held. On failure some
  * may be left: ERR_CAPTURING when the stream cannot wait now.
  */
-ductile_status dpool_wait_settle(ductile_allocator *a, dpool_block *b);
+ductile_status dpool_wait_on_gpu(ductile_allocator *a, dpool_block *b);
 
 /* The same for a block that was just taken for a request. It is FREE again and NULL is returned
  * when its stream cannot wait. No lock held but perhaps the grow lock. */

@@ -14,7 +14,8 @@ enum {
 };
 
 /* A stream as a pending list names it. Its marker with the highest number proves what the others
- * do (U11), so one question, or one wait, settles a stream however many blocks are pending. */
+ * do (U11), so one question, or one wait, is enough for a stream however many blocks are pending.
+ */
 typedef struct dpool_lane {
     ductile_stream stream;
     uint64_t thread;

@@ -183,10 +183,10 @@ static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint6
     return may_go ? b : NULL;
 }
 
-static void settle_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
+static void finish_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
     dti_lock_acquire(&a->index_lock);
     a->counts.retiring -= b->size;
-    dpool_settle_unmapped_locked(a, b, status);
+    dpool_unmapped_to_gap_locked(a, b, status);
     dti_lock_release(&a->index_lock);
 }
 
@@ -199,7 +199,7 @@ static void reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most, uin
         uint32_t granules = (uint32_t)(b->size / a->granule);
         ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules, idle);
         n += granules;
-        settle_retired(a, b, status);
+        finish_retired(a, b, status);
     }
 }
 
@@ -299,8 +299,8 @@ void dpool_respect_retain(ductile_allocator *a) {
 
 /* ---- Snapshots around waits ---------------------------------------------------------------- */
 
-ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
-    *s = (dpool_snapshot){NULL, 0};
+ductile_status dpool_wait_point_take(ductile_allocator *a, dpool_wait_point *s) {
+    *s = (dpool_wait_point){NULL, 0};
     dti_lock_acquire(&a->index_lock);
     uint64_t n = a->counts.arenas;
     dti_lock_release(&a->index_lock);
@@ -312,26 +312,26 @@ ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s) {
     for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
         arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
         arena->n_waiters++;
-        s->marks[s->n++] = (dpool_snapshot_mark){.arena = arena,
-                                                 .epoch = arena->alloc_epoch,
-                                                 .seq = arena->marker_seq,
-                                                 .life = dpool_released_life(arena)};
+        s->marks[s->n++] = (dpool_wait_mark){.arena = arena,
+                                             .epoch = arena->alloc_epoch,
+                                             .seq = arena->marker_seq,
+                                             .life = dpool_released_life(arena)};
     }
     dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }
 
 /* What graphs did with the pool's memory is done, unless somebody holds it again. */
-static void settle_pool_locked(const dpool_snapshot_mark *mark) {
+static void prove_pool_locked(const dpool_wait_mark *mark) {
     if (mark->life != 0 && dpool_released_life(mark->arena) == mark->life) {
         mark->arena->pool->awaits_context = false;
     }
 }
 
-void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context) {
+void dpool_wait_point_reached(ductile_allocator *a, dpool_wait_point *s, bool context) {
     dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < s->n; i++) {
-        const dpool_snapshot_mark *mark = &s->marks[i];
+        const dpool_wait_mark *mark = &s->marks[i];
         dpool_arena *arena = mark->arena;
         if (!dseg_is_proven(mark->idle)) {
             continue;
@@ -341,26 +341,26 @@ void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context
         arena->done_seq = dti_max(arena->done_seq, mark->seq);
         if (context) {
             arena->context_epoch = dti_max(arena->context_epoch, mark->epoch);
-            settle_pool_locked(mark);
+            prove_pool_locked(mark);
         }
     }
     dti_lock_release(&a->index_lock);
 }
 
-void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s) {
+void dpool_wait_point_drop(ductile_allocator *a, dpool_wait_point *s) {
     dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < s->n; i++) {
         s->marks[i].arena->n_waiters--;
     }
     dti_lock_release(&a->index_lock);
     free(s->marks);
-    *s = (dpool_snapshot){NULL, 0};
+    *s = (dpool_wait_point){NULL, 0};
 }
 
 /* ---- The whole context --------------------------------------------------------------------- */
 
 /* A wait for the whole context breaks every capture in it, whatever mode the thread is in. */
-static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot) {
+static bool any_is_captured(ductile_allocator *a, const dpool_wait_point *snapshot) {
     for (uint32_t i = 0; i < snapshot->n; i++) {
         dpool_arena *arena = snapshot->marks[i].arena;
         if (!dpool_stream_ref_begin(a, arena)) {
@@ -375,26 +375,26 @@ static bool any_is_captured(ductile_allocator *a, const dpool_snapshot *snapshot
     return false;
 }
 
-static void accept_all(dpool_snapshot *snapshot, dseg_idle idle) {
+static void accept_all(dpool_wait_point *snapshot, dseg_idle idle) {
     for (uint32_t i = 0; i < snapshot->n; i++) {
         snapshot->marks[i].idle = idle;
     }
 }
 
-static bool wait_and_settle(ductile_allocator *a, bool *captured, dseg_idle *proof) {
+static bool wait_for_device(ductile_allocator *a, bool *captured, dseg_idle *proof) {
     dseg_idle idle = {0};
-    dpool_snapshot snapshot;
-    if (dpool_snapshot_take(a, &snapshot) != DUCTILE_OK) {
+    dpool_wait_point snapshot;
+    if (dpool_wait_point_take(a, &snapshot) != DUCTILE_OK) {
         return false;
     }
     *captured = any_is_captured(a, &snapshot);
     bool done = !*captured && dseg_sync_device(&a->markers, &idle) == DUCTILE_OK;
     if (done) {
         accept_all(&snapshot, idle);
-        dpool_snapshot_settle(a, &snapshot, true);
+        dpool_wait_point_reached(a, &snapshot, true);
         dpool_wait_poll(a, UINT32_MAX);
     }
-    dpool_snapshot_drop(a, &snapshot);
+    dpool_wait_point_drop(a, &snapshot);
     if (proof != NULL) {
         *proof = idle;
     }
@@ -406,7 +406,7 @@ bool dpool_wait_context(ductile_allocator *a, bool *captured, dseg_idle *idle) {
     if (*captured) {
         return false;
     }
-    bool done = wait_and_settle(a, captured, idle);
+    bool done = wait_for_device(a, captured, idle);
     dpool_context_wait_end(a);
     return done;
 }

@@ -67,26 +67,26 @@ void dpool_respect_retain(ductile_allocator *a);
  * A snapshot of how far arenas had come, taken before a wait without locks, so that after it just
  * that much is known done (U8). Arenas in it cannot disappear.
  */
-typedef struct dpool_snapshot_mark {
+typedef struct dpool_wait_mark {
     dpool_arena *arena;
     uint64_t epoch;
     uint64_t seq;
     dseg_idle idle; /* no proof: was not, or could not be, waited for */
     uint64_t life;  /* of its pool, held by nobody then: no graph will start in it; else 0 */
-} dpool_snapshot_mark;
+} dpool_wait_mark;
 
-typedef struct dpool_snapshot {
-    dpool_snapshot_mark *marks;
+typedef struct dpool_wait_point {
+    dpool_wait_mark *marks;
     uint32_t n;
-} dpool_snapshot;
+} dpool_wait_point;
 
 /* Notes every arena. Index lock not held. ERR_OUT_OF_HOST_MEMORY. */
-ductile_status dpool_snapshot_take(ductile_allocator *a, dpool_snapshot *s);
+ductile_status dpool_wait_point_take(ductile_allocator *a, dpool_wait_point *s);
 
 /* What was noted is done now, where there is proof; context: for recorded streams too. */
-void dpool_snapshot_settle(ductile_allocator *a, dpool_snapshot *s, bool context);
+void dpool_wait_point_reached(ductile_allocator *a, dpool_wait_point *s, bool context);
 
 /* Unpins the arenas. */
-void dpool_snapshot_drop(ductile_allocator *a, dpool_snapshot *s);
+void dpool_wait_point_drop(ductile_allocator *a, dpool_wait_point *s);
 
 #endif

@@ -113,7 +113,7 @@ static void note_uses(round *r, const dpool_use *uses) {
 }
 
 /* Markers of a PENDING block in transit belong to the thread that records them: it is in no list
- * yet, and who waits for pending blocks to settle comes again. */
+ * yet, and a caller that waits for pending blocks comes again. */
 static bool has_uses(const dpool_block *b) {
     switch ((dpool_state)b->state) {
     case DPOOL_LIVE:
