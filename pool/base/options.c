@@ -53,7 +53,7 @@ static const key keys[] = {
     {"handle_bytes", SIZE, FIELD(handle_bytes), NULL},
     {"max_handle_bytes", SIZE, FIELD(max_handle_bytes), NULL},
     {"recycle", CHOICE, FIELD(recycle), recycles},
-    {"heal", SWITCH_OFF, FIELD(heal_off), NULL},
+    {"compact", SWITCH_OFF, FIELD(compact_off), NULL},
     {"range_bytes", SIZE, FIELD(range_bytes), NULL},
     {"address_budget_bytes", SIZE, FIELD(address_budget_bytes), NULL},
     {"record_stream", CHOICE, FIELD(record_stream), records},
@@ -74,7 +74,9 @@ enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };
 
 _Static_assert(sizeof(ductile_recycle) == sizeof(int), "choices are written as int");
 
+/* `heal` is the old name of `compact`. */
 static const key *find_key(const char *name) {
+    name = strcmp(name, "heal") == 0 ? "compact" : name;
     for (size_t i = 0; i < N_KEYS; i++) {
         if (strcmp(keys[i].name, name) == 0) {
             return &keys[i];

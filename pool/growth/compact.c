@@ -45,7 +45,7 @@ static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t bud
     dti_lock_acquire(&a->index_lock);
     if (status == DUCTILE_OK) {
         moved = (uint32_t)a->plan->n_granules;
-        a->counts.healed_handles += a->plan->n_handles;
+        a->counts.compacted_handles += a->plan->n_handles;
         (void)dpool_plan_publish_locked(a, 0);
     } else {
         dpool_plan_cancel_locked(a);

@@ -42,7 +42,7 @@ __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ducti
     if (wants_poll(arena)) {
         poll_locked(a, arena);
     }
-    arena->heal_due = arena->heal_due && a->options.heal_off == 0;
+    arena->heal_due = arena->heal_due && a->options.compact_off == 0;
     bool may_move = !dpool_is_frozen(arena);
     dpool_maintenance what = {
         .mark = may_move && a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,

@@ -167,7 +167,7 @@ typedef struct ductile_options {
     uint64_t handle_bytes;     /* smallest handle created; 0: the driver's granule (2 MiB)       */
     uint64_t max_handle_bytes; /* largest handle created; 0: handle_bytes                        */
     ductile_recycle recycle;
-    int heal_off;         /* key `heal` (on/off): 1 switches healing off                    */
+    int compact_off;      /* key `compact` (on/off): 1 turns compaction off                    */
     uint64_t range_bytes; /* addresses reserved per range; 0: 9/8 of the device         */
     uint64_t address_budget_bytes; /* addresses reserved in all; 0: 64 TiB                       */
     ductile_record_policy record_stream;
@@ -417,7 +417,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(maps, "mappings made")                                                                       \
     X(unmaps, "mappings removed")                                                                  \
     X(recycled_handles, "handles moved to serve a request")                                        \
-    X(healed_handles, "handles moved by healing")                                                  \
+    X(compacted_handles, "handles moved by compaction")                                            \
     X(stream_syncs, "times the host waited for a stream")                                          \
     X(event_waits, "times a stream was made to wait for another")                                  \
     X(event_records, "markers recorded")                                                           \

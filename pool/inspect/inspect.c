@@ -52,7 +52,7 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->slow_allocs = c->slow_allocs;
     s->out_of_memory = c->out_of_memory;
     s->recycled_handles = c->recycled_handles;
-    s->healed_handles = c->healed_handles;
+    s->compacted_handles = c->compacted_handles;
     s->requested_total_bytes = c->requested_total;
     s->allocated_total_bytes = c->allocated_total;
     s->active_peak_bytes = c->active_peak;

@@ -43,14 +43,14 @@ Test(options_text, defaults_are_those_of_the_header) {
     cr_assert_eq(o.recycle, DUCTILE_RECYCLE_READY);
     cr_assert_eq(o.cross_stream_reuse, DUCTILE_CROSS_STREAM_DONE);
     cr_assert_eq(o.record_stream, DUCTILE_RECORD_POLL);
-    cr_assert(!o.heal_off && !o.caching_off && !o.zero && !o.rdma && !o.shareable);
+    cr_assert(!o.compact_off && !o.caching_off && !o.zero && !o.rdma && !o.shareable);
     cr_assert(o.log == NULL && o.virtual_gpu == NULL && o.limit_bytes == 0);
 }
 
 Test(options_text, each_key_sets_its_field) {
     ductile_options o =
         parsed("driver:virtual,device:3,limit_bytes:3G,per_process_memory_fraction:0.5,"
-               "handle_bytes:2M,max_handle_bytes:64M,recycle:pressure,heal:off,range_bytes:1T,"
+               "handle_bytes:2M,max_handle_bytes:64M,recycle:pressure,compact:off,range_bytes:1T,"
                "address_budget_bytes:8T,cross_stream_reuse:off,retain_bytes:512M,"
                "garbage_collection_threshold:0.8,roundup_power2_divisions:8,"
                "max_split_size_mb:128,caching:off,zero:on,check:1");
@@ -61,7 +61,7 @@ Test(options_text, each_key_sets_its_field) {
     assert_u64(o.handle_bytes, 2 * MIB);
     assert_u64(o.max_handle_bytes, 64 * MIB);
     cr_assert_eq(o.recycle, DUCTILE_RECYCLE_PRESSURE);
-    cr_assert_eq(o.heal_off, 1);
+    cr_assert_eq(o.compact_off, 1);
     assert_u64(o.range_bytes, 1024 * GIB);
     assert_u64(o.address_budget_bytes, 8 * 1024 * GIB);
     cr_assert_eq(o.cross_stream_reuse, DUCTILE_CROSS_STREAM_OFF);
@@ -99,6 +99,11 @@ Test(options_text, unknown_keys_are_named) {
     is_refused_naming("struct_size:4", "struct_size");
 }
 
+Test(options_text, heal_is_another_name_of_compact) {
+    cr_assert_eq(parsed("heal:off").compact_off, 1);
+    cr_assert_eq(parsed("heal:off,compact:on").compact_off, 0);
+}
+
 Test(options_text, malformed_values_are_named) {
     static const char *const texts[] = {"limit_bytes:",
                                         "limit_bytes",
@@ -115,7 +120,7 @@ Test(options_text, malformed_values_are_named) {
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         is_refused_naming(texts[i], "limit_bytes");
     }
-    is_refused_naming("heal:maybe", "heal");
+    is_refused_naming("compact:maybe", "compact");
     is_refused_naming("recycle:sometimes", "recycle");
     is_refused_naming("driver:opencl", "driver");
     is_refused_naming("device:-1", "device");
@@ -153,8 +158,9 @@ Test(options_text, a_short_message_buffer_is_terminated) {
 }
 
 Test(options_text, what_is_printed_can_be_read_again) {
-    ductile_options o = parsed("limit_bytes:3G,recycle:pressure,heal:off,zero:on,check:3,device:2,"
-                               "per_process_memory_fraction:0.3,driver:virtual");
+    ductile_options o =
+        parsed("limit_bytes:3G,recycle:pressure,compact:off,zero:on,check:3,device:2,"
+               "per_process_memory_fraction:0.3,driver:virtual");
     char first[2048];
     char second[2048];
     size_t length = ductile_options_format(&o, first, sizeof first);

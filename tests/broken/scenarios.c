@@ -271,7 +271,7 @@ static void heal_with_memory_at_work(play *p) {
     give(p, &blocks[4]);
     block rise = take(p, OWNER, 512);
     block after = take(p, OWNER, 512); /* the one that sees the turn, or the next, heals */
-    need(p, fixture_stats(a).healed_handles > 0, "nothing is healed");
+    need(p, fixture_stats(a).compacted_handles > 0, "nothing is healed");
     block all[] = {seed, wall, rise, after, take(p, TAKER, 5 * FIXTURE_GRANULE)};
     give_all(p, all, 5);
 }

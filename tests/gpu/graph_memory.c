@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Does memory of captured graphs stay theirs, and do captures stay whole, while other threads
- * allocate, recycle, heal and trim?
+ * allocate, recycle, compact and trim?
  *
  *   launches   a graph that writes memory which was allocated and freed while it was captured, and
  *              leaves what it read from there in a block that stays, is launched again and again:
@@ -368,13 +368,13 @@ static const char *judge(stage *s) {
     NEED_OK(ductile_get_stats(s->allocator, &stats));
     command_figure("neighbours_breaths", atomic_load(&s->n_steps));
     command_figure("recycled_handles", stats.recycled_handles);
-    command_figure("healed_handles", stats.healed_handles);
+    command_figure("compacted_handles", stats.compacted_handles);
     command_figure("releases", stats.releases);
     command_figure("reserved_peak_bytes", stats.reserved_peak_bytes);
     NEED(stats.live_blocks == 0, "blocks are live after all were freed");
     NEED(stats.quarantined_bytes == 0, "memory was lost");
-    NEED(stats.recycled_handles > 0 && stats.healed_handles > 0 && stats.releases > 0,
-         "no handle was recycled, healed or given back: nothing was tested");
+    NEED(stats.recycled_handles > 0 && stats.compacted_handles > 0 && stats.releases > 0,
+         "no handle was recycled, compacted or given back: nothing was tested");
     char report[256] = "";
     NEED(ductile_check(s->allocator, report, sizeof(report)) == DUCTILE_OK, "check: %s", report);
     return NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Do captured graphs and everybody else leave each other alone? While threads allocate, free,
- * recycle, heal and trim beside it, one thread
+ * recycle, compact and trim beside it, one thread
  *
  *   - captures work on blocks of a private pool, of which some are freed and their memory used
  *     again inside the capture, and launches the graph many times: every launch must give the bits
@@ -12,7 +12,7 @@
  *
  * The others are in the capture mode that threads have by default; besides the allocator's calls
  * they make none but launches, which no capture minds. Ends with 1 when anything is wrong, also
- * when nothing was recycled, healed or trimmed, because then nothing was tested; 77 without a
+ * when nothing was recycled, compacted or trimmed, because then nothing was tested; 77 without a
  * device.
  */
 #include "tests/support/command.h"
@@ -92,7 +92,7 @@ static const char *take(neighbour *n, rng *r) {
     return paint(&n->painter, &c, n->stream);
 }
 
-/* Live memory rises and dips, so that gaps come and are healed. */
+/* Live memory rises and dips, so that gaps come and are compacted. */
 static const char *step(neighbour *n, rng *r) {
     bool rises = n->ops / 400 % 2 == 0;
     n->ops++;
@@ -309,14 +309,14 @@ static const char *judge(rig *t) {
     }
     ductile_stats stats = {.struct_size = sizeof stats};
     NEED_OK(ductile_get_stats(t->a, &stats));
-    (void)printf("ops of others %llu\ntrims %llu\nrecycled_handles %llu\nhealed_handles %llu\n"
+    (void)printf("ops of others %llu\ntrims %llu\nrecycled_handles %llu\ncompacted_handles %llu\n"
                  "mismatches %llu\n",
                  (unsigned long long)ops, (unsigned long long)trims,
                  (unsigned long long)stats.recycled_handles,
-                 (unsigned long long)stats.healed_handles, (unsigned long long)mismatches);
+                 (unsigned long long)stats.compacted_handles, (unsigned long long)mismatches);
     NEED(mismatches == 0, "%llu words did not keep their pattern", (unsigned long long)mismatches);
-    NEED(stats.recycled_handles > 0 && stats.healed_handles > 0 && trims > 0,
-         "nothing was recycled, healed or trimmed: nothing was tested");
+    NEED(stats.recycled_handles > 0 && stats.compacted_handles > 0 && trims > 0,
+         "nothing was recycled, compacted or trimmed: nothing was tested");
     return NULL;
 }
 

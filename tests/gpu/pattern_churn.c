@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does memory keep its contents while the allocator recycles and heals under way? Blocks of all
+ * Does memory keep its contents while the allocator recycles and compacts under way? Blocks of all
  * sizes on several streams are painted with patterns of their own right after they are allocated
  * and looked at right before they are freed, and written over once more in between, with work in
  * flight all the time. Live memory rises and dips, so that handles move. Some blocks are used by a
@@ -11,7 +11,7 @@
  *                   [--limit BYTES] [--seed N]
  *
  * Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was recycled
- * or healed, because then nothing was tested; 77 without a device; 3 when it ran out of time.
+ * or compacted, because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
@@ -188,7 +188,7 @@ static const char *check_invariants(churn *c) {
 }
 
 /* Up to most of the limit, some turnover there, and down again: to a dip of a step's end, where
- * healing begins, or nearly to nothing. */
+ * compaction begins, or nearly to nothing. */
 static const char *run_cycle(churn *c) {
     uint64_t high = c->limit / 100 * rng_between(&c->rng, 70, 97);
     uint64_t low = c->limit / 100 * rng_between(&c->rng, 2, 22);
@@ -235,7 +235,7 @@ static const char *judge(churn *c) {
     command_figure("refused_allocs", c->refusals);
     command_figure("reserved_peak_bytes", stats.reserved_peak_bytes);
     command_figure("recycled_handles", stats.recycled_handles);
-    command_figure("healed_handles", stats.healed_handles);
+    command_figure("compacted_handles", stats.compacted_handles);
     command_figure("creates", stats.creates);
     command_figure("stream_syncs", stats.stream_syncs);
     command_figure("quarantined_bytes", stats.quarantined_bytes);
@@ -247,8 +247,8 @@ static const char *judge(churn *c) {
     NEED(stats.live_blocks == 0, "%llu blocks are live after all were freed",
          (unsigned long long)stats.live_blocks);
     NEED(stats.quarantined_bytes == 0, "memory was lost");
-    NEED(stats.recycled_handles > 0 && stats.healed_handles > 0,
-         "no handle was recycled, or none healed: nothing was tested");
+    NEED(stats.recycled_handles > 0 && stats.compacted_handles > 0,
+         "no handle was recycled, or none compacted: nothing was tested");
     return NULL;
 }
 

@@ -2,16 +2,16 @@
 /*
  * Does a GPU that was enabled reach all memory of an allocator on another one, wherever that moves?
  * Blocks of all sizes are painted by kernels of one GPU and looked at by kernels of the other, in
- * turns, while live memory rises and dips, so that handles are recycled and healed between the two,
- * with work of both in flight. Beside that the memory is trimmed, paused and resumed, copied in
- * both directions, and the other GPU is shut out and let in again. Every granule of every block is
- * asked who may reach it.
+ * turns, while live memory rises and dips, so that handles are recycled and compacted between the
+ * two, with work of both in flight. Beside that the memory is trimmed, paused and resumed, copied
+ * in both directions, and the other GPU is shut out and let in again. Every granule of every block
+ * is asked who may reach it.
  *
  *     two_gpus [--virtual] [--device N] [--peer N] [--seconds N] [--seed N]
  *
  * First, in a process of its own, the other GPU is shut out and tries all the same: its work has to
  * fail. Last, pools pause and allocators end while it has yet to write. Prints one figure a line.
- * Ends with 1 when anything is wrong, also when no handle was recycled or healed, because then
+ * Ends with 1 when anything is wrong, also when no handle was recycled or compacted, because then
  * nothing was tested; 77 without two devices of which the second reaches the first; 3 when it
  * hangs.
  *
@@ -370,7 +370,7 @@ static const char *let_memory_go_under_the_peer(pair *p) {
 
 /* ---- Cycles -------------------------------------------------------------------------------- */
 
-/* Up to most of the limit, some turnover there, and down to a dip, where healing begins. */
+/* Up to most of the limit, some turnover there, and down to a dip, where compaction begins. */
 static const char *run_cycle(pair *p) {
     TRY(churn_towards(p, p->limit / 100 * rng_between(&p->rng, 70, 97), STEPS_PER_CYCLE));
     TRY(release_until(p, p->limit / 100 * rng_between(&p->rng, 2, 22)));
@@ -421,10 +421,10 @@ static const char *judge(const pair *p) {
     command_figure("pauses", p->pauses);
     command_figure("copies", p->copies);
     command_figure("recycled_handles", s.recycled_handles);
-    command_figure("healed_handles", s.healed_handles);
+    command_figure("compacted_handles", s.compacted_handles);
     command_figure("creates", s.creates);
-    NEED(s.recycled_handles > 0 && s.healed_handles > 0,
-         "no handle was recycled, or none healed: nothing was tested");
+    NEED(s.recycled_handles > 0 && s.compacted_handles > 0,
+         "no handle was recycled, or none compacted: nothing was tested");
     return NULL;
 }
 

@@ -399,7 +399,7 @@ static const char *the_end(churn *c) {
     ductile_stats s = fixture_stats(c->w.f.allocator);
     NEED(s.reserved_bytes == 0, "%" PRIu64 " bytes are held with nothing alive", s.reserved_bytes);
     c->tally.recycled_handles = s.recycled_handles;
-    c->tally.healed_handles = s.healed_handles;
+    c->tally.compacted_handles = s.compacted_handles;
     return NULL;
 }
 

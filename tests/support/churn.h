@@ -21,7 +21,7 @@ typedef struct churn_setup {
 /* What a run did, so that tests can ask that it did enough. */
 typedef struct churn_tally {
     uint64_t allocs, refusals, frees, recorded, trims, verified, breaths;
-    uint64_t recycled_handles, healed_handles, pending_peak_bytes;
+    uint64_t recycled_handles, compacted_handles, pending_peak_bytes;
 } churn_tally;
 
 /* NULL, or seed, step, the latest operations and what went wrong. tally may be NULL. */

@@ -57,7 +57,7 @@ static void make_healing_due(void) {
 }
 
 static uint64_t healed(void) {
-    return fixture_stats(f.allocator).healed_handles;
+    return fixture_stats(f.allocator).compacted_handles;
 }
 
 /* The other stream is captured and asks the pool for memory. */

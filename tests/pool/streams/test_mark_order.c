@@ -113,7 +113,8 @@ static void *hit_until_marked(void *unused) {
  * their own: the slow thread's marker says nothing about them, whenever it gets into the ring.
  */
 Test(mark_order, a_marker_recorded_early_does_not_unmap_under_a_kernel) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "heal:off"};
+    fixture_setup setup = {
+        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "compact:off"};
     open_slow(&setup, AFTER_A_RECORD);
     ductile_stream stream = slow.f.streams[0];
     (void)take(UNIT, slow.f.streams[1]); /* markers are for programs of several streams */
@@ -153,7 +154,8 @@ static void *free_and_stop(void *address) {
  * comes behind the kernel, and is through first: the early marker says nothing about it (U11).
  */
 Test(mark_order, a_use_marked_early_does_not_free_what_is_used_later) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "heal:off"};
+    fixture_setup setup = {
+        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "compact:off"};
     open_slow(&setup, AFTER_A_RECORD);
     ductile_addr early = take(UNIT, slow.f.streams[0]);
     ductile_addr late = take(UNIT, slow.f.streams[0]);
@@ -195,7 +197,7 @@ Test(mark_order, a_new_range_survives_hits_that_take_its_node) {
     if (DUCTILE_CHECK >= 3) {
         cr_skip_test("every call checks the whole heap, which waits for the stopped thread's lock");
     }
-    fixture_setup setup = {.n_streams = 2, .conf = "heal:off"};
+    fixture_setup setup = {.n_streams = 2, .conf = "compact:off"};
     open_slow(&setup, BEFORE_A_RESERVATION);
     assert_ok(ductile_free(slow.f.allocator, take(64 * MIB, slow.f.streams[0])));
     start_slow(open_an_arena);
