@@ -2,9 +2,10 @@
 /*
  * Ductile: an expandable-segments memory allocator for NVIDIA GPUs.
  *
- * Every stream owns one huge range of device addresses. Physical memory is mapped into it on
- * demand in 2 MiB handles, and moves to where it is needed instead of stranding in holes.
- * The memory is ordinary device memory: pass the address to kernels, cuBLAS, memcpy.
+ * Every stream owns one huge range of device addresses. Ductile maps physical memory into the range
+ * on demand, in handles of 2 MiB, and moves free memory to where a request needs it, so that little
+ * is lost to fragmentation. The memory is ordinary device memory: pass the address to kernels,
+ * cuBLAS or memcpy.
  *
  *     ductile_allocator *a;
  *     ductile_addr p;
@@ -15,9 +16,9 @@
  *     }
  *     (void)ductile_destroy(a);
  *
- * No CUDA toolkit is needed to compile or link: libcuda.so.1 is opened at run time.
- * One allocator serves one device; it may be used from any thread.
- * Contents of new memory are undefined unless the option `zero` is on.
+ * No CUDA toolkit is needed to compile or link: Ductile opens libcuda.so.1 at run time.
+ * One allocator serves one device. Any thread may use it.
+ * The contents of new memory are undefined unless the option `zero` is on.
  */
 #ifndef DUCTILE_H
 #define DUCTILE_H
@@ -55,23 +56,24 @@ extern "C" {
     X(ERR_BUSY, 3, "the object is in use and cannot be changed now")                               \
     X(ERR_FOREIGN_POINTER, 10, "the address lies outside every range of this allocator")           \
     X(ERR_INTERIOR_POINTER, 11, "the address lies inside a live block but is not its start")       \
-    X(ERR_NOT_LIVE, 12, "the address is not a live block (freed already, or never allocated)")     \
-    X(ERR_OUT_OF_MEMORY, 20, "the device or the limit has no physical memory left")                \
-    X(ERR_OUT_OF_ADDRESSES, 21, "no range of virtual addresses is left for this request")          \
+    X(ERR_NOT_LIVE, 12, "no live block starts at the address: it was freed, or never allocated")   \
+    X(ERR_OUT_OF_MEMORY, 20,                                                                       \
+      "the device, or the limit, leaves no physical memory for the request")                       \
+    X(ERR_OUT_OF_ADDRESSES, 21, "no virtual addresses are left for the request")                   \
     X(ERR_OUT_OF_HOST_MEMORY, 22, "the host has no memory left for bookkeeping")                   \
-    X(ERR_NO_DESCRIPTORS, 23, "too few file descriptors are left: raise the limit (ulimit -n)")    \
+    X(ERR_NO_DESCRIPTORS, 23, "the process has too few file descriptors left: raise ulimit -n")    \
     X(ERR_NO_LIBRARY, 30, "libcuda.so.1 cannot be opened: no NVIDIA driver is installed")          \
     X(ERR_NO_DEVICE, 31, "the driver reports no such device")                                      \
-    X(ERR_DRIVER_TOO_OLD, 32, "the driver lacks a function Ductile needs (CUDA 11.2 or newer)")    \
+    X(ERR_DRIVER_TOO_OLD, 32, "the driver is too old: Ductile needs CUDA 11.2 or newer")           \
     X(ERR_NO_VMM, 33, "the device does not support virtual memory management")                     \
-    X(ERR_DRIVER, 40, "the driver refused a call; the log callback has its name and code")         \
-    X(ERR_DEVICE_LOST, 41, "an earlier error poisoned the device context; nothing more is called") \
+    X(ERR_DRIVER, 40, "a driver call failed; the log callback gets its name and code")             \
+    X(ERR_DEVICE_LOST, 41, "an earlier error ended the CUDA context; Ductile calls it no more")    \
     X(ERR_NOT_READY, 42, "the work has not completed yet")                                         \
     X(ERR_CAPTURING, 43, "the call is not allowed while a stream is being captured")               \
-    X(ERR_BAD_MESSAGE, 44, "what the other process sent is no whole and valid export")             \
-    X(ERR_EXITING, 50, "the process is exiting; the driver is not called any more")                \
-    X(ERR_FORKED, 51, "the allocator belongs to the parent of this process")                       \
-    X(ERR_CORRUPT, 60, "an invariant of the allocator does not hold; see the report")
+    X(ERR_BAD_MESSAGE, 44, "the other process sent an incomplete or invalid export")               \
+    X(ERR_EXITING, 50, "the process is exiting; Ductile no longer calls the driver")               \
+    X(ERR_FORKED, 51, "the allocator belongs to the parent process")                               \
+    X(ERR_CORRUPT, 60, "an invariant of the allocator is broken; see the report")
 
 typedef enum ductile_status {
 #define DUCTILE_STATUS_ENUM(name, value, sentence) DUCTILE_##name = value,
@@ -82,20 +84,25 @@ typedef enum ductile_status {
 /**
  * The name of a status, such as "DUCTILE_ERR_OUT_OF_MEMORY".
  *
- * Returns:   a static string; "DUCTILE_ERR_UNKNOWN" for a value that is no status. Never NULL.
+ * Returns:   a static string; "DUCTILE_ERR_UNKNOWN" for any other value. Never NULL.
  * Threads:   safe.
  */
 DUCTILE_API const char *ductile_status_name(ductile_status status);
 
 /**
- * One sentence that says what a status means.
+ * One sentence that explains a status.
  *
  * Returns:   a static string. Never NULL.
  * Threads:   safe.
  */
 DUCTILE_API const char *ductile_status_string(ductile_status status);
 
-/** The library's version, "MAJOR.MINOR.PATCH". Static string, safe from any thread. */
+/**
+ * The version of the library, "MAJOR.MINOR.PATCH".
+ *
+ * Returns:   a static string. Never NULL.
+ * Threads:   safe.
+ */
 DUCTILE_API const char *ductile_version(void);
 
 /* ---- Types -------------------------------------------------------------------------------- */
@@ -123,21 +130,22 @@ typedef struct ductile_virtual_gpu ductile_virtual_gpu;
 typedef enum ductile_driver { DUCTILE_DRIVER_CUDA = 0, DUCTILE_DRIVER_VIRTUAL = 1 } ductile_driver;
 
 typedef enum ductile_recycle {
-    DUCTILE_RECYCLE_READY = 0,    /* free memory that is proven done serves before creating */
-    DUCTILE_RECYCLE_PRESSURE = 2, /* create first, recycle when the limit is reached        */
-    DUCTILE_RECYCLE_NEVER = 3     /* growth only                                            */
+    DUCTILE_RECYCLE_READY = 0,    /* move free memory that is proven done before creating any   */
+    DUCTILE_RECYCLE_PRESSURE = 2, /* create first; move memory once no more can be created      */
+    DUCTILE_RECYCLE_NEVER = 3     /* create only                                                */
 } ductile_recycle;
 
 typedef enum ductile_record_policy {
-    DUCTILE_RECORD_POLL = 0, /* reusable when the recorded work has completed */
-    DUCTILE_RECORD_WAIT = 1  /* at once for its own stream, which waits on the GPU
-                                when the memory is handed out                 */
+    DUCTILE_RECORD_POLL = 0, /* the memory is reused once the recorded work has completed */
+    DUCTILE_RECORD_WAIT = 1  /* the block's own stream may reuse the memory at once; it waits
+                                on the GPU for the recorded work first                */
 } ductile_record_policy;
 
 typedef enum ductile_cross_stream {
-    DUCTILE_CROSS_STREAM_DONE = 0, /* memory crosses streams once its work is proven done */
-    DUCTILE_CROSS_STREAM_OFF = 1,  /* never, except through the driver                    */
-    DUCTILE_CROSS_STREAM_WAIT = 2  /* also unfinished, behind a GPU wait, when memory is short */
+    DUCTILE_CROSS_STREAM_DONE = 0, /* memory moves between streams once it is proven done */
+    DUCTILE_CROSS_STREAM_OFF = 1,  /* memory moves between streams only through the driver */
+    DUCTILE_CROSS_STREAM_WAIT = 2  /* when memory is short, it also moves from a stream that is
+                                      still at work; the new stream waits for it on the GPU */
 } ductile_cross_stream;
 
 typedef enum ductile_log_level {
@@ -147,51 +155,58 @@ typedef enum ductile_log_level {
 } ductile_log_level;
 
 /**
- * Receives one line about an event the caller may want to know: a driver error with its code,
- * memory lost in a failed undo, a broken invariant. The text is valid during the call only.
- * Called without any lock held; it may call back into the allocator.
+ * Receives one line about an event that the caller may want to know of: a driver error with its
+ * code, memory lost because an undo failed, a broken invariant.
+ *
+ * Arguments: user: the option `log_user`. text: valid during the call only.
+ * Threads:   runs on the thread that met the event, without any lock held; several threads may run
+ *            it at once. It may call back into the allocator.
  */
 typedef void (*ductile_log_fn)(void *user, ductile_log_level level, const char *text);
 
 /**
- * Options of an allocator. Fill with ductile_options_init, change fields, pass to
- * ductile_create, which copies them. A field left 0 means its default.
- * The keys of DUCTILE_CONF and ductile_options_set are the field names.
+ * The options of an allocator. Fill the struct with ductile_options_init, change fields, and pass
+ * it to ductile_create, which copies it. A field of 0 or NULL means the default, unless it says
+ * more. DUCTILE_CONF and ductile_options_set use the field names as keys, except where a comment
+ * names the key. docs/contract.md lists all keys.
  */
 typedef struct ductile_options {
     size_t struct_size;    /* set by ductile_options_init                                      */
     ductile_driver driver; /* default CUDA                                                     */
-    int device;            /* ordinal; default 0                                               */
-    uint64_t limit_bytes;  /* hard cap on physical memory held; 0: what the device has         */
-    double per_process_memory_fraction; /* the same as a share of the device, (0,1]; 0: no cap   */
-    uint64_t handle_bytes;     /* smallest handle created; 0: the driver's granule (2 MiB)       */
-    uint64_t max_handle_bytes; /* largest handle created; 0: handle_bytes                        */
+    int device;            /* ordinal of the GPU; default 0                                    */
+    uint64_t limit_bytes;  /* hard cap on the physical memory held; 0: what the device has     */
+    double per_process_memory_fraction; /* the cap as a share of the device, (0,1]; the smaller of
+                                           the two caps holds; 0: no such cap             */
+    uint64_t handle_bytes;     /* smallest handle; 0: the driver's granule (2 MiB)               */
+    uint64_t max_handle_bytes; /* largest handle; 0: handle_bytes                                */
     ductile_recycle recycle;
-    int compact_off;      /* key `compact` (on/off): 1 turns compaction off                    */
-    uint64_t range_bytes; /* addresses reserved per range; 0: 9/8 of the device         */
-    uint64_t address_budget_bytes; /* addresses reserved in all; 0: 64 TiB                       */
+    int compact_off;      /* key `compact` (on/off): 1 turns compaction off                     */
+    uint64_t range_bytes; /* addresses reserved for each range; 0: 9/8 of the device            */
+    uint64_t address_budget_bytes; /* most addresses reserved in all; 0: 64 TiB                  */
     ductile_record_policy record_stream;
     ductile_cross_stream cross_stream_reuse;
-    uint64_t retain_bytes; /* unmapped handles kept above this go back to the driver; 0: no cap  */
-    double garbage_collection_threshold; /* soft limit as a share of the limit, [0,1); 0: off    */
-    uint32_t roundup_power2_divisions;   /* power of two; 0: off                                 */
-    uint64_t max_split_size_mb;          /* accepted, without effect: blocks always split        */
+    uint64_t retain_bytes; /* most memory kept in handles that are mapped nowhere; 0: no cap     */
+    double garbage_collection_threshold; /* the soft limit as a share of the limit, [0,1); 0: off */
+    uint32_t roundup_power2_divisions; /* sizes are rounded up to this many steps between powers of
+                                          two; itself a power of two; 0: off                 */
+    uint64_t max_split_size_mb;        /* accepted, no effect: blocks always split               */
     int caching_off; /* key `caching` (on/off): 1 sends every request straight to the driver     */
     int zero;        /* 1: memory is filled with zeros, in stream order, before it is returned   */
-    int shareable;   /* 0 none, 1 fd, 8 fabric: how memory can go to other processes             */
+    int shareable;   /* how memory can be passed to other processes: 0 none, 1 fd, 8 fabric      */
     int rdma;        /* 1: memory can be registered for GPUDirect RDMA                           */
-    int check;       /* ductile_check runs by itself: 0 never, 1 after a trim, 2 also after an
-                        allocation that had to grow, 3 after every call. What it finds goes to the
-                        log. Other checks are chosen when the library is built (DUCTILE_CHECK)  */
+    int check;       /* when the allocator runs ductile_check by itself: 0 never, 1 after a trim,
+                        2 also after an allocation that had to grow, 3 after every call. The log
+                        callback gets what it finds                                       */
     ductile_log_fn log;
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
-    uint64_t soft_limit_bytes; /* above it creating comes last (ductile_pressure.h); 0: none     */
-    int time_driver_calls; /* 1: driver_time_ns and driver_host_ns of the statistics are kept  */
+    uint64_t soft_limit_bytes;        /* above it memory is created only as a last resort
+                                         (ductile_pressure.h); 0: none                           */
+    int time_driver_calls; /* 1: the statistics driver_time_ns and driver_host_ns are kept     */
 } ductile_options;
 
 /**
- * Writes the size and every default.
+ * Fills in the size and every default.
  *
  * Arguments: options: not NULL.
  * Threads:   safe if different objects.
@@ -199,14 +214,15 @@ typedef struct ductile_options {
 DUCTILE_API void ductile_options_init(ductile_options *options);
 
 /**
- * Sets one option from text, as in DUCTILE_CONF: sizes take K, M, G, T (powers of 1024), switches
- * take on/off.
+ * Sets one option from text, as DUCTILE_CONF does. Sizes take K, M, G or T (powers of 1024);
+ * switches take on or off.
  *
- * Arguments: message, message_size: receives one line that names the key when the call fails;
- *            NULL and 0 to ignore.
- * Returns:   DUCTILE_OK, or DUCTILE_ERR_INVALID_ARGUMENT when the key is unknown or the value
- *            malformed.
+ * Arguments: options, key, value: not NULL. message, message_size: on error the buffer receives one
+ *            line that names the key; NULL and 0 to ignore.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the key is unknown, the value is malformed, or an
+ *            argument is NULL).
  * On error:  the options are unchanged.
+ * Threads:   safe if different objects.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_set(ductile_options *options,
                                                                const char *key, const char *value,
@@ -216,7 +232,12 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_set(ductile_options *
  * Sets options from a list "key:value,key:value". ductile_create reads the environment variable
  * DUCTILE_CONF this way, after the caller's own fields.
  *
- * Returns and on error: as ductile_options_set; all or nothing.
+ * Arguments: options, text: not NULL. message, message_size: on error the buffer receives one line
+ *            that names the key; NULL and 0 to ignore.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (an unknown key, a malformed value or pair, or an
+ *            argument is NULL).
+ * On error:  the options are unchanged: all pairs are applied, or none.
+ * Threads:   safe if different objects.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_parse(ductile_options *options,
                                                                  const char *text, char *message,
@@ -225,8 +246,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_parse(ductile_options
 /**
  * Writes the options as one "key:value,..." line that ductile_options_parse accepts.
  *
- * Arguments: buffer, size: where to write, always terminated when size > 0.
- * Returns:   the length the whole line needs, without the terminator.
+ * Arguments: buffer, size: where to write. The text is always terminated when size > 0; NULL and 0
+ *            ask for the length.
+ * Returns:   the length of the whole line, without the terminator.
+ * Threads:   safe if different objects.
  */
 DUCTILE_API size_t ductile_options_format(const ductile_options *options, char *buffer,
                                           size_t size);
@@ -234,14 +257,15 @@ DUCTILE_API size_t ductile_options_format(const ductile_options *options, char *
 /* ---- Life cycle --------------------------------------------------------------------------- */
 
 /**
- * Creates an allocator: opens the driver, retains the device's primary context and proves with
- * one create/map/access/unmap that virtual memory management works.
+ * Creates an allocator. It opens the driver, retains the device's primary context, and proves with
+ * one create, map, access and unmap that virtual memory management works.
  *
- * Arguments: options: NULL means all defaults. DUCTILE_CONF is applied on top.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (an option, or DUCTILE_CONF), ERR_NO_LIBRARY,
+ * Arguments: out: receives the allocator; not NULL. options: NULL means all defaults. DUCTILE_CONF
+ *            is applied on top of them.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (out, an option, or DUCTILE_CONF), ERR_NO_LIBRARY,
  *            ERR_NO_DEVICE, ERR_DRIVER_TOO_OLD, ERR_NO_VMM, ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER,
  *            ERR_UNSUPPORTED, ERR_FORKED.
- * On error:  *out is NULL; nothing is retained.
+ * On error:  *out is NULL and nothing is retained. The log callback gets the reason.
  * Ownership: release with ductile_destroy.
  * Threads:   safe.
  * Cost:      initialises CUDA on first use (up to a second); 5 driver calls for the probe.
@@ -250,24 +274,27 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **ou
                                                           const ductile_options *options);
 
 /**
- * Waits for the streams that used the memory, gives all of it back and destroys the allocator.
- * Where another GPU has access, streams recorded on live blocks are named.
+ * Waits for the streams that used the memory, gives all memory back and destroys the allocator.
  * Live blocks become invalid.
  *
  * Arguments: allocator: NULL does nothing.
- * Returns:   DUCTILE_OK; ERR_DRIVER or ERR_DEVICE_LOST when something could not be given back
- *            (the rest is); ERR_EXITING, ERR_FORKED (nothing is called, no lock waited for).
- *            The allocator is gone in every case.
- * Threads:   no other call on this allocator may run or follow.
+ * Returns:   DUCTILE_OK; ERR_DRIVER or ERR_DEVICE_LOST (some memory could not be given back, the
+ *            rest was); ERR_EXITING, ERR_FORKED (no driver call was made and no lock taken).
+ * On error:  the allocator is gone in every case.
+ * Threads:   no other call on this allocator may be running, or follow.
+ * Streams:   where another GPU has access, streams recorded on live blocks are passed to the
+ *            driver, so they must still exist unless ductile_stream_done was called for them.
  * Cost:      synchronises; one unmap and one release per handle.
  */
 DUCTILE_API ductile_status ductile_destroy(ductile_allocator *allocator);
 
 /**
- * The options in effect, after defaults and DUCTILE_CONF.
+ * Reads the options in effect: the caller's, the defaults and DUCTILE_CONF.
  *
- * Arguments: allocator, out: not NULL. out: its struct_size must be set (ductile_options_init does
- *            it). In a forked child all of it is 0.
+ * Arguments: allocator: not NULL. out: not NULL, with struct_size set (ductile_options_init does
+ *            it). In a forked child all other fields become 0.
+ * Threads:   safe.
+ * Cost:      no driver call.
  */
 DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_options *out);
 
@@ -279,38 +306,50 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
 /**
  * Allocates device memory for use on one stream.
  *
- * Arguments: size: bytes; 0 succeeds with address 0. stream: one of the allocator's own GPU; NULL
- * is its legacy default stream. Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (out is NULL),
- * ERR_OUT_OF_MEMORY (recoverable: a smaller request may succeed), ERR_OUT_OF_ADDRESSES,
- * ERR_OUT_OF_HOST_MEMORY, ERR_CAPTURING (no free block fits, the stream is under capture and no
- * pool is open for it), ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED. On error:  *out is 0;
- * no block has changed. Ownership: release with ductile_free or ductile_free_on. Threads:   safe.
- * Streams:   usable on `stream` at once. For use on another stream, order that stream after this
- *            one, and call ductile_record_stream before the free.
- * Cost:      no driver call when a free block fits, except now and then: a marker where several
- *            streams are known, a question while freed blocks wait for recorded streams, a bounded
- *            piece of healing. Otherwise maps memory; waits for the GPU only when nothing else is
- *            left, or before it goes above the soft limit.
+ * Arguments: size: bytes; 0 succeeds with address 0. stream: a stream of the allocator's own GPU;
+ *            NULL is its legacy default stream. out: receives the address; not NULL.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator or out is NULL), ERR_OUT_OF_MEMORY (a
+ *            smaller request may still succeed), ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY,
+ *            ERR_BUSY (the request belongs to a paused pool, or comes from a map callback and would
+ *            map memory), ERR_CAPTURING (the stream is being captured, no pool is open for it, and
+ *            no free block fits), ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  *out is 0; no block has changed.
+ * Ownership: release with ductile_free or ductile_free_on.
+ * Threads:   safe.
+ * Streams:   the memory is usable on `stream` at once. To use it on another stream, order that
+ *            stream after this one, and call ductile_record_stream before the free.
+ * Cost:      usually no driver call when a free block fits. Now and then such a call also records a
+ *            marker (several streams are known), asks the driver about a marker (freed blocks wait
+ *            for recorded streams), or moves a bounded amount of memory (compaction). When no free
+ *            block fits, the call maps memory; it waits for the GPU only as a last resort, or
+ *            before it goes above the soft limit.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allocator, size_t size,
                                                          ductile_stream stream, ductile_addr *out);
 
 /**
- * Frees a block, ordered after the work already issued to its stream (and to recorded streams).
+ * Frees a block. The free is ordered after the work already issued to the block's stream and to the
+ * streams recorded on it.
  *
  * Arguments: address: as returned by ductile_alloc; 0 does nothing.
- * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_DEVICE_LOST,
- *            ERR_EXITING and ERR_FORKED (nothing is called).
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_FOREIGN_POINTER,
+ *            ERR_INTERIOR_POINTER, ERR_NOT_LIVE, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.
  * Threads:   safe, from any thread.
- * Cost:      no driver call; with recorded streams, one event record for each. Never waits.
+ * Cost:      one event record for each recorded stream, otherwise no driver call. It never waits
+ *            for the GPU, except with the option `caching` off.
  */
 DUCTILE_API ductile_status ductile_free(ductile_allocator *allocator, ductile_addr address);
 
 /**
- * ductile_record_stream(address, stream), then ductile_free(address).
+ * Calls ductile_record_stream(address, stream), then ductile_free(address).
  *
- * Returns:   as both. On ERR_OUT_OF_HOST_MEMORY the block stays live.
+ * Arguments: address: as returned by ductile_alloc; 0 does nothing. stream: a stream whose work
+ *            uses the block.
+ * Returns:   DUCTILE_OK; ERR_OUT_OF_HOST_MEMORY; the errors of ductile_free.
+ * On error:  the block stays live.
+ * Threads:   safe, from any thread.
+ * Cost:      as ductile_free.
  */
 DUCTILE_API ductile_status ductile_free_on(ductile_allocator *allocator, ductile_addr address,
                                            ductile_stream stream);
@@ -318,13 +357,16 @@ DUCTILE_API ductile_status ductile_free_on(ductile_allocator *allocator, ductile
 /* ---- Streams ------------------------------------------------------------------------------ */
 
 /**
- * Tells that work on `stream` uses the block, so that after its free the memory is not reused
- * before that work has completed.
+ * Tells the allocator that work on `stream` uses the block. After the block is freed, its memory is
+ * not reused before that work has completed.
  *
- * Arguments: stream: the block's own stream does nothing.
- * Returns:   DUCTILE_OK; the pointer errors of ductile_free; ERR_OUT_OF_HOST_MEMORY.
+ * Arguments: address: the start of a live block; 0 does nothing. stream: the block's own stream
+ *            does nothing.
+ * Returns:   DUCTILE_OK; the errors of ductile_free; ERR_OUT_OF_HOST_MEMORY.
  * On error:  nothing has changed.
  * Threads:   safe.
+ * Streams:   the stream must exist until the block is freed, or until ductile_stream_done is called
+ *            for it.
  * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocator *allocator,
@@ -332,45 +374,64 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
                                                                  ductile_stream stream);
 
 /**
- * Tells that the stream will be destroyed: it is not named again in any driver call. Its live
- * blocks stay valid, its free memory serves other streams once its last work has completed.
- * While memory allocated on a stream, or a use recorded for it, is still known, the stream must be
- * named here before it is destroyed. Otherwise ductile_trim may name a stream that is gone, and a
- * new stream that gets the same handle shares its arena: memory that the old one's work still uses
- * may be handed out when work of the new one is done.
+ * Tells the allocator that a stream is about to be destroyed. No later driver call passes this
+ * stream. Its live blocks stay valid. Its free memory serves other streams once its last work has
+ * completed.
  *
- * Arguments: stream: still valid; a new stream may get the same handle afterwards.
- * Returns:   DUCTILE_OK, also for a stream never used here; ERR_CAPTURING, ERR_DRIVER and others
- *            when its progress could not be marked (the stream is let go all the same).
- * Threads:   safe. Waits for threads that are about to name the stream, and for those that wait for
- *            its work: trims, pauses, requests under pressure.
- * Cost:      one event record and one for each of its arenas; linear in live and pending blocks.
+ * Call it while the allocator still knows memory that was allocated on the stream or a use that was
+ * recorded for it. Otherwise two things go wrong after the stream is destroyed. ductile_trim and
+ * other calls may pass a dead stream to the driver. And a new stream with the same handle shares
+ * the old one's arena: memory that the old stream's work still uses may be handed out once the new
+ * stream's work is done.
+ *
+ * Arguments: stream: must still be valid. A new stream may get the same handle afterwards.
+ * Returns:   DUCTILE_OK, also for a stream never used here; ERR_INVALID_ARGUMENT (allocator is
+ *            NULL); ERR_CAPTURING, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the stream's progress could not be marked. The allocator forgets the stream all the
+ *            same, except after ERR_EXITING, ERR_FORKED or ERR_INVALID_ARGUMENT.
+ * Threads:   safe. It waits for threads that are about to pass the stream to the driver, and for
+ *            threads that wait for its work: trims, pauses, and requests that are short of memory.
+ * Cost:      one event record for the uses and one for each arena; linear in live and pending
+ *            blocks.
  */
 DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, ductile_stream stream);
 
 /* ---- Give back and limit ------------------------------------------------------------------ */
 
 /**
- * Gives physical memory back to the driver until at most `keep_bytes` are held, as far as free
- * memory allows: first unmapped handles, then free blocks from the top addresses down.
+ * Gives physical memory back to the driver until the allocator holds at most `keep_bytes`, as far
+ * as free memory allows. Unmapped handles go first, then free blocks, highest addresses first.
  *
- * Arguments: keep_bytes: 0 gives back all that is free. released: bytes given back; NULL to ignore.
- * Returns:   DUCTILE_OK, also when less could be given back; ERR_DRIVER, ERR_DEVICE_LOST,
+ * Arguments: keep_bytes: 0 gives back everything that is free. released: receives the number of
+ *            bytes given back; NULL to ignore.
+ * Returns:   DUCTILE_OK, also when less could be given back; ERR_INVALID_ARGUMENT (allocator is
+ *            NULL), ERR_BUSY (called from a map callback), ERR_DRIVER, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
+ * On error:  *released counts what went before the error.
  * Threads:   safe.
  * Cost:      synchronises the streams whose memory goes back; an unmap and a release per handle.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *allocator,
                                                         uint64_t keep_bytes, uint64_t *released);
 
-/** ductile_trim(allocator, 0, NULL): what torch.cuda.empty_cache does. */
+/**
+ * Calls ductile_trim(allocator, 0, NULL): the counterpart of torch.cuda.empty_cache.
+ *
+ * Returns, threads, cost: as ductile_trim.
+ */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_empty_cache(ductile_allocator *allocator);
 
 /**
- * Changes the hard cap on physical memory held. Memory above a lower cap is given back by the
- * next ductile_trim or when requests need it; live blocks are never touched.
+ * Changes the hard cap on the physical memory held. If the allocator holds more than a new, lower
+ * cap, the next ductile_trim or the next requests that need memory give the surplus back. Live
+ * blocks are never touched.
  *
  * Arguments: limit_bytes: 0 removes the cap.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_DEVICE_LOST, ERR_EXITING,
+ *            ERR_FORKED.
+ * On error:  nothing has changed.
+ * Threads:   safe; waits for a thread that is mapping memory.
+ * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *allocator,
                                                              uint64_t limit_bytes);
@@ -378,40 +439,40 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
 /* ---- Statistics and inspection ------------------------------------------------------------ */
 
 /*
- * X(name, meaning). All 64-bit. They obey, at any time:
+ * X(name, meaning). All are 64-bit. At any time:
  *   requested_bytes <= allocated_bytes
  *   reserved_bytes  = allocated_bytes + free_bytes + pending_bytes + cached_bytes
  *                     + quarantined_bytes
- * Each counts physical memory: an address still mapping memory that already serves elsewhere
- * (retiring) is not counted twice.
+ * These count physical memory, each byte once: while memory already serves at a new address, its
+ * old (retiring) address is not counted.
  */
 #define DUCTILE_STATS_MAP(X)                                                                       \
-    X(requested_bytes, "bytes asked for by live blocks")                                           \
+    X(requested_bytes, "bytes requested for live blocks")                                          \
     X(requested_peak_bytes, "its peak")                                                            \
     X(allocated_bytes, "bytes of live blocks, rounded")                                            \
     X(allocated_peak_bytes, "its peak")                                                            \
     X(reserved_bytes, "physical memory held, in use or cached")                                    \
     X(reserved_peak_bytes, "its peak")                                                             \
-    X(free_bytes, "mapped and free")                                                               \
-    X(pending_bytes, "freed, another stream still at work")                                        \
-    X(cached_bytes, "in handles mapped nowhere")                                                   \
-    X(quarantined_bytes, "lost where the driver failed to undo")                                   \
-    X(retiring_bytes, "addresses waiting to be unmapped; their memory serves elsewhere")           \
+    X(free_bytes, "mapped, in free blocks")                                                        \
+    X(pending_bytes, "freed, but another stream may still use them")                               \
+    X(cached_bytes, "in handles that are mapped nowhere")                                          \
+    X(quarantined_bytes, "lost because the driver failed to undo a call")                          \
+    X(retiring_bytes, "old addresses not unmapped yet; their memory serves elsewhere")             \
     X(mapped_bytes, "addresses with memory behind them, retiring ones included")                   \
     X(address_bytes, "virtual addresses reserved")                                                 \
     X(address_span_bytes, "from the lowest to the highest mapped address, summed over ranges")     \
     X(address_span_peak_bytes, "its peak")                                                         \
     X(live_blocks, "live blocks")                                                                  \
     X(free_blocks, "free blocks")                                                                  \
-    X(gap_blocks, "spans of addresses with no memory between mapped ones, tails included")         \
+    X(gap_blocks, "spans of addresses without memory, range ends included")                        \
     X(pending_blocks, "pending blocks")                                                            \
     X(handles, "physical handles held")                                                            \
-    X(segments, "ranges reserved")                                                                 \
-    X(arenas, "streams known")                                                                     \
+    X(segments, "address ranges reserved")                                                         \
+    X(arenas, "streams known, counted once for each pool")                                         \
     X(allocs, "successful allocations")                                                            \
     X(frees, "successful frees")                                                                   \
     X(slow_allocs, "allocations that no free block served at once")                                \
-    X(out_of_memory, "allocations refused for lack of memory")                                     \
+    X(out_of_memory, "requests refused for lack of memory")                                        \
     X(creates, "handles created")                                                                  \
     X(releases, "handles released")                                                                \
     X(maps, "mappings made")                                                                       \
@@ -423,19 +484,19 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(event_records, "markers recorded")                                                           \
     X(driver_calls, "driver calls, all kinds")                                                     \
     X(driver_time_ns,                                                                              \
-      "time in driver calls, modelled on the virtual GPU; 0: time_driver_calls off")               \
-    X(driver_host_ns, "host time in driver calls as spent here; 0: time_driver_calls is off")      \
+      "time in driver calls, modelled on the virtual GPU; 0: time_driver_calls is off")            \
+    X(driver_host_ns, "time in driver calls, as this host spent it; 0: time_driver_calls is off")  \
     X(host_bytes, "host memory of the allocator's own bookkeeping")                                \
-    X(requested_total_bytes, "bytes asked for by all successful allocations")                      \
-    X(allocated_total_bytes, "the same, rounded")                                                  \
+    X(requested_total_bytes, "bytes requested by all successful allocations")                      \
+    X(allocated_total_bytes, "bytes of all successful allocations, rounded")                       \
     X(active_peak_bytes, "peak of allocated_bytes + pending_bytes")                                \
     X(live_peak_blocks, "peak of live_blocks")                                                     \
     X(created_total_bytes, "bytes of all handles created")                                         \
-    X(pinned_bytes, "physical memory that stays where it is: pinned or exported")                  \
-    X(exported_bytes, "of it, passed to other processes")                                          \
-    X(imported_bytes, "memory of other processes mapped here; in no other statistic")              \
-    X(paused_bytes, "bytes of paused blocks, which count as allocated no longer")                  \
-    X(paused_blocks, "paused blocks, which count as live no longer")
+    X(pinned_bytes, "physical memory that must not move: pinned or exported")                      \
+    X(exported_bytes, "of pinned_bytes, passed to other processes")                                \
+    X(imported_bytes, "memory of other processes, mapped here; in no other statistic")             \
+    X(paused_bytes, "bytes of paused blocks; not in allocated_bytes")                              \
+    X(paused_blocks, "paused blocks; not in live_blocks")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */
@@ -445,18 +506,25 @@ typedef struct ductile_stats {
 } ductile_stats;
 
 /**
- * Reads all statistics: all as of one moment, but the driver's counters (creates to event_records,
+ * Reads all statistics as of one moment, except the driver's counters (creates to event_records and
  * driver_*), which are read after the rest.
  *
- * Arguments: out: struct_size set by the caller; a smaller one gets the fields that fit.
+ * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * On error:  *out is unchanged.
  * Threads:   safe.
- * Cost:      no driver call; linear in the number of streams, whatever the number of blocks.
+ * Cost:      no driver call; linear in the number of streams, independent of the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *allocator,
                                                              ductile_stats *out);
 
-/** Sets every *_peak_* statistic to its current value. allocator: not NULL. Threads: safe. */
+/**
+ * Sets every *_peak_* statistic to its current value.
+ *
+ * Arguments: allocator: NULL does nothing. In a forked child the call does nothing.
+ * Threads:   safe.
+ * Cost:      no driver call.
+ */
 DUCTILE_API void ductile_reset_peaks(ductile_allocator *allocator);
 
 typedef enum ductile_block_state {
@@ -467,82 +535,98 @@ typedef enum ductile_block_state {
     DUCTILE_BLOCK_GAP = 4,
     DUCTILE_BLOCK_RETIRING = 5,
     DUCTILE_BLOCK_QUARANTINED = 6,
-    DUCTILE_BLOCK_IMPORTED = 7, /* memory of another process; alone in its range */
-    DUCTILE_BLOCK_PAUSED = 8    /* live, its memory given back for now: see ductile_pause */
+    DUCTILE_BLOCK_IMPORTED = 7, /* memory of another process; fills its range */
+    DUCTILE_BLOCK_PAUSED = 8    /* live, but without memory until ductile_resume */
 } ductile_block_state;
 
-/* What the memory behind a block is, in part at least. */
+/* True of a block when it is true of any part of the memory behind it. */
 typedef enum ductile_block_flags {
-    DUCTILE_BLOCK_PINNED = 1,  /* stays where it is; see ductile_share.h */
-    DUCTILE_BLOCK_EXPORTED = 2 /* passed to another process              */
+    DUCTILE_BLOCK_PINNED = 1,  /* must not move; see ductile_share.h */
+    DUCTILE_BLOCK_EXPORTED = 2 /* passed to another process          */
 } ductile_block_flags;
 
 typedef struct ductile_block_info {
     size_t struct_size; /* set by the caller */
     ductile_addr address;
     uint64_t size;           /* bytes, rounded                                            */
-    uint64_t requested_size; /* bytes asked for; 0 unless live or pending                */
+    uint64_t requested_size; /* bytes asked for; 0 unless live, pending or paused         */
     ductile_block_state state;
-    ductile_stream stream;      /* the stream whose arena holds it                        */
-    ductile_addr segment;       /* start of the range                                     */
-    uint64_t segment_bytes;     /* size of the range                                      */
-    uint64_t free_before_bytes; /* free bytes just before the block; 0 if none            */
-    uint64_t free_after_bytes;  /* free bytes just after the block; 0 if none             */
-    ductile_pool_id pool;       /* the pool it is in; {0,0} for none                      */
+    ductile_stream stream;      /* the stream that the memory belongs to                  */
+    ductile_addr segment;       /* start of the range that holds the block                */
+    uint64_t segment_bytes;     /* size of that range                                     */
+    uint64_t free_before_bytes; /* size of the free block just before; 0: there is none   */
+    uint64_t free_after_bytes;  /* size of the free block just after; 0: there is none    */
+    ductile_pool_id pool;       /* the private pool that holds it; {0,0}: none            */
     uint32_t flags;             /* of ductile_block_flags, or-ed                          */
 } ductile_block_info;
 
 /**
  * Describes the live block that starts at `address`.
  *
- * Returns:   DUCTILE_OK; the pointer errors of ductile_free; ERR_INVALID_ARGUMENT, ERR_FORKED.
- * Threads:   safe; true until the next call that changes the neighbourhood.
- * Cost:      no driver call; constant time for a live block. For an address that is none, linear in
- *            the blocks of its range.
+ * Arguments: address: the start of a live or paused block, or of an import. out: not NULL; the
+ *            caller sets struct_size. A smaller struct gets the fields that fit.
+ * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE;
+ *            ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * On error:  for the pointer errors all fields but struct_size are 0; otherwise *out is unchanged.
+ * Threads:   safe; the answer holds until the block or a neighbour changes.
+ * Cost:      no driver call; constant time for a live block, otherwise linear in the blocks of the
+ *            range that holds the address.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_query_block(ductile_allocator *allocator,
                                                                ductile_addr address,
                                                                ductile_block_info *out);
 
 /**
- * Receives one block of a walk. Other threads' calls wait meanwhile: it must not call back into an
- * allocator, nor wait for what such a thread may hold (an interpreter's lock). Non-zero ends the
- * walk.
+ * Receives one block of a walk. Calls of other threads wait meanwhile, so the callback must not
+ * call into an allocator, nor wait for something that such a thread may hold (an interpreter's
+ * lock).
+ *
+ * Arguments: block: valid during the call only.
+ * Returns:   0 to go on; anything else ends the walk.
  */
 typedef int (*ductile_walk_fn)(void *user, const ductile_block_info *block);
 
 /**
- * Visits every block of every range, by range and ascending address: blocks tile each range.
+ * Visits every block of every range, in ascending order of address within each range. The blocks of
+ * a range cover it without gap or overlap.
  *
+ * Arguments: visit: not NULL. user: passed to it.
  * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT, ERR_FORKED.
- * Threads:   safe; other threads' allocations wait while it runs.
- * Cost:      linear in the number of blocks.
+ * Threads:   safe; calls of other threads wait while it runs.
+ * Cost:      no driver call; linear in the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk(ductile_allocator *allocator,
                                                         ductile_walk_fn visit, void *user);
 
-/** Receives a piece of text. Non-zero ends the writing. */
+/**
+ * Receives one piece of a text, not terminated.
+ *
+ * Returns:   0 to go on; anything else ends the writing.
+ */
 typedef int (*ductile_write_fn)(void *user, const char *text, size_t length);
 
 /**
- * Writes the whole state as one JSON object: version, options, statistics, segments with their
- * blocks. Valid JSON at any time; keys are only ever added within a major version.
+ * Writes the whole state as one JSON object: version, options, statistics, and segments with their
+ * blocks. A later version only adds keys, as long as the major version is the same.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
+ * Arguments: write: not NULL; gets the text piece by piece. user: passed to it.
+ * Returns:   DUCTILE_OK, also when the callback ended the writing; ERR_INVALID_ARGUMENT,
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
  * Threads:   safe. The callback runs without any lock held.
- * Cost:      linear in the number of blocks.
+ * Cost:      no driver call; linear in the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_snapshot_json(ductile_allocator *allocator,
                                                                  ductile_write_fn write,
                                                                  void *user);
 
 /**
- * Walks every invariant of docs/invariants.md that can be recounted.
+ * Recounts every invariant of docs/invariants.md that can be recounted.
  *
- * Arguments: report, report_size: receives the first broken invariant's number, both values and
- *            the place; NULL and 0 to ignore.
- * Returns:   DUCTILE_OK; ERR_CORRUPT; ERR_INVALID_ARGUMENT, ERR_FORKED (nothing was looked at).
- * Threads:   safe; other threads wait while it runs.
+ * Arguments: report, report_size: the buffer receives the number of the first broken invariant, the
+ *            two values that differ, and the place; NULL and 0 to ignore.
+ * Returns:   DUCTILE_OK; ERR_CORRUPT (an invariant is broken); ERR_INVALID_ARGUMENT, ERR_FORKED
+ *            (nothing was checked).
+ * Threads:   safe; calls of other threads wait while it runs.
  * Cost:      linear in blocks and granules; no driver call on CUDA.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allocator, char *report,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private pools: memory that is kept apart, for captured graphs and for whoever asks.
+ * Private pools: memory that is kept apart, for captured graphs or for any other purpose.
  *
- * A pool is named by two numbers, as PyTorch's pools are. While a pool is open, the requests that
- * belong to it get memory of its own ranges; a block goes back to the pool it came from, whoever
- * frees it. A pool lives as long as somebody holds a reference or a block of it is live.
+ * Two numbers identify a pool, as in PyTorch. While a pool is open, it serves the requests that
+ * belong to it from ranges of its own. A freed block goes back to its pool, whichever thread frees
+ * it. A pool exists as long as the program holds a reference or a block of it is live.
  *
  *     ductile_pool_id id = {1, 0};
  *     (void)ductile_pool_begin(a, id, is_in_my_capture, me);     // takes a reference
- *     ... capture: requests for which the filter says yes go to the pool ...
+ *     ... capture: the pool serves requests for which the filter returns non-zero ...
  *     (void)ductile_pool_end(a, id);
  *     ... launch the graph as often as you like ...
  *     (void)ductile_pool_release(a, id);                         // the graph is destroyed
@@ -24,19 +24,19 @@
 extern "C" {
 #endif
 
-/*
- * What a pool promises while references are held.
+/**
+ * What a pool promises while the program holds references to it.
  *
- * CAPTURE: live graphs may own its memory, free memory included: a graph writes, at every launch,
- *   what was allocated and freed while it was captured. Blocks split, merge and are reused inside;
- *   no memory of it moves, serves others, or goes back to the driver. After the last reference its
- *   free memory counts as in use until the host has waited for the whole device once, because
- *   nobody can say on which streams the graphs were launched.
- * PLAIN: a pool of the user's. Memory moves and heals inside, goes back to the driver in trims, and
- *   serves others under pressure, once it is proven done.
+ * CAPTURE: graphs may use all of the pool's memory, free memory included, because each launch of a
+ *   graph writes what was allocated and freed while it was captured. Inside the pool blocks split,
+ *   merge and are reused. None of its memory moves, serves other requests, or goes back to the
+ *   driver. After the last reference is dropped, its free memory counts as in use until the host
+ *   has waited for the whole device once: the graphs may have been launched on any stream.
+ * PLAIN: memory may move inside the pool (recycling, compaction) and goes back to the driver in
+ *   trims. Under pressure it serves other requests. Both happen only once it is proven done.
  *
- * A new pool is CAPTURE, which is always safe. A plain pool of which a stream under capture asks
- * memory becomes a capture pool by itself.
+ * A new pool is CAPTURE, which is always safe. When a stream that is being captured requests memory
+ * from a plain pool, the pool becomes a capture pool.
  */
 typedef enum ductile_pool_kind {
     DUCTILE_POOL_CAPTURE = 0,
@@ -44,20 +44,22 @@ typedef enum ductile_pool_kind {
 } ductile_pool_kind;
 
 /**
- * Does a request for this stream belong to the pool? Non-zero: yes. Called by every thread that
- * allocates while the pool is open, without any lock held; it may call the driver, and must not
- * call this allocator.
+ * Decides whether requests for a stream belong to a pool. Every thread that allocates while the
+ * pool is open calls it, without any lock held; several threads may be inside it at once. It may
+ * call the driver. It must not call this allocator.
+ *
+ * Returns:   non-zero if the request belongs to the pool, otherwise 0.
  */
 typedef int (*ductile_pool_filter)(void *user, ductile_stream stream);
 
 /**
- * Makes the pool with one reference, or adds a reference to it.
+ * Adds a reference to the pool. Creates the pool if it does not exist.
  *
  * Arguments: id: not {0,0}, which is the default pool.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED and others of
- *            the process's end.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.
- * Ownership: give back with ductile_pool_release.
+ * Ownership: give the reference back with ductile_pool_release.
  * Threads:   safe.
  * Cost:      no driver call.
  */
@@ -65,20 +67,24 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_retain(ductile_allocator
                                                                ductile_pool_id id);
 
 /**
- * Opens the pool: makes it if needed, adds a reference, and from now on requests that belong to it
- * are served from it, until the matching ductile_pool_end. Of several open pools that a request
- * belongs to, the one opened last serves it; the same pool may be open several times.
+ * Opens the pool and adds a reference. Creates the pool if it does not exist. From now on, until
+ * the matching ductile_pool_end, the pool serves the requests that belong to it. If a request
+ * belongs to several open pools, the one opened last serves it. A pool may be open several times.
  *
- * Arguments: filter: says which requests; NULL: those of the calling thread. user: passed on to it.
- * Returns:   as ductile_pool_retain.
+ * Arguments: id: not {0,0}. filter: decides which requests belong to the pool; NULL: those of the
+ *            calling thread. user: passed to the filter.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed; no reference was added.
  * Ownership: the reference stays after ductile_pool_end: give it back with ductile_pool_release.
- * Threads:   safe. A thread that ends inside leaves the pool open, for nobody, until the end.
- * Streams:   open a capture pool before the capture begins, and end it after the capture ended:
- *            only between the two does Ductile know of the capture.
- * Cost:      waits for the whole device when released capture pools hold memory, and no other pool
- *            of captures is open: during the capture nobody could. Also waits for a thread that is
- *            inside such a wait for this allocator, which would break the capture.
+ * Threads:   safe. If a thread that opened a pool without a filter ends, the pool stays open until
+ *            ductile_pool_end, but gets no requests by that route.
+ * Streams:   open a capture pool before the capture begins, and end it after the capture has ended:
+ *            Ductile knows of the capture only between the two calls.
+ * Cost:      waits for the whole device when released capture pools hold memory and no other
+ *            capture pool is open, because during the capture no thread could wait. It also waits
+ *            for a thread that is inside such a wait for this allocator, since that wait would
+ *            break the capture.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_begin(ductile_allocator *allocator,
                                                               ductile_pool_id id,
@@ -86,25 +92,33 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_begin(ductile_allocator 
                                                               void *user);
 
 /**
- * Ends what a ductile_pool_begin opened: of those for this pool that are open, the last one by the
- * calling thread; if there is none, the last one by anybody. When it returns, no thread is inside
- * the filter, nor will be.
+ * Ends one ductile_pool_begin of this pool: the last one by the calling thread, or, if it made
+ * none, the last one by any thread. After the call returns, no thread is inside its filter or
+ * enters it again.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT when the pool is not open.
- * Threads:   safe, from any thread; not from inside the filter. Waits for threads that are.
- * Streams:   blocks that were freed while a stream recorded on them was under capture are marked
- *            here, on those streams, where the capture has ended: they must still exist, unless
- *            named done.
+ * Arguments: id: not {0,0}.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the pool is not open), ERR_DEVICE_LOST, ERR_EXITING,
+ *            ERR_FORKED.
+ * On error:  nothing has changed.
+ * Threads:   safe, from any thread, but not from inside the filter. Waits for threads inside the
+ *            filter.
+ * Streams:   some blocks may have been freed while a stream recorded on them was being captured. If
+ *            the capture has ended, this call records an event on that stream, so the stream must
+ *            still exist unless ductile_stream_done was called for it.
  * Cost:      one event record for each such use.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_end(ductile_allocator *allocator,
                                                             ductile_pool_id id);
 
 /**
- * Drops a reference. With the last one the pool's free memory may serve others and go back to the
- * driver, when the work that used it is proven done; live blocks stay valid until they are freed.
+ * Drops a reference. After the last one, the pool's free memory may serve other requests and go
+ * back to the driver once the work that used it is proven done. Live blocks stay valid until they
+ * are freed.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT when no reference is held.
+ * Arguments: id: not {0,0}.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no reference is held), ERR_DEVICE_LOST, ERR_EXITING,
+ *            ERR_FORKED.
+ * On error:  nothing has changed.
  * Threads:   safe.
  * Cost:      no driver call.
  */
@@ -112,10 +126,13 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_release(ductile_allocato
                                                                 ductile_pool_id id);
 
 /**
- * Says what kind of pool it is, for as long as references are held.
+ * Sets the kind of a pool. The kind holds as long as the program holds references.
  *
+ * Arguments: id: not {0,0}.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no reference is held, or no such kind); ERR_BUSY
- *            (the pool is open, or it holds memory already and cannot become PLAIN).
+ *            (the pool is open, or already holds memory and cannot become PLAIN); ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
+ * On error:  nothing has changed.
  * Threads:   safe.
  * Cost:      no driver call.
  */
@@ -124,26 +141,32 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_set_kind(ductile_allocat
                                                                  ductile_pool_kind kind);
 
 /**
- * Gives back to the driver what the pool does not use and no live graph may own: the free memory of
- * a plain pool, or of one without references. Of a capture pool with references: nothing.
+ * Gives a pool's free memory back to the driver: all that is free in a plain pool, or in a pool
+ * without references. A capture pool with references gives nothing, because graphs may use all of
+ * its memory.
  *
- * Arguments: id: {0,0} is all memory that is in no private pool. released: bytes given back; NULL
- *            to ignore.
- * Returns:   as ductile_trim; ERR_INVALID_ARGUMENT when there is no such pool.
+ * Arguments: id: {0,0} means all memory outside private pools. released: receives the number of
+ *            bytes given back; NULL to ignore.
+ * Returns:   DUCTILE_OK, also when less could be given back; ERR_INVALID_ARGUMENT (also: there is
+ *            no such pool), ERR_BUSY (called from a map callback), ERR_DRIVER, ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
+ * On error:  *released counts what went before the error.
  * Threads:   safe.
- * Cost:      as ductile_trim; handles that are mapped nowhere stay.
+ * Cost:      synchronises the streams whose memory goes back; an unmap and a release per handle.
+ *            Handles that are mapped nowhere stay.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_trim(ductile_allocator *allocator,
                                                              ductile_pool_id id,
                                                              uint64_t *released);
 
 /**
- * Statistics of one pool, as of one moment: the bytes and blocks it holds now, its ranges and its
- * streams (`arenas`). Fields that only the whole allocator counts are 0: peaks, calls, handles.
- * reserved_bytes is the memory mapped behind the pool's blocks.
+ * Reads the statistics of one pool as of one moment: the bytes and blocks it holds, its ranges, and
+ * its streams (`arenas`). Fields that are counted only for the whole allocator are 0: peaks, calls,
+ * handles. reserved_bytes is the memory mapped behind the pool's blocks.
  *
- * Arguments: id: {0,0} is what is in no private pool. out: struct_size set by the caller.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also when there is no such pool), ERR_FORKED.
+ * Arguments: id: {0,0} means all memory outside private pools. out: not NULL; the caller sets
+ *            struct_size. A smaller struct gets the fields that fit.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
  * Threads:   safe.
  * Cost:      no driver call; linear in the pool's blocks.
  */
@@ -154,16 +177,18 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_get_stats(ductile_alloca
 typedef struct ductile_pool_info {
     size_t struct_size; /* set by the caller */
     ductile_pool_id id;
-    uint64_t references; /* held now; 0: freeable */
-    uint64_t open;       /* times it is open now  */
+    uint64_t references; /* held now; 0: other requests may take its free memory */
+    uint64_t open;       /* how many times it is open now */
     ductile_pool_kind kind;
-    int paused; /* 1: paused, or on the way there or back */
+    int paused; /* 1: paused, being paused, or being resumed */
 } ductile_pool_info;
 
 /**
- * What a pool is.
+ * Describes a pool.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also when there is no such pool), ERR_FORKED.
+ * Arguments: id: not {0,0}. out: not NULL; the caller sets struct_size. A smaller struct gets the
+ *            fields that fit.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
  * Threads:   safe.
  * Cost:      no driver call; linear in the number of pools.
  */
@@ -172,28 +197,31 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_query(ductile_allocator 
                                                               ductile_pool_info *out);
 
 /**
- * Visits every block of one pool, as ductile_walk does those of all. A checkpoint of a pool is what
- * this shows of its live blocks: restore it by freeing what is live and was not, then
- * ductile_pool_alloc_at for what was live and is not.
+ * Visits every block of one pool, in the way of ductile_walk. The live blocks that it shows are a
+ * checkpoint of the pool. To restore a checkpoint, free the blocks that are live now but were not
+ * then, and call ductile_pool_alloc_at for those that were live then but are not now.
  *
- * Arguments: id: {0,0} is what is in no private pool.
- * Returns:   as ductile_walk; ERR_INVALID_ARGUMENT when there is no such pool.
+ * Arguments: id: {0,0} means all memory outside private pools. visit: not NULL. user: passed to it.
+ * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT (also: there
+ *            is no such pool), ERR_FORKED.
+ * Threads:   safe; calls of other threads wait while it runs.
+ * Cost:      no driver call; linear in the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_walk(ductile_allocator *allocator,
                                                              ductile_pool_id id,
                                                              ductile_walk_fn visit, void *user);
 
 /**
- * Makes a live block at an address that lies in free memory of the pool: how a framework puts a
- * pool back into an earlier state. In a capture pool with references memory never moves, so what
- * once was a block there can be one again, unless it is in use. Contents are whatever the memory
- * holds.
+ * Makes a live block at a given address in free memory of the pool. A framework uses it to put a
+ * pool back into an earlier state. The memory of a capture pool with references never moves, so an
+ * address that once held a block there can hold one again, unless it is in use. The contents are
+ * whatever the memory holds. The block belongs to the stream that the memory belongs to.
  *
- * Arguments: address: a multiple of DUCTILE_ALIGNMENT. size: bytes, not 0. The block belongs to
- *            the stream whose memory it is.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also when there is no such pool);
- *            ERR_FOREIGN_POINTER: the address lies in no range of the pool; ERR_BUSY: not all of
- *            it is free memory; ERR_OUT_OF_HOST_MEMORY.
+ * Arguments: id: {0,0} means all memory outside private pools. address: a multiple of
+ *            DUCTILE_ALIGNMENT. size: bytes, not 0.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool); ERR_FOREIGN_POINTER
+ *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory, or
+ *            the pool is paused); ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.
  * Ownership: release with ductile_free or ductile_free_on.
  * Threads:   safe.
@@ -205,50 +233,52 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
 
 /* ---- Pause and resume --------------------------------------------------------------------- */
 
-/** Flag of ductile_pause: contents are copied to page-locked host memory, and back by resume. */
+/** Flag of ductile_pause: copy contents to page-locked host memory; resume copies them back. */
 #define DUCTILE_PAUSE_KEEP_CONTENTS 1u
 
 /**
- * Gives the physical memory behind a pool's live blocks, and its free memory, back to the driver,
- * while every address stays reserved: the pool's blocks are paused. What is to be paused together
- * is allocated in a pool of its own, so that it shares no physical memory with anything else.
- * Graphs keep their addresses, and may be launched again after ductile_resume.
+ * Gives the physical memory behind a pool's live and free blocks back to the driver, and keeps
+ * every address reserved. The live blocks become paused. Allocate what you want to pause together
+ * in a pool of its own, so that it shares no physical memory with anything else. Graphs keep their
+ * addresses; launch them again after ductile_resume.
  *
- * Arguments: flags: 0, contents are lost; or DUCTILE_PAUSE_KEEP_CONTENTS.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY: it is paused,
- *            or others keep freeing blocks that streams still use; ERR_CAPTURING: a capture is
- *            under way, and the pool is one of captures, or has blocks recorded on streams;
- *            where another GPU has access, also: such a stream is being captured;
- *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * Arguments: id: not {0,0}. flags: 0: contents are lost; or DUCTILE_PAUSE_KEEP_CONTENTS.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY (the pool is
+ *            paused, other threads keep freeing blocks that streams still use, or the call comes
+ *            from a map callback); ERR_CAPTURING (a capture is under way, and the pool is a capture
+ *            pool or has blocks with recorded streams; or another GPU has access, and a recorded
+ *            stream is being captured); ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
  * On error:  the pool is as before: its blocks are live, with their contents.
- * Ownership: paused blocks can be freed. Requests for a paused pool get ERR_BUSY.
- * Threads:   safe. From the call on no thread may use the pool's memory, nor launch its graphs.
- * Streams:   work issued before is waited for: the whole device's, or, while a capture is under
- *            way, that of the pool's own streams. Where another GPU has access, streams recorded on
- *            its blocks are named and waited for too.
- * Cost:      waits for the device; with peers, an event for each recorded stream; an unmap and a
- *            release per handle, 512 granules at a time, between which other threads' requests get
- *            through; copies with KEEP_CONTENTS. What the driver will not unmap, or is pinned,
- *            stays in use, and counts as free_bytes. A block of ductile_alloc_one_handle that is
- *            not pinned may be of several handles afterwards.
+ * Ownership: paused blocks can be freed. The allocator refuses requests for a paused pool with
+ *            ERR_BUSY.
+ * Threads:   safe. From the call on, no thread may use the pool's memory or launch its graphs.
+ * Streams:   the call waits for work issued before it: of the whole device, or, while a capture is
+ *            under way, of the pool's own streams. Where another GPU has access, it also records
+ *            events on the streams recorded on the pool's blocks, and waits for them.
+ * Cost:      the waits; with peers, an event for each recorded stream; an unmap and a release per
+ *            handle; with KEEP_CONTENTS the copies. Other threads' requests get through after every
+ *            512 granules. Memory that is pinned, or that the driver does not unmap, stays mapped
+ *            and counts in free_bytes. A block of ductile_alloc_one_handle that is not pinned may
+ *            consist of several handles afterwards.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,
                                                          ductile_pool_id id, unsigned flags);
 
 /**
- * Puts physical memory behind a paused pool again, at the same addresses, with the contents that
- * were kept; without them they are undefined.
+ * Puts physical memory behind a paused pool again, at the same addresses. Contents that were kept
+ * are restored; other contents are undefined.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool), ERR_BUSY (not paused);
- *            ERR_OUT_OF_MEMORY: recoverable, free memory and call again; ERR_OUT_OF_HOST_MEMORY,
- *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  the pool is paused as before, kept contents included; when a copy failed, its memory
+ * Arguments: id: not {0,0}.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool), ERR_BUSY (the pool is not paused, or
+ *            the call comes from a map callback); ERR_OUT_OF_MEMORY (free some memory and call
+ *            again); ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the pool is paused as before, with its kept contents. If a copy failed, the new memory
  *            stays mapped until the next try.
- * Threads:   safe.
+ * Threads:   safe. Other threads' requests that no free block serves wait while it maps.
  * Streams:   contents are in place when it returns.
- * Cost:      a map per handle, as in growth, while other threads' requests that no free block
- *            serves wait; when memory is short, first a ductile_trim of what is missing; waits for
- *            the copies.
+ * Cost:      a map per handle, as for growth; when memory is short, first a ductile_trim of the
+ *            missing amount; it waits for the copies.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_resume(ductile_allocator *allocator,
                                                           ductile_pool_id id);

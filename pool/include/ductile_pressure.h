@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory pressure: limits that change at run time, callbacks that are asked for memory before a
- * request is refused, and the report about a request that was. Included by ductile.h.
+ * Memory pressure: limits that can change at run time, callbacks that give memory back before a
+ * request is refused, and a report on a request that was refused.
+ *
+ * Included by ductile.h; compiles alone.
  */
 #ifndef DUCTILE_PRESSURE_H
 #define DUCTILE_PRESSURE_H
@@ -14,77 +16,92 @@ extern "C" {
 
 /* ---- Limits -------------------------------------------------------------------------------- */
 
+/** Limits in effect, in bytes. soft_limit_bytes <= limit_bytes <= device_bytes. */
 typedef struct ductile_limits {
-    size_t struct_size;   /* set by the caller */
-    uint64_t limit_bytes; /* what may be held: the smallest of limit_bytes, the fraction and
-                             the device                                                     */
-    uint64_t
-        soft_limit_bytes;  /* the smallest of soft_limit_bytes and the share of the limit that
-                              garbage_collection_threshold is; limit_bytes when neither is set */
-    uint64_t device_bytes; /* what the device has                                            */
-    double fraction;       /* per_process_memory_fraction; 0 when not set                    */
+    size_t struct_size;        /* set by the caller */
+    uint64_t limit_bytes;      /* the hard cap: the smallest of the option limit_bytes, the share
+                                  per_process_memory_fraction of the device, and the device    */
+    uint64_t soft_limit_bytes; /* the smaller of the option soft_limit_bytes and the share
+                                  garbage_collection_threshold of the limit; limit_bytes when
+                                  neither is set                                              */
+    uint64_t device_bytes;     /* physical memory of the device                                */
+    double fraction;           /* per_process_memory_fraction; 0: not set                      */
 } ductile_limits;
 
 /**
- * The limits in effect.
+ * Reads the limits in effect.
  *
+ * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
- * Threads:   safe. Cost: no driver call.
+ * On error:  *out is unchanged.
+ * Threads:   safe.
+ * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_limits(ductile_allocator *allocator,
                                                               ductile_limits *out);
 
 /**
  * Changes the soft limit. A request that would create memory above it first tries everything that
- * disturbs nobody else: memory of any stream that is proven done, cached memory, memory that goes
- * through the driver because the options keep it from moving, and waiting for memory that recorded
- * streams hold. Only what is still missing then is created, up to the hard limit. The soft limit
- * refuses nothing, asks no callback, and takes nothing away while no request needs memory.
+ * disturbs no other part of the program: memory of any stream that is proven done, cached memory,
+ * memory that the options allow to move only through the driver, and waiting for memory that
+ * recorded streams use. Only what is still missing is then created, up to the hard limit. The soft
+ * limit refuses no request, asks no callback, and takes nothing back while no request needs memory.
  *
  * Arguments: soft_limit_bytes: 0 removes it.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * Threads:   safe; waits for a thread that is mapping memory. Cost: no driver call.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_DEVICE_LOST, ERR_EXITING,
+ *            ERR_FORKED.
+ * On error:  nothing has changed.
+ * Threads:   safe; waits for a thread that is mapping memory.
+ * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_soft_limit(ductile_allocator *allocator,
                                                                   uint64_t soft_limit_bytes);
 
 /**
- * Changes per_process_memory_fraction: the hard cap as a share of the device. It counts beside
- * limit_bytes; the smaller one holds.
+ * Changes per_process_memory_fraction, the hard cap as a share of the device. The smaller of this
+ * cap and limit_bytes holds.
  *
  * Arguments: fraction: in (0,1]; 0 removes it.
- * Returns, threads, cost: as ductile_set_soft_limit.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL, or the fraction is out of range),
+ *            ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  nothing has changed.
+ * Threads:   safe; waits for a thread that is mapping memory.
+ * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_memory_fraction(ductile_allocator *allocator,
                                                                        double fraction);
 
-/* ---- Callbacks that are asked for memory --------------------------------------------------- */
+/* ---- Callbacks that give memory back ------------------------------------------------------- */
 
 /**
- * Is asked for device memory that a request lacks, before the allocator waits on the host (but for
- * what the soft limit asks for) and long before it refuses. It may free blocks of any allocator,
- * shrink caches of its own, and call anything of this library but ductile_destroy; a request made
- * inside it, on whatever allocator, asks no callback. It runs on the requesting thread without any
- * lock held, and several threads may run it at once.
+ * Gives memory back when a request lacks device memory. The allocator asks the callback long before
+ * it refuses the request, and before it waits on the host, except for the waits that the soft limit
+ * asks for. The callback may free blocks of any allocator, shrink caches of its own, and call any
+ * function of this library except ductile_destroy. A request made inside a callback, of any
+ * allocator, asks no callback.
  *
- * Arguments: missing: bytes of device memory that would have served the request, counted when it
- *            was last tried. stream: the request's.
- * Returns:   bytes given back, to this allocator or to the device; 0 for none. After any other
- *            answer the request is tried again, and the callback asked again if that was not
- *            enough, 16 times for one request at most.
+ * Arguments: user: as registered. allocator: the one that lacks memory. missing: the bytes of
+ *            device memory that the latest try of the request lacked. stream: the request's.
+ * Returns:   the bytes given back to this allocator or to the device; 0: none. After any other
+ *            answer the allocator tries the request again. If memory is still missing, it asks the
+ *            callback again, at most 16 times for one request.
+ * Threads:   runs on the requesting thread, without any lock held. Several threads may run it at
+ *            once.
  */
 typedef uint64_t (*ductile_oom_fn)(void *user, ductile_allocator *allocator, uint64_t missing,
                                    ductile_stream stream);
 
 /**
- * Registers a callback. Several may be registered, also the same one more than once.
+ * Registers a callback. Several may be registered; the same one may be registered more than once.
  *
- * Arguments: priority: the smaller is asked first; among equals the one registered first.
- *            id: receives what ductile_remove_oom_callback takes; not 0.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (callback or id is NULL), ERR_OUT_OF_HOST_MEMORY,
- *            ERR_FORKED.
+ * Arguments: callback: not NULL. user: passed to it. priority: callbacks with smaller numbers are
+ *            asked first; of equal ones, the one registered first. id: receives a number for
+ *            ductile_remove_oom_callback, never 0; not NULL.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
  * On error:  *id is 0.
+ * Ownership: unregister with ductile_remove_oom_callback; ductile_destroy drops what is left.
  * Threads:   safe, also from inside a callback.
+ * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_oom_callback(ductile_allocator *allocator,
                                                                     ductile_oom_fn callback,
@@ -92,104 +109,123 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_oom_callback(ductile_allo
                                                                     uint64_t *id);
 
 /**
- * Unregisters a callback: it is not entered any more, and once this returns no other thread is
- * inside it, so `user` may be freed. Called from inside the callback itself it does not wait for
- * its own thread.
+ * Unregisters a callback. Once the call returns, no other thread is inside the callback or will
+ * enter it, so `user` may be freed.
  *
+ * Arguments: id: from ductile_add_oom_callback.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED.
- * Threads:   safe. Waits for threads inside the callback: hold no lock that the callback takes.
- *            Two callbacks that remove each other from inside at the same time wait for ever.
+ * On error:  nothing has changed.
+ * Threads:   safe. It waits for other threads that are inside the callback, so hold no lock that
+ *            the callback takes. From inside the callback it does not wait for its own thread. Two
+ *            callbacks that remove each other at the same time wait for ever.
+ * Cost:      no driver call.
  */
 DUCTILE_API ductile_status ductile_remove_oom_callback(ductile_allocator *allocator, uint64_t id);
 
-/* ---- The report about a refused request ----------------------------------------------------- */
+/* ---- The report on a refused request -------------------------------------------------------- */
 
 #define DUCTILE_OOM_HOLDERS 8
 #define DUCTILE_OOM_SIZES 32
 
-/** What one stream holds in one pool. */
+/** What one stream holds in one pool, in bytes. */
 typedef struct ductile_oom_holder {
     ductile_stream stream;
-    ductile_pool_id pool;    /* {0,0}: in no private pool                               */
+    ductile_pool_id pool;    /* {0,0}: outside private pools                            */
     uint64_t held_bytes;     /* physical memory mapped here: live, free and pending     */
-    uint64_t live_bytes;     /* of live blocks                                          */
-    uint64_t free_bytes;     /* of free blocks                                          */
-    uint64_t pending_bytes;  /* freed, another stream still at work                     */
-    uint64_t unproven_bytes; /* free, in whole granules, its work not proven done       */
+    uint64_t live_bytes;     /* in live blocks                                          */
+    uint64_t free_bytes;     /* in free blocks                                          */
+    uint64_t pending_bytes;  /* freed, but another stream may still use them            */
+    uint64_t unproven_bytes; /* free whole granules whose work is not proven done       */
     uint64_t largest_free_bytes;
 } ductile_oom_holder;
 
 /**
- * Why a request was refused, in numbers taken while it was refused. All in bytes unless said
- * otherwise. physical memory held = live + free + pending + cached + quarantined.
+ * Why a request was refused, in numbers taken at that moment. Fields are in bytes unless they say
+ * otherwise. They obey: held = live + free + pending + cached + quarantined.
  */
 typedef struct ductile_oom_report {
     size_t struct_size; /* set by the caller */
-    uint64_t number;    /* which refusal of this allocator, counted from 1; 0: none yet on this
-                           thread, and all that follows is 0                                     */
+    uint64_t number;    /* which refusal of this allocator, counted from 1; 0: this thread has had
+                           none, and all fields below are 0                                      */
     int device;         /* ordinal */
-    int captured;       /* 1: streams under capture kept the allocator from waiting for all work */
+    int captured;       /* 1: streams were being captured, so the allocator could not wait for all
+                           work of the device                                                    */
     ductile_stream stream;
     ductile_pool_id pool;     /* of the request; {0,0}: none                                     */
-    uint64_t requested_bytes; /* as asked for                                                    */
-    uint64_t rounded_bytes;   /* the block it would have become                                  */
-    uint64_t missing_bytes;   /* physical memory that would have served it                       */
+    uint64_t requested_bytes; /* as the caller asked                                             */
+    uint64_t rounded_bytes;   /* the size of the block that it would have become                 */
+    uint64_t missing_bytes;   /* physical memory that was missing to serve it                    */
     uint64_t limit_bytes;     /* hard cap in effect                                              */
     uint64_t soft_limit_bytes;
-    uint64_t device_bytes;      /* what the device has                                           */
-    uint64_t device_free_bytes; /* of it, free by the driver's word; 0 also when it would not say */
-    uint64_t others_bytes;      /* used on the device and not held here: other processes, contexts,
-                                   other allocators                                              */
+    uint64_t device_bytes;      /* physical memory of the device                                 */
+    uint64_t device_free_bytes; /* free on the device, as the driver says; 0 also when it does not
+                                   say                                                           */
+    uint64_t others_bytes;      /* used on the device but not held here: by other processes, CUDA
+                                   contexts and other allocators                                 */
     uint64_t held_bytes;        /* physical memory held by this allocator                        */
     uint64_t live_bytes;
     uint64_t free_bytes;
     uint64_t pending_bytes;
     uint64_t cached_bytes;
     uint64_t quarantined_bytes;
-    uint64_t retiring_bytes;          /* addresses only: their memory serves elsewhere            */
-    uint64_t unproven_bytes;          /* free on other streams whose work is not proven done      */
-    uint64_t pinned_bytes;            /* free in granules that a live block also uses, so stuck   */
-    uint64_t largest_free_bytes;      /* the largest free block of any stream                     */
-    uint64_t largest_free_here_bytes; /* the same of the requesting stream                        */
-    uint64_t unvisited_bytes;         /* free, in blocks smaller than those counted by size       */
+    uint64_t retiring_bytes;          /* old addresses not unmapped yet; their memory serves
+                                         elsewhere                                               */
+    uint64_t unproven_bytes;          /* free on other streams, but not proven done              */
+    uint64_t pinned_bytes;            /* free, but in granules that live blocks also use         */
+    uint64_t largest_free_bytes;      /* the largest free block of any stream                    */
+    uint64_t largest_free_here_bytes; /* the largest free block of the requesting stream         */
+    uint64_t unvisited_bytes;         /* free, in blocks too small and too many to be counted by
+                                         size                                                    */
     uint64_t granule_bytes;
-    ductile_recycle recycle; /* options that decide what could have been done */
+    ductile_recycle recycle; /* the options that decide what the allocator could do */
     ductile_record_policy record_stream;
     ductile_cross_stream cross_stream_reuse;
     int reserved;
-    uint64_t n_holders;                              /* streams that hold memory              */
-    ductile_oom_holder holders[DUCTILE_OOM_HOLDERS]; /* those that hold most, largest first   */
-    uint64_t free_blocks_by_size[DUCTILE_OOM_SIZES]; /* [i]: blocks of 2^(i+9) to 2^(i+10)-1;  */
-    uint64_t free_bytes_by_size[DUCTILE_OOM_SIZES];  /* the last: all larger ones too          */
+    uint64_t n_holders;                              /* streams that hold memory               */
+    ductile_oom_holder holders[DUCTILE_OOM_HOLDERS]; /* those that hold most, largest first    */
+    uint64_t free_blocks_by_size[DUCTILE_OOM_SIZES]; /* [i]: number of free blocks of 2^(i+9) to
+                                                        2^(i+10)-1 bytes; the last entry also
+                                                        counts all larger ones                 */
+    uint64_t free_bytes_by_size[DUCTILE_OOM_SIZES];  /* the bytes of those blocks              */
 } ductile_oom_report;
 
 /**
- * The report about this thread's latest request that this allocator refused for lack of memory.
+ * Reads the report on this thread's latest request that this allocator refused for lack of memory.
  *
- * Arguments: out: struct_size set by the caller; a smaller one gets the fields that fit.
+ * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
  * Returns:   DUCTILE_OK, also when there was none (out->number is 0); ERR_INVALID_ARGUMENT,
  *            ERR_FORKED.
- * Threads:   safe; every thread has its own. A thread keeps one report, of whichever allocator
- *            refused last.
- * Cost:      a copy. Taking the report costs a refused request one cuMemGetInfo and a look at its
- *            free blocks, 65536 of them at most, in pieces between which other threads go on.
+ * On error:  *out is unchanged.
+ * Threads:   safe; every thread has its own report. A thread keeps one report only, of the
+ *            allocator that refused last.
+ * Cost:      a copy. Taking the report costs a refused request one cuMemGetInfo and a look at up to
+ *            65536 of its free blocks, in pieces between which other threads run.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_oom_report(ductile_allocator *allocator,
                                                                   ductile_oom_report *out);
 
 /**
- * Writes a report as text for people: what was asked, who holds what, and what would help.
+ * Writes a report as text for people: what was requested, who holds memory, and what would help.
  *
- * Arguments: report: as ductile_get_oom_report gave it. buffer, size: where to write, always
- *            terminated when size > 0; NULL and 0 to ask for the length.
- * Returns:   the length the whole text needs, without the terminator.
+ * Arguments: report: from ductile_get_oom_report; not NULL. buffer, size: where to write. The text
+ *            is always terminated when size > 0; NULL and 0 ask for the length.
+ * Returns:   the length of the whole text, without the terminator.
  * Threads:   safe if different objects.
+ * Cost:      no driver call.
  */
 DUCTILE_API size_t ductile_oom_report_text(const ductile_oom_report *report, char *buffer,
                                            size_t size);
 
-/** The same as one JSON object: every number by its field's name, and "advice", a list of
- * sentences. Keys are only ever added within a major version. */
+/**
+ * Writes a report as one JSON object. It has every number under its field's name, and "advice", a
+ * list of sentences. A later version only adds keys, as long as the major version is the same.
+ *
+ * Arguments: report: from ductile_get_oom_report; not NULL. buffer, size: where to write. The text
+ *            is always terminated when size > 0; NULL and 0 ask for the length.
+ * Returns:   the length of the whole text, without the terminator.
+ * Threads:   safe if different objects.
+ * Cost:      no driver call.
+ */
 DUCTILE_API size_t ductile_oom_report_json(const ductile_oom_report *report, char *buffer,
                                            size_t size);
 

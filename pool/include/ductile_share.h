@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that others know of: pinned for a registration (NCCL, RDMA), open to other GPUs of the
- * machine, passed to other processes and taken from them. Included by ductile.h.
+ * Memory that more than this allocator knows of: pinned for a registration (NCCL, RDMA), accessible
+ * to other GPUs of the machine, passed to other processes, or received from them.
  *
- * One allocator is one tenant and one property class: whatever it maps has the same kind of handle
- * (options `shareable`, `rdma`) and is open to the same devices. Memory for another tenant comes
- * from another allocator, and moves between two of them only through the driver.
+ * One allocator serves one tenant and one property class: all of its handles are of one kind
+ * (options `shareable`, `rdma`), and the same devices have access to all of its memory. Use another
+ * allocator for another tenant. Memory moves between two allocators only through the driver.
  *
- * Passing a block means passing the whole granules it lies in. The other process can read and write
- * what its neighbours there hold: share with those you trust, or give such a block granules of its
- * own (ductile_alloc_one_handle).
+ * Passing a block passes the whole granules that it lies in. The other process can read and write
+ * whatever else lies in those granules. Share only with processes that you trust, or share blocks
+ * that have granules of their own (ductile_alloc_one_handle).
  *
- * Whoever registers an address with a library that keeps it (UCX, NCCL, NVSHMEM) pins the block for
- * that time, or is told before memory moves (ductile_add_map_callback).
+ * Some libraries keep an address after you register it with them (UCX, NCCL, NVSHMEM). Pin the
+ * block for that time, or drop the registration when a callback says that the memory leaves
+ * (ductile_add_map_callback).
+ *
+ * Included by ductile.h; compiles alone.
  */
 #ifndef DUCTILE_SHARE_H
 #define DUCTILE_SHARE_H
@@ -26,18 +29,19 @@ extern "C" {
 /* ---- Pins --------------------------------------------------------------------------------- */
 
 /**
- * Pins the memory behind a live block: until as many unpins, it is not moved, healed, given back
- * or unmapped, also after the block was freed. Free memory that is pinned is reused at its own
- * address, by its own stream only.
+ * Pins the memory behind a live block. Until it is unpinned as often as it was pinned, the memory
+ * is not moved, compacted, given back or unmapped, even after the block is freed. Free memory that
+ * is pinned is reused only at its own address and by its own stream.
  *
  * Arguments: address: the start of a live block.
- * Returns:   DUCTILE_OK; the pointer errors of ductile_free; ERR_INVALID_ARGUMENT,
- *            ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the
+ *            block is paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.
- * Ownership: a pin belongs to the address: give it back with ductile_unpin(address), before or
- *            after the free. Where the block that starts there is freed and a larger one pinned,
- *            all that was pinned by that address stays so until its last unpin.
- *            ductile_destroy ends all pins.
+ * Ownership: a pin belongs to the address. Give it back with ductile_unpin(address), before or
+ *            after the free. Suppose the block is freed and a larger block that starts there is
+ *            pinned: then all memory pinned through that address stays pinned until the address has
+ *            no pins left. ductile_destroy ends all pins.
  * Threads:   safe; waits while another thread maps memory.
  * Cost:      no driver call; linear in the granules of the block.
  */
@@ -45,74 +49,81 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pin(ductile_allocator *alloca
                                                        ductile_addr address);
 
 /**
- * Takes one pin back.
+ * Gives back one pin.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (a live block without a pin); the pointer errors of
- *            ductile_free; ERR_EXITING, ERR_FORKED.
+ * Arguments: address: as given to ductile_pin.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL, or the live block has no pin);
+ *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.
- * Threads, cost: as ductile_pin.
+ * Threads:   safe; waits while another thread maps memory.
+ * Cost:      no driver call; linear in the granules that the address pinned.
  */
 DUCTILE_API ductile_status ductile_unpin(ductile_allocator *allocator, ductile_addr address);
 
-/* ---- Callbacks that are told where memory is ----------------------------------------------- */
+/* ---- Callbacks for mappings ---------------------------------------------------------------- */
 
-/** What happens to a mapping. */
+/** What happens to the memory at an address. */
 typedef enum ductile_map_change {
-    DUCTILE_MAP_MAPPED = 0, /**< there is memory at the address, open to all devices it should be */
-    DUCTILE_MAP_LEAVING = 1 /**< it is about to be unmapped, or to serve at another address       */
+    DUCTILE_MAP_MAPPED = 0, /**< it is mapped, and every device that gets access has it           */
+    DUCTILE_MAP_LEAVING = 1 /**< it is about to be unmapped, or mapped at a second address        */
 } ductile_map_change;
 
-/** One physical handle at one address; of an import, all of it. */
+/** One physical handle at one address; for an import, all of its memory. */
 typedef struct ductile_map_event {
     size_t struct_size;
     ductile_map_change change;
-    int device;            /**< this allocator's                                               */
+    int device;            /**< ordinal of this allocator's GPU                                */
     ductile_addr address;  /**< of the mapping, a multiple of the granule                      */
     uint64_t size;         /**< bytes                                                          */
-    uint64_t handle;       /**< the driver's handle, to compare, not to release; 0: imported   */
-    ductile_stream stream; /**< whose memory it is; of an import, the one it was imported for  */
-    ductile_pool_id pool;  /**< in which private pool; {0,0}: none                             */
+    uint64_t handle;       /**< the driver's handle: compare it, do not release it; 0: imported */
+    ductile_stream stream; /**< that the memory belongs to; for an import, its stream          */
+    ductile_pool_id pool;  /**< the private pool that holds the memory; {0,0}: none            */
 } ductile_map_event;
 
 /**
- * Is told that memory was mapped, before any address in it is returned, and that it leaves, before
- * it is unmapped or mapped a second time; for caches of registrations (UCX, NCCL, GPUDirect,
- * gdrcopy). It cannot refuse: memory that must stay is pinned.
+ * Learns of every mapping, for caches of registrations (UCX, NCCL, GPUDirect, gdrcopy). MAPPED
+ * comes before the allocator returns any address in the memory; LEAVING comes before the memory is
+ * unmapped or mapped a second time. The callback cannot refuse: pin memory that must stay.
  *
- * - Of one address it is told MAPPED and LEAVING in turn, each once, never at the same time. A plan
- *   that the driver fails after LEAVING is told is undone: MAPPED again, the same handle.
- * - A free changes nothing that is mapped, so that nothing is told: a registration may stay for the
- *   next block there, until LEAVING. After LEAVING nobody is given the address before the next
- * MAPPED.
- * - Work that the GPU was given on memory that leaves may still be under way: the memory goes on in
- *   the order of its stream. What others than streams do with it (RDMA) must have ended before the
- *   block was freed.
+ * - For one address MAPPED and LEAVING alternate. They never run at the same time. If the driver
+ *   fails a plan after LEAVING, the plan is undone and the same handle is reported as MAPPED again.
+ * - A free maps and unmaps nothing, so it reports nothing. A registration may serve the next block
+ *   at the same address, until LEAVING. After LEAVING no caller gets the address before the next
+ *   MAPPED.
+ * - Work already given to the GPU may still use memory that leaves. That is safe, because the
+ *   memory is reused in stream order. Uses that no stream orders (RDMA) must end before the block
+ *   is freed.
  *
- * It runs on the thread whose call maps or unmaps: an allocation (also a hit, which may heal), a
- * trim, a pause or resume, an import or its close or free, ductile_destroy; without any lock held;
- * driver calls that a capture forbids are relaxed (CU_STREAM_CAPTURE_MODE_RELAXED). Several threads
- * may run it at once, for different addresses. It may free, record, pin, query, walk and allocate
- * what a free block serves; what would map or unmap memory (a larger allocation, a trim, a pause,
- * an import) gets ERR_BUSY. ductile_check looks at nothing while one runs for a request, a hit that
- * heals or a trim. Not ductile_destroy, nor ductile_stream_done of the stream that is allocated
- * for. Do not wait in it for a thread that may be pausing a pool.
+ * It may free, record streams, pin, query, walk, and allocate what a free block serves. Calls that
+ * would map or unmap memory get ERR_BUSY: a larger allocation, a trim, a pause, a resume, an
+ * import. It must not call ductile_destroy, nor ductile_stream_done for the stream of the request.
+ * It must not wait for a thread that may be pausing a pool. While a callback runs for a request, a
+ * compaction or a trim, ductile_check checks nothing.
+ *
+ * Threads:   runs on the thread whose call maps or unmaps: an allocation (also a hit, when it
+ *            compacts), a trim, a pause, a resume, an import, its close or free, or
+ *            ductile_destroy. No lock is held. Several threads may run it at once, for different
+ *            addresses. Driver calls that a capture would forbid are relaxed
+ *            (CU_STREAM_CAPTURE_MODE_RELAXED).
  */
 typedef void (*ductile_map_fn)(void *user, ductile_allocator *allocator,
                                const ductile_map_event *event);
 
 /**
- * Registers a callback. Several may be registered, also the same one more than once. What is mapped
- * already is not told to it, only, perhaps, that it leaves: register before the first allocation.
+ * Registers a callback. Several may be registered; the same one may be registered more than once.
+ * The callback does not learn of memory that is mapped already, but may learn that such memory
+ * leaves: register it before the first allocation.
  *
- * Arguments: priority: the smaller is told first that memory was mapped, and last that it leaves;
- *            among equals the one registered first. id: receives what ductile_remove_map_callback
- *            takes; not 0.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (callback or id is NULL), ERR_OUT_OF_HOST_MEMORY,
- *            ERR_FORKED.
+ * Arguments: callback: not NULL. user: passed to it. priority: callbacks with smaller numbers get
+ *            MAPPED first and LEAVING last; of equal ones, the one registered first counts as
+ *            smaller. id: receives a number for ductile_remove_map_callback, never 0; not NULL.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
  * On error:  *id is 0.
- * Threads:   safe, also from inside a callback. A call under way may or may not tell it.
- * Cost:      of the callbacks: one call for each handle mapped or unmapped, none on a hit or a
- * free. Without any: one test where memory is mapped.
+ * Ownership: unregister with ductile_remove_map_callback; ductile_destroy drops what is left.
+ * Threads:   safe, also from inside a callback. A call that is already under way may or may not
+ *            report to it.
+ * Cost:      the callback is called once for each handle mapped or unmapped; not on a plain hit or
+ *            free.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_map_callback(ductile_allocator *allocator,
                                                                     ductile_map_fn callback,
@@ -120,13 +131,16 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_map_callback(ductile_allo
                                                                     uint64_t *id);
 
 /**
- * Unregisters a callback: it is not entered any more, and once this returns no other thread is
- * inside it, so `user` may be freed. Called from inside the callback itself it does not wait for
- * its own thread.
+ * Unregisters a callback. Once the call returns, no other thread is inside the callback or will
+ * enter it, so `user` may be freed.
  *
+ * Arguments: id: from ductile_add_map_callback.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED.
- * Threads:   safe. Waits for threads inside the callback: hold no lock that the callback takes.
- *            Two callbacks that remove each other from inside at the same time wait for ever.
+ * On error:  nothing has changed.
+ * Threads:   safe. It waits for other threads that are inside the callback, so hold no lock that
+ *            the callback takes. From inside the callback it does not wait for its own thread. Two
+ *            callbacks that remove each other at the same time wait for ever.
+ * Cost:      no driver call.
  */
 DUCTILE_API ductile_status ductile_remove_map_callback(ductile_allocator *allocator, uint64_t id);
 
@@ -150,26 +164,34 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc_one_handle(ductile_allo
 
 /**
  * Gives another GPU access to all memory of this allocator: to what is mapped now, imports
- * included, and to whatever is mapped later. cudaDeviceEnablePeerAccess does not do that.
+ * included, and to everything mapped later. cudaDeviceEnablePeerAccess does not give access to this
+ * memory.
  *
- * Arguments: device: its ordinal.
+ * Arguments: device: ordinal of the other GPU.
  * Returns:   DUCTILE_OK, also when it has access already; ERR_UNSUPPORTED (the two GPUs cannot
- *            reach each other), ERR_NO_DEVICE, ERR_INVALID_ARGUMENT (this allocator's own device),
- *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  it has access to nothing, as far as the driver lets access be taken back.
- * Threads:   safe; other threads' allocations that must map wait.
- * Streams:   none is named. Streams of that GPU can be given to ductile_record_stream and
- *            ductile_free_on like those of this one; memory is allocated on streams of this device.
- * Cost:      one driver call for each run of mapped memory; its price is by handle.
+ *            reach each other, or too many have access), ERR_NO_DEVICE, ERR_INVALID_ARGUMENT (also:
+ *            this allocator's own device), ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the other GPU has access to nothing, as far as the driver allows access to be revoked.
+ * Threads:   safe; allocations of other threads that must map memory wait.
+ * Streams:   none is passed to the driver. Streams of the other GPU can be given to
+ *            ductile_record_stream and ductile_free_on like those of this one. Allocate memory only
+ *            on streams of this GPU.
+ * Cost:      one driver call for each run of mapped memory; the driver's time grows with the
+ *            handles.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_enable_peer(ductile_allocator *allocator,
                                                                int device);
 
 /**
- * Takes the access away again. No work of that GPU may still use this allocator's memory.
+ * Revokes the access of another GPU. No work of that GPU may still use this allocator's memory.
  *
- * Returns:   as ductile_enable_peer; DUCTILE_OK also when it had no access.
- * On error:  it keeps access to everything.
+ * Arguments: device: ordinal of the other GPU.
+ * Returns:   DUCTILE_OK, also when it had no access; ERR_INVALID_ARGUMENT (also: this allocator's
+ *            own device), ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the other GPU keeps access to everything.
+ * Threads:   safe; allocations of other threads that must map memory wait.
+ * Cost:      one driver call for each run of mapped memory; the driver's time grows with the
+ *            handles.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocator *allocator,
                                                                 int device);
@@ -178,25 +200,27 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
 
 /**
  * Passes a live block to the process at the other end of a UNIX-domain socket, which calls
- * ductile_import. The two calls talk to each other: both return when all is mapped there, or when
- * one of them gave up.
+ * ductile_import. The two calls exchange messages; both return when all memory is mapped there, or
+ * when one of them gives up.
  *
- * The memory is pinned until ductile_unexport, whatever becomes of the importer. While it uses the
- * block, keep it live: a block that is freed is reused at its address, and the importer sees that.
- * When this process ends first, the importer's mapping stays valid.
+ * The memory is pinned until ductile_unexport, whatever the importer does. Keep the block live
+ * while the importer uses it: a freed block is reused at its address, and the importer sees the new
+ * contents. The importer's mapping stays valid after this process has ended.
  *
- * Arguments: address: the start of a live block. socket: connected, of any type that keeps order;
- *            blocking, with a time limit (SO_RCVTIMEO, SO_SNDTIMEO) if the other side is not
- *            trusted to answer. It stays the caller's.
+ * Arguments: address: the start of a live block. socket: connected and blocking, of any type that
+ *            preserves order. Set a time limit (SO_RCVTIMEO, SO_SNDTIMEO) if the other side may not
+ *            answer. The caller keeps the socket.
  * Returns:   DUCTILE_OK; ERR_UNSUPPORTED (the option `shareable` is none); ERR_BAD_MESSAGE (the
  *            other side closed, timed out, gave up, or is not ductile_import); ERR_NO_DESCRIPTORS;
- *            the pointer errors of ductile_free; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY,
- *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  the block is not exported by this call, no descriptor is left open. The socket may
- *            hold part of a message: close it.
+ *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the block is
+ *            paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
+ * On error:  this call has exported nothing and left no descriptor open. The socket may hold part
+ *            of a message: close it.
+ * Ownership: end the export with ductile_unexport.
  * Threads:   safe; no lock is held while the socket is used.
- * Streams:   none is named. Order the importer's work after what was issued here, by a
- *            synchronisation or an interprocess event.
+ * Streams:   none is passed to the driver. Order the importer's work after what was issued here, by
+ *            a synchronisation or an interprocess event.
  * Cost:      one driver call for each handle; with `shareable:fd` at most 64 descriptors at a time.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_export(ductile_allocator *allocator,
@@ -214,39 +238,42 @@ DUCTILE_API ductile_status ductile_unexport(ductile_allocator *allocator, ductil
 /* ---- From other processes ----------------------------------------------------------------- */
 
 /**
- * Maps a block that another process passes with ductile_export, in a range just large enough.
+ * Maps a block that another process passes with ductile_export, in a range exactly as large as
+ * needed.
  *
- * Arguments: socket: as of ductile_export. stream: whose work will use the memory, not
- *            cudaStreamPerThread; work of other streams has to be ordered before the close.
- *            address: receives the start of the block; not NULL. size: its bytes; NULL to ignore.
- * Returns:   DUCTILE_OK; ERR_BAD_MESSAGE (truncated, malformed or hostile; closed or timed out);
- *            ERR_NO_DESCRIPTORS; ERR_OUT_OF_ADDRESSES; ERR_INVALID_ARGUMENT,
- *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  *address is 0; every descriptor received is closed, nothing stays mapped or reserved.
- *            Close the socket.
+ * Arguments: socket: connected and blocking, as for ductile_export. stream: whose work will use the
+ *            memory; not cudaStreamPerThread. Order the work of other streams before the close.
+ *            address: receives the start of the block; not NULL. size: receives its bytes; NULL to
+ *            ignore.
+ * Returns:   DUCTILE_OK; ERR_BAD_MESSAGE (the message is truncated, malformed or hostile, or the
+ *            other side closed or timed out); ERR_NO_DESCRIPTORS; ERR_OUT_OF_ADDRESSES; ERR_BUSY
+ *            (called from a map callback); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY,
+ *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  *address is 0, every descriptor received is closed, and nothing stays mapped or
+ *            reserved. Close the socket.
  * Ownership: release with ductile_import_close or ductile_free. The memory is the exporter's: it
- *            counts in `imported_bytes` only, not against the limit.
+ *            counts only in `imported_bytes`, and not against the limit.
  * Threads:   safe; no lock is held while the socket is used.
- * Cost:      a reservation; an import, a map and a release for each handle, one access call.
+ * Streams:   Ductile orders nothing between the two processes; see ductile_export.
+ * Cost:      one reservation; an import, a map and a release for each handle; one access call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import(ductile_allocator *allocator, int socket,
                                                           ductile_stream stream,
                                                           ductile_addr *address, uint64_t *size);
 
 /**
- * Gives an import back, ordered after the work already issued to its stream: the addresses are
- * unmapped at once when that work is done, otherwise by a later call of this kind, an import or a
- * trim. ductile_free does the same without unmapping.
+ * Releases an import, ordered after the work already issued to its stream. If that work is done,
+ * the call unmaps the addresses at once; otherwise a later close, import or trim does. ductile_free
+ * also releases an import, but leaves the unmapping to such a call.
  *
- * Arguments: address: as ductile_import gave it; 0 does nothing.
+ * Arguments: address: from ductile_import; 0 does nothing.
  * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER (no import starts there); ERR_CAPTURING (its stream is
- *            being captured, or the device would have to be waited for beside a capture);
- *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  the import is still there, except that after a failed unmap its addresses are lost to
- *            the process.
+ *            being captured, or the call would have to wait for the device during a capture);
+ *            ERR_INVALID_ARGUMENT, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  the import stays, except that after a failed unmap the process loses its addresses.
  * Threads:   safe.
- * Cost:      one event record; an unmap for each handle. Waits for the device only if the stream
- *            was named done (ductile_stream_done) at a time when its progress could not be marked.
+ * Cost:      one event record; an unmap for each handle. Waits for the device only if
+ *            ductile_stream_done could not mark the progress of the import's stream.
  */
 DUCTILE_API ductile_status ductile_import_close(ductile_allocator *allocator, ductile_addr address);
 
