@@ -42,8 +42,8 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
     if (!dti_is_aligned(smallest, unit) || !dti_is_aligned(largest, smallest) ||
         largest < smallest || smallest > 64 * DTI_GIB || largest > 64 * DTI_GIB) {
         (void)snprintf(message, size,
-                       "handle_bytes must be a multiple of the driver's granule, %llu bytes, and "
-                       "max_handle_bytes one of handle_bytes, 64 GiB at most",
+                       "handle_bytes must be a multiple of the driver's granule (%llu bytes), "
+                       "max_handle_bytes a multiple of handle_bytes, and both at most 64 GiB",
                        (unsigned long long)unit);
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }

@@ -49,8 +49,8 @@ void dpool_log_losses(ductile_allocator *a) {
     dti_lock_release(&a->index_lock);
     if (lost != 0) {
         dpool_log(a, DUCTILE_LOG_WARNING,
-                  "%" PRIu64 " bytes are lost: the driver would not undo (%s: %s)", lost,
-                  first_failure.happened ? dvmm_call_name(first_failure.call) : "earlier call",
+                  "%" PRIu64 " bytes are lost: the driver failed to undo a call (%s: %s)", lost,
+                  first_failure.happened ? dvmm_call_name(first_failure.call) : "an earlier call",
                   first_failure.happened ? dvmm_code_name(first_failure.code) : "unknown");
     }
 }
@@ -59,7 +59,7 @@ void dpool_log_failure(const ductile_allocator *a, ductile_status status, uint64
     if (first_failure.happened) {
         dpool_log(a, DUCTILE_LOG_ERROR,
                   "allocation of %" PRIu64 " bytes refused: %s: driver call %s of %" PRIu64
-                  " bytes answered %s (%d)",
+                  " bytes returned %s (%d)",
                   requested, ductile_status_name(status), dvmm_call_name(first_failure.call),
                   first_failure.size, dvmm_code_name(first_failure.code), first_failure.code);
     } else {

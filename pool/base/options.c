@@ -196,7 +196,18 @@ static bool parse_value(const key *k, const char *text, void *field) {
     return false;
 }
 
-static const char *what_is_wanted(const key *k) {
+/* "ready, pressure, never" */
+static const char *list_choices(const choice *choices, char *text, size_t size) {
+    size_t length = 0;
+    for (; choices->name != NULL; choices++) {
+        length += (size_t)snprintf(text + length, size - length, "%s%s", length > 0 ? ", " : "",
+                                   choices->name);
+    }
+    return text;
+}
+
+/* `text` has room for all choices of any key. */
+static const char *what_is_wanted(const key *k, char *text, size_t size) {
     switch (k->kind) {
     case SIZE:
         return "a size such as 512M or 40G";
@@ -212,7 +223,7 @@ static const char *what_is_wanted(const key *k) {
     case SWITCH_OFF:
         return "on or off";
     case CHOICE:
-        return "one of its choices";
+        return list_choices(k->choices, text, size);
     }
     return "";
 }
@@ -220,15 +231,16 @@ static const char *what_is_wanted(const key *k) {
 ductile_status ductile_options_set(ductile_options *o, const char *name, const char *value,
                                    char *message, size_t size) {
     if (o == NULL || name == NULL || value == NULL) {
-        return refuse(message, size, "no options, key or value given");
+        return refuse(message, size, "options, key and value must not be NULL");
     }
     const key *k = find_key(name);
     if (k == NULL) {
         return refuse(message, size, "unknown option '%s'", name);
     }
     if (!parse_value(k, value, field_of(o, k))) {
-        return refuse(message, size, "option '%s' takes %s, not '%s'", name, what_is_wanted(k),
-                      value);
+        char wanted[MAX_TOKEN];
+        return refuse(message, size, "option '%s' takes %s, not '%s'", name,
+                      what_is_wanted(k, wanted, sizeof wanted), value);
     }
     return DUCTILE_OK;
 }
@@ -265,7 +277,7 @@ static ductile_status parse_pair(ductile_options *o, const char *text, const cha
 ductile_status ductile_options_parse(ductile_options *o, const char *text, char *message,
                                      size_t size) {
     if (o == NULL || text == NULL) {
-        return refuse(message, size, "no options or text given");
+        return refuse(message, size, "options and text must not be NULL");
     }
     ductile_options changed = *o;
     while (*text != '\0') {
@@ -367,11 +379,11 @@ static ductile_status take_given(const ductile_options *given, ductile_options *
     }
     size_t theirs = given->struct_size;
     if (theirs < sizeof given->struct_size) {
-        return refuse(message, size, "options without a size: call ductile_options_init first");
+        return refuse(message, size, "struct_size is not set: call ductile_options_init first");
     }
     if (theirs > sizeof *given &&
         !is_zero((const unsigned char *)given + sizeof *given, theirs - sizeof *given)) {
-        (void)refuse(message, size, "options that this version does not know are set");
+        (void)refuse(message, size, "an option is set that this version does not know");
         return DUCTILE_ERR_UNSUPPORTED;
     }
     memcpy(out, given, dti_min(theirs, sizeof *given));
@@ -397,7 +409,7 @@ static ductile_status check_values(const ductile_options *o, char *message, size
         return refuse(message, size, "per_process_memory_fraction must be from 0 to 1");
     }
     if (!(o->garbage_collection_threshold >= 0 && o->garbage_collection_threshold < 1)) {
-        return refuse(message, size, "garbage_collection_threshold must be at least 0, below 1");
+        return refuse(message, size, "garbage_collection_threshold must be at least 0 and below 1");
     }
     if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
         return refuse(message, size, "roundup_power2_divisions must be a power of two");

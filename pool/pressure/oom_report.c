@@ -232,11 +232,10 @@ static void log_out_of_memory(ductile_allocator *a, uint64_t requested) {
         return;
     }
     dpool_log(a, DUCTILE_LOG_WARNING,
-              "out of memory: %" PRIu64 " bytes asked for, %" PRIu64
-              " missing; of a limit of %" PRIu64 ", %" PRIu64 " are held: %" PRIu64
-              " live, %" PRIu64 " free, %" PRIu64 " waiting for other streams, %" PRIu64
-              " lost to driver failures; the device has %" PRIu64
-              " free (ductile_get_oom_report says what would help)",
+              "out of memory: %" PRIu64 " bytes requested, %" PRIu64 " missing; limit %" PRIu64
+              ", held %" PRIu64 ": %" PRIu64 " live, %" PRIu64 " free, %" PRIu64
+              " waiting for other streams, %" PRIu64 " lost; device free %" PRIu64
+              " (ductile_get_oom_report says what would help)",
               requested, r.missing_bytes, r.limit_bytes, r.held_bytes, r.live_bytes, r.free_bytes,
               r.pending_bytes, r.quarantined_bytes, r.device_free_bytes);
 }

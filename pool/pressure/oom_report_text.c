@@ -59,7 +59,7 @@ static bool can_never_fit(const ductile_oom_report *r) {
 
 static void advise_size(writer *w, const ductile_oom_report *r) {
     if (can_never_fit(r)) {
-        put(w, "The request alone is larger than the limit of %s.", SIZE(r->limit_bytes));
+        put(w, "The request is larger than the limit of %s.", SIZE(r->limit_bytes));
     }
 }
 
@@ -67,7 +67,7 @@ static void advise_limit(writer *w, const ductile_oom_report *r) {
     if (is_limited(r) && r->limit_bytes < r->device_bytes &&
         r->device_free_bytes >= r->missing_bytes) {
         put(w,
-            "The limit of %s is reached while the device has %s free: raise limit_bytes or "
+            "The limit of %s is reached, but the device has %s free: raise limit_bytes or "
             "per_process_memory_fraction.",
             SIZE(r->limit_bytes), SIZE(r->device_free_bytes));
     }
@@ -76,8 +76,8 @@ static void advise_limit(writer *w, const ductile_oom_report *r) {
 static void advise_others(writer *w, const ductile_oom_report *r) {
     if (!is_limited(r) && r->others_bytes >= r->missing_bytes) {
         put(w,
-            "%s of the device are used outside this allocator (other processes, contexts, "
-            "libraries): end them, or let them use this allocator.",
+            "%s of the device are used outside this allocator: by other processes, CUDA contexts "
+            "or libraries.",
             SIZE(r->others_bytes));
     }
 }
@@ -87,20 +87,19 @@ static void advise_streams(writer *w, const ductile_oom_report *r) {
         return;
     }
     if (r->cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF) {
-        put(w, "%s are free on other streams, and cross_stream_reuse:off keeps them there.",
+        put(w, "%s are free on other streams; cross_stream_reuse:off keeps them there.",
             SIZE(r->unproven_bytes));
     } else {
         put(w,
-            "%s are free on other streams whose work is not proven done: call "
-            "ductile_stream_done for streams no longer used, or synchronise them and try again.",
+            "%s are free on other streams whose work is not proven done: synchronise them, or call "
+            "ductile_stream_done for streams no longer in use.",
             SIZE(r->unproven_bytes));
     }
 }
 
 static void advise_capture(writer *w, const ductile_oom_report *r) {
     if (r->captured != 0) {
-        put(w, "A stream was being captured, so that work under way could not be waited for: "
-               "allocate before the capture, or try again after it.");
+        put(w, "A stream was being captured, so the allocator could not wait for work under way.");
     }
 }
 
@@ -108,16 +107,15 @@ static void advise_pending(writer *w, const ductile_oom_report *r) {
     if (r->pending_bytes < r->granule_bytes) {
         return;
     }
-    put(w, "%s were freed while another stream still uses them", SIZE(r->pending_bytes));
+    put(w, "%s are freed, but other streams may still use them", SIZE(r->pending_bytes));
     put(w, "%s",
-        r->record_stream == DUCTILE_RECORD_POLL
-            ? ": record_stream:wait reuses such memory without waiting on the host."
-            : ".");
+        r->record_stream == DUCTILE_RECORD_POLL ? ": record_stream:wait reuses such memory at once."
+                                                : ".");
 }
 
 static void advise_recycling(writer *w, const ductile_oom_report *r) {
     if (r->recycle == DUCTILE_RECYCLE_NEVER && r->free_bytes >= r->missing_bytes) {
-        put(w, "recycle:never keeps %s of free memory where it is: recycle:ready moves it.",
+        put(w, "recycle:never keeps %s of free memory in place: use recycle:ready.",
             SIZE(r->free_bytes));
     }
 }
@@ -125,9 +123,8 @@ static void advise_recycling(writer *w, const ductile_oom_report *r) {
 static void advise_pinned(writer *w, const ductile_oom_report *r) {
     if (r->pinned_bytes >= r->granule_bytes && r->pinned_bytes >= r->missing_bytes) {
         put(w,
-            "%s are free in granules of %s that live blocks also use: allocate what lives long "
-            "before what does not, or free the blocks beside them (ductile_query_block names "
-            "them).",
+            "%s are free, but live blocks use parts of the same %s granules: allocate long-lived "
+            "blocks first.",
             SIZE(r->pinned_bytes), SIZE(r->granule_bytes));
     }
 }
@@ -142,8 +139,8 @@ static void advise_lost(writer *w, const ductile_oom_report *r) {
 static void advise_less(writer *w, const ductile_oom_report *r) {
     if (!can_never_fit(r) && r->live_bytes >= r->held_bytes / 2) {
         put(w,
-            "%s of the %s held here are in live blocks: a smaller batch, shorter sequences or "
-            "recomputation would need less.",
+            "%s of the %s held are in live blocks: the program needs less memory, for example a "
+            "smaller batch.",
             SIZE(r->live_bytes), SIZE(r->held_bytes));
     }
 }
@@ -170,7 +167,7 @@ static void put_advice(writer *w, const ductile_oom_report *r, const char *befor
 /* ---- Text ---------------------------------------------------------------------------------- */
 
 static void put_head(writer *w, const ductile_oom_report *r) {
-    put(w, "Out of memory: %s asked for on stream %p of device %d", SIZE(r->requested_bytes),
+    put(w, "Out of memory: %s requested on stream %p of device %d", SIZE(r->requested_bytes),
         (void *)r->stream, r->device);
     put(w, ", %s of device memory missing.\n", SIZE(r->missing_bytes));
     put(w, "Device: %s, %s free, %s used outside this allocator.\n", SIZE(r->device_bytes),
@@ -184,16 +181,16 @@ static void put_head(writer *w, const ductile_oom_report *r) {
 static void put_free(writer *w, const ductile_oom_report *r) {
     put(w, "Largest free block: %s on this stream, %s on any. ", SIZE(r->largest_free_here_bytes),
         SIZE(r->largest_free_bytes));
-    put(w, "Free but not to be moved: %s beside live blocks, %s not proven done.\n",
-        SIZE(r->pinned_bytes), SIZE(r->unproven_bytes));
+    put(w, "Free but fixed: %s beside live blocks, %s not proven done.\n", SIZE(r->pinned_bytes),
+        SIZE(r->unproven_bytes));
     for (unsigned i = 0; i < DUCTILE_OOM_SIZES; i++) {
         if (r->free_blocks_by_size[i] > 0) {
-            put(w, "  free blocks from %s: %" PRIu64 ", together %s\n", SIZE((uint64_t)512 << i),
+            put(w, "  free blocks from %s: %" PRIu64 ", %s in all\n", SIZE((uint64_t)512 << i),
                 r->free_blocks_by_size[i], SIZE(r->free_bytes_by_size[i]));
         }
     }
     if (r->unvisited_bytes > 0) {
-        put(w, "  and in smaller ones %s\n", SIZE(r->unvisited_bytes));
+        put(w, "  smaller ones: %s in all\n", SIZE(r->unvisited_bytes));
     }
 }
 
@@ -216,7 +213,7 @@ static void put_holders(writer *w, const ductile_oom_report *r) {
         put_holder(w, &r->holders[i]);
     }
     if (r->n_holders > n_kept(r)) {
-        put(w, "  and %" PRIu64 " streams that hold less\n", r->n_holders - n_kept(r));
+        put(w, "  %" PRIu64 " more streams hold less\n", r->n_holders - n_kept(r));
     }
 }
 

@@ -29,7 +29,7 @@ static const start_refusal start_refusals[] = {
      "libcuda.so.1 is the toolkit's stub, not a driver: take the stubs directory out of the "
      "library path"},
     {36, DUCTILE_ERR_DRIVER_TOO_OLD, "the installed libcuda.so.1 needs a newer kernel driver"},
-    {46, DUCTILE_ERR_NO_DEVICE, "the device is taken: another process has it exclusively"},
+    {46, DUCTILE_ERR_NO_DEVICE, "another process uses the device exclusively"},
     {100, DUCTILE_ERR_NO_DEVICE,
      "the driver sees no device (is CUDA_VISIBLE_DEVICES set to hide it?)"},
     {102, DUCTILE_ERR_NO_DEVICE, "the device has no licence for compute work"},
@@ -41,8 +41,8 @@ static const start_refusal start_refusals[] = {
      "the forward-compatibility libcuda.so.1 does not support this device: use the driver's own"},
     {805, DUCTILE_ERR_NO_DEVICE, "the MPS control daemon cannot be reached"},
     {806, DUCTILE_ERR_NO_DEVICE, "the MPS server failed to answer"},
-    {807, DUCTILE_ERR_NO_DEVICE, "the MPS server is not ready to take clients"},
-    {808, DUCTILE_ERR_NO_DEVICE, "the MPS server has as many clients as it can take"},
+    {807, DUCTILE_ERR_NO_DEVICE, "the MPS server is not ready to accept clients"},
+    {808, DUCTILE_ERR_NO_DEVICE, "the MPS server accepts no more clients"},
     {809, DUCTILE_ERR_NO_DEVICE, "the MPS server has no connections left"},
 };
 
@@ -83,7 +83,7 @@ static ductile_status check_version(const cu_api *api, int *version, cu_reason w
     }
     if (*version < OLDEST_VERSION) {
         return dvmm_cuda_refuse(DUCTILE_ERR_DRIVER_TOO_OLD, why,
-                                "the driver is too old: it speaks CUDA %d.%d, and %d.%d or newer "
+                                "the driver is too old: it supports CUDA %d.%d, and %d.%d or newer "
                                 "is needed",
                                 *version / 1000, *version % 1000 / 10, OLDEST_VERSION / 1000,
                                 OLDEST_VERSION % 1000 / 10);
