@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Every file that a page links to, or that a source names as docs/..., is there.
+# Every file that a page links to or names by its path, or that a source names as docs/..., is there.
 cmake_minimum_required(VERSION 3.23)
 
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md)
@@ -13,6 +13,18 @@ foreach(page ${ROOT}/README.md ${pages})
     string(SUBSTRING "${link}" 2 -1 link)
     if(NOT link MATCHES "^[a-z]+:" AND NOT EXISTS ${folder}/${link})
       message(SEND_ERROR "${page} links to ${link}, which does not exist")
+    endif()
+  endforeach()
+endforeach()
+
+# `tests/ROOM/test_X.c` and its like stand for many.
+foreach(page ${ROOT}/README.md ${pages})
+  file(READ ${page} text)
+  string(REGEX MATCHALL "[`(](vmm|segments|pool|bench|tests|python)/[a-z0-9_/]+\\.(c|h|py|txt|cmake)[`)]" paths "${text}")
+  foreach(path ${paths})
+    string(REGEX REPLACE "[`()]" "" path "${path}")
+    if(NOT EXISTS ${ROOT}/${path})
+      message(SEND_ERROR "${page} names ${path}, which does not exist")
     endif()
   endforeach()
 endforeach()
