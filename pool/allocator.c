@@ -284,13 +284,6 @@ ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ducti
 
 /* ---- Give back ----------------------------------------------------------------------------- */
 
-static uint64_t held_now(ductile_allocator *a) {
-    dti_lock_acquire(&a->index_lock);
-    uint64_t held = a->counts.held;
-    dti_lock_release(&a->index_lock);
-    return held;
-}
-
 ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t *released) {
     if (released != NULL) {
         *released = 0;
@@ -302,12 +295,12 @@ ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t 
     if (status != DUCTILE_OK) {
         return status;
     }
-    uint64_t before = held_now(a);
+    uint64_t before = dvmm_store_read(&a->store).held_bytes;
     dpool_forget_failure();
     status = dpool_trim(a, keep_bytes);
     dpool_log_losses(a);
     dpool_audit(a, DPOOL_AUDIT_TRIM);
-    uint64_t after = held_now(a);
+    uint64_t after = dvmm_store_read(&a->store).held_bytes;
     if (released != NULL && after < before) {
         *released = before - after;
     }

@@ -126,7 +126,7 @@ static void count_cached(recount *n) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < DVMM_HANDLE_SIZES; i++) {
         const dvmm_handle *h = n->store->cached[i];
-        for (; h != NULL && n->handles <= n->store->n_handles && n->fault->invariant == NULL;
+        for (; h != NULL && n->handles <= n->store->totals.n_handles && n->fault->invariant == NULL;
              h = h->next) {
             (void)expect_equal(n->fault, "P7", "a cached handle's list, of its granules",
                                (uint64_t)h->n_granules >> i, 1, h->phys);
@@ -135,7 +135,7 @@ static void count_cached(recount *n) {
             bytes += dvmm_handle_bytes(n->store, h);
         }
     }
-    (void)expect_equal(n->fault, "P7", "cached bytes", n->store->cached_bytes, bytes, 0);
+    (void)expect_equal(n->fault, "P7", "cached bytes", n->store->totals.cached_bytes, bytes, 0);
 }
 
 /* Deducting what is found from the handles' own counts, for a moment, needs no memory. */
@@ -151,5 +151,5 @@ bool dseg_check_handles(const dseg_set *segments, const dvmm_handle_store *store
     count_mapped(&n, segments);
     count_cached(&n);
     add_to_mappings(segments, 1);
-    return expect_equal(fault, "P8", "handles", store->n_handles, n.handles, 0);
+    return expect_equal(fault, "P8", "handles", store->totals.n_handles, n.handles, 0);
 }

@@ -79,7 +79,7 @@ dseg_span dseg_movable_in(const dseg_segment *seg, dseg_span s) {
 
 dseg_ties dseg_ties_of(const dseg_segment *seg, dseg_span s) {
     dseg_ties ties = {false, false};
-    for (uint32_t g = s.first; seg->store->pinned_bytes > 0 && g < s.end; g++) {
+    for (uint32_t g = s.first; seg->store->totals.pinned_bytes > 0 && g < s.end; g++) {
         ties.pinned |= seg->slots[g].handle->n_pins > 0;
         ties.exported |= seg->slots[g].handle->n_exports > 0;
     }

@@ -89,7 +89,8 @@ typedef struct supply {
 } supply;
 
 static supply supply_of(dvmm_handle_store *store, uint32_t max_created, bool one_handle) {
-    return (supply){store, max_created, one_handle, store->held_bytes - store->lost_bytes};
+    return (supply){store, max_created, one_handle,
+                    store->totals.held_bytes - store->totals.lost_bytes};
 }
 
 /* Many small handles where one large one would do cost a map each: from a cache that holds enough
@@ -100,8 +101,8 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
         return dvmm_store_take_exact(store, most);
     }
     uint32_t best = (uint32_t)dti_min(most, s->max_created);
-    bool may_create = store->held_bytes <= store->limit_bytes; /* else cached ones must do */
-    bool is_enough = may_create && store->cached_bytes >= best * store->granule_bytes;
+    bool may_create = store->totals.held_bytes <= store->limit_bytes; /* else cached ones must do */
+    bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
     dvmm_handle *h = dvmm_store_take(store, most);
     if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
         dvmm_store_put(store, h);

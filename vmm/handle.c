@@ -20,6 +20,7 @@ void dvmm_store_init(dvmm_handle_store *store, dvmm_driver *driver, uint64_t gra
                                  .limit_bytes = limit_bytes,
                                  .devices = {dvmm_get_caps(driver)->ordinal},
                                  .n_devices = 1};
+    dti_lock_init(&store->totals_lock, DTI_RANK_LEAF);
 }
 
 void dvmm_store_fini(dvmm_handle_store *store) {
@@ -32,6 +33,37 @@ void dvmm_store_fini(dvmm_handle_store *store) {
     store->spare = NULL;
 }
 
+/* ---- Totals -------------------------------------------------------------------------------- */
+
+dvmm_store_totals dvmm_store_read(dvmm_handle_store *store) {
+    dti_lock_acquire(&store->totals_lock);
+    dvmm_store_totals totals = store->totals;
+    dti_lock_release(&store->totals_lock);
+    return totals;
+}
+
+void dvmm_store_reset_peak(dvmm_handle_store *store) {
+    dti_lock_acquire(&store->totals_lock);
+    store->totals.held_peak_bytes = store->totals.held_bytes;
+    dti_lock_release(&store->totals_lock);
+}
+
+/* Adds to each; what is taken away is given negated. */
+static void change(dvmm_handle_store *store, dvmm_store_totals by) {
+    dti_lock_acquire(&store->totals_lock);
+    dvmm_store_totals *t = &store->totals;
+    t->held_bytes += by.held_bytes;
+    t->held_peak_bytes = dti_max(t->held_peak_bytes, t->held_bytes);
+    t->created_bytes += by.created_bytes;
+    t->cached_bytes += by.cached_bytes;
+    t->lost_bytes += by.lost_bytes;
+    t->n_handles += by.n_handles;
+    t->host_bytes += by.host_bytes;
+    t->pinned_bytes += by.pinned_bytes;
+    t->exported_bytes += by.exported_bytes;
+    dti_lock_release(&store->totals_lock);
+}
+
 /* ---- Nodes --------------------------------------------------------------------------------- */
 
 static bool add_spare_nodes(dvmm_handle_store *store) {
@@ -41,7 +73,7 @@ static bool add_spare_nodes(dvmm_handle_store *store) {
     }
     chunk->next = store->chunks;
     store->chunks = chunk;
-    store->host_bytes += sizeof *chunk;
+    change(store, (dvmm_store_totals){.host_bytes = sizeof *chunk});
     for (int i = HANDLES_PER_CHUNK - 1; i >= 0; i--) {
         chunk->nodes[i].next = store->spare;
         store->spare = &chunk->nodes[i];
@@ -68,7 +100,7 @@ static void give_node(dvmm_handle_store *store, dvmm_handle *node) {
 ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, dvmm_handle **out) {
     *out = NULL;
     uint64_t bytes = n_granules * store->granule_bytes;
-    if (bytes > store->limit_bytes || store->held_bytes > store->limit_bytes - bytes) {
+    if (bytes > store->limit_bytes || store->totals.held_bytes > store->limit_bytes - bytes) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     dvmm_handle *h = take_node(store);
@@ -82,9 +114,7 @@ ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, 
         return status;
     }
     *h = (dvmm_handle){.phys = phys, .n_granules = n_granules};
-    store->held_bytes += bytes;
-    store->created_bytes += bytes;
-    store->n_handles++;
+    change(store, (dvmm_store_totals){.held_bytes = bytes, .created_bytes = bytes, .n_handles = 1});
     *out = h;
     return DUCTILE_OK;
 }
@@ -96,19 +126,17 @@ static ductile_status release(dvmm_handle_store *store, dvmm_handle *h) {
     }
     uint64_t bytes = dvmm_handle_bytes(store, h);
     ductile_status status = dvmm_phys_release(store->driver, h->phys);
-    if (status == DUCTILE_OK) {
-        store->held_bytes -= bytes;
-    } else {
-        store->lost_bytes += bytes; /* releasing twice is undefined: never tried again */
-    }
-    store->n_handles--;
+    bool is_lost = status != DUCTILE_OK; /* releasing twice is undefined: never tried again */
+    change(store, (dvmm_store_totals){.held_bytes = is_lost ? 0 : -bytes,
+                                      .lost_bytes = is_lost ? bytes : 0,
+                                      .n_handles = -UINT64_C(1)});
     give_node(store, h);
     return status;
 }
 
 void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *h) {
-    store->lost_bytes += dvmm_handle_bytes(store, h);
-    store->n_handles--;
+    change(store, (dvmm_store_totals){.lost_bytes = dvmm_handle_bytes(store, h),
+                                      .n_handles = -UINT64_C(1)});
     give_node(store, h);
 }
 
@@ -122,14 +150,14 @@ void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *h) {
     dvmm_handle **list = &store->cached[list_of(h->n_granules)];
     h->next = *list;
     *list = h;
-    store->cached_bytes += dvmm_handle_bytes(store, h);
+    change(store, (dvmm_store_totals){.cached_bytes = dvmm_handle_bytes(store, h)});
 }
 
 static dvmm_handle *unlink_cached(dvmm_handle_store *store, dvmm_handle **link) {
     dvmm_handle *h = *link;
     *link = h->next;
     h->next = NULL;
-    store->cached_bytes -= dvmm_handle_bytes(store, h);
+    change(store, (dvmm_store_totals){.cached_bytes = -dvmm_handle_bytes(store, h)});
     return h;
 }
 
@@ -153,12 +181,13 @@ dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules
 }
 
 static dvmm_handle *take_largest(dvmm_handle_store *store) {
-    return store->cached_bytes == 0 ? NULL : dvmm_store_take(store, UINT32_MAX);
+    return store->totals.cached_bytes == 0 ? NULL : dvmm_store_take(store, UINT32_MAX);
 }
 
 ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep_held_bytes) {
     ductile_status first = DUCTILE_OK;
-    while (store->held_bytes - store->lost_bytes > keep_held_bytes && store->cached_bytes != 0) {
+    while (store->totals.held_bytes - store->totals.lost_bytes > keep_held_bytes &&
+           store->totals.cached_bytes != 0) {
         ductile_status status = release(store, take_largest(store));
         first = first == DUCTILE_OK ? status : first;
     }
@@ -167,7 +196,7 @@ ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep
 
 ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes) {
     ductile_status first = DUCTILE_OK;
-    while (store->cached_bytes > keep_cached_bytes) {
+    while (store->totals.cached_bytes > keep_cached_bytes) {
         ductile_status status = release(store, take_largest(store));
         first = first == DUCTILE_OK ? status : first;
     }
@@ -196,17 +225,25 @@ ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uin
 }
 
 void dvmm_handle_pin(dvmm_handle_store *store, dvmm_handle *h) {
-    store->pinned_bytes += h->n_pins++ == 0 ? dvmm_handle_bytes(store, h) : 0;
+    if (h->n_pins++ == 0) {
+        change(store, (dvmm_store_totals){.pinned_bytes = dvmm_handle_bytes(store, h)});
+    }
 }
 
 void dvmm_handle_unpin(dvmm_handle_store *store, dvmm_handle *h) {
-    store->pinned_bytes -= --h->n_pins == 0 ? dvmm_handle_bytes(store, h) : 0;
+    if (--h->n_pins == 0) {
+        change(store, (dvmm_store_totals){.pinned_bytes = -dvmm_handle_bytes(store, h)});
+    }
 }
 
 void dvmm_handle_add_export(dvmm_handle_store *store, dvmm_handle *h) {
-    store->exported_bytes += h->n_exports++ == 0 ? dvmm_handle_bytes(store, h) : 0;
+    if (h->n_exports++ == 0) {
+        change(store, (dvmm_store_totals){.exported_bytes = dvmm_handle_bytes(store, h)});
+    }
 }
 
 void dvmm_handle_drop_export(dvmm_handle_store *store, dvmm_handle *h) {
-    store->exported_bytes -= --h->n_exports == 0 ? dvmm_handle_bytes(store, h) : 0;
+    if (--h->n_exports == 0) {
+        change(store, (dvmm_store_totals){.exported_bytes = -dvmm_handle_bytes(store, h)});
+    }
 }

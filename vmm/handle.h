@@ -7,11 +7,15 @@
  *
  *   held = mapped handles + cached + lost           held <= limit, checked before creating
  *
- * Guarded by the allocator's grow lock. Driver calls: create and release only.
+ * Guarded by the allocator's grow lock. The totals have a lock of their own beside it, so that
+ * dvmm_store_read gives numbers of one moment to a thread that holds neither: their writers hold
+ * both, and whoever holds the grow lock reads them as they are. Driver calls: create and release
+ * only.
  */
 #ifndef DUCTILE_VMM_HANDLE_H
 #define DUCTILE_VMM_HANDLE_H
 
+#include "vmm/base/lock.h"
 #include "vmm/driver/driver.h"
 
 enum { DVMM_HANDLE_SIZES = 48 }; /* cache lists, by the power of two of the granule count */
@@ -25,19 +29,26 @@ typedef struct dvmm_handle {
     struct dvmm_handle *next; /* cached: its list; a spare node: the list of spare nodes      */
 } dvmm_handle;
 
+/* All in bytes, but for the number of handles. */
+typedef struct dvmm_store_totals {
+    uint64_t held_bytes;
+    uint64_t held_peak_bytes;
+    uint64_t created_bytes; /* of all handles ever created */
+    uint64_t cached_bytes;
+    uint64_t lost_bytes;     /* physical memory the driver would not take back */
+    uint64_t n_handles;      /* cached or mapped */
+    uint64_t host_bytes;     /* of handle nodes */
+    uint64_t pinned_bytes;   /* of handles with pins    */
+    uint64_t exported_bytes; /* of handles with exports */
+} dvmm_store_totals;
+
 typedef struct dvmm_handle_store {
     dvmm_driver *driver;    /* constant */
     dvmm_phys_props props;  /* constant */
     uint64_t granule_bytes; /* constant; bytes of one granule of ours */
     uint64_t limit_bytes;   /* cap on held_bytes */
-    uint64_t held_bytes;
-    uint64_t created_bytes; /* of all handles ever created */
-    uint64_t cached_bytes;
-    uint64_t lost_bytes;           /* physical memory the driver would not take back */
-    uint64_t n_handles;            /* cached or mapped */
-    uint64_t host_bytes;           /* of handle nodes */
-    uint64_t pinned_bytes;         /* of handles with pins    */
-    uint64_t exported_bytes;       /* of handles with exports */
+    dvmm_store_totals totals;
+    dti_lock totals_lock;
     int devices[DVMM_MAX_DEVICES]; /* that get access to all that is mapped: our own first */
     size_t n_devices;
     dvmm_handle *cached[DVMM_HANDLE_SIZES];
@@ -47,6 +58,12 @@ typedef struct dvmm_handle_store {
 
 void dvmm_store_init(dvmm_handle_store *store, dvmm_driver *driver, uint64_t granule_bytes,
                      uint64_t limit_bytes, dvmm_phys_props props);
+
+/* The totals of one moment. Needs no lock. */
+dvmm_store_totals dvmm_store_read(dvmm_handle_store *store);
+
+/* The peak begins anew at what is held. */
+void dvmm_store_reset_peak(dvmm_handle_store *store);
 
 /* Releases the cached handles and frees the nodes. Handles still mapped are forgotten. */
 void dvmm_store_fini(dvmm_handle_store *store);

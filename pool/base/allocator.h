@@ -26,12 +26,8 @@ typedef struct dpool_counts {
     uint64_t allocated_total, live_peak;   /* of blocks              */
     uint64_t allocs, pending;
     uint64_t paused, paused_blocks;
-    uint64_t mapped, retiring;              /* mapped: own memory of all arenas */
-    uint64_t held, held_peak, cached, lost; /* the store's, as last published   */
-    uint64_t limit, soft_limit;             /* see limits.h                     */
-    uint64_t created;                       /* bytes, the store's           */
-    uint64_t handles, store_host_bytes;
-    uint64_t pinned, exported; /* the same */
+    uint64_t mapped, retiring;  /* mapped: own memory of all arenas */
+    uint64_t limit, soft_limit; /* see limits.h                     */
     uint64_t imported;
     uint64_t span, span_peak, address_bytes;
     uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
@@ -71,7 +67,7 @@ struct ductile_allocator {
     struct dpool_use *spare_uses; /* linked by next */
     uint64_t last_mark;           /* the latest number of a use's marker */
     dpool_wait_spans waits;
-    uint64_t lost_reported; /* of counts.lost, said in the log */
+    uint64_t lost_reported; /* of the lost bytes, said in the log */
     dpool_imports imports;  /* changed under both locks */
     /* guarded by the grow lock */
     dvmm_handle_store store;

@@ -44,8 +44,9 @@ void dpool_forget_failure(void) {
 
 void dpool_log_losses(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
-    uint64_t lost = a->counts.lost - a->lost_reported;
-    a->lost_reported = a->counts.lost;
+    uint64_t all = dvmm_store_read(&a->store).lost_bytes;
+    uint64_t lost = all - a->lost_reported;
+    a->lost_reported = all;
     dti_lock_release(&a->index_lock);
     if (lost != 0) {
         dpool_log(a, DUCTILE_LOG_WARNING,

@@ -142,30 +142,12 @@ __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile
     return is_inside ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
 }
 
-void dpool_publish_locked(ductile_allocator *a, dpool_region *region) {
+void dpool_count_span_locked(ductile_allocator *a, dpool_region *region) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_counts *c = &a->counts;
-    if (region != NULL) {
-        uint64_t span = dseg_span_bytes(region->seg);
-        c->span += span - region->span_bytes;
-        region->span_bytes = span;
-        c->span_peak = dti_max(c->span_peak, c->span);
-    }
-    c->held = a->store.held_bytes;
-    c->held_peak = dti_max(c->held_peak, c->held);
-    c->created = a->store.created_bytes;
-    c->cached = a->store.cached_bytes;
-    c->lost = a->store.lost_bytes;
-    c->handles = a->store.n_handles;
-    c->pinned = a->store.pinned_bytes;
-    c->exported = a->store.exported_bytes;
-    c->store_host_bytes = a->store.host_bytes;
-}
-
-void dpool_publish_store(ductile_allocator *a) {
-    dti_lock_acquire(&a->index_lock);
-    dpool_publish_locked(a, NULL);
-    dti_lock_release(&a->index_lock);
+    uint64_t span = dseg_span_bytes(region->seg);
+    a->counts.span += span - region->span_bytes;
+    region->span_bytes = span;
+    a->counts.span_peak = dti_max(a->counts.span_peak, a->counts.span);
 }
 
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
@@ -176,7 +158,7 @@ void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_
     } else {
         b->state = DPOOL_QUARANTINED;
     }
-    dpool_publish_locked(a, region);
+    dpool_count_span_locked(a, region);
 }
 
 /* ---- Map callbacks -------------------------------------------------------------------------- */

@@ -25,13 +25,10 @@ dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_
 /* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Index lock held. */
 ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr);
 
-/* Publishes what the store and the region's segment hold now. Both locks held. */
-void dpool_publish_locked(ductile_allocator *a, dpool_region *region);
+/* Counts the addresses that the region's segment spans now. Both locks held. */
+void dpool_count_span_locked(ductile_allocator *a, dpool_region *region);
 
-/* The same for the store alone. Grow lock held, index lock not. */
-void dpool_publish_store(ductile_allocator *a);
-
-/* The driver has unmapped the span, or refused to: GAP or QUARANTINED, and published. Both locks.
+/* The driver has unmapped the span, or refused to: GAP or QUARANTINED. Both locks.
  */
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
 

@@ -53,7 +53,7 @@ static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
     if (r->arena->gaps.count > r->arena->gaps_tolerated) {
         dpool_arena_want_heal(r->arena);
     }
-    dpool_publish_locked(a, region);
+    dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
     return status;
 }

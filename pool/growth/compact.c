@@ -51,7 +51,7 @@ static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t bud
         dpool_plan_cancel_locked(a);
         finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
     }
-    dpool_publish_locked(a, region);
+    dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
     return moved;
 }

@@ -409,7 +409,7 @@ static uint64_t lacking(const ductile_allocator *a, uint64_t cached) {
         return 0;
     }
     uint64_t created = (p->n_granules - p->donated - cached) * a->granule;
-    uint64_t after = store->held_bytes + created;
+    uint64_t after = store->totals.held_bytes + created;
     return after > store->limit_bytes ? after - store->limit_bytes : 0;
 }
 
@@ -422,7 +422,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *aren
     p->sources = sources;
     busy_window(a, place, size);
     p->one_handle = (sources & DPOOL_ONE_HANDLE) != 0;
-    uint64_t cached = dti_min(p->n_granules, a->store.cached_bytes / a->granule);
+    uint64_t cached = dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
     cached = p->one_handle ? 0 : cached; /* none may be of its size */
     uint64_t need = p->n_granules - cached;
     if ((sources & DPOOL_OWN_DONORS) != 0 && !dpool_is_frozen(arena)) {

@@ -22,6 +22,24 @@ static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     }
 }
 
+/* What is neither live, pending, cached nor lost is free, handles under way to a plan's place
+ * included: the index lock keeps blocks as they are, and the totals are of one moment (P4). */
+static void fill_memory_locked(ductile_allocator *a, ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dvmm_store_totals t = dvmm_store_read(&a->store);
+    s->reserved_bytes = t.held_bytes;
+    s->reserved_peak_bytes = t.held_peak_bytes;
+    s->free_bytes =
+        t.held_bytes - t.cached_bytes - t.lost_bytes - a->counts.allocated - a->counts.pending;
+    s->cached_bytes = t.cached_bytes;
+    s->quarantined_bytes = t.lost_bytes;
+    s->handles = t.n_handles;
+    s->created_total_bytes = t.created_bytes;
+    s->pinned_bytes = t.pinned_bytes;
+    s->exported_bytes = t.exported_bytes;
+    s->host_bytes = t.host_bytes;
+}
+
 static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_counts *c = &a->counts;
@@ -29,12 +47,7 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->requested_peak_bytes = c->requested_peak;
     s->allocated_bytes = c->allocated;
     s->allocated_peak_bytes = c->allocated_peak;
-    s->reserved_bytes = c->held;
-    s->reserved_peak_bytes = c->held_peak;
-    s->free_bytes = c->mapped - c->allocated - c->pending;
     s->pending_bytes = c->pending;
-    s->cached_bytes = c->cached;
-    s->quarantined_bytes = c->lost;
     s->retiring_bytes = c->retiring;
     s->mapped_bytes = c->mapped + c->retiring;
     s->address_bytes = c->address_bytes;
@@ -44,7 +57,6 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->paused_bytes = c->paused;
     s->paused_blocks = c->paused_blocks;
     s->pending_blocks = c->pending_blocks;
-    s->handles = c->handles;
     s->segments = c->segments;
     s->arenas = c->arenas;
     s->allocs = c->allocs;
@@ -57,12 +69,8 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->allocated_total_bytes = c->allocated_total;
     s->active_peak_bytes = c->active_peak;
     s->live_peak_blocks = c->live_peak;
-    s->created_total_bytes = c->created;
-    s->pinned_bytes = c->pinned;
-    s->exported_bytes = c->exported;
     s->imported_bytes = c->imported;
-    s->host_bytes = sizeof *a + a->nodes.host_bytes + c->store_host_bytes + c->use_host_bytes +
-                    c->table_host_bytes;
+    s->host_bytes += sizeof *a + a->nodes.host_bytes + c->use_host_bytes + c->table_host_bytes;
 }
 
 static uint64_t successes(const dvmm_counters *d, dvmm_call call) {
@@ -95,6 +103,7 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
     size_t size = out->struct_size;
     ductile_stats s = {.struct_size = size};
     dti_lock_acquire(&a->index_lock);
+    fill_memory_locked(a, &s);
     fill_counts_locked(a, &s);
     sum_arenas_locked(a, &s);
     dti_lock_release(&a->index_lock);
@@ -113,7 +122,7 @@ void ductile_reset_peaks(ductile_allocator *a) {
     c->allocated_peak = c->allocated;
     c->active_peak = c->allocated + c->pending;
     c->live_peak = dpool_live_blocks_locked(a);
-    c->held_peak = c->held;
+    dvmm_store_reset_peak(&a->store);
     c->span_peak = c->span;
     dti_lock_release(&a->index_lock);
 }

@@ -57,7 +57,7 @@ static dpool_region *region_above(const ductile_allocator *a, const dpool_privat
 
 static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr *from) {
     dseg_segment *seg = region->seg;
-    uint64_t cached = a->store.cached_bytes; /* the cache keeps what it had */
+    uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
     dti_lock_acquire(&a->index_lock);
     dseg_idle idle = region->arena->proven_by; /* the pool has been waited for */
@@ -68,7 +68,7 @@ static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr
     dti_lock_acquire(&a->index_lock);
     region->arena->mapped_bytes -= gone;
     a->counts.mapped -= gone;
-    dpool_publish_locked(a, region);
+    dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
 }
 
@@ -204,7 +204,7 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dti_lock_acquire(&a->index_lock);
     region->arena->mapped_bytes += added;
     a->counts.mapped += added;
-    dpool_publish_locked(a, region);
+    dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
     return status;
 }
@@ -221,13 +221,12 @@ static ductile_status map_all(ductile_allocator *a, const dpool_private_pool *po
 
 ductile_status dpool_bring_back(ductile_allocator *a, dpool_private_pool *pool) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    uint64_t cached_before = a->store.cached_bytes;
+    uint64_t cached_before = a->store.totals.cached_bytes;
     set_bare(a, pool, false);
     ductile_status status = map_all(a, pool);
     if (status != DUCTILE_OK) {
         set_bare(a, pool, true);
         (void)dvmm_store_shrink_cache(&a->store, cached_before);
-        dpool_publish_store(a);
     }
     dpool_grow_unlock(a, mode);
     if (status != DUCTILE_OK) {

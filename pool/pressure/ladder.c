@@ -33,10 +33,9 @@ static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
         return false;
     }
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    uint64_t cached = a->store.cached_bytes;
+    uint64_t cached = a->store.totals.cached_bytes;
     uint64_t missing = dti_max(c->request->missing, a->granule);
     (void)dvmm_store_shrink_cache(&a->store, cached > missing ? cached - missing : 0);
-    dpool_publish_store(a);
     dpool_grow_unlock(a, mode);
     return cached > 0;
 }
@@ -217,7 +216,6 @@ static bool has_lost_device(const ductile_allocator *a) {
 static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
     DTI_ASSERT_HELD(&a->grow_lock);
     (void)dvmm_store_shrink_cache(&a->store, c->cached_before);
-    dpool_publish_store(a);
     dpool_report_take(a, c->request, c->was_captured);
 }
 
@@ -281,7 +279,7 @@ typedef struct situation {
 static situation look(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     situation s = {.most = dti_min(a->counts.limit, a->device_bytes),
-                   .cached = a->counts.cached,
+                   .cached = dvmm_store_read(&a->store).cached_bytes,
                    .has_soft = a->counts.soft_limit < a->counts.limit};
     dti_lock_release(&a->index_lock);
     return s;

@@ -166,12 +166,13 @@ static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
     o->number = ++c->out_of_memory;
     o->limit_bytes = dti_min(c->limit, a->device_bytes);
     o->soft_limit_bytes = dti_min(c->soft_limit, o->limit_bytes);
-    o->held_bytes = c->held;
+    dvmm_store_totals t = dvmm_store_read(&a->store);
+    o->held_bytes = t.held_bytes;
     o->live_bytes = c->allocated;
-    o->free_bytes = c->mapped - c->allocated - c->pending;
+    o->free_bytes = t.held_bytes - t.cached_bytes - t.lost_bytes - c->allocated - c->pending;
     o->pending_bytes = c->pending;
-    o->cached_bytes = c->cached;
-    o->quarantined_bytes = c->lost;
+    o->cached_bytes = t.cached_bytes;
+    o->quarantined_bytes = t.lost_bytes;
     o->retiring_bytes = c->retiring;
     o->device = a->options.device;
     o->recycle = a->options.recycle;

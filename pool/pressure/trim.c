@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 static uint64_t held(const ductile_allocator *a) {
-    return a->store.held_bytes - a->store.lost_bytes;
+    return a->store.totals.held_bytes - a->store.totals.lost_bytes;
 }
 
 /* What a trim is about: everything, or one pool (NULL: what is in none). Memory goes until at most
@@ -37,7 +37,7 @@ static uint64_t surplus(const ductile_allocator *a, const scope *s) {
 }
 
 static ductile_status release_surplus(ductile_allocator *a, const scope *s) {
-    uint64_t cached = a->store.cached_bytes;
+    uint64_t cached = a->store.totals.cached_bytes;
     uint64_t most = cached > s->spared ? cached - s->spared : 0;
     return dvmm_store_shrink_cache(&a->store, cached - dti_min(most, surplus(a, s)));
 }
@@ -226,7 +226,6 @@ static ductile_status give_back_all_proven(ductile_allocator *a, const scope *s)
             first = first_error(first, give_back_proven(a, arena, s));
         }
     }
-    dpool_publish_store(a);
     return first;
 }
 
@@ -384,25 +383,26 @@ ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
 }
 
 /* The totals that others read, as of now. */
-static dpool_counts counts_now(ductile_allocator *a) {
+static uint64_t mapped_now(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
-    dpool_counts counts = a->counts;
+    uint64_t mapped = a->counts.mapped;
     dti_lock_release(&a->index_lock);
-    return counts;
+    return mapped;
 }
 
 ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool) {
-    const scope one = {.pool = pool, .spared = counts_now(a).cached};
+    const scope one = {.pool = pool, .spared = dvmm_store_read(&a->store).cached_bytes};
     return or_what_is_wrong(a, give_back_waiting(a, &one));
 }
 
 bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait) {
-    dpool_counts before = counts_now(a);
-    uint64_t held_before = before.held - before.lost;
+    uint64_t mapped_before = mapped_now(a);
+    dvmm_store_totals before = dvmm_store_read(&a->store);
+    uint64_t held_before = before.held_bytes - before.lost_bytes;
     const scope s = {.is_all = true,
                      .keep = held_before > bytes ? held_before - bytes : 0,
-                     .spared = before.cached};
+                     .spared = before.cached_bytes};
     bool enough = false;
     (void)(may_wait ? give_back_waiting(a, &s) : give_back_now(a, &s, &enough));
-    return counts_now(a).mapped < before.mapped;
+    return mapped_now(a) < mapped_before;
 }

@@ -124,7 +124,6 @@ static void pin_block_locked(ductile_allocator *a, const dpool_pinned *what, dpo
     pin = pin != NULL ? pin : insert_record(&a->pins, what->addr);
     cover(pin, what->seg, (dseg_span){what->first, what->end});
     count_up(pin, kind);
-    dpool_publish_locked(a, NULL);
 }
 
 ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind,
@@ -166,7 +165,6 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
     dti_lock_acquire(&a->index_lock);
     if (has(pin, kind)) {
         count_down(pin, kind);
-        dpool_publish_locked(a, NULL);
     } else {
         status = explain_no_pin_locked(a, addr);
     }

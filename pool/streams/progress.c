@@ -290,11 +290,9 @@ void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
 }
 
 void dpool_respect_retain(ductile_allocator *a) {
-    if (a->options.retain_bytes == 0 || a->store.cached_bytes <= a->options.retain_bytes) {
-        return;
+    if (a->options.retain_bytes != 0) {
+        (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
     }
-    (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
-    dpool_publish_store(a);
 }
 
 /* ---- Snapshots around waits ---------------------------------------------------------------- */

@@ -69,8 +69,8 @@ Test(check, finds_addresses_that_nobody_has) {
 }
 
 Test(check, finds_a_wrong_cache) {
-    assert_finds("P7", store.cached_bytes, 0);
-    assert_finds("P8", store.n_handles, 2);
+    assert_finds("P7", store.totals.cached_bytes, 0);
+    assert_finds("P8", store.totals.n_handles, 2);
     assert_finds("P9", store.cached[0]->n_pins, 1);
 }
 

@@ -134,8 +134,8 @@ Test(grow, takes_the_cache_before_it_creates) {
     dseg_growth g = growth(&piece, NULL, 0, 1);
     assert_ok(dseg_grow(&g));
     cr_assert(handles[0] == h, "the cached handle comes first");
-    assert_u64(store.cached_bytes, 0);
-    assert_u64(store.created_bytes, 2 * r.granule);
+    assert_u64(store.totals.cached_bytes, 0);
+    assert_u64(store.totals.created_bytes, 2 * r.granule);
     end_growth();
 }
 
@@ -152,7 +152,7 @@ Test(grow, takes_donors_before_the_cache_and_retires_them) {
     assert_state(0, 1, DSEG_RETIRING);
     assert_state(4, 2, DSEG_MAPPED);
     assert_u64(moved->n_mappings, 2);
-    assert_u64(store.created_bytes, 2 * r.granule);
+    assert_u64(store.totals.created_bytes, 2 * r.granule);
     end_growth();
 }
 
@@ -166,7 +166,7 @@ Test(grow, moves_memory_under_work) {
     dseg_growth g = growth(&piece, &d, 1, 1);
     assert_ok(dseg_grow(&g));
     work_on(stream, 4, 2);
-    assert_u64(store.created_bytes, 2 * r.granule);
+    assert_u64(store.totals.created_bytes, 2 * r.granule);
     dseg_idle idle;
     assert_ok(dseg_sync(&store, stream, &idle));
     assert_ok(dvmm_stream_destroy(r.d, stream));
@@ -200,7 +200,7 @@ Test(grow, exchanges_donors_that_may_be_unmapped) {
     assert_u64(d.state, DSEG_UNMAPPED);
     assert_u64(g.n_handles, 1);
     assert_u64(handles[0]->n_granules, 8);
-    assert_u64(store.held_bytes, 8 * r.granule);
+    assert_u64(store.totals.held_bytes, 8 * r.granule);
     assert_state(0, 8, DSEG_EMPTY);
     end_growth();
 }
@@ -213,7 +213,7 @@ Test(grow, takes_small_cached_handles_only_where_they_must_do) {
     dseg_growth g = growth(&piece, NULL, 0, 8);
     assert_ok(dseg_grow(&g));
     assert_u64(g.n_handles, 1);
-    assert_u64(store.held_bytes, 8 * r.granule);
+    assert_u64(store.totals.held_bytes, 8 * r.granule);
     end_growth();
 }
 
@@ -227,7 +227,7 @@ static ductile_status try_to_grow(dseg_growth *g) {
     static dseg_donor d;
     dvmm_store_put(&store, new_handle(1));
     (void)back(0, 1);
-    held_before = store.held_bytes;
+    held_before = store.totals.held_bytes;
     d = donor(0, 1);
     pieces[0] = (dseg_piece){.first = 2, .n_granules = 2};
     pieces[1] = (dseg_piece){.first = 5, .n_granules = 2};
@@ -249,7 +249,7 @@ static void expect_undone(const char *call, uint64_t nth) {
     assert_u64(seg->n_retiring, 0);
     assert_u64(seg->n_quarantined, 0);
     assert_u64(seg->slots[0].handle->n_mappings, 1);
-    assert_u64(store.held_bytes, 2 * r.granule + store.cached_bytes - r.granule);
+    assert_u64(store.totals.held_bytes, 2 * r.granule + store.totals.cached_bytes - r.granule);
     end_growth();
 }
 
@@ -282,7 +282,7 @@ Test(grow, says_how_much_it_lacked) {
     dseg_growth g;
     assert_status(try_to_grow(&g), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(g.granules_lacked, 1);
-    assert_u64(store.cached_bytes, 2 * r.granule);
+    assert_u64(store.totals.cached_bytes, 2 * r.granule);
     end_growth();
 }
 
@@ -300,7 +300,7 @@ Test(refill, goes_as_far_as_memory_does) {
     store.limit_bytes = 3 * r.granule;
     assert_status(dseg_refill(seg, 0, 4, 1), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(seg->n_mapped, 0);
-    assert_u64(store.cached_bytes, 3 * r.granule);
+    assert_u64(store.totals.cached_bytes, 3 * r.granule);
     end_growth();
 }
 

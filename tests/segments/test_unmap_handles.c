@@ -118,10 +118,10 @@ Test(unmap_handles, leave_for_the_cache_and_then_the_driver) {
     unmap_ok(0, 3, proof_of_all());
     assert_u64(rig_state(&r).mappings, 0);
     assert_u64(rig_state(&r).handles, 2);
-    assert_u64(store.cached_bytes, 3 * r.granule);
+    assert_u64(store.totals.cached_bytes, 3 * r.granule);
     assert_ok(dvmm_store_shrink_cache(&store, 0));
     assert_u64(rig_state(&r).handles, 0);
-    assert_u64(store.held_bytes, 0);
+    assert_u64(store.totals.held_bytes, 0);
     segment_rig_close();
 }
 
@@ -133,10 +133,10 @@ Test(unmap_handles, at_an_old_address_serve_on_at_the_new_one) {
     assert_u64(seg->n_retiring, 2);
     unmap_ok(0, 2, proof_of_all());
     assert_u64(h->n_mappings, 1);
-    assert_u64(store.cached_bytes, 0);
+    assert_u64(store.totals.cached_bytes, 0);
     assert_state(4, 2, DSEG_MAPPED);
     unmap_ok(4, 2, proof_of_all());
-    assert_u64(store.cached_bytes, 2 * r.granule);
+    assert_u64(store.totals.cached_bytes, 2 * r.granule);
     segment_rig_close();
 }
 
@@ -149,8 +149,8 @@ Test(unmap_handles, that_the_driver_refuses_are_lost_with_their_place) {
     mend_calls();
     assert_state(0, 1, DSEG_EMPTY);
     assert_state(1, 1, DSEG_QUARANTINED);
-    assert_u64(store.lost_bytes, r.granule);
-    assert_u64(store.cached_bytes, r.granule);
+    assert_u64(store.totals.lost_bytes, r.granule);
+    assert_u64(store.totals.cached_bytes, r.granule);
     segment_rig_abandon();
 }
 
@@ -165,7 +165,7 @@ Test(unmap_handles, all_in_one_state) {
     assert_u64(seg->n_mapped, 3);
     assert_ok(dseg_unmap_all(seg, DSEG_MAPPED, idle));
     assert_u64(seg->n_mapped, 0);
-    assert_u64(store.cached_bytes, 3 * r.granule);
+    assert_u64(store.totals.cached_bytes, 3 * r.granule);
     segment_rig_close();
 }
 

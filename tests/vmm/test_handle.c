@@ -40,9 +40,9 @@ static void fail(const char *call, uint64_t nth, int code) {
 }
 
 static void expect_granules(uint64_t held, uint64_t cached, uint64_t lost) {
-    assert_u64(store.held_bytes / r.granule, held);
-    assert_u64(store.cached_bytes / r.granule, cached);
-    assert_u64(store.lost_bytes / r.granule, lost);
+    assert_u64(store.totals.held_bytes / r.granule, held);
+    assert_u64(store.totals.cached_bytes / r.granule, cached);
+    assert_u64(store.totals.lost_bytes / r.granule, lost);
 }
 
 /* ---- Creating ------------------------------------------------------------------------------ */
@@ -55,7 +55,7 @@ Test(handle, created_memory_is_held_until_it_is_released) {
     expect_granules(3, 3, 0);
     assert_ok(dvmm_store_release_cached(&store, 0));
     expect_granules(0, 0, 0);
-    assert_u64(store.created_bytes, 3 * r.granule);
+    assert_u64(store.totals.created_bytes, 3 * r.granule);
     assert_u64(rig_state(&r).used_bytes, 0);
 }
 
@@ -78,8 +78,8 @@ Test(handle, create_that_the_driver_refuses_changes_nothing) {
     assert_status(dvmm_store_create(&store, 2, &h), DUCTILE_ERR_OUT_OF_MEMORY);
     cr_assert_null(h);
     expect_granules(2, 2, 0);
-    assert_u64(store.n_handles, 1);
-    assert_u64(store.created_bytes, 2 * r.granule);
+    assert_u64(store.totals.n_handles, 1);
+    assert_u64(store.totals.created_bytes, 2 * r.granule);
 }
 
 /* ---- The cache ----------------------------------------------------------------------------- */
@@ -160,7 +160,7 @@ Test(handle_lost, refused_release_is_lost_and_the_rest_is_released) {
     fail("phys_release", 1, DVMM_UNKNOWN);
     assert_status(dvmm_store_release_cached(&store, 0), DUCTILE_ERR_DRIVER);
     expect_granules(2, 0, 2);
-    assert_u64(store.n_handles, 0);
+    assert_u64(store.totals.n_handles, 0);
 }
 
 Test(handle_lost, lost_memory_stays_charged_to_the_limit) {
@@ -190,23 +190,23 @@ Test(handle, bytes_count_once_however_many_pins_and_exports) {
     dvmm_handle_pin(&store, h);
     dvmm_handle_add_export(&store, h);
     dvmm_handle_add_export(&store, h);
-    assert_u64(store.pinned_bytes, 2 * r.granule);
-    assert_u64(store.exported_bytes, 2 * r.granule);
+    assert_u64(store.totals.pinned_bytes, 2 * r.granule);
+    assert_u64(store.totals.exported_bytes, 2 * r.granule);
     dvmm_handle_unpin(&store, h);
     dvmm_handle_drop_export(&store, h);
-    assert_u64(store.pinned_bytes + store.exported_bytes, 4 * r.granule);
+    assert_u64(store.totals.pinned_bytes + store.totals.exported_bytes, 4 * r.granule);
     dvmm_handle_unpin(&store, h);
     dvmm_handle_drop_export(&store, h);
-    assert_u64(store.pinned_bytes + store.exported_bytes, 0);
+    assert_u64(store.totals.pinned_bytes + store.totals.exported_bytes, 0);
     dvmm_store_put(&store, h);
 }
 
 Test(handle, nodes_of_released_handles_are_used_again) {
     cache(1);
-    uint64_t host_bytes = store.host_bytes;
+    uint64_t host_bytes = store.totals.host_bytes;
     for (int i = 0; i < 3000; i++) {
         assert_ok(dvmm_store_release_cached(&store, 0));
         cache(1);
     }
-    assert_u64(store.host_bytes, host_bytes);
+    assert_u64(store.totals.host_bytes, host_bytes);
 }

@@ -122,7 +122,7 @@ Test(validate, whole_handles) {
 }
 
 Test(validate, numbers_of_the_store) {
-    assert_finds_change("P8", a->store.n_handles, a->store.n_handles + 1);
+    assert_finds_change("P8", a->store.totals.n_handles, a->store.totals.n_handles + 1);
     dvmm_handle stray = {.n_granules = 1};
     assert_finds_change("P7", a->store.cached[0], &stray);
     stray.n_granules = 2;

@@ -161,9 +161,9 @@ Test(pin, the_check_sees_a_pin_that_no_record_explains) {
     h->n_exports++;
     expect_broken("P10:");
     h->n_exports--;
-    f.allocator->counts.pinned++;
+    f.allocator->store.totals.pinned_bytes++;
     expect_broken("P10:");
-    f.allocator->counts.pinned--;
+    f.allocator->store.totals.pinned_bytes--;
     f.allocator->counts.imported++;
     expect_broken("P11:");
     f.allocator->counts.imported--;
