@@ -35,13 +35,25 @@ RETIRED = {
 
 # Turns of phrase that have to be read twice.
 PHRASES = {
-    r"\b[Ww]ho(?:ever)? (?:has|is|was|had|waited|begins?|asks?|holds?)\b[^?]*?(?:\.|,)": "name the subject: a caller, a thread",
+    r"\bWho(?:ever)? (?:has|is|was|had|waited|begins?|asks?|holds?)\b[^?]*?(?:\.|,)": "name the subject: a caller, a thread",
+    r"\bwho (?:has|had) (?:begun|waited|asked)\b": "name the subject: a caller, a thread",
     r"\bin vain\b": "without success",
     r"\banew\b": "again",
     r"\bfor good\b": "permanently",
     r"\bnobody'?s business\b": "not checked",
     r"\bopens? the lock\b|\btakes? the lock\b": "unlock, lock",
     r"/\*+ (?:As|The same as) above\.? \*/": "repeat the contract",
+}
+
+# In the pages and the public headers, which are read by people who do not know the code.
+PAGE_PHRASES = {
+    r"\b(?:nobody|somebody|anybody|whoever)\b": "which caller, thread or process",
+    r"\bnamed done\b": "ductile_stream_done was called for it",
+    r"\bas ever\b": "as always",
+    r"\bbe had\b": "be allocated, or used",
+    r"\bheal(?:s|ed|ing)\b": "compact, compaction",
+    r"\bat any rate\b|\bso to speak\b": "nothing",
+    r"(?:Returns|Threads|Cost|On error|Arguments):\s+(?:as above|the same)\b": "repeat the contract",
 }
 
 WORD = re.compile(r"(?<![A-Za-z])(?:" + "|".join(f"(?:{word})" for word in RETIRED) + r")(?![A-Za-z])", re.I)
@@ -52,6 +64,15 @@ def files_of(root):
         yield from sorted((root / top).rglob("*.[ch]"))
     yield from sorted(path for path in (root / "docs").glob("*.md") if path.name != "changelog.md")
     yield root / "README.md"
+
+
+def is_page(file):
+    return file.suffix == ".md" or file.parent.name == "include"
+
+
+def phrases_in(file, line):
+    for phrase, say in [*PHRASES.items(), *(PAGE_PHRASES.items() if is_page(file) else ())]:
+        yield from ((match.group(0), say) for match in re.finditer(phrase, line))
 
 
 def instead_of(word):
@@ -66,7 +87,7 @@ def main():
             continue
         for number, line in enumerate(file.read_text().split("\n"), 1):
             hits = [(word, instead_of(word)) for word in WORD.findall(line)]
-            hits += [(match.group(0), say) for phrase, say in PHRASES.items() for match in re.finditer(phrase, line)]
+            hits += phrases_in(file, line)
             for word, say in hits:
                 found += 1
                 print(f"{file.relative_to(root)}:{number}: \"{word}\": say {say}")

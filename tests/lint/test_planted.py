@@ -39,6 +39,9 @@ PLANTS = {
         "check_words.py", "vmm/range.c", "static int n_chores;\n", '"chores": say maintenance'),
     "a private word in a comment": (
         "check_words.py", "pool/blocks/block.h", "/* Held with the slow lock. */\n", '"slow lock": say grow lock'),
+    "a vague subject in a public header": (
+        "check_words.py", "pool/include/ductile.h", "/** Whoever calls it twice: nobody knows. */\n",
+        '"nobody": say which caller, thread or process'),
     "a private word in a page": (
         "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
 }
