@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a request goes that no free block serves: what each place lacks, and which is chosen. */
+#include "pool/growth/placement.h"
+
+#include "tests/support/inside.h"
+
+#define G FIXTURE_GRANULE
+
+static ductile_addr first;
+
+/* L1 G2 F1 G1 L1 G: what was free was trimmed, then one more block was freed between the gaps. */
+static void open_gaps(void) {
+    static const uint64_t sizes[] = {1, 2, 1, 1, 1};
+    ductile_addr blocks[5];
+    open_fixture(NULL);
+    for (int i = 0; i < 5; i++) {
+        blocks[i] = take_granules(sizes[i], 0);
+    }
+    first = blocks[0];
+    give(blocks[1]);
+    give(blocks[3]);
+    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    give(blocks[2]);
+    assert_layout(first, "L1 G2 F1 G1 L1 G");
+}
+
+TestSuite(placement, .init = open_gaps);
+
+static dpool_place choose(uint64_t size) {
+    index_lock();
+    dpool_place place =
+        dpool_place_choose_locked(f.allocator, block_at(first)->region->arena, size);
+    index_unlock();
+    return place;
+}
+
+static dpool_place choose_gap(uint64_t size) {
+    index_lock();
+    dpool_place place =
+        dpool_place_in_gap_locked(f.allocator, block_at(first)->region->arena, size);
+    index_unlock();
+    return place;
+}
+
+/* `granule` counts from the first block. */
+static void assert_place(dpool_place place, uint64_t granule, uint64_t lacks) {
+    cr_assert_not_null(place.block);
+    assert_u64(place.start, first + granule * G);
+    assert_u64(place.n_granules, lacks);
+    cr_assert_eq(place.block, block_at(place.start));
+}
+
+Test(placement, free_memory_at_either_side_of_a_gap_is_used) {
+    assert_place(choose(2 * G), 2, 1); /* from 2 or from 3: the lower */
+    assert_place(choose(3 * G), 1, 2);
+    assert_place(choose(4 * G), 1, 3);
+    close_audited();
+}
+
+Test(placement, a_part_of_a_granule_lacks_a_whole_one) {
+    index_lock();
+    dpool_place place =
+        dpool_place_choose_locked(f.allocator, block_at(first)->region->arena, G + 512);
+    index_unlock();
+    assert_u64(place.n_granules, 1);
+    assert_u64(place.start, first + 3 * G - 512); /* the end of the lower gap, and the free block */
+    close_audited();
+}
+
+Test(placement, no_window_crosses_a_live_block) {
+    assert_place(choose(5 * G), 6, 5);
+    close_audited();
+}
+
+Test(placement, what_no_run_is_long_enough_for_has_no_place) {
+    cr_assert_null(choose(UINT64_C(1) << 46).block);
+    cr_assert_null(choose_gap(UINT64_C(1) << 46).block);
+    close_audited();
+}
+
+Test(placement, in_gaps_alone_the_lowest_that_holds_all_of_it) {
+    assert_place(choose_gap(G), 1, 1);
+    assert_place(choose_gap(2 * G), 1, 2);
+    assert_place(choose_gap(2 * G + 512), 6, 3);
+    close_audited();
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's four steps: what it marks, that it can be taken back, and what comes of carrying it out.
+ */
+#include "pool/growth/plan.h"
+
+#include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
+#include "tests/support/inside.h"
+
+#define G FIXTURE_GRANULE
+
+static ductile_allocator *a;
+static ductile_addr first;
+static uint64_t old_limit;
+
+/* L1 F4 L1 G */
+static void open_donor(void) {
+    open_fixture(NULL);
+    a = f.allocator;
+    first = take_granules(1, 0);
+    ductile_addr four = take_granules(4, 0);
+    (void)take_granules(1, 0);
+    give(four);
+    assert_layout(first, "L1 F4 L1 G");
+    old_limit = a->store.limit_bytes;
+}
+
+TestSuite(plan, .init = open_donor);
+
+/* Leaves the grow lock held, and the index lock. */
+static ductile_status plan_granules(uint64_t n, uint64_t may_create, unsigned sources) {
+    dpool_arena *arena = block_at(first)->region->arena;
+    grow_lock();
+    assert_ok(dpool_plan_reserve(a, n * G));
+    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, n * G)));
+    a->store.limit_bytes = a->store.totals.held_bytes + may_create * G;
+    index_lock();
+    dpool_place place = dpool_place_choose_locked(a, arena, n * G);
+    return dpool_plan_request_locked(a, arena, &place, n * G, sources);
+}
+
+static void end_plan(void) {
+    a->store.limit_bytes = old_limit;
+    grow_unlock();
+}
+
+Test(plan, marks_all_that_it_touches_busy) {
+    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
+    assert_layout(first, "L1 B4 L1 B6 G");
+    assert_u64(a->plan->n_granules, 6);
+    assert_u64(a->plan->donated, 4);
+    assert_u64(a->plan->n_own_donors, 1);
+    cr_assert_eq(a->plan->body, block_at(first + 6 * G));
+    dpool_plan_cancel_locked(a);
+    index_unlock();
+    end_plan();
+    close_audited();
+}
+
+Test(plan, cancelled_leaves_everything_as_it_was) {
+    uint64_t n_spare;
+    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
+    dpool_plan_cancel_locked(a);
+    n_spare = a->nodes.n_spare;
+    assert_layout(first, "L1 F4 L1 G");
+    index_unlock();
+    end_plan();
+    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
+    dpool_plan_cancel_locked(a);
+    assert_u64(a->nodes.n_spare, n_spare);
+    index_unlock();
+    end_plan();
+    close_audited();
+}
+
+Test(plan, refused_for_lack_of_memory_says_how_much_and_touches_nothing) {
+    assert_status(plan_granules(6, 1, DPOOL_OWN_DONORS), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(a->plan->lacks, G);
+    assert_layout(first, "L1 F4 L1 G");
+    index_unlock();
+    end_plan();
+    close_audited();
+}
+
+Test(plan, takes_from_nobody_whom_the_sources_do_not_name) {
+    assert_status(plan_granules(6, 5, 0), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(a->plan->lacks, G);
+    index_unlock();
+    end_plan();
+    assert_ok(plan_granules(6, 6, 0));
+    assert_u64(a->plan->n_donors, 0);
+    assert_layout(first, "L1 F4 L1 B6 G");
+    dpool_plan_cancel_locked(a);
+    index_unlock();
+    end_plan();
+    close_audited();
+}
+
+Test(plan, carried_out_and_published_is_a_live_block_of_moved_memory) {
+    uint64_t creates = count("phys_create");
+    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
+    index_unlock();
+    assert_ok(dpool_plan_execute(a));
+    index_lock();
+    dpool_block *b = dpool_plan_publish_locked(a, 6 * G - 100);
+    dpool_count_span_locked(a, b->region);
+    index_unlock();
+    end_plan();
+    cr_assert(b->state == DPOOL_LIVE && b->size == 6 * G && b->requested == 6 * G - 100);
+    assert_layout(first, "L1 R4 L1 L6 G");
+    assert_u64(count("phys_create"), creates + 2);
+    assert_u64(reserved(), 8 * G);
+    fill(b->addr, 7, 6 * G, 0);
+    give(b->addr);
+    close_audited();
+}
+
+Test(plan, that_cannot_be_carried_out_is_undone) {
+    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
+    index_unlock();
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "map", .nth = 3, .code = DVMM_UNKNOWN};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_status(dpool_plan_execute(a), DUCTILE_ERR_DRIVER);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    index_lock();
+    dpool_plan_cancel_locked(a);
+    index_unlock();
+    end_plan();
+    assert_layout(first, "L1 F4 L1 G");
+    assert_u64(fixture_stats(a).quarantined_bytes, 0);
+    close_audited();
+}
+
+Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
+    ductile_addr four = take_granules(4, 0);
+    ductile_addr more[3];
+    for (int i = 0; i < 3; i++) {
+        more[i] = take_granules(2, 0);
+    }
+    (void)take_granules(1, 0);
+    give(more[1]);
+    assert_ok(ductile_trim(a, 0, NULL));
+    give(more[0]);
+    give(more[2]);
+    assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
+    dpool_arena *arena = block_at(first)->region->arena;
+    grow_lock();
+    assert_ok(dpool_plan_reserve(a, 0));
+    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
+    index_lock();
+    cr_assert(dpool_plan_heal_locked(a, arena, block_at(more[1]), 1));
+    assert_layout(first, "L1 L4 L1 F2 B1 G1 B1 F1 L1 G");
+    dpool_plan_cancel_locked(a);
+    assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
+    cr_assert(!dpool_plan_heal_locked(a, arena, block_at(more[2] + 3 * G),
+                                      1)); /* at the end of the range */
+    index_unlock();
+    grow_unlock();
+    give(four);
+    close_audited();
+}
