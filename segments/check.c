@@ -1,21 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "segments/check.h"
 
-/* Notes the first that does not hold; true as long as all did. */
-static bool expect(dseg_fault *fault, const char *invariant, bool holds, dseg_fault found) {
-    if (!holds && fault->invariant == NULL) {
-        *fault = found;
-        fault->invariant = invariant;
-    }
-    return fault->invariant == NULL;
-}
-
-static bool expect_equal(dseg_fault *fault, const char *invariant, const char *what, uint64_t is,
-                         uint64_t should, uint64_t where) {
-    return expect(fault, invariant, is == should,
-                  (dseg_fault){.what = what, .is = is, .should = should, .where = where});
-}
-
 /* Does it name a handle that exists? A QUARANTINED granule may name one that is no more. */
 static bool is_usable(const dseg_slot *slot) {
     return slot->state == DSEG_MAPPED || slot->state == DSEG_RETIRING;
@@ -38,41 +23,36 @@ static bool goes_on(const dseg_segment *seg, uint32_t g) {
            before->offset + 1 == slot->offset;
 }
 
-static void check_run(const dseg_segment *seg, uint32_t g, dseg_fault *fault) {
+static void check_run(const dseg_segment *seg, uint32_t g, dti_fault *fault) {
     const dseg_slot *slot = &seg->slots[g];
     if (!is_usable(slot)) {
         return;
     }
     bool is_last = slot->offset + 1 == slot->handle->n_granules;
     uint64_t where = dseg_addr(seg, g);
-    (void)expect(fault, "S5", slot->offset == 0 || goes_on(seg, g),
-                 (dseg_fault){.what = "a granule's place in its handle",
-                              .is = slot->offset,
-                              .where = where});
-    (void)expect(fault, "S5", is_last != goes_on(seg, g + 1),
-                 (dseg_fault){.what = "a handle's last granule",
-                              .is = slot->offset,
-                              .should = slot->handle->n_granules - 1,
-                              .where = where});
+    dti_expect(fault, "S5", slot->offset == 0 || goes_on(seg, g), "a granule's place in its handle",
+               slot->offset, 0, where);
+    dti_expect(fault, "S5", is_last != goes_on(seg, g + 1), "a handle's last granule", slot->offset,
+               slot->handle->n_granules - 1, where);
 }
 
-bool dseg_check(const dseg_segment *seg, dseg_fault *fault) {
+bool dseg_check(const dseg_segment *seg, dti_fault *fault) {
     uint64_t n[4] = {0};
-    *fault = (dseg_fault){NULL, NULL, 0, 0, 0};
     for (uint32_t g = seg->low; g < seg->high; g++) {
         const dseg_slot *slot = &seg->slots[g];
         n[slot->state]++;
-        (void)expect_equal(fault, "S1", "a granule's handle", slot->handle != NULL,
-                           slot->state != DSEG_EMPTY, dseg_addr(seg, g));
+        dti_expect_equal(fault, "S1", "a granule's handle", slot->handle != NULL,
+                         slot->state != DSEG_EMPTY, dseg_addr(seg, g));
     }
-    for (uint32_t g = seg->low; g < seg->high && fault->invariant == NULL; g++) {
+    for (uint32_t g = seg->low; g < seg->high && dti_is_sound(fault); g++) {
         check_run(seg, g, fault);
     }
     uint64_t where = seg->range.addr;
-    (void)expect_equal(fault, "S3", "mapped granules", seg->n_mapped, n[DSEG_MAPPED], where);
-    (void)expect_equal(fault, "S3", "retiring granules", seg->n_retiring, n[DSEG_RETIRING], where);
-    return expect_equal(fault, "S3", "quarantined granules", seg->n_quarantined,
-                        n[DSEG_QUARANTINED], where);
+    dti_expect_equal(fault, "S3", "mapped granules", seg->n_mapped, n[DSEG_MAPPED], where);
+    dti_expect_equal(fault, "S3", "retiring granules", seg->n_retiring, n[DSEG_RETIRING], where);
+    dti_expect_equal(fault, "S3", "quarantined granules", seg->n_quarantined, n[DSEG_QUARANTINED],
+                     where);
+    return dti_is_sound(fault);
 }
 
 /* ---- Handles ------------------------------------------------------------------------------- */
@@ -92,7 +72,7 @@ static void add_to_mappings(const dseg_set *segments, uint32_t change) {
 typedef struct recount {
     const dvmm_handle_store *store;
     dseg_handle_sums *sums;
-    dseg_fault *fault;
+    dti_fault *fault;
     uint64_t handles;
     uint64_t left; /* addresses counted by handles, not found */
     uint64_t lost; /* QUARANTINED granules: as many may be left */
@@ -104,17 +84,14 @@ static void count_handle(recount *n, const dvmm_handle *h, uint64_t where) {
     n->sums->pinned_bytes += h->n_pins > 0 ? bytes : 0;
     n->sums->exported_bytes += h->n_exports > 0 ? bytes : 0;
     n->left += h->n_mappings;
-    (void)expect(n->fault, "P6", n->left <= n->lost,
-                 (dseg_fault){.what = "a handle's addresses, found ones deducted",
-                              .is = n->left,
-                              .should = n->lost,
-                              .where = where});
+    dti_expect(n->fault, "P6", n->left <= n->lost, "a handle's addresses, found ones deducted",
+               n->left, n->lost, where);
 }
 
 static void count_mapped(recount *n, const dseg_set *segments) {
     for (uint32_t i = 0; i < segments->count; i++) {
         const dseg_segment *seg = segments->items[i];
-        for (uint32_t g = seg->low; g < seg->high && n->fault->invariant == NULL; g++) {
+        for (uint32_t g = seg->low; g < seg->high && dti_is_sound(n->fault); g++) {
             if (begins_mapping(&seg->slots[g]) && seg->slots[g].state == DSEG_MAPPED) {
                 count_handle(n, seg->slots[g].handle, dseg_addr(seg, g));
             }
@@ -126,24 +103,23 @@ static void count_cached(recount *n) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < DVMM_HANDLE_SIZES; i++) {
         const dvmm_handle *h = n->store->cached[i];
-        for (; h != NULL && n->handles <= n->store->totals.n_handles && n->fault->invariant == NULL;
+        for (; h != NULL && n->handles <= n->store->totals.n_handles && dti_is_sound(n->fault);
              h = h->next) {
-            (void)expect_equal(n->fault, "P7", "a cached handle's list, of its granules",
-                               (uint64_t)h->n_granules >> i, 1, h->phys);
+            dti_expect_equal(n->fault, "P7", "a cached handle's list, of its granules",
+                             (uint64_t)h->n_granules >> i, 1, h->phys);
             count_handle(n, h, h->phys);
-            (void)expect_equal(n->fault, "P9", "a cached handle's pins", h->n_pins, 0, h->phys);
+            dti_expect_equal(n->fault, "P9", "a cached handle's pins", h->n_pins, 0, h->phys);
             bytes += dvmm_handle_bytes(n->store, h);
         }
     }
-    (void)expect_equal(n->fault, "P7", "cached bytes", n->store->totals.cached_bytes, bytes, 0);
+    dti_expect_equal(n->fault, "P7", "cached bytes", n->store->totals.cached_bytes, bytes, 0);
 }
 
 /* Deducting what is found from the handles' own counts, for a moment, needs no memory. */
 bool dseg_check_handles(const dseg_set *segments, const dvmm_handle_store *store,
-                        dseg_handle_sums *sums, dseg_fault *fault) {
+                        dseg_handle_sums *sums, dti_fault *fault) {
     recount n = {.store = store, .sums = sums, .fault = fault};
     *sums = (dseg_handle_sums){0, 0};
-    *fault = (dseg_fault){NULL, NULL, 0, 0, 0};
     for (uint32_t i = 0; i < segments->count; i++) {
         n.lost += segments->items[i]->n_quarantined;
     }
@@ -151,5 +127,6 @@ bool dseg_check_handles(const dseg_set *segments, const dvmm_handle_store *store
     count_mapped(&n, segments);
     count_cached(&n);
     add_to_mappings(segments, 1);
-    return expect_equal(fault, "P8", "handles", store->totals.n_handles, n.handles, 0);
+    dti_expect_equal(fault, "P8", "handles", store->totals.n_handles, n.handles, 0);
+    return dti_is_sound(fault);
 }

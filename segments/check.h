@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recounting what segments and their handles say of themselves. Each check returns false and fills
- * *fault with the first that does not hold. Grow lock held.
+ * Recounts the slots of segments and the counts of their handles. Each check records the first
+ * invariant that does not hold in *fault, which the caller zeroed, and returns false once one was
+ * found. Grow lock held.
  */
 #ifndef DUCTILE_SEGMENTS_CHECK_H
 #define DUCTILE_SEGMENTS_CHECK_H
 
 #include "segments/segment_set.h"
-
-typedef struct dseg_fault {
-    const char *invariant; /* its number in docs/invariants.md */
-    const char *what;
-    uint64_t is;
-    uint64_t should;
-    uint64_t where;
-} dseg_fault;
+#include "vmm/base/fault.h"
 
 /* The slots of one segment, its counts and its span: S1, S3, S5. */
-bool dseg_check(const dseg_segment *seg, dseg_fault *fault);
+bool dseg_check(const dseg_segment *seg, dti_fault *fault);
 
 /* What all handles add up to, for the upper layer to compare with what it published. */
 typedef struct dseg_handle_sums {
@@ -28,6 +22,6 @@ typedef struct dseg_handle_sums {
 /* The handles, mapped and cached, of a store whose segments these are: P6, P7, P8. For a moment it
  * changes their counts, which the grow lock guards. */
 bool dseg_check_handles(const dseg_set *segments, const dvmm_handle_store *store,
-                        dseg_handle_sums *sums, dseg_fault *fault);
+                        dseg_handle_sums *sums, dti_fault *fault);
 
 #endif

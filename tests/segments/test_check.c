@@ -27,7 +27,7 @@ TestSuite(check, .init = open_checked, .fini = close_checked);
 
 /* The number of what does not hold; "" for nothing. */
 static const char *find(void) {
-    dseg_fault fault;
+    dti_fault fault = {0};
     dseg_handle_sums sums;
     bool holds = dseg_check(seg, &fault) && dseg_check_handles(&set, &store, &sums, &fault);
     return holds ? "" : fault.invariant;
@@ -77,7 +77,7 @@ Test(check, finds_a_wrong_cache) {
 Test(check, adds_up_what_is_pinned) {
     dvmm_handle *h = seg->slots[0].handle;
     dvmm_handle_pin(&store, h);
-    dseg_fault fault;
+    dti_fault fault = {0};
     dseg_handle_sums sums;
     cr_assert(dseg_check_handles(&set, &store, &sums, &fault));
     assert_u64(sums.pinned_bytes, 2 * r.granule);
