@@ -84,12 +84,14 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
 typedef struct supply {
     dvmm_handle_store *store;
     uint32_t max_created;
+    uint64_t max_held;
     bool one_handle;
     uint64_t held_before; /* what may be held, but for what donors cannot give */
 } supply;
 
-static supply supply_of(dvmm_handle_store *store, uint32_t max_created, bool one_handle) {
-    return (supply){store, max_created, one_handle,
+static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t max_held,
+                        bool one_handle) {
+    return (supply){store, max_created, dti_min(max_held, store->limit_bytes), one_handle,
                     store->totals.held_bytes - store->totals.lost_bytes};
 }
 
@@ -101,7 +103,7 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
         return dvmm_store_take_exact(store, most);
     }
     uint32_t best = (uint32_t)dti_min(most, s->max_created);
-    bool may_create = store->totals.held_bytes <= store->limit_bytes; /* else cached ones must do */
+    bool may_create = store->totals.held_bytes <= s->max_held; /* else cached ones must do */
     bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
     dvmm_handle *h = dvmm_store_take(store, most);
     if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
@@ -119,7 +121,7 @@ static ductile_status create(const supply *s, uint32_t most, dvmm_handle **out) 
     if (!s->one_handle) {
         (void)dvmm_store_release_cached(s->store, s->held_before - dti_min(s->held_before, bytes));
     }
-    return dvmm_store_create(s->store, n, out);
+    return dvmm_store_create(s->store, n, s->max_held, out);
 }
 
 static ductile_status take_or_create(const supply *s, uint32_t most, dvmm_handle **out) {
@@ -235,7 +237,7 @@ static uint64_t count_lacked(const dseg_growth *g) {
 }
 
 static ductile_status gather_handles(dseg_growth *g) {
-    supply s = supply_of(g->seg->store, g->max_created, g->one_handle);
+    supply s = supply_of(g->seg->store, g->max_created, g->max_held, g->one_handle);
     unmap_donors(g);
     donor_cursor at = {0, 0};
     for (uint32_t i = 0; i < g->n_pieces; i++) {
@@ -320,7 +322,7 @@ static ductile_status fill_run(dseg_segment *seg, const supply *s, uint32_t *fir
 }
 
 ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint32_t max_created) {
-    supply s = supply_of(seg->store, max_created, false);
+    supply s = supply_of(seg->store, max_created, UINT64_MAX, false);
     ductile_status status = DUCTILE_OK;
     while (first < end && status == DUCTILE_OK) {
         if (seg->slots[first].state == DSEG_MAPPED) {

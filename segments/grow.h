@@ -47,6 +47,7 @@ typedef struct dseg_growth {
     dseg_donor *donors;
     uint32_t n_donors;
     uint32_t max_created;  /* granules of a handle that is created, at most */
+    uint64_t max_held;     /* what is held may not grow above it, nor above the limit */
     bool one_handle;       /* the one piece is to be one handle, and no donor's */
     dvmm_handle **handles; /* of the pieces, in their order: those of donors first */
     uint32_t max_handles;  /* room for as many as there are granules */

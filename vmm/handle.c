@@ -97,10 +97,12 @@ static void give_node(dvmm_handle_store *store, dvmm_handle *node) {
 
 /* ---- Create and release -------------------------------------------------------------------- */
 
-ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, dvmm_handle **out) {
+ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, uint64_t max_held,
+                                 dvmm_handle **out) {
     *out = NULL;
     uint64_t bytes = n_granules * store->granule_bytes;
-    if (bytes > store->limit_bytes || store->totals.held_bytes > store->limit_bytes - bytes) {
+    uint64_t most = dti_min(max_held, store->limit_bytes);
+    if (bytes > most || store->totals.held_bytes > most - bytes) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     dvmm_handle *h = take_node(store);

@@ -72,8 +72,10 @@ static inline uint64_t dvmm_handle_bytes(const dvmm_handle_store *store, const d
     return h->n_granules * store->granule_bytes;
 }
 
-/* ERR_OUT_OF_MEMORY at the limit or when the device has none; ERR_OUT_OF_HOST_MEMORY. */
-ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, dvmm_handle **out);
+/* What is held may not grow above max_held, nor above the limit: ERR_OUT_OF_MEMORY then, or when
+ * the device has none; ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, uint64_t max_held,
+                                 dvmm_handle **out);
 
 /* Takes the largest cached handle of at most `max_granules`; NULL when there is none. */
 dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules);

@@ -71,8 +71,8 @@ struct ductile_allocator {
     dpool_imports imports;  /* changed under both locks */
     /* guarded by the grow lock */
     dvmm_handle_store store;
-    uint64_t soft_limit; /* at most store.limit_bytes */
-    struct dpool_plan *plan;
+    uint64_t soft_limit;           /* at most store.limit_bytes */
+    struct dpool_plan *spare_plan; /* its arrays are kept for the next */
     dpool_pins pins;
     /* safe by themselves */
     dvmm_marker_pool markers;

@@ -12,35 +12,13 @@ static void tell_block(ductile_allocator *a, ductile_map_change change, const dp
 
 /* ---- Without the grow lock ----------------------------------------------------------------- */
 
-/* What the grow lock's holder takes along when it opens the lock in the middle. */
-typedef struct luggage {
-    dpool_plan *plan;
-    uint64_t cap; /* what is held may not grow above it; UINT64_MAX: the limit */
-} luggage;
-
-static luggage open_slow(ductile_allocator *a) {
-    dvmm_handle_store *store = &a->store;
-    luggage l = {a->plan, store->limit_bytes < a->counts.limit ? store->limit_bytes : UINT64_MAX};
-    a->plan = NULL;
-    store->limit_bytes = a->counts.limit;
-    dti_lock_release(&a->grow_lock);
-    return l;
-}
-
-static void take_slow(ductile_allocator *a, luggage l) {
-    dti_lock_acquire(&a->grow_lock);
-    dpool_plan_fini(a); /* somebody else's, who is through with it */
-    a->plan = l.plan;
-    a->store.limit_bytes = dti_min(l.cap, a->counts.limit);
-}
-
 static void begin(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     a->n_announcing++;
     dti_lock_release(&a->index_lock);
 }
 
-/* With the grow lock held until what is BUSY is published. */
+/* With the grow lock held until what is BUSY is something else again. */
 static void end(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     a->n_announcing--;
@@ -49,24 +27,24 @@ static void end(ductile_allocator *a) {
 
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
     begin(a);
-    luggage l = open_slow(a);
+    dti_lock_release(&a->grow_lock);
     tell_block(a, DUCTILE_MAP_LEAVING, b);
-    take_slow(a, l);
+    dti_lock_acquire(&a->grow_lock);
     end(a);
 }
 
 /* ---- Plans --------------------------------------------------------------------------------- */
 
-void dpool_announce_plan_begin(ductile_allocator *a) {
+void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p) {
     begin(a);
-    if (a->plan->n_donors == 0) {
+    if (p->n_donors == 0) {
         return;
     }
-    luggage l = open_slow(a);
-    for (uint32_t i = 0; i < l.plan->n_donors; i++) {
-        tell_block(a, DUCTILE_MAP_LEAVING, l.plan->donors[i]);
+    dti_lock_release(&a->grow_lock);
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        tell_block(a, DUCTILE_MAP_LEAVING, p->donors[i]);
     }
-    take_slow(a, l);
+    dti_lock_acquire(&a->grow_lock);
 }
 
 static void tell_pieces(ductile_allocator *a, const dpool_plan *p) {
@@ -91,14 +69,14 @@ static void tell_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_
     }
 }
 
-void dpool_announce_plan_end(ductile_allocator *a, bool is_done) {
-    if (is_done || a->plan->n_donors > 0) {
-        luggage l = open_slow(a);
-        tell_kept_donors(a, l.plan, is_done);
+void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_done) {
+    if (is_done || p->n_donors > 0) {
+        dti_lock_release(&a->grow_lock);
+        tell_kept_donors(a, p, is_done);
         if (is_done) {
-            tell_pieces(a, l.plan);
+            tell_pieces(a, p);
         }
-        take_slow(a, l);
+        dti_lock_acquire(&a->grow_lock);
     }
     end(a);
 }

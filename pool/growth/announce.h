@@ -12,12 +12,11 @@
  *     execute        marker, map                  slow
  *     MAPPED         the window, unused donors;   none
  *                    after a failure the donors
- *     publish        BUSY -> LIVE, RETIRING       both
+ *     commit         BUSY -> LIVE, RETIRING       both
  *
- * Meanwhile other threads may plan and trim: the plan is taken out of the allocator (another one is
- * made for them) and so is the cap of its request. `n_announcing` counts who has opened the lock in
- * the middle: then blocks are BUSY, so that ductile_check looks away, and pausing a pool, whose
- * memory such a plan may be moving, waits.
+ * Meanwhile other threads may plan and trim, each with a plan of its own. `n_announcing` counts who
+ * has opened the lock in the middle: then blocks are BUSY, so that ductile_check looks away, and
+ * pausing a pool, whose memory such a plan may be moving, waits.
  *
  * An address that has been left stays mapped for a while (RETIRING), and then goes silently.
  */
@@ -26,9 +25,9 @@
 
 #include "pool/growth/plan.h"
 
-/* Around the execution of the allocator's plan. Grow lock held before and after. */
-void dpool_announce_plan_begin(ductile_allocator *a);
-void dpool_announce_plan_end(ductile_allocator *a, bool is_done);
+/* Around the execution of the plan. Grow lock held before and after. */
+void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p);
+void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_done);
 
 /* A BUSY block is about to be unmapped. Grow lock held before and after. */
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);

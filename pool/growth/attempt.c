@@ -4,7 +4,6 @@
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
-#include "pool/growth/placement.h"
 #include "pool/growth/plan.h"
 #include "pool/sharing/dedicated.h"
 #include "pool/streams/gpu_waits.h"
@@ -18,9 +17,24 @@ enum { RECLAIM_PER_CALL = 64 };
 /* Markers of spans with waits that one call asks about. */
 enum { WAITS_PER_CALL = 64 };
 
-/* ---- Growing ------------------------------------------------------------------------------- */
+/* ---- What is there already ------------------------------------------------------------------ */
 
-static bool serve(ductile_allocator *a, dpool_request *r) {
+/* Reads what others have reached, unmaps a bounded part of what they gave away, and lets go of
+ * arenas whose stream is gone once they hold nothing. The list changes under the grow lock only. */
+static void poll_all(ductile_allocator *a, ductile_stream stream) {
+    dpool_mark_unmarked(a, stream, false);
+    for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
+        next = arena->next;
+        dpool_poll(a, arena, RECLAIM_PER_CALL);
+        if (arena->is_gone && arena->mapped_bytes == 0) {
+            dpool_regions_release_empty(a, arena, 0);
+            dpool_arena_drop_if_empty(a, arena);
+        }
+    }
+    dpool_wait_poll(a, WAITS_PER_CALL);
+}
+
+static bool search_again(ductile_allocator *a, dpool_request *r) {
     if (r->one_handle) {
         dti_lock_acquire(&a->index_lock);
         r->block = dpool_serve_one_handle_locked(a, r->arena, r->size, r->requested);
@@ -39,43 +53,10 @@ static bool serve(ductile_allocator *a, dpool_request *r) {
     return r->block != NULL;
 }
 
-/* The plan is made: carries it out and publishes or cancels. */
-static ductile_status carry_out(ductile_allocator *a, dpool_request *r) {
-    dpool_region *region = a->plan->region;
-    ductile_status status = dpool_plan_execute(a);
-    dti_lock_acquire(&a->index_lock);
-    if (status == DUCTILE_OK) {
-        a->counts.recycled_handles += a->plan->n_moved;
-        r->block = dpool_plan_publish_locked(a, r->requested);
-    } else {
-        dpool_plan_cancel_locked(a);
-    }
-    if (r->arena->gaps.count > r->arena->gaps_tolerated) {
-        dpool_arena_want_heal(r->arena);
-    }
-    dpool_count_span_locked(a, region);
-    dti_lock_release(&a->index_lock);
-    return status;
-}
-
-typedef enum planned { PLANNED, PLAN_LACKS_RANGE, PLAN_LACKS_NODES, PLAN_LACKS_MEMORY } planned;
-
-static planned plan_locked(ductile_allocator *a, dpool_request *r, unsigned sources) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    if (a->nodes.n_spare < dpool_plan_nodes(a, r->size)) {
-        return PLAN_LACKS_NODES; /* hits of other threads took them */
-    }
-    dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
-                                  : dpool_place_choose_locked(a, r->arena, r->size);
-    if (place.block == NULL) {
-        return PLAN_LACKS_RANGE;
-    }
-    ductile_status status = dpool_plan_request_locked(a, r->arena, &place, r->size, sources);
-    return status == DUCTILE_OK ? PLANNED : PLAN_LACKS_MEMORY;
-}
+/* ---- A plan -------------------------------------------------------------------------------- */
 
 /* Ranges with nothing in them go back when addresses are short. */
-static ductile_status add_range(ductile_allocator *a, dpool_request *r) {
+static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
     ductile_status status = dpool_region_add(a, r->arena, r->size);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
         for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
@@ -101,133 +82,180 @@ void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
-static ductile_status grow_from(ductile_allocator *a, dpool_request *r, unsigned sources) {
-    for (;;) {
-        ductile_status status = dpool_reserve_room(a, dpool_plan_nodes(a, r->size));
+typedef enum planned { PLANNED, PLAN_LACKS_RANGE, PLAN_LACKS_NODES, PLAN_LACKS_MEMORY } planned;
+
+static planned plan_locked(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
+                           const dpool_sources *sources) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (a->nodes.n_spare < dpool_plan_nodes(a, r->size)) {
+        return PLAN_LACKS_NODES; /* hits of other threads took them */
+    }
+    dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
+                                  : dpool_place_choose_locked(a, r->arena, r->size);
+    if (place.block == NULL) {
+        return PLAN_LACKS_RANGE;
+    }
+    ductile_status status = dpool_plan_request_locked(a, p, r->arena, &place, r->size, sources);
+    return status == DUCTILE_OK ? PLANNED : PLAN_LACKS_MEMORY;
+}
+
+/* Until there are nodes and addresses enough for the place. Then all that the plan needs is BUSY.
+ */
+static ductile_status make_plan(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
+                                const dpool_sources *sources) {
+    planned how = PLAN_LACKS_NODES;
+    ductile_status status = DUCTILE_OK;
+    while (how != PLANNED && status == DUCTILE_OK) {
+        status = how == PLAN_LACKS_RANGE ? add_range(a, r) : DUCTILE_OK;
+        if (status == DUCTILE_OK) {
+            status = dpool_reserve_room(a, dpool_plan_nodes(a, r->size));
+        }
         if (status != DUCTILE_OK) {
             return status;
         }
-        if ((sources & DPOOL_OWN_DONORS) != 0) {
+        if (sources->own) {
             dpool_prove_own(a, r->arena);
         }
         dti_lock_acquire(&a->index_lock);
-        planned how = plan_locked(a, r, sources);
+        how = plan_locked(a, r, p, sources);
         dti_lock_release(&a->index_lock);
-        if (how == PLANNED) {
-            return carry_out(a, r);
-        }
-        if (how == PLAN_LACKS_MEMORY) {
-            return DUCTILE_ERR_OUT_OF_MEMORY;
-        }
-        if (how == PLAN_LACKS_RANGE) {
-            status = add_range(a, r);
-        }
-        if (status != DUCTILE_OK) {
-            return status;
-        }
-    }
-}
-
-static unsigned foreign_donors(const ductile_allocator *a) {
-    return a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF ? 0 : DPOOL_FOREIGN_DONORS;
-}
-
-/* What is taken before anything is refused or waited for on the host. */
-static unsigned last_donors(const ductile_allocator *a, unsigned sources) {
-    bool waits = a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT;
-    return sources | (waits ? DPOOL_UNPROVEN_DONORS : 0);
-}
-
-static ductile_status grow_by_policy(ductile_allocator *a, dpool_request *r, unsigned foreign) {
-    unsigned all = DPOOL_OWN_DONORS | foreign;
-    if (a->options.recycle == DUCTILE_RECYCLE_NEVER) {
-        return grow_from(a, r, 0);
-    }
-    if (a->options.recycle == DUCTILE_RECYCLE_PRESSURE) {
-        ductile_status status = grow_from(a, r, 0);
-        if (status != DUCTILE_ERR_OUT_OF_MEMORY) {
-            return status;
-        }
-    }
-    ductile_status status = grow_from(a, r, all);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && last_donors(a, all) != all) {
-        all = last_donors(a, all);
-        status = grow_from(a, r, all);
-    }
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && dpool_has_pools(a) && foreign_donors(a) != 0) {
-        status = grow_from(a, r, all | DPOOL_POOL_DONORS);
+        status = how == PLAN_LACKS_MEMORY ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK;
     }
     return status;
+}
+
+static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, ductile_status status) {
+    dti_lock_acquire(&a->index_lock);
+    if (status == DUCTILE_OK) {
+        a->counts.recycled_handles += p->n_moved;
+        r->block = dpool_plan_commit_locked(a, p, r->requested);
+    } else {
+        dpool_plan_abort_locked(a, p);
+    }
+    if (r->arena->gaps.count > r->arena->gaps_tolerated) {
+        dpool_arena_want_heal(r->arena);
+    }
+    dpool_count_span_locked(a, p->region);
+    dti_lock_release(&a->index_lock);
+}
+
+/* ---- Where memory may come from ------------------------------------------------------------- */
+
+enum { MOST_WAYS = 4 };
+
+/* From what disturbs least to what is taken before anything is refused or waited for on the host.
+ */
+typedef struct ways {
+    dpool_sources all[MOST_WAYS];
+    unsigned n;
+    unsigned at;
+    bool is_last; /* nothing comes after it */
+} ways;
+
+static ways list_ways(ductile_allocator *a, const dpool_request *r) {
+    const ductile_options *o = &a->options;
+    dpool_sources s = {.max_held = r->is_soft ? a->soft_limit : UINT64_MAX};
+    ways w = {.n = 0};
+    s.one_handle = w.is_last = r->one_handle;
+    if (r->one_handle || o->recycle != DUCTILE_RECYCLE_READY) {
+        w.all[w.n++] = s;
+    }
+    if (r->one_handle || o->recycle == DUCTILE_RECYCLE_NEVER) {
+        return w;
+    }
+    s.own = true;
+    s.other_streams = o->cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
+    s.pools = r->from_pools;
+    w.all[w.n++] = s;
+    if (o->cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT) {
+        s.need = DPOOL_PROOF_BY_WAIT;
+        w.all[w.n++] = s;
+    }
+    if (s.other_streams && dpool_has_pools(a)) {
+        s.pools = true;
+        w.all[w.n++] = s;
+    }
+    return w;
 }
 
 /* A stream that cannot be marked, or cannot wait, just now: its own memory stays where it is, or as
  * it is. What others have proven done can move, and new memory can come. */
-static ductile_status grow(ductile_allocator *a, dpool_request *r) {
-    unsigned foreign = foreign_donors(a) | (r->from_pools ? DPOOL_POOL_DONORS : 0);
-    r->in_gap = r->one_handle;
-    if (r->one_handle) {
-        return grow_from(a, r, DPOOL_ONE_HANDLE);
-    }
-    ductile_status status = grow_by_policy(a, r, foreign);
-    if (status == DUCTILE_OK || !(a->plan->mark_failed || a->plan->wait_failed)) {
-        return status;
-    }
-    status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    r->in_gap = r->could_not_wait = a->plan->wait_failed;
-    return grow_from(a, r, foreign);
+static const dpool_sources *spare_own(dpool_request *r, const dpool_plan *p, ways *w) {
+    r->in_gap = r->could_not_wait = p->wait_failed;
+    w->is_last = true;
+    dpool_sources *s = &w->all[w->n - 1];
+    s->own = false;
+    s->pools = r->from_pools;
+    s->need = DPOOL_PROOF_BY_HOST;
+    return s;
 }
 
-/* ---- One attempt, under the grow lock ------------------------------------------------------ */
-
-/* Reads what others have reached, unmaps a bounded part of what they gave away, and lets go of
- * arenas whose stream is gone once they hold nothing. The list changes under the grow lock only. */
-static void poll_all(ductile_allocator *a) {
-    for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
-        next = arena->next;
-        dpool_poll(a, arena, RECLAIM_PER_CALL);
-        if (arena->is_gone && arena->mapped_bytes == 0) {
-            dpool_regions_release_empty(a, arena, 0);
-            dpool_arena_drop_if_empty(a, arena);
-        }
+/* The next way after one that failed; NULL for none. */
+static const dpool_sources *next_way(const ductile_allocator *a, dpool_request *r,
+                                     const dpool_plan *p, ways *w, ductile_status *status) {
+    if (w->is_last) {
+        return NULL;
     }
+    if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
+        return &w->all[++w->at];
+    }
+    if (!p->mark_failed && !p->wait_failed) {
+        return NULL;
+    }
+    ductile_status usable = dvmm_usable(a->driver);
+    *status = usable != DUCTILE_OK ? usable : *status;
+    return usable == DUCTILE_OK ? spare_own(r, p, w) : NULL;
 }
 
-static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
+/* ---- One attempt --------------------------------------------------------------------------- */
+
+static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan **p) {
     ductile_status status = dpool_arena_get(a, r->pool, r->stream, &r->arena);
-    if (status == DUCTILE_OK) {
-        status = dpool_plan_reserve(a, r->size);
-    }
-    if (status == DUCTILE_OK) {
-        status = dpool_reserve_room(a, 2);
-    }
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_mark_unmarked(a, r->stream, false);
-    poll_all(a);
-    dpool_wait_poll(a, WAITS_PER_CALL);
-    if (serve(a, r)) {
-        return DUCTILE_OK;
-    }
-    if (r->pool == NULL && dvmm_is_surely_capturing(a->driver, r->stream)) {
-        return DUCTILE_ERR_CAPTURING; /* what a graph uses must be kept for it, in a pool */
-    }
-    uint64_t may_retire = r->size / a->granule + 2;
-    dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
-    status = grow(a, r);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        r->missing = a->plan->lacks;
-    }
-    return status;
+    *p = dpool_plan_take(a, r->size);
+    return *p != NULL ? dpool_reserve_room(a, 2) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
-    uint64_t hard = a->store.limit_bytes;
-    a->store.limit_bytes = r->is_soft ? dti_min(hard, a->soft_limit) : hard;
-    ductile_status status = attempt(a, r);
-    a->store.limit_bytes = a->counts.limit; /* may have changed while the plan was announced */
+    DTI_ASSERT_HELD(&a->grow_lock);
+    dpool_plan *p = NULL;
+    ductile_status status = prepare(a, r, &p);
+    if (status != DUCTILE_OK) {
+        goto done;
+    }
+
+    /* Others had the lock before, and the GPU has gone on: look again. */
+    poll_all(a, r->stream);
+    if (search_again(a, r)) {
+        goto done;
+    }
+    if (r->pool == NULL && dvmm_is_surely_capturing(a->driver, r->stream)) {
+        status = DUCTILE_ERR_CAPTURING; /* what a graph uses must be kept for it, in a pool */
+        goto done;
+    }
+    uint64_t may_retire = r->size / a->granule + 2;
+    dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
+
+    /* All that a plan needs becomes BUSY under the index lock. The driver is called without it, so
+     * that hits go on; then the blocks become what they are for. */
+    ways w = list_ways(a, r);
+    r->in_gap = r->one_handle;
+    for (const dpool_sources *s = w.all; s != NULL; s = next_way(a, r, p, &w, &status)) {
+        status = make_plan(a, r, p, s);
+        if (status == DUCTILE_OK) {
+            status = dpool_plan_execute(a, p);
+            end_plan(a, r, p, status);
+        }
+        if (status == DUCTILE_OK) {
+            break;
+        }
+    }
+    r->missing = status == DUCTILE_ERR_OUT_OF_MEMORY ? p->lacks : r->missing;
+done:
+    if (p != NULL) {
+        dpool_plan_give(a, p);
+    }
     return status;
 }

@@ -10,13 +10,14 @@
 enum { HANDLES_PER_CALL = 32 };
 
 /* A capture may have come into the arena's pool since healing became due (G1). */
-static bool plan_any_locked(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
+static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                            uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (dpool_is_frozen(arena) || a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
         return false;
     }
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
-        if (dpool_plan_heal_locked(a, arena, gap, budget)) {
+        if (dpool_plan_heal_locked(a, p, arena, gap, budget)) {
             return true;
         }
     }
@@ -29,9 +30,10 @@ static void finish_locked(dpool_arena *arena) {
 }
 
 /* Moves up to `budget` granules; returns how many moved, 0 when healing is finished or stuck. */
-static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t budget) {
+static uint32_t heal_once(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                          uint32_t budget) {
     dti_lock_acquire(&a->index_lock);
-    bool planned = plan_any_locked(a, arena, budget);
+    bool planned = plan_any_locked(a, p, arena, budget);
     if (!planned) {
         finish_locked(arena);
     }
@@ -39,34 +41,31 @@ static uint32_t heal_once(ductile_allocator *a, dpool_arena *arena, uint32_t bud
     if (!planned) {
         return 0;
     }
-    dpool_region *region = a->plan->region;
-    ductile_status status = dpool_plan_execute(a);
+    ductile_status status = dpool_plan_execute(a, p);
     uint32_t moved = 0;
     dti_lock_acquire(&a->index_lock);
     if (status == DUCTILE_OK) {
-        moved = (uint32_t)a->plan->n_granules;
-        a->counts.compacted_handles += a->plan->n_handles;
-        (void)dpool_plan_publish_locked(a, 0);
+        moved = (uint32_t)p->n_granules;
+        a->counts.compacted_handles += p->n_handles;
+        (void)dpool_plan_commit_locked(a, p, 0);
     } else {
-        dpool_plan_cancel_locked(a);
+        dpool_plan_abort_locked(a, p);
         finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
     }
-    dpool_count_span_locked(a, region);
+    dpool_count_span_locked(a, p->region);
     dti_lock_release(&a->index_lock);
     return moved;
 }
 
-static void heal_piece(ductile_allocator *a, dpool_arena *arena) {
-    uint64_t piece = HANDLES_PER_CALL * a->granule;
-    if (dpool_plan_reserve(a, piece) != DUCTILE_OK ||
-        dpool_reserve_room(a, dpool_plan_nodes(a, piece)) != DUCTILE_OK) {
+static void heal_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *arena) {
+    if (dpool_reserve_room(a, dpool_plan_nodes(a, HANDLES_PER_CALL * a->granule)) != DUCTILE_OK) {
         return;
     }
     dpool_prove_own(a, arena);
     dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {
-        uint32_t moved = heal_once(a, arena, budget);
+        uint32_t moved = heal_once(a, p, arena, budget);
         if (moved == 0) {
             return;
         }
@@ -79,6 +78,10 @@ void dpool_heal(ductile_allocator *a, dpool_arena *arena) {
         return; /* somebody grows: the next allocation heals */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    heal_piece(a, arena);
+    dpool_plan *p = dpool_plan_take(a, HANDLES_PER_CALL * a->granule);
+    if (p != NULL) {
+        heal_piece(a, p, arena);
+        dpool_plan_give(a, p);
+    }
     dpool_grow_unlock(a, mode);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a plan, publishing it and cancelling it; plan_execute.c calls the driver for it. */
+/* Making a plan: the place, the window, the donors. */
 #include "pool/growth/plan.h"
 
 #include "pool/blocks/arena.h"
-#include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/streams/progress.h"
@@ -16,6 +15,7 @@
 #include <string.h>
 
 enum {
+    LEAST_ROOM = 64,    /* granules that any plan has room for                              */
     WINDOW_NODES = 8,   /* splits at both ends, of blocks and of granules                   */
     HEALED_TIMES = 16,  /* a gap is filled up to this many times its smaller free neighbour */
     EXCHANGED_TIMES = 2 /* the same where handles of several sizes are exchanged for it   */
@@ -39,53 +39,145 @@ static bool resize(void **array, uint64_t n, size_t element) {
     return larger != NULL;
 }
 
-ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size) {
-    if (a->plan == NULL) {
-        a->plan = calloc(1, sizeof *a->plan);
-    }
-    dpool_plan *p = a->plan;
-    if (p == NULL) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    uint64_t n = dti_max(most_granules(a, size), 64);
-    if (n <= p->max_handles) {
-        return DUCTILE_OK;
+static bool reserve(dpool_plan *p, uint64_t n) {
+    if (n <= p->room) {
+        return true;
     }
     n += n / 2;
-    if (!resize((void **)&p->pieces, n, sizeof *p->pieces) ||
-        !resize((void **)&p->donors, n, sizeof *p->donors) ||
-        !resize((void **)&p->donations, n, sizeof *p->donations) ||
-        !resize((void **)&p->handles, n, sizeof *p->handles)) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    bool has_room = resize((void **)&p->pieces, n, sizeof *p->pieces) &&
+                    resize((void **)&p->donors, n, sizeof *p->donors) &&
+                    resize((void **)&p->donations, n, sizeof *p->donations) &&
+                    resize((void **)&p->handles, n, sizeof *p->handles);
+    p->room = has_room ? (uint32_t)n : p->room;
+    return has_room;
+}
+
+static void destroy(dpool_plan *p) {
+    if (p != NULL) {
+        free(p->pieces);
+        free(p->donors);
+        free(p->donations);
+        free(p->handles);
+        free(p);
     }
-    p->max_pieces = p->max_donors = p->max_handles = (uint32_t)n;
-    p->host_bytes =
-        n * (sizeof *p->pieces + sizeof *p->donors + sizeof *p->donations + sizeof *p->handles);
-    return DUCTILE_OK;
+}
+
+/* Nothing is planned. The arrays stay. */
+static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
+    *p = (dpool_plan){.arena = arena,
+                      .region = region,
+                      .pieces = p->pieces,
+                      .donors = p->donors,
+                      .donations = p->donations,
+                      .handles = p->handles,
+                      .room = p->room};
+}
+
+dpool_plan *dpool_plan_take(ductile_allocator *a, uint64_t size) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    dpool_plan *p = a->spare_plan != NULL ? a->spare_plan : calloc(1, sizeof *p);
+    a->spare_plan = NULL;
+    if (p == NULL) {
+        return NULL;
+    }
+    clear(p, NULL, NULL);
+    if (!reserve(p, dti_max(most_granules(a, size), LEAST_ROOM))) {
+        dpool_plan_give(a, p);
+        return NULL;
+    }
+    return p;
+}
+
+void dpool_plan_give(ductile_allocator *a, dpool_plan *p) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    destroy(a->spare_plan); /* of another thread, whose plan was under way beside this one */
+    a->spare_plan = p;
 }
 
 void dpool_plan_fini(ductile_allocator *a) {
-    if (a->plan != NULL) {
-        free(a->plan->pieces);
-        free(a->plan->donors);
-        free(a->plan->donations);
-        free(a->plan->handles);
-        free(a->plan);
-        a->plan = NULL;
+    destroy(a->spare_plan);
+    a->spare_plan = NULL;
+}
+
+/* ---- The place of a request ----------------------------------------------------------------- */
+
+static bool is_open(const dpool_block *b) {
+    return b != NULL && (b->state == DPOOL_FREE || b->state == DPOOL_GAP);
+}
+
+static bool is_free(const dpool_block *b) {
+    return b != NULL && b->state == DPOOL_FREE;
+}
+
+/* Granules that a window needs from a gap of which it covers `bytes` from one end. */
+static uint64_t granules_of(const ductile_allocator *a, uint64_t bytes) {
+    return (bytes + a->granule - 1) / a->granule;
+}
+
+/* Considers the window that starts with block b. */
+static void try_from_left(const ductile_allocator *a, dpool_block *b, uint64_t size,
+                          dpool_place *best) {
+    uint64_t covered = 0;
+    uint64_t lacks = 0;
+    for (const dpool_block *at = b; covered < size; at = at->next) {
+        if (!is_open(at) || lacks > best->n_granules) {
+            return;
+        }
+        uint64_t part = dti_min(at->size, size - covered);
+        lacks += at->state == DPOOL_GAP ? granules_of(a, part) : 0;
+        covered += part;
+    }
+    if (best->block == NULL || lacks < best->n_granules ||
+        (lacks == best->n_granules && b->addr < best->start)) {
+        *best = (dpool_place){b, b->addr, lacks};
     }
 }
 
-static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
-    p->arena = arena;
-    p->region = region;
-    p->body = p->lead = p->rest = NULL;
-    p->n_pieces = p->n_donors = p->n_own_donors = p->n_handles = p->n_moved = 0;
-    p->n_granules = p->donated = p->epoch = p->body_bytes = 0;
-    p->seq = p->lacks = 0;
-    p->n_waits = 0;
-    p->sources = 0;
-    p->one_handle = p->unmaps = false;
-    p->mark_failed = p->wait_failed = false;
+/* Considers the window that ends with block b. */
+static void try_from_right(const ductile_allocator *a, dpool_block *b, uint64_t size,
+                           dpool_place *best) {
+    uint64_t covered = 0;
+    uint64_t lacks = 0;
+    dpool_block *first = b;
+    for (dpool_block *at = b; covered < size; at = at->prev) {
+        if (!is_open(at) || lacks > best->n_granules) {
+            return;
+        }
+        uint64_t part = dti_min(at->size, size - covered);
+        lacks += at->state == DPOOL_GAP ? granules_of(a, part) : 0;
+        covered += part;
+        first = at;
+    }
+    ductile_addr start = dpool_end(b) - size;
+    if (best->block == NULL || lacks < best->n_granules ||
+        (lacks == best->n_granules && start < best->start)) {
+        *best = (dpool_place){first, start, lacks};
+    }
+}
+
+dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                      uint64_t size) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_place best = {NULL, 0, UINT64_MAX};
+    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+        try_from_left(a, is_free(gap->prev) ? gap->prev : gap, size, &best);
+        if (gap->next != NULL) {
+            try_from_right(a, is_free(gap->next) ? gap->next : gap, size, &best);
+        }
+    }
+    return best;
+}
+
+dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                      uint64_t size) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t lacks = granules_of(a, size);
+    dpool_block *best = NULL;
+    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+        bool fits = gap->size >= lacks * a->granule;
+        best = fits && (best == NULL || gap->addr < best->addr) ? gap : best;
+    }
+    return (dpool_place){best, best != NULL ? best->addr : 0, lacks};
 }
 
 /* ---- The window ---------------------------------------------------------------------------- */
@@ -100,8 +192,7 @@ static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region 
     return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
 }
 
-static void add_piece(ductile_allocator *a, ductile_addr from, ductile_addr to) {
-    dpool_plan *p = a->plan;
+static void add_piece(ductile_allocator *a, dpool_plan *p, ductile_addr from, ductile_addr to) {
     uint32_t first = dseg_granule(p->region->seg, from);
     uint32_t n = (uint32_t)((to - from) / a->granule);
     p->pieces[p->n_pieces++] = (dseg_piece){.first = first, .n_granules = n};
@@ -124,9 +215,8 @@ static dpool_block *carve_gap(ductile_allocator *a, dpool_block *b, ductile_addr
 
 /* Marks the part of block b that lies in [start, end) BUSY; of a gap, whole granules of it, the
  * surplus of which becomes lead or rest. Returns the block that begins the part. */
-static dpool_block *busy_part(ductile_allocator *a, dpool_block *b, ductile_addr start,
-                              ductile_addr end) {
-    dpool_plan *p = a->plan;
+static dpool_block *busy_part(ductile_allocator *a, dpool_plan *p, dpool_block *b,
+                              ductile_addr start, ductile_addr end) {
     ductile_addr from = dti_max(start, b->addr);
     ductile_addr to = dti_min(end, dpool_end(b));
     if (b->state == DPOOL_FREE) {
@@ -135,7 +225,7 @@ static dpool_block *busy_part(ductile_allocator *a, dpool_block *b, ductile_addr
     ductile_addr low = granule_floor(a, p->region, from);
     ductile_addr high = granule_ceil(a, p->region, to);
     dpool_block *part = carve_gap(a, b, low, high);
-    add_piece(a, low, high);
+    add_piece(a, p, low, high);
     dpool_block *body = dpool_cut(&a->nodes, part, from);
     p->lead = body != part ? part : p->lead;
     dpool_block *surplus = dpool_cut(&a->nodes, body, to);
@@ -143,17 +233,17 @@ static dpool_block *busy_part(ductile_allocator *a, dpool_block *b, ductile_addr
     return body;
 }
 
-static void busy_window(ductile_allocator *a, const dpool_place *place, uint64_t size) {
-    dpool_plan *p = a->plan;
+static void busy_window(ductile_allocator *a, dpool_plan *p, const dpool_place *place,
+                        uint64_t size) {
     ductile_addr end = place->start + size;
     p->body_bytes = size;
-    p->body = busy_part(a, place->block, place->start, end);
+    p->body = busy_part(a, p, place->block, place->start, end);
     for (dpool_block *b = p->body; dpool_end(b) < end;) {
-        b = busy_part(a, b->next, place->start, end);
+        b = busy_part(a, p, b->next, place->start, end);
     }
 }
 
-/* ---- Memory of streams still at work: for which of their markers the receiver waits --------- */
+/* ---- Waits on the GPU ---------------------------------------------------------------------- */
 
 /* Below which epoch blocks of the arena have a marker behind them, done or not. The same on every
  * run, whatever the GPU has done: a marker that leaves the ring because it is done is proven. */
@@ -162,13 +252,12 @@ static uint64_t marked_epoch(const dpool_arena *arena) {
     return dti_max(newest, arena->proven_epoch);
 }
 
-/* Below which epoch the arena's FREE blocks may be taken by the plan. Index lock held. */
-static uint64_t takeable_epoch_locked(const ductile_allocator *a, const dpool_arena *from,
-                                      unsigned sources) {
+static uint64_t takeable_epoch_locked(const ductile_allocator *a, dpool_plan *p,
+                                      const dpool_arena *from, const dpool_sources *sources) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t proven = dpool_proven_epoch(from);
-    bool may_wait = (sources & DPOOL_UNPROVEN_DONORS) != 0 && dpool_is_provable(from);
-    return may_wait && a->plan->n_waits < DPOOL_PLAN_WAITS ? marked_epoch(from) : proven;
+    bool may_wait = sources->need == DPOOL_PROOF_BY_WAIT && dpool_is_provable(from);
+    return may_wait && p->n_waits < DPOOL_PLAN_WAITS ? marked_epoch(from) : proven;
 }
 
 static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
@@ -182,9 +271,8 @@ static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
     return w;
 }
 
-/* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
- * epoch is takeable. Index lock held. */
-static void note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uint64_t epoch) {
+static void note_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool_arena *from,
+                              uint64_t epoch) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (epoch < dpool_proven_epoch(from)) {
         return;
@@ -193,7 +281,7 @@ static void note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uin
     while (from->ring[i].epoch <= epoch) {
         i++;
     }
-    dpool_plan_wait *w = wait_on(a->plan, from);
+    dpool_plan_wait *w = wait_on(p, from);
     if (w->seq < from->ring[i].seq) {
         if (w->marker != NULL) {
             dvmm_marker_drop(&a->markers, w->marker); /* the ring holds it, too */
@@ -204,8 +292,7 @@ static void note_epoch_locked(ductile_allocator *a, const dpool_arena *from, uin
     }
 }
 
-/* The number in its arena of the marker behind all work on a donor; 0: done. */
-static uint64_t seq_of(const dpool_plan *p, const dpool_arena *from) {
+uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from) {
     if (from == p->arena) {
         return p->seq;
     }
@@ -218,22 +305,21 @@ static uint64_t seq_of(const dpool_plan *p, const dpool_arena *from) {
 }
 
 /* A plan that is not carried out waits for nothing. */
-static void drop_markers(ductile_allocator *a) {
-    for (uint32_t i = 0; i < a->plan->n_waits; i++) {
-        if (a->plan->waits[i].marker != NULL) {
-            dvmm_marker_drop(&a->markers, a->plan->waits[i].marker);
-            a->plan->waits[i].marker = NULL;
+static void drop_markers(ductile_allocator *a, dpool_plan *p) {
+    for (uint32_t i = 0; i < p->n_waits; i++) {
+        if (p->waits[i].marker != NULL) {
+            dvmm_marker_drop(&a->markers, p->waits[i].marker);
+            p->waits[i].marker = NULL;
         }
     }
 }
 
-ductile_status dpool_plan_make_waits(ductile_allocator *a) {
-    dpool_plan *p = a->plan;
+ductile_status dpool_plan_make_waits(ductile_allocator *a, dpool_plan *p) {
     ductile_status status = DUCTILE_OK;
     for (uint32_t i = 0; i < p->n_waits && status == DUCTILE_OK; i++) {
         status = dvmm_marker_wait_on(&a->markers, p->arena->stream, p->waits[i].marker);
     }
-    drop_markers(a);
+    drop_markers(a, p);
     return status;
 }
 
@@ -259,8 +345,8 @@ static bool take_from_top(const dpool_block *b) {
     return is_gap(b->next) || !is_gap(b->prev);
 }
 
-static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint32_t n) {
-    dpool_plan *p = a->plan;
+static void add_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint32_t first,
+                      uint32_t n) {
     const dseg_segment *seg = b->region->seg;
     dpool_block *donor =
         dpool_carve_free_locked(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
@@ -277,26 +363,28 @@ static void add_donor(ductile_allocator *a, dpool_block *b, uint32_t first, uint
     if (b->region->arena == p->arena) { /* others count on their own */
         p->epoch = dti_max(p->epoch, donor->epoch);
     } else {
-        note_epoch_locked(a, b->region->arena, donor->epoch);
+        note_epoch_locked(a, p, b->region->arena, donor->epoch);
     }
 }
 
-static bool can_add_donor(const ductile_allocator *a) {
-    return a->plan->n_donors < a->plan->max_donors && a->nodes.n_spare >= 2;
+static bool can_add_donor(const ductile_allocator *a, dpool_plan *p) {
+    return p->n_donors < p->room && a->nodes.n_spare >= 2;
 }
 
 /* Where every handle is one granule, a donor is a run of them, never more than is needed. */
-static void donate_run(ductile_allocator *a, dpool_block *b, dseg_span s, uint64_t need) {
+static void donate_run(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
+                       uint64_t need) {
     uint32_t n = (uint32_t)dti_min(s.end - s.first, need);
-    add_donor(a, b, take_from_top(b) ? s.end - n : s.first, n);
+    add_donor(a, p, b, take_from_top(b) ? s.end - n : s.first, n);
 }
 
 /* Handles of several granules are donors one by one, because some may not fit any piece; and so are
  * those between others that have to stay. */
-static void donate_singly(ductile_allocator *a, dpool_block *b, dseg_span s, uint64_t need) {
+static void donate_singly(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
+                          uint64_t need) {
     const dseg_segment *seg = b->region->seg;
-    uint64_t enough = a->plan->donated + need;
-    while (!dseg_is_empty(s) && a->plan->donated < enough && can_add_donor(a)) {
+    uint64_t enough = p->donated + need;
+    while (!dseg_is_empty(s) && p->donated < enough && can_add_donor(a, p)) {
         uint32_t n = dseg_handle_at(seg, s.end - 1, NULL)->n_granules;
         if (dseg_is_pinned(seg, s.end - 1)) {
             s.end -= n;
@@ -304,7 +392,7 @@ static void donate_singly(ductile_allocator *a, dpool_block *b, dseg_span s, uin
         }
         ductile_addr start = dseg_addr(seg, s.end - n);
         dpool_block *below = b->addr < start ? b : NULL;
-        add_donor(a, b, s.end - n, n);
+        add_donor(a, p, b, s.end - n, n);
         s.end -= n;
         if (below == NULL) {
             return;
@@ -332,39 +420,39 @@ static dseg_span spare_due_waits(const ductile_allocator *a, const dseg_segment 
 
 /* A run of handles to be unmapped, from the side of a gap. The last of them may be more than is
  * needed: what is made of it need not be as large. */
-static void donate_done(ductile_allocator *a, dpool_block *b, dseg_span s, uint64_t need) {
+static void donate_done(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
+                        uint64_t need) {
     dseg_span run = dseg_run_at_end(b->region->seg, s, need, take_from_top(b));
     if (!dseg_is_empty(run)) {
-        add_donor(a, b, run.first, run.end - run.first);
+        add_donor(a, p, b, run.first, run.end - run.first);
     }
 }
 
-static void donate(ductile_allocator *a, dpool_block *b, uint64_t need) {
+static void donate(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint64_t need) {
     dseg_span s = movable_in(b);
-    bool is_foreign = b->region->arena != a->plan->arena;
-    if (!dpool_waits_are_none(a) && (is_foreign || a->plan->unmaps)) {
+    bool is_foreign = b->region->arena != p->arena;
+    if (!dpool_waits_are_none(a) && (is_foreign || p->unmaps)) {
         s = spare_due_waits(a, b->region->seg, s);
     }
     if (dseg_is_empty(s)) {
         return;
     }
-    if (a->plan->unmaps) {
-        donate_done(a, b, s, need);
+    if (p->unmaps) {
+        donate_done(a, p, b, s, need);
     } else if (!dpool_has_large_handles(a) && !dseg_ties_of(b->region->seg, s).pinned) {
-        donate_run(a, b, s, need);
+        donate_run(a, p, b, s, need);
     } else {
-        donate_singly(a, b, s, need);
+        donate_singly(a, p, b, s, need);
     }
 }
 
-static void sweep(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch,
-                  bool beside_gaps) {
-    dpool_plan *p = a->plan;
+static void sweep(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
+                  uint64_t below_epoch, bool beside_gaps) {
     dpool_block *b = dpool_index_below(&from->index, NULL);
-    while (b != NULL && b->size >= a->granule && p->donated < need && can_add_donor(a)) {
+    while (b != NULL && b->size >= a->granule && p->donated < need && can_add_donor(a, p)) {
         dpool_block *next = dpool_index_below(&from->index, b);
         if (b->epoch < below_epoch && is_beside_gap(b) == beside_gaps) {
-            donate(a, b, need - p->donated);
+            donate(a, p, b, need - p->donated);
         }
         b = next;
     }
@@ -373,27 +461,28 @@ static void sweep(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64
 /* Collects donors among the FREE blocks of `from`. Those beside a gap come first, because every
  * new gap leaves two slivers that no large request can use; then the largest, for the same reason.
  * Among 7 orders tried this one kept most (docs/decisions/0003). */
-static void collect(ductile_allocator *a, dpool_arena *from, uint64_t need, uint64_t below_epoch) {
-    sweep(a, from, need, below_epoch, true);
-    sweep(a, from, need, below_epoch, false);
+static void collect(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
+                    uint64_t below_epoch) {
+    sweep(a, p, from, need, below_epoch, true);
+    sweep(a, p, from, need, below_epoch, false);
 }
 
 /* Where larger handles are about, first what the GPU is known to be done with. */
-static void collect_done(ductile_allocator *a, dpool_arena *from, uint64_t need) {
+static void collect_done(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
     if (dpool_may_exchange(a)) {
-        a->plan->unmaps = true;
-        collect(a, from, need, dpool_proven_epoch(from));
-        a->plan->unmaps = false;
+        p->unmaps = true;
+        collect(a, p, from, need, dpool_proven_epoch(from));
+        p->unmaps = false;
     }
 }
 
-static void collect_foreign(ductile_allocator *a, uint64_t need, unsigned sources) {
-    const dpool_arena *own = a->plan->arena;
-    bool from_pools = (sources & DPOOL_POOL_DONORS) != 0;
+static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
+                            const dpool_sources *sources) {
+    const dpool_arena *own = p->arena;
     for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
-        if (other != own && dpool_may_serve(other, own, from_pools)) {
-            collect_done(a, other, need);
-            collect(a, other, need, takeable_epoch_locked(a, other, sources));
+        if (other != own && dpool_may_serve(other, own, sources->pools)) {
+            collect_done(a, p, other, need);
+            collect(a, p, other, need, takeable_epoch_locked(a, p, other, sources));
         }
     }
 }
@@ -402,41 +491,40 @@ static void collect_foreign(ductile_allocator *a, uint64_t need, unsigned source
 
 /* Bytes that creating has to add to donated and cached handles, less what the limit leaves for it.
  * A limit that was lowered below what is held lacks that much more. */
-static uint64_t lacking(const ductile_allocator *a, uint64_t cached) {
+static uint64_t lacking(const ductile_allocator *a, dpool_plan *p, uint64_t cached) {
     const dvmm_handle_store *store = &a->store;
-    const dpool_plan *p = a->plan;
     if (p->donated + cached >= p->n_granules) {
         return 0;
     }
     uint64_t created = (p->n_granules - p->donated - cached) * a->granule;
     uint64_t after = store->totals.held_bytes + created;
-    return after > store->limit_bytes ? after - store->limit_bytes : 0;
+    uint64_t most = dti_min(p->max_held, store->limit_bytes);
+    return after > most ? after - most : 0;
 }
 
-ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
+ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                          const dpool_place *place, uint64_t size,
-                                         unsigned sources) {
+                                         const dpool_sources *sources) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_plan *p = a->plan;
     clear(p, arena, place->block->region);
-    p->sources = sources;
-    busy_window(a, place, size);
-    p->one_handle = (sources & DPOOL_ONE_HANDLE) != 0;
+    p->max_held = sources->max_held;
+    busy_window(a, p, place, size);
+    p->one_handle = sources->one_handle;
     uint64_t cached = dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
     cached = p->one_handle ? 0 : cached; /* none may be of its size */
     uint64_t need = p->n_granules - cached;
-    if ((sources & DPOOL_OWN_DONORS) != 0 && !dpool_is_frozen(arena)) {
-        collect_done(a, arena, need);
-        collect(a, arena, need, UINT64_MAX);
+    if (sources->own && !dpool_is_frozen(arena)) {
+        collect_done(a, p, arena, need);
+        collect(a, p, arena, need, UINT64_MAX);
         p->n_own_donors = p->n_donors;
     }
-    if ((sources & DPOOL_FOREIGN_DONORS) != 0 && p->donated < need) {
-        collect_foreign(a, need, sources);
+    if (sources->other_streams && p->donated < need) {
+        collect_foreign(a, p, need, sources);
     }
-    p->lacks = lacking(a, cached);
+    p->lacks = lacking(a, p, cached);
     if (p->lacks > 0) {
-        drop_markers(a);
-        dpool_plan_cancel_locked(a);
+        drop_markers(a, p);
+        dpool_plan_abort_locked(a, p);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     return DUCTILE_OK;
@@ -468,10 +556,9 @@ static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap)
     return gap->size <= times * dti_min(before->size, after->size);
 }
 
-bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
-                            uint32_t budget) {
+bool dpool_plan_heal_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                            dpool_block *gap, uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_plan *p = a->plan;
     if (!is_worth_filling(a, gap)) {
         return false;
     }
@@ -480,142 +567,18 @@ bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_bloc
         return false;
     }
     clear(p, arena, gap->region);
+    p->max_held = UINT64_MAX; /* the limit alone */
     uint64_t n = dti_min(gap->size / a->granule, budget);
     p->unmaps = dpool_may_exchange(a) && top->epoch < dpool_proven_epoch(arena);
-    donate(a, top, n);
+    donate(a, p, top, n);
     bool fits = p->donated <= n || p->unmaps; /* else: one handle larger than the gap */
     if (p->donated == 0 || !fits) {
-        dpool_plan_cancel_locked(a);
+        dpool_plan_abort_locked(a, p);
         return false;
     }
     p->n_own_donors = p->n_donors;
     ductile_addr end = gap->addr + dti_min(p->donated, n) * a->granule;
     p->lead = carve_gap(a, gap, gap->addr, end);
-    add_piece(a, p->lead->addr, end);
+    add_piece(a, p, p->lead->addr, end);
     return true;
-}
-
-/* ---- What becomes of a plan that was carried out, and of one that was not ------------------- */
-
-static void retire_donor(ductile_allocator *a, dpool_block *b) {
-    dpool_arena *arena = b->region->arena;
-    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    dpool_retire_locked(a, b, seq_of(a->plan, arena));
-    arena->mapped_bytes -= b->size;
-    a->counts.mapped -= b->size;
-}
-
-static void donor_to_gap(ductile_allocator *a, dpool_block *b, dseg_donation donation) {
-    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    b->region->arena->mapped_bytes -= b->size;
-    a->counts.mapped -= b->size;
-    dpool_unmapped_to_gap_locked(a, b, donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
-}
-
-static void finish_donors(ductile_allocator *a, bool published) {
-    dpool_plan *p = a->plan;
-    for (uint32_t i = 0; i < p->n_donors; i++) {
-        dpool_block *b = p->donors[i];
-        dseg_donation donation = p->donations[i].state;
-        if (donation == DSEG_UNMAPPED || donation == DSEG_STUCK) {
-            donor_to_gap(a, b, donation);
-        } else if (published && donation == DSEG_MOVED) {
-            retire_donor(a, b);
-        } else {
-            (void)dpool_make_free_locked(a, b);
-        }
-    }
-}
-
-static void unite_body(ductile_allocator *a) {
-    dpool_plan *p = a->plan;
-    while (p->body->size < p->body_bytes) {
-        dpool_absorb_next(&a->nodes, p->body);
-    }
-    DTI_ASSERT(p->body->size == p->body_bytes);
-}
-
-static void free_surplus(ductile_allocator *a, dpool_block *b) {
-    if (b != NULL) {
-        dpool_set_epoch(b, a->plan->epoch);
-        (void)dpool_make_free_locked(a, b);
-    }
-}
-
-dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dpool_plan *p = a->plan;
-    uint64_t bytes = p->n_granules * a->granule;
-    for (uint32_t i = 0; i < p->n_own_donors; i++) {
-        if (p->donations[i].state != DSEG_MOVED) {
-            continue;
-        }
-        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
-    }
-    if (p->n_waits > 0) { /* proven by a marker behind the wait only */
-        p->epoch = p->arena->alloc_epoch;
-    }
-    p->arena->mapped_bytes += bytes;
-    a->counts.mapped += bytes;
-    finish_donors(a, true);
-    if (p->body != NULL) {
-        unite_body(a);
-        dpool_make_live_locked(a, p->body, requested);
-    }
-    free_surplus(a, p->lead);
-    free_surplus(a, p->rest);
-    return p->body;
-}
-
-static bool is_quarantined(const dpool_plan *p, const dseg_piece *piece) {
-    dseg_span all = {piece->first, piece->first + piece->n_granules};
-    return dseg_has_state(p->region->seg, all, DSEG_QUARANTINED);
-}
-
-static void restore(ductile_allocator *a, dpool_block *b, uint32_t *next_piece) {
-    dpool_plan *p = a->plan;
-    const dseg_piece *piece = &p->pieces[*next_piece];
-    bool is_piece = *next_piece < p->n_pieces && b->addr == dseg_addr(p->region->seg, piece->first);
-    if (!is_piece) {
-        (void)dpool_make_free_locked(a, b);
-        return;
-    }
-    (*next_piece)++;
-    if (is_quarantined(p, piece)) {
-        b->state = DPOOL_QUARANTINED;
-    } else {
-        (void)dpool_make_gap_locked(a, b);
-    }
-}
-
-/* Surplus and body were cut apart inside granules: one block for each piece again. */
-static dpool_block *mend_window(ductile_allocator *a, ductile_addr *end) {
-    dpool_plan *p = a->plan;
-    dpool_block *first = p->lead != NULL ? p->lead : p->body;
-    *end = p->body != NULL ? p->body->addr + p->body_bytes : dpool_end(first);
-    if (p->rest != NULL) {
-        *end = dpool_end(p->rest);
-        dpool_absorb_next(&a->nodes, p->rest->prev);
-    }
-    if (p->lead != NULL && p->body != NULL) {
-        dpool_absorb_next(&a->nodes, p->lead);
-    }
-    return first;
-}
-
-void dpool_plan_cancel_locked(ductile_allocator *a) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dpool_plan *p = a->plan;
-    finish_donors(a, false);
-    if (p->lead == NULL && p->body == NULL) {
-        return;
-    }
-    ductile_addr end = 0;
-    uint32_t next_piece = 0;
-    dpool_block *b = mend_window(a, &end);
-    while (b != NULL) {
-        dpool_block *next = dpool_end(b) < end ? b->next : NULL;
-        restore(a, b, &next_piece);
-        b = next;
-    }
 }

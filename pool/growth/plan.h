@@ -1,28 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plan: which empty granules get memory, and which handles it comes from. Made under the index
- * lock by marking all it touches BUSY, carried out by driver calls without it, published or
- * undone under it. One plan at a time, by the holder of the grow lock.
+ * A plan: where a request that no FREE block serves goes, which empty granules get memory for it,
+ * and which handles that comes from. Made under the index lock by marking all it touches BUSY,
+ * carried out by driver calls without it, committed or aborted under it.
  *
- *     find     window blocks, donors        -> BUSY     index lock
- *     execute  marker, create, map, access              driver calls; may fail, then undone
- *     publish  donors -> RETIRING, window -> LIVE/FREE  index lock; cannot fail
- *     cancel   everything as before                     index lock; cannot fail
+ *     place    a window of FREE and GAP blocks                    index lock
+ *     plan     its blocks and those of donors -> BUSY             index lock
+ *     execute  marker, create, map, access                        driver calls; may fail, then
+ * undone commit   donors -> RETIRING, window -> LIVE/FREE            index lock; cannot fail abort
+ * everything as before                               index lock; cannot fail
+ *
+ * The place is a window in a run of FREE and GAP blocks that needs the fewest new granules; the
+ * lowest address among equals. Finding it is linear in the number of gaps, which compaction keeps
+ * small.
+ *
+ *     LIVE [FREE][ GAP ][FREE][ GAP ... to the end of the range
+ *          |<----- window ---->|
  *
  * Where handles are of one size, those of donors move. Larger ones may fit no piece; where the host
  * knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and a handle that
  * does not suit goes back to the driver for others to be created within the same memory. That is
  * not undone: the memory is in the handle cache then.
  *
- * All nodes that publish or cancel could need are spent when the plan is made.
+ * All nodes that commit or abort could need are spent when the plan is made. Each thread has a plan
+ * of its own: where somebody is told (announce.h), others may plan before it is carried out.
  */
 #ifndef DUCTILE_POOL_GROWTH_PLAN_H
 #define DUCTILE_POOL_GROWTH_PLAN_H
 
-#include "pool/growth/placement.h"
+#include "pool/blocks/arena.h"
 #include "segments/grow.h"
 
 enum { DPOOL_PLAN_WAITS = 16 }; /* streams at work that one plan takes from, at most */
+
+/* How it is known that the GPU is done with memory of other streams. */
+typedef enum dpool_proof {
+    DPOOL_PROOF_BY_HOST, /* the host has seen it                                    */
+    DPOOL_PROOF_BY_WAIT  /* or the receiving stream waits on the GPU until it is so */
+} dpool_proof;
+
+/* Where handles may come from, besides the cache. */
+typedef struct dpool_sources {
+    bool own;           /* free memory of the arena itself                                  */
+    bool other_streams; /* that of other arenas, as far as `need` says                      */
+    bool pools;         /* of them, also plain pools in use                                 */
+    bool one_handle;    /* none: one handle, cached or created, for the one piece of a gap  */
+    dpool_proof need;
+    uint64_t max_held; /* what is held may not grow above it, nor above the limit           */
+} dpool_sources;
 
 /* Another arena's marker that the receiving stream waits for, behind the frees of what it takes. */
 typedef struct dpool_plan_wait {
@@ -40,71 +65,84 @@ typedef struct dpool_plan {
     dpool_block *rest;
     dseg_piece *pieces; /* empty granules of the region that get memory */
     uint32_t n_pieces;
-    uint32_t max_pieces;
     dpool_block **donors;  /* BUSY blocks of whole handles, this arena's first           */
     dseg_donor *donations; /* the same as the segments see them */
     uint32_t n_donors;
     uint32_t n_own_donors;
-    uint32_t max_donors;
     dvmm_handle **handles; /* room for those of the pieces */
     uint32_t n_handles;    /* gathered by execute                */
     uint32_t n_moved;      /* of them, donors' that have moved   */
-    uint32_t max_handles;
-    uint64_t n_granules; /* of all pieces                                              */
-    uint64_t donated;    /* granules of all donors                                     */
-    uint64_t epoch;      /* the latest of this arena's donors                          */
-    uint64_t seq;        /* of the marker recorded when own memory moves               */
-    uint64_t lacks;      /* bytes of memory that would have made it succeed            */
-    bool one_handle;     /* its one piece is one handle                                */
-    bool unmaps;         /* donors that are found now are to be unmapped               */
-    bool mark_failed;    /* execute failed because that marker could not be recorded   */
-    bool wait_failed;    /* the same, because the stream could not wait on the GPU     */
+    uint32_t room;         /* in each of the four arrays */
+    uint64_t n_granules;   /* of all pieces                                              */
+    uint64_t donated;      /* granules of all donors                                     */
+    uint64_t epoch;        /* the latest of this arena's donors                          */
+    uint64_t seq;          /* of the marker recorded when own memory moves               */
+    uint64_t max_held;     /* by the request's sources                                   */
+    uint64_t lacks;        /* bytes of memory that would have made it succeed            */
+    bool one_handle;       /* its one piece is one handle                                */
+    bool unmaps;           /* donors that are found now are to be unmapped               */
+    bool mark_failed;      /* execute failed because that marker could not be recorded   */
+    bool wait_failed;      /* the same, because the stream could not wait on the GPU     */
     dpool_plan_wait waits[DPOOL_PLAN_WAITS];
     uint32_t n_waits;
-    unsigned sources;
-    uint64_t host_bytes;
 } dpool_plan;
 
-/* Flags: where handles may come from. POOL_DONORS: private pools in use give what is proven.
- * UNPROVEN_DONORS: other streams give also what they may still work on, behind a wait on the GPU.
- */
-enum {
-    DPOOL_OWN_DONORS = 1,
-    DPOOL_FOREIGN_DONORS = 2,
-    DPOOL_POOL_DONORS = 4,
-    DPOOL_UNPROVEN_DONORS = 8,
-    DPOOL_ONE_HANDLE = 16 /* none: one handle, cached or created, for the one piece of a gap */
-};
-
-/* Makes the arrays large enough for a request. Grow lock held, index lock not. */
-ductile_status dpool_plan_reserve(ductile_allocator *a, uint64_t size);
+/* A plan with nothing in it, and room for a request; NULL when the host has no memory. It belongs
+ * to the caller until it is given back. Grow lock held, index lock not. */
+dpool_plan *dpool_plan_take(ductile_allocator *a, uint64_t size);
+void dpool_plan_give(ductile_allocator *a, dpool_plan *p);
 void dpool_plan_fini(ductile_allocator *a);
 
 /* How many spare nodes a plan for `size` may need. */
 uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size);
 
+/* ---- plan.c: the place --------------------------------------------------------------------- */
+
+typedef struct dpool_place {
+    dpool_block *block; /* holds start; NULL: no run is long enough */
+    ductile_addr start;
+    uint64_t n_granules; /* how many the window lacks */
+} dpool_place;
+
+dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                      uint64_t size);
+
+/* The lowest gap that holds all of it, for a stream that cannot have free memory as it is. */
+dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                      uint64_t size);
+
+/* ---- plan.c: the plan ---------------------------------------------------------------------- */
+
 /*
- * Plans the request in the place. ERR_OUT_OF_MEMORY when the allowed sources cannot give what the
- * place lacks; then nothing is BUSY. Both locks held; dpool_plan_nodes nodes are spare.
+ * Plans the request in the place. ERR_OUT_OF_MEMORY when the sources cannot give what the place
+ * lacks; then nothing is BUSY. Both locks held; dpool_plan_nodes nodes are spare.
  */
-ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_arena *arena,
-                                         const dpool_place *place, uint64_t size, unsigned sources);
+ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                                         const dpool_place *place, uint64_t size,
+                                         const dpool_sources *sources);
 
 /* Plans to fill the lower part of a gap from FREE memory at the top of its run, at most `budget`
  * granules. False when there is nothing to do. Both locks held; nodes as for a request of 0. */
-bool dpool_plan_heal_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *gap,
-                            uint32_t budget);
+bool dpool_plan_heal_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                            dpool_block *gap, uint32_t budget);
+
+/* The number in its arena of the marker behind all work on a donor; 0: done. */
+uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from);
+
+/* The receiving stream waits. Index lock not held. */
+ductile_status dpool_plan_make_waits(ductile_allocator *a, dpool_plan *p);
+
+/* ---- commit.c ------------------------------------------------------------------------------ */
 
 /* Carries the plan out. On failure all driver work is undone (or quarantined). Grow lock held; it
  * is opened meanwhile where somebody is told (announce.h). */
-ductile_status dpool_plan_execute(ductile_allocator *a);
+ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p);
 
 /* The request's block becomes LIVE and is returned; NULL when healing. Both locks held. */
-dpool_block *dpool_plan_publish_locked(ductile_allocator *a, uint64_t requested);
+dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint64_t requested);
 
-void dpool_plan_cancel_locked(ductile_allocator *a);
-
-/* The receiving stream waits. Index lock not held. */
-ductile_status dpool_plan_make_waits(ductile_allocator *a);
+/* Everything is as before the plan, but for donors that were unmapped and what the driver has
+ * quarantined. Both locks held. */
+void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p);
 
 #endif

@@ -99,6 +99,7 @@ static dseg_growth growth(dseg_piece *piece, dseg_donor *donors, uint32_t n_dono
                          .donors = donors,
                          .n_donors = n_donors,
                          .max_created = max_created,
+                         .max_held = UINT64_MAX,
                          .handles = handles,
                          .max_handles = N_GRANULES};
 }

@@ -42,7 +42,7 @@ static inline void segment_rig_abandon(void) {
 
 static inline dvmm_handle *new_handle(uint32_t n_granules) {
     dvmm_handle *h = NULL;
-    assert_ok(dvmm_store_create(&store, n_granules, &h));
+    assert_ok(dvmm_store_create(&store, n_granules, UINT64_MAX, &h));
     return h;
 }
 

@@ -24,7 +24,7 @@ TestSuite(handle, .init = open_store, .fini = close_store);
 
 static dvmm_handle *create(uint32_t n_granules) {
     dvmm_handle *h = NULL;
-    assert_ok(dvmm_store_create(&store, n_granules, &h));
+    assert_ok(dvmm_store_create(&store, n_granules, UINT64_MAX, &h));
     assert_u64(h->n_granules, n_granules);
     return h;
 }
@@ -63,8 +63,8 @@ Test(handle, limit_refuses_before_the_driver_is_asked) {
     dvmm_handle *h = NULL;
     cache(LIMIT - 1);
     uint64_t calls = rig_state(&r).calls;
-    assert_status(dvmm_store_create(&store, 2, &h), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_status(dvmm_store_create(&store, LIMIT + 1, &h), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(dvmm_store_create(&store, 2, UINT64_MAX, &h), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(dvmm_store_create(&store, LIMIT + 1, UINT64_MAX, &h), DUCTILE_ERR_OUT_OF_MEMORY);
     cr_assert_null(h);
     assert_u64(rig_state(&r).calls, calls);
     cache(1);
@@ -75,7 +75,7 @@ Test(handle, create_that_the_driver_refuses_changes_nothing) {
     dvmm_handle *h = NULL;
     cache(2);
     fail("phys_create", 1, DVMM_OUT_OF_MEMORY);
-    assert_status(dvmm_store_create(&store, 2, &h), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(dvmm_store_create(&store, 2, UINT64_MAX, &h), DUCTILE_ERR_OUT_OF_MEMORY);
     cr_assert_null(h);
     expect_granules(2, 2, 0);
     assert_u64(store.totals.n_handles, 1);
@@ -167,8 +167,8 @@ Test(handle_lost, lost_memory_stays_charged_to_the_limit) {
     dvmm_handle *h = NULL;
     dvmm_store_lose(&store, create(LIMIT - 1));
     expect_granules(LIMIT - 1, 0, LIMIT - 1);
-    assert_status(dvmm_store_create(&store, 2, &h), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_ok(dvmm_store_create(&store, 1, &h));
+    assert_status(dvmm_store_create(&store, 2, UINT64_MAX, &h), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_ok(dvmm_store_create(&store, 1, UINT64_MAX, &h));
     dvmm_store_put(&store, h);
 }
 

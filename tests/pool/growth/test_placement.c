@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a request goes that no free block serves: what each place lacks, and which is chosen. */
-#include "pool/growth/placement.h"
+#include "pool/growth/plan.h"
 
 #include "tests/support/inside.h"
 

@@ -11,7 +11,9 @@
 
 static ductile_allocator *a;
 static ductile_addr first;
-static uint64_t old_limit;
+static dpool_plan *p;
+static const dpool_sources own = {.own = true};
+static const dpool_sources nobody = {.own = false};
 
 /* L1 F4 L1 G */
 static void open_donor(void) {
@@ -22,51 +24,55 @@ static void open_donor(void) {
     (void)take_granules(1, 0);
     give(four);
     assert_layout(first, "L1 F4 L1 G");
-    old_limit = a->store.limit_bytes;
 }
 
 TestSuite(plan, .init = open_donor);
 
 /* Leaves the grow lock held, and the index lock. */
-static ductile_status plan_granules(uint64_t n, uint64_t may_create, unsigned sources) {
+static ductile_status plan_granules(uint64_t n, uint64_t may_create, dpool_sources sources) {
     dpool_arena *arena = block_at(first)->region->arena;
     grow_lock();
-    assert_ok(dpool_plan_reserve(a, n * G));
+    p = dpool_plan_take(a, n * G);
+    cr_assert_not_null(p);
     assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, n * G)));
-    a->store.limit_bytes = a->store.totals.held_bytes + may_create * G;
+    sources.max_held = a->store.totals.held_bytes + may_create * G;
     index_lock();
     dpool_place place = dpool_place_choose_locked(a, arena, n * G);
-    return dpool_plan_request_locked(a, arena, &place, n * G, sources);
+    return dpool_plan_request_locked(a, p, arena, &place, n * G, &sources);
 }
 
 static void end_plan(void) {
-    a->store.limit_bytes = old_limit;
+    dpool_plan_give(a, p);
     grow_unlock();
 }
 
-Test(plan, marks_all_that_it_touches_busy) {
-    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
-    assert_layout(first, "L1 B4 L1 B6 G");
-    assert_u64(a->plan->n_granules, 6);
-    assert_u64(a->plan->donated, 4);
-    assert_u64(a->plan->n_own_donors, 1);
-    cr_assert_eq(a->plan->body, block_at(first + 6 * G));
-    dpool_plan_cancel_locked(a);
+static void abort_plan(void) {
+    dpool_plan_abort_locked(a, p);
     index_unlock();
     end_plan();
+}
+
+Test(plan, marks_all_that_it_touches_busy) {
+    assert_ok(plan_granules(6, 2, own));
+    assert_layout(first, "L1 B4 L1 B6 G");
+    assert_u64(p->n_granules, 6);
+    assert_u64(p->donated, 4);
+    assert_u64(p->n_own_donors, 1);
+    cr_assert_eq(p->body, block_at(first + 6 * G));
+    abort_plan();
     close_audited();
 }
 
-Test(plan, cancelled_leaves_everything_as_it_was) {
+Test(plan, aborted_leaves_everything_as_it_was) {
     uint64_t n_spare;
-    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
-    dpool_plan_cancel_locked(a);
+    assert_ok(plan_granules(6, 2, own));
+    dpool_plan_abort_locked(a, p);
     n_spare = a->nodes.n_spare;
     assert_layout(first, "L1 F4 L1 G");
     index_unlock();
     end_plan();
-    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
-    dpool_plan_cancel_locked(a);
+    assert_ok(plan_granules(6, 2, own));
+    dpool_plan_abort_locked(a, p);
     assert_u64(a->nodes.n_spare, n_spare);
     index_unlock();
     end_plan();
@@ -74,8 +80,8 @@ Test(plan, cancelled_leaves_everything_as_it_was) {
 }
 
 Test(plan, refused_for_lack_of_memory_says_how_much_and_touches_nothing) {
-    assert_status(plan_granules(6, 1, DPOOL_OWN_DONORS), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(a->plan->lacks, G);
+    assert_status(plan_granules(6, 1, own), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(p->lacks, G);
     assert_layout(first, "L1 F4 L1 G");
     index_unlock();
     end_plan();
@@ -83,26 +89,58 @@ Test(plan, refused_for_lack_of_memory_says_how_much_and_touches_nothing) {
 }
 
 Test(plan, takes_from_nobody_whom_the_sources_do_not_name) {
-    assert_status(plan_granules(6, 5, 0), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(a->plan->lacks, G);
+    assert_status(plan_granules(6, 5, nobody), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(p->lacks, G);
     index_unlock();
     end_plan();
-    assert_ok(plan_granules(6, 6, 0));
-    assert_u64(a->plan->n_donors, 0);
+    assert_ok(plan_granules(6, 6, nobody));
+    assert_u64(p->n_donors, 0);
     assert_layout(first, "L1 F4 L1 B6 G");
-    dpool_plan_cancel_locked(a);
-    index_unlock();
-    end_plan();
+    abort_plan();
     close_audited();
 }
 
-Test(plan, carried_out_and_published_is_a_live_block_of_moved_memory) {
-    uint64_t creates = count("phys_create");
-    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
+/* A handle that somebody has pinned stays where it is. */
+Test(plan, takes_no_handle_that_is_pinned) {
+    ductile_addr four = take_granules(4, 0); /* the free ones again */
+    assert_ok(ductile_pin(a, four));
+    give(four);
+    assert_layout(first, "L1 F4 L1 G");
+    assert_status(plan_granules(6, 5, own), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(p->lacks, G);
+    assert_layout(first, "L1 F4 L1 G");
     index_unlock();
-    assert_ok(dpool_plan_execute(a));
+    end_plan();
+    assert_ok(ductile_unpin(a, four));
+    close_audited();
+}
+
+/* As of a thread that plans while another one tells map callbacks of its own. */
+Test(plan, made_beside_another_one_touches_none_of_it) {
+    assert_ok(plan_granules(6, 2, own));
+    index_unlock();
+    grow_unlock();
+    dpool_plan *under_way = p;
+    assert_ok(plan_granules(2, 2, own));
+    cr_assert_neq(p, under_way);
+    assert_layout(first, "L1 B4 L1 B6 B2 G");
+    abort_plan();
+    assert_layout(first, "L1 B4 L1 B6 G");
+    p = under_way;
+    grow_lock();
     index_lock();
-    dpool_block *b = dpool_plan_publish_locked(a, 6 * G - 100);
+    abort_plan();
+    assert_layout(first, "L1 F4 L1 G");
+    close_audited();
+}
+
+Test(plan, carried_out_and_committed_is_a_live_block_of_moved_memory) {
+    uint64_t creates = count("phys_create");
+    assert_ok(plan_granules(6, 2, own));
+    index_unlock();
+    assert_ok(dpool_plan_execute(a, p));
+    index_lock();
+    dpool_block *b = dpool_plan_commit_locked(a, p, 6 * G - 100);
     dpool_count_span_locked(a, b->region);
     index_unlock();
     end_plan();
@@ -116,17 +154,15 @@ Test(plan, carried_out_and_published_is_a_live_block_of_moved_memory) {
 }
 
 Test(plan, that_cannot_be_carried_out_is_undone) {
-    assert_ok(plan_granules(6, 2, DPOOL_OWN_DONORS));
+    assert_ok(plan_granules(6, 2, own));
     index_unlock();
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "map", .nth = 3, .code = DVMM_UNKNOWN};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    assert_status(dpool_plan_execute(a), DUCTILE_ERR_DRIVER);
+    assert_status(dpool_plan_execute(a, p), DUCTILE_ERR_DRIVER);
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     index_lock();
-    dpool_plan_cancel_locked(a);
-    index_unlock();
-    end_plan();
+    abort_plan();
     assert_layout(first, "L1 F4 L1 G");
     assert_u64(fixture_stats(a).quarantined_bytes, 0);
     close_audited();
@@ -146,17 +182,18 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
     assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
     dpool_arena *arena = block_at(first)->region->arena;
     grow_lock();
-    assert_ok(dpool_plan_reserve(a, 0));
+    p = dpool_plan_take(a, 0);
+    cr_assert_not_null(p);
     assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
     index_lock();
-    cr_assert(dpool_plan_heal_locked(a, arena, block_at(more[1]), 1));
+    cr_assert(dpool_plan_heal_locked(a, p, arena, block_at(more[1]), 1));
     assert_layout(first, "L1 L4 L1 F2 B1 G1 B1 F1 L1 G");
-    dpool_plan_cancel_locked(a);
+    dpool_plan_abort_locked(a, p);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
-    cr_assert(!dpool_plan_heal_locked(a, arena, block_at(more[2] + 3 * G),
+    cr_assert(!dpool_plan_heal_locked(a, p, arena, block_at(more[2] + 3 * G),
                                       1)); /* at the end of the range */
     index_unlock();
-    grow_unlock();
+    end_plan();
     give(four);
     close_audited();
 }

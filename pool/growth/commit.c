@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Carrying a plan out: waits and marker, then the driver calls of segments/grow.h; and what becomes
+ * of it then. */
+#include "pool/base/map_callbacks.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
+#include "pool/growth/announce.h"
+#include "pool/growth/plan.h"
+#include "pool/streams/gpu_waits.h"
+#include "pool/streams/progress.h"
+
+#include "segments/granules.h"
+#include "vmm/base/align.h"
+#include "vmm/base/check.h"
+
+/* ---- Execute ------------------------------------------------------------------------------- */
+
+/* The stream waits for other streams' work on what it gets or moves. */
+static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t i = 0; i < p->n_own_donors && status == DUCTILE_OK; i++) {
+        if (p->donations[i].state == DSEG_MAY_MOVE) {
+            status = dpool_wait_on_gpu(a, p->donors[i]);
+        }
+    }
+    uint64_t seen = 0;
+    for (dpool_block *b = p->body; seen < p->body_bytes && status == DUCTILE_OK; b = b->next) {
+        seen += b->size;
+        status = dpool_wait_on_gpu(a, b);
+    }
+    return status;
+}
+
+static bool moves_own(const dpool_plan *p) {
+    for (uint32_t i = 0; i < p->n_own_donors; i++) {
+        if (p->donations[i].state == DSEG_MAY_MOVE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
+    dseg_growth g = {.seg = p->region->seg,
+                     .pieces = p->pieces,
+                     .n_pieces = p->n_pieces,
+                     .donors = p->donations,
+                     .n_donors = p->n_donors,
+                     .max_created = a->max_handle_granules,
+                     .max_held = p->max_held,
+                     .one_handle = p->one_handle,
+                     .handles = p->handles,
+                     .max_handles = p->room};
+    ductile_status status = dseg_grow(&g);
+    p->n_handles = g.n_handles;
+    p->n_moved = g.n_moved;
+    p->lacks = g.granules_lacked * a->granule;
+    return status;
+}
+
+static ductile_status execute(ductile_allocator *a, dpool_plan *p) {
+    /* Waits and the marker come before the maps (U5), so that undoing them never depends on either:
+     * donors are FREE, so all work that used them was issued before now. */
+    ductile_status status = dpool_plan_make_waits(a, p);
+    if (status == DUCTILE_OK && !dpool_waits_are_none(a)) {
+        status = make_own_waits(a, p);
+    }
+    p->wait_failed = status != DUCTILE_OK;
+    if (status == DUCTILE_OK && moves_own(p)) {
+        status = dpool_mark(a, p->arena, &p->seq);
+        p->mark_failed = status != DUCTILE_OK;
+    }
+    return status == DUCTILE_OK ? grow(a, p) : status;
+}
+
+ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
+    if (!dpool_announces(a)) {
+        return execute(a, p);
+    }
+    dpool_announce_plan_begin(a, p);
+    ductile_status status = execute(a, p);
+    dpool_announce_plan_end(a, p, status == DUCTILE_OK);
+    return status;
+}
+
+/* ---- Commit -------------------------------------------------------------------------------- */
+
+static void retire_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    dpool_retire_locked(a, b, dpool_plan_seq_of(p, arena));
+    arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+}
+
+static void donor_to_gap(ductile_allocator *a, dpool_block *b, dseg_donation donation) {
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    b->region->arena->mapped_bytes -= b->size;
+    a->counts.mapped -= b->size;
+    dpool_unmapped_to_gap_locked(a, b, donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
+}
+
+static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
+    for (uint32_t i = 0; i < p->n_donors; i++) {
+        dpool_block *b = p->donors[i];
+        dseg_donation donation = p->donations[i].state;
+        if (donation == DSEG_UNMAPPED || donation == DSEG_STUCK) {
+            donor_to_gap(a, b, donation);
+        } else if (is_done && donation == DSEG_MOVED) {
+            retire_donor(a, p, b);
+        } else {
+            (void)dpool_make_free_locked(a, b);
+        }
+    }
+}
+
+static void unite_body(ductile_allocator *a, dpool_plan *p) {
+    while (p->body->size < p->body_bytes) {
+        dpool_absorb_next(&a->nodes, p->body);
+    }
+    DTI_ASSERT(p->body->size == p->body_bytes);
+}
+
+static void free_surplus(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
+    if (b != NULL) {
+        dpool_set_epoch(b, p->epoch);
+        (void)dpool_make_free_locked(a, b);
+    }
+}
+
+dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint64_t requested) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t bytes = p->n_granules * a->granule;
+    for (uint32_t i = 0; i < p->n_own_donors; i++) {
+        if (p->donations[i].state != DSEG_MOVED) {
+            continue;
+        }
+        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
+    }
+    if (p->n_waits > 0) { /* proven by a marker behind the wait only */
+        p->epoch = p->arena->alloc_epoch;
+    }
+    p->arena->mapped_bytes += bytes;
+    a->counts.mapped += bytes;
+    finish_donors(a, p, true);
+    if (p->body != NULL) {
+        unite_body(a, p);
+        dpool_make_live_locked(a, p->body, requested);
+    }
+    free_surplus(a, p, p->lead);
+    free_surplus(a, p, p->rest);
+    return p->body;
+}
+
+static bool is_quarantined(const dpool_plan *p, const dseg_piece *piece) {
+    dseg_span all = {piece->first, piece->first + piece->n_granules};
+    return dseg_has_state(p->region->seg, all, DSEG_QUARANTINED);
+}
+
+static void restore(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint32_t *next_piece) {
+    const dseg_piece *piece = &p->pieces[*next_piece];
+    bool is_piece = *next_piece < p->n_pieces && b->addr == dseg_addr(p->region->seg, piece->first);
+    if (!is_piece) {
+        (void)dpool_make_free_locked(a, b);
+        return;
+    }
+    (*next_piece)++;
+    if (is_quarantined(p, piece)) {
+        b->state = DPOOL_QUARANTINED;
+    } else {
+        (void)dpool_make_gap_locked(a, b);
+    }
+}
+
+/* Surplus and body were cut apart inside granules: one block for each piece again. */
+static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_addr *end) {
+    dpool_block *first = p->lead != NULL ? p->lead : p->body;
+    *end = p->body != NULL ? p->body->addr + p->body_bytes : dpool_end(first);
+    if (p->rest != NULL) {
+        *end = dpool_end(p->rest);
+        dpool_absorb_next(&a->nodes, p->rest->prev);
+    }
+    if (p->lead != NULL && p->body != NULL) {
+        dpool_absorb_next(&a->nodes, p->lead);
+    }
+    return first;
+}
+
+void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    finish_donors(a, p, false);
+    if (p->lead == NULL && p->body == NULL) {
+        return;
+    }
+    ductile_addr end = 0;
+    uint32_t next_piece = 0;
+    dpool_block *b = mend_window(a, p, &end);
+    while (b != NULL) {
+        dpool_block *next = dpool_end(b) < end ? b->next : NULL;
+        restore(a, p, b, &next_piece);
+        b = next;
+    }
+}
