@@ -251,14 +251,14 @@ struct dvmm_driver {
     dvmm_caps caps;
     unsigned process_age; /* dvmm_process_age when the device was opened */
     bool times_calls;
-    uint64_t reading_ns; /* what one reading of the host's clock costs; valid with times_calls */
+    uint64_t timing_ns; /* what timing adds to a call outside of it; valid with times_calls */
 
     _Atomic int poison; /* set once: the first code after which nothing may be called; else 0 */
 
     /* counters, relaxed */
     _Atomic uint64_t calls[DVMM_N_CALLS];
     _Atomic uint64_t failures[DVMM_N_CALLS];
-    _Atomic uint64_t driver_time_ns;
+    _Atomic uint64_t driver_time_ns; /* of devices with a clock of their own */
     _Atomic uint64_t host_time_ns;
 
     /* published after trace_user, so that a thread that sees them sees that */

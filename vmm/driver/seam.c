@@ -69,13 +69,13 @@ bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t addr
 }
 
 /* A device without a clock of its own takes as long as the host sees. Of the two readings one lies
- * between them, and the other is added: neither is the caller's time. */
+ * between them; the other, and the addition, are added: timing is not the caller's time. */
 static void add_times(const seam_call *c) {
     dvmm_driver *d = c->driver;
-    uint64_t host_ns = dvmm_host_clock_ns() - c->host_start_ns + d->reading_ns;
-    bool has_clock = d->ops->clock_ns != NULL;
-    add(&d->host_time_ns, host_ns);
-    add(&d->driver_time_ns, has_clock ? d->ops->clock_ns(d->ctx) - c->driver_start_ns : host_ns);
+    add(&d->host_time_ns, dvmm_host_clock_ns() - c->host_start_ns + d->timing_ns);
+    if (d->ops->clock_ns != NULL) {
+        add(&d->driver_time_ns, d->ops->clock_ns(d->ctx) - c->driver_start_ns);
+    }
 }
 
 static __attribute__((noinline)) ductile_status count_failure(const seam_call *c, int code) {
