@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-import ductile
-from ductile.__main__ import COMMANDS
-from ductile._cli.common import Failure, in_bytes, read_settings
+import ductile_gpu
+from ductile_gpu.__main__ import COMMANDS
+from ductile_gpu._cli.common import Failure, in_bytes, read_settings
 
 SNAPSHOT = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 STUB = Path(__file__).parent / "stub"
@@ -44,7 +44,7 @@ class Place:
         return path
 
     def command(self, *words: object) -> list[str]:
-        return [sys.executable, "-m", "ductile", *map(str, words)]
+        return [sys.executable, "-m", "ductile_gpu", *map(str, words)]
 
     def run(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -85,12 +85,12 @@ def read_trace(path: Path) -> list[str]:
 def test_every_command_explains_itself(place, words):
     answer = place.run(*words, "--help")
     assert answer.returncode == 0
-    assert answer.stdout.startswith("usage: python -m ductile")
+    assert answer.stdout.startswith("usage: ductile-gpu")
     assert answer.stderr == ""
 
 
 def test_the_version_is_the_librarys(place):
-    assert place.run("--version").stdout.split() == ["ductile", ductile.__version__]
+    assert place.run("--version").stdout.split() == ["ductile-gpu", ductile_gpu.__version__]
 
 
 def test_no_command_shows_what_there_is(place):
@@ -305,9 +305,9 @@ def test_running_enables_ductile_when_the_script_imports_pytorch(place):
         textwrap.dedent(
             """
             import sys, types
-            adapter = types.ModuleType("ductile.torch")
+            adapter = types.ModuleType("ductile_gpu.torch")
             adapter.enable = lambda **options: print("enabled", options)
-            sys.modules["ductile.torch"] = adapter
+            sys.modules["ductile_gpu.torch"] = adapter
             """
         )
     )
@@ -322,10 +322,10 @@ def test_running_enables_ductile_when_the_script_imports_pytorch(place):
 def test_info_works_without_a_gpu(place):
     answer = place.run("info", DUCTILE_CONF="recycle:never")
     assert answer.returncode == 0, answer.stderr
-    assert f"ductile    {ductile.__version__}" in answer.stdout
+    assert f"ductile    {ductile_gpu.__version__}" in answer.stdout
     assert re.search(r"recycle +never", answer.stdout)
     found = json.loads(place.run("info", "--json").stdout)
-    assert found["version"] == ductile.__version__
+    assert found["version"] == ductile_gpu.__version__
     assert Path(found["bench"]).exists()
 
 
@@ -339,7 +339,7 @@ def test_info_names_the_wrong_key_of_the_environment(place):
 def test_the_bench_is_a_command_of_its_own():
     program = Path(sys.executable).parent / "ductile-bench"
     answer = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
-    assert answer.stdout.split()[-1] == ductile.__version__
+    assert answer.stdout.split()[-1] == ductile_gpu.__version__
 
 
 # ---- Small parts -------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def test_a_real_training_is_recorded(tmp_path):
         )
     )
     answer = subprocess.run(
-        [sys.executable, "-m", "ductile", "record", "-o", "run.trace.gz", "train.py"],
+        [sys.executable, "-m", "ductile_gpu", "record", "-o", "run.trace.gz", "train.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -6,9 +6,9 @@ cmake_minimum_required(VERSION 3.23)
 set(max_lines 600)
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
-  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile/*.h
-  ${ROOT}/python/ductile/*.cpp)
-file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile/*.py
+  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile_gpu/*.h
+  ${ROOT}/python/ductile_gpu/*.cpp)
+file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu/*.py
   ${ROOT}/python/tools/*.py ${ROOT}/python/tests/*.py ${ROOT}/python/examples/*.py
   ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
   ${ROOT}/bench/*.cmake)
