@@ -86,6 +86,10 @@ def format_options(options: _abi.ductile_options) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+# Callbacks registered through an `Allocator.borrow`, by its pointer and kind.
+_borrowed_callbacks: dict[tuple[int, str], dict[int, Any]] = {}
+
+
 class Allocator:
     """One allocator for one device; safe to use from any thread.
 
@@ -150,8 +154,9 @@ class Allocator:
         found = cls.__new__(cls)
         found._pointer = pointer
         found._borrowed = True
-        found._callbacks = {}
-        found._map_callbacks = {}
+        # The library calls them for as long as it lives, whoever drops this object.
+        found._callbacks = _borrowed_callbacks.setdefault((pointer, "oom"), {})
+        found._map_callbacks = _borrowed_callbacks.setdefault((pointer, "map"), {})
         found._device = device
         found._virtual = None
         return found

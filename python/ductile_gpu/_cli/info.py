@@ -8,7 +8,7 @@ import json
 import os
 import platform
 from importlib import metadata
-from typing import Any
+from typing import Any, Optional
 
 import ductile_gpu
 from ductile_gpu import _cuda
@@ -38,6 +38,16 @@ def _installed(candidates: tuple[str, ...]) -> str:
         except metadata.PackageNotFoundError:
             continue
     return "not installed"
+
+
+def _describe_adapter() -> Optional[str]:
+    """Whether PyTorch's adapter is there or can be; None without PyTorch."""
+    try:
+        from ductile_gpu.torch import _build
+
+        return _build.describe_adapter()
+    except ImportError:
+        return None
 
 
 def _probe(ordinal: int) -> str:
@@ -92,6 +102,7 @@ def collect() -> dict[str, Any]:
         "bench": str(ductile_gpu.bench_path()),
         "python": platform.python_version(),
         "libraries": {name: _installed(names) for name, names in LIBRARIES.items()},
+        "torch_adapter": _describe_adapter(),
         "driver": driver,
         "gpus": gpus,
         "DUCTILE_CONF": os.environ.get("DUCTILE_CONF"),
@@ -109,6 +120,8 @@ def _print(found: dict[str, Any]) -> None:
         print(f"GPU {gpu['ordinal']}      {what}: {gpu['ductile']}")
     for name, version in found["libraries"].items():
         print(f"{name:<10} {version}")
+        if name == "torch" and found["torch_adapter"] is not None:
+            print(f"  adapter  {found['torch_adapter']}")
     conf = found["DUCTILE_CONF"]
     print(f"options    DUCTILE_CONF is {'not set' if conf is None else conf}; in effect:")
     for key, value in found["options"].items():

@@ -13,10 +13,12 @@ DUCTILE_TORCH=1 do the same without a change to the program; see docs/pytorch.md
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
 import warnings
 
 from ductile_gpu._children import child_environment
-from ductile_gpu.torch._build import BuildError
+from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
@@ -54,6 +56,7 @@ def enable(mode: str = "auto", **options: object) -> None:
 
     Raises:
         TooLate: CUDA is already in use.
+        ImportError: PyTorch cannot be imported.
         BuildError: the adapter cannot be had, and mode is "full".
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
     """
@@ -72,13 +75,23 @@ def enable(mode: str = "auto", **options: object) -> None:
         if mode == "full":
             raise
         _plain.install(options)
-        warnings.warn(
-            f"Ductile runs behind PyTorch's pluggable interface, because {error}. "
-            f"Not available: {', '.join(_plain.MISSING)}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        _tell_why_plain(error)
     _logger.info("PyTorch allocates from Ductile")
+
+
+def _tell_why_plain(error: BuildError) -> None:
+    """Says it in every program, but for what is known already, not in each of its ranks again."""
+    from ductile_gpu.torch import _plain
+
+    text = (
+        f"Ductile runs behind PyTorch's pluggable interface, because {error}. "
+        f"Not available: {', '.join(_plain.MISSING)}"
+    )
+    is_one_of_many = multiprocessing.parent_process() or os.environ.get("LOCAL_RANK", "0") != "0"
+    if isinstance(error, FailedBefore) and is_one_of_many:
+        _logger.info(text)
+    else:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def mode() -> str:

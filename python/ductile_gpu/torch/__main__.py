@@ -33,10 +33,10 @@ def main(arguments: Optional[list[str]] = None) -> int:
     try:
         torch = _build.describe_torch()
         if given.command == "build":
-            print(_build.build(torch, given.output and given.output.absolute()))
+            print(_build.build(torch, given.output and given.output.absolute(), again=True))
         else:
             _show_info(torch)
-    except _build.BuildError as error:
+    except (_build.BuildError, ImportError) as error:
         print(f"ductile_gpu.torch: {error}", file=sys.stderr)
         return 1
     return 0

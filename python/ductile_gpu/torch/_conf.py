@@ -52,8 +52,8 @@ _KEYS: dict[str, tuple[Treatment, str]] = {
         "blocks used by several streams of a capture are reused after it ends",
     ),
     "throw_on_cudamalloc_oom": (
-        Treatment.NEEDLESS,
-        "Ductile frees what it can before it refuses, and never retries by a full flush",
+        Treatment.HONOURED,
+        "under a memory fraction, what exceeds it is refused without asking others for memory",
     ),
     "expandable_segments_reserve": (Treatment.NEEDLESS, "see Ductile's option range_bytes"),
     "expandable_segments_reserve_by_class": (Treatment.NEEDLESS, "see range_bytes"),

@@ -9,10 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu import _share
+from ductile_gpu import _abi, _share
 from ductile_gpu.torch import _build, _conf
 
 __all__ = ["TooLate", "adapter", "install", "is_installed"]
+
+_SHARED_STRUCTS = (
+    _abi.ductile_options,
+    _abi.ductile_stats,
+    _abi.ductile_block_info,
+    _abi.ductile_oom_report,
+    _abi.ductile_limits,
+    _abi.ductile_map_event,
+)
 
 _lock = threading.Lock()
 _adapter: Optional[ctypes.CDLL] = None
@@ -48,7 +57,20 @@ def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
             f"{path} is for PyTorch {built_for}, this is {torch.version}: build it again with "
             "`python -m ductile_gpu.torch build`"
         )
+    _check_layout(loaded, path)
     return loaded
+
+
+def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
+    """Refuses an adapter that was compiled with another libductile's headers."""
+    loaded.ductile_torch_layout.restype = ctypes.POINTER(ctypes.c_size_t)
+    sizes = loaded.ductile_torch_layout()
+    for at, struct in enumerate(_SHARED_STRUCTS):
+        if sizes[at] != ctypes.sizeof(struct):
+            raise _build.BuildError(
+                f"{path} has {sizes[at]} bytes of {struct.__name__}, this package "
+                f"{ctypes.sizeof(struct)}: build it again with `python -m ductile_gpu.torch build`"
+            )
 
 
 def refuse_when_late() -> None:
@@ -78,7 +100,8 @@ def _follow_settings(loaded: ctypes.CDLL) -> None:
         def changed(text: str, _original: Any = original) -> None:
             _conf.check(text)
             _original(text)
-            call(loaded.ductile_torch_refresh)
+            named = "per_process_memory_fraction" in _conf.parse(text)
+            call(loaded.ductile_torch_refresh, ctypes.c_int(named))
 
         setattr(torch._C, name, changed)
 

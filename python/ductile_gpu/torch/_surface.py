@@ -19,7 +19,7 @@ HEADERS = (
 )
 CLASSES = ("Allocator", "DeviceAllocator", "CUDAAllocator")
 
-# Implemented by the adapter, each in every form that 2.6 to 2.11 declare.
+# Implemented by the adapter, each in every form that 2.6 to 2.15 declare.
 _NAMES = """
     allocate raw_deleter copy_data raw_alloc raw_alloc_with_stream raw_delete init initialized
     getMemoryFraction setMemoryFraction getExpandableSegmentSizes emptyCache enable isEnabled
@@ -29,7 +29,8 @@ _NAMES = """
     shareIpcHandle getIpcDevPtr isHistoryEnabled recordHistory recordAnnotation pushCompileContext
     popCompileContext setUserMetadata getUserMetadata attachOutOfMemoryObserver
     attachAllocatorTraceTracker enablePeerAccess memcpyAsync getCheckpointState
-    setCheckpointPoolState name getMemoryInfo
+    setCheckpointPoolState name getMemoryInfo attachOomRejectionObserver getContextForPointer
+    markCaptureBegin markCaptureEnd allocateWithAddress supportsUserMetadata annotateMemory
 """
 IMPLEMENTED = frozenset(_NAMES.split())
 # Whose default body is right: a block's context is its address.

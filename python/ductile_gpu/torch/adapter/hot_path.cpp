@@ -32,7 +32,15 @@ void *take_uncached(Device &device, size_t size, cudaStream_t stream) {
     C10_CUDA_CHECK(error);
     const std::lock_guard<std::mutex> lock(uncached_mutex);
     uncached[ptr] = device.index;
+    special.fetch_or(kUncached);
     return ptr;
+}
+
+/* uncached_mutex held. */
+void clear_when_all_is_cached() {
+    if (caching_enabled && uncached.empty()) {
+        special.fetch_and(~kUncached);
+    }
 }
 
 bool give_back_uncached(void *ptr) {
@@ -41,6 +49,7 @@ bool give_back_uncached(void *ptr) {
         if (uncached.erase(ptr) == 0) {
             return false;
         }
+        clear_when_all_is_cached();
     }
     C10_CUDA_CHECK(cudaFree(ptr));
     return true;
@@ -63,40 +72,85 @@ void report_to_profiler(Device &device, void *ptr, int64_t change) {
 
 /* ---- Allocating ----------------------------------------------------------------------------- */
 
-ductile_status try_last_resorts(Device &device, size_t size, cudaStream_t stream,
-                                ductile_addr *out) {
-    for (const MempoolId_t &id : device.pools.last_resorts()) {
-        bool is_native = device.pools.is_native(id);
+/* Where a filter threw, nobody knows which pool the request belongs to: what was served is given
+ * back. */
+C10_NOINLINE void refuse_if_thrown(ductile_allocator *a, ductile_addr address) {
+    std::exception_ptr thrown = take_thrown();
+    if (thrown != nullptr) {
+        (void)ductile_free(a, address);
+        std::rethrow_exception(thrown);
+    }
+}
+
+ductile_status ask_library(ductile_allocator *a, size_t size, cudaStream_t stream,
+                           ductile_addr *out) {
+    ductile_status status = ductile_alloc(a, size, to_ductile(stream), out);
+    if ((special.load(std::memory_order_relaxed) & kThrown) != 0) {
+        refuse_if_thrown(a, *out);
+    }
+    return status;
+}
+
+/* A pool that is open for this thread until the end of a block. */
+class OpenPool {
+  public:
+    OpenPool(Device &device, const MempoolId_t &id) : device_(device), id_(id) {
         auto self = std::this_thread::get_id();
         device.pools.begin(device, id,
                            [self](cudaStream_t) { return std::this_thread::get_id() == self; });
-        ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
-        if (is_native) {
-            try {
-                *out = to_address(native_allocator()->raw_alloc_with_stream(size, stream));
-                status = DUCTILE_OK;
-            } catch (const c10::OutOfMemoryError &) {
-                status = DUCTILE_ERR_OUT_OF_MEMORY;
-            }
-        } else {
-            status = ductile_alloc(device.open(), size, to_ductile(stream), out);
-        }
-        device.pools.end(device, id);
-        device.pools.release(device, id);
-        if (status == DUCTILE_OK) {
-            return status;
+    }
+    OpenPool(const OpenPool &) = delete;
+    OpenPool &operator=(const OpenPool &) = delete;
+    ~OpenPool() {
+        try {
+            device_.pools.end(device_, id_);
+            device_.pools.release(device_, id_);
+        } catch (const std::exception &e) {
+            TORCH_WARN("closing a pool: ", e.what());
         }
     }
-    return DUCTILE_ERR_OUT_OF_MEMORY;
+
+  private:
+    Device &device_;
+    MempoolId_t id_;
+};
+
+ductile_status try_last_resort(Device &device, const MempoolId_t &id, size_t size,
+                               cudaStream_t stream, ductile_addr *out) {
+    const OpenPool pool(device, id);
+    if (!device.pools.is_native(id)) {
+        return ask_library(device.open(), size, stream, out);
+    }
+    try {
+        *out = to_address(native_allocator()->raw_alloc_with_stream(size, stream));
+        return DUCTILE_OK;
+    } catch (const c10::OutOfMemoryError &) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+}
+
+ductile_status try_last_resorts(Device &device, size_t size, cudaStream_t stream,
+                                ductile_addr *out) {
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    for (const MempoolId_t &id : device.pools.last_resorts()) {
+        status = try_last_resort(device, id, size, stream, out);
+        if (status == DUCTILE_OK) {
+            break;
+        }
+    }
+    return status;
 }
 
 /* Asks the library, then whoever may help. */
 ductile_status obtain(Device &device, size_t size, cudaStream_t stream, ductile_addr *out) {
     ductile_allocator *a = device.open();
-    ductile_status status = ductile_alloc(a, size, to_ductile(stream), out);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && run_free_memory_callbacks()) {
+    ductile_status status = ask_library(a, size, stream, out);
+    if (status != DUCTILE_ERR_OUT_OF_MEMORY || is_rejection(device)) {
+        return status;
+    }
+    if (run_free_memory_callbacks()) {
         device.tally.retries++;
-        status = ductile_alloc(a, size, to_ductile(stream), out);
+        status = ask_library(a, size, stream, out);
     }
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         status = try_last_resorts(device, size, stream, out);
@@ -116,22 +170,26 @@ void *finish(Device &device, ductile_status status, ductile_addr address, size_t
     return to_pointer(address);
 }
 
-void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t stream, unsigned flags) {
+/* The library is called without the device's mutex: it may run callbacks, which may want Python's
+ * lock, whose holder may want the mutex. Whoever frees holds the mutex from the free to its note,
+ * so that a block's notes are in the order of its life. */
+void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t stream,
+                 unsigned flags) {
     Context context = gather_context(RecordContext::STATE);
     ductile_addr address = 0;
-    ductile_status status;
+    ductile_status status = obtain(device, rounded, stream, &address);
     {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
-        status = obtain(device, rounded, stream, &address);
+        if (status == DUCTILE_OK && rounded != size) {
+            device.asked[to_pointer(address)] = size;
+            device.rounded_up += rounded - size;
+            count_rounded(1);
+        }
         if ((flags & kWatched) != 0) {
             device.watch.settle(device, context);
             if (status == DUCTILE_OK) {
                 device.watch.note_alloc(device, to_pointer(address), size, stream, context);
             }
-        }
-        if (status == DUCTILE_OK && rounded != size) {
-            device.asked[to_pointer(address)] = size;
-            device.rounded_up += rounded - size;
         }
     }
     return finish(device, status, address, size, stream, std::move(context));
@@ -169,15 +227,22 @@ C10_NOINLINE void *take_otherwise(DeviceIndex index, size_t size, cudaStream_t s
     return ptr;
 }
 
+C10_ALWAYS_INLINE unsigned count_devices() {
+    return static_cast<unsigned>(n_devices.load(std::memory_order_acquire));
+}
+
 /* A block of `size` bytes, or an exception. 0 bytes are nullptr. */
 C10_ALWAYS_INLINE void *take_block(size_t size, DeviceIndex index, cudaStream_t stream) {
     /* -1, and all of them before init(), are no index below n_devices */
-    if (C10_LIKELY(static_cast<unsigned>(index) < static_cast<unsigned>(n_devices) &&
+    if (C10_LIKELY(static_cast<unsigned>(index) < count_devices() &&
                    special.load(std::memory_order_relaxed) == 0 && !is_profiled())) {
         ductile_allocator *a = devices[index].allocator.load(std::memory_order_acquire);
         ductile_addr address = 0;
         if (C10_LIKELY(a != nullptr &&
                        ductile_alloc(a, size, to_ductile(stream), &address) == DUCTILE_OK)) {
+            if (C10_UNLIKELY((special.load(std::memory_order_relaxed) & kThrown) != 0)) {
+                refuse_if_thrown(a, address);
+            }
             return to_pointer(address);
         }
     }
@@ -224,13 +289,14 @@ ductile_status free_noted(Device &device, void *ptr, unsigned flags, const Conte
         if (asked != device.asked.end()) {
             info.requested_size = asked->second;
             device.asked.erase(asked);
+            count_rounded(-1);
         }
     }
-    status = ductile_free(device.open(), to_address(ptr));
-    if (status == DUCTILE_OK && (flags & kWatched) != 0) {
-        device.watch.note_free(device, ptr, info, context);
-        device.watch.settle(device, context);
+    if ((flags & kWatched) == 0) {
+        return ductile_free(device.open(), to_address(ptr));
     }
+    status = device.watch.free(device, ptr, info, context);
+    device.watch.settle(device, context);
     return status;
 }
 
@@ -281,6 +347,13 @@ C10_NOINLINE void give_back_otherwise(void *ptr) {
 
 } // namespace
 
+void Allocator::enable(bool value) {
+    const std::lock_guard<std::mutex> lock(uncached_mutex);
+    caching_enabled = value;
+    special.fetch_or(kUncached); /* until memory of that time is freed */
+    clear_when_all_is_cached();
+}
+
 void delete_block(void *ptr) {
     if (ptr == nullptr) {
         return;
@@ -289,7 +362,7 @@ void delete_block(void *ptr) {
     if (C10_UNLIKELY(interpreter != nullptr)) {
         tell_tracer(interpreter, ptr, false);
     }
-    if (C10_LIKELY(special.load(std::memory_order_relaxed) == 0 && n_devices != 0 &&
+    if (C10_LIKELY(special.load(std::memory_order_relaxed) == 0 && count_devices() != 0 &&
                    !is_profiled())) {
         ductile_allocator *a = guess_home(ptr).allocator.load(std::memory_order_acquire);
         if (C10_LIKELY(a != nullptr && ductile_free(a, to_address(ptr)) == DUCTILE_OK)) {

@@ -86,9 +86,15 @@ ADAPTER_API ductile_allocator *ductile_torch_open(int device, char *message, siz
     return a;
 }
 
-/* After the allocator's settings have been parsed again. */
-ADAPTER_API int ductile_torch_refresh(char *message, size_t size) {
-    return ductile_torch::guarded(message, size, ductile_torch::refresh_settings);
+/* After the allocator's settings have been parsed again, with a memory fraction among them or not. */
+ADAPTER_API int ductile_torch_refresh(int is_fraction_named, char *message, size_t size) {
+    return ductile_torch::guarded(
+        message, size, [&] { ductile_torch::refresh_settings(is_fraction_named != 0); });
+}
+
+/* Why calls do not take the quick path at the moment: bits of `Special`; 0: they do. */
+ADAPTER_API unsigned ductile_torch_detours(void) {
+    return ductile_torch::special.load();
 }
 
 /* Tells as many devices as PyTorch would: for programs that use the allocator without CUDA's
@@ -96,6 +102,15 @@ ADAPTER_API int ductile_torch_refresh(char *message, size_t size) {
 ADAPTER_API int ductile_torch_init(int device_count, char *message, size_t size) {
     return ductile_torch::guarded(message, size,
                                   [&] { ductile_torch::the_allocator()->init(device_count); });
+}
+
+/* allocateWithAddress, likewise. The block is the caller's. */
+ADAPTER_API int ductile_torch_alloc_at(size_t bytes, void *address, cudaStream_t stream,
+                                       char *message, size_t size) {
+    return ductile_torch::guarded(message, size, [&] {
+        ductile_torch::Device &device = ductile_torch::device_at(0);
+        (void)ductile_torch::allocate_at(device, bytes, address, stream).release_context();
+    });
 }
 
 /* The library's allocator of a device; NULL when it has served nothing yet. */
@@ -109,6 +124,14 @@ ADAPTER_API ductile_allocator *ductile_torch_allocator(int device) {
 /* The version of PyTorch compiled against, as "2.11.0". */
 ADAPTER_API const char *ductile_torch_built_for(void) {
     return DUCTILE_TORCH_VERSION;
+}
+
+/* The sizes of what it and the library tell each other, of which the last is 0. */
+ADAPTER_API const size_t *ductile_torch_layout(void) {
+    static const size_t sizes[] = {sizeof(ductile_options), sizeof(ductile_stats),
+                                   sizeof(ductile_block_info), sizeof(ductile_oom_report),
+                                   sizeof(ductile_limits), sizeof(ductile_map_event), 0};
+    return sizes;
 }
 
 } /* extern "C" */

@@ -266,22 +266,53 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
 
 void Allocator::pushCompileContext(std::string &text) {
     if (history.enabled) {
-        compile_contexts.push_back(text);
+        make_notes_of_thread().compile_contexts.push_back(text);
     }
 }
 
 void Allocator::popCompileContext() {
-    if (!compile_contexts.empty()) {
-        compile_contexts.pop_back();
+    ThreadNotes *notes = notes_of_thread();
+    if (notes != nullptr && !notes->compile_contexts.empty()) {
+        notes->compile_contexts.pop_back();
     }
 }
 
 void Allocator::setUserMetadata(const std::string &text) {
-    user_metadata() = text;
+    make_notes_of_thread().user_metadata = text;
 }
 
 std::string Allocator::getUserMetadata() {
-    return user_metadata();
+    ThreadNotes *notes = notes_of_thread();
+    return notes != nullptr ? notes->user_metadata : std::string();
+}
+
+bool Allocator::supportsUserMetadata() {
+    return true;
+}
+
+void Allocator::annotateMemory(const void *ptr, const std::string &text) {
+    ductile_block_info info;
+    Device *device = history.enabled && ptr != nullptr ? find_block(ptr, info) : nullptr;
+    if (device == nullptr) {
+        return;
+    }
+    Context context = gather_context(RecordContext::ALLOC);
+    const std::lock_guard<std::recursive_mutex> lock(device->mutex);
+    device->watch.note_annotation(*device, info, text, context);
+}
+
+Context Allocator::getContextForPointer(const void *ptr) {
+    Device *device = find_home(ptr);
+    if (device == nullptr) {
+#if DUCTILE_TORCH_MINOR >= 12
+        return is_native_in_use() ? native_allocator()->getContextForPointer(ptr) : nullptr;
+#else
+        return nullptr;
+#endif
+    }
+    const std::lock_guard<std::recursive_mutex> lock(device->mutex);
+    const Context *context = device->watch.context_of(to_address(ptr));
+    return context != nullptr ? *context : nullptr;
 }
 
 void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) {

@@ -91,6 +91,15 @@ DeviceStats describe(Device &device) {
     out.num_device_alloc = static_cast<int64_t>(s.creates - b.creates);
     out.num_device_free = static_cast<int64_t>(s.releases - b.releases);
     out.max_split_size = -1; /* blocks always split */
+#if DUCTILE_TORCH_MINOR >= 12
+    out.num_oom_rejections = device.tally.rejections - b.rejections;
+#endif
+#if DUCTILE_TORCH_MINOR >= 13
+    device.pools.look_at_held(device);
+    for (const auto &pool : device.pools.held()) {
+        set_both(out.reserved_bytes_by_private_pools[pool.first], pool.second);
+    }
+#endif
     return out;
 }
 
@@ -123,6 +132,11 @@ void add_native(DeviceStats &to, const DeviceStats &from) {
     to.num_sync_all_streams += from.num_sync_all_streams;
     to.num_device_alloc += from.num_device_alloc;
     to.num_device_free += from.num_device_free;
+#if DUCTILE_TORCH_MINOR >= 13
+    for (const auto &pool : from.reserved_bytes_by_private_pools) {
+        add_all(to.reserved_bytes_by_private_pools[pool.first], pool.second);
+    }
+#endif
 }
 
 } // namespace
@@ -159,6 +173,8 @@ void Allocator::resetAccumulatedStats(DeviceIndex index) {
     b.syncs = s.stream_syncs;
     b.retries = device.tally.retries;
     b.ooms = device.tally.ooms;
+    b.rejections = device.tally.rejections;
+    device.pools.reset_accumulated();
     if (is_native_in_use()) {
         native_allocator()->resetAccumulatedStats(index);
     }
@@ -169,6 +185,7 @@ void Allocator::resetPeakStats(DeviceIndex index) {
     ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
     if (a != nullptr) {
         ductile_reset_peaks(a);
+        device.pools.reset_peaks();
     }
     if (is_native_in_use()) {
         native_allocator()->resetPeakStats(index);
@@ -234,9 +251,8 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
     TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
                 ". Please set within [0, 1].");
     Device &device = device_at(index);
-    const std::lock_guard<std::recursive_mutex> lock(device.mutex);
     device.fraction = fraction;
-    device.apply_limit();
+    device.apply_fraction();
 }
 
 } // namespace ductile_torch

@@ -13,7 +13,7 @@ namespace ductile_torch {
 
 void Allocator::init(int device_count) {
     make_devices(device_count);
-    refresh_settings();
+    refresh_settings(false);
     if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
         enable(false);
     }
@@ -25,13 +25,6 @@ bool Allocator::initialized() {
 
 std::string Allocator::name() {
     return "ductile";
-}
-
-void Allocator::enable(bool value) {
-    caching_enabled = value;
-    if (!value) {
-        special.fetch_or(kUncached); /* stays: memory of that time is freed later */
-    }
 }
 
 bool Allocator::isEnabled() const {
@@ -46,7 +39,6 @@ void Allocator::emptyCache(MempoolId_t pool) {
         if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(pool))) {
             continue;
         }
-        const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         ductile_status status = is_default_pool(pool)
                                     ? ductile_empty_cache(a)
                                     : ductile_pool_trim(a, to_pool_id(pool), nullptr);
@@ -55,6 +47,7 @@ void Allocator::emptyCache(MempoolId_t pool) {
             raise_status(device, status, "emptying the cache");
         }
         if ((special & kWatched) != 0) {
+            const std::lock_guard<std::recursive_mutex> lock(device.mutex);
             device.watch.settle(device, context);
         }
     }
@@ -102,6 +95,16 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, Stream
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
     Device &d = device_at(device);
     d.pools.end(d, pool);
+}
+
+/* The library asks the driver which stream is under capture. What PyTorch says here serves the
+ * message of a refusal: during a capture nobody can wait for memory that streams still use. */
+void Allocator::markCaptureBegin(DeviceIndex device) {
+    device_at(device).captures++;
+}
+
+void Allocator::markCaptureEnd(DeviceIndex device) {
+    device_at(device).captures--;
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
@@ -202,6 +205,22 @@ LiveSet index_live(const std::vector<LiveBlock> &blocks) {
     return set;
 }
 
+/* Makes a block where there is free memory of the pool. */
+void put_block(Device &device, const MempoolId_t &pool, const LiveBlock &wanted,
+               const Context &context, const char *call) {
+    ductile_status status =
+        ductile_pool_alloc_at(device.open(), to_pool_id(pool), wanted.address, wanted.requested);
+    if (status != DUCTILE_OK) {
+        raise_status(device, status, call);
+    }
+    note_home(to_pointer(wanted.address), device);
+    if ((special & kWatched) != 0) {
+        const std::lock_guard<std::recursive_mutex> lock(device.mutex);
+        device.watch.note_alloc(device, to_pointer(wanted.address), wanted.requested, nullptr,
+                                context);
+    }
+}
+
 bool is_in(const LiveSet &set, const LiveBlock &wanted) {
     auto found = set.find(wanted.address);
     return found != set.end() && found->second == wanted.requested;
@@ -261,20 +280,37 @@ Allocator::setCheckpointPoolState(DeviceIndex device,
     }
     for (const LiveBlock &b : state->live) {
         if (!is_in(was_live, b)) {
-            ductile_status status =
-                ductile_pool_alloc_at(d.open(), to_pool_id(state->pool), b.address, b.requested);
-            if (status != DUCTILE_OK) {
-                raise_status(d, status, "restoring a pool's state");
-            }
-            if ((special & kWatched) != 0) {
-                d.watch.note_alloc(d, to_pointer(b.address), b.requested, nullptr, nullptr);
-            }
+            put_block(d, state->pool, b, nullptr, "restoring a pool's state");
         }
         delta.dataptrs_allocd.emplace_back(to_pointer(b.address), to_pointer(b.address),
                                            &delete_block,
                                            c10::Device(c10::DeviceType::CUDA, device));
     }
     return delta;
+}
+
+c10::DataPtr allocate_at(Device &device, size_t size, void *address, cudaStream_t stream) {
+    TORCH_CHECK_VALUE(size != 0, "allocateWithAddress: no block has 0 bytes");
+    put_block(device, device.pools.pool_for(stream), {to_address(address), size},
+              gather_context(RecordContext::STATE), "allocating at an address");
+    c10::DataPtr block(address, address, &delete_block,
+                       c10::Device(c10::DeviceType::CUDA, device.index));
+    ductile_block_info info;
+    TORCH_CHECK_VALUE(find_block(address, info) != nullptr && info.stream == to_ductile(stream),
+                      "allocateWithAddress: ", address, " is memory of another stream");
+    return block;
+}
+
+c10::DataPtr Allocator::allocateWithAddress(size_t size, void *address) {
+    DeviceIndex index = current_device();
+    Device &device = device_at(index);
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream(index).stream();
+#if DUCTILE_TORCH_MINOR >= 13
+    if ((special & kRouted) != 0 && device.pools.goes_to_native(stream)) {
+        return native_allocator()->allocateWithAddress(size, address);
+    }
+#endif
+    return allocate_at(device, size, address, stream);
 }
 
 /* ---- Other devices -------------------------------------------------------------------------- */

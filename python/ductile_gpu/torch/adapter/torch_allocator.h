@@ -58,17 +58,25 @@ class Allocator final : public caching::CUDAAllocator {
     void recordHistory(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
                        RecordContext when, bool clear,
                        const std::vector<std::string> &skipped) OVERRIDE_SINCE_11;
+    Context getContextForPointer(const void *ptr) OVERRIDE_SINCE_12;
     void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &values) override;
     void pushCompileContext(std::string &text) OVERRIDE_SINCE_8;
     void popCompileContext() OVERRIDE_SINCE_8;
     void setUserMetadata(const std::string &text) OVERRIDE_SINCE_10;
     std::string getUserMetadata() OVERRIDE_SINCE_10;
+    bool supportsUserMetadata() OVERRIDE_SINCE_14;
+    void annotateMemory(const void *ptr, const std::string &text) OVERRIDE_SINCE_14;
     void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override;
+#if DUCTILE_TORCH_MINOR >= 12
+    void attachOomRejectionObserver(caching::OomRejectionObserver observer) override;
+#endif
     void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override;
 
     /* private pools */
     void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, StreamFilter filter) override;
     void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override;
+    void markCaptureBegin(DeviceIndex device) OVERRIDE_SINCE_13;
+    void markCaptureEnd(DeviceIndex device) OVERRIDE_SINCE_13;
     void releasePool(DeviceIndex device, MempoolId_t pool) override;
     int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override;
     void ensureExistsAndIncrefPool(DeviceIndex device, MempoolId_t pool);
@@ -85,6 +93,7 @@ class Allocator final : public caching::CUDAAllocator {
     caching::CheckpointDelta
     setCheckpointPoolState(DeviceIndex device,
                            std::shared_ptr<caching::AllocatorState> state) override;
+    c10::DataPtr allocateWithAddress(size_t size, void *address) OVERRIDE_SINCE_13;
 
     /* other processes and devices */
     caching::ShareableHandle shareIpcHandle(void *ptr) override;
@@ -93,6 +102,9 @@ class Allocator final : public caching::CUDAAllocator {
     cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device,
                             size_t count, cudaStream_t stream, bool p2p_enabled) override;
 };
+
+/* A block at this address, in free memory of the stream. */
+c10::DataPtr allocate_at(Device &device, size_t size, void *address, cudaStream_t stream);
 
 /* What tensors' deleters call. */
 void delete_block(void *ptr);
@@ -103,7 +115,7 @@ extern std::atomic<bool> caching_enabled;
 void forget_export(ductile_allocator *allocator, void *ptr);
 
 /* Refused requests. */
-void add_observer(caching::OutOfMemoryObserver observer);
+bool is_rejection(Device &device);
 bool run_free_memory_callbacks();
 [[noreturn]] void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream,
                                       Context context);

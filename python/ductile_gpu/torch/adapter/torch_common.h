@@ -50,6 +50,21 @@
 #else
 #define OVERRIDE_SINCE_11
 #endif
+#if DUCTILE_TORCH_MINOR >= 12
+#define OVERRIDE_SINCE_12 override
+#else
+#define OVERRIDE_SINCE_12
+#endif
+#if DUCTILE_TORCH_MINOR >= 13
+#define OVERRIDE_SINCE_13 override
+#else
+#define OVERRIDE_SINCE_13
+#endif
+#if DUCTILE_TORCH_MINOR >= 14
+#define OVERRIDE_SINCE_14 override
+#else
+#define OVERRIDE_SINCE_14
+#endif
 
 namespace ductile_torch {
 

@@ -3,6 +3,7 @@
 
 #include "torch_settings.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -10,7 +11,7 @@ namespace ductile_torch {
 
 std::atomic<unsigned> special{0};
 Device *devices = nullptr;
-int n_devices = 0;
+std::atomic<int> n_devices{0};
 
 namespace {
 
@@ -76,16 +77,18 @@ std::string format_bytes(uint64_t bytes) {
 
 void make_devices(int count) {
     const std::lock_guard<std::mutex> lock(opening);
-    if (n_devices >= count) {
-        return;
+    TORCH_CHECK(count <= C10_COMPILE_TIME_MAX_GPUS, "there are ", count, " devices; PyTorch has ",
+                C10_COMPILE_TIME_MAX_GPUS, " at most");
+    if (devices == nullptr) {
+        /* Never freed: tensors may outlive every destructor of the process. */
+        devices = new Device[C10_COMPILE_TIME_MAX_GPUS];
+        for (int i = 0; i < C10_COMPILE_TIME_MAX_GPUS; i++) {
+            devices[i].index = static_cast<DeviceIndex>(i);
+        }
     }
-    /* Never freed: tensors may outlive every destructor of the process. */
-    auto *made = new Device[static_cast<size_t>(count)];
-    for (int i = 0; i < count; i++) {
-        made[i].index = static_cast<DeviceIndex>(i);
+    if (count > n_devices) {
+        n_devices = count;
     }
-    devices = made;
-    n_devices = count;
 }
 
 Device &device_at(DeviceIndex index) {
@@ -119,7 +122,7 @@ ductile_allocator *Device::open() {
     options.device = index;
     options.log = keep_report;
     options.log_user = this;
-    apply_settings(options);
+    apply_settings(options, cap());
     ductile_status status = create_shareable(&a, options);
     TORCH_CHECK(status == DUCTILE_OK, "Ductile cannot open device ", int(index), ": ",
                 ductile_status_string(status), " (", ductile_status_name(status), ") ",
@@ -130,21 +133,14 @@ ductile_allocator *Device::open() {
     return a;
 }
 
-uint64_t Device::total_bytes() {
-    size_t free = 0;
-    size_t total = 0;
-    const c10::cuda::CUDAGuard guard(index);
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    return total;
+/* The library's 0 is no cap; PyTorch's allows nothing. */
+double Device::cap() const {
+    constexpr double next_to_nothing = 1e-12;
+    return fraction < 1.0 ? std::max(fraction.load(), next_to_nothing) : 0.0;
 }
 
-void Device::apply_limit() {
-    uint64_t limit = 0; /* no limit */
-    if (fraction < 1.0) {
-        limit = static_cast<uint64_t>(fraction * static_cast<double>(total_bytes()));
-        limit = limit == 0 ? 1 : limit;
-    }
-    ductile_status status = ductile_set_limit(open(), limit);
+void Device::apply_fraction() {
+    ductile_status status = ductile_set_memory_fraction(open(), cap());
     if (status != DUCTILE_OK) {
         raise_status(*this, status, "set_per_process_memory_fraction");
     }

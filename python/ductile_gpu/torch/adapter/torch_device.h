@@ -14,10 +14,11 @@ namespace ductile_torch {
  */
 enum Special : unsigned {
     kWatched = 1,   /* history is recorded, or a tracker listens           */
-    kRounding = 2,  /* roundup_power2_divisions has been on in this process */
+    kRounding = 2,  /* roundup_power2_divisions is on, or was and blocks are left */
     kUncached = 4,  /* caching is switched off, or was and memory is left   */
     kRouted = 8,    /* a pool with an allocator of its own is open          */
-    kExported = 16, /* memory was shared with other processes              */
+    kExported = 16, /* memory is shared with other processes              */
+    kThrown = 32,   /* a pool's filter has thrown: look whether in this call */
 };
 extern std::atomic<unsigned> special;
 
@@ -25,6 +26,7 @@ extern std::atomic<unsigned> special;
 struct Tally {
     std::atomic<int64_t> retries{0};
     std::atomic<int64_t> ooms{0};
+    std::atomic<int64_t> rejections{0}; /* by throw_on_cudamalloc_oom */
 };
 
 /* What the accumulated statistics are counted from. */
@@ -39,6 +41,7 @@ struct Baseline {
     uint64_t syncs = 0;
     int64_t retries = 0;
     int64_t ooms = 0;
+    int64_t rejections = 0;
 };
 
 /* What the library did to try itself out, before the first request. */
@@ -55,7 +58,8 @@ struct Device {
     std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
     std::mutex log_mutex;
     std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
-    double fraction = 1.0;
+    std::atomic<double> fraction{1.0};
+    std::atomic<int> captures{0}; /* under way, as PyTorch says since 2.13 */
     Tally tally;
     Baseline baseline;
     Watch watch;
@@ -65,13 +69,14 @@ struct Device {
 
     /* The allocator, created on the first call. Throws when it cannot be. */
     ductile_allocator *open();
-    uint64_t total_bytes();
-    void apply_limit();
+    void apply_fraction(); /* beside the library's own limits: the smallest holds */
+    double cap() const;
 };
 
-/* Both are fixed once init() has run; 0 devices before. */
+/* 0 before init(). An array for as many as PyTorch can have, made once: a device stays where it is,
+ * also when init() is told of more. */
 extern Device *devices;
-extern int n_devices;
+extern std::atomic<int> n_devices; /* says that `devices` may be read */
 
 void make_devices(int count);
 Device &device_at(DeviceIndex index);

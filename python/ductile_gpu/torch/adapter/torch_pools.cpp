@@ -68,9 +68,7 @@ void Pools::release(Device &device, const MempoolId_t &id) {
         auto found = pools_.find(id);
         TORCH_CHECK(found != pools_.end(), "release of a pool that is not in use");
         goes_native = found->second.is_native;
-        if (--found->second.references == 0) {
-            pools_.erase(found);
-        }
+        drop_reference(id);
     }
     if (goes_native) {
         native_allocator()->releasePool(device.index, id);
@@ -122,9 +120,27 @@ std::vector<MempoolId_t> Pools::last_resorts() {
 
 /* ---- Open pools ----------------------------------------------------------------------------- */
 
+namespace {
+
+/* What a filter threw while the library asked it. */
+thread_local std::exception_ptr thrown_by_filter;
+
+} // namespace
+
+std::exception_ptr take_thrown() {
+    return std::exchange(thrown_by_filter, nullptr);
+}
+
+/* An exception cannot pass through the library: it is kept until the library has returned. */
 int Pools::ask_filter(void *user, ductile_stream stream) {
     auto *opening = static_cast<Opening *>(user);
-    return opening->filter(reinterpret_cast<cudaStream_t>(stream)) ? 1 : 0;
+    try {
+        return opening->filter(reinterpret_cast<cudaStream_t>(stream)) ? 1 : 0;
+    } catch (...) {
+        thrown_by_filter = std::current_exception();
+        special.fetch_or(kThrown); /* stays */
+        return 0;
+    }
 }
 
 void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
@@ -134,17 +150,38 @@ void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     opening->filter = std::move(filter);
     opening->thread = std::this_thread::get_id();
     if (opening->is_native) {
-        native_allocator()->beginAllocateToPool(device.index, id, opening->filter);
-    } else {
-        check_pool(device,
-                   ductile_pool_begin(device.open(), to_pool_id(id), ask_filter, opening.get()),
-                   "opening a pool");
-    }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    open_.push_back(opening);
-    pools_[id].references++;
-    if (opening->is_native) {
         special.fetch_or(kRouted); /* stays: closing races with other threads' requests */
+    }
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        open_.push_back(opening);
+        pools_[id].references++;
+    }
+    try {
+        open(device, *opening);
+    } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        open_.erase(std::find(open_.begin(), open_.end(), opening));
+        drop_reference(id);
+        throw;
+    }
+}
+
+void Pools::open(Device &device, Opening &opening) {
+    if (opening.is_native) {
+        native_allocator()->beginAllocateToPool(device.index, opening.id, opening.filter);
+        return;
+    }
+    check_pool(device,
+               ductile_pool_begin(device.open(), to_pool_id(opening.id), ask_filter, &opening),
+               "opening a pool");
+}
+
+/* mutex_ held. */
+void Pools::drop_reference(const MempoolId_t &id) {
+    auto found = pools_.find(id);
+    if (--found->second.references == 0) {
+        pools_.erase(found);
     }
 }
 
@@ -171,10 +208,11 @@ void Pools::end(Device &device, const MempoolId_t &id) {
         native_allocator()->endAllocateToPool(device.index, id);
     } else {
         check_pool(device, ductile_pool_end(device.open(), to_pool_id(id)), "closing a pool");
+        look_at_held(device);
     }
 }
 
-bool Pools::goes_to_native(cudaStream_t stream) {
+std::shared_ptr<Pools::Opening> Pools::opening_for(cudaStream_t stream) {
     std::vector<std::shared_ptr<Opening>> open;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -182,10 +220,79 @@ bool Pools::goes_to_native(cudaStream_t stream) {
     }
     for (auto it = open.rbegin(); it != open.rend(); ++it) {
         if ((*it)->filter(stream)) {
-            return (*it)->is_native;
+            return *it;
         }
     }
-    return false;
+    return nullptr;
+}
+
+bool Pools::goes_to_native(cudaStream_t stream) {
+    std::shared_ptr<Opening> opening = opening_for(stream);
+    return opening != nullptr && opening->is_native;
+}
+
+MempoolId_t Pools::pool_for(cudaStream_t stream) {
+    std::shared_ptr<Opening> opening = opening_for(stream);
+    return opening != nullptr ? opening->id : MempoolId_t{0, 0};
+}
+
+/* ---- What pools hold ------------------------------------------------------------------------ */
+
+namespace {
+
+/* 0 for a pool that is gone. */
+uint64_t held_bytes(ductile_allocator *a, const MempoolId_t &id) {
+    ductile_stats stats = {};
+    stats.struct_size = sizeof stats;
+    bool is_there = ductile_pool_get_stats(a, to_pool_id(id), &stats) == DUCTILE_OK;
+    return is_there ? stats.reserved_bytes : 0;
+}
+
+void set_current(Stat &stat, int64_t now) {
+    int64_t grown = now - stat.current;
+    (grown > 0 ? stat.allocated : stat.freed) += std::abs(grown);
+    stat.current = now;
+    stat.peak = std::max(stat.peak, now);
+}
+
+} // namespace
+
+void Pools::look_at_held(const Device &device) {
+    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto &entry : pools_) {
+        if (!entry.second.is_native) {
+            held_.try_emplace(entry.first);
+        }
+    }
+    for (auto &entry : held_) {
+        /* one that was let go of and is empty stays empty */
+        if (a != nullptr && (entry.second.current != 0 || pools_.count(entry.first) != 0)) {
+            set_current(entry.second, static_cast<int64_t>(held_bytes(a, entry.first)));
+        }
+    }
+}
+
+std::map<MempoolId_t, Stat> Pools::held() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return held_;
+}
+
+void Pools::reset_peaks() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto &entry : held_) {
+        entry.second.peak = entry.second.current;
+    }
+}
+
+void Pools::reset_accumulated() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = held_.begin(); it != held_.end();) {
+        it->second.allocated = 0;
+        it->second.freed = 0;
+        bool is_gone = it->second.current == 0 && pools_.count(it->first) == 0;
+        it = is_gone ? held_.erase(it) : std::next(it);
+    }
 }
 
 } // namespace ductile_torch

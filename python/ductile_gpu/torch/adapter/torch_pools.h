@@ -9,6 +9,7 @@
 
 #include "torch_common.h"
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <thread>
@@ -22,6 +23,7 @@ using StreamFilter = std::function<bool(cudaStream_t)>;
 class Pools {
   public:
     void retain(Device &device, const MempoolId_t &id, bool is_native);
+    /* On an exception nothing is open, and no reference was added. */
     void begin(Device &device, const MempoolId_t &id, StreamFilter filter);
     void end(Device &device, const MempoolId_t &id);
     void release(Device &device, const MempoolId_t &id);
@@ -33,6 +35,16 @@ class Pools {
 
     /* Does the request belong to an open pool of the native allocator? */
     bool goes_to_native(cudaStream_t stream);
+
+    /* The open pool that a request belongs to; {0, 0}: none. */
+    MempoolId_t pool_for(cudaStream_t stream);
+
+    /* What each pool has held, as far as it was looked at: while it is open nothing of a graph's
+     * pool goes back, so that a look when it closes misses no peak of it. */
+    void look_at_held(const Device &device);
+    std::map<MempoolId_t, Stat> held();
+    void reset_peaks();
+    void reset_accumulated();
 
     /* Pools that may serve when nothing else does. */
     std::vector<MempoolId_t> last_resorts();
@@ -54,9 +66,13 @@ class Pools {
 
     static int ask_filter(void *user, ductile_stream stream);
     std::shared_ptr<Opening> take_opening(const MempoolId_t &id);
+    std::shared_ptr<Opening> opening_for(cudaStream_t stream);
+    void open(Device &device, Opening &opening);
+    void drop_reference(const MempoolId_t &id);
 
     std::mutex mutex_;
     std::map<MempoolId_t, Pool> pools_;
+    std::map<MempoolId_t, Stat> held_;
     std::vector<std::shared_ptr<Opening>> open_; /* the latest last */
 };
 
@@ -67,6 +83,9 @@ inline ductile_pool_id to_pool_id(const MempoolId_t &id) {
 inline MempoolId_t pool_of_block(const ductile_block_info &info) {
     return {info.pool.first, info.pool.second};
 }
+
+/* What a filter threw in the library's latest call of this thread, once; nullptr: nothing. */
+std::exception_ptr take_thrown();
 
 /* PyTorch's own allocator, beside Ductile; initialised when first needed. */
 caching::CUDAAllocator *native_allocator();

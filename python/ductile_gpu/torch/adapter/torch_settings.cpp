@@ -32,7 +32,7 @@ size_t power2_at_most(size_t size) {
 }
 
 std::mutex given_mutex;
-std::string given_options;
+auto &given_options = *new std::string();
 
 void parse_into(ductile_options &options, const std::string &text) {
     char message[256] = "";
@@ -58,34 +58,56 @@ void set_options(const char *text) {
     given_options = text;
 }
 
-void apply_settings(ductile_options &options) {
+void apply_settings(ductile_options &options, double cap) {
     {
         const std::lock_guard<std::mutex> lock(given_mutex);
         parse_into(options, given_options);
     }
+    /* of two caps the smaller one */
+    double given = options.per_process_memory_fraction;
+    options.per_process_memory_fraction = cap == 0 || (given != 0 && given < cap) ? given : cap;
     if (options.garbage_collection_threshold != 0) {
         return;
     }
     options.garbage_collection_threshold = Common::garbage_collection_threshold();
 }
 
-void refresh_settings() {
-    if (wants_rounding()) {
+void count_rounded(int change) {
+    static std::mutex mutex;
+    static int64_t n_rounded = 0;
+    const std::lock_guard<std::mutex> lock(mutex);
+    n_rounded += change;
+    if (n_rounded != 0 || wants_rounding()) {
         special.fetch_or(kRounding);
+    } else {
+        special.fetch_and(~kRounding);
     }
+}
+
+void refresh_settings(bool is_fraction_named) {
+    count_rounded(0);
+    static std::mutex mutex;
     static double applied = 1.0;
+    const std::lock_guard<std::mutex> lock(mutex);
     double fraction = wanted_fraction();
-    if (fraction == applied) {
+    if (fraction == applied && !is_fraction_named) {
         return;
     }
     applied = fraction;
     for (int i = 0; i < n_devices; i++) {
-        const std::lock_guard<std::recursive_mutex> lock(devices[i].mutex);
         devices[i].fraction = fraction;
         if (devices[i].allocator.load() != nullptr) {
-            devices[i].apply_limit();
+            devices[i].apply_fraction();
         }
     }
+}
+
+bool rejects_early() {
+#if DUCTILE_TORCH_MINOR >= 12
+    return Config::throw_on_cudamalloc_oom();
+#else
+    return false;
+#endif
 }
 
 size_t round_request(size_t size) {
@@ -116,6 +138,10 @@ caching::AllocatorConfigInfo describe_settings() {
         Config::last_allocator_settings();
 #endif
     info.roundup_power2_divisions = Common::roundup_power2_divisions();
+#if DUCTILE_TORCH_MINOR >= 13
+    info.max_round_threshold = Common::pinned_max_round_threshold();
+    info.max_cached_size = Common::pinned_max_cached_size();
+#endif
     return info;
 }
 

@@ -7,12 +7,24 @@
 
 namespace ductile_torch {
 
-HistorySettings history;
-thread_local std::vector<std::string> compile_contexts;
+HistorySettings &history = *new HistorySettings(); /* used when statics have ended, too */
 
-std::string &user_metadata() {
-    static thread_local std::string text;
-    return text;
+namespace {
+
+/* Kept until the process ends: frees look while a thread's own objects end. */
+thread_local ThreadNotes *own_notes = nullptr;
+
+} // namespace
+
+ThreadNotes *notes_of_thread() {
+    return own_notes;
+}
+
+ThreadNotes &make_notes_of_thread() {
+    if (own_notes == nullptr) {
+        own_notes = new ThreadNotes();
+    }
+    return *own_notes;
 }
 
 /* ---- Trace ---------------------------------------------------------------------------------- */
@@ -134,6 +146,17 @@ Entry make_entry(TraceEntry::Action action, DeviceIndex device, uint64_t address
     }
 }
 
+using PendingBlocks = std::map<ductile_addr, PendingBlock>;
+
+int list_pending(void *user, const ductile_block_info *block) {
+    if (block->state == DUCTILE_BLOCK_PENDING) {
+        (*static_cast<PendingBlocks *>(user))[block->address] = {
+            block->size, static_cast<size_t>(block->requested_size), to_cuda(block->stream),
+            pool_of_block(*block), nullptr};
+    }
+    return 0;
+}
+
 } // namespace
 
 Context gather_context(RecordContext level) {
@@ -150,6 +173,10 @@ void Watch::start(Device &device) {
     unmaps_ = stats.unmaps;
     runs_ = list_runs(device);
     pending_.clear();
+    n_pending_ = stats.pending_blocks;
+    if (n_pending_ != 0) {
+        walk_blocks(device.open(), list_pending, &pending_);
+    }
 }
 
 void Watch::stop() {
@@ -166,10 +193,12 @@ void Watch::record(Device &device, TraceEntry::Action action, uint64_t address, 
     bool with_stack = history.when >= RecordContext::ALLOC;
     TraceEntry entry = make_entry(action, device.index, address, size, stream, pool,
                                   with_stack ? context : nullptr);
-    if (!compile_contexts.empty()) {
-        set_compile_context_(entry, compile_contexts.back(), 0);
+    if (own_notes != nullptr && !own_notes->compile_contexts.empty()) {
+        set_compile_context_(entry, own_notes->compile_contexts.back(), 0);
     }
-    set_user_metadata_(entry, user_metadata(), 0);
+    if (own_notes != nullptr) {
+        set_user_metadata_(entry, own_notes->user_metadata, 0);
+    }
     bool is_of_segment = action == TraceEntry::SEGMENT_MAP || action == TraceEntry::SEGMENT_UNMAP;
     for (const auto &tracker : trackers) {
         if (!is_of_segment) { /* those were heard when it happened */
@@ -251,25 +280,14 @@ void Watch::settle_segments(Device &device, const Context &context) {
     runs_ = std::move(now);
 }
 
-namespace {
-
-int note_pending(void *user, const ductile_block_info *block) {
-    if (block->state == DUCTILE_BLOCK_PENDING) {
-        static_cast<std::unordered_set<ductile_addr> *>(user)->insert(block->address);
-    }
-    return 0;
-}
-
-} // namespace
-
-void Watch::settle_pending(Device &device) {
-    if (pending_.empty() || read_stats(device).pending_blocks >= pending_.size()) {
-        return;
-    }
-    std::unordered_set<ductile_addr> still;
-    walk_blocks(device.open(), note_pending, &still);
+/* What is pending no longer is noted as free. Others may free blocks too, past this adapter: those
+ * are counted by the library, and have no notes. */
+void Watch::look_at_pending(Device &device) {
+    PendingBlocks now;
+    n_pending_ = read_stats(device).pending_blocks;
+    walk_blocks(device.open(), list_pending, &now);
     for (auto it = pending_.begin(); it != pending_.end();) {
-        if (still.count(it->first) != 0) {
+        if (now.count(it->first) != 0) {
             ++it;
             continue;
         }
@@ -281,9 +299,24 @@ void Watch::settle_pending(Device &device) {
     }
 }
 
+void Watch::settle_pending(Device &device) {
+    if (!pending_.empty() && read_stats(device).pending_blocks != n_pending_) {
+        look_at_pending(device);
+    }
+}
+
 void Watch::settle(Device &device, const Context &context) {
     settle_pending(device);
     settle_segments(device, context);
+}
+
+bool Watch::overlaps_pending(ductile_addr address, uint64_t size) const {
+    auto found = pending_.lower_bound(address + size);
+    if (found == pending_.begin()) {
+        return false;
+    }
+    --found;
+    return found->first + found->second.size > address;
 }
 
 void Watch::note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
@@ -293,6 +326,9 @@ void Watch::note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t
     MempoolId_t pool = {0, 0};
     if (ductile_query_block(device.open(), to_address(ptr), &info) == DUCTILE_OK) {
         pool = pool_of_block(info);
+        if (overlaps_pending(to_address(ptr), info.size)) {
+            look_at_pending(device);
+        }
     }
     record(device, TraceEntry::ALLOC, to_address(ptr), requested, stream, pool, context);
     if (context != nullptr) {
@@ -300,9 +336,18 @@ void Watch::note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t
     }
 }
 
-/* The library says neither way whether the block is pending: one more pending block is the answer,
- * as no other call of a watched device runs meanwhile. */
-void Watch::note_free(Device &device, void *ptr, const ductile_block_info &info, Context context) {
+/* The library does not say whether the block is pending now. What it counts before and after does,
+ * unless another pending block of this size became free in between: then the end of this free is
+ * noted early. */
+ductile_status Watch::free(Device &device, void *ptr, const ductile_block_info &info,
+                           Context context) {
+    settle_pending(device);
+    ductile_stats before = read_stats(device);
+    ductile_status status = ductile_free(device.open(), to_address(ptr));
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    ductile_stats after = read_stats(device);
     const Context *allocated = context_of(to_address(ptr));
     if (context == nullptr && allocated != nullptr) {
         context = *allocated; /* as PyTorch does where frees have no stack of their own */
@@ -311,18 +356,45 @@ void Watch::note_free(Device &device, void *ptr, const ductile_block_info &info,
     MempoolId_t pool = pool_of_block(info);
     record(device, TraceEntry::FREE_REQUESTED, to_address(ptr), info.requested_size, stream, pool,
            context);
-    if (read_stats(device).pending_blocks > pending_.size()) {
-        pending_[to_address(ptr)] = {info.requested_size, stream, pool, std::move(context)};
-        return;
+    bool has_changed = after.pending_blocks != before.pending_blocks ||
+                       after.pending_bytes != before.pending_bytes;
+    if (has_changed) {
+        pending_[to_address(ptr)] = {info.size, static_cast<size_t>(info.requested_size), stream,
+                                     pool, std::move(context)};
+        bool is_it = after.pending_blocks == before.pending_blocks + 1 &&
+                     after.pending_bytes == before.pending_bytes + info.size;
+        n_pending_ = after.pending_blocks;
+        if (!is_it) {
+            look_at_pending(device);
+        }
+        return status;
     }
     record(device, TraceEntry::FREE_COMPLETED, to_address(ptr), info.requested_size, stream, pool,
            context);
     notes_.erase(to_address(ptr));
+    return status;
 }
 
 void Watch::note_out_of_memory(Device &device, size_t free, size_t size, cudaStream_t stream,
                                Context context) {
     record(device, TraceEntry::OOM, free, size, stream, {0, 0}, context);
+}
+
+/* The text stands where what the thread says of itself stands otherwise. */
+void Watch::note_annotation(Device &device, const ductile_block_info &block,
+                            const std::string &text, const Context &context) {
+#if DUCTILE_TORCH_MINOR >= 14
+    std::string &metadata = make_notes_of_thread().user_metadata;
+    std::string own = std::exchange(metadata, text);
+    record(device, TraceEntry::ANNOTATE, block.address, block.requested_size,
+           to_cuda(block.stream), pool_of_block(block), context);
+    metadata = std::move(own);
+#else
+    (void)device;
+    (void)block;
+    (void)text;
+    (void)context;
+#endif
 }
 
 void Watch::note_snapshot(Device &device, size_t active_bytes) {
@@ -343,7 +415,7 @@ struct Annotations {
     std::deque<Annotation> entries;
     size_t capacity = 1;
 };
-Annotations annotations;
+auto &annotations = *new Annotations();
 
 } // namespace
 

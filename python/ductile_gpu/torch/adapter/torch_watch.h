@@ -2,15 +2,18 @@
 /*
  * What recordHistory and trace trackers see of one device.
  *
- * While a device is watched its calls run one at a time, so that the order of the trace is the
- * order of events. What the library did inside a call (memory mapped and unmapped, pending blocks
- * that became free) is found by comparing before and after; the comparison costs a walk over the
- * blocks, and happens only when a counter says that something moved.
+ * A free and its note are one step, and an allocation is noted before its block is known to
+ * anybody: so the notes of one address are in the order of its life. What the library did inside a
+ * call (memory mapped and unmapped, pending blocks that became free) is found by comparing before
+ * and after; the comparison costs a walk over the blocks, and happens only when a counter says that
+ * something moved.
  */
 #ifndef DUCTILE_TORCH_WATCH_H
 #define DUCTILE_TORCH_WATCH_H
 
 #include "torch_common.h"
+
+#include <map>
 
 namespace ductile_torch {
 
@@ -51,6 +54,7 @@ struct Note {
 };
 
 struct PendingBlock {
+    uint64_t size = 0;
     size_t requested = 0;
     cudaStream_t stream = nullptr;
     MempoolId_t pool = {0, 0};
@@ -64,7 +68,7 @@ struct HistorySettings {
     std::atomic<RecordContext> when{RecordContext::NEVER};
     std::unordered_set<int> skipped; /* actions; changed with every device's mutex held */
 };
-extern HistorySettings history;
+extern HistorySettings &history;
 
 /* The caller's stack when `level` is recorded. Call it with no lock held: it may need the GIL. */
 Context gather_context(RecordContext level);
@@ -77,9 +81,13 @@ class Watch {
 
     void note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
                     Context context);
-    void note_free(Device &device, void *ptr, const ductile_block_info &info, Context context);
+    /* Frees the block and notes it. */
+    ductile_status free(Device &device, void *ptr, const ductile_block_info &info,
+                        Context context);
     void note_out_of_memory(Device &device, size_t free, size_t size, cudaStream_t stream,
                             Context context);
+    void note_annotation(Device &device, const ductile_block_info &block, const std::string &text,
+                         const Context &context);
     void note_snapshot(Device &device, size_t active_bytes);
 
     /* Records what the library did since the last call, with the stack of the caller it was done
@@ -107,13 +115,16 @@ class Watch {
                 cudaStream_t stream, const MempoolId_t &pool, const Context &context);
     void settle_segments(Device &device, const Context &context);
     void settle_pending(Device &device);
+    void look_at_pending(Device &device);
+    bool overlaps_pending(ductile_addr address, uint64_t size) const;
 
     /* The same list, for threads that do not hold the mutex: replaced as a whole. */
     std::shared_ptr<const std::vector<caching::AllocatorTraceTracker>> listeners_;
     std::mutex listening_; /* guards is_listening_ */
     bool is_listening_ = false;
     std::unordered_map<ductile_addr, Note> notes_;
-    std::unordered_map<ductile_addr, PendingBlock> pending_;
+    std::map<ductile_addr, PendingBlock> pending_; /* as far as the notes go */
+    uint64_t n_pending_ = 0;                       /* as the library counted when last asked */
     std::vector<Run> runs_;
     uint64_t maps_ = 0;
     uint64_t unmaps_ = 0;
@@ -130,10 +141,13 @@ std::vector<Annotation> list_annotations();
 void set_annotation_capacity(size_t entries);
 void clear_annotations();
 
-extern thread_local std::vector<std::string> compile_contexts;
-
-/* What setUserMetadata last said in this thread. */
-std::string &user_metadata();
+/* What a thread has said of itself. */
+struct ThreadNotes {
+    std::vector<std::string> compile_contexts;
+    std::string user_metadata;
+};
+ThreadNotes *notes_of_thread(); /* nullptr where it said nothing */
+ThreadNotes &make_notes_of_thread();
 
 } // namespace ductile_torch
 
