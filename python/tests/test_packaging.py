@@ -56,6 +56,8 @@ def test_the_wheel_takes_no_name_that_is_not_its_own(wheel):
     assert {name.split("/")[0].split("-")[0] for name in wheel.namelist()} == {
         "ductile_gpu",
         "ductile_gpu.pth",
+        "ductile_gpu.start",
+        "ductile_gpu_start.py",
     }
     (scripts,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     lines = wheel.read(scripts).decode().splitlines()
@@ -112,6 +114,38 @@ def test_importing_needs_no_gpu_library_and_imports_no_other():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert answer.stdout.strip() == "[]"
+
+
+WAYS = {
+    # as site.py before 3.15 does, without a local variable that older ones had
+    "ductile_gpu.pth": "exec(open(sys.argv[1]).read())",
+    # as site.py from 3.15 on does
+    "ductile_gpu.start": (
+        "module, _, name = open(sys.argv[1]).read().strip().partition(':'); "
+        "getattr(__import__(module), name)()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(("wanted", "found"), [("1", "True False"), (None, "False False")])
+def test_every_interpreter_hears_the_request(name, wanted, found):
+    code = (
+        f"import sys\ndef run():\n    {WAYS[name]}\nrun()\n"
+        "print(any(type(f).__name__ == 'TorchFinder' for f in sys.meta_path), "
+        "'ductile_gpu' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    environment.pop("DUCTILE_TORCH", None)
+    if wanted:
+        environment["DUCTILE_TORCH"] = wanted
+    answer = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(PACKAGE.parent / name)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.stdout.strip() == found, answer.stderr
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 
-import ductile_torch_start
+import ductile_gpu_start
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -21,5 +21,5 @@ def hand_on() -> None:
         spec.loader.exec_module(module)
 
 
-ductile_torch_start.watch()
+ductile_gpu_start.watch()
 hand_on()

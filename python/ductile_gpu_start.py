@@ -3,20 +3,23 @@
 
 DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.torch.enable. Children
 inherit it, whether they are forked, spawned, or started by torchrun. What runs this at the start
-of every interpreter is the ductile_gpu.pth of an installation, or the sitecustomize that
-ductile_gpu.torch.child_environment puts first in PYTHONPATH. It costs nothing but itself: neither
-torch nor libductile is touched before the program imports torch.
+of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on ductile_gpu.start, or the
+sitecustomize that ductile_gpu.torch.child_environment puts first in PYTHONPATH. It stands beside the
+package, not in it, so that the package is imported only where it is asked for; and neither torch nor
+libductile is touched before the program imports torch.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, Optional
+
+TYPE_CHECKING = False  # typing's, which takes longer to import than this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any, Optional
 
 VARIABLE = "DUCTILE_TORCH"
 _OFF = frozenset(("", "0", "off", "no", "false"))
@@ -42,13 +45,13 @@ def enable_now() -> None:
     ductile_gpu.torch.enable(wanted_mode() or "auto")
 
 
-class _AndThen(importlib.abc.Loader):
+class _AndThen:
     """A loader that enables Ductile once the module is complete."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Optional[ModuleType]:
+    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
         module: Optional[ModuleType] = self._loader.create_module(spec)
         return module
 
@@ -63,7 +66,7 @@ class _AndThen(importlib.abc.Loader):
         return getattr(self._loader, name)
 
 
-class TorchFinder(importlib.abc.MetaPathFinder):
+class TorchFinder:
     """Lets the others find torch, and stands in for its loader, once."""
 
     def find_spec(
@@ -71,15 +74,13 @@ class TorchFinder(importlib.abc.MetaPathFinder):
         fullname: str,
         path: Optional[Sequence[str]],
         target: Optional[ModuleType] = None,
-    ) -> Optional[importlib.machinery.ModuleSpec]:
+    ) -> Optional[ModuleSpec]:
         if fullname != "torch":
             return None
         sys.meta_path.remove(self)
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
-            spec: Optional[importlib.machinery.ModuleSpec] = (
-                find(fullname, path, target) if find else None
-            )
+            spec: Optional[ModuleSpec] = find(fullname, path, target) if find else None
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _AndThen(spec.loader)
