@@ -4,9 +4,9 @@
 DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.torch.enable. Children
 inherit it, whether they are forked, spawned, or started by torchrun. What runs this at the start
 of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on ductile_gpu.start, or the
-sitecustomize that ductile_gpu.torch.child_environment puts first in PYTHONPATH. It stands beside the
-package, not in it, so that the package is imported only where it is asked for; and neither torch nor
-libductile is touched before the program imports torch.
+sitecustomize that ductile_gpu.torch.child_environment puts first in PYTHONPATH. It stands beside
+the package, not in it, so that the package is imported only where it is asked for; and neither
+torch nor libductile is touched before the program imports torch.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TorchFinder:
             spec: Optional[ModuleSpec] = find(fullname, path, target) if find else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _AndThen(spec.loader)
+                    spec.loader = _AndThen(spec.loader)  # type: ignore[assignment]
                 return spec
         return None
 

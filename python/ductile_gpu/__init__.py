@@ -16,7 +16,7 @@ import importlib
 from types import ModuleType
 
 from ductile_gpu import _abi
-from ductile_gpu._abi import BlockState, Schedule, Stats, Status
+from ductile_gpu._abi import BlockState, Options, Schedule, Stats, Status
 from ductile_gpu._blocks import Block
 from ductile_gpu._buffer import Buffer
 from ductile_gpu._core import Allocator, Limits
@@ -69,6 +69,7 @@ __all__ = [
     "NoDescriptors",
     "NotLive",
     "NotReady",
+    "Options",
     "OutOfAddresses",
     "OutOfHostMemory",
     "OutOfMemory",

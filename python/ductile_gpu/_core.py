@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ctypes import byref, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ductile_gpu import _abi, _log
-from ductile_gpu._abi import Stats
+from ductile_gpu._abi import Options, Stats
 from ductile_gpu._blocks import Block, block_from_info, blocks_of
-from ductile_gpu._errors import CorruptHeap, InvalidArgument, error_from_status
+from ductile_gpu._errors import CorruptHeap, error_from_status, invalid
 from ductile_gpu._native import lib
 from ductile_gpu._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ductile_gpu._buffer import Buffer
     from ductile_gpu._virtual import VirtualGPU
 
@@ -56,9 +59,7 @@ def parse_bytes(value: Union[int, str]) -> int:
             raise ValueError
         return int(number * _UNITS[unit])
     except ValueError:
-        raise InvalidArgument(
-            _abi.Status.ERR_INVALID_ARGUMENT, f"'{value}' is not a number of bytes such as 512M"
-        ) from None
+        raise invalid(f"'{value}' is not a number of bytes such as 512M") from None
 
 
 def _option_text(value: OptionValue) -> str:
@@ -74,7 +75,14 @@ def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> N
         byref(options), key.encode(), _option_text(value).encode(), message, sizeof(message)
     )
     if status:
-        raise error_from_status(status, message.value.decode() or key)
+        raise invalid((message.value.decode() or key) + suggest_option(key))
+
+
+def suggest_option(key: str) -> str:
+    """What may have been meant by a key that no option has; empty for one that there is."""
+    keys = list(Options.__annotations__)
+    close = difflib.get_close_matches(key, keys, n=1) if key not in keys else []
+    return f": did you mean {close[0]}?" if close else ""
 
 
 def format_options(options: _abi.ductile_options) -> dict[str, str]:
@@ -115,7 +123,7 @@ class Allocator:
     """
 
     def __init__(
-        self, device: int = 0, *, virtual: Optional[VirtualGPU] = None, **options: OptionValue
+        self, device: int = 0, *, virtual: Optional[VirtualGPU] = None, **options: Unpack[Options]
     ) -> None:
         self._pointer: Optional[int] = None
         self._borrowed = False
@@ -126,7 +134,8 @@ class Allocator:
         wanted = _abi.ductile_options()
         lib.ductile_options_init(byref(wanted))
         set_option(wanted, "device", device)
-        for key, value in options.items():
+        given: Mapping[str, Any] = options
+        for key, value in given.items():
             set_option(wanted, key, value)
         if virtual is not None:
             set_option(wanted, "driver", "virtual")
@@ -170,7 +179,7 @@ class Allocator:
     def pointer(self) -> int:
         """The ductile_allocator *, for code in C. Raises InvalidArgument once closed."""
         if self._pointer is None:
-            raise InvalidArgument(_abi.Status.ERR_INVALID_ARGUMENT, "the allocator is closed")
+            raise invalid("the allocator is closed")
         return self._pointer
 
     @property
@@ -247,7 +256,7 @@ class Allocator:
             OutOfAddresses, OutOfHostMemory, DriverError, DeviceLost, ProcessGone.
         """
         if size < 0:
-            raise InvalidArgument(_abi.Status.ERR_INVALID_ARGUMENT, f"size {size} is negative")
+            raise invalid(f"size {size} is negative")
         out = ctypes.c_ulonglong()
         handle = stream_handle(stream)
         _log.forget()

@@ -27,6 +27,8 @@ __all__ = [
     "ProcessGone",
     "Unsupported",
     "error_from_status",
+    "invalid",
+    "not_installed",
 ]
 
 
@@ -48,12 +50,15 @@ class Error(Exception):
             holds the memory. Often empty.
     """
 
-    def __init__(self, status: int, what: str = "", details: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, status: int, what: str = "", details: tuple[str, ...] = (), *, alone: bool = False
+    ) -> None:
         self.status = status
         self.name = status_name(status)
         self.details = details
         sentence = STATUS_SENTENCES.get(status, "an unknown status")
-        lines = [f"{what}: {sentence}" if what else sentence, *details]
+        heading = what if alone else f"{what}: {sentence}" if what else sentence
+        lines = [heading, *details]
         super().__init__("\n  ".join(lines))
 
 
@@ -157,6 +162,19 @@ _CLASSES: dict[int, type[Error]] = {
     Status.ERR_FORKED: ProcessGone,
     Status.ERR_CORRUPT: CorruptHeap,
 }
+
+
+def not_installed(error: ImportError, library: str, wheel: str) -> ImportError:
+    """The exception for an adapter whose library is not there."""
+    if (error.name or "").partition(".")[0] != library:
+        return error
+    message = f"{library} is not installed; its wheel is {wheel}"
+    return ModuleNotFoundError(message, name=error.name)
+
+
+def invalid(message: str) -> InvalidArgument:
+    """The exception for an argument about which everything is said by `message`."""
+    return InvalidArgument(Status.ERR_INVALID_ARGUMENT, message, alone=True)
 
 
 def error_from_status(status: int, what: str = "", details: tuple[str, ...] = ()) -> Error:

@@ -12,11 +12,15 @@ import importlib
 import sys
 import threading
 from collections.abc import Iterable
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ductile_gpu import _abi
-from ductile_gpu._core import Allocator, OptionValue
-from ductile_gpu._errors import Busy, ForeignPointer, InvalidArgument, OutOfMemory
+from ductile_gpu._abi import Options
+from ductile_gpu._core import Allocator
+from ductile_gpu._errors import Busy, ForeignPointer, OutOfMemory, invalid
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["LIBRARIES", "allocators", "provide", "record_stream", "share", "shared"]
 
@@ -24,11 +28,11 @@ LIBRARIES = ("torch", "cupy", "numba", "rmm")
 
 _lock = threading.RLock()
 _allocators: dict[int, Allocator] = {}
-_options: dict[str, OptionValue] = {}
+_options = Options()
 _provider: Optional[Callable[[int], int]] = None
 
 
-def configure(options: dict[str, OptionValue]) -> None:
+def configure(options: Options) -> None:
     """Sets the options of the shared allocators that are still to be made.
 
     Raises:
@@ -135,10 +139,9 @@ def _ask_collector(allocator: Allocator) -> Callable[[int], int]:
 
 
 def _add_callbacks(allocator: Allocator) -> None:
-    """Not for PyTorch's own allocators: its adapter may hold a lock while it allocates.
+    """Not for PyTorch's own allocators, whose requests are asked for memory PyTorch's way.
 
-    A callback in Python waits for the interpreter, which a thread may hold that waits for that
-    lock. `allocate` asks there, after the refusal, from a thread that holds nothing.
+    `allocate` asks there, after the refusal of another library's request.
     """
     if allocator.is_borrowed:
         return
@@ -165,22 +168,20 @@ def _chosen(libraries: Iterable[str]) -> list[str]:
     named = list(libraries)
     unknown = [name for name in named if name not in LIBRARIES]
     if unknown:
-        raise InvalidArgument(
-            _abi.Status.ERR_INVALID_ARGUMENT,
+        raise invalid(
             f"no adapter for '{unknown[0]}'; there are {', '.join(LIBRARIES)}",
         )
     if not named:
         named = [name for name in LIBRARIES if name in sys.modules]
     if not named:
-        raise InvalidArgument(
-            _abi.Status.ERR_INVALID_ARGUMENT,
+        raise invalid(
             "none of torch, cupy, numba and rmm is imported: import them first, or name them",
         )
     # PyTorch first: where it is on, the others use its allocators.
     return sorted(set(named), key=LIBRARIES.index)
 
 
-def share(*libraries: str, **options: OptionValue) -> list[str]:
+def share(*libraries: str, **options: Unpack[Options]) -> list[str]:
     """Lets libraries allocate from one allocator for each device.
 
     Call it before any of them has used the GPU: PyTorch and Numba cannot change their allocator

@@ -13,13 +13,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ductile_gpu import _abi
-from ductile_gpu._abi import CaptureMode, Schedule
-from ductile_gpu._core import Allocator, OptionValue, parse_bytes
-from ductile_gpu._errors import InvalidArgument, error_from_status
+from ductile_gpu._abi import CaptureMode, Options, Schedule
+from ductile_gpu._core import Allocator, parse_bytes
+from ductile_gpu._errors import error_from_status, invalid
 from ductile_gpu._native import lib
 from ductile_gpu._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     Span = tuple[int, int]
 
 __all__ = ["CaptureMode", "Schedule", "VirtualGPU", "VirtualGraph", "VirtualState"]
@@ -118,10 +120,10 @@ class VirtualGPU:
     def pointer(self) -> int:
         """The ductile_virtual_gpu *. Raises InvalidArgument once closed."""
         if self._pointer is None:
-            raise InvalidArgument(_abi.Status.ERR_INVALID_ARGUMENT, "the virtual GPU is closed")
+            raise invalid("the virtual GPU is closed")
         return self._pointer
 
-    def allocator(self, **options: OptionValue) -> Allocator:
+    def allocator(self, **options: Unpack[Options]) -> Allocator:
         """An `Allocator` on this GPU. Options and errors: as there."""
         return Allocator(0, virtual=self, **options)
 
@@ -297,7 +299,7 @@ class VirtualGPU:
         """How often a driver call was made. Raises InvalidArgument: no such call."""
         found = int(lib.ductile_virtual_count(self.pointer, call.encode()))
         if found == (1 << 64) - 1:
-            raise InvalidArgument(_abi.Status.ERR_INVALID_ARGUMENT, f"no driver call '{call}'")
+            raise invalid(f"no driver call '{call}'")
         return found
 
     @property
@@ -351,6 +353,4 @@ def _schedule(schedule: Union[str, Schedule]) -> Schedule:
         return Schedule[schedule.upper()]
     except KeyError:
         known = ", ".join(member.name.lower() for member in Schedule)
-        raise InvalidArgument(
-            _abi.Status.ERR_INVALID_ARGUMENT, f"schedule is one of {known}, not '{schedule}'"
-        ) from None
+        raise invalid(f"schedule is one of {known}, not '{schedule}'") from None

@@ -16,15 +16,18 @@ import contextlib
 import sys
 from typing import Any, Optional
 
-import cupy
-from cupy.cuda.device import get_device_id
-from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
-from cupy.cuda.stream import get_current_stream
-
 from ductile_gpu import _cuda
 from ductile_gpu._core import Allocator
-from ductile_gpu._errors import OutOfHostMemory, OutOfMemory, ProcessGone
+from ductile_gpu._errors import OutOfHostMemory, OutOfMemory, ProcessGone, not_installed
 from ductile_gpu._share import add_giver, allocate, shared
+
+try:
+    import cupy
+    from cupy.cuda.device import get_device_id
+    from cupy.cuda.memory import MemoryPointer, OutOfMemoryError, UnownedMemory
+    from cupy.cuda.stream import get_current_stream
+except ImportError as error:
+    raise not_installed(error, "cupy", "cupy-cuda13x or cupy-cuda12x") from None
 
 __all__ = ["disable", "enable", "is_enabled", "malloc"]
 

@@ -26,16 +26,19 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from numba import cuda
-from numba.cuda import HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
-from numba.cuda.cudadrv.driver import CudaAPIError
-
 from ductile_gpu import _cuda
 from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Error, OutOfMemory
+from ductile_gpu._errors import Error, OutOfMemory, not_installed
 from ductile_gpu._log import logger
 from ductile_gpu._share import allocate, shared
 from ductile_gpu._streams import StreamLike, stream_handle
+
+try:
+    from numba import cuda
+    from numba.cuda import HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
+    from numba.cuda.cudadrv.driver import CudaAPIError
+except ImportError as error:
+    raise not_installed(error, "numba", "numba-cuda") from None
 
 __all__ = ["DuctileNumbaManager", "enable", "is_enabled", "unwatch_stream", "watch_stream"]
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import rmm
-
 from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Error
+from ductile_gpu._errors import Error, not_installed
 from ductile_gpu._log import logger
 from ductile_gpu._share import allocate, shared
 from ductile_gpu._streams import stream_handle
+
+try:
+    import rmm
+except ImportError as error:
+    raise not_installed(error, "rmm", "rmm-cu13 or rmm-cu12") from None
 
 __all__ = ["disable", "enable", "is_enabled", "resource"]
 

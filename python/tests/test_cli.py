@@ -283,7 +283,8 @@ def test_a_replay_finds_the_smallest_gpu(place):
 def test_a_run_that_does_not_fit_says_so(place):
     answer = place.run("replay", "--capacity", "400M", SNAPSHOT)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.count("out of memory") == 3
+    assert len(re.findall(r"out of memory at event \d+ of \d", answer.stdout)) == 3
+    assert "The run itself needs" in answer.stdout
 
 
 def test_options_reach_the_replay(place):
@@ -293,6 +294,32 @@ def test_options_reach_the_replay(place):
     answer = place.run("replay", "--set", "nonsense=1", SNAPSHOT)
     assert answer.returncode == 2
     assert "nonsense" in answer.stderr
+
+
+def test_options_that_there_are_not_are_refused_before_the_script_runs(place):
+    place.script("print('ran')")
+    answer = place.run("run", "--set", "limit_byte=4G", "train.py")
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert "--set: unknown option 'limit_byte': did you mean limit_bytes?" in answer.stderr
+
+
+def test_a_script_without_torch_is_named(place):
+    place.script("print('ran')")
+    answer = place.run("run", "--summary", "train.py")
+    assert (answer.returncode, answer.stdout) == (0, "ran\n")
+    assert "the script did not import torch" in answer.stderr
+
+
+@pytest.mark.parametrize("library", ["rmm", "cupy", "numba"])
+def test_a_library_that_is_missing_is_named_with_its_wheel(library):
+    code = (
+        f"import sys; sys.modules['{library}'] = None\n"
+        f"try:\n    import ductile_gpu.{library}\n"
+        "except ImportError as error:\n    print(type(error).__name__, error)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"ModuleNotFoundError {library} is not installed; its wheel is" in answer.stdout
 
 
 # ---- run and info ------------------------------------------------------------------------------

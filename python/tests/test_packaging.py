@@ -116,6 +116,31 @@ def test_importing_needs_no_gpu_library_and_imports_no_other():
     assert answer.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        ("ductile_gpu.Allocator(limit_bytes='4G', heal=False, recycle='never')", ""),
+        ("ductile_gpu.torch.enable('full', max_handle_bytes=1 << 26)", ""),
+        ("ductile_gpu.Allocator(limit_byte='4G')", "limit_byte"),
+        ("ductile_gpu.share('cupy', recycle='sometimes')", "recycle"),
+        ("ductile_gpu.torch.enable('fast')", "Literal"),
+        ("ductile_gpu.torch.enable(zero='yes please')", "zero"),
+    ],
+)
+def test_mistyped_options_fail_a_type_checker(tmp_path, call, fault):
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text(f"import ductile_gpu\nimport ductile_gpu.torch\n{call}\n", encoding="utf-8")
+    answer = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path.parent / "types"), str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (answer.returncode == 0) == (fault == ""), answer.stdout
+    assert fault in answer.stdout
+
+
 WAYS = {
     # as site.py before 3.15 does, without a local variable that older ones had
     "ductile_gpu.pth": "exec(open(sys.argv[1]).read())",

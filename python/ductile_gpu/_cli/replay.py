@@ -75,7 +75,7 @@ def _replay(options: argparse.Namespace) -> list[str]:
 
 def _needed(result: dict[str, Any]) -> str:
     if not result["completed"]:
-        return "out of memory"
+        return f"out of memory at event {result['stopped_at_event']:,} of {result['events']:,}"
     held = result["reserved_peak_bytes"]
     return f"{in_bytes(held):>10}   {100 * result['efficiency']:5.1f} %"
 
@@ -111,6 +111,16 @@ def _print_verdict(results: dict[str, dict[str, Any]]) -> None:
         print(f"\n  Ductile holds {' and '.join(parts)}.")
 
 
+def _print_refusals(results: dict[str, dict[str, Any]]) -> None:
+    """Why no allocator could serve the run, where none could."""
+    if any(result["completed"] for result in results.values()):
+        return
+    first = next(iter(results.values()))
+    live, capacity = first["live_peak_bytes"], first["capacity_bytes"]
+    if live > capacity:
+        print(f"\n  The run itself needs {in_bytes(live)}: no allocator can serve it in less.")
+
+
 def main(options: argparse.Namespace) -> int:
     """Prints one table for each file."""
     lines = _replay(options)
@@ -129,4 +139,5 @@ def main(options: argparse.Namespace) -> int:
         ordered = {name: results[name] for name in NAMES if name in results}
         _print_table(ordered)
         _print_verdict(ordered)
+        _print_refusals(ordered)
     return 0

@@ -6,18 +6,23 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+from collections.abc import Mapping
+from ctypes import byref
 from types import ModuleType
 from typing import Any, Optional
 
 import ductile_gpu
+from ductile_gpu import _abi
 from ductile_gpu._children import inherit
-from ductile_gpu._cli.common import Failure, in_bytes, read_settings, say
+from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, read_settings, say
 from ductile_gpu._cli.script import (
     add_script_arguments,
     check_script,
     run_script,
     when_torch_is_imported,
 )
+from ductile_gpu._core import set_option
+from ductile_gpu._native import lib
 
 SUMMARY = "run a script with Ductile as PyTorch's allocator"
 DESCRIPTION = """\
@@ -53,14 +58,28 @@ def _summarise() -> None:
         )
 
 
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuses at once what would be refused when the script imports torch."""
+    probe = _abi.ductile_options()
+    lib.ductile_options_init(byref(probe))
+    try:
+        for key, value in settings.items():
+            set_option(probe, key, value)
+    except ductile_gpu.InvalidArgument as error:
+        raise Failure(f"--set: {error}", MISUSED) from None
+
+
 def main(options: argparse.Namespace) -> int:
     """Returns the script's exit status."""
     check_script(options.script, options.module)
     settings: dict[str, Any] = dict(read_settings(options.set))
+    _check_settings(settings)
     problem: Optional[Exception] = None
+    asked = False
 
     def enable(_torch: ModuleType) -> None:
-        nonlocal problem
+        nonlocal problem, asked
+        asked = True
         try:
             importlib.import_module("ductile_gpu.torch").enable(**settings)
         except Exception as error:
@@ -72,6 +91,8 @@ def main(options: argparse.Namespace) -> int:
     status = run_script(options.script, options.module, options.arguments)
     if problem is not None:
         raise Failure(f"PyTorch was not switched to Ductile: {problem}")
-    if options.summary:
+    if not asked:
+        say("the script did not import torch: Ductile served nothing")
+    elif options.summary:
         _summarise()
     return status

@@ -16,12 +16,19 @@ import logging
 import multiprocessing
 import os
 import warnings
+from typing import TYPE_CHECKING, Literal
 
 from ductile_gpu._children import child_environment
 from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Unpack
+
+    from ductile_gpu._abi import Options
 
 __all__ = [
     "BuildError",
@@ -38,10 +45,11 @@ __all__ = [
     "settings",
 ]
 
+Mode = Literal["auto", "full", "plain"]
 _logger = logging.getLogger("ductile_gpu")
 
 
-def enable(mode: str = "auto", **options: object) -> None:
+def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     """Makes Ductile the allocator of PyTorch in this process. Doing it again does nothing.
 
     The first time on a machine a small C++ adapter is compiled against the installed PyTorch (some
@@ -94,7 +102,7 @@ def _tell_why_plain(error: BuildError) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
-def mode() -> str:
+def mode() -> Literal["full", "plain", "off"]:
     """How Ductile is installed: "full", "plain", or "off"."""
     from ductile_gpu.torch import _install, _plain
 
@@ -115,7 +123,7 @@ def settings() -> list[Setting]:
     return _conf.describe(_conf.environment())
 
 
-def mem_pool(use_on_oom: bool = False, no_split: bool = False) -> object:
+def mem_pool(use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:
     """A torch.cuda.MemPool whose memory comes from Ductile, whatever the process's allocator is.
 
     For buffers that are to be kept apart while PyTorch's native allocator serves the rest:

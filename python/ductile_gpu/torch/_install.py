@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu import _abi, _share
+from ductile_gpu._core import suggest_option
 from ductile_gpu.torch import _build, _conf
 
 __all__ = ["TooLate", "adapter", "install", "is_installed"]
@@ -141,7 +142,8 @@ def install(options: Mapping[str, Any]) -> None:
         try:
             call(loaded.ductile_torch_set_options, options_text(options).encode())
         except RuntimeError as error:
-            raise ValueError(str(error)) from None
+            hints = "".join(map(suggest_option, options))
+            raise ValueError(f"{error}{hints}") from None
         _share.provide(_open_device)
         call(loaded.ductile_torch_install)
         _follow_settings(loaded)
