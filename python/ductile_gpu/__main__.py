@@ -9,10 +9,16 @@ from types import ModuleType
 from typing import Optional
 
 import ductile_gpu
-from ductile_gpu._cli import info, record, replay, run
+from ductile_gpu._cli import info, plot, record, replay, run
 from ductile_gpu._cli.common import INTERRUPTED, PROGRAM, Failure, say
 
-COMMANDS: dict[str, ModuleType] = {"record": record, "replay": replay, "run": run, "info": info}
+COMMANDS: dict[str, ModuleType] = {
+    "record": record,
+    "replay": replay,
+    "plot": plot,
+    "run": run,
+    "info": info,
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
