@@ -8,6 +8,7 @@ import sys
 from types import TracebackType
 from typing import Any, Optional
 
+from ductile_gpu import _cuda, _dlpack
 from ductile_gpu._core import Allocator
 from ductile_gpu._errors import ProcessGone
 from ductile_gpu._streams import StreamLike, stream_handle
@@ -18,8 +19,9 @@ __all__ = ["Buffer"]
 class Buffer:
     """Bytes of device memory that are freed with this object.
 
-    CuPy, Numba, PyTorch and others read it through __cuda_array_interface__, without a copy, as a
-    one-dimensional array of `size` bytes: `torch.as_tensor(buffer)`, `cupy.asarray(buffer)`.
+    CuPy, Numba, PyTorch and others read it through __cuda_array_interface__ or DLPack, without a
+    copy, as a one-dimensional array of `size` bytes: `torch.as_tensor(buffer)`,
+    `torch.from_dlpack(buffer)`, `cupy.asarray(buffer)`.
 
     Args:
         allocator: whose memory.
@@ -59,6 +61,32 @@ class Buffer:
             "stream": self.stream or 1,
             "version": 3,
         }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_dlpack.CUDA, self.allocator.device)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Optional[int] = None,
+        max_version: Optional[tuple[int, int]] = None,
+        dl_device: Optional[tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        if self.allocator.is_virtual:
+            raise BufferError("memory of a virtual GPU cannot be read by other libraries")
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("the memory is where it is: Ductile makes no copies")
+        if stream != -1:
+            self._hand_to(0 if stream in (None, 1) else int(stream or 0))
+        device = self.__dlpack_device__()
+        return _dlpack.make_capsule(self.address, self.size, device, self, max_version)
+
+    def _hand_to(self, stream: int) -> None:
+        """The consumer's stream waits for ours, and the memory's end for the consumer's."""
+        if stream != self.stream:
+            _cuda.order_streams(self.allocator.device, self.stream, stream)
+            self.record_stream(stream)
 
     def __enter__(self) -> Buffer:
         return self

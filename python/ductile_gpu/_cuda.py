@@ -10,10 +10,19 @@ from ctypes import byref
 from functools import lru_cache
 from typing import NamedTuple, Optional
 
-__all__ = ["Device", "Stream", "devices", "driver_version", "memory_info", "relaxed_capture"]
+__all__ = [
+    "Device",
+    "Stream",
+    "devices",
+    "driver_version",
+    "memory_info",
+    "order_streams",
+    "relaxed_capture",
+]
 
 _CAPTURE_RELAXED = 2
 _STREAM_DEFAULT = 0
+_NO_TIMING = 2
 _NOT_READY = 600
 _COMPUTE_MAJOR, _COMPUTE_MINOR, _HAS_VMM = 75, 76, 102
 
@@ -121,6 +130,18 @@ def relaxed_capture() -> Iterator[None]:
         yield
     finally:
         library.cuThreadExchangeStreamCaptureMode(byref(mode))
+
+
+def order_streams(ordinal: int, first: int, then: int) -> None:
+    """What the one stream is given from now on waits for what the other was given until now."""
+    event = ctypes.c_void_p()
+    with _primary_context(ordinal) as library:
+        _check(library.cuEventCreate(byref(event), _NO_TIMING), "cuEventCreate")
+        try:
+            _check(library.cuEventRecord(event, ctypes.c_void_p(first)), "cuEventRecord")
+            _check(library.cuStreamWaitEvent(ctypes.c_void_p(then), event, 0), "cuStreamWaitEvent")
+        finally:
+            library.cuEventDestroy_v2(event)
 
 
 class Stream:
