@@ -64,6 +64,8 @@ def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
 
 def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
     """Refuses an adapter that was compiled with another libductile's headers."""
+    if not hasattr(loaded, "ductile_torch_layout"):
+        raise _build.BuildError(f"{path} was made by an older version of Ductile: build it again")
     loaded.ductile_torch_layout.restype = ctypes.POINTER(ctypes.c_size_t)
     sizes = loaded.ductile_torch_layout()
     for at, struct in enumerate(_SHARED_STRUCTS):
