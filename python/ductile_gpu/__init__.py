@@ -6,8 +6,8 @@
     ductile_gpu.share()                 # PyTorch, CuPy, Numba and RMM from one allocator
 
 `Allocator` is the allocator itself, `VirtualGPU` a device for those who have none. The modules
-`torch`, `cupy`, `numba` and `rmm` of this package are imported when they are first named, and they
-import their library then. `ductile-gpu --help` shows the commands.
+`torch`, `cupy`, `numba`, `rmm` and `cuda_core` of this package are imported when they are first
+named, and they import their library then. `ductile-gpu --help` shows the commands.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ __all__ = [
     "shared",
 ]
 
-_ON_DEMAND = frozenset(("cupy", "numba", "rmm", "torch"))
+_ON_DEMAND = frozenset(("cuda_core", "cupy", "numba", "rmm", "torch"))
 
 
 def __getattr__(name: str) -> ModuleType:

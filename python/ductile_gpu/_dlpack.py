@@ -56,9 +56,11 @@ class _Versioned(ctypes.Structure):
 _given: dict[int, tuple[Any, ...]] = {}
 
 
-@_Deleter
-def _let_go(address: int) -> None:
+def _forget(address: int) -> None:
     _given.pop(address, None)
+
+
+_let_go = _Deleter(_forget)
 
 
 # By address, not as objects: inside a destructor the capsule must not come to life again.
@@ -75,12 +77,14 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 _NAMES = (b"dltensor", b"dltensor_versioned")
 
 
-@_Destructor
-def _drop(capsule: int) -> None:
+def _end_capsule(capsule: int) -> None:
     """A capsule that somebody has taken has another name: then its memory is theirs."""
     for name in _NAMES:
         if _is_valid(capsule, name):
-            _given.pop(_pointer(capsule, name), None)
+            _forget(_pointer(capsule, name))
+
+
+_drop = _Destructor(_end_capsule)
 
 
 def make_capsule(

@@ -26,6 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Draws; what is missing ends the program with one line."""
-    program = _native.bench_path().with_name("plot.py")
+    program = _native.bench_path().with_name("plot")
     runpy.run_path(str(program))["make_picture"](options)
     return 0
