@@ -349,7 +349,7 @@ def test_running_enables_ductile_when_the_script_imports_pytorch(place):
 def test_info_works_without_a_gpu(place):
     answer = place.run("info", DUCTILE_CONF="recycle:never")
     assert answer.returncode == 0, answer.stderr
-    assert f"ductile    {ductile_gpu.__version__}" in answer.stdout
+    assert f"ductile-gpu {ductile_gpu.__version__}" in answer.stdout
     assert re.search(r"recycle +never", answer.stdout)
     found = json.loads(place.run("info", "--json").stdout)
     assert found["version"] == ductile_gpu.__version__

@@ -176,6 +176,33 @@ def describe(findings: Iterable[Finding]) -> Iterator[str]:
         yield f"{found.version:<10} {found.cuda:<6} {found.standard:<12} {verdict}"
 
 
+# ---- Adapters to carry -------------------------------------------------------------------------
+
+
+def make_stubs(folder: Path) -> None:
+    """Empty libraries by whose names the adapter finds PyTorch's when it is loaded."""
+    folder.mkdir(exist_ok=True)
+    for name in ("c10", "c10_cuda", "torch_cuda"):
+        library = f"lib{name}.so"
+        command = [*_build._compiler(), "-shared", "-nostdlib", f"-Wl,-soname,{library}"]
+        subprocess.run([*command, "-xc", os.devnull, "-o", str(folder / library)], check=True)
+
+
+def make_adapter(version: str, cache: Path, to: Path) -> Path:
+    """Compiles and links for all of a minor version."""
+    folder = fetch(version, cache)
+    minor = int(version.split(".")[1])
+    root = folder / "torch"
+    # PyTorch's own wheels have C++11's strings since 2.7
+    torch = _build.Torch(f"2.{minor}", minor, read_cuda(folder), root, minor >= 7)
+    make_stubs(root / "lib")
+    output = to / _build.carried_name(torch)
+    complaint = _build._run_compiler(torch, output)
+    assert not complaint, f"PyTorch {version}: {complaint}"
+    subprocess.run(["strip", "--strip-unneeded", str(output)], check=True)
+    return output
+
+
 # ---- Tests -------------------------------------------------------------------------------------
 
 
@@ -225,6 +252,9 @@ def main() -> int:
         metavar="MINOR,...",
         help="also run the adapter's tests without a GPU on these, such as 2.11,newest (5 GB)",
     )
+    parser.add_argument(
+        "--carry", type=Path, metavar="FOLDER", help="also make the adapters, for a wheel to carry"
+    )
     parser.add_argument("--place", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--wheel", type=Path, required=True, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -236,6 +266,12 @@ def main() -> int:
         findings = list(pool.map(lambda version: check(version, cache), wanted))
     print("\n".join(describe(findings)), flush=True)
     passed = not any(finding.complaints for finding in findings)
+    if given.carry and passed:
+        given.carry.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            made = list(pool.map(lambda version: make_adapter(version, cache, given.carry), wanted))
+        for adapter in made:
+            print(f"{adapter.stat().st_size:>9,} bytes  {adapter.name}")
     if given.tests:
         newest = max(found)
         minors = [newest if m == "newest" else int(m.split(".")[1]) for m in given.tests.split(",")]

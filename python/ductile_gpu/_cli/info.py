@@ -42,12 +42,14 @@ def _installed(candidates: tuple[str, ...]) -> str:
 
 def _describe_adapter() -> Optional[str]:
     """Whether PyTorch's adapter is there or can be; None without PyTorch."""
-    try:
-        from ductile_gpu.torch import _build
-
-        return _build.describe_adapter()
-    except ImportError:
+    if _installed(LIBRARIES["torch"]) == "not installed":
         return None
+    from ductile_gpu.torch import _build
+
+    try:
+        return _build.describe_adapter()
+    except ImportError as error:
+        return f"none: {error}"
 
 
 def _probe(ordinal: int) -> str:
@@ -111,7 +113,7 @@ def collect() -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any]) -> None:
-    print(f"ductile    {found['version']}, Python {found['python']}")
+    print(f"ductile-gpu {found['version']}, Python {found['python']}")
     print(f"library    {found['library']}")
     print(f"bench      {found['bench']}")
     print(f"driver     {found['driver']}")

@@ -32,6 +32,17 @@ SOURCES = Path(__file__).parent / "adapter"
 # What the adapter was compiled against and tried with; see python/tests/torch_versions.
 OLDEST = (2, 6)
 NEWEST = (2, 15)
+# Adapters that were made before the package was, for who has no compiler.
+CARRIED = Path(__file__).parent / "built"
+# What a carried adapter relies on: with other headers it is not for this PyTorch.
+INTERFACE = (
+    *_surface.HEADERS,
+    "c10/core/AllocatorConfig.h",
+    "c10/cuda/CUDAAllocatorConfig.h",
+    "c10/cuda/CUDAStream.h",
+    "c10/util/ApproximateClock.h",
+    "torch/csrc/cuda/CUDAPluggableAllocator.h",
+)
 # Seconds for which another process may compile.
 PATIENCE = 600
 
@@ -212,6 +223,17 @@ def _name(torch: Torch) -> str:
     return f"torch-{torch.version}-{abi}-{digest.hexdigest()[:16]}.so"
 
 
+def carried_name(torch: Torch) -> str:
+    """Of an adapter for every PyTorch of this minor version that declares the same interface."""
+    digest = hashlib.sha256()
+    for header in INTERFACE:
+        path = torch.include / header
+        digest.update(header.encode() + b"\0" + (path.read_bytes() if path.exists() else b""))
+    abi = "cxx11" if torch.cxx11_abi else "precxx11"
+    cuda = torch.cuda.split(".")[0]
+    return f"torch-2.{torch.minor}-{abi}-cu{cuda}-{digest.hexdigest()[:16]}.so"
+
+
 def _link_flags(torch: Torch) -> list[str]:
     """All of these are in the process before the adapter is: no search path is recorded.
 
@@ -219,7 +241,8 @@ def _link_flags(torch: Torch) -> list[str]:
     process, whose locales and exceptions do not mix.
     """
     libraries = ["-lc10", "-lc10_cuda", "-ltorch_cuda", str(library_path())]
-    return [f"-L{torch.root / 'lib'}", *libraries, "-nodefaultlibs", "-lgcc", "-lc"]
+    search = ["-Wl,--no-as-needed", f"-L{torch.root / 'lib'}"]
+    return [*search, *libraries, "-nodefaultlibs", "-lgcc", "-lc"]
 
 
 def _first_error(torch: Torch, text: str) -> str:
@@ -336,6 +359,9 @@ def describe_adapter() -> str:
     try:
         torch = describe_torch()
         named = os.environ.get("DUCTILE_TORCH_ADAPTER")
+        carried = CARRIED / carried_name(torch)
+        if not named and carried.exists():
+            return f"{carried}"
         target = Path(named) if named else _writable_cache() / _name(torch)
         if target.exists():
             return f"{target}"
@@ -347,10 +373,14 @@ def describe_adapter() -> str:
 
 
 def adapter_path(torch: Torch) -> Path:
-    """The adapter to load: DUCTILE_TORCH_ADAPTER if it is set, else one made for this PyTorch."""
+    """The adapter to load: DUCTILE_TORCH_ADAPTER if it is set, else the one that the package
+    carries for this PyTorch, else one that is compiled for it."""
     named = os.environ.get("DUCTILE_TORCH_ADAPTER")
     if named:
         return Path(named)
+    carried = CARRIED / carried_name(torch)
+    if carried.exists():
+        return carried
     path = build(torch)
     check_trusted(path)
     news = _surface.unknown(torch.include)

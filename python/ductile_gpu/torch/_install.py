@@ -53,7 +53,7 @@ def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
     loaded.ductile_torch_allocator.restype = ctypes.c_void_p
     loaded.ductile_torch_open.restype = ctypes.c_void_p
     built_for = loaded.ductile_torch_built_for().decode()
-    if built_for != torch.version:
+    if built_for not in (torch.version, f"2.{torch.minor}"):
         raise _build.BuildError(
             f"{path} is for PyTorch {built_for}, this is {torch.version}: build it again with "
             "`python -m ductile_gpu.torch build`"
