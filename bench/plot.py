@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws reserved against live memory over time from what `ductile-bench replay --timeline` wrote.
+"""Draws reserved against live memory over time from what `ductile-bench replay --timeline` wrote."""
 
-usage: plot.py TIMELINE.csv PICTURE.png
-"""
-
+import argparse
 import csv
 import sys
 from collections import defaultdict
@@ -118,17 +116,23 @@ def draw(traces, pyplot, path):
 
 
 def main(arguments):
-    if len(arguments) != 2 or arguments[0].startswith("-"):
-        fail("usage: plot.py TIMELINE.csv PICTURE.png")
+    parser = argparse.ArgumentParser(prog="plot.py", description=__doc__)
+    parser.add_argument("timeline", metavar="TIMELINE.csv", type=Path)
+    parser.add_argument("picture", metavar="PICTURE.png", type=Path)
+    make_picture(parser.parse_args(arguments))
+
+
+def make_picture(options):
     try:
         import matplotlib
     except ImportError:
-        fail("matplotlib is missing: install python3-matplotlib and run this with /usr/bin/python3")
+        fail("matplotlib is missing: pip install matplotlib, or install python3-matplotlib and run "
+             "this with /usr/bin/python3")
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    source, picture = map(Path, arguments)
+    source = options.timeline
     try:
-        draw(read_runs(source), pyplot, picture)
+        draw(read_runs(source), pyplot, options.picture)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         place = getattr(error, "filename", None) or source
         fail(f"{place}: {getattr(error, 'strerror', None) or error}")

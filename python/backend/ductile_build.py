@@ -39,7 +39,7 @@ __all__ = [
 
 # What `cmake -D DUCTILE_BUILD_TESTS=OFF` reads.
 CARRIED = ("CMakeLists.txt", "LICENSE", "README.md", "vmm", "segments", "pool", "bench")
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.trace.gz", "results", "out", "torch", "*.py")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.trace.gz", "results", "out", "torch")
 OWN_LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "build", "dist", ".*", "*.egg-info", "*.so", "*.pyc"
 )
@@ -62,7 +62,7 @@ def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = N
     target = os.path.abspath(sdist_directory)
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as scratch:
-        stage = Path(scratch) / "ductile"
+        stage = Path(scratch) / "ductile-gpu"
         shutil.copytree(PROJECT, stage, ignore=OWN_LEFT_OUT)
         _copy_sources(stage / "csrc")
         os.chdir(stage)

@@ -14,8 +14,8 @@ try:
 except ImportError as error:
     sys.exit(f"this example needs Numba and NumPy: {error}")
 
-import ductile
-import ductile.numba
+import ductile_gpu
+import ductile_gpu.numba
 
 
 @cuda.jit
@@ -26,7 +26,7 @@ def scale(source, target, factor):
 
 
 def main() -> int:
-    ductile.numba.enable()  # before Numba uses the GPU
+    ductile_gpu.numba.enable()  # before Numba uses the GPU
     if not cuda.is_available():
         print("this example needs a GPU that Numba can use", file=sys.stderr)
         return 1
@@ -41,7 +41,7 @@ def main() -> int:
         stream.synchronize()
         assert (result == host * turn).all()
         del source, target  # reused when the streams are done, without a wait on the host
-    stats = ductile.shared(0).stats()
+    stats = ductile_gpu.shared(0).stats()
     print(f"{stats.allocs} arrays of 4 MiB; at the peak {stats.reserved_peak_bytes >> 20} MiB held")
     print(f"the host waited for a stream {stats.stream_syncs} times")
     return 0

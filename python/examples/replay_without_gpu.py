@@ -3,7 +3,7 @@
 
 The run is made up: layers whose activations are kept until the backward pass, and parameters that
 stay. It is written as a trace (bench/traces/README.md has the format) and replayed. Your own run
-comes from `python -m ductile record train.py`.
+comes from `ductile-gpu record train.py`.
 
     python replay_without_gpu.py
 """
@@ -62,7 +62,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "training.trace.gz"
         path.write_bytes(gzip.compress("\n".join(trace.lines).encode() + b"\n"))
-        command = [sys.executable, "-m", "ductile", "replay", str(path)]
+        command = [sys.executable, "-m", "ductile_gpu", "replay", str(path)]
         return subprocess.run(command, check=False).returncode
 
 

@@ -15,14 +15,14 @@ try:
 except ImportError as error:
     sys.exit(f"this example needs RMM: {error}")
 
-import ductile
-import ductile.rmm
+import ductile_gpu
+import ductile_gpu.rmm
 
 
 def main() -> int:
     try:
-        resource = ductile.rmm.resource(0)
-    except ductile.DeviceUnavailable as error:
+        resource = ductile_gpu.rmm.resource(0)
+    except ductile_gpu.DeviceUnavailable as error:
         print(f"this example needs a GPU: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     counted = rmm.mr.StatisticsResourceAdaptor(resource)
@@ -31,7 +31,7 @@ def main() -> int:
     del kept[1]
     kept.append(rmm.DeviceBuffer(size=200 << 20))
     print(f"RMM counts     {counted.allocation_counts.current_bytes >> 20} MiB in use")
-    stats = ductile.shared(0).stats()
+    stats = ductile_gpu.shared(0).stats()
     print(
         f"Ductile counts {stats.allocated_bytes >> 20} MiB in use, "
         f"{stats.reserved_bytes >> 20} MiB held"

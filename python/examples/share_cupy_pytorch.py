@@ -14,7 +14,7 @@ try:
 except ImportError as error:
     sys.exit(f"this example needs CuPy and PyTorch: {error}")
 
-import ductile
+import ductile_gpu
 
 GIB = 1 << 30
 
@@ -23,17 +23,17 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("this example needs a GPU that PyTorch can use", file=sys.stderr)
         return 1
-    ductile.share("torch", "cupy")
+    ductile_gpu.share("torch", "cupy")
     weights = torch.ones(1024, 1024, device="cuda")
 
     array = cupy.arange(GIB // 4, dtype=cupy.float32)
     tensor = torch.as_tensor(array, device="cuda")  # the same memory, no copy
     print(f"CuPy made it, PyTorch adds it up: {tensor.double().sum().item():.0f}")
     del array, tensor
-    held = ductile.shared(0).stats().reserved_bytes
+    held = ductile_gpu.shared(0).stats().reserved_bytes
 
     again = torch.zeros(GIB // 4, device="cuda")
-    stats = ductile.shared(0).stats()
+    stats = ductile_gpu.shared(0).stats()
     print(f"held before PyTorch asked for as much: {held / GIB:.2f} GiB")
     print(f"held after:                            {stats.reserved_bytes / GIB:.2f} GiB")
     print(

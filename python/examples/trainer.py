@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     sys.exit(f"this example needs PyTorch, transformers and accelerate: {error}")
 
-import ductile.torch
+import ductile_gpu.torch
 
 WORDS, BATCH, STEPS = 50257, 8, 50
 
@@ -36,7 +36,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("this example needs a GPU that PyTorch can use", file=sys.stderr)
         return 1
-    ductile.torch.enable()  # before CUDA is first used; the rest knows nothing of Ductile
+    ductile_gpu.torch.enable()  # before CUDA is first used; the rest knows nothing of Ductile
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder, max_steps=STEPS, per_device_train_batch_size=BATCH, bf16=True,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from torch_server import driver, play, server
 
-import ductile
-from ductile import _share
+import ductile_gpu
+from ductile_gpu import _share
 
 __all__ = ["driver", "play", "server"]
 
@@ -32,21 +32,21 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def gpu() -> Iterator[ductile.VirtualGPU]:
+def gpu() -> Iterator[ductile_gpu.VirtualGPU]:
     """A virtual GPU; at the end it must have seen no mistake."""
-    with ductile.VirtualGPU("1G") as found:
+    with ductile_gpu.VirtualGPU("1G") as found:
         yield found
         assert found.state().violations == 0, found.last_violation
         assert found.state().poisoned == 0
 
 
 @pytest.fixture
-def allocator(gpu: ductile.VirtualGPU) -> ductile.Allocator:
+def allocator(gpu: ductile_gpu.VirtualGPU) -> ductile_gpu.Allocator:
     return gpu.allocator(check=2)
 
 
 @pytest.fixture
-def shared(allocator: ductile.Allocator) -> Iterator[ductile.Allocator]:
+def shared(allocator: ductile_gpu.Allocator) -> Iterator[ductile_gpu.Allocator]:
     """The allocator on the virtual GPU as the process's allocator of device 0."""
     _share.adopt(0, allocator)
     yield allocator

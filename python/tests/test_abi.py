@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-import ductile
-from ductile import _abi, _errors
+import ductile_gpu
+from ductile_gpu import _abi, _errors
 
 STRUCTS = [
     value
@@ -31,7 +31,7 @@ def compiled(tmp_path_factory):
             lines.append(
                 f'printf("{struct.__name__}.{name} %zu\\n", offsetof({struct.__name__}, {name}));'
             )
-    headers = sorted(path.name for path in ductile.include_dir().glob("*.h"))
+    headers = sorted(path.name for path in ductile_gpu.include_dir().glob("*.h"))
     folder = tmp_path_factory.mktemp("abi")
     source = folder / "layout.c"
     source.write_text(
@@ -42,7 +42,7 @@ def compiled(tmp_path_factory):
         + "\nreturn 0;\n}\n"
     )
     program = folder / "layout"
-    command = ["cc", "-I", str(ductile.include_dir()), str(source), "-o", str(program)]
+    command = ["cc", "-I", str(ductile_gpu.include_dir()), str(source), "-o", str(program)]
     subprocess.run(command, check=True)
     answer = subprocess.run([str(program)], check=True, capture_output=True, text=True)
     return dict(line.split() for line in answer.stdout.splitlines())
@@ -60,7 +60,7 @@ def test_every_function_of_the_library_is_declared():
     if nm is None:
         pytest.skip("no nm")
     listed = subprocess.run(
-        [nm, "-D", "--defined-only", str(ductile.library_path())],
+        [nm, "-D", "--defined-only", str(ductile_gpu.library_path())],
         check=True,
         capture_output=True,
         text=True,
@@ -70,20 +70,21 @@ def test_every_function_of_the_library_is_declared():
 
 
 def test_statistics_are_those_of_the_struct():
-    assert ["struct_size", *ductile.Stats._fields] == [n for n, _ in _abi.ductile_stats._fields_]
-    assert set(_abi.STAT_MEANINGS) == set(ductile.Stats._fields)
+    declared = [name for name, _ in _abi.ductile_stats._fields_]
+    assert ["struct_size", *ductile_gpu.Stats._fields] == declared
+    assert set(_abi.STAT_MEANINGS) == set(ductile_gpu.Stats._fields)
 
 
-@pytest.mark.parametrize("status", [s for s in ductile.Status if s])
+@pytest.mark.parametrize("status", [s for s in ductile_gpu.Status if s])
 def test_every_status_is_an_exception_of_its_own_name(status):
-    from ductile._native import lib
+    from ductile_gpu._native import lib
 
     error = _errors.error_from_status(status, "what was tried")
-    assert isinstance(error, ductile.Error)
-    assert type(error) is not ductile.Error, f"{status.name} has no class in _errors.py"
+    assert isinstance(error, ductile_gpu.Error)
+    assert type(error) is not ductile_gpu.Error, f"{status.name} has no class in _errors.py"
     assert error.name == lib.ductile_status_name(status).decode()
     assert lib.ductile_status_string(status).decode() in str(error)
 
 
 def test_a_status_of_a_newer_library_is_still_an_error():
-    assert type(_errors.error_from_status(999)) is ductile.Error
+    assert type(_errors.error_from_status(999)) is ductile_gpu.Error

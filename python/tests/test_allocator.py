@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 
-import ductile
+import ductile_gpu
 
 MIB = 1 << 20
 
@@ -35,7 +35,7 @@ def test_a_freed_block_serves_the_next_request(allocator):
 
 @pytest.mark.parametrize(
     ("offset", "error"),
-    [(512, ductile.InteriorPointer), (1 << 50, ductile.ForeignPointer)],
+    [(512, ductile_gpu.InteriorPointer), (1 << 50, ductile_gpu.ForeignPointer)],
 )
 def test_pointers_that_are_no_start_are_told_apart(allocator, offset, error):
     address = allocator.alloc(MIB)
@@ -50,13 +50,13 @@ def test_pointers_that_are_no_start_are_told_apart(allocator, offset, error):
 def test_a_second_free_is_refused(allocator):
     address = allocator.alloc(MIB)
     allocator.free(address)
-    with pytest.raises(ductile.NotLive):
+    with pytest.raises(ductile_gpu.NotLive):
         allocator.free(address)
 
 
 def test_out_of_memory_is_a_memory_error_that_says_who_holds_what(allocator):
     held = allocator.alloc(900 * MIB)
-    with pytest.raises(ductile.OutOfMemory) as caught:
+    with pytest.raises(ductile_gpu.OutOfMemory) as caught:
         allocator.alloc(200 * MIB)
     assert isinstance(caught.value, MemoryError)
     assert caught.value.name == "DUCTILE_ERR_OUT_OF_MEMORY"
@@ -68,14 +68,14 @@ def test_out_of_memory_is_a_memory_error_that_says_who_holds_what(allocator):
 
 
 def test_a_negative_size_is_refused_before_c_sees_it(allocator):
-    with pytest.raises(ductile.InvalidArgument, match="negative"):
+    with pytest.raises(ductile_gpu.InvalidArgument, match="negative"):
         allocator.alloc(-1)
 
 
 def test_lines_of_an_earlier_call_do_not_explain_a_later_one(allocator):
-    with pytest.raises(ductile.OutOfMemory) as first:
+    with pytest.raises(ductile_gpu.OutOfMemory) as first:
         allocator.alloc(2048 * MIB)
-    with pytest.raises(ductile.NotLive) as second:
+    with pytest.raises(ductile_gpu.NotLive) as second:
         allocator.free(allocator_freed(allocator))
     assert first.value.details
     assert second.value.details == ()
@@ -88,7 +88,7 @@ def allocator_freed(allocator):
 
 
 def test_what_the_library_says_reaches_the_logger(allocator, caplog):
-    with caplog.at_level(logging.DEBUG, "ductile"), pytest.raises(ductile.OutOfMemory):
+    with caplog.at_level(logging.DEBUG, "ductile_gpu"), pytest.raises(ductile_gpu.OutOfMemory):
         allocator.alloc(2048 * MIB)
     assert any("memory" in record.message for record in caplog.records)
 
@@ -109,7 +109,7 @@ def test_options_take_python_values(gpu):
     "options", [{"no_such_key": 1}, {"recycle": "sometimes"}, {"limit_bytes": "much"}]
 )
 def test_a_wrong_option_is_named(gpu, options):
-    with pytest.raises(ductile.InvalidArgument, match=next(iter(options))):
+    with pytest.raises(ductile_gpu.InvalidArgument, match=next(iter(options))):
         gpu.allocator(**options)
 
 
@@ -118,14 +118,14 @@ def test_the_environment_is_applied_on_top(gpu, monkeypatch):
     with gpu.allocator(limit_bytes="64M") as found:
         assert found.options["limit_bytes"] == str(32 * MIB)
     monkeypatch.setenv("DUCTILE_CONF", "nonsense:1")
-    with pytest.raises(ductile.InvalidArgument) as caught:
+    with pytest.raises(ductile_gpu.InvalidArgument) as caught:
         gpu.allocator()
     assert "nonsense" in str(caught.value)
 
 
 def test_the_limit_can_change(allocator):
     allocator.set_limit("16M")
-    with pytest.raises(ductile.OutOfMemory):
+    with pytest.raises(ductile_gpu.OutOfMemory):
         allocator.alloc(17 * MIB)
     allocator.set_limit(None)
     allocator.free(allocator.alloc(17 * MIB))
@@ -133,7 +133,7 @@ def test_the_limit_can_change(allocator):
 
 @pytest.mark.parametrize("size", ["1.5X", "", "-1", "G"])
 def test_sizes_that_are_none_are_refused(allocator, size):
-    with pytest.raises(ductile.InvalidArgument):
+    with pytest.raises(ductile_gpu.InvalidArgument):
         allocator.trim(size)
 
 
@@ -156,7 +156,7 @@ def test_a_callback_is_asked_before_a_request_is_refused(allocator):
     assert len(asked) == 1
     assert 0 < asked[0] <= 512 * MIB
     allocator.remove_oom_callback(number)
-    with pytest.raises(ductile.OutOfMemory):
+    with pytest.raises(ductile_gpu.OutOfMemory):
         allocator.alloc(2048 * MIB)
     assert len(asked) == 1
 
@@ -167,7 +167,7 @@ def test_a_callback_that_fails_gives_nothing_and_is_logged(allocator, caplog):
 
     allocator.add_oom_callback(broken)
     kept = allocator.alloc(900 * MIB)
-    with caplog.at_level(logging.ERROR, "ductile"), pytest.raises(ductile.OutOfMemory):
+    with caplog.at_level(logging.ERROR, "ductile_gpu"), pytest.raises(ductile_gpu.OutOfMemory):
         allocator.alloc(512 * MIB)
     assert "no luck" in caplog.text
     allocator.free(kept)
@@ -175,7 +175,7 @@ def test_a_callback_that_fails_gives_nothing_and_is_logged(allocator, caplog):
 
 
 def test_an_unknown_callback_is_refused(allocator):
-    with pytest.raises(ductile.InvalidArgument):
+    with pytest.raises(ductile_gpu.InvalidArgument):
         allocator.remove_oom_callback(77)
 
 
@@ -199,14 +199,14 @@ def test_a_map_callback_hears_what_comes_and_what_leaves(allocator):
     allocator.remove_map_callback(number)
     allocator.free(allocator.alloc(5 * MIB))
     assert not mapped
-    with pytest.raises(ductile.InvalidArgument):
+    with pytest.raises(ductile_gpu.InvalidArgument):
         allocator.remove_map_callback(number)
 
 
 def test_the_report_about_a_refusal_is_numbers_and_advice(allocator):
     assert allocator.oom_report() is None
     kept = allocator.alloc(900 * MIB)
-    with pytest.raises(ductile.OutOfMemory) as caught:
+    with pytest.raises(ductile_gpu.OutOfMemory) as caught:
         allocator.alloc(200 * MIB)
     report = allocator.oom_report()
     assert report is not None
@@ -239,7 +239,7 @@ def test_a_pool_keeps_its_memory_apart(allocator):
     allocator.free(inside)
     assert allocator.alloc(4 * MIB) != inside
     allocator.release_pool(pool)
-    with pytest.raises(ductile.InvalidArgument):
+    with pytest.raises(ductile_gpu.InvalidArgument):
         allocator.release_pool(pool)
 
 
@@ -294,13 +294,13 @@ class _CuPy:
 
 @pytest.mark.parametrize("stream", [4096, _Protocol(), _Torch(), _CuPy()])
 def test_streams_of_all_libraries_are_numbers(stream):
-    from ductile._streams import stream_handle
+    from ductile_gpu._streams import stream_handle
 
     assert stream_handle(stream) == 4096
 
 
 def test_the_default_stream_has_one_name():
-    from ductile._streams import stream_handle
+    from ductile_gpu._streams import stream_handle
 
     assert stream_handle(None) == stream_handle(0) == stream_handle(1) == 0
 
@@ -327,7 +327,7 @@ def test_a_closed_allocator_refuses(gpu):
     allocator.close()
     allocator.close()
     for call in (lambda: allocator.alloc(1), allocator.stats, lambda: allocator.free(512)):
-        with pytest.raises(ductile.InvalidArgument, match="closed"):
+        with pytest.raises(ductile_gpu.InvalidArgument, match="closed"):
             call()
     assert "closed" in repr(allocator)
 
@@ -341,7 +341,7 @@ def test_a_forgotten_allocator_warns_and_gives_back(gpu):
 
 
 def test_a_borrowed_allocator_is_never_destroyed(allocator):
-    borrowed = ductile.Allocator.borrow(allocator.pointer)
+    borrowed = ductile_gpu.Allocator.borrow(allocator.pointer)
     address = borrowed.alloc(MIB)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -417,9 +417,9 @@ def test_blocks_tile_their_segment(allocator):
     assert sum(block.size for block in blocks) == blocks[0].segment_bytes
     assert all(a.address + a.size == b.address for a, b in zip(blocks, blocks[1:]))
     assert {block.state for block in blocks} >= {
-        ductile.BlockState.LIVE,
-        ductile.BlockState.FREE,
-        ductile.BlockState.GAP,
+        ductile_gpu.BlockState.LIVE,
+        ductile_gpu.BlockState.FREE,
+        ductile_gpu.BlockState.GAP,
     }
 
 
@@ -463,13 +463,13 @@ def test_a_virtual_gpu_keeps_what_is_written(allocator, gpu):
 def test_a_failing_driver_call_leaves_the_allocator_whole(gpu):
     allocator = gpu.allocator()
     gpu.inject("phys_create", code=2, nth=3, persistent=True)
-    with pytest.raises(ductile.OutOfMemory):
+    with pytest.raises(ductile_gpu.OutOfMemory):
         allocator.alloc(16 * MIB)
     assert gpu.faults_fired >= 1
     gpu.clear_fault()
     allocator.check()
     allocator.free(allocator.alloc(16 * MIB))
-    with pytest.raises(ductile.InvalidArgument):
+    with pytest.raises(ductile_gpu.InvalidArgument):
         gpu.inject("no_such_call")
 
 
@@ -487,7 +487,7 @@ def test_a_captured_graph_runs_when_it_is_launched(gpu):
 
 
 def test_the_device_keeps_a_log():
-    with ductile.VirtualGPU("64M", log_calls=8) as gpu, gpu.allocator() as allocator:
+    with ductile_gpu.VirtualGPU("64M", log_calls=8) as gpu, gpu.allocator() as allocator:
         allocator.alloc(2 * MIB)
         assert 0 < len(gpu.log()) <= 8
         assert gpu.count("phys_create") >= 1

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-import ductile
-from ductile.__main__ import COMMANDS
-from ductile._cli.common import Failure, in_bytes, read_settings
+import ductile_gpu
+from ductile_gpu.__main__ import COMMANDS
+from ductile_gpu._cli.common import Failure, in_bytes, read_settings
 
 SNAPSHOT = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 STUB = Path(__file__).parent / "stub"
@@ -44,7 +44,7 @@ class Place:
         return path
 
     def command(self, *words: object) -> list[str]:
-        return [sys.executable, "-m", "ductile", *map(str, words)]
+        return [sys.executable, "-m", "ductile_gpu", *map(str, words)]
 
     def run(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -85,12 +85,12 @@ def read_trace(path: Path) -> list[str]:
 def test_every_command_explains_itself(place, words):
     answer = place.run(*words, "--help")
     assert answer.returncode == 0
-    assert answer.stdout.startswith("usage: python -m ductile")
+    assert answer.stdout.startswith("usage: ductile-gpu")
     assert answer.stderr == ""
 
 
 def test_the_version_is_the_librarys(place):
-    assert place.run("--version").stdout.split() == ["ductile", ductile.__version__]
+    assert place.run("--version").stdout.split() == ["ductile-gpu", ductile_gpu.__version__]
 
 
 def test_no_command_shows_what_there_is(place):
@@ -285,7 +285,8 @@ def test_a_replay_finds_the_smallest_gpu(place):
 def test_a_run_that_does_not_fit_says_so(place):
     answer = place.run("replay", "--capacity", "400M", SNAPSHOT)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.count("out of memory") == 3
+    assert len(re.findall(r"out of memory at event \d+ of \d", answer.stdout)) == 3
+    assert "The run itself needs" in answer.stdout
 
 
 def test_options_reach_the_replay(place):
@@ -295,6 +296,32 @@ def test_options_reach_the_replay(place):
     answer = place.run("replay", "--set", "nonsense=1", SNAPSHOT)
     assert answer.returncode == 2
     assert "nonsense" in answer.stderr
+
+
+def test_options_that_there_are_not_are_refused_before_the_script_runs(place):
+    place.script("print('ran')")
+    answer = place.run("run", "--set", "limit_byte=4G", "train.py")
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert "--set: unknown option 'limit_byte': did you mean limit_bytes?" in answer.stderr
+
+
+def test_a_script_without_torch_is_named(place):
+    place.script("print('ran')")
+    answer = place.run("run", "--summary", "train.py")
+    assert (answer.returncode, answer.stdout) == (0, "ran\n")
+    assert "the script did not import torch" in answer.stderr
+
+
+@pytest.mark.parametrize("library", ["rmm", "cupy", "numba"])
+def test_a_library_that_is_missing_is_named_with_its_wheel(library):
+    code = (
+        f"import sys; sys.modules['{library}'] = None\n"
+        f"try:\n    import ductile_gpu.{library}\n"
+        "except ImportError as error:\n    print(type(error).__name__, error)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"ModuleNotFoundError {library} is not installed; its wheel is" in answer.stdout
 
 
 # ---- run and info ------------------------------------------------------------------------------
@@ -307,9 +334,9 @@ def test_running_enables_ductile_when_the_script_imports_pytorch(place):
         textwrap.dedent(
             """
             import sys, types
-            adapter = types.ModuleType("ductile.torch")
+            adapter = types.ModuleType("ductile_gpu.torch")
             adapter.enable = lambda **options: print("enabled", options)
-            sys.modules["ductile.torch"] = adapter
+            sys.modules["ductile_gpu.torch"] = adapter
             """
         )
     )
@@ -324,10 +351,10 @@ def test_running_enables_ductile_when_the_script_imports_pytorch(place):
 def test_info_works_without_a_gpu(place):
     answer = place.run("info", DUCTILE_CONF="recycle:never")
     assert answer.returncode == 0, answer.stderr
-    assert f"ductile    {ductile.__version__}" in answer.stdout
+    assert f"ductile-gpu {ductile_gpu.__version__}" in answer.stdout
     assert re.search(r"recycle +never", answer.stdout)
     found = json.loads(place.run("info", "--json").stdout)
-    assert found["version"] == ductile.__version__
+    assert found["version"] == ductile_gpu.__version__
     assert Path(found["bench"]).exists()
 
 
@@ -341,7 +368,7 @@ def test_info_names_the_wrong_key_of_the_environment(place):
 def test_the_bench_is_a_command_of_its_own():
     program = Path(sys.executable).parent / "ductile-bench"
     answer = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
-    assert answer.stdout.split()[-1] == ductile.__version__
+    assert answer.stdout.split()[-1] == ductile_gpu.__version__
 
 
 # ---- Small parts -------------------------------------------------------------------------------
@@ -388,7 +415,7 @@ def test_a_real_training_is_recorded(tmp_path):
         )
     )
     answer = subprocess.run(
-        [sys.executable, "-m", "ductile", "record", "-o", "run.trace.gz", "train.py"],
+        [sys.executable, "-m", "ductile_gpu", "record", "-o", "run.trace.gz", "train.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

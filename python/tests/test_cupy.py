@@ -9,8 +9,8 @@ import pytest
 
 cupy = pytest.importorskip("cupy", exc_type=ImportError)
 
-import ductile
-import ductile.cupy as adapter
+import ductile_gpu
+import ductile_gpu.cupy as adapter
 
 MIB = 1 << 20
 
@@ -47,7 +47,7 @@ def test_memory_belongs_to_the_stream_it_was_made_on(allocator, gpu):
 def test_out_of_memory_is_cupys_own_exception(allocator):
     with pytest.raises(cupy.cuda.memory.OutOfMemoryError) as caught:
         adapter._allocate(allocator, 4096 * MIB, 0, 0)
-    assert isinstance(caught.value.__cause__, ductile.OutOfMemory)
+    assert isinstance(caught.value.__cause__, ductile_gpu.OutOfMemory)
 
 
 def test_no_bytes_are_no_trouble(allocator):
@@ -80,7 +80,7 @@ def test_enabling_changes_cupys_allocator_and_disabling_restores_it(monkeypatch)
 @pytest.fixture
 def enabled():
     adapter.enable()
-    yield ductile.shared(0)
+    yield ductile_gpu.shared(0)
     gc.collect()
     adapter.disable()
 
@@ -122,7 +122,7 @@ def test_an_array_used_on_another_stream_waits_for_it(enabled):
     with second:
         out = cupy.zeros(32, dtype=cupy.int32)
         spin((1,), (32,), (cupy.int64(400_000_000), a, out))
-    ductile.record_stream(a, second)
+    ductile_gpu.record_stream(a, second)
     del a
     with first:
         for value in range(8):

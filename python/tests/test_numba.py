@@ -15,8 +15,8 @@ numba_cuda = pytest.importorskip("numba.cuda", exc_type=ImportError)
 
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-import ductile
-import ductile.numba as adapter
+import ductile_gpu
+import ductile_gpu.numba as adapter
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 class _Stream:
     """What _cuda.Stream is on hardware."""
 
-    def __init__(self, gpu: ductile.VirtualGPU) -> None:
+    def __init__(self, gpu: ductile_gpu.VirtualGPU) -> None:
         self.gpu = gpu
         self.handle = gpu.stream()
 
@@ -141,7 +141,7 @@ def test_out_of_memory_is_numbas_own_exception(manager):
     with pytest.raises(CudaAPIError) as caught:
         manager.memalloc(4096 * MIB)
     assert caught.value.code == 2
-    assert isinstance(caught.value.__cause__, ductile.OutOfMemory)
+    assert isinstance(caught.value.__cause__, ductile_gpu.OutOfMemory)
 
 
 def test_nothing_is_freed_while_cleanup_is_deferred(manager, allocator):
@@ -175,7 +175,7 @@ def test_numba_finds_the_manager_by_the_modules_name():
         driver._ensure_memory_manager()
         print(driver._memory_manager)
     """
-    environment = dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER="ductile.numba")
+    environment = dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER="ductile_gpu.numba")
     answer = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env=environment,
@@ -188,12 +188,12 @@ def test_numba_finds_the_manager_by_the_modules_name():
 
 def test_enabling_chooses_the_manager_once():
     code = """
-        import ductile.numba
+        import ductile_gpu.numba
         from numba.cuda.cudadrv import driver
-        ductile.numba.enable()
-        ductile.numba.enable()
-        assert driver._memory_manager is ductile.numba.DuctileNumbaManager
-        assert ductile.numba.is_enabled()
+        ductile_gpu.numba.enable()
+        ductile_gpu.numba.enable()
+        assert driver._memory_manager is ductile_gpu.numba.DuctileNumbaManager
+        assert ductile_gpu.numba.is_enabled()
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
@@ -207,9 +207,9 @@ def test_enabling_is_refused_once_numba_has_a_context(monkeypatch):
 @pytest.mark.gpu
 def test_arrays_compute_in_memory_of_ductile():
     code = """
-        import numpy as np, ductile, ductile.numba
+        import numpy as np, ductile_gpu, ductile_gpu.numba
         from numba import cuda
-        ductile.numba.enable()
+        ductile_gpu.numba.enable()
 
         @cuda.jit
         def add(a, b):
@@ -217,7 +217,7 @@ def test_arrays_compute_in_memory_of_ductile():
             if i < a.size:
                 b[i] = a[i] + 1
 
-        allocator = ductile.shared(0)
+        allocator = ductile_gpu.shared(0)
         streams = [cuda.stream() for _ in range(3)]
         host = np.arange(1 << 20, dtype=np.int32)
         for turn in range(50):

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-import ductile
+import ductile_gpu
 
-PACKAGE = ROOT / "python" / "ductile"
+PACKAGE = ROOT / "python" / "ductile_gpu"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def wheel():
     folder = os.environ.get("DUCTILE_WHEEL_DIR")
     if folder is None:
         pytest.skip("DUCTILE_WHEEL_DIR names no folder; python/tests/run builds one")
-    (found,) = Path(folder).glob("ductile-*.whl")
+    (found,) = Path(folder).glob("ductile_gpu-*.whl")
     with zipfile.ZipFile(found) as archive:
         yield archive
 
@@ -31,12 +31,13 @@ def wheel():
 def test_the_wheel_carries_library_program_headers_and_types(wheel):
     names = set(wheel.namelist())
     assert {
-        "ductile/lib/libductile.so",
-        "ductile/bin/ductile-bench",
-        "ductile/include/ductile.h",
-        "ductile/include/ductile_virtual.h",
-        "ductile/_abi.py",
-        "ductile/py.typed",
+        "ductile_gpu/lib/libductile.so",
+        "ductile_gpu/bin/ductile-bench",
+        "ductile_gpu/bin/plot",
+        "ductile_gpu/include/ductile.h",
+        "ductile_gpu/include/ductile_virtual.h",
+        "ductile_gpu/_abi.py",
+        "ductile_gpu/py.typed",
     } <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -44,42 +45,59 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
 def test_the_wheel_carries_every_source_of_the_package(wheel):
     kept = {".py", ".c", ".h", ".cpp", ".typed"}
     sources = {
-        f"ductile/{path.relative_to(PACKAGE).as_posix()}"
+        f"ductile_gpu/{path.relative_to(PACKAGE).as_posix()}"
         for path in PACKAGE.rglob("*")
         if path.suffix in kept or path.name == "py.typed"
     }
     assert sources <= set(wheel.namelist())
 
 
+def test_the_wheel_takes_no_name_that_is_not_its_own(wheel):
+    """Another project on the package index is called ductile: both can be installed."""
+    assert {name.split("/")[0].split("-")[0] for name in wheel.namelist()} == {
+        "ductile_gpu",
+        "ductile_gpu.pth",
+        "ductile_gpu.start",
+        "ductile_gpu_start.py",
+    }
+    (scripts,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    lines = wheel.read(scripts).decode().splitlines()
+    assert {line.split(" = ")[0] for line in lines if "=" in line} == {
+        "ductile-gpu",
+        "ductile-bench",
+    }
+
+
 def test_the_wheel_is_for_every_python_and_not_much_else(wheel):
     assert "-py3-none-" in Path(wheel.filename).name
-    others = [n for n in wheel.namelist() if not n.startswith(("ductile/torch/", "ductile/lib/"))]
+    binary = ("ductile_gpu/torch/", "ductile_gpu/lib/")
+    others = [name for name in wheel.namelist() if not name.startswith(binary)]
     assert not [name for name in others if name.endswith((".c", ".cpp", ".o", ".a", ".so"))]
     assert sum(entry.file_size for entry in wheel.infolist()) < 4 << 20
 
 
 def test_the_program_can_be_executed(wheel):
-    mode = wheel.getinfo("ductile/bin/ductile-bench").external_attr >> 16
+    mode = wheel.getinfo("ductile_gpu/bin/ductile-bench").external_attr >> 16
     assert mode & 0o111
     answer = subprocess.run(
-        [str(ductile.bench_path()), "--version"], capture_output=True, text=True, check=True
+        [str(ductile_gpu.bench_path()), "--version"], capture_output=True, text=True, check=True
     )
-    assert answer.stdout.split()[-1] == ductile.__version__
+    assert answer.stdout.split()[-1] == ductile_gpu.__version__
 
 
 def test_library_package_and_metadata_are_one_version():
     from importlib.metadata import version
 
-    from ductile._native import lib
+    from ductile_gpu._native import lib
 
-    assert version("ductile") == ductile.__version__ == lib.ductile_version().decode()
+    assert version("ductile-gpu") == ductile_gpu.__version__ == lib.ductile_version().decode()
 
 
 def test_another_versions_library_is_refused(tmp_path):
     other = tmp_path / "libductile.so"
     other.write_bytes(b"\x7fELF not quite")
     answer = subprocess.run(
-        [sys.executable, "-c", "import ductile"],
+        [sys.executable, "-c", "import ductile_gpu"],
         env=dict(os.environ, DUCTILE_LIBRARY=str(other)),
         capture_output=True,
         text=True,
@@ -90,13 +108,72 @@ def test_another_versions_library_is_refused(tmp_path):
 
 def test_importing_needs_no_gpu_library_and_imports_no_other():
     code = (
-        "import sys, ductile; "
+        "import sys, ductile_gpu; "
         "print(sorted({'torch', 'cupy', 'numba', 'rmm', 'numpy'} & set(sys.modules)))"
     )
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert answer.stdout.strip() == "[]"
+
+
+TYPED = """\
+import ductile_gpu
+import ductile_gpu.torch
+ductile_gpu.Allocator(limit_bytes='4G', heal=False, recycle='never')
+ductile_gpu.torch.enable('full', max_handle_bytes=1 << 26)
+"""
+MISTYPED = {
+    "ductile_gpu.Allocator(limit_byte='4G')": "limit_byte",
+    "ductile_gpu.share('cupy', recycle='sometimes')": "recycle",
+    "ductile_gpu.torch.enable('fast')": "Literal",
+    "ductile_gpu.torch.enable(zero='yes please')": "zero",
+}
+
+
+def test_mistyped_options_fail_a_type_checker(tmp_path):
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text(TYPED + "\n".join(MISTYPED), encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--ignore-missing-imports", str(program)]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    faults = [line for line in answer.stdout.splitlines() if ": error: " in line]
+    first = TYPED.count("\n") + 1
+    expected = [f"program.py:{first + at}:" for at in range(len(MISTYPED))]
+    assert [line[line.index("program.py") :].split(" ")[0] for line in faults] == expected, faults
+    assert all(word in line for word, line in zip(MISTYPED.values(), faults)), faults
+
+
+WAYS = {
+    # as site.py before 3.15 does, without a local variable that older ones had
+    "ductile_gpu.pth": "exec(open(sys.argv[1]).read())",
+    # as site.py from 3.15 on does
+    "ductile_gpu.start": (
+        "module, _, name = open(sys.argv[1]).read().strip().partition(':'); "
+        "getattr(__import__(module), name)()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(("wanted", "found"), [("1", "True False"), (None, "False False")])
+def test_every_interpreter_hears_the_request(name, wanted, found):
+    code = (
+        f"import sys\ndef run():\n    {WAYS[name]}\nrun()\n"
+        "print(any(type(f).__name__ == 'TorchFinder' for f in sys.meta_path), "
+        "'ductile_gpu' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    environment.pop("DUCTILE_TORCH", None)
+    if wanted:
+        environment["DUCTILE_TORCH"] = wanted
+    answer = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(PACKAGE.parent / name)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.stdout.strip() == found, answer.stderr
 
 
 @pytest.mark.slow
@@ -107,7 +184,7 @@ def test_a_source_distribution_builds_on_its_own(tmp_path):
         check=True,
         capture_output=True,
     )
-    (archive,) = tmp_path.glob("ductile-*.tar.gz")
+    (archive,) = tmp_path.glob("ductile_gpu-*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
         assert "csrc/pool/include/ductile.h" in names
@@ -120,6 +197,6 @@ def test_a_source_distribution_builds_on_its_own(tmp_path):
         check=True,
         capture_output=True,
     )
-    (built,) = wheels.glob("ductile-*.whl")
+    (built,) = wheels.glob("ductile_gpu-*.whl")
     with zipfile.ZipFile(built) as opened_wheel:
-        assert "ductile/lib/libductile.so" in opened_wheel.namelist()
+        assert "ductile_gpu/lib/libductile.so" in opened_wheel.namelist()

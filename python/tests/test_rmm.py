@@ -13,8 +13,8 @@ rmm = pytest.importorskip("rmm", exc_type=ImportError)
 
 from rmm.pylibrmm.stream import Stream
 
-import ductile
-import ductile.rmm as adapter
+import ductile_gpu
+import ductile_gpu.rmm as adapter
 
 MIB = 1 << 20
 
@@ -86,7 +86,7 @@ def test_a_deallocation_never_raises(allocator, caplog):
     resource = adapter.make_resource(allocator)
     address = resource.allocate(MIB)
     resource.deallocate(address, MIB)
-    with caplog.at_level(logging.ERROR, "ductile"):
+    with caplog.at_level(logging.ERROR, "ductile_gpu"):
         resource.deallocate(address, MIB)
     assert "not a live block" in caplog.text
 
@@ -129,7 +129,7 @@ def test_buffers_hold_data_in_memory_of_ductile():
     adapter.enable(0)
     try:
         buffer = rmm.DeviceBuffer.to_device(bytes(range(256)) * 4096)
-        assert ductile.shared(0).query(buffer.ptr).requested_size == buffer.size
+        assert ductile_gpu.shared(0).query(buffer.ptr).requested_size == buffer.size
         assert buffer.copy_to_host().tobytes() == bytes(range(256)) * 4096
         del buffer
         gc.collect()

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-import ductile
-from ductile import _share
+import ductile_gpu
+from ductile_gpu import _share
 
 MIB = 1 << 20
 
@@ -44,31 +44,31 @@ def test_what_one_frees_serves_the_next(made):
 
 def test_a_provider_owns_the_allocators(allocator):
     _share.provide(lambda device: allocator.pointer)
-    found = ductile.shared(0)
+    found = ductile_gpu.shared(0)
     assert found.is_borrowed
     assert found.pointer == allocator.pointer
 
 
 def test_a_provider_that_comes_too_late_is_refused(made):
     made(0)
-    with pytest.raises(ductile.Busy, match="before the others"):
+    with pytest.raises(ductile_gpu.Busy, match="before the others"):
         _share.provide(lambda device: 0)
 
 
 def test_options_cannot_change_once_an_allocator_exists(made):
     made(0)
     _share.configure({"driver": "virtual"})
-    with pytest.raises(ductile.Busy, match="other options"):
+    with pytest.raises(ductile_gpu.Busy, match="other options"):
         _share.configure({"recycle": "never"})
 
 
 def test_sharing_needs_a_library_by_its_right_name(monkeypatch):
-    with pytest.raises(ductile.InvalidArgument, match="tensorflow"):
-        ductile.share("tensorflow")
+    with pytest.raises(ductile_gpu.InvalidArgument, match="tensorflow"):
+        ductile_gpu.share("tensorflow")
     for name in _share.LIBRARIES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(ductile.InvalidArgument, match="import them first"):
-        ductile.share()
+    with pytest.raises(ductile_gpu.InvalidArgument, match="import them first"):
+        ductile_gpu.share()
 
 
 def test_pytorch_comes_first(monkeypatch):
@@ -82,15 +82,15 @@ def test_pytorch_comes_first(monkeypatch):
             order.append(self.name)
 
     for name in ("torch", "cupy"):
-        monkeypatch.setitem(sys.modules, f"ductile.{name}", _Adapter(name))
-    assert ductile.share("cupy", "torch") == ["torch", "cupy"] == order
+        monkeypatch.setitem(sys.modules, f"ductile_gpu.{name}", _Adapter(name))
+    assert ductile_gpu.share("cupy", "torch") == ["torch", "cupy"] == order
 
 
 # ---- Who is asked for memory -------------------------------------------------------------------
 
 
 def test_a_library_gives_up_its_own_cache_before_another_is_refused(made):
-    with ductile.VirtualGPU("256M") as gpu:
+    with ductile_gpu.VirtualGPU("256M") as gpu:
         _share.configure({})
         allocator = gpu.allocator()
         _share._add_callbacks(allocator)
@@ -114,7 +114,7 @@ def test_arrays_in_cycles_are_collected_before_a_request_is_refused():
             self.buffer = buffer
             self.me = self
 
-    with ductile.VirtualGPU("256M") as gpu:
+    with ductile_gpu.VirtualGPU("256M") as gpu:
         allocator = gpu.allocator()
         _share._add_callbacks(allocator)
         gc.disable()
@@ -127,9 +127,9 @@ def test_arrays_in_cycles_are_collected_before_a_request_is_refused():
 
 
 def test_for_pytorchs_allocator_the_adapters_ask_after_the_refusal():
-    with ductile.VirtualGPU("256M") as gpu:
+    with ductile_gpu.VirtualGPU("256M") as gpu:
         owner = gpu.allocator()
-        borrowed = ductile.Allocator.borrow(owner.pointer)
+        borrowed = ductile_gpu.Allocator.borrow(owner.pointer)
         _share._add_callbacks(borrowed)
         cached = [owner.alloc(200 * MIB)]
 
@@ -140,12 +140,12 @@ def test_for_pytorchs_allocator_the_adapters_ask_after_the_refusal():
             return 200 * MIB
 
         _share.add_giver(give)
-        with pytest.raises(ductile.OutOfMemory):
+        with pytest.raises(ductile_gpu.OutOfMemory):
             borrowed.alloc(128 * MIB)
         assert len(cached) == 1
         assert _share.allocate(borrowed, 128 * MIB, 0) != 0
         assert cached == []
-        with pytest.raises(ductile.OutOfMemory):
+        with pytest.raises(ductile_gpu.OutOfMemory):
             _share.allocate(borrowed, 200 * MIB, 0)
 
 
@@ -175,17 +175,17 @@ def test_arrays_of_all_libraries_can_be_recorded(kind, gpu, allocator):
     address = allocator.alloc(MIB)
     other = gpu.stream()
     gpu.launch(other, reads=[(address, MIB)])
-    ductile.record_stream(kind(address), other)
+    ductile_gpu.record_stream(kind(address), other)
     allocator.free(address)
     assert allocator.stats().pending_bytes == MIB
     gpu.sync(other)
 
 
 def test_memory_of_others_cannot_be_recorded(allocator):
-    with pytest.raises(ductile.ForeignPointer, match="no allocator is shared"):
-        ductile.record_stream(_Array(1 << 50), 0)
+    with pytest.raises(ductile_gpu.ForeignPointer, match="no allocator is shared"):
+        ductile_gpu.record_stream(_Array(1 << 50), 0)
     _share.adopt(0, allocator)
-    with pytest.raises(ductile.ForeignPointer):
-        ductile.record_stream(_Array(1 << 50), 0)
+    with pytest.raises(ductile_gpu.ForeignPointer):
+        ductile_gpu.record_stream(_Array(1 << 50), 0)
     with pytest.raises(TypeError, match="neither"):
-        ductile.record_stream("array", 0)
+        ductile_gpu.record_stream("array", 0)

@@ -17,8 +17,8 @@ import pytest
 import together
 from together import Exchange, play
 
-import ductile
-from ductile import _share
+import ductile_gpu
+from ductile_gpu import _share
 
 PROGRAM = Path(together.__file__)
 MIB = 1 << 20
@@ -30,7 +30,7 @@ class _Virtual:
 
     def __init__(
         self,
-        gpu: ductile.VirtualGPU,
+        gpu: ductile_gpu.VirtualGPU,
         name: str,
         make: Callable[[int, int], Any],
         address: Callable[[Any], int],
@@ -76,7 +76,7 @@ class _Virtual:
 
 
 class _VirtualStreams:
-    def __init__(self, gpu: ductile.VirtualGPU, records: bool = True) -> None:
+    def __init__(self, gpu: ductile_gpu.VirtualGPU, records: bool = True) -> None:
         self.gpu = gpu
         self.records = records
 
@@ -85,7 +85,7 @@ class _VirtualStreams:
 
     def record(self, array: Any, stream: int) -> None:
         if self.records:
-            ductile.record_stream(_address_of(array), stream)
+            ductile_gpu.record_stream(_address_of(array), stream)
 
 
 def _address_of(array: Any) -> int:
@@ -113,7 +113,7 @@ class _Buffer:
 
 
 @contextlib.contextmanager
-def _adopted(allocator: ductile.Allocator) -> Iterator[None]:
+def _adopted(allocator: ductile_gpu.Allocator) -> Iterator[None]:
     """The allocator as the one that libraries share."""
     _share.adopt(0, allocator)
     try:
@@ -123,17 +123,17 @@ def _adopted(allocator: ductile.Allocator) -> Iterator[None]:
 
 
 @pytest.fixture
-def gpu() -> Iterator[ductile.VirtualGPU]:
-    with ductile.VirtualGPU("4G", detect=2) as found:
+def gpu() -> Iterator[ductile_gpu.VirtualGPU]:
+    with ductile_gpu.VirtualGPU("4G", detect=2) as found:
         yield found
         assert found.state().violations == 0, found.last_violation
 
 
-def _rmm(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
+def _rmm(gpu: ductile_gpu.VirtualGPU, allocator: ductile_gpu.Allocator) -> _Virtual:
     from rmm.pylibrmm.stream import Stream
     from test_rmm import _Stream
 
-    import ductile.rmm as adapter
+    import ductile_gpu.rmm as adapter
 
     resource = adapter.make_resource(allocator)
     return _Virtual(
@@ -144,8 +144,8 @@ def _rmm(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
     )
 
 
-def _cupy(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
-    import ductile.cupy as adapter
+def _cupy(gpu: ductile_gpu.VirtualGPU, allocator: ductile_gpu.Allocator) -> _Virtual:
+    import ductile_gpu.cupy as adapter
 
     return _Virtual(
         gpu,
@@ -155,10 +155,10 @@ def _cupy(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
     )
 
 
-def _numba(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
+def _numba(gpu: ductile_gpu.VirtualGPU, allocator: ductile_gpu.Allocator) -> _Virtual:
     from test_numba import _Context, _Stream
 
-    import ductile.numba as adapter
+    import ductile_gpu.numba as adapter
 
     manager = adapter.DuctileNumbaManager(context=_Context())
     manager._memory = adapter._Memory(allocator, _Stream(gpu))
@@ -168,7 +168,7 @@ def _numba(gpu: ductile.VirtualGPU, allocator: ductile.Allocator) -> _Virtual:
 
 
 def _virtual_libraries(
-    gpu: ductile.VirtualGPU, allocator: ductile.Allocator
+    gpu: ductile_gpu.VirtualGPU, allocator: ductile_gpu.Allocator
 ) -> list[together.Library]:
     """Three or more: the adapters of what is installed, and Ductile's own buffers."""
     known = {"cupy": _cupy, "numba": _numba, "rmm": _rmm}
@@ -200,14 +200,14 @@ def test_adapters_pass_memory_at_90_percent_of_a_cap(gpu, schedule):
 
 def test_a_use_that_nobody_records_is_seen():
     """What the exchange would overlook if it could not fail. The device may not survive it."""
-    lost = contextlib.suppress(ductile.DeviceLost)
-    with lost, ductile.VirtualGPU("4G", detect=2) as gpu:
+    lost = contextlib.suppress(ductile_gpu.DeviceLost)
+    with lost, ductile_gpu.VirtualGPU("4G", detect=2) as gpu:
         gpu.set_schedule("lazy")
         limited = gpu.allocator(limit_bytes=LIMIT)
         with _adopted(limited):
             libraries = _virtual_libraries(gpu, limited)
             exchange = Exchange(libraries, _VirtualStreams(gpu, records=False), int(LIMIT * 0.9))
-            with contextlib.suppress(ductile.DeviceLost):
+            with contextlib.suppress(ductile_gpu.DeviceLost):
                 play(exchange, 100)
         assert gpu.state().violations > 0
 

@@ -19,7 +19,7 @@ if torch.version.cuda is None:
 
 from torch_server import HERE, ask, start, stop
 
-from ductile.torch import _build, _conf, _surface
+from ductile_gpu.torch import _build, _conf, _surface
 
 # ---- The interface -----------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_many_ranks_build_once(tmp_path: Path) -> None:
-    program = "from ductile.torch import _build; print(_build.build(_build.describe_torch()))"
+    program = "from ductile_gpu.torch import _build; print(_build.build(_build.describe_torch()))"
     counting = tmp_path / "count-c++"
     log = tmp_path / "log"
     counting.write_text(f'#!/bin/sh\necho x >> {log}\nexec g++ "$@"\n', encoding="utf-8")
@@ -142,8 +142,9 @@ test_e (__main__.TestCuda.test_e) ... Segmentation"""
 def test_enabling_makes_ductile_the_allocator(play: Callable[[str], str]) -> None:
     out = play(
         """
-        print(torch.cuda.get_allocator_backend(), ductile.torch.mode(), ductile.torch.is_active())
-        ductile.torch.enable()
+        print(torch.cuda.get_allocator_backend(), ductile_gpu.torch.mode())
+        print(ductile_gpu.torch.is_active())
+        ductile_gpu.torch.enable()
         print(torch.cuda.is_initialized())
         """
     )
@@ -152,14 +153,14 @@ def test_enabling_makes_ductile_the_allocator(play: Callable[[str], str]) -> Non
 
 def test_options_of_ductile_are_taken_and_wrong_ones_refused(driver: Path) -> None:
     program = """
-import ductile.torch
+import ductile_gpu.torch
 try:
-    ductile.torch.enable("full", no_such_option=1)
+    ductile_gpu.torch.enable("full", no_such_option=1)
 except ValueError as error:
     print("refused", error)
-print(ductile.torch.mode())
-ductile.torch.enable("full", limit_bytes="40G")
-print(ductile.torch.mode())
+print(ductile_gpu.torch.mode())
+ductile_gpu.torch.enable("full", limit_bytes="40G")
+print(ductile_gpu.torch.mode())
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -171,9 +172,9 @@ print(ductile.torch.mode())
 
 @pytest.mark.parametrize("mode", ["full", "plain"])
 def test_children_inherit_it(mode: str) -> None:
-    from ductile.torch import child_environment
+    from ductile_gpu.torch import child_environment
 
-    program = "import torch, ductile.torch; print(ductile.torch.mode())"
+    program = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
     nested = (
         "import subprocess, sys; "
         f"print(subprocess.run([sys.executable, '-c', {program!r}], "
@@ -192,7 +193,7 @@ def test_children_inherit_it(mode: str) -> None:
 
 
 def test_without_the_request_nothing_is_changed() -> None:
-    from ductile.torch import child_environment
+    from ductile_gpu.torch import child_environment
 
     environment = {**child_environment(), "DUCTILE_TORCH": "0"}
     program = "import torch; print(torch.cuda.get_allocator_backend())"

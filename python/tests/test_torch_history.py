@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
-from ductile.torch import _build
+from ductile_gpu.torch import _build
 
 # ---- History -----------------------------------------------------------------------------------
 

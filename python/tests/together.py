@@ -302,7 +302,7 @@ class _Numba:
         import numpy
         from numba import cuda
 
-        from ductile._streams import stream_handle
+        from ductile_gpu._streams import stream_handle
 
         self.cuda = cuda
         self.numpy = numpy
@@ -378,9 +378,9 @@ class _CudaStreams:
         self._of(_Named(stream)).wait_event(event)
 
     def record(self, array: Any, stream: int) -> None:
-        import ductile
+        import ductile_gpu
 
-        ductile.record_stream(getattr(array, "ptr", array), stream)
+        ductile_gpu.record_stream(getattr(array, "ptr", array), stream)
 
 
 LIBRARIES = {"torch": _Torch, "cupy": _CuPy, "numba": _Numba, "rmm": _RMM}
@@ -397,11 +397,11 @@ def play(exchange: Exchange, rounds: int) -> None:
 
 def pass_memory(names: list[str], rounds: int, limit: int, fill: float) -> dict[str, Any]:
     """Everything, on device 0; the figures of the run."""
-    import ductile
+    import ductile_gpu
 
-    ductile.share(*names, limit_bytes=limit)
+    ductile_gpu.share(*names, limit_bytes=limit)
     libraries: list[Library] = [LIBRARIES[name]() for name in names]
-    allocator = ductile.shared(0)
+    allocator = ductile_gpu.shared(0)
     exchange = Exchange(libraries, _CudaStreams(), int(limit * fill))
     began = time.perf_counter()
     play(exchange, rounds)
@@ -412,7 +412,7 @@ def pass_memory(names: list[str], rounds: int, limit: int, fill: float) -> dict[
     stats = allocator.stats()
     return {
         "libraries": names,
-        "torch": ductile.torch.mode() if "torch" in names else "off",
+        "torch": ductile_gpu.torch.mode() if "torch" in names else "off",
         "rounds": exchange.n_passed,
         "limit_bytes": limit,
         "target_bytes": exchange.target,
@@ -446,7 +446,7 @@ def main() -> int:
     parser.add_argument("--limit", default="4G")
     parser.add_argument("--fill", type=float, default=0.9)
     given = parser.parse_args()
-    from ductile._core import parse_bytes
+    from ductile_gpu._core import parse_bytes
 
     figures = pass_memory(
         given.libraries.split(","), given.rounds, parse_bytes(given.limit), given.fill

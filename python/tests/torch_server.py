@@ -21,7 +21,7 @@ PRELUDE = HERE / "torch_adapter"
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that calls PyTorch's C++ interface, compiled like the adapter."""
-    from ductile.torch import _build
+    from ductile_gpu.torch import _build
 
     found = _build.describe_torch()
     output = tmp_path_factory.mktemp("driver") / "adapter_driver.so"

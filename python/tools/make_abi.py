@@ -277,6 +277,40 @@ def write_stats(reader: Reader) -> list[str]:
     return lines
 
 
+# What a program may pass for each kind of option; CHOICE names its words.
+KINDS = {
+    "SIZE": "Union[int, str]",
+    "FRACTION": "float",
+    "DIVISIONS": "int",
+    "NUMBER": "int",
+    "LEVEL": "int",
+    "SWITCH": "bool",
+    "SWITCH_OFF": "bool",
+}
+
+
+def read_options(text: str) -> list[tuple[str, str]]:
+    """The options and their types, from the table in options.c. `device` is an argument beside."""
+    choices = {
+        name: list(re.findall(r'\{"(\w+)",', body))
+        for name, body in re.findall(r"choice (\w+)\[\] = \{(.*?)\};", text, re.DOTALL)
+    }
+    (table,) = re.findall(r"const key keys\[\] = \{(.*?)\n\};", text, re.DOTALL)
+    found = []
+    for name, kind, words in re.findall(r'\{"(\w+)", (\w+), FIELD\(\w+\), (\w+)\}', table):
+        literal = ", ".join(f'"{word}"' for word in choices.get(words, []))
+        found.append((name, f"Literal[{literal}]" if kind == "CHOICE" else KINDS[kind]))
+    if len(found) < 10:
+        raise ValueError("the table of options cannot be read")
+    return [option for option in found if option[0] != "device"]
+
+
+def write_options(options: list[tuple[str, str]]) -> list[str]:
+    lines = ["", "", "class Options(TypedDict, total=False):"]
+    lines += ['    """The keys of DUCTILE_CONF. Sizes are bytes, or text such as "40G"."""', ""]
+    return lines + [f"    {name}: {kind}" for name, kind in options]
+
+
 def write_tables(reader: Reader) -> list[str]:
     lines = ["", "", "STATUS_SENTENCES: dict[int, str] = {"]
     lines += [f'    {e[1]}: "{sentence(e)}",' for e in reader.macros["DUCTILE_STATUS_MAP"]]
@@ -293,7 +327,7 @@ def version(reader: Reader) -> str:
     return ".".join(reader.constants[f"DUCTILE_VERSION_{p}"] for p in ("MAJOR", "MINOR", "PATCH"))
 
 
-def write(reader: Reader) -> str:
+def write(reader: Reader, options: list[tuple[str, str]]) -> str:
     lines = [
         "# SPDX-License-Identifier: Apache-2.0",
         "# Made by tools/make_abi.py from the public headers. Not to be edited.",
@@ -303,13 +337,14 @@ def write(reader: Reader) -> str:
         "",
         "import ctypes",
         "import enum",
-        "from typing import Any, NamedTuple, Optional",
+        "from typing import Any, Literal, NamedTuple, Optional, TypedDict, Union",
         "",
         f'VERSION = "{version(reader)}"',
         f"ALIGNMENT = {reader.constants['DUCTILE_ALIGNMENT']}",
     ]
     for section in (write_enums, write_callbacks, write_structs, write_stats, write_tables):
         lines += section(reader)
+    lines += write_options(options)
     return "\n".join(lines) + "\n"
 
 
@@ -323,17 +358,18 @@ def in_order(paths: list[str]) -> list[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) < 2:
-        print("usage: make_abi.py OUTPUT HEADER...", file=sys.stderr)
+    if len(arguments) < 3:
+        print("usage: make_abi.py OUTPUT OPTIONS.C HEADER...", file=sys.stderr)
         return 2
     reader = Reader()
-    for header in in_order(arguments[1:]):
+    for header in in_order(arguments[2:]):
         try:
             reader.read(header.read_text(encoding="utf-8"))
         except ValueError as error:
             print(f"make_abi.py: {header}: {error}", file=sys.stderr)
             return 1
-    Path(arguments[0]).write_text(write(reader), encoding="utf-8")
+    options = read_options(Path(arguments[1]).read_text(encoding="utf-8"))
+    Path(arguments[0]).write_text(write(reader, options), encoding="utf-8")
     return 0
 
 

@@ -28,7 +28,7 @@ foreach(layer vmm segments pool bench)
   endforeach()
 endforeach()
 
-file(GLOB_RECURSE files ${ROOT}/python/ductile/*.h ${ROOT}/python/ductile/*.cpp)
+file(GLOB_RECURSE files ${ROOT}/python/ductile_gpu/*.h ${ROOT}/python/ductile_gpu/*.cpp)
 foreach(file ${files})
   file(STRINGS ${file} lines REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"](vmm|segments|pool|bench|tests)/")
   foreach(line ${lines})

@@ -7,9 +7,9 @@ cmake_minimum_required(VERSION 3.23)
 set(max_lines 800)
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
-  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile/*.h
-  ${ROOT}/python/ductile/*.cpp)
-file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile/*.py
+  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile_gpu/*.h
+  ${ROOT}/python/ductile_gpu/*.cpp)
+file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu/*.py
   ${ROOT}/python/tools/*.py ${ROOT}/python/tests/*.py ${ROOT}/python/examples/*.py
   ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
   ${ROOT}/bench/*.cmake)
@@ -18,6 +18,7 @@ file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.t
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md)
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
 set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware
+  ${ROOT}/python/tests/torch_versions
   ${ROOT}/python/tests/torch_gpu/run_all ${ROOT}/.ci/run)
 set(root_files ${ROOT}/python/pyproject.toml ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
 list(LENGTH sources n_sources)

@@ -56,10 +56,10 @@ def pytest_configure() -> None:
         return
     import rmm.mr
 
-    import ductile.rmm
+    import ductile_gpu.rmm
 
     def make() -> Any:
-        return ductile.rmm.resource(0)
+        return ductile_gpu.rmm.resource(0)
 
     make.__name__ = "CudaMemoryResource"  # tests are named after their parameters
     rmm.mr.CudaMemoryResource = make
@@ -85,10 +85,10 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_sessionfinish() -> None:
     if _is_on_ductile():
-        import ductile
+        import ductile_gpu
 
         gc.collect()
-        stats = ductile.shared(0).stats()
+        stats = ductile_gpu.shared(0).stats()
         _note(allocs=stats.allocs, live_blocks=stats.live_blocks)
 
 

@@ -17,7 +17,7 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 
 namespace {
 
-std::string answer;
+thread_local std::string answer; /* of the latest call */
 
 struct Stack : c10::GatheredContext {};
 
@@ -109,6 +109,18 @@ API const char *probe_pool_begin(unsigned long long first, unsigned long long se
     });
 }
 
+/* The filter throws as often as *times says, then it is the calling thread's. */
+API const char *probe_pool_begin_throwing(unsigned long long first, unsigned long long second,
+                                          int *times) {
+    auto self = std::this_thread::get_id();
+    return guarded([&] {
+        caching::beginAllocateToPool(0, {first, second}, [self, times](cudaStream_t) {
+            TORCH_CHECK((*times)-- <= 0, "the filter has failed");
+            return std::this_thread::get_id() == self;
+        });
+    });
+}
+
 API const char *probe_pool_end(unsigned long long first, unsigned long long second) {
     return guarded([&] { caching::endAllocateToPool(0, {first, second}); });
 }
@@ -157,6 +169,45 @@ API const char *probe_share(void *ptr, const char **bytes, size_t *size) {
         *bytes = handle.data();
         *size = handle.size();
     });
+}
+
+#if DUCTILE_TORCH_MINOR >= 12
+API const char *probe_has_context(const void *ptr, int *found) {
+    return guarded([&] { *found = caching::getContextForPointer(ptr) != nullptr; });
+}
+
+/* Calls, the size last refused, what was held then. */
+API const char *probe_hear_rejections(unsigned long long *heard) {
+    return guarded([&] {
+        caching::attachOomRejectionObserver(
+            [heard](int64_t, size_t size, size_t held, size_t) {
+                heard[0]++;
+                heard[1] = size;
+                heard[2] = held;
+            });
+    });
+}
+#endif
+
+#if DUCTILE_TORCH_MINOR >= 13
+API const char *probe_capture(bool begins) {
+    return guarded([&] { begins ? caching::markCaptureBegin(0) : caching::markCaptureEnd(0); });
+}
+#endif
+
+#if DUCTILE_TORCH_MINOR >= 14
+API const char *probe_annotate(const void *ptr, const char *text) {
+    return guarded([&] { caching::get()->annotateMemory(ptr, text); });
+}
+
+API int probe_has_metadata(void) {
+    return caching::get()->supportsUserMetadata();
+}
+#endif
+
+/* As the process that was sent the bytes does. */
+API const char *probe_receive(const char *bytes, size_t size) {
+    return guarded([&] { (void)caching::get()->getIpcDevPtr(std::string(bytes, size)); });
 }
 
 /* How many events of each kind a tracker heard. */

@@ -13,13 +13,13 @@ os.environ.setdefault("DUCTILE_CONF", "driver:virtual")
 
 import torch
 
-import ductile.torch
-from ductile._core import Allocator
-from ductile.torch import _install
+import ductile_gpu.torch
+from ductile_gpu._core import Allocator
+from ductile_gpu.torch import _install
 
 MIB = 1 << 20
 
-ductile.torch.enable("full")
+ductile_gpu.torch.enable("full")
 adapter = _install.adapter()
 assert adapter is not None
 _install.call(adapter.ductile_torch_init, 1)

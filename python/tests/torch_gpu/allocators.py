@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import ductile.torch
+import ductile_gpu.torch
 
 NAMES = ("native", "expandable", "ductile")
 
@@ -26,7 +26,7 @@ def environment(allocator: str) -> dict[str, str]:
         found.pop(name, None)
     if allocator == "expandable":
         found["PYTORCH_CUDA_ALLOC_CONF"] = found["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
-    return ductile.torch.child_environment("full", found) if allocator == "ductile" else found
+    return ductile_gpu.torch.child_environment("full", found) if allocator == "ductile" else found
 
 
 _running: set[subprocess.Popen[str]] = set()

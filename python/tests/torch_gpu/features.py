@@ -17,14 +17,14 @@ from typing import Callable
 import cases
 import torch
 
-import ductile.torch
+import ductile_gpu.torch
 
 _parser = cases.parser(__doc__, seconds=120, workers=4)
 _parser.add_argument("--native", action="store_true", help="PyTorch's allocator, to compare")
 GIVEN = _parser.parse_args()
 NATIVE: bool = GIVEN.native
 if GIVEN.only and not NATIVE:
-    ductile.torch.enable("full")
+    ductile_gpu.torch.enable("full")
 
 FEATURES: list[Callable[[], None]] = []
 MIB = 1 << 20
@@ -40,14 +40,14 @@ def ductile_is_the_allocator() -> None:
     torch.zeros(1, device="cuda")
     assert torch.cuda.get_allocator_backend() == ("native" if NATIVE else "ductile")
     if not NATIVE:
-        assert ductile.torch.is_active()
+        assert ductile_gpu.torch.is_active()
 
 
 @feature
 def too_late_is_said() -> None:
     if NATIVE:
         return
-    ductile.torch.enable()  # a second time does nothing
+    ductile_gpu.torch.enable()  # a second time does nothing
 
 
 @feature
@@ -346,7 +346,7 @@ def pools_of_the_user() -> None:
 def pools_with_an_allocator_of_their_own() -> None:
     if NATIVE:
         return
-    pool = ductile.torch.mem_pool()
+    pool = ductile_gpu.torch.mem_pool()
     with torch.cuda.use_mem_pool(pool):
         x = torch.full((MIB,), 5, dtype=torch.uint8, device="cuda")
     assert int(x.sum()) == 5 * MIB
@@ -408,13 +408,13 @@ def a_tensors_block() -> None:
     if NATIVE:
         return
     x = torch.empty(1000, dtype=torch.uint8, device="cuda")
-    block = ductile.torch.block_of(x[10:])
+    block = ductile_gpu.torch.block_of(x[10:])
     assert block.address == x.data_ptr()
     assert block.size == 1024
     assert block.requested_size == 1000
     assert block.hole >= block.size
     try:
-        ductile.torch.block_of(torch.zeros(1))
+        ductile_gpu.torch.block_of(torch.zeros(1))
         raise AssertionError("a tensor of the host has no block")
     except ValueError:
         pass

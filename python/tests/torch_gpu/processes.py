@@ -14,9 +14,9 @@ import cases
 import torch
 import torch.multiprocessing as mp
 
-import ductile.torch
+import ductile_gpu.torch
 
-ductile.torch.enable("full")
+ductile_gpu.torch.enable("full")
 
 MIB = 1 << 20
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ductile: a memory allocator for NVIDIA GPUs whose segments grow rather than fragment.
+
+    import ductile_gpu
+    ductile_gpu.torch.enable()          # PyTorch
+    ductile_gpu.share()                 # PyTorch, CuPy, Numba and RMM from one allocator
+
+`Allocator` is the allocator itself, `VirtualGPU` a device for those who have none. The modules
+`torch`, `cupy`, `numba`, `rmm` and `cuda_core` of this package are imported when they are first
+named, and they import their library then. `ductile-gpu --help` shows the commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from ductile_gpu import _abi
+from ductile_gpu._abi import BlockState, Options, Schedule, Stats, Status
+from ductile_gpu._blocks import Block
+from ductile_gpu._buffer import Buffer
+from ductile_gpu._core import Allocator, Limits
+from ductile_gpu._errors import (
+    BadMessage,
+    Busy,
+    Capturing,
+    CorruptHeap,
+    DeviceLost,
+    DeviceUnavailable,
+    DriverError,
+    Error,
+    ForeignPointer,
+    InteriorPointer,
+    InvalidArgument,
+    NoDescriptors,
+    NotLive,
+    NotReady,
+    OutOfAddresses,
+    OutOfHostMemory,
+    OutOfMemory,
+    PointerError,
+    ProcessGone,
+    Unsupported,
+)
+from ductile_gpu._native import bench_path, include_dir, library_path
+from ductile_gpu._share import allocators, record_stream, share, shared
+from ductile_gpu._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+
+__version__ = _abi.VERSION
+
+__all__ = [
+    "Allocator",
+    "BadMessage",
+    "Block",
+    "BlockState",
+    "Buffer",
+    "Busy",
+    "CaptureMode",
+    "Capturing",
+    "CorruptHeap",
+    "DeviceLost",
+    "DeviceUnavailable",
+    "DriverError",
+    "Error",
+    "ForeignPointer",
+    "InteriorPointer",
+    "InvalidArgument",
+    "Limits",
+    "NoDescriptors",
+    "NotLive",
+    "NotReady",
+    "Options",
+    "OutOfAddresses",
+    "OutOfHostMemory",
+    "OutOfMemory",
+    "PointerError",
+    "ProcessGone",
+    "Schedule",
+    "Stats",
+    "Status",
+    "Unsupported",
+    "VirtualGPU",
+    "VirtualGraph",
+    "VirtualState",
+    "__version__",
+    "allocators",
+    "bench_path",
+    "include_dir",
+    "library_path",
+    "record_stream",
+    "share",
+    "shared",
+]
+
+_ON_DEMAND = frozenset(("cuda_core", "cupy", "numba", "rmm", "torch"))
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"ductile_gpu.{name}")
+    raise AttributeError(f"module 'ductile_gpu' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ON_DEMAND])

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands share: how they fail, and how they say that they are at work."""
+
+from __future__ import annotations
+
+import sys
+
+PROGRAM = "ductile-gpu"
+MISUSED = 2
+INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """Ends the command: one line, with what would help, and an exit status."""
+
+    def __init__(self, line: str, status: int = 1) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+def say(line: str) -> None:
+    """One line on standard error, where progress and remarks belong."""
+    print(f"{PROGRAM}: {line}", file=sys.stderr, flush=True)
+
+
+def progress(line: str) -> None:
+    """The same, only where somebody looks."""
+    if sys.stderr.isatty():
+        say(line)
+
+
+def in_bytes(size: float) -> str:
+    """A size for people: "12.3 GiB"."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB" if abs(size) < 100 else f"{size:.1f} GiB"
+
+
+def read_settings(words: list[str]) -> dict[str, str]:
+    """--set KEY=VALUE, as often as given."""
+    settings = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key:
+            raise Failure(f"--set takes KEY=VALUE, not '{word}'", MISUSED)
+        settings[key] = value
+    return settings

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""record: runs a training script unchanged, and writes what it allocated and freed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Optional
+
+from ductile_gpu import _native
+from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
+from ductile_gpu._cli.script import (
+    add_script_arguments,
+    check_script,
+    run_script,
+    when_torch_is_imported,
+)
+
+SUMMARY = "run a PyTorch script and record what it allocates"
+DESCRIPTION = """\
+Runs SCRIPT unchanged, as python would, and records every allocation and free of PyTorch's own
+allocator on the GPU. The recording is written when the script ends, also when it fails or is
+interrupted. Options come before the script; what follows it is the script's.
+
+  ductile-gpu record -o run.trace.gz train.py --epochs 1
+  ductile-gpu replay run.trace.gz
+
+Under torchrun each rank writes a file of its own: torchrun ... -m ductile_gpu record train.py."""
+SUFFIXES = (".trace.gz", ".trace", ".pickle")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write: NAME.trace.gz, NAME.trace, or NAME.pickle, which is PyTorch's own "
+        "snapshot (SCRIPT.trace.gz)",
+    )
+    parser.add_argument(
+        "--gpu", metavar="N", type=int, help="which GPU a trace is of (the one with most events)"
+    )
+    parser.add_argument(
+        "--max-events",
+        metavar="N",
+        type=int,
+        help="keep only the latest N events (all); each takes host memory until the end",
+    )
+    add_script_arguments(parser)
+
+
+def _output_path(given: Optional[str], script: str) -> Path:
+    path = Path(given if given is not None else f"{Path(script).stem}.trace.gz")
+    suffix = next((known for known in SUFFIXES if path.name.endswith(known)), None)
+    if suffix is None:
+        known = ", ".join(SUFFIXES)
+        raise Failure(f"--output {path}: the name must end in one of {known}", MISUSED)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+        stem = path.name[: -len(suffix)]
+        path = path.with_name(f"{stem}.rank{os.environ['RANK']}{suffix}")
+    return path
+
+
+def _check_output(path: Path) -> None:
+    """A run may take hours: what would keep it from being written is said before."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise Failure(f"{folder}: no such folder for the recording")
+    if not os.access(folder, os.W_OK):
+        raise Failure(f"{folder}: the recording cannot be written there")
+
+
+class Recorder:
+    """Turns PyTorch's recording on as soon as CUDA is initialised, and writes what it recorded."""
+
+    def __init__(self, max_events: Optional[int]) -> None:
+        self.max_events = max_events
+        self.torch: Optional[Any] = None
+        self.started = False
+
+    def arm(self, torch: ModuleType) -> None:
+        """Called when the script has imported PyTorch; must not initialise CUDA for it."""
+        self.torch = torch
+        if not hasattr(self.torch._C, "_cuda_record_memory_history"):
+            say("this PyTorch is built without CUDA: there will be nothing to record")
+            return
+        self.torch.cuda._lazy_call(self._start)
+
+    def _start(self) -> None:
+        assert self.torch is not None
+        limit = {} if self.max_events is None else {"max_entries": self.max_events}
+        self.torch.cuda.memory._record_memory_history("all", context=None, **limit)
+        self.started = True
+
+    def explain(self) -> str:
+        """Why nothing was recorded."""
+        if self.torch is None:
+            return "the script did not import torch"
+        return "the script did not use a GPU through PyTorch"
+
+    def dump(self, path: Path) -> None:
+        """Writes PyTorch's snapshot while the recording is on, as it must be."""
+        assert self.torch is not None
+        try:
+            self.torch.cuda.memory._dump_snapshot(str(path))
+        except Exception as error:
+            raise Failure(f"PyTorch could not write what it recorded: {error}") from error
+
+
+def _convert(snapshot: Path, output: Path, gpu: Optional[int]) -> None:
+    command = [str(_native.bench_path()), "convert"]
+    if gpu is not None:
+        command += ["--gpu", str(gpu)]
+    answer = subprocess.run(
+        [*command, str(snapshot), str(output)], capture_output=True, text=True, check=False
+    )
+    if answer.returncode != 0:
+        kept = output.with_name(output.name.partition(".trace")[0] + ".pickle")
+        shutil.move(str(snapshot), kept)
+        reason = answer.stderr.strip().splitlines()[-1:] or ["ductile-bench convert failed"]
+        raise Failure(f"no trace was made ({reason[0]}); PyTorch's snapshot is kept as {kept}")
+
+
+def _write(recorder: Recorder, output: Path, gpu: Optional[int]) -> None:
+    progress("writing what was recorded")
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".ductile-") as folder:
+        snapshot = Path(folder) / "snapshot.pickle"
+        recorder.dump(snapshot)
+        if output.name.endswith(".pickle"):
+            os.replace(snapshot, output)
+        else:
+            _convert(snapshot, output, gpu)
+    size = in_bytes(output.stat().st_size)
+    say(f"recorded in {output} ({size}); next: ductile-gpu replay {output}")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Returns the script's exit status; 1 when it succeeded and nothing could be written."""
+    check_script(options.script, options.module)
+    output = _output_path(options.output, options.script)
+    _check_output(output)
+    recorder = Recorder(options.max_events)
+    when_torch_is_imported(recorder.arm)
+    status = run_script(options.script, options.module, options.arguments)
+    try:
+        if not recorder.started:
+            raise Failure(f"nothing was recorded: {recorder.explain()}")
+        _write(recorder, output, options.gpu)
+    except Failure as failure:
+        say(str(failure))
+        return status or failure.status
+    return status

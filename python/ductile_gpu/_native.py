@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libductile, opened and typed. The declarations are made from its headers (`_abi`)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ductile_gpu import _abi
+
+__all__ = ["bench_path", "include_dir", "lib", "library_path"]
+
+
+def _package_folders() -> list[Path]:
+    """Where the package's files may be: an editable installation spreads them over two folders."""
+    import ductile_gpu
+
+    return [Path(folder) for folder in ductile_gpu.__path__]
+
+
+def _find(kind: str, name: str) -> Path:
+    for folder in _package_folders():
+        if (folder / kind / name).exists():
+            return folder / kind / name
+    raise ImportError(
+        f"{name} is not part of this installation of ductile-gpu: install it with "
+        "`pip install ./python`, or set DUCTILE_LIBRARY to a libductile.so of the same version"
+    )
+
+
+def library_path() -> Path:
+    """The libductile.so in use: DUCTILE_LIBRARY if it is set, else the package's own."""
+    named = os.environ.get("DUCTILE_LIBRARY")
+    return Path(named) if named else _find("lib", "libductile.so")
+
+
+def bench_path() -> Path:
+    """The ductile-bench program that belongs to this package."""
+    return _find("bin", "ductile-bench")
+
+
+def include_dir() -> Path:
+    """The folder of the public C headers, as this package was built from them."""
+    return _find("include", "ductile.h").parent
+
+
+def _sized_structs() -> Iterator[tuple[type[Any], str]]:
+    """Structs whose size the library itself can be asked for, and the function that says it."""
+    for name in dir(_abi):
+        if name.endswith("_options") and f"{name}_init" in _abi.FUNCTIONS:
+            yield getattr(_abi, name), f"{name}_init"
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded: {error}") from None
+    for name, (result, arguments) in _abi.FUNCTIONS.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise ImportError(
+                f"{path} has no {name}: it is another version than {_abi.VERSION}"
+            ) from None
+        function.restype = result
+        function.argtypes = arguments
+    _check_layout(library, path)
+    return library
+
+
+def _check_layout(library: ctypes.CDLL, path: Path) -> None:
+    """Refuses a library that was built from other headers than this binding."""
+    found = library.ductile_version().decode()
+    if found != _abi.VERSION:
+        raise ImportError(f"{path} is version {found}, this package is {_abi.VERSION}")
+    for struct, init in _sized_structs():
+        room = ctypes.create_string_buffer(4096)
+        getattr(library, init)(room)
+        size = ctypes.c_size_t.from_buffer(room).value
+        if size != ctypes.sizeof(struct):
+            raise ImportError(
+                f"{path} has {size} bytes of {struct.__name__}, this package "
+                f"{ctypes.sizeof(struct)}: they were built from different headers"
+            )
+
+
+lib = _load(library_path())

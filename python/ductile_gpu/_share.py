@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One allocator for each device of the process, which every library's adapter uses.
+
+What one library frees serves the next, because it is the same allocator. Where PyTorch's adapter
+is on, its allocators are the process's; otherwise they are made here, when first asked for.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ductile_gpu import _abi
+from ductile_gpu._abi import Options
+from ductile_gpu._core import Allocator
+from ductile_gpu._errors import Busy, ForeignPointer, OutOfMemory, invalid
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["LIBRARIES", "allocators", "provide", "record_stream", "share", "shared"]
+
+LIBRARIES = ("torch", "cupy", "numba", "rmm")
+
+_lock = threading.RLock()
+_allocators: dict[int, Allocator] = {}
+_options = Options()
+_provider: Optional[Callable[[int], int]] = None
+
+
+def configure(options: Options) -> None:
+    """Sets the options of the shared allocators that are still to be made.
+
+    Raises:
+        Busy: one exists already, with other options.
+    """
+    with _lock:
+        if options and _allocators and options != _options:
+            raise Busy(
+                _abi.Status.ERR_BUSY,
+                "the shared allocator exists with other options; give them in the first call",
+            )
+        _options.update(options)
+
+
+def provide(open_device: Callable[[int], int]) -> None:
+    """Says where the process's allocators come from: PyTorch's adapter owns those it uses.
+
+    Args:
+        open_device: takes a device's ordinal and returns its ductile_allocator *, the same in every
+            call, valid to the end of the process.
+
+    Raises:
+        Busy: a device has a shared allocator already: another library was enabled first.
+    """
+    global _provider
+    with _lock:
+        own = [device for device, found in _allocators.items() if not found.is_borrowed]
+        if own:
+            raise Busy(
+                _abi.Status.ERR_BUSY,
+                f"device {own[0]} has a shared allocator already: enable PyTorch before the others",
+            )
+        _provider = open_device
+
+
+def shared(device: int = 0) -> Allocator:
+    """The process's allocator of a device, made when first asked for and never closed.
+
+    Args:
+        device: ordinal.
+
+    Raises:
+        As `Allocator`.
+    """
+    found = _allocators.get(device)
+    return found if found is not None else _open(device)
+
+
+def _open(device: int) -> Allocator:
+    with _lock:
+        found = _allocators.get(device)
+        if found is None:
+            if _provider is not None:
+                found = Allocator.borrow(_provider(device), device)
+            else:
+                found = Allocator(device, virtual=None, **_options)
+            _add_callbacks(found)
+            _allocators[device] = found
+        return found
+
+
+def adopt(device: int, allocator: Optional[Allocator]) -> None:
+    """Makes an allocator the shared one of a device; None: the next call makes a new one."""
+    with _lock:
+        if allocator is None:
+            _allocators.pop(device, None)
+        else:
+            _allocators[device] = allocator
+
+
+def allocators() -> dict[int, Allocator]:
+    """The shared allocators that exist, by device."""
+    with _lock:
+        return dict(_allocators)
+
+
+# ---- Who is asked for memory -------------------------------------------------------------------
+
+# The adapters' own caches: each function gives back what it can, and returns the bytes.
+_givers: list[Callable[[], int]] = []
+
+
+def add_giver(give: Callable[[], int]) -> None:
+    """Has a library asked for its own caches before a request on a shared allocator is refused."""
+    with _lock:
+        if give not in _givers:
+            _givers.append(give)
+
+
+def _ask_libraries(_missing: int) -> int:
+    """Out-of-memory callback of the shared allocators."""
+    return sum(give() for give in tuple(_givers))
+
+
+def _ask_collector(allocator: Allocator) -> Callable[[int], int]:
+    """Asked last: arrays that hang in reference cycles hold memory until Python looks for them."""
+
+    def collect(_missing: int) -> int:
+        before = allocator.stats().allocated_bytes
+        gc.collect()
+        return max(0, before - allocator.stats().allocated_bytes)
+
+    return collect
+
+
+def _add_callbacks(allocator: Allocator) -> None:
+    """Not for PyTorch's own allocators, whose requests are asked for memory PyTorch's way.
+
+    `allocate` asks there, after the refusal of another library's request.
+    """
+    if allocator.is_borrowed:
+        return
+    allocator.add_oom_callback(_ask_libraries, priority=0)
+    allocator.add_oom_callback(_ask_collector(allocator), priority=100)
+
+
+def allocate(allocator: Allocator, size: int, stream: int) -> int:
+    """What the adapters of CuPy, Numba and RMM allocate with. Errors: as `Allocator.alloc`."""
+    try:
+        return allocator.alloc(size, stream)
+    except OutOfMemory:
+        if not allocator.is_borrowed:
+            raise
+        if _ask_libraries(size) + _ask_collector(allocator)(size) == 0:
+            raise
+    return allocator.alloc(size, stream)
+
+
+# ---- One call for all --------------------------------------------------------------------------
+
+
+def _chosen(libraries: Iterable[str]) -> list[str]:
+    named = list(libraries)
+    unknown = [name for name in named if name not in LIBRARIES]
+    if unknown:
+        raise invalid(
+            f"no adapter for '{unknown[0]}'; there are {', '.join(LIBRARIES)}",
+        )
+    if not named:
+        named = [name for name in LIBRARIES if name in sys.modules]
+    if not named:
+        raise invalid(
+            "none of torch, cupy, numba and rmm is imported: import them first, or name them",
+        )
+    # PyTorch first: where it is on, the others use its allocators.
+    return sorted(set(named), key=LIBRARIES.index)
+
+
+def share(*libraries: str, **options: Unpack[Options]) -> list[str]:
+    """Lets libraries allocate from one allocator for each device.
+
+    Call it before any of them has used the GPU: PyTorch and Numba cannot change their allocator
+    later.
+
+    Args:
+        *libraries: some of "torch", "cupy", "numba", "rmm". None: those imported so far.
+        **options: of the allocators; see `Allocator`.
+
+    Returns:
+        The names of the libraries that share now.
+
+    Raises:
+        InvalidArgument: no such library, no library, or an option.
+        Busy: the shared allocator exists with other options.
+        ImportError: a library is not installed.
+        RuntimeError: PyTorch or Numba has used the GPU already.
+
+    Example:
+        >>> import torch, cupy, ductile_gpu
+        >>> ductile_gpu.share("torch", "cupy")      # doctest: +SKIP
+    """
+    names = _chosen(libraries)
+    configure(options)
+    for name in names:
+        adapter: Any = importlib.import_module(f"ductile_gpu.{name}")
+        if name == "torch":
+            adapter.enable(**options)
+        else:
+            adapter.enable()
+    return names
+
+
+def _address_of(array: Any) -> int:
+    """Where the allocation begins that an array of some library looks at."""
+    if isinstance(array, int):
+        return array
+    storage = getattr(array, "untyped_storage", None)  # PyTorch
+    if storage is not None:
+        return int(storage().data_ptr())
+    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy
+    if memory is not None:
+        return int(memory.ptr)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return int(interface["data"][0])
+    raise TypeError(f"neither an address nor an array on a GPU: {array!r}")
+
+
+def record_stream(array: Any, stream: Any) -> None:
+    """Tells that work on `stream` uses an array of any library: its memory waits for that work.
+
+    Needed where an array is used on another stream than the one it was made on, and dropped before
+    that work is done.
+
+    Args:
+        array: a tensor, an array with __cuda_array_interface__, or an address. PyTorch and CuPy
+            find the allocation behind a view; otherwise the array must begin where it does.
+        stream: any library's stream object, or an integer.
+
+    Raises:
+        ForeignPointer: no shared allocator holds the memory.
+        InteriorPointer: the array is a view into an allocation.
+        TypeError: not an array, or not a stream.
+    """
+    address = _address_of(array)
+    refused: Optional[ForeignPointer] = None
+    for allocator in allocators().values():
+        try:
+            allocator.record_stream(address, stream)
+            return
+        except ForeignPointer as error:
+            refused = error
+    if refused is not None:
+        raise refused
+    raise ForeignPointer(_abi.Status.ERR_FOREIGN_POINTER, "no allocator is shared yet")

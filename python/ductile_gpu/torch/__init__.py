@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch on Ductile.
+
+    import torch
+    import ductile_gpu.torch
+    ductile_gpu.torch.enable()          # before CUDA is first used
+
+Every tensor of the process then comes from Ductile: in all streams, under graphs, in pools, in
+autograd's and NCCL's threads. PyTorch's memory tools go on working. `ductile-gpu run` and
+DUCTILE_TORCH=1 do the same without a change to the program; see docs/pytorch.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import warnings
+from typing import TYPE_CHECKING, Literal
+
+from ductile_gpu._children import child_environment
+from ductile_gpu.torch._build import BuildError, FailedBefore
+from ductile_gpu.torch._conf import Setting, Treatment
+from ductile_gpu.torch._inspect import TensorBlock, block_of
+from ductile_gpu.torch._install import TooLate
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Unpack
+
+    from ductile_gpu._abi import Options
+
+__all__ = [
+    "BuildError",
+    "Setting",
+    "TensorBlock",
+    "TooLate",
+    "Treatment",
+    "block_of",
+    "child_environment",
+    "enable",
+    "is_active",
+    "mem_pool",
+    "mode",
+    "settings",
+]
+
+Mode = Literal["auto", "full", "plain"]
+_logger = logging.getLogger("ductile_gpu")
+
+
+def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
+    """Makes Ductile the allocator of PyTorch in this process. Doing it again does nothing.
+
+    The first time on a machine a small C++ adapter is compiled against the installed PyTorch (some
+    seconds; kept for later). CUDA is not initialised by this call, so a program may still fork.
+
+    Arguments:
+        mode: "full" wants the adapter. "plain" does without a compiler, by the functions of
+            PyTorch's pluggable allocator: tensors, streams and graphs work; what PyTorch offers no
+            hook for does not (see docs/pytorch.md). "auto" is "full" and, where the adapter cannot
+            be had, "plain" with a warning that says why.
+        options: options of Ductile by name, as in DUCTILE_CONF: enable(limit_bytes="40G").
+
+    Raises:
+        TooLate: CUDA is already in use.
+        ImportError: PyTorch cannot be imported.
+        BuildError: the adapter cannot be had, and mode is "full".
+        ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
+    """
+    from ductile_gpu.torch import _install, _plain
+
+    if mode not in ("auto", "full", "plain"):
+        raise ValueError(f"mode is 'auto', 'full' or 'plain', not {mode!r}")
+    if is_active():
+        return
+    if mode == "plain":
+        _plain.install(options)
+        return
+    try:
+        _install.install(options)
+    except BuildError as error:
+        if mode == "full":
+            raise
+        _plain.install(options)
+        _tell_why_plain(error)
+    _logger.info("PyTorch allocates from Ductile")
+
+
+def _tell_why_plain(error: BuildError) -> None:
+    """Says it in every program, but for what is known already, not in each of its ranks again."""
+    from ductile_gpu.torch import _plain
+
+    text = (
+        f"Ductile runs behind PyTorch's pluggable interface, because {error}. "
+        f"Not available: {', '.join(_plain.MISSING)}"
+    )
+    is_one_of_many = multiprocessing.parent_process() or os.environ.get("LOCAL_RANK", "0") != "0"
+    if isinstance(error, FailedBefore) and is_one_of_many:
+        _logger.info(text)
+    else:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def mode() -> Literal["full", "plain", "off"]:
+    """How Ductile is installed: "full", "plain", or "off"."""
+    from ductile_gpu.torch import _install, _plain
+
+    if _install.is_installed():
+        return "full"
+    return "plain" if _plain.is_installed() else "off"
+
+
+def is_active() -> bool:
+    """Do this process's CUDA tensors come from Ductile?"""
+    return mode() != "off"
+
+
+def settings() -> list[Setting]:
+    """The keys of PYTORCH_CUDA_ALLOC_CONF, with what becomes of each under Ductile."""
+    from ductile_gpu.torch import _conf
+
+    return _conf.describe(_conf.environment())
+
+
+def mem_pool(use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:
+    """A torch.cuda.MemPool whose memory comes from Ductile, whatever the process's allocator is.
+
+    For buffers that are to be kept apart while PyTorch's native allocator serves the rest:
+    `with torch.cuda.use_mem_pool(ductile_gpu.torch.mem_pool()): ...`
+    """
+    from ductile_gpu.torch import _plain
+
+    return _plain.mem_pool(use_on_oom, no_split)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the adapter and makes it PyTorch's allocator."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ductile_gpu import _abi, _share
+from ductile_gpu._core import suggest_option
+from ductile_gpu.torch import _build, _conf
+
+__all__ = ["TooLate", "adapter", "install", "is_installed"]
+
+_SHARED_STRUCTS = (
+    _abi.ductile_options,
+    _abi.ductile_stats,
+    _abi.ductile_block_info,
+    _abi.ductile_oom_report,
+    _abi.ductile_limits,
+    _abi.ductile_map_event,
+)
+
+_lock = threading.Lock()
+_adapter: Optional[ctypes.CDLL] = None
+
+
+class TooLate(RuntimeError):
+    """CUDA is in use already: PyTorch's allocator cannot be exchanged in this process any more."""
+
+
+def adapter() -> Optional[ctypes.CDLL]:
+    """The adapter, when it is PyTorch's allocator."""
+    return _adapter
+
+
+def call(function: Any, *arguments: Any) -> None:
+    """Calls a function of the adapter that reports by a message."""
+    message = ctypes.create_string_buffer(1024)
+    if function(*arguments, message, ctypes.c_size_t(len(message))) != 0:
+        raise RuntimeError(message.value.decode(errors="replace"))
+
+
+def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
+    loaded.ductile_torch_built_for.restype = ctypes.c_char_p
+    loaded.ductile_torch_allocator.restype = ctypes.c_void_p
+    loaded.ductile_torch_open.restype = ctypes.c_void_p
+    built_for = loaded.ductile_torch_built_for().decode()
+    if built_for not in (torch.version, f"2.{torch.minor}"):
+        raise _build.BuildError(
+            f"{path} is for PyTorch {built_for}, this is {torch.version}: build it again with "
+            "`python -m ductile_gpu.torch build`"
+        )
+    _check_layout(loaded, path)
+    return loaded
+
+
+def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
+    """Refuses an adapter that was compiled with another libductile's headers."""
+    if not hasattr(loaded, "ductile_torch_layout"):
+        raise _build.BuildError(f"{path} was made by an older version of Ductile: build it again")
+    loaded.ductile_torch_layout.restype = ctypes.POINTER(ctypes.c_size_t)
+    sizes = loaded.ductile_torch_layout()
+    for at, struct in enumerate(_SHARED_STRUCTS):
+        if sizes[at] != ctypes.sizeof(struct):
+            raise _build.BuildError(
+                f"{path} has {sizes[at]} bytes of {struct.__name__}, this package "
+                f"{ctypes.sizeof(struct)}: build it again with `python -m ductile_gpu.torch build`"
+            )
+
+
+def refuse_when_late() -> None:
+    """Raises TooLate when CUDA is initialised under another allocator."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        raise TooLate(
+            "CUDA is already initialised in this process, with PyTorch's own allocator: call "
+            "ductile_gpu.torch.enable() right after `import torch`, or start the program with "
+            "`ductile-gpu run`"
+        )
+
+
+def _follow_settings(loaded: ctypes.CDLL) -> None:
+    """Has the adapter look again when settings are parsed again at run time."""
+    import torch
+
+    for name in (
+        "_accelerator_setAllocatorSettings",
+        "_cuda_cudaCachingAllocator_set_allocator_settings",
+    ):
+        original = getattr(torch._C, name, None)
+        if original is None:
+            continue
+
+        def changed(text: str, _original: Any = original) -> None:
+            _conf.check(text)
+            _original(text)
+            named = "per_process_memory_fraction" in _conf.parse(text)
+            call(loaded.ductile_torch_refresh, ctypes.c_int(named))
+
+        setattr(torch._C, name, changed)
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options as DUCTILE_CONF has them."""
+
+    def written(value: Any) -> str:
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+    return ",".join(f"{key}:{written(value)}" for key, value in options.items())
+
+
+def _open_device(device: int) -> int:
+    """The library's allocator of a device, for those who share it with PyTorch."""
+    import torch
+
+    torch.cuda.init()
+    assert _adapter is not None
+    message = ctypes.create_string_buffer(1024)
+    found = _adapter.ductile_torch_open(device, message, ctypes.c_size_t(len(message)))
+    if not found:
+        raise RuntimeError(message.value.decode(errors="replace"))
+    return int(found)
+
+
+def install(options: Mapping[str, Any]) -> None:
+    """Makes Ductile PyTorch's allocator. Raises BuildError where the adapter cannot be had."""
+    global _adapter
+    with _lock:
+        if _adapter is not None:
+            return
+        torch = _build.describe_torch()
+        refuse_when_late()
+        _conf.check(_conf.environment())
+        loaded = _load(_build.adapter_path(torch), torch)
+        try:
+            call(loaded.ductile_torch_set_options, options_text(options).encode())
+        except RuntimeError as error:
+            hints = "".join(map(suggest_option, options))
+            raise ValueError(f"{error}{hints}") from None
+        _share.provide(_open_device)
+        call(loaded.ductile_torch_install)
+        _follow_settings(loaded)
+        _adapter = loaded
+
+
+def is_installed() -> bool:
+    """Is Ductile what PyTorch allocates from?"""
+    return _adapter is not None and bool(_adapter.ductile_torch_is_installed())

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ductile behind PyTorch's pluggable interface: no compiler needed, and less of PyTorch works.
+
+The functions that PyTorch calls are C and part of the package (plain/ductile_torch.c). What the
+interface has no hook for is made up for here as far as Python can.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ductile_gpu import _share
+from ductile_gpu._native import library_path
+from ductile_gpu.torch import _build, _conf, _install
+
+__all__ = ["MISSING", "install", "is_installed", "mem_pool"]
+
+MISSING = (
+    "memory history and snapshots",
+    "torch.OutOfMemoryError (a RuntimeError with the same text is raised)",
+    "torch.cuda.MemPool while Ductile is the allocator",
+    "torch.compile(mode='reduce-overhead')",
+    "CUDA tensors sent to other processes",
+    "graphs whose memory is asked for by other threads than the capturing one",
+)
+
+_lock = threading.Lock()
+_library: Optional[ctypes.CDLL] = None
+_pluggable: Any = None  # kept for the process's life: blocks name it
+_installed = False
+
+# std::c10::Error is thrown by this function of libc10: checks in C++ headers call it.
+_THROWS = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"
+
+_SETTERS = (
+    ("set_reset_fn", "ductile_torch_reset"),
+    ("set_memory_fraction_fn", "ductile_torch_memory_fraction"),
+    ("set_record_stream_fn", "ductile_torch_record_stream"),
+    ("set_begin_allocate_to_pool", "ductile_torch_begin_pool"),
+    ("set_end_allocate_to_pool_fn", "ductile_torch_end_pool"),
+    ("set_release_pool", "ductile_torch_release_pool"),
+)
+
+
+def _open() -> ctypes.CDLL:
+    global _library
+    if _library is None:
+        path = library_path().with_name("libductile_torch.so")
+        try:
+            _library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
+        _library.ductile_torch_plain_open.restype = ctypes.c_void_p
+        _let_it_throw(_library)
+    return _library
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _let_it_throw(library: ctypes.CDLL) -> None:
+    import torch
+
+    libc10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    throws = getattr(libc10, _THROWS, None)
+    if throws is not None:
+        library.ductile_torch_plain_set_raise(ctypes.c_void_p(_address(throws)))
+
+
+def _make() -> Any:
+    import torch
+
+    library = _open()
+    made = torch.cuda.memory.CUDAPluggableAllocator(
+        str(library._name), "ductile_torch_malloc", "ductile_torch_free"
+    )
+    for setter, function in _SETTERS:
+        getattr(made.allocator(), setter)(_address(getattr(library, function)))
+    return made
+
+
+def _open_device(device: int) -> int:
+    import torch
+
+    torch.cuda.init()
+    found = _open().ductile_torch_plain_open(device)
+    if not found:
+        raise RuntimeError(f"Ductile cannot open device {device}")
+    return int(found)
+
+
+def install(options: Mapping[str, Any]) -> None:
+    """Makes Ductile PyTorch's allocator without the adapter."""
+    import torch
+
+    global _pluggable, _installed
+    with _lock:
+        if _installed:
+            return
+        _build.describe_torch()
+        _install.refuse_when_late()
+        _conf.check(_conf.environment())
+        if not _open().ductile_torch_plain_set_options(_install.options_text(options).encode()):
+            raise ValueError(f"no such options of Ductile: {_install.options_text(options)}")
+        _pluggable = _make()
+        _share.provide(_open_device)
+        torch.cuda.memory.change_current_allocator(_pluggable)
+        _make_up_for_statistics()
+        _installed = True
+
+
+def is_installed() -> bool:
+    """Is Ductile PyTorch's allocator by the pluggable interface?"""
+    return _installed
+
+
+# ---- Statistics --------------------------------------------------------------------------------
+
+
+def nested_stats(device: int) -> dict[str, Any]:
+    """The statistics, as torch._C._cuda_memoryStats gives them."""
+    s = _share.shared(device).stats()
+
+    def stat(current: int, peak: int, allocated: int) -> dict[str, Any]:
+        one = {
+            "current": current,
+            "peak": max(peak, current),
+            "allocated": allocated,
+            "freed": allocated - current,
+        }
+        none = dict.fromkeys(one, 0)
+        return {"all": one, "small_pool": none, "large_pool": dict(one)}
+
+    nothing = stat(0, 0, 0)
+    return {
+        "allocation": stat(s.live_blocks, s.live_peak_blocks, s.allocs),
+        "segment": nothing,
+        "active": stat(s.live_blocks + s.pending_blocks, s.live_peak_blocks, s.allocs),
+        "inactive_split": nothing,
+        "allocated_bytes": stat(s.allocated_bytes, s.allocated_peak_bytes, s.allocated_total_bytes),
+        "reserved_bytes": stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes),
+        "active_bytes": stat(
+            s.allocated_bytes + s.pending_bytes, s.active_peak_bytes, s.allocated_total_bytes
+        ),
+        "inactive_split_bytes": nothing,
+        "requested_bytes": stat(s.requested_bytes, s.requested_peak_bytes, s.requested_total_bytes),
+        "oversize_allocations": nothing["all"],
+        "oversize_segments": nothing["all"],
+        "num_alloc_retries": 0,
+        "num_ooms": s.out_of_memory,
+        "num_sync_all_streams": s.stream_syncs,
+        "num_device_alloc": s.creates,
+        "num_device_free": s.releases,
+        "max_split_size": -1,
+    }
+
+
+def _index(device: Any) -> int:
+    import torch
+
+    return int(torch.cuda._utils._get_device_index(device, optional=True))
+
+
+def _make_up_for_statistics() -> None:
+    """Replaces the functions of torch.cuda that would raise."""
+    import torch
+
+    memory = torch.cuda.memory
+
+    def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+        return nested_stats(_index(device)) if torch.cuda.is_initialized() else {}
+
+    def reset_peak_memory_stats(device: Any = None) -> None:
+        _share.shared(_index(device)).reset_peaks()
+
+    def memory_stats(device: Any = None) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+
+        def add(prefix: str, value: Any) -> None:
+            if isinstance(value, dict):
+                for key, inner in value.items():
+                    add(f"{prefix}.{key}" if prefix else key, inner)
+            else:
+                flat[prefix] = value
+
+        add("", memory_stats_as_nested_dict(device))
+        return OrderedDict(sorted(flat.items()))
+
+    for function in (memory_stats_as_nested_dict, reset_peak_memory_stats, memory_stats):
+        for module in (memory, torch.cuda):
+            setattr(module, function.__name__, function)
+
+
+# ---- A pool beside another allocator -----------------------------------------------------------
+
+
+def mem_pool(use_on_oom: bool, no_split: bool) -> Any:
+    """A torch.cuda.MemPool on Ductile's memory."""
+    import torch
+
+    global _pluggable
+    with _lock:
+        if _pluggable is None:
+            _pluggable = _make()
+    arguments = {"use_on_oom": use_on_oom, "no_split": no_split}
+    wanted = {name: value for name, value in arguments.items() if value}
+    return torch.cuda.MemPool(_pluggable.allocator(), **wanted)

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What happens when a request is refused: whom to ask, whom to tell, and the message. */
+#include "torch_allocator.h"
+
+#include "torch_settings.h"
+
+namespace ductile_torch {
+
+namespace {
+
+std::mutex observers_mutex;
+auto &observers = *new std::vector<caching::OutOfMemoryObserver>();
+#if DUCTILE_TORCH_MINOR >= 12
+auto &rejection_observers = *new std::vector<caching::OomRejectionObserver>();
+#endif
+
+struct MemoryInfo {
+    size_t free = 0;
+    size_t total = 0;
+};
+
+/* Zeros when the driver does not answer: the refusal has to be reported nevertheless. */
+MemoryInfo read_memory_info(const Device &device) {
+    MemoryInfo info;
+    try {
+        const c10::cuda::CUDAGuard guard(device.index);
+        if (cudaMemGetInfo(&info.free, &info.total) != cudaSuccess) {
+            (void)cudaGetLastError();
+        }
+    } catch (const c10::Error &) {
+        info = {};
+    }
+    return info;
+}
+
+/* What the library may hold: the smallest of PyTorch's fraction, Ductile's own limit, the device. */
+ductile_limits read_limits(Device &device) {
+    ductile_limits limits = {};
+    limits.struct_size = sizeof limits;
+    return ductile_get_limits(device.open(), &limits) == DUCTILE_OK ? limits : ductile_limits{};
+}
+
+/* The sentences are PyTorch's, so that what reads its messages reads these; the advice is not: it
+ * comes from the state of this allocator. */
+std::string write_message(Device &device, const ductile_stats &stats, const MemoryInfo &info,
+                          size_t size) {
+    ductile_limits limits = read_limits(device);
+    std::string out = "CUDA out of memory. Tried to allocate " + format_bytes(size) + ". GPU " +
+                      std::to_string(device.index) + " has a total capacity of " +
+                      format_bytes(info.total) + " of which " + format_bytes(info.free) +
+                      " is free. ";
+    if (limits.limit_bytes < limits.device_bytes) {
+        out += format_bytes(limits.limit_bytes) + " allowed; ";
+    }
+    uint64_t unallocated = stats.reserved_bytes - stats.allocated_bytes;
+    return out + "Of the allocated memory " + format_bytes(stats.allocated_bytes) +
+           " is allocated by PyTorch, and " + format_bytes(unallocated) +
+           " is reserved by PyTorch but unallocated. " +
+           (device.captures > 0 ? "A CUDA graph is being captured: memory that streams still use "
+                                  "cannot be waited for. "
+                                : "");
+}
+
+template <typename Observer>
+std::vector<Observer> copy_observers(const std::vector<Observer> &registered) {
+    const std::lock_guard<std::mutex> lock(observers_mutex);
+    return registered;
+}
+
+/* Counts the refusal, and tells whom it concerns. */
+void tell_refused(Device &device, const ductile_stats &stats, const MemoryInfo &info, size_t size) {
+#if DUCTILE_TORCH_MINOR >= 12
+    if (is_rejection(device)) {
+        device.tally.rejections++;
+        for (const auto &observer : copy_observers(rejection_observers)) {
+            observer(device.index, size, stats.reserved_bytes, read_limits(device).device_bytes);
+        }
+        return;
+    }
+#endif
+    (void)stats;
+    device.tally.ooms++;
+    for (const auto &observer : copy_observers(observers)) {
+        observer(device.index, size, read_limits(device).limit_bytes, info.free);
+    }
+}
+
+std::string write_advice(Device &device) {
+    ductile_oom_report report = {};
+    report.struct_size = sizeof report;
+    ductile_allocator *a = device.open();
+    if (ductile_get_oom_report(a, &report) != DUCTILE_OK || report.number == 0) {
+        return std::string();
+    }
+    std::string text(ductile_oom_report_text(&report, nullptr, 0) + 1, '\0');
+    (void)ductile_oom_report_text(&report, &text[0], text.size());
+    text.pop_back();
+    return "\nDuctile: " + text;
+}
+
+} // namespace
+
+/* PyTorch's policy for servers: under a memory fraction, what exceeds it is refused without asking
+ * anybody, and is counted apart. */
+bool is_rejection(Device &device) {
+    ductile_oom_report report = {};
+    report.struct_size = sizeof report;
+    return device.fraction < 1.0 && rejects_early() &&
+           ductile_get_oom_report(device.open(), &report) == DUCTILE_OK &&
+           report.held_bytes + report.missing_bytes > report.limit_bytes;
+}
+
+/* Who registered to give memory back, such as the collector of tensors sent to other processes. */
+bool run_free_memory_callbacks() {
+    bool freed = false;
+    for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+        freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    }
+    return freed;
+}
+
+void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream, Context context) {
+    std::string advice = write_advice(device);
+    ductile_stats stats = read_stats(device);
+    MemoryInfo info = read_memory_info(device);
+    {
+        const std::lock_guard<std::recursive_mutex> lock(device.mutex);
+        device.watch.note_out_of_memory(device, info.free, size, stream, std::move(context));
+    }
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size), stats.allocated_bytes,
+                                     stats.reserved_bytes,
+                                     c10::Device(c10::DeviceType::CUDA, device.index));
+    tell_refused(device, stats, info, size);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, write_message(device, stats, info, size), advice,
+                     " See documentation for Memory Management  "
+                     "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)");
+    abort(); /* not reached: the check throws */
+}
+
+void Allocator::attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) {
+    const std::lock_guard<std::mutex> lock(observers_mutex);
+    observers.push_back(std::move(observer));
+}
+
+#if DUCTILE_TORCH_MINOR >= 12
+void Allocator::attachOomRejectionObserver(caching::OomRejectionObserver observer) {
+    const std::lock_guard<std::mutex> lock(observers_mutex);
+    rejection_observers.push_back(std::move(observer));
+}
+#endif
+
+} // namespace ductile_torch

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Statistics. Ductile has one pool for all sizes, so everything counts as "large_pool" beside
+ * "all", as the snapshot's segments do: PyTorch's own consistency rule ties the two.
+ */
+#include "torch_allocator.h"
+
+#include <algorithm>
+
+namespace ductile_torch {
+
+namespace {
+
+template <typename Array> void set_both(Array &array, const Stat &stat) {
+    array[static_cast<size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE)] = stat;
+    array[static_cast<size_t>(c10::CachingDeviceAllocator::StatType::LARGE_POOL)] = stat;
+}
+
+Stat make_stat(uint64_t current, uint64_t peak, uint64_t allocated) {
+    Stat stat;
+    stat.current = static_cast<int64_t>(current);
+    stat.peak = static_cast<int64_t>(std::max(peak, current));
+    stat.allocated = static_cast<int64_t>(allocated);
+    stat.freed = stat.allocated - stat.current;
+    return stat;
+}
+
+/* Since the baseline: what there was then counts neither as allocated nor as freed. */
+Stat since(Stat stat, uint64_t allocated_before, uint64_t freed_before) {
+    stat.allocated -= static_cast<int64_t>(allocated_before);
+    stat.freed -= static_cast<int64_t>(freed_before);
+    return stat;
+}
+
+struct Extra {
+    uint64_t requested_pending = 0;
+    uint64_t over_requested = 0; /* by roundup_power2_divisions */
+};
+
+int add_pending(void *user, const ductile_block_info *block) {
+    if (block->state == DUCTILE_BLOCK_PENDING) {
+        static_cast<Extra *>(user)->requested_pending += block->requested_size;
+    }
+    return 0;
+}
+
+Extra read_extra(Device &device, const ductile_stats &stats) {
+    Extra extra;
+    if (stats.pending_blocks != 0) {
+        walk_blocks(device.open(), add_pending, &extra);
+    }
+    for (const auto &block : device.asked) {
+        ductile_block_info info = {};
+        info.struct_size = sizeof info;
+        if (ductile_query_block(device.open(), to_address(block.first), &info) == DUCTILE_OK) {
+            extra.over_requested += info.requested_size - block.second;
+        }
+    }
+    return extra;
+}
+
+uint64_t count_requested(const ductile_stats &stats, const Extra &extra) {
+    return stats.requested_bytes + extra.requested_pending - extra.over_requested;
+}
+
+DeviceStats describe(Device &device) {
+    ductile_stats s = read_stats(device);
+    Extra extra = read_extra(device, s);
+    const Baseline &b = device.baseline;
+    DeviceStats out;
+    set_both(out.allocation,
+             since(make_stat(s.live_blocks, s.live_peak_blocks, s.allocs), b.allocs, b.frees));
+    set_both(out.active,
+             since(make_stat(s.live_blocks + s.pending_blocks, s.live_peak_blocks, s.allocs),
+                   b.allocs, b.frees));
+    set_both(out.allocated_bytes,
+             since(make_stat(s.allocated_bytes, s.allocated_peak_bytes, s.allocated_total_bytes),
+                   b.allocated, b.allocated_freed));
+    set_both(out.active_bytes, since(make_stat(s.allocated_bytes + s.pending_bytes,
+                                               s.active_peak_bytes, s.allocated_total_bytes),
+                                     b.allocated, b.allocated_freed));
+    set_both(out.requested_bytes, since(make_stat(count_requested(s, extra), s.requested_peak_bytes,
+                                                  s.requested_total_bytes - device.rounded_up),
+                                        b.requested, b.requested_freed));
+    set_both(out.reserved_bytes,
+             since(make_stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes),
+                   b.created, b.created_freed));
+    out.num_alloc_retries = device.tally.retries - b.retries;
+    out.num_ooms = device.tally.ooms - b.ooms;
+    out.num_sync_all_streams = static_cast<int64_t>(s.stream_syncs - b.syncs);
+    out.num_device_alloc = static_cast<int64_t>(s.creates - b.creates);
+    out.num_device_free = static_cast<int64_t>(s.releases - b.releases);
+    out.max_split_size = -1; /* blocks always split */
+#if DUCTILE_TORCH_MINOR >= 12
+    out.num_oom_rejections = device.tally.rejections - b.rejections;
+#endif
+#if DUCTILE_TORCH_MINOR >= 13
+    device.pools.look_at_held(device);
+    for (const auto &pool : device.pools.held()) {
+        set_both(out.reserved_bytes_by_private_pools[pool.first], pool.second);
+    }
+#endif
+    return out;
+}
+
+void add(Stat &to, const Stat &from) {
+    to.current += from.current;
+    to.peak += from.peak;
+    to.allocated += from.allocated;
+    to.freed += from.freed;
+}
+
+template <typename Array> void add_all(Array &to, const Array &from) {
+    for (size_t i = 0; i < to.size(); i++) {
+        add(to[i], from[i]);
+    }
+}
+
+/* Peaks of the two are added: they need not have been at the same moment. */
+void add_native(DeviceStats &to, const DeviceStats &from) {
+    add_all(to.allocation, from.allocation);
+    add_all(to.segment, from.segment);
+    add_all(to.active, from.active);
+    add_all(to.inactive_split, from.inactive_split);
+    add_all(to.allocated_bytes, from.allocated_bytes);
+    add_all(to.reserved_bytes, from.reserved_bytes);
+    add_all(to.active_bytes, from.active_bytes);
+    add_all(to.inactive_split_bytes, from.inactive_split_bytes);
+    add_all(to.requested_bytes, from.requested_bytes);
+    to.num_alloc_retries += from.num_alloc_retries;
+    to.num_ooms += from.num_ooms;
+    to.num_sync_all_streams += from.num_sync_all_streams;
+    to.num_device_alloc += from.num_device_alloc;
+    to.num_device_free += from.num_device_free;
+#if DUCTILE_TORCH_MINOR >= 13
+    for (const auto &pool : from.reserved_bytes_by_private_pools) {
+        add_all(to.reserved_bytes_by_private_pools[pool.first], pool.second);
+    }
+#endif
+}
+
+} // namespace
+
+DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
+    Device &device = device_at(index);
+    DeviceStats stats;
+    {
+        const std::lock_guard<std::recursive_mutex> lock(device.mutex);
+        stats = describe(device);
+    }
+    if (is_native_in_use()) {
+        add_native(stats, native_allocator()->getDeviceStats(index));
+    }
+    return stats;
+}
+
+void Allocator::resetAccumulatedStats(DeviceIndex index) {
+    Device &device = device_at(index);
+    const std::lock_guard<std::recursive_mutex> lock(device.mutex);
+    ductile_stats s = read_stats(device);
+    Extra extra = read_extra(device, s);
+    Baseline &b = device.baseline;
+    b.allocs = s.allocs;
+    b.frees = s.frees;
+    b.allocated = s.allocated_total_bytes;
+    b.allocated_freed = s.allocated_total_bytes - s.allocated_bytes;
+    b.requested = s.requested_total_bytes - device.rounded_up;
+    b.requested_freed = b.requested - count_requested(s, extra);
+    b.created = s.created_total_bytes;
+    b.created_freed = s.created_total_bytes - s.reserved_bytes;
+    b.creates = s.creates;
+    b.releases = s.releases;
+    b.syncs = s.stream_syncs;
+    b.retries = device.tally.retries;
+    b.ooms = device.tally.ooms;
+    b.rejections = device.tally.rejections;
+    device.pools.reset_accumulated();
+    if (is_native_in_use()) {
+        native_allocator()->resetAccumulatedStats(index);
+    }
+}
+
+void Allocator::resetPeakStats(DeviceIndex index) {
+    Device &device = device_at(index);
+    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    if (a != nullptr) {
+        ductile_reset_peaks(a);
+        device.pools.reset_peaks();
+    }
+    if (is_native_in_use()) {
+        native_allocator()->resetPeakStats(index);
+    }
+}
+
+/* ---- Sizes ---------------------------------------------------------------------------------- */
+
+namespace {
+
+int find_largest(void *user, const ductile_block_info *block) {
+    auto *largest = static_cast<uint64_t *>(user);
+    if (block->state == DUCTILE_BLOCK_FREE) {
+        *largest = std::max(*largest, block->size);
+    }
+    return 0;
+}
+
+} // namespace
+
+/* The largest request that can be hoped for: a free block, or a tail grown by what the device has
+ * left. cuDNN chooses its workspace by it. */
+void Allocator::cacheInfo(DeviceIndex index, size_t *largest) {
+    Device &device = device_at(index);
+    uint64_t found = 0;
+    walk_blocks(device.open(), find_largest, &found);
+    if (*largest == 0) {
+        size_t free = 0;
+        size_t total = 0;
+        const c10::cuda::CUDAGuard guard(index);
+        C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+        *largest = free;
+    }
+    *largest = std::max(*largest, static_cast<size_t>(found));
+}
+
+#if DUCTILE_TORCH_MINOR >= 10
+std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
+    return caching::CUDAAllocator::getMemoryInfo(device);
+}
+
+std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex index) {
+    std::vector<caching::StreamSegmentSize> sizes;
+    for (const Run &run : list_runs(device_at(index))) {
+        auto stream = reinterpret_cast<cudaStream_t>(run.stream);
+        auto same = [&](const caching::StreamSegmentSize &s) { return s.stream == stream; };
+        auto found = std::find_if(sizes.begin(), sizes.end(), same);
+        if (found == sizes.end()) {
+            sizes.emplace_back(stream, false, run.size);
+        } else {
+            found->total_size += run.size;
+        }
+    }
+    return sizes;
+}
+#endif
+
+double Allocator::getMemoryFraction(DeviceIndex device) {
+    return device_at(device).fraction;
+}
+
+void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
+    TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
+                ". Please set within [0, 1].");
+    Device &device = device_at(index);
+    device.fraction = fraction;
+    device.apply_fraction();
+}
+
+} // namespace ductile_torch

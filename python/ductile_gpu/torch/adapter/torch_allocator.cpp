@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life, pools, checkpoints, other devices. */
+#include "torch_allocator.h"
+
+#include "torch_settings.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace ductile_torch {
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+void Allocator::init(int device_count) {
+    make_devices(device_count);
+    refresh_settings(false);
+    if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
+        enable(false);
+    }
+}
+
+bool Allocator::initialized() {
+    return n_devices > 0;
+}
+
+std::string Allocator::name() {
+    return "ductile";
+}
+
+bool Allocator::isEnabled() const {
+    return caching_enabled;
+}
+
+void Allocator::emptyCache(MempoolId_t pool) {
+    Context context = gather_context(RecordContext::ALL);
+    for (int i = 0; i < n_devices; i++) {
+        Device &device = devices[i];
+        ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+        if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(pool))) {
+            continue;
+        }
+        ductile_status status = is_default_pool(pool)
+                                    ? ductile_empty_cache(a)
+                                    : ductile_pool_trim(a, to_pool_id(pool), nullptr);
+        /* a pool that nobody holds and that is empty is gone already */
+        if (status != DUCTILE_OK && status != DUCTILE_ERR_INVALID_ARGUMENT) {
+            raise_status(device, status, "emptying the cache");
+        }
+        if ((special & kWatched) != 0) {
+            const std::lock_guard<std::recursive_mutex> lock(device.mutex);
+            device.watch.settle(device, context);
+        }
+    }
+    if (is_native_in_use()) {
+#if DUCTILE_TORCH_MINOR >= 8
+        native_allocator()->emptyCache(pool);
+#else
+        native_allocator()->emptyCache();
+#endif
+    }
+}
+
+void Allocator::emptyCache() {
+    emptyCache(MempoolId_t{0, 0});
+}
+
+void Allocator::copy_data(void *dest, const void *src, std::size_t count) const {
+    C10_CUDA_CHECK(cudaMemcpy(dest, src, count, cudaMemcpyKind::cudaMemcpyDeviceToDevice));
+}
+
+void *Allocator::getBaseAllocation(void *ptr, size_t *size) {
+    ductile_block_info info;
+    if (find_block(ptr, info) == nullptr) {
+        TORCH_CHECK(is_native_in_use(), "invalid device pointer: ", ptr);
+        return native_allocator()->getBaseAllocation(ptr, size);
+    }
+    if (size != nullptr) {
+        *size = static_cast<size_t>(info.size);
+    }
+    return to_pointer(info.address);
+}
+
+/* ---- Private pools -------------------------------------------------------------------------- */
+
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, StreamFilter filter) {
+    Device &d = device_at(device);
+#if DUCTILE_TORCH_MINOR < 8
+    auto *active = c10::cuda::MemPoolContext::getActiveMemPool();
+    TORCH_CHECK(active == nullptr || active->id() != pool || active->allocator() == nullptr,
+                "Ductile: a torch.cuda.MemPool with an allocator of its own needs PyTorch 2.8");
+#endif
+    d.pools.begin(d, pool, std::move(filter));
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
+    Device &d = device_at(device);
+    d.pools.end(d, pool);
+}
+
+/* The library asks the driver which stream is under capture. What PyTorch says here serves the
+ * message of a refusal: during a capture nobody can wait for memory that streams still use. */
+void Allocator::markCaptureBegin(DeviceIndex device) {
+    device_at(device).captures++;
+}
+
+void Allocator::markCaptureEnd(DeviceIndex device) {
+    device_at(device).captures--;
+}
+
+void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
+    Device &d = device_at(device);
+    d.pools.release(d, pool);
+}
+
+int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
+    return device_at(device).pools.use_count(pool);
+}
+
+void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId_t pool) {
+    Device &d = device_at(device);
+    d.pools.retain(d, pool, false);
+}
+
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                                   std::shared_ptr<caching::CUDAAllocator> own) {
+    Device &d = device_at(device);
+    bool is_native = own != nullptr || d.pools.is_native(pool);
+#if DUCTILE_TORCH_MINOR >= 11
+    if (is_native) {
+        native_allocator()->createOrIncrefPool(device, pool, std::move(own));
+    }
+#endif
+    d.pools.retain(d, pool, is_native);
+}
+
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                                   caching::CUDAAllocator *own) {
+    Device &d = device_at(device);
+    bool is_native = own != nullptr || d.pools.is_native(pool);
+#if DUCTILE_TORCH_MINOR >= 8 && DUCTILE_TORCH_MINOR < 11
+    if (is_native) {
+        native_allocator()->createOrIncrefPool(device, pool, own);
+    }
+#endif
+    d.pools.retain(d, pool, is_native);
+}
+
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool on) {
+    Device &d = device_at(device);
+    d.pools.set_use_on_oom(pool, on);
+}
+
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool) {
+    setUseOnOOM(device, pool, true);
+}
+
+void Allocator::setNoSplit(DeviceIndex device, MempoolId_t pool) {
+    Device &d = device_at(device);
+    d.pools.set_no_split(pool);
+#if DUCTILE_TORCH_MINOR >= 10
+    if (d.pools.is_native(pool)) {
+        native_allocator()->setNoSplit(device, pool);
+    }
+#endif
+}
+
+/* ---- Checkpoints ---------------------------------------------------------------------------- */
+
+namespace {
+
+struct LiveBlock {
+    ductile_addr address = 0;
+    size_t requested = 0;
+};
+
+struct Checkpoint : caching::AllocatorState {
+    MempoolId_t pool = {0, 0};
+    std::vector<LiveBlock> live;
+    std::shared_ptr<caching::AllocatorState> native; /* when the pool is the native allocator's */
+};
+
+int collect_live(void *user, const ductile_block_info *block) {
+    if (block->state == DUCTILE_BLOCK_LIVE) {
+        static_cast<std::vector<LiveBlock> *>(user)->push_back(
+            {block->address, static_cast<size_t>(block->requested_size)});
+    }
+    return 0;
+}
+
+std::vector<LiveBlock> list_live(Device &device, const MempoolId_t &pool) {
+    std::vector<LiveBlock> live;
+    ductile_status status = ductile_pool_walk(device.open(), to_pool_id(pool), collect_live, &live);
+    TORCH_CHECK(status == DUCTILE_OK, "Could not find pool of id (", pool.first, ", ", pool.second,
+                ")");
+    return live;
+}
+
+using LiveSet = std::unordered_map<ductile_addr, size_t>;
+
+LiveSet index_live(const std::vector<LiveBlock> &blocks) {
+    LiveSet set;
+    for (const LiveBlock &b : blocks) {
+        set.emplace(b.address, b.requested);
+    }
+    return set;
+}
+
+/* Makes a block where there is free memory of the pool. */
+void put_block(Device &device, const MempoolId_t &pool, const LiveBlock &wanted,
+               const Context &context, const char *call) {
+    ductile_status status =
+        ductile_pool_alloc_at(device.open(), to_pool_id(pool), wanted.address, wanted.requested);
+    if (status != DUCTILE_OK) {
+        raise_status(device, status, call);
+    }
+    note_home(to_pointer(wanted.address), device);
+    if ((special & kWatched) != 0) {
+        const std::lock_guard<std::recursive_mutex> lock(device.mutex);
+        device.watch.note_alloc(device, to_pointer(wanted.address), wanted.requested, nullptr,
+                                context);
+    }
+}
+
+bool is_in(const LiveSet &set, const LiveBlock &wanted) {
+    auto found = set.find(wanted.address);
+    return found != set.end() && found->second == wanted.requested;
+}
+
+} // namespace
+
+bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                         const std::unordered_set<void *> &expected) {
+    Device &d = device_at(device);
+    if (d.pools.is_native(pool)) {
+        return native_allocator()->checkPoolLiveAllocations(device, pool, expected);
+    }
+    std::vector<LiveBlock> live = list_live(d, pool);
+    return live.size() == expected.size() &&
+           std::all_of(live.begin(), live.end(), [&](const LiveBlock &b) {
+               return expected.count(to_pointer(b.address)) != 0;
+           });
+}
+
+std::shared_ptr<caching::AllocatorState> Allocator::getCheckpointState(DeviceIndex device,
+                                                                       MempoolId_t pool) {
+    Device &d = device_at(device);
+    auto state = std::make_shared<Checkpoint>();
+    state->pool = pool;
+    if (d.pools.is_native(pool)) {
+        state->native = native_allocator()->getCheckpointState(device, pool);
+    } else {
+        state->live = list_live(d, pool);
+    }
+    return state;
+}
+
+/*
+ * Afterwards the pool's live blocks are those of the checkpoint. What was live and is wanted stays
+ * as it is; it is reported as freed and as allocated nevertheless, because its owner changes.
+ */
+caching::CheckpointDelta
+Allocator::setCheckpointPoolState(DeviceIndex device,
+                                  std::shared_ptr<caching::AllocatorState> given) {
+    auto state = std::dynamic_pointer_cast<Checkpoint>(given);
+    TORCH_CHECK(state != nullptr, "this checkpoint is not Ductile's");
+    if (state->native != nullptr) {
+        return native_allocator()->setCheckpointPoolState(device, state->native);
+    }
+    Device &d = device_at(device);
+    const std::lock_guard<std::recursive_mutex> lock(d.mutex);
+    std::vector<LiveBlock> before = list_live(d, state->pool);
+    LiveSet was_live = index_live(before);
+    LiveSet is_wanted = index_live(state->live);
+    caching::CheckpointDelta delta;
+    for (const LiveBlock &b : before) {
+        if (!is_in(is_wanted, b)) {
+            delete_block(to_pointer(b.address));
+        }
+        delta.ptrs_freed.push_back(to_pointer(b.address));
+    }
+    for (const LiveBlock &b : state->live) {
+        if (!is_in(was_live, b)) {
+            put_block(d, state->pool, b, nullptr, "restoring a pool's state");
+        }
+        delta.dataptrs_allocd.emplace_back(to_pointer(b.address), to_pointer(b.address),
+                                           &delete_block,
+                                           c10::Device(c10::DeviceType::CUDA, device));
+    }
+    return delta;
+}
+
+c10::DataPtr allocate_at(Device &device, size_t size, void *address, cudaStream_t stream) {
+    TORCH_CHECK_VALUE(size != 0, "allocateWithAddress: no block has 0 bytes");
+    put_block(device, device.pools.pool_for(stream), {to_address(address), size},
+              gather_context(RecordContext::STATE), "allocating at an address");
+    c10::DataPtr block(address, address, &delete_block,
+                       c10::Device(c10::DeviceType::CUDA, device.index));
+    ductile_block_info info;
+    TORCH_CHECK_VALUE(find_block(address, info) != nullptr && info.stream == to_ductile(stream),
+                      "allocateWithAddress: ", address, " is memory of another stream");
+    return block;
+}
+
+c10::DataPtr Allocator::allocateWithAddress(size_t size, void *address) {
+    DeviceIndex index = current_device();
+    Device &device = device_at(index);
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream(index).stream();
+#if DUCTILE_TORCH_MINOR >= 13
+    if ((special & kRouted) != 0 && device.pools.goes_to_native(stream)) {
+        return native_allocator()->allocateWithAddress(size, address);
+    }
+#endif
+    return allocate_at(device, size, address, stream);
+}
+
+/* ---- Other devices -------------------------------------------------------------------------- */
+
+/* Without peer access, memory that was mapped can only be copied by the peer form of the call. */
+cudaError_t Allocator::memcpyAsync(void *to, int to_device, const void *from, int from_device,
+                                   size_t count, cudaStream_t stream, bool p2p_enabled) {
+    if (p2p_enabled || to_device == from_device) {
+        return cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream);
+    }
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, count, stream);
+}
+
+} // namespace ductile_torch

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "torch_device.h"
+
+#include "torch_settings.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace ductile_torch {
+
+std::atomic<unsigned> special{0};
+Device *devices = nullptr;
+std::atomic<int> n_devices{0};
+
+namespace {
+
+std::mutex opening;
+
+/* Which device an address lies on, by its 64 GiB. A guess: a wrong one costs a second look. */
+constexpr unsigned kHomeShift = 36;
+std::array<std::atomic<uint8_t>, 1024> homes{};
+
+size_t home_slot(const void *ptr) {
+    return (to_address(ptr) >> kHomeShift) % homes.size();
+}
+
+void keep_report(void *user, ductile_log_level level, const char *text) {
+    auto *device = static_cast<Device *>(user);
+    if (level == DUCTILE_LOG_ERROR) {
+        const std::lock_guard<std::mutex> lock(device->log_mutex);
+        device->last_report = text;
+    }
+}
+
+/* Memory that can be sent to other processes, as PyTorch's own can, unless the driver, or where it
+ * runs, does not have that: the library proves it with a mapping. */
+ductile_status create_shareable(ductile_allocator **out, ductile_options options) {
+    ductile_options shareable = options;
+    char message[128];
+    if (ductile_options_set(&shareable, "shareable", "fd", message, sizeof message) == DUCTILE_OK &&
+        ductile_create(out, &shareable) == DUCTILE_OK) {
+        return DUCTILE_OK;
+    }
+    return ductile_create(out, &options);
+}
+
+Birth count_birth(ductile_allocator *a) {
+    ductile_stats stats = {};
+    stats.struct_size = sizeof stats;
+    if (ductile_get_stats(a, &stats) != DUCTILE_OK) {
+        return {};
+    }
+    ductile_reset_peaks(a);
+    return {stats.creates, stats.releases, stats.created_total_bytes - stats.reserved_bytes};
+}
+
+std::string take_report(Device &device) {
+    const std::lock_guard<std::mutex> lock(device.log_mutex);
+    return std::exchange(device.last_report, std::string());
+}
+
+} // namespace
+
+std::string format_bytes(uint64_t bytes) {
+    static constexpr std::array<const char *, 4> units = {"bytes", "KiB", "MiB", "GiB"};
+    double value = static_cast<double>(bytes);
+    size_t unit = 0;
+    while (value > 1024 && unit + 1 < units.size()) {
+        value /= 1024;
+        unit++;
+    }
+    char text[48];
+    (void)std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return text;
+}
+
+void make_devices(int count) {
+    const std::lock_guard<std::mutex> lock(opening);
+    TORCH_CHECK(count <= C10_COMPILE_TIME_MAX_GPUS, "there are ", count, " devices; PyTorch has ",
+                C10_COMPILE_TIME_MAX_GPUS, " at most");
+    if (devices == nullptr) {
+        /* Never freed: tensors may outlive every destructor of the process. */
+        devices = new Device[C10_COMPILE_TIME_MAX_GPUS];
+        for (int i = 0; i < C10_COMPILE_TIME_MAX_GPUS; i++) {
+            devices[i].index = static_cast<DeviceIndex>(i);
+        }
+    }
+    if (count > n_devices) {
+        n_devices = count;
+    }
+}
+
+Device &device_at(DeviceIndex index) {
+    TORCH_CHECK(n_devices > 0, "Ductile is PyTorch's allocator, but CUDA is not initialised yet");
+    TORCH_CHECK(index >= 0 && index < n_devices, "Invalid device argument ", int(index),
+                ": did you call init?");
+    return devices[index];
+}
+
+DeviceIndex current_device() {
+    if (C10_LIKELY(n_devices == 1)) {
+        return 0;
+    }
+    DeviceIndex device = -1;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return device;
+}
+
+ductile_allocator *Device::open() {
+    ductile_allocator *a = allocator.load(std::memory_order_acquire);
+    if (a != nullptr) {
+        return a;
+    }
+    const std::lock_guard<std::mutex> lock(opening);
+    a = allocator.load(std::memory_order_acquire);
+    if (a != nullptr) {
+        return a;
+    }
+    ductile_options options;
+    ductile_options_init(&options);
+    options.device = index;
+    options.log = keep_report;
+    options.log_user = this;
+    apply_settings(options, cap());
+    ductile_status status = create_shareable(&a, options);
+    TORCH_CHECK(status == DUCTILE_OK, "Ductile cannot open device ", int(index), ": ",
+                ductile_status_string(status), " (", ductile_status_name(status), ") ",
+                take_report(*this));
+    birth = count_birth(a);
+    allocator.store(a, std::memory_order_release);
+    watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
+    return a;
+}
+
+/* The library's 0 is no cap; PyTorch's allows nothing. */
+double Device::cap() const {
+    constexpr double next_to_nothing = 1e-12;
+    return fraction < 1.0 ? std::max(fraction.load(), next_to_nothing) : 0.0;
+}
+
+void Device::apply_fraction() {
+    ductile_status status = ductile_set_memory_fraction(open(), cap());
+    if (status != DUCTILE_OK) {
+        raise_status(*this, status, "set_per_process_memory_fraction");
+    }
+}
+
+Device &guess_home(const void *ptr) {
+    return devices[homes[home_slot(ptr)].load(std::memory_order_relaxed)];
+}
+
+void note_home(const void *ptr, const Device &device) {
+    homes[home_slot(ptr)].store(static_cast<uint8_t>(device.index), std::memory_order_relaxed);
+}
+
+Device *find_home(const void *ptr) {
+    for (int i = 0; i < n_devices; i++) {
+        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
+        ductile_block_info info = {};
+        info.struct_size = sizeof info;
+        if (a != nullptr && ductile_query_block(a, to_address(ptr), &info) == DUCTILE_OK) {
+            return &devices[i];
+        }
+    }
+    return nullptr;
+}
+
+namespace {
+
+struct Search {
+    ductile_addr address;
+    ductile_block_info found;
+};
+
+int find_containing(void *user, const ductile_block_info *block) {
+    auto *search = static_cast<Search *>(user);
+    if (block->state != DUCTILE_BLOCK_LIVE || search->address < block->address ||
+        search->address - block->address >= block->size) {
+        return 0;
+    }
+    search->found = *block;
+    return 1;
+}
+
+} // namespace
+
+Device *find_block(const void *ptr, ductile_block_info &info) {
+    info = {};
+    info.struct_size = sizeof info;
+    for (int i = 0; i < n_devices; i++) {
+        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
+        if (a == nullptr) {
+            continue;
+        }
+        ductile_status status = ductile_query_block(a, to_address(ptr), &info);
+        if (status == DUCTILE_OK) {
+            return &devices[i];
+        }
+        if (status == DUCTILE_ERR_INTERIOR_POINTER) {
+            Search search = {to_address(ptr), {}};
+            walk_blocks(a, find_containing, &search);
+            info = search.found;
+            return search.found.size != 0 ? &devices[i] : nullptr;
+        }
+    }
+    return nullptr;
+}
+
+ductile_stats read_stats(const Device &device) {
+    ductile_stats stats = {};
+    stats.struct_size = sizeof stats;
+    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    if (a == nullptr || ductile_get_stats(a, &stats) != DUCTILE_OK) {
+        return {};
+    }
+    stats.creates -= device.birth.creates;
+    stats.releases -= device.birth.releases;
+    stats.created_total_bytes -= device.birth.created;
+    return stats;
+}
+
+void raise_status(Device &device, ductile_status status, const char *call) {
+    std::string report = take_report(device);
+    TORCH_CHECK(false, "Ductile: ", call, ": ", ductile_status_string(status), " (",
+                ductile_status_name(status), ")", report.empty() ? "" : ": ", report);
+}
+
+} // namespace ductile_torch

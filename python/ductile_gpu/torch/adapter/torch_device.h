@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One device: its Ductile allocator, made when first needed, and what the adapter adds to it. */
+#ifndef DUCTILE_TORCH_DEVICE_H
+#define DUCTILE_TORCH_DEVICE_H
+
+#include "torch_pools.h"
+#include "torch_watch.h"
+
+namespace ductile_torch {
+
+/*
+ * Why a call may not take the quick path. One word for the process, so that a quick call tests one
+ * word: what is watched on one device makes the others slower too.
+ */
+enum Special : unsigned {
+    kWatched = 1,   /* history is recorded, or a tracker listens           */
+    kRounding = 2,  /* roundup_power2_divisions is on, or was and blocks are left */
+    kUncached = 4,  /* caching is switched off, or was and memory is left   */
+    kRouted = 8,    /* a pool with an allocator of its own is open          */
+    kExported = 16, /* memory is shared with other processes              */
+    kThrown = 32,   /* a pool's filter has thrown: look whether in this call */
+};
+extern std::atomic<unsigned> special;
+
+/* Counts since the process began; what was asked to be forgotten is subtracted when read. */
+struct Tally {
+    std::atomic<int64_t> retries{0};
+    std::atomic<int64_t> ooms{0};
+    std::atomic<int64_t> rejections{0}; /* by throw_on_cudamalloc_oom */
+};
+
+/* What the accumulated statistics are counted from. */
+struct Baseline {
+    uint64_t allocs = 0;
+    uint64_t frees = 0;
+    uint64_t requested = 0, requested_freed = 0;
+    uint64_t allocated = 0, allocated_freed = 0;
+    uint64_t created = 0, created_freed = 0;
+    uint64_t creates = 0;
+    uint64_t releases = 0;
+    uint64_t syncs = 0;
+    int64_t retries = 0;
+    int64_t ooms = 0;
+    int64_t rejections = 0;
+};
+
+/* What the library did to try itself out, before the first request. */
+struct Birth {
+    uint64_t creates = 0;
+    uint64_t releases = 0;
+    uint64_t created = 0;
+};
+
+struct Device {
+    DeviceIndex index = 0;
+    std::atomic<ductile_allocator *> allocator{nullptr};
+    Birth birth;             /* written before `allocator` */
+    std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
+    std::mutex log_mutex;
+    std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
+    std::atomic<double> fraction{1.0};
+    std::atomic<int> captures{0}; /* under way, as PyTorch says since 2.13 */
+    Tally tally;
+    Baseline baseline;
+    Watch watch;
+    Pools pools;
+    std::unordered_map<void *, size_t> asked; /* while rounding: what was asked for */
+    uint64_t rounded_up = 0;                  /* by how much, of all requests ever */
+
+    /* The allocator, created on the first call. Throws when it cannot be. */
+    ductile_allocator *open();
+    void apply_fraction(); /* beside the library's own limits: the smallest holds */
+    double cap() const;
+};
+
+/* 0 before init(). An array for as many as PyTorch can have, made once: a device stays where it is,
+ * also when init() is told of more. */
+extern Device *devices;
+extern std::atomic<int> n_devices; /* says that `devices` may be read */
+
+void make_devices(int count);
+Device &device_at(DeviceIndex index);
+DeviceIndex current_device();
+
+/* The device whose allocator holds the live block at ptr, or nullptr. */
+Device *find_home(const void *ptr);
+
+/* The live block that ptr lies in, and its device; nullptr when there is none. */
+Device *find_block(const void *ptr, ductile_block_info &info);
+
+/* The device that most likely holds ptr: right but for the first pointer of each 64 GiB. */
+Device &guess_home(const void *ptr);
+void note_home(const void *ptr, const Device &device);
+
+/* Since the first request. */
+ductile_stats read_stats(const Device &device);
+
+[[noreturn]] void raise_status(Device &device, ductile_status status, const char *call);
+
+} // namespace ductile_torch
+
+#endif

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "torch_pools.h"
+
+#include "torch_device.h"
+
+#include <algorithm>
+
+namespace ductile_torch {
+
+/* ---- The native allocator ------------------------------------------------------------------- */
+
+namespace {
+
+caching::CUDAAllocator *native = nullptr;
+std::atomic<bool> native_in_use{false};
+std::mutex native_mutex;
+
+void check_pool(Device &device, ductile_status status, const char *call) {
+    if (status != DUCTILE_OK) {
+        raise_status(device, status, call);
+    }
+}
+
+} // namespace
+
+void remember_native(caching::CUDAAllocator *allocator) {
+    native = allocator;
+}
+
+bool is_native_in_use() {
+    return native_in_use.load(std::memory_order_acquire);
+}
+
+caching::CUDAAllocator *native_allocator() {
+    if (!is_native_in_use()) {
+        const std::lock_guard<std::mutex> lock(native_mutex);
+        native->init(n_devices);
+        native_in_use.store(true, std::memory_order_release);
+    }
+    return native;
+}
+
+/* ---- References ----------------------------------------------------------------------------- */
+
+void Pools::retain(Device &device, const MempoolId_t &id, bool is_native) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto found = pools_.find(id);
+    bool is_new = found == pools_.end();
+    if (is_new && !is_native) {
+        check_pool(device, ductile_pool_retain(device.open(), to_pool_id(id)), "creating a pool");
+        /* a pool made for torch.cuda.MemPool; one that a capture uses becomes a capture's */
+        check_pool(device, ductile_pool_set_kind(device.open(), to_pool_id(id), DUCTILE_POOL_PLAIN),
+                   "creating a pool");
+    } else if (!is_new && !found->second.is_native) {
+        check_pool(device, ductile_pool_retain(device.open(), to_pool_id(id)), "using a pool");
+    }
+    Pool &pool = pools_[id];
+    pool.references++;
+    if (is_new) {
+        pool.is_native = is_native;
+    }
+}
+
+void Pools::release(Device &device, const MempoolId_t &id) {
+    bool goes_native = false;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        auto found = pools_.find(id);
+        TORCH_CHECK(found != pools_.end(), "release of a pool that is not in use");
+        goes_native = found->second.is_native;
+        drop_reference(id);
+    }
+    if (goes_native) {
+        native_allocator()->releasePool(device.index, id);
+    } else {
+        check_pool(device, ductile_pool_release(device.open(), to_pool_id(id)), "releasing a pool");
+    }
+}
+
+int Pools::use_count(const MempoolId_t &id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto found = pools_.find(id);
+    return found == pools_.end() ? 0 : found->second.references;
+}
+
+void Pools::set_use_on_oom(const MempoolId_t &id, bool on) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto found = pools_.find(id);
+    if (found != pools_.end()) {
+        found->second.use_on_oom = on;
+    }
+}
+
+/* Blocks of Ductile always split: its segments grow in granules, so an unsplit one would only waste
+ * what is left of the last. Pools of the native allocator are told by the caller. */
+void Pools::set_no_split(const MempoolId_t &id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto found = pools_.find(id);
+    if (found != pools_.end()) {
+        found->second.no_split = true;
+    }
+}
+
+bool Pools::is_native(const MempoolId_t &id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto found = pools_.find(id);
+    return found != pools_.end() && found->second.is_native;
+}
+
+std::vector<MempoolId_t> Pools::last_resorts() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<MempoolId_t> out;
+    for (const auto &entry : pools_) {
+        if (entry.second.use_on_oom) {
+            out.push_back(entry.first);
+        }
+    }
+    return out;
+}
+
+/* ---- Open pools ----------------------------------------------------------------------------- */
+
+namespace {
+
+/* What a filter threw while the library asked it. */
+thread_local std::exception_ptr thrown_by_filter;
+
+} // namespace
+
+std::exception_ptr take_thrown() {
+    return std::exchange(thrown_by_filter, nullptr);
+}
+
+/* An exception cannot pass through the library: it is kept until the library has returned. */
+int Pools::ask_filter(void *user, ductile_stream stream) {
+    auto *opening = static_cast<Opening *>(user);
+    try {
+        return opening->filter(reinterpret_cast<cudaStream_t>(stream)) ? 1 : 0;
+    } catch (...) {
+        thrown_by_filter = std::current_exception();
+        special.fetch_or(kThrown); /* stays */
+        return 0;
+    }
+}
+
+void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
+    auto opening = std::make_shared<Opening>();
+    opening->id = id;
+    opening->is_native = is_native(id);
+    opening->filter = std::move(filter);
+    opening->thread = std::this_thread::get_id();
+    if (opening->is_native) {
+        special.fetch_or(kRouted); /* stays: closing races with other threads' requests */
+    }
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        open_.push_back(opening);
+        pools_[id].references++;
+    }
+    try {
+        open(device, *opening);
+    } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        open_.erase(std::find(open_.begin(), open_.end(), opening));
+        drop_reference(id);
+        throw;
+    }
+}
+
+void Pools::open(Device &device, Opening &opening) {
+    if (opening.is_native) {
+        native_allocator()->beginAllocateToPool(device.index, opening.id, opening.filter);
+        return;
+    }
+    check_pool(device,
+               ductile_pool_begin(device.open(), to_pool_id(opening.id), ask_filter, &opening),
+               "opening a pool");
+}
+
+/* mutex_ held. */
+void Pools::drop_reference(const MempoolId_t &id) {
+    auto found = pools_.find(id);
+    if (--found->second.references == 0) {
+        pools_.erase(found);
+    }
+}
+
+std::shared_ptr<Pools::Opening> Pools::take_opening(const MempoolId_t &id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto is_same = [&](const std::shared_ptr<Opening> &o) { return o->id == id; };
+    auto is_own = [&](const std::shared_ptr<Opening> &o) {
+        return o->id == id && o->thread == std::this_thread::get_id();
+    };
+    auto found = std::find_if(open_.rbegin(), open_.rend(), is_own);
+    if (found == open_.rend()) {
+        found = std::find_if(open_.rbegin(), open_.rend(), is_same);
+    }
+    TORCH_CHECK(found != open_.rend(), "endAllocateToPool: the pool is not open");
+    std::shared_ptr<Opening> opening = *found;
+    open_.erase(std::next(found).base());
+    return opening;
+}
+
+/* The opening lives until the library has said that nobody is inside its filter. */
+void Pools::end(Device &device, const MempoolId_t &id) {
+    std::shared_ptr<Opening> opening = take_opening(id);
+    if (opening->is_native) {
+        native_allocator()->endAllocateToPool(device.index, id);
+    } else {
+        check_pool(device, ductile_pool_end(device.open(), to_pool_id(id)), "closing a pool");
+        look_at_held(device);
+    }
+}
+
+std::shared_ptr<Pools::Opening> Pools::opening_for(cudaStream_t stream) {
+    std::vector<std::shared_ptr<Opening>> open;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        open = open_;
+    }
+    for (auto it = open.rbegin(); it != open.rend(); ++it) {
+        if ((*it)->filter(stream)) {
+            return *it;
+        }
+    }
+    return nullptr;
+}
+
+bool Pools::goes_to_native(cudaStream_t stream) {
+    std::shared_ptr<Opening> opening = opening_for(stream);
+    return opening != nullptr && opening->is_native;
+}
+
+MempoolId_t Pools::pool_for(cudaStream_t stream) {
+    std::shared_ptr<Opening> opening = opening_for(stream);
+    return opening != nullptr ? opening->id : MempoolId_t{0, 0};
+}
+
+/* ---- What pools hold ------------------------------------------------------------------------ */
+
+namespace {
+
+/* 0 for a pool that is gone. */
+uint64_t held_bytes(ductile_allocator *a, const MempoolId_t &id) {
+    ductile_stats stats = {};
+    stats.struct_size = sizeof stats;
+    bool is_there = ductile_pool_get_stats(a, to_pool_id(id), &stats) == DUCTILE_OK;
+    return is_there ? stats.reserved_bytes : 0;
+}
+
+void set_current(Stat &stat, int64_t now) {
+    int64_t grown = now - stat.current;
+    (grown > 0 ? stat.allocated : stat.freed) += std::abs(grown);
+    stat.current = now;
+    stat.peak = std::max(stat.peak, now);
+}
+
+} // namespace
+
+void Pools::look_at_held(const Device &device) {
+    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto &entry : pools_) {
+        if (!entry.second.is_native) {
+            held_.try_emplace(entry.first);
+        }
+    }
+    for (auto &entry : held_) {
+        /* one that was let go of and is empty stays empty */
+        if (a != nullptr && (entry.second.current != 0 || pools_.count(entry.first) != 0)) {
+            set_current(entry.second, static_cast<int64_t>(held_bytes(a, entry.first)));
+        }
+    }
+}
+
+std::map<MempoolId_t, Stat> Pools::held() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return held_;
+}
+
+void Pools::reset_peaks() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto &entry : held_) {
+        entry.second.peak = entry.second.current;
+    }
+}
+
+void Pools::reset_accumulated() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = held_.begin(); it != held_.end();) {
+        it->second.allocated = 0;
+        it->second.freed = 0;
+        bool is_gone = it->second.current == 0 && pools_.count(it->first) == 0;
+        it = is_gone ? held_.erase(it) : std::next(it);
+    }
+}
+
+} // namespace ductile_torch

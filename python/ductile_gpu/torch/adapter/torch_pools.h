@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private pools of one device: PyTorch's calls mapped to the library's. A pool that brings an
+ * allocator of its own (torch.cuda.MemPool(allocator)) belongs to PyTorch's native allocator:
+ * requests for it are forwarded there.
+ */
+#ifndef DUCTILE_TORCH_POOLS_H
+#define DUCTILE_TORCH_POOLS_H
+
+#include "torch_common.h"
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <thread>
+
+namespace ductile_torch {
+
+struct Device;
+
+using StreamFilter = std::function<bool(cudaStream_t)>;
+
+class Pools {
+  public:
+    void retain(Device &device, const MempoolId_t &id, bool is_native);
+    /* On an exception nothing is open, and no reference was added. */
+    void begin(Device &device, const MempoolId_t &id, StreamFilter filter);
+    void end(Device &device, const MempoolId_t &id);
+    void release(Device &device, const MempoolId_t &id);
+    int use_count(const MempoolId_t &id);
+    void set_use_on_oom(const MempoolId_t &id, bool on);
+    void set_no_split(const MempoolId_t &id);
+
+    bool is_native(const MempoolId_t &id);
+
+    /* Does the request belong to an open pool of the native allocator? */
+    bool goes_to_native(cudaStream_t stream);
+
+    /* The open pool that a request belongs to; {0, 0}: none. */
+    MempoolId_t pool_for(cudaStream_t stream);
+
+    /* What each pool has held, as far as it was looked at: while it is open nothing of a graph's
+     * pool goes back, so that a look when it closes misses no peak of it. */
+    void look_at_held(const Device &device);
+    std::map<MempoolId_t, Stat> held();
+    void reset_peaks();
+    void reset_accumulated();
+
+    /* Pools that may serve when nothing else does. */
+    std::vector<MempoolId_t> last_resorts();
+
+  private:
+    struct Pool {
+        int references = 0;
+        bool is_native = false;
+        bool use_on_oom = false;
+        bool no_split = false;
+    };
+
+    struct Opening {
+        MempoolId_t id;
+        bool is_native;
+        StreamFilter filter;
+        std::thread::id thread;
+    };
+
+    static int ask_filter(void *user, ductile_stream stream);
+    std::shared_ptr<Opening> take_opening(const MempoolId_t &id);
+    std::shared_ptr<Opening> opening_for(cudaStream_t stream);
+    void open(Device &device, Opening &opening);
+    void drop_reference(const MempoolId_t &id);
+
+    std::mutex mutex_;
+    std::map<MempoolId_t, Pool> pools_;
+    std::map<MempoolId_t, Stat> held_;
+    std::vector<std::shared_ptr<Opening>> open_; /* the latest last */
+};
+
+inline ductile_pool_id to_pool_id(const MempoolId_t &id) {
+    return {id.first, id.second};
+}
+
+inline MempoolId_t pool_of_block(const ductile_block_info &info) {
+    return {info.pool.first, info.pool.second};
+}
+
+/* What a filter threw in the library's latest call of this thread, once; nullptr: nothing. */
+std::exception_ptr take_thrown();
+
+/* PyTorch's own allocator, beside Ductile; initialised when first needed. */
+caching::CUDAAllocator *native_allocator();
+bool is_native_in_use();
+void remember_native(caching::CUDAAllocator *allocator);
+
+} // namespace ductile_torch
+
+#endif

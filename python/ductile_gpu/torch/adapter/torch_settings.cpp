@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "torch_settings.h"
+
+#include "torch_device.h"
+
+#include <c10/cuda/CUDAAllocatorConfig.h>
+
+namespace ductile_torch {
+
+using Config = caching::CUDAAllocatorConfig;
+#if DUCTILE_TORCH_MINOR >= 10
+using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
+#else
+using Common = Config;
+#endif
+
+namespace {
+
+constexpr size_t kStep = DUCTILE_ALIGNMENT;
+
+bool wants_rounding() {
+    for (size_t divisions : Common::roundup_power2_divisions()) {
+        if (divisions > 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+size_t power2_at_most(size_t size) {
+    return size_t{1} << (63 - __builtin_clzll(static_cast<unsigned long long>(size)));
+}
+
+std::mutex given_mutex;
+auto &given_options = *new std::string();
+
+void parse_into(ductile_options &options, const std::string &text) {
+    char message[256] = "";
+    ductile_status status = ductile_options_parse(&options, text.c_str(), message, sizeof message);
+    TORCH_CHECK_VALUE(status == DUCTILE_OK, message);
+}
+
+double wanted_fraction() {
+#if DUCTILE_TORCH_MINOR >= 10
+    return Config::per_process_memory_fraction();
+#else
+    return 1.0;
+#endif
+}
+
+} // namespace
+
+void set_options(const char *text) {
+    ductile_options probe;
+    ductile_options_init(&probe);
+    parse_into(probe, text);
+    const std::lock_guard<std::mutex> lock(given_mutex);
+    given_options = text;
+}
+
+void apply_settings(ductile_options &options, double cap) {
+    {
+        const std::lock_guard<std::mutex> lock(given_mutex);
+        parse_into(options, given_options);
+    }
+    /* of two caps the smaller one */
+    double given = options.per_process_memory_fraction;
+    options.per_process_memory_fraction = cap == 0 || (given != 0 && given < cap) ? given : cap;
+    if (options.garbage_collection_threshold != 0) {
+        return;
+    }
+    options.garbage_collection_threshold = Common::garbage_collection_threshold();
+}
+
+void count_rounded(int change) {
+    static std::mutex mutex;
+    static int64_t n_rounded = 0;
+    const std::lock_guard<std::mutex> lock(mutex);
+    n_rounded += change;
+    if (n_rounded != 0 || wants_rounding()) {
+        special.fetch_or(kRounding);
+    } else {
+        special.fetch_and(~kRounding);
+    }
+}
+
+void refresh_settings(bool is_fraction_named) {
+    count_rounded(0);
+    static std::mutex mutex;
+    static double applied = 1.0;
+    const std::lock_guard<std::mutex> lock(mutex);
+    double fraction = wanted_fraction();
+    if (fraction == applied && !is_fraction_named) {
+        return;
+    }
+    applied = fraction;
+    for (int i = 0; i < n_devices; i++) {
+        devices[i].fraction = fraction;
+        if (devices[i].allocator.load() != nullptr) {
+            devices[i].apply_fraction();
+        }
+    }
+}
+
+bool rejects_early() {
+#if DUCTILE_TORCH_MINOR >= 12
+    return Config::throw_on_cudamalloc_oom();
+#else
+    return false;
+#endif
+}
+
+size_t round_request(size_t size) {
+    size_t divisions = Common::roundup_power2_divisions(size);
+    if (divisions <= 1 || size <= kStep * divisions) {
+        return size;
+    }
+    size_t power = power2_at_most(size);
+    size_t step = power / divisions;
+    return (size + step - 1) / step * step;
+}
+
+caching::AllocatorConfigInfo describe_settings() {
+    caching::AllocatorConfigInfo info{};
+    info.garbage_collection_threshold = Common::garbage_collection_threshold();
+    info.max_split_size = Common::max_split_size();
+    info.pinned_num_register_threads = Config::pinned_num_register_threads();
+    info.expandable_segments = Config::expandable_segments();
+    info.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
+    info.pinned_use_host_register = Config::pinned_use_cuda_host_register();
+#if DUCTILE_TORCH_MINOR >= 9
+    set_graph_capture_record_stream_reuse(info, Config::graph_capture_record_stream_reuse(), 0);
+#endif
+    info.last_allocator_settings =
+#if DUCTILE_TORCH_MINOR >= 10
+        c10::CachingAllocator::getAllocatorSettings();
+#else
+        Config::last_allocator_settings();
+#endif
+    info.roundup_power2_divisions = Common::roundup_power2_divisions();
+#if DUCTILE_TORCH_MINOR >= 13
+    info.max_round_threshold = Common::pinned_max_round_threshold();
+    info.max_cached_size = Common::pinned_max_cached_size();
+#endif
+    return info;
+}
+
+} // namespace ductile_torch

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the adapter comes to be: what is remembered, what is trusted, who waits for whom."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if torch.version.cuda is None:
+    pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
+
+import ductile_gpu.torch
+from ductile_gpu.torch import _build, _plain
+
+
+class Compiler:
+    """Stands in for g++: counts its calls, and fails or writes its output."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "some-c++"
+        self.log = folder / "calls"
+        self.log.write_text("", encoding="utf-8")
+
+    def write(self, body: str) -> None:
+        self.path.write_text(f"#!/bin/sh\necho x >> {self.log}\n{body}\n", encoding="utf-8")
+        self.path.chmod(0o755)
+
+    @property
+    def calls(self) -> int:
+        return self.log.read_text(encoding="utf-8").count("x")
+
+
+FAILS = "echo 'here.cpp:1: error: no such thing' >&2; exit 1"
+MAKES = 'while [ "$1" != -o ]; do shift; done; echo made > "$2"'
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DUCTILE_CACHE", str(folder))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir(mode=0o700)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    made = Compiler(tmp_path)
+    monkeypatch.setenv("CXX", str(made.path))
+    return made
+
+
+# ---- Failures ----------------------------------------------------------------------------------
+
+
+def test_a_failure_is_remembered_until_the_compiler_changes(
+    cache: Path, compiler: Compiler
+) -> None:
+    found = _build.describe_torch()
+    compiler.write(FAILS)
+    with pytest.raises(_build.BuildError, match=r"no such thing; all of it is in .*failed$"):
+        _build.build(found)
+    for _ in range(3):
+        with pytest.raises(_build.FailedBefore, match=r"no such thing; .* tries again$"):
+            _build.build(found)
+    assert compiler.calls == 1
+    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".failed"]
+    assert "none: the adapter does not compile" in _build.describe_adapter()
+    with pytest.raises(_build.BuildError, match="no such thing"):
+        _build.build(found, again=True)
+    assert compiler.calls == 2
+    compiler.write(MAKES)
+    assert _build.build(found).read_text(encoding="utf-8") == "made\n"
+    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".so"]
+    assert _build.describe_adapter() == str(next(cache.glob("*.so")))
+
+
+def test_a_compiler_that_is_too_old_is_told_apart(cache: Path, compiler: Compiler) -> None:
+    compiler.write("echo \"c++: error: unrecognized option '-std=c++20'\" >&2; exit 1")
+    found = _build.describe_torch()._replace(minor=15)
+    with pytest.raises(_build.BuildError, match=r"it needs a compiler for C\+\+20 \(GCC 10, Clang"):
+        _build.build(found)
+
+
+def test_what_is_known_already_is_not_said_by_each_rank(
+    cache: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_plain, "install", lambda options: None)
+    compiler.write(FAILS)
+    said = []
+    for rank in ("0", "0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ductile_gpu.torch.enable()
+        said.append([str(warning.message) for warning in caught])
+    assert [len(texts) for texts in said] == [1, 1, 0]
+    assert "pluggable interface, because the adapter does not compile" in said[1][0]
+    assert compiler.calls == 1
+
+
+def test_without_pytorch_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import ductile_gpu.torch; ductile_gpu.torch.enable()"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stderr.count("Traceback") == 1
+    assert answer.stderr.strip().splitlines()[-1].startswith("ModuleNotFoundError")
+
+
+# ---- Whose file it is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "fault"),
+    [
+        (0o755, 0o700, None),
+        (0o755, 0o755, None),
+        (0o775, 0o700, "because other users can write it"),
+        (0o757, 0o700, "because other users can write it"),
+        (0o755, 0o777, "because other users can write .*place"),
+        (0o755, 0o1777, "because other users can write .*place"),
+    ],
+)
+def test_what_others_can_write_is_not_loaded(
+    tmp_path: Path, file_mode: int, folder_mode: int, fault: str | None
+) -> None:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    planted = folder / "torch-adapter.so"
+    planted.write_bytes(b"")
+    planted.chmod(file_mode)
+    folder.chmod(folder_mode)
+    if fault is None:
+        _build.check_trusted(planted)
+    else:
+        with pytest.raises(_build.BuildError, match=fault):
+            _build.check_trusted(planted)
+
+
+def test_a_folder_above_that_everybody_can_write_is_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "scratch" / "place"
+    folder.mkdir(parents=True)
+    (folder / "torch-adapter.so").write_bytes(b"")
+    folder.parent.chmod(0o1777)
+    _build.check_trusted(folder / "torch-adapter.so")  # only its owner can rename what is in it
+    folder.parent.chmod(0o777)
+    with pytest.raises(_build.BuildError, match=r"because every user can write .*scratch"):
+        _build.check_trusted(folder / "torch-adapter.so")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_another_user_s_file_is_not_loaded(tmp_path: Path) -> None:
+    planted = tmp_path / "torch-adapter.so"
+    planted.write_bytes(b"")
+    _build.check_trusted(planted)
+    os.chown(planted, 31001, 31001)
+    with pytest.raises(_build.BuildError, match="because other users can write it"):
+        _build.check_trusted(planted)
+
+
+def test_the_cache_is_a_folder_of_one_user(cache: Path, tmp_path: Path) -> None:
+    assert _build._writable_cache() == cache
+    assert cache.stat().st_mode & 0o777 == 0o700
+    cache.chmod(0o777)
+    other = tmp_path / "tmp" / f"ductile-gpu-{os.geteuid()}"
+    assert _build._writable_cache() == other
+    other.chmod(0o770)
+    with pytest.raises(_build.BuildError, match="set DUCTILE_CACHE to one"):
+        _build._writable_cache()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+def test_another_user_s_link_is_not_followed(cache: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    cache.symlink_to(mine)
+    assert _build._writable_cache() == cache  # this user's own link is
+    os.chown(cache, 31001, 31001, follow_symlinks=False)
+    assert _build._writable_cache() != cache
+
+
+def test_a_lock_is_not_waited_for_for_ever(
+    cache: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_build, "PATIENCE", 0.2)
+    cache.mkdir(mode=0o700)
+    with open(cache / ".lock", "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(_build.BuildError, match=r"another process has held .*\.lock for 0.2"):
+            _build.build(_build.describe_torch())
+    assert compiler.calls == 0

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What once went wrong between PyTorch and the adapter, on a virtual GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if torch.version.cuda is None:
+    pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
+
+from torch_server import ask, start, stop
+
+since_10 = pytest.mark.skipif(
+    not hasattr(torch._C, "_accelerator_setAllocatorSettings"), reason="PyTorch 2.10 has it"
+)
+
+# ---- Settings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_accelerator_setAllocatorSettings"), reason="2.10 has it"
+)
+@pytest.mark.parametrize("variable", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_a_fraction_in_the_environment_is_a_cap(driver: Path, variable: str) -> None:
+    server = start(driver, **{variable: "per_process_memory_fraction:0.25"})
+    try:
+        ask(
+            server,
+            """
+            alloc(MIB)
+            limits = library().limits()
+            assert limits.fraction == 0.25, limits
+            assert limits.limit_bytes == limits.device_bytes // 4
+            """,
+        )
+    finally:
+        stop(server)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_accelerator_setAllocatorSettings"), reason="2.10 has it"
+)
+def test_the_latest_word_about_the_fraction_counts(play: Callable[[str], str]) -> None:
+    play(
+        """
+        alloc(MIB)
+        library().set_limit("100G")
+        limits = library().limits
+        for way in ("call", "setting", "setting"):
+            torch._C._cuda_setMemoryFraction(0.5, 0)
+            assert limits().limit_bytes == limits().device_bytes // 2
+            torch._C._accelerator_setAllocatorSettings("per_process_memory_fraction:1.0")
+            assert limits().limit_bytes == 100 << 30  # the library's own cap is still there
+        """
+    )
+
+
+def test_a_refusal_names_the_library_s_own_limit(play: Callable[[str], str]) -> None:
+    out = play(
+        """
+        alloc(MIB)
+        library().set_limit("1G")
+        try:
+            alloc(2 << 30)
+        except RuntimeError as error:
+            print(error)
+        """
+    )
+    assert "is free. 1024.00 MiB allowed; Of the allocated memory" in out
+
+
+# ---- Pools -------------------------------------------------------------------------------------
+
+
+def test_a_filter_that_throws_refuses_the_request_and_nothing_else(
+    play: Callable[[str], str],
+) -> None:
+    out = play(
+        """
+        import threading
+        pool, times = (0, 7), ctypes.c_int(0)
+        alloc(MIB)
+        call("probe_pool_begin_throwing", ctypes.c_ulonglong(0), ctypes.c_ulonglong(7),
+             ctypes.byref(times))
+        for watched in (False, True):
+            record(watched)
+            times.value = 1
+            before = stats()["allocation"]["all"]["current"]
+            try:
+                alloc(MIB)
+            except RuntimeError as error:
+                print(error)
+            assert stats()["allocation"]["all"]["current"] == before
+            free(alloc(MIB))
+        done = threading.Thread(target=pool_call, args=("probe_pool_end", pool), daemon=True)
+        done.start()
+        done.join(20)
+        print(done.is_alive())
+        """
+    )
+    assert out.splitlines() == ["c10::Error: the filter has failed"] * 2 + ["False"]
+
+
+def test_a_pool_that_cannot_be_opened_is_not_open(play: Callable[[str], str]) -> None:
+    out = play(
+        """
+        for name in ("probe_pool_begin", "probe_pool_end"):
+            try:
+                pool_call(name, (0, 0))
+            except RuntimeError as error:
+                print(error)
+        assert driver.probe_pool_uses(ctypes.c_ulonglong(0), ctypes.c_ulonglong(0)) == 0
+        free(alloc(MIB))
+        """
+    )
+    opening, closing = out.splitlines()
+    assert "opening a pool" in opening
+    assert "the pool is not open" in closing
+
+
+# ---- Threads -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["history", "rounding"])
+def test_a_callback_in_python_waits_for_nobody_who_reads_statistics(
+    play: Callable[[str], str], way: str
+) -> None:
+    play(
+        f"""
+        import faulthandler, threading, time
+        faulthandler.dump_traceback_later(25, exit=True, file=sys.__stdout__)
+        kept = alloc(900 * MIB)
+        library().set_limit("1G")
+        library().add_oom_callback(lambda missing: sum(range(2000)) * 0)
+        if "{way}" == "history":
+            record(True)
+        else:
+            torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
+
+        refused = 0
+        def refuse():
+            global refused
+            while time.monotonic() < end:
+                try:
+                    alloc(200 * MIB)
+                except RuntimeError:
+                    refused += 1
+        end = time.monotonic() + 3
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        reads = 0
+        while time.monotonic() < end:
+            torch._C._cuda_memoryStats(0)
+            reads += 1
+            snapshot() if reads % 50 == 0 else None
+            free(alloc(1000))
+        thread.join()
+        assert refused > 3 and reads > 3, (refused, reads)
+        """
+    )
+
+
+def test_the_history_of_several_threads_obeys_the_viewers_rules(play: Callable[[str], str]) -> None:
+    out = play(
+        """
+        import random, threading
+
+        def work(seed):
+            choice, live = random.Random(seed), []
+            for i in range(400):
+                if live and choice.random() < 0.5:
+                    free(live.pop(choice.randrange(len(live))))
+                else:
+                    live.append(alloc(choice.randrange(1, 9 * MIB), seed % 2 * 0x10))
+                    if choice.random() < 0.3:
+                        library().record_stream(live[-1], 0x20)
+                if i % 97 == 96:
+                    torch._C._cuda_emptyCache()
+
+        alloc(MIB)
+        record(True)
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = snapshot()
+        replay(found)
+        actions = [entry["action"] for entry in found["device_traces"][0]]
+        print(actions.count("alloc"), actions.count("free_completed"))
+        """
+    )
+    allocs, frees = out.split()
+    assert int(allocs) > 600
+    assert int(frees) > 300
+
+
+# ---- History -----------------------------------------------------------------------------------
+
+
+def test_what_was_pending_before_the_history_confuses_nothing(play: Callable[[str], str]) -> None:
+    out = play(
+        """
+        early = [alloc(MIB) for _ in range(3)]
+        late = [alloc(MIB) for _ in range(3)]
+        for block in early:
+            library().record_stream(block, 0x10)
+            free(block)
+        assert stats()["active"]["all"]["current"] == 6
+        record(True)
+        free(late[0])
+        library().record_stream(late[1], 0x10)
+        library().free(late[1])                 # past the adapter, as CuPy does
+        free(late[2])
+        found = snapshot()
+        replay({**found, "device_traces": [[e for e in found["device_traces"][0]]]})
+        for entry in found["device_traces"][0]:
+            print(entry["action"], late.index(entry["addr"]))
+        """
+    )
+    assert out.splitlines() == [
+        "free_requested 0",
+        "free_completed 0",
+        "free_requested 2",
+        "free_completed 2",
+    ]
+
+
+def test_another_call_of_init_keeps_what_there_is(play: Callable[[str], str]) -> None:
+    play(
+        """
+        block = alloc(MIB)
+        _install.call(adapter.ductile_torch_init, 3)
+        assert stats()["allocation"]["all"]["current"] == 1
+        free(block)
+        assert stats()["allocation"]["all"]["current"] == 0
+        """
+    )
+
+
+# ---- The quick path ----------------------------------------------------------------------------
+
+
+def test_calls_take_the_quick_path_again_once_nothing_hinders_them(
+    play: Callable[[str], str],
+) -> None:
+    play(
+        """
+        def share(address):
+            data, size = ctypes.c_void_p(), ctypes.c_size_t()
+            call("probe_share", ctypes.c_void_p(address), ctypes.byref(data), ctypes.byref(size))
+        detours = adapter.ductile_torch_detours
+        a, b = alloc(5000), alloc(5000)
+        assert detours() == 0
+        share(a), share(b)
+        free(a)
+        assert detours() == 16
+        free(b)
+        assert detours() == 0
+        torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:2")
+        a = alloc(5000)
+        torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:1")
+        assert detours() == 2
+        free(a)
+        assert detours() == 0
+        torch._C._cuda_cudaCachingAllocator_enable(False)
+        assert detours() == 4
+        torch._C._cuda_cudaCachingAllocator_enable(True)
+        assert detours() == 0
+        """
+    )
+
+
+# ---- Sharing -----------------------------------------------------------------------------------
+
+SHARE = """
+import os, socket, time
+
+def share(address):
+    data, size = ctypes.c_void_p(), ctypes.c_size_t()
+    call("probe_share", ctypes.c_void_p(address), ctypes.byref(data), ctypes.byref(size))
+    return ctypes.string_at(data.value, size.value)
+
+def connect(name):
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(10)
+    peer.connect(b"\\0" + name)
+    return peer
+"""
+
+
+def test_a_forked_child_does_not_answer_for_its_parent(play: Callable[[str], str]) -> None:
+    out = play(
+        SHARE
+        + """
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, share(alloc(4 * MIB)))
+    sleeper = os.fork()
+    if sleeper == 0:
+        os.close(writer)
+        time.sleep(600)
+        os._exit(0)
+    os.write(writer, sleeper.to_bytes(8, "little"))
+    os._exit(0)
+os.close(writer)
+os.wait()
+told = b""
+while piece := os.read(reader, 4096):
+    told += piece
+try:
+    connect(told[4:28])
+    print("somebody answers")
+except ConnectionRefusedError:
+    print("nobody answers")
+finally:
+    os.kill(int.from_bytes(told[80:], "little"), 9)
+"""
+    )
+    assert out.split() == ["nobody", "answers"]
+
+
+def test_whoever_asks_must_know_the_block_s_token(play: Callable[[str], str]) -> None:
+    play(
+        SHARE
+        + """
+handle, other = share(alloc(4 * MIB)), share(alloc(4 * MIB))
+right, tokens = handle[32:64], {handle[32:48], handle[64:], other[32:48], other[64:]}
+assert len(tokens) == 4 and bytes(16) not in tokens
+for request in (bytes(16) + right[16:], handle[64:] + right[16:], other[32:48] + right[16:]):
+    peer = connect(handle[4:28])
+    peer.send(request)
+    assert peer.recv(100) == b""
+peer = connect(handle[4:28])
+peer.send(right)
+assert peer.recv(16, socket.MSG_WAITALL) == handle[64:]
+"""
+    )
+
+
+def test_whoever_answers_must_know_the_block_s_token(play: Callable[[str], str]) -> None:
+    out = play(
+        SHARE
+        + """
+import threading
+stranger = socket.socket(socket.AF_UNIX)
+name = os.urandom(12).hex().encode()
+stranger.bind(b"\\0" + name)
+stranger.listen()
+
+def answer():
+    peer = stranger.accept()[0]
+    request = peer.recv(32, socket.MSG_WAITALL)
+    peer.send(request[:16] + bytes(1000))
+
+handle = bytearray(share(alloc(4 * MIB)))
+handle[4:28] = name
+threading.Thread(target=answer, daemon=True).start()
+try:
+    call("probe_receive", bytes(handle), ctypes.c_size_t(len(handle)))
+except RuntimeError as error:
+    print(error)
+"""
+    )
+    assert "another process answers in the place of" in out
+
+
+def test_an_importer_that_stops_keeps_no_other_waiting(play: Callable[[str], str]) -> None:
+    play(
+        SHARE
+        + """
+handle = share(alloc(4 * MIB))
+stopped = [connect(handle[4:28]) for _ in range(3)]
+stopped[0].send(handle[32:64])
+stopped[1].send(handle[32:40])
+began = time.monotonic()
+peer = connect(handle[4:28])
+peer.send(handle[32:64])
+assert peer.recv(16, socket.MSG_WAITALL) == handle[64:]
+assert time.monotonic() - began < 5
+"""
+    )
