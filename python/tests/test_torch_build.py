@@ -199,3 +199,34 @@ def test_a_lock_is_not_waited_for_for_ever(
         with pytest.raises(_build.BuildError, match=r"another process has held .*\.lock for 0.2"):
             _build.build(_build.describe_torch())
     assert compiler.calls == 0
+
+
+# ---- Adapters that were made beforehand --------------------------------------------------------
+
+
+def test_a_carried_adapter_needs_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_build, "CARRIED", tmp_path)
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    found = _build.describe_torch()
+    carried = tmp_path / _build.carried_name(found)
+    carried.write_bytes(b"")
+    assert _build.adapter_path(found) == carried
+    assert _build.describe_adapter() == str(carried)
+    monkeypatch.setenv("DUCTILE_TORCH_ADAPTER", "named")
+    assert _build.adapter_path(found) == Path("named")
+
+
+def test_a_carried_adapter_is_for_one_interface(tmp_path: Path) -> None:
+    found = _build.describe_torch()
+    patch = found._replace(version=f"{found.version}.post9")
+    assert _build.carried_name(patch) == _build.carried_name(found)
+    for header in _build.INTERFACE:
+        copy = tmp_path / "include" / header
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((found.include / header).read_bytes())
+    assert _build.carried_name(found._replace(root=tmp_path)) == _build.carried_name(found)
+    with open(copy, "a", encoding="utf-8") as changed:
+        changed.write("\n")
+    assert _build.carried_name(found._replace(root=tmp_path)) != _build.carried_name(found)
