@@ -120,7 +120,7 @@ def test_importing_needs_no_gpu_library_and_imports_no_other():
 TYPED = """\
 import ductile_gpu
 import ductile_gpu.torch
-ductile_gpu.Allocator(limit_bytes='4G', heal=False, recycle='never')
+ductile_gpu.Allocator(limit_bytes='4G', compact=False, recycle='never')
 ductile_gpu.torch.enable('full', max_handle_bytes=1 << 26)
 """
 MISTYPED = {
