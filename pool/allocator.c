@@ -207,8 +207,10 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
         b = dpool_wait_hand_out(a, b);
     }
     if (b == NULL) {
-        uint64_t rounded = rounded_size(a, size);
-        status = dpool_alloc_slow(a, pool, rounded, size, stream, &b);
+        dpool_request r = {
+            .size = rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
+        status = dpool_alloc_slow(a, &r);
+        b = r.block;
         dpool_audit(a, DPOOL_AUDIT_GROW);
         if (status != DUCTILE_OK) {
             return status;

@@ -4,6 +4,7 @@
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 
 #include "vmm/base/align.h"
 
@@ -150,6 +151,12 @@ void dpool_count_span_locked(ductile_allocator *a, dpool_region *region) {
     a->counts.span_peak = dti_max(a->counts.span_peak, a->counts.span);
 }
 
+void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t change) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    arena->mapped_bytes += (uint64_t)change;
+    a->counts.mapped += (uint64_t)change;
+}
+
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_region *region = b->region; /* the block may become part of another */
@@ -159,6 +166,13 @@ void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_
         b->state = DPOOL_QUARANTINED;
     }
     dpool_count_span_locked(a, region);
+}
+
+void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    dpool_count_mapped_locked(a, b->region->arena, -(int64_t)b->size);
+    dpool_unmapped_to_gap_locked(a, b, status);
 }
 
 /* ---- Map callbacks -------------------------------------------------------------------------- */

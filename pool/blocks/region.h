@@ -28,9 +28,14 @@ ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_add
 /* Counts the addresses that the region's segment spans now. Both locks held. */
 void dpool_count_span_locked(ductile_allocator *a, dpool_region *region);
 
-/* The driver has unmapped the span, or refused to: GAP or QUARANTINED. Both locks.
- */
+/* Memory of the arena's own has come, or gone (negative). */
+void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t change);
+
+/* The driver has unmapped the span, or refused to: GAP or QUARANTINED. Both locks. */
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
+
+/* The same for a span that counts as mapped: no RETIRING one. */
+void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
 
 /* The event of the handle that begins at that granule. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,

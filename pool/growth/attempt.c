@@ -82,34 +82,12 @@ void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
-typedef enum planned { PLANNED, PLAN_LACKS_RANGE, PLAN_LACKS_NODES, PLAN_LACKS_MEMORY } planned;
-
-static planned plan_locked(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
-                           const dpool_sources *sources) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    if (a->nodes.n_spare < dpool_plan_nodes(a, r->size)) {
-        return PLAN_LACKS_NODES; /* hits of other threads took them */
-    }
-    dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
-                                  : dpool_place_choose_locked(a, r->arena, r->size);
-    if (place.block == NULL) {
-        return PLAN_LACKS_RANGE;
-    }
-    ductile_status status = dpool_plan_request_locked(a, p, r->arena, &place, r->size, sources);
-    return status == DUCTILE_OK ? PLANNED : PLAN_LACKS_MEMORY;
-}
-
-/* Until there are nodes and addresses enough for the place. Then all that the plan needs is BUSY.
- */
+/* Until there are nodes and addresses enough. Then all that the plan needs is BUSY. */
 static ductile_status make_plan(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
                                 const dpool_sources *sources) {
-    planned how = PLAN_LACKS_NODES;
-    ductile_status status = DUCTILE_OK;
-    while (how != PLANNED && status == DUCTILE_OK) {
-        status = how == PLAN_LACKS_RANGE ? add_range(a, r) : DUCTILE_OK;
-        if (status == DUCTILE_OK) {
-            status = dpool_reserve_room(a, dpool_plan_nodes(a, r->size));
-        }
+    uint64_t n_nodes = dpool_plan_nodes(a, r->size);
+    for (;;) {
+        ductile_status status = dpool_reserve_room(a, n_nodes);
         if (status != DUCTILE_OK) {
             return status;
         }
@@ -117,11 +95,22 @@ static ductile_status make_plan(ductile_allocator *a, const dpool_request *r, dp
             dpool_prove_own(a, r->arena);
         }
         dti_lock_acquire(&a->index_lock);
-        how = plan_locked(a, r, p, sources);
+        bool has_nodes = a->nodes.n_spare >= n_nodes; /* hits of other threads may take them */
+        dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
+                                      : dpool_place_choose_locked(a, r->arena, r->size);
+        bool can_plan = has_nodes && place.block != NULL;
+        if (can_plan) {
+            status = dpool_plan_request_locked(a, p, r->arena, &place, r->size, sources);
+        }
         dti_lock_release(&a->index_lock);
-        status = how == PLAN_LACKS_MEMORY ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK;
+        if (can_plan) {
+            return status;
+        }
+        status = place.block == NULL ? add_range(a, r) : DUCTILE_OK;
+        if (status != DUCTILE_OK) {
+            return status;
+        }
     }
-    return status;
 }
 
 static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, ductile_status status) {
@@ -135,7 +124,6 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
     if (r->arena->gaps.count > r->arena->gaps_tolerated) {
         dpool_arena_want_heal(r->arena);
     }
-    dpool_count_span_locked(a, p->region);
     dti_lock_release(&a->index_lock);
 }
 

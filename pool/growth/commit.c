@@ -89,16 +89,8 @@ ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
 static void retire_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    dpool_count_mapped_locked(a, arena, -(int64_t)b->size);
     dpool_retire_locked(a, b, dpool_plan_seq_of(p, arena));
-    arena->mapped_bytes -= b->size;
-    a->counts.mapped -= b->size;
-}
-
-static void donor_to_gap(ductile_allocator *a, dpool_block *b, dseg_donation donation) {
-    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    b->region->arena->mapped_bytes -= b->size;
-    a->counts.mapped -= b->size;
-    dpool_unmapped_to_gap_locked(a, b, donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
 }
 
 static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
@@ -106,7 +98,8 @@ static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
         dpool_block *b = p->donors[i];
         dseg_donation donation = p->donations[i].state;
         if (donation == DSEG_UNMAPPED || donation == DSEG_STUCK) {
-            donor_to_gap(a, b, donation);
+            dpool_mapped_to_gap_locked(a, b,
+                                       donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
         } else if (is_done && donation == DSEG_MOVED) {
             retire_donor(a, p, b);
         } else {
@@ -131,7 +124,6 @@ static void free_surplus(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
 
 dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t bytes = p->n_granules * a->granule;
     for (uint32_t i = 0; i < p->n_own_donors; i++) {
         if (p->donations[i].state != DSEG_MOVED) {
             continue;
@@ -141,8 +133,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
     if (p->n_waits > 0) { /* proven by a marker behind the wait only */
         p->epoch = p->arena->alloc_epoch;
     }
-    p->arena->mapped_bytes += bytes;
-    a->counts.mapped += bytes;
+    dpool_count_mapped_locked(a, p->arena, (int64_t)(p->n_granules * a->granule));
     finish_donors(a, p, true);
     if (p->body != NULL) {
         unite_body(a, p);
@@ -150,6 +141,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
     }
     free_surplus(a, p, p->lead);
     free_surplus(a, p, p->rest);
+    dpool_count_span_locked(a, p->region);
     return p->body;
 }
 
@@ -193,6 +185,7 @@ void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
     if (p->lead == NULL && p->body == NULL) {
         return;
     }
+    dpool_count_span_locked(a, p->region); /* what the driver would not undo is in it */
     ductile_addr end = 0;
     uint32_t next_piece = 0;
     dpool_block *b = mend_window(a, p, &end);

@@ -52,7 +52,6 @@ static uint32_t heal_once(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
         dpool_plan_abort_locked(a, p);
         finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
     }
-    dpool_count_span_locked(a, p->region);
     dti_lock_release(&a->index_lock);
     return moved;
 }

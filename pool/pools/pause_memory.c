@@ -66,8 +66,7 @@ static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
     dti_lock_acquire(&a->index_lock);
-    region->arena->mapped_bytes -= gone;
-    a->counts.mapped -= gone;
+    dpool_count_mapped_locked(a, region->arena, -(int64_t)gone);
     dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
 }
@@ -202,8 +201,7 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     ductile_status status = dseg_refill(region->seg, s->first, s->end, a->max_handle_granules);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
-    region->arena->mapped_bytes += added;
-    a->counts.mapped += added;
+    dpool_count_mapped_locked(a, region->arena, (int64_t)added);
     dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
     return status;

@@ -257,8 +257,8 @@ static ductile_status climb_hard(ductile_allocator *a, dpool_climb *c) {
 
 static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *c) {
     dpool_request *r = c->request;
-    ductile_status status = attempt_once(a, r);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && r->is_soft) {
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    if (r->is_soft) {
         status = climb(a, c);
         r->is_soft = false;
         if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
@@ -318,9 +318,8 @@ static void count_slow(ductile_allocator *a) {
     dti_lock_release(&a->index_lock);
 }
 
-static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool_block **out) {
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        *out = NULL;
         return DUCTILE_ERR_BUSY;
     }
     situation s = look(a);
@@ -328,8 +327,15 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     dpool_climb c = {.request = r, .cached_before = s.cached};
     dpool_wait_retired(a, r->pool, r->stream);
     dpool_forget_failure();
-    ductile_status status =
-        r->size <= s.most ? attempt_under_pressure(a, &c) : refuse_at_once(a, r);
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    if (r->size > s.most) {
+        status = refuse_at_once(a, r);
+    } else {
+        dvmm_capture_mode mode = dpool_grow_lock(a);
+        status = dpool_attempt(a, r);
+        dpool_grow_unlock(a, mode);
+        status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
+    }
     keep_cache_small(a);
     dpool_log_losses(a);
     if (status == DUCTILE_OK) {
@@ -337,14 +343,7 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     } else {
         status = refuse(a, status, r->requested);
     }
-    *out = r->block;
     return status;
-}
-
-ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
-                                uint64_t requested, ductile_stream stream, dpool_block **out) {
-    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
-    return serve_slowly(a, &r, out);
 }
 
 ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
@@ -352,7 +351,9 @@ ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private_pool *
                                       dpool_block **out) {
     dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
     r.one_handle = true;
-    return serve_slowly(a, &r, out);
+    ductile_status status = dpool_alloc_slow(a, &r);
+    *out = r.block;
+    return status;
 }
 
 ductile_status dpool_refuse_impossible(ductile_allocator *a, uint64_t size, ductile_stream stream) {

@@ -168,15 +168,11 @@ static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *ar
 }
 
 static ductile_status give_back_block(ductile_allocator *a, dpool_block *b, dseg_idle idle) {
-    dpool_region *region = b->region;
-    dseg_segment *seg = region->seg;
+    dseg_segment *seg = b->region->seg;
     uint32_t n = (uint32_t)(b->size / a->granule);
     ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, idle);
     dti_lock_acquire(&a->index_lock);
-    region->arena->mapped_bytes -= b->size;
-    a->counts.mapped -= b->size;
-    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    dpool_unmapped_to_gap_locked(a, b, status);
+    dpool_mapped_to_gap_locked(a, b, status);
     dti_lock_release(&a->index_lock);
     return status;
 }
