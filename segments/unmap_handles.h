@@ -70,7 +70,7 @@ ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle pro
 /* ---- Pause --------------------------------------------------------------------------------- */
 
 /* Marks the handles that have to stay when a pause takes the segment's memory, whatever becomes of
- * their pins until it resumes; or takes the marks away. dseg_vacate goes by them. */
+ * their pins until it resumes; or takes the marks away. dseg_unmap_for_pause goes by them. */
 void dseg_mark_what_stays(dseg_segment *seg);
 void dseg_unmark_all(dseg_segment *seg);
 
@@ -87,10 +87,10 @@ bool dseg_has_stayed(const dseg_segment *seg, dseg_span s);
  * unmapped, stays MAPPED. Returns how many granules became EMPTY. Pre: the proof covers the
  * segment.
  */
-uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle proof);
+uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle proof);
 
-/* Looks at a handle that dseg_vacate left: it is mapped, or it is not and goes to the cache.
- * ERR_DRIVER when nobody can tell; then nothing has changed. */
+/* Looks at a handle that dseg_unmap_for_pause left: it is mapped, or it is not and goes to the
+ * cache. ERR_DRIVER when nobody can tell; then nothing has changed. */
 ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule);
 
 #endif

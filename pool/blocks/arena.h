@@ -101,8 +101,8 @@ static inline bool dpool_is_frozen(const dpool_arena *arena) {
 }
 
 /* Its blocks have no memory for now: see pause.h. Index lock held. */
-static inline bool dpool_is_bare(const dpool_arena *arena) {
-    return arena->pool != NULL && arena->pool->is_bare;
+static inline bool dpool_is_unbacked(const dpool_arena *arena) {
+    return arena->pool != NULL && arena->pool->is_unbacked;
 }
 
 /* Can anything of the arena be proven done by its stream's markers? Index lock held. */

@@ -38,7 +38,7 @@ typedef struct dpool_private_pool {
     uint64_t n_lives;    /* how often a first reference was taken           */
     bool awaits_context; /* graphs may have used its memory, on any stream  */
     dpool_phase phase;
-    bool is_bare;             /* no memory behind its blocks, but what the driver would not unmap */
+    bool is_unbacked;         /* no memory behind its blocks, but what the driver would not unmap */
     dvmm_host_copy host_copy; /* contents while it is paused; of whoever claimed the pool */
     struct dpool_private_pool *next;
 } dpool_private_pool;

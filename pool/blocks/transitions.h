@@ -70,7 +70,7 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b);
  * work was done before the pause, to drop without the lock. */
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
 
-/* A FREE block of a bare pool: the first run of whole granules in it that need no memory later
+/* A FREE block of an unbacked pool: the first run of whole granules in it that need no memory later
  * becomes GAP (QUARANTINED, if it is). False when there is none, or no spare node. */
 bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b);
 

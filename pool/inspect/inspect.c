@@ -16,7 +16,7 @@
 static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        *(dpool_is_bare(arena) ? &s->gap_blocks : &s->free_blocks) +=
+        *(dpool_is_unbacked(arena) ? &s->gap_blocks : &s->free_blocks) +=
             dpool_index_count(&arena->index);
         s->gap_blocks += arena->gaps.count;
     }
@@ -129,10 +129,10 @@ void ductile_reset_peaks(ductile_allocator *a) {
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
-/* What is free in a bare pool has no memory. */
+/* What is free in an unbacked pool has no memory. */
 static ductile_block_state state_of(const dpool_block *b) {
-    bool is_bare_free = b->state == DPOOL_FREE && dpool_is_bare(b->region->arena);
-    return is_bare_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
+    bool is_unbacked_free = b->state == DPOOL_FREE && dpool_is_unbacked(b->region->arena);
+    return is_unbacked_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
 }
 
 static uint64_t free_bytes_of(const dpool_block *b) {

@@ -287,7 +287,7 @@ static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *po
         run_again(a, pool);
         return status;
     }
-    dpool_vacate(a, pool); /* nothing below can fail */
+    dpool_unmap_pool(a, pool); /* nothing below can fail */
     dpool_finish_pause(a, pool);
     return DUCTILE_OK;
 }
@@ -314,23 +314,23 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
 
 /* Memory that others do not use makes room. */
 static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
-    uint64_t need = dpool_bytes_to_bring_back(a, pool);
+    uint64_t need = dpool_bytes_to_map(a, pool);
     dti_lock_acquire(&a->index_lock);
     uint64_t most = dti_min(a->counts.limit, a->device_bytes);
     dti_lock_release(&a->index_lock);
     return dpool_trim(a, most > need ? most - need : 0);
 }
 
-static ductile_status bring_back(ductile_allocator *a, dpool_private_pool *pool) {
-    ductile_status status = dpool_bring_back(a, pool);
+static ductile_status map_or_make_room(ductile_allocator *a, dpool_private_pool *pool) {
+    ductile_status status = dpool_map_pool(a, pool);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, pool) == DUCTILE_OK) {
-        status = dpool_bring_back(a, pool);
+        status = dpool_map_pool(a, pool);
     }
     return status;
 }
 
 static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *pool) {
-    ductile_status status = bring_back(a, pool);
+    ductile_status status = map_or_make_room(a, pool);
     if (status == DUCTILE_OK) {
         resuming r = {a, pool};
         status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
@@ -338,7 +338,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *p
             status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
         }
         if (status != DUCTILE_OK) {
-            dpool_leave_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
+            dpool_keep_pool_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
         }
     }
     if (status != DUCTILE_OK) {

@@ -37,7 +37,7 @@ static void note_pool(const ductile_allocator *a, const dpool_private_pool *pool
     }
 }
 
-/* From here on dseg_vacate goes by the mark, so that what was told is what happens. */
+/* From here on dseg_unmap_for_pause goes by the mark, so that what was told is what happens. */
 static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
                             ductile_map_change change) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;

@@ -53,10 +53,10 @@ static void add_block(const dpool_block *b, ductile_stats *s) {
     s->paused_blocks += b->state == DPOOL_PAUSED;
     s->paused_bytes += b->state == DPOOL_PAUSED ? b->size : 0;
     s->live_blocks += b->state == DPOOL_LIVE;
-    bool is_bare = dpool_is_bare(b->region->arena);
-    s->free_blocks += b->state == DPOOL_FREE && !is_bare;
+    bool is_unbacked = dpool_is_unbacked(b->region->arena);
+    s->free_blocks += b->state == DPOOL_FREE && !is_unbacked;
     s->pending_blocks += b->state == DPOOL_PENDING;
-    s->gap_blocks += b->state == DPOOL_GAP || (b->state == DPOOL_FREE && is_bare);
+    s->gap_blocks += b->state == DPOOL_GAP || (b->state == DPOOL_FREE && is_unbacked);
     s->requested_bytes += b->state == DPOOL_LIVE ? b->requested : 0;
     s->retiring_bytes += b->state == DPOOL_RETIRING ? b->size : 0;
 }

@@ -180,7 +180,7 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
 uint32_t dpool_pin_flags_locked(const dpool_block *b) {
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
     const dpool_private_pool *pool = b->region->arena->pool;
-    bool is_away = pool != NULL && (pool->is_bare || pool->phase == DPOOL_RESUMING);
+    bool is_away = pool != NULL && (pool->is_unbacked || pool->phase == DPOOL_RESUMING);
     if (!has_memory || is_away) {
         return 0;
     }
