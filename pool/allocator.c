@@ -67,7 +67,7 @@ static void set_up(ductile_allocator *a) {
     dvmm_set_trace(a->driver, dpool_note_failure, NULL, false);
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
     dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
-    a->birth = dpool_report_birth();
+    a->instance_id = dpool_next_instance_id();
     dti_lock_acquire(&a->index_lock);
     dpool_limits_apply_locked(a);
     dti_lock_release(&a->index_lock);

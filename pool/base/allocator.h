@@ -47,7 +47,7 @@ struct ductile_allocator {
     uint32_t max_handle_granules;   /* of handles that requests get by default        */
     _Atomic bool has_large_handles; /* some may have several granules; never undone   */
     uint64_t device_bytes;
-    uint64_t birth;            /* which allocator of the process this is, from 1 */
+    uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option asks more of a hit than a block */
     _Atomic bool has_routes;   /* pools are open: requests ask for theirs first */
     _Atomic bool has_unmarked; /* pending uses want a marker: see stream_use.h */
