@@ -165,7 +165,7 @@ alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint
     dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
     dti_lock_release(&a->index_lock);
-    if (what.mark || what.heal) {
+    if (what.mark || what.compact) {
         dpool_maintenance_do(a, arena, what);
     }
     return b;

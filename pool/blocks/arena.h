@@ -80,10 +80,10 @@ typedef struct dpool_arena {
     uint64_t peak_live;   /* see live_watermark.h: the peak that the next dip is measured from  */
     uint64_t dips_below;  /* live_bytes under which the dip begins or goes deeper     */
     uint64_t rises_above; /* live_bytes above which the peak grows or the dip is over */
-    uint64_t gaps_tolerated; /* more gaps than this make healing due at any time         */
-    bool heal_due;
+    uint64_t gaps_tolerated; /* more gaps than this make compaction due at any time       */
+    bool compaction_due;
     bool is_gone; /* the stream was named done: it is never named again                  */
-    uint32_t polls_in_vain;           /* by hits, since one found anything done; the grow lock's */
+    uint32_t fruitless_polls;         /* by hits, since one found anything done; the grow lock's */
     uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
     uint32_t n_stream_refs;           /* of these, those that name its stream to the driver*/
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
@@ -149,8 +149,8 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
 
 /* Healing is due from the next allocation on. */
-static inline void dpool_arena_want_heal(dpool_arena *arena) {
-    arena->heal_due = true;
+static inline void dpool_arena_want_compaction(dpool_arena *arena) {
+    arena->compaction_due = true;
     arena->maintenance_at = 0;
 }
 

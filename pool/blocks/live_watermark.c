@@ -12,7 +12,7 @@ __attribute__((noinline)) void dpool_live_rose_locked(dpool_arena *arena) {
     bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
     bool has_inner_gaps = arena->gaps.count > arena->n_regions;
     if (dip_is_over && was_large && has_inner_gaps) {
-        dpool_arena_want_heal(arena);
+        dpool_arena_want_compaction(arena);
     }
     expect_dip(arena);
 }

@@ -9,7 +9,7 @@
  *     kind      references   its memory
  *     CAPTURE   held         is used as it is: not moved, not given away, proven never (G1)
  *     CAPTURE   none         unproven until the host has waited for the whole device
- *     PLAIN     held         moves and heals inside; serves others under pressure
+ *     PLAIN     held         is compacted inside; serves others under pressure
  *     PLAIN     none         as memory in no pool
  *
  * Guarded by the index lock, but for filters.

@@ -122,7 +122,7 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
         dpool_plan_abort_locked(a, p);
     }
     if (r->arena->gaps.count > r->arena->gaps_tolerated) {
-        dpool_arena_want_heal(r->arena);
+        dpool_arena_want_compaction(r->arena);
     }
     dti_lock_release(&a->index_lock);
 }

@@ -556,8 +556,8 @@ static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap)
     return gap->size <= times * dti_min(before->size, after->size);
 }
 
-bool dpool_plan_heal_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
-                            dpool_block *gap, uint32_t budget) {
+bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                                  dpool_block *gap, uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (!is_worth_filling(a, gap)) {
         return false;

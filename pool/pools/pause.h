@@ -34,8 +34,8 @@ void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
 /* Puts memory behind the pool again: all of it, or none. ERR_OUT_OF_MEMORY, ... No lock held. */
 ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool);
 
-/* Undoes it without unmapping anything: the pool is unbacked, and all of its memory stays mapped until
- * it is brought back. No lock held. */
+/* Undoes it without unmapping anything: the pool is unbacked, and all of its memory stays mapped
+ * until it is brought back. No lock held. */
 void dpool_keep_pool_mapped(ductile_allocator *a, dpool_private_pool *pool);
 
 /* How much memory that takes. No lock held. */

@@ -194,7 +194,8 @@ uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool
 
 /* ---- Mapping it again ---------------------------------------------------------------------- */
 
-/* Also after a failure: what was mapped is counted, so that unmapping the pool takes it away again. */
+/* Also after a failure: what was mapped is counted, so that unmapping the pool takes it away again.
+ */
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;

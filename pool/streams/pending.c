@@ -302,10 +302,10 @@ void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena) {
 /* A stream is done with its work in the order in which it got it, and mostly one stream holds
  * nearly everything: behind an oldest block that is not done there is seldom one that is. */
 void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena) {
-    if (arena->polls_in_vain < MOST_IN_VAIN) {
-        arena->polls_in_vain = poll_front(a, arena) ? 0 : arena->polls_in_vain + 1;
+    if (arena->fruitless_polls < MOST_IN_VAIN) {
+        arena->fruitless_polls = poll_front(a, arena) ? 0 : arena->fruitless_polls + 1;
     } else if (!poll_oldest(a, arena, MOST_PER_HIT, false)) {
-        arena->polls_in_vain = 0;
+        arena->fruitless_polls = 0;
     }
 }
 

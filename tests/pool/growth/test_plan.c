@@ -184,12 +184,12 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
     cr_assert_not_null(p);
     assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
     index_lock();
-    cr_assert(dpool_plan_heal_locked(a, p, arena, block_at(more[1]), 1));
+    cr_assert(dpool_plan_compaction_locked(a, p, arena, block_at(more[1]), 1));
     assert_layout(first, "L1 L4 L1 F2 B1 G1 B1 F1 L1 G");
     dpool_plan_abort_locked(a, p);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
-    cr_assert(!dpool_plan_heal_locked(a, p, arena, block_at(more[2] + 3 * G),
-                                      1)); /* at the end of the range */
+    cr_assert(!dpool_plan_compaction_locked(a, p, arena, block_at(more[2] + 3 * G),
+                                            1)); /* at the end of the range */
     index_unlock();
     end_plan();
     give(four);
