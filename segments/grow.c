@@ -36,12 +36,12 @@ static void undo_map(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
  * unmapping what is not mapped is a mistake of its own. What cannot be known is never used again.
  */
 static void undo_failed_map(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
-    dseg_sight found = dseg_look(seg, first, h->n_granules);
-    if (found == DSEG_SEES_EMPTY) {
+    dseg_reading found = dseg_read_mapping(seg, first, h->n_granules);
+    if (found == DSEG_READ_EMPTY) {
         return;
     }
     dseg_book_map(seg, first, h);
-    if (found == DSEG_SEES_MAPPED) {
+    if (found == DSEG_READ_MAPPED) {
         undo_one(seg, first);
     } else {
         dseg_set_states(seg, first, h->n_granules, DSEG_QUARANTINED);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The states of a segment's granules, for the files that call the driver: each books here what its
- * call has done. No call but dseg_look asks the driver anything. Used within segments alone.
+ * call has done. No call but dseg_read_mapping asks the driver anything. Used within segments
+ * alone.
  */
 #ifndef DUCTILE_SEGMENTS_SLOTS_H
 #define DUCTILE_SEGMENTS_SLOTS_H
@@ -19,8 +20,8 @@ void dseg_book_map(dseg_segment *seg, uint32_t first, dvmm_handle *h);
 void dseg_book_unmap(dseg_segment *seg, uint32_t first, ductile_status status);
 
 /* What the driver says of a handle's place. A handle is mapped whole or not at all. */
-typedef enum dseg_sight { DSEG_SEES_EMPTY, DSEG_SEES_MAPPED, DSEG_SEES_NEITHER } dseg_sight;
+typedef enum dseg_reading { DSEG_READ_EMPTY, DSEG_READ_MAPPED, DSEG_READ_NEITHER } dseg_reading;
 
-dseg_sight dseg_look(const dseg_segment *seg, uint32_t first, uint32_t n_granules);
+dseg_reading dseg_read_mapping(const dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
 #endif

@@ -140,7 +140,7 @@ static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
     bool may_go = dseg_can_go(seg, first) && !dseg_is_marked(seg, first);
     bool is_gone =
         may_go && (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
-                   dseg_look(seg, first, h->n_granules) == DSEG_SEES_EMPTY);
+                   dseg_read_mapping(seg, first, h->n_granules) == DSEG_READ_EMPTY);
     if (is_gone) {
         give_to_cache(seg, first);
     }
@@ -164,9 +164,9 @@ uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t most, ds
 
 ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule) {
     uint32_t first = granule - seg->slots[granule].offset;
-    dseg_sight found = dseg_look(seg, first, seg->slots[granule].handle->n_granules);
-    if (found == DSEG_SEES_EMPTY) {
+    dseg_reading found = dseg_read_mapping(seg, first, seg->slots[granule].handle->n_granules);
+    if (found == DSEG_READ_EMPTY) {
         give_to_cache(seg, first);
     }
-    return found == DSEG_SEES_NEITHER ? DUCTILE_ERR_DRIVER : DUCTILE_OK;
+    return found == DSEG_READ_NEITHER ? DUCTILE_ERR_DRIVER : DUCTILE_OK;
 }

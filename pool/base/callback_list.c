@@ -71,7 +71,7 @@ static dpool_callback *find_locked(const dpool_callbacks *all, uint64_t id) {
     return c;
 }
 
-static void note_whether_any_locked(dpool_callbacks *all) {
+static void record_whether_any_locked(dpool_callbacks *all) {
     const dpool_callback *c = all->first;
     while (c != NULL && c->is_removed) {
         c = c->next;
@@ -153,7 +153,7 @@ ductile_status dpool_callbacks_add(dpool_callbacks *all, dpool_callback_fn fn, v
     *c = (dpool_callback){.fn = fn, .user = user, .priority = priority};
     (void)pthread_mutex_lock(&all->lock);
     insert_locked(all, c);
-    note_whether_any_locked(all);
+    record_whether_any_locked(all);
     *id = c->id;
     (void)pthread_mutex_unlock(&all->lock);
     return DUCTILE_OK;
@@ -175,7 +175,7 @@ ductile_status dpool_callbacks_remove(dpool_callbacks *all, uint64_t id) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     c->is_removed = true;
-    note_whether_any_locked(all);
+    record_whether_any_locked(all);
     c->n_inside++; /* keeps it until this thread has looked */
     all->n_waiting++;
     while (c->n_inside - 1 > times_inside(c)) {

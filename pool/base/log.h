@@ -10,7 +10,7 @@ void dpool_log(const ductile_allocator *a, ductile_log_level level, const char *
 
 /* Remembers, for this thread, the first driver call that failed since dpool_forget_failure: the
  * driver's trace callback. */
-void dpool_note_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
+void dpool_record_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
 void dpool_forget_failure(void);
 
 /* Says how much memory was newly lost to failed undos, if any. */

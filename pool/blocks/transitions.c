@@ -114,7 +114,7 @@ dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ducti
 
 /* ---- LIVE ---------------------------------------------------------------------------------- */
 
-static __attribute__((noinline)) void note_peaks_locked(ductile_allocator *a) {
+static __attribute__((noinline)) void record_peaks_locked(ductile_allocator *a) {
     dpool_counts *c = &a->counts;
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
@@ -137,7 +137,7 @@ static inline void count_live_locked(ductile_allocator *a, const dpool_block *b)
     c->allocated_total += b->size;
     c->allocs++;
     if (__builtin_expect(is_peak_locked(a), 0)) {
-        note_peaks_locked(a);
+        record_peaks_locked(a);
     }
 }
 
@@ -270,7 +270,7 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
     b->region->arena->live_bytes += b->size;
     a->counts.requested += b->requested;
     a->counts.allocated += b->size;
-    note_peaks_locked(a);
+    record_peaks_locked(a);
 }
 
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {

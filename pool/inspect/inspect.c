@@ -113,7 +113,7 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
 }
 
 void ductile_reset_peaks(ductile_allocator *a) {
-    if (dpool_may_look(a) != DUCTILE_OK) {
+    if (dpool_may_read(a) != DUCTILE_OK) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
@@ -194,7 +194,7 @@ int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit,
 }
 
 ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
-    ductile_status may = visit != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status may = visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
     if (may != DUCTILE_OK) {
         return may;
     }

@@ -14,8 +14,8 @@ typedef struct events {
     uint64_t room;
 } events;
 
-static void note_region(const ductile_allocator *a, const dpool_region *region,
-                        ductile_map_change change, events *list) {
+static void record_region(const ductile_allocator *a, const dpool_region *region,
+                          ductile_map_change change, events *list) {
     const dseg_segment *seg = region->seg;
     for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules;
          g = dseg_next_mapped(seg, g + 1)) {
@@ -28,12 +28,12 @@ static void note_region(const ductile_allocator *a, const dpool_region *region,
     }
 }
 
-static void note_pool(const ductile_allocator *a, const dpool_private_pool *pool,
-                      ductile_map_change change, events *list) {
+static void record_pool(const ductile_allocator *a, const dpool_private_pool *pool,
+                        ductile_map_change change, events *list) {
     list->n = 0;
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
-        note_region(a, r, change, list);
+        record_region(a, r, change, list);
     }
 }
 
@@ -54,13 +54,13 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool
                                   ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&a->grow_lock);
-    note_pool(a, pool, change, list);
+    record_pool(a, pool, change, list);
     list->room = list->n;
     list->all = calloc(list->room + 1, sizeof *list->all);
     if (list->all == NULL) {
         status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     } else {
-        note_pool(a, pool, change, list);
+        record_pool(a, pool, change, list);
         mark_what_stays(a, pool, change);
     }
     dti_lock_release(&a->grow_lock);

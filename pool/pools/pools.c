@@ -91,7 +91,7 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
 
 /* ---- Routes -------------------------------------------------------------------------------- */
 
-static void note_routes_locked(ductile_allocator *a) {
+static void record_routes_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
     atomic_store_explicit(&a->has_routes, a->routes != NULL, memory_order_relaxed);
     atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
@@ -103,7 +103,7 @@ static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_pr
     pool->n_routes++;
     route->next = a->routes;
     a->routes = route;
-    note_routes_locked(a);
+    record_routes_locked(a);
 }
 
 /* False when a wait is under way that a capture must not meet: for the whole context, or for a
@@ -201,7 +201,7 @@ static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route
     }
     *link = route->next;
     route->pool->n_routes--;
-    note_routes_locked(a);
+    record_routes_locked(a);
     return dpool_unlink_unused_pool_locked(a, route->pool);
 }
 
@@ -264,7 +264,7 @@ static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stre
 }
 
 /* A plain pool that is asked for memory by a stream under capture is a capture pool. */
-static void see_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream) {
+static void detect_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream) {
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
@@ -299,7 +299,7 @@ ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
         return DUCTILE_ERR_BUSY;
     }
     if (is_plain) {
-        see_capture(a, pool, stream);
+        detect_capture(a, pool, stream);
     }
     *out = pool;
     return DUCTILE_OK;

@@ -128,7 +128,7 @@ ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ducti
     if (visit == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = dpool_may_look(a);
+    ductile_status status = dpool_may_read(a);
     if (status != DUCTILE_OK) {
         return status;
     }

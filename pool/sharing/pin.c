@@ -111,7 +111,7 @@ static void count_down(dpool_pin *pin, dpool_pin_kind kind) {
 
 /* ---- Pinning ------------------------------------------------------------------------------- */
 
-static dpool_pinned look_at(const dpool_block *b) {
+static dpool_pinned describe_pinned(const dpool_block *b) {
     dseg_segment *seg = b->region->seg;
     /* whole handles, so that records that end in one and the same count it alike */
     dseg_span s = dseg_widen_to_handles(seg, span_of(b));
@@ -137,7 +137,7 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
     if (b != NULL && b->state != DPOOL_LIVE) {
         status = DUCTILE_ERR_BUSY; /* paused */
     } else if (b != NULL) {
-        *out = look_at(b);
+        *out = describe_pinned(b);
         pin_block_locked(a, out, kind);
     } else {
         status = dpool_explain_miss_locked(a, addr);
