@@ -9,7 +9,7 @@
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
 #include "pool/streams/gpu_waits.h"
-#include "pool/streams/recorded.h"
+#include "pool/streams/quiesce.h"
 
 #include "vmm/capture_mode.h"
 
@@ -28,7 +28,7 @@ static ductile_status keep_first(ductile_status first, ductile_status status) {
 /* In relaxed mode, or the waits would break other threads' captures. */
 static ductile_status wait_for_recorded(ductile_allocator *a) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.is_all = true});
+    ductile_status status = dpool_wait_recorded(a, &(dpool_scope){.is_all = true});
     dvmm_capture_restore(a->driver, mode);
     return status;
 }

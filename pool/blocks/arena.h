@@ -91,6 +91,16 @@ typedef struct dpool_arena {
     dpool_free_index index;
 } dpool_arena;
 
+/* Which arenas: all, or those of one pool. */
+typedef struct dpool_scope {
+    bool is_all;
+    const dpool_private_pool *pool; /* unless is_all; NULL: what is in none */
+} dpool_scope;
+
+static inline bool dpool_is_in(const dpool_scope *s, const dpool_arena *arena) {
+    return s->is_all || arena->pool == s->pool;
+}
+
 /* ---- What may happen to an arena's memory, by its pool; all under the index lock ------------ */
 
 /* Live graphs may own all of its memory (G1), or it is paused (G4). Index lock held. */

@@ -22,9 +22,9 @@ typedef struct dpool_use {
     union {
         struct { /* first use of a PENDING block: */
             dpool_block *block;
-            struct dpool_use *pending_next; /* the arena's pending list; itself: in none yet */
-            uint64_t number;                /* each use that has a marker: see stream_use.h  */
-            struct dpool_lane *lane;        /* each use that is looked at: see pending.c     */
+            struct dpool_use *pending_next;     /* the arena's pending list; itself: in none yet */
+            uint64_t number;                    /* each use that has a marker: see stream_use.h  */
+            struct dpool_per_stream *of_stream; /* each use that is looked at: see pending.c */
         };
         struct { /* first use of a span with waits (wait_spans.h): */
             ductile_addr addr;

@@ -9,9 +9,8 @@
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/pressure/trim.h"
-#include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/recorded.h"
+#include "pool/streams/quiesce.h"
 
 #include <stdlib.h>
 
@@ -86,73 +85,10 @@ static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool)
 
 /* ---- Waiting for the work on it ------------------------------------------------------------ */
 
-static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
-    if (!dpool_stream_ref_begin(a, arena)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
-    ductile_status status = dpool_sync_arena(a, arena, idle);
-    dpool_stream_ref_end(a, arena);
-    return status;
-}
-
-static ductile_status wait_for_streams(ductile_allocator *a, dpool_private_pool *pool) {
-    dpool_wait_point snapshot;
-    ductile_status status = dpool_wait_point_take(a, &snapshot);
-    for (uint32_t i = 0; i < snapshot.n; i++) {
-        dpool_wait_mark *mark = &snapshot.marks[i];
-        if (mark->arena->pool == pool && status == DUCTILE_OK) {
-            status = wait_for_stream(a, mark->arena, &mark->idle);
-        }
-    }
-    if (status == DUCTILE_OK) {
-        dpool_wait_point_reached(a, &snapshot, false);
-    }
-    dpool_wait_point_drop(a, &snapshot);
-    return status;
-}
-
-static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        for (const dpool_block *b = r->first; b != NULL; b = b->next) {
-            if (b->state == DPOOL_PENDING || (b->state == DPOOL_LIVE && b->uses != NULL)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-/* While a capture is under way somewhere, the streams of the pool are waited for one by one. That
- * proves nothing about other streams: no graph may use the pool, and nothing be recorded. */
-static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_acquire(&a->index_lock);
-    bool needs_all = pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, pool);
-    dti_lock_release(&a->index_lock);
-    return needs_all ? DUCTILE_ERR_CAPTURING : wait_for_streams(a, pool);
-}
-
-static ductile_status wait_for_work(ductile_allocator *a, dpool_private_pool *pool) {
-    bool captured = false;
-    ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.pool = pool});
-    if (status != DUCTILE_OK || dpool_wait_context(a, &captured, NULL)) {
-        return status;
-    }
-    if (captured) {
-        return wait_beside_capture(a, pool);
-    }
-    status = dvmm_usable(a->driver);
-    return status == DUCTILE_OK ? DUCTILE_ERR_DRIVER : status;
-}
-
 /* What the wait has proven: pending blocks become free, old addresses are unmapped. */
 static void poll_all(ductile_allocator *a) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        dpool_poll(a, arena, UINT32_MAX);
-    }
-    dpool_wait_poll(a, UINT32_MAX);
+    dpool_poll_all(a);
     dpool_grow_unlock(a, mode);
 }
 
@@ -194,9 +130,9 @@ static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool
     return is_quiet;
 }
 
-static ductile_status quiesce(ductile_allocator *a, dpool_private_pool *pool) {
+static ductile_status wait_and_pause_blocks(ductile_allocator *a, dpool_private_pool *pool) {
     for (int i = 0; i < MOST_ROUNDS; i++) {
-        ductile_status status = wait_for_work(a, pool);
+        ductile_status status = dpool_quiesce_pool(a, pool);
         if (status != DUCTILE_OK) {
             return status;
         }
@@ -276,7 +212,7 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
 static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *pool,
                                     unsigned flags) {
     wait_for_users(a, pool);
-    ductile_status status = quiesce(a, pool);
+    ductile_status status = wait_and_pause_blocks(a, pool);
     if (status == DUCTILE_OK && (flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
         status = save(a, pool);
     }

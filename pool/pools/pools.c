@@ -2,7 +2,7 @@
 #include "pool/pools/pools.h"
 
 #include "pool/blocks/arena.h"
-#include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/thread.h"
@@ -134,26 +134,11 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
     free(spare);
 }
 
-static bool has_released_locked(const ductile_allocator *a) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        if (dpool_released_life(arena) != 0 && arena->pool->awaits_context &&
-            arena->mapped_bytes > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* What graphs that are gone have left is proven now, because it cannot be during the capture. */
 static void prove_released(ductile_allocator *a) {
-    dti_lock_acquire(&a->index_lock);
-    bool is_worth_it = has_released_locked(a);
-    dti_lock_release(&a->index_lock);
-    if (is_worth_it) {
-        bool captured = false;
+    if (dpool_awaits_device(a, &(dpool_scope){.is_all = true})) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-        (void)dpool_wait_context(a, &captured, NULL);
+        (void)dpool_wait_device(a, NULL);
         dvmm_capture_restore(a->driver, mode);
     }
 }

@@ -9,8 +9,8 @@
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
 #include "pool/streams/gpu_waits.h"
-#include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 
 enum {
     MOST_CLIMBS = 4,   /* others may free all the time: this often at most is all looked at again */
@@ -104,12 +104,11 @@ static bool wait_for_pending(ductile_allocator *a, dpool_climb *c) {
 /* A stream that cannot wait on the GPU: the host does, for the work on the arena's free memory. */
 static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
     bool waited = false;
-    ductile_addr waited_to = 0;
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    while (c->request->could_not_wait && dpool_wait_on_host(a, &waited_to, UINT64_MAX)) {
-        waited = true;
+    if (c->request->could_not_wait) {
+        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+        (void)dpool_wait_on_host(a, &(dpool_scope){.is_all = true}, &waited);
+        dvmm_capture_restore(a->driver, mode);
     }
-    dvmm_capture_restore(a->driver, mode);
     return waited;
 }
 
@@ -117,26 +116,12 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
 
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
  * in its own arena needs no proof. */
-static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *arena,
-                              const dpool_arena *own) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending_first != NULL || arena == own || dpool_is_frozen(arena)) {
-        return arena->pending_first != NULL;
-    }
-    const dpool_block *b = dpool_index_below(&arena->index, NULL);
-    while (b != NULL && b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
-           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b))) {
-        b = dpool_index_below(&arena->index, b);
-    }
-    return b != NULL && b->size >= a->granule;
-}
-
 static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
     bool hope = false;
     dti_lock_acquire(&a->grow_lock); /* no pending list is out of its arena for a poll */
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
-        hope = holds_hope_locked(a, arena, own);
+        hope = arena == own ? own->pending_first != NULL : dpool_awaits_proof_locked(a, arena);
     }
     dti_lock_release(&a->index_lock);
     dti_lock_release(&a->grow_lock);
@@ -146,16 +131,15 @@ static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
 /* Waits for all work of the device: afterwards all free memory is proven. Captures that this
  * allocator knows nothing of cannot be asked about, so it is done only where it may help, and
  * once on a way up. */
-static bool wait_for_context(ductile_allocator *a, dpool_climb *c) {
-    return c->n_tries == 0 && is_there_hope(a, c->request->arena) &&
-           dpool_wait_context(a, &c->was_captured, NULL);
-}
-
 static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
+    if (c->n_tries > 0 || !is_there_hope(a, c->request->arena)) {
+        return false;
+    }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    bool done = wait_for_context(a, c);
+    ductile_status status = dpool_wait_device(a, NULL);
     dvmm_capture_restore(a->driver, mode);
-    return done;
+    c->was_captured = status == DUCTILE_ERR_CAPTURING;
+    return status == DUCTILE_OK;
 }
 
 /* ---- The ladder ---------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #include "pool/sharing/import.h"
 
 #include "pool/base/map_callbacks.h"
-#include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 
 #include <stdlib.h>
 
@@ -95,17 +95,6 @@ static void set_state(ductile_allocator *a, dpool_import *import, dpool_import_s
     dti_lock_release(&a->index_lock);
 }
 
-/* Not beside a capture, which the wait would break. */
-static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
-    bool captured = false;
-    if (dpool_wait_context(a, &captured, idle)) {
-        return DUCTILE_OK;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    ductile_status refused = captured ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_DRIVER;
-    return status == DUCTILE_OK ? refused : status;
-}
-
 /* False: whoever ends the stream is marking it just now. *names: this thread has to, and may. */
 static bool try_to_mark(ductile_allocator *a, dpool_import *import, bool *names) {
     dti_lock_acquire(&a->index_lock);
@@ -130,7 +119,7 @@ static ductile_status mark(ductile_allocator *a, dpool_import *import) {
         dpool_pause_briefly();
     }
     if (!names) {
-        return import->marker == NULL ? wait_for_all(a, &import->idle) : DUCTILE_OK;
+        return import->marker == NULL ? dpool_wait_device(a, &import->idle) : DUCTILE_OK;
     }
     ductile_status status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
     end_marking(a, import);
