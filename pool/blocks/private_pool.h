@@ -70,7 +70,8 @@ dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_
 dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool is of that kind from now on, and graphs may have used its memory. */
-void dpool_become_locked(dpool_private_pool *pool, ductile_pool_kind kind);
+void dpool_become_locked(const ductile_allocator *a, dpool_private_pool *pool,
+                         ductile_pool_kind kind);
 
 bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b);
 

@@ -130,6 +130,7 @@ dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_
 
 __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile_allocator *a,
                                                                    ductile_addr addr) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = dseg_set_find(&a->segments, addr);
     if (seg == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;

@@ -115,6 +115,7 @@ dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ducti
 /* ---- LIVE ---------------------------------------------------------------------------------- */
 
 static __attribute__((noinline)) void record_peaks_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_counts *c = &a->counts;
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
@@ -149,7 +150,7 @@ static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dp
     dpool_map_insert(&a->map, b);
     arena->live_bytes += b->size;
     if (arena->live_bytes > arena->rises_above) {
-        dpool_live_rose_locked(arena);
+        dpool_live_rose_locked(a, arena);
     }
     count_live_locked(a, b);
 }
@@ -186,7 +187,7 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     arena->live_bytes -= b->size;
     if (arena->live_bytes < arena->dips_below) {
-        dpool_live_dipped_locked(arena);
+        dpool_live_dipped_locked(a, arena);
     }
     a->counts.requested -= b->requested;
     a->counts.allocated -= b->size;

@@ -24,7 +24,8 @@ static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *ar
     return false;
 }
 
-static void finish_locked(dpool_arena *arena) {
+static void finish_locked(const ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     arena->compaction_due = false;
     arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
 }
@@ -35,7 +36,7 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
     dti_lock_acquire(&a->index_lock);
     bool planned = plan_any_locked(a, p, arena, budget);
     if (!planned) {
-        finish_locked(arena);
+        finish_locked(a, arena);
     }
     dti_lock_release(&a->index_lock);
     if (!planned) {
@@ -50,7 +51,7 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
         (void)dpool_plan_commit_locked(a, p, 0);
     } else {
         dpool_plan_abort_locked(a, p);
-        finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
+        finish_locked(a, arena); /* the driver or a capture is in the way: wait for the next dip */
     }
     dti_lock_release(&a->index_lock);
     return moved;

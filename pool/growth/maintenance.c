@@ -39,6 +39,7 @@ static uint64_t next_at(const dpool_arena *arena) {
 
 __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ductile_allocator *a,
                                                                            dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (wants_poll(arena)) {
         poll_locked(a, arena);
     }

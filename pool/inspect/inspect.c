@@ -143,7 +143,9 @@ static bool has_request(const dpool_block *b) {
     return b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED;
 }
 
-void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
+void dpool_describe_locked(const ductile_allocator *a, const dpool_block *b,
+                           ductile_block_info *info) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = b->region->seg;
     const dpool_private_pool *pool = b->region->arena->pool;
     size_t size = info->struct_size;
@@ -159,7 +161,7 @@ void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
         .free_before_bytes = free_bytes_of(b->prev),
         .free_after_bytes = free_bytes_of(b->next),
         .pool = dpool_id_of(pool),
-        .flags = dpool_pin_flags_locked(b),
+        .flags = dpool_pin_flags_locked(a, b),
     };
 }
 
@@ -174,7 +176,7 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, address);
     if (b != NULL) {
-        dpool_describe_locked(b, &info);
+        dpool_describe_locked(a, b, &info);
     } else if (!dpool_import_describe_locked(a, address, &info)) {
         status = dpool_explain_miss_locked(a, address);
     }
@@ -183,11 +185,13 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     return status;
 }
 
-int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit, void *user) {
+int dpool_visit_region_locked(const ductile_allocator *a, const dpool_region *region,
+                              ductile_walk_fn visit, void *user) {
+    DTI_ASSERT_HELD(&a->index_lock);
     int ended = 0;
     for (const dpool_block *b = region->first; b != NULL && ended == 0; b = b->next) {
         ductile_block_info info = {.struct_size = sizeof info};
-        dpool_describe_locked(b, &info);
+        dpool_describe_locked(a, b, &info);
         ended = visit(user, &info);
     }
     return ended;
@@ -201,7 +205,7 @@ ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *u
     dti_lock_acquire(&a->index_lock);
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
-        ended = dpool_visit_region_locked(a->segments.items[i]->owner, visit, user);
+        ended = dpool_visit_region_locked(a, a->segments.items[i]->owner, visit, user);
     }
     if (ended == 0) {
         dpool_imports_walk_locked(a, visit, user);

@@ -26,6 +26,7 @@ static bool drop_any_locked(ductile_allocator *a, dpool_region *region) {
 }
 
 static void drop_free_granules_locked(ductile_allocator *a, const dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
         while (drop_any_locked(a, r)) {

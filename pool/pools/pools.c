@@ -254,7 +254,7 @@ static void detect_capture(ductile_allocator *a, dpool_private_pool *pool, ducti
         return;
     }
     dti_lock_acquire(&a->index_lock);
-    dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
+    dpool_become_locked(a, pool, DUCTILE_POOL_CAPTURE);
     dti_lock_release(&a->index_lock);
 }
 

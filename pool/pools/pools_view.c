@@ -118,7 +118,7 @@ static void visit_locked(const ductile_allocator *a, const dpool_private_pool *p
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
         const dpool_region *region = a->segments.items[i]->owner;
         if (region->arena->pool == pool) {
-            ended = dpool_visit_region_locked(region, visit, user);
+            ended = dpool_visit_region_locked(a, region, visit, user);
         }
     }
 }

@@ -177,7 +177,8 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
 
 /* The granules of a block that is neither BUSY nor without memory, nor getting it back, are
  * nobody's to change while the index lock is held, and neither are their pins. */
-uint32_t dpool_pin_flags_locked(const dpool_block *b) {
+uint32_t dpool_pin_flags_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
     const dpool_private_pool *pool = b->region->arena->pool;
     bool is_away = pool != NULL && (pool->is_unbacked || pool->phase == DPOOL_RESUMING);

@@ -49,7 +49,7 @@ ductile_status dpool_pin_end(struct ductile_allocator *a, ductile_addr address,
                              dpool_pin_kind kind);
 
 /* ductile_block_flags of what is behind a block. Index lock held. */
-uint32_t dpool_pin_flags_locked(const struct dpool_block *b);
+uint32_t dpool_pin_flags_locked(const struct ductile_allocator *a, const struct dpool_block *b);
 
 /* Frees the records. Destroying only. */
 void dpool_pins_fini(struct ductile_allocator *a);
