@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* What this thread is inside of, on whatever allocator. */
+/* The callbacks that this thread is inside, of any allocator. */
 static _Thread_local dpool_callback_frame *innermost;
 
 void dpool_callbacks_init(dpool_callbacks *all, dpool_callback_kind kind) {
@@ -95,7 +95,7 @@ static bool lies_ahead(const dpool_callback *c, const dpool_callback_place *at,
     return comes_before(c, at->priority, at->id) == (step == DPOOL_STEP_BACK);
 }
 
-/* Backwards it is the last one that lies ahead, otherwise the first. */
+/* Walking back: the last callback ahead; otherwise the first. */
 static dpool_callback *find_ahead_locked(const dpool_callbacks *all, const dpool_callback_place *at,
                                          dpool_callback_step step) {
     dpool_callback *found = NULL;
@@ -176,7 +176,7 @@ ductile_status dpool_callbacks_remove(dpool_callbacks *all, uint64_t id) {
     }
     c->is_removed = true;
     record_whether_any_locked(all);
-    c->n_inside++; /* keeps it until this thread has looked */
+    c->n_inside++; /* keeps the callback until this thread has read it */
     all->n_waiting++;
     while (c->n_inside - 1 > times_inside(c)) {
         (void)pthread_cond_wait(&all->left, &all->lock);
