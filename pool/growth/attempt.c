@@ -166,33 +166,27 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     return w;
 }
 
-/* A stream that cannot be marked, or cannot wait, just now: its own memory stays where it is, or as
- * it is. What others have proven done can move, and new memory can come. */
-static const dpool_sources *spare_own(dpool_request *r, const dpool_plan *p, ways *w) {
+/* Whether there is another way after a failure. The last is for a stream that cannot be marked, or
+ * cannot wait, just now: its own memory stays where it is, or as it is. What others have proven
+ * done can move, and new memory can come. */
+static bool find_next_way(const ductile_allocator *a, dpool_request *r, const dpool_plan *p,
+                          ways *w, ductile_status *status) {
+    if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
+        w->at++;
+        return true;
+    }
+    if (w->is_last || !(p->mark_failed || p->wait_failed)) {
+        return false;
+    }
+    *status = dvmm_usable(a->driver);
     r->in_gap = r->could_not_wait = p->wait_failed;
     w->is_last = true;
-    dpool_sources *s = &w->all[w->n - 1];
+    w->at = w->n - 1;
+    dpool_sources *s = &w->all[w->at];
     s->own = false;
     s->pools = r->from_pools;
     s->need = DPOOL_PROOF_BY_HOST;
-    return s;
-}
-
-/* The next way after one that failed; NULL for none. */
-static const dpool_sources *next_way(const ductile_allocator *a, dpool_request *r,
-                                     const dpool_plan *p, ways *w, ductile_status *status) {
-    if (w->is_last) {
-        return NULL;
-    }
-    if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
-        return &w->all[++w->at];
-    }
-    if (!p->mark_failed && !p->wait_failed) {
-        return NULL;
-    }
-    ductile_status usable = dvmm_usable(a->driver);
-    *status = usable != DUCTILE_OK ? usable : *status;
-    return usable == DUCTILE_OK ? spare_own(r, p, w) : NULL;
+    return *status == DUCTILE_OK;
 }
 
 /* ---- One attempt --------------------------------------------------------------------------- */
@@ -230,16 +224,13 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
      * that hits go on; then the blocks become what they are for. */
     ways w = list_ways(a, r);
     r->in_gap = r->one_handle;
-    for (const dpool_sources *s = w.all; s != NULL; s = next_way(a, r, p, &w, &status)) {
-        status = make_plan(a, r, p, s);
+    do {
+        status = make_plan(a, r, p, &w.all[w.at]);
         if (status == DUCTILE_OK) {
             status = dpool_plan_execute(a, p);
             end_plan(a, r, p, status);
         }
-        if (status == DUCTILE_OK) {
-            break;
-        }
-    }
+    } while (status != DUCTILE_OK && find_next_way(a, r, p, &w, &status));
     r->missing = status == DUCTILE_ERR_OUT_OF_MEMORY ? p->lacks : r->missing;
 done:
     if (p != NULL) {

@@ -16,6 +16,24 @@
 
 /* ---- Execute ------------------------------------------------------------------------------- */
 
+static void drop_markers(ductile_allocator *a, dpool_plan *p) {
+    for (uint32_t i = 0; i < p->n_waits; i++) {
+        if (p->waits[i].marker != NULL) {
+            dvmm_marker_drop(&a->markers, p->waits[i].marker);
+            p->waits[i].marker = NULL;
+        }
+    }
+}
+
+static ductile_status make_waits(ductile_allocator *a, dpool_plan *p) {
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t i = 0; i < p->n_waits && status == DUCTILE_OK; i++) {
+        status = dvmm_marker_wait_on(&a->markers, p->arena->stream, p->waits[i].marker);
+    }
+    drop_markers(a, p);
+    return status;
+}
+
 /* The stream waits for other streams' work on what it gets or moves. */
 static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
     ductile_status status = DUCTILE_OK;
@@ -62,7 +80,7 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
 static ductile_status execute(ductile_allocator *a, dpool_plan *p) {
     /* Waits and the marker come before the maps (U5), so that undoing them never depends on either:
      * donors are FREE, so all work that used them was issued before now. */
-    ductile_status status = dpool_plan_make_waits(a, p);
+    ductile_status status = make_waits(a, p);
     if (status == DUCTILE_OK && !dpool_waits_are_none(a)) {
         status = make_own_waits(a, p);
     }
@@ -86,11 +104,24 @@ ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
 
 /* ---- Commit -------------------------------------------------------------------------------- */
 
+/* The number in its arena of the marker behind all work on a donor; 0: done. */
+static uint64_t seq_of(const dpool_plan *p, const dpool_arena *from) {
+    if (from == p->arena) {
+        return p->seq;
+    }
+    for (uint32_t i = 0; i < p->n_waits; i++) {
+        if (p->waits[i].arena == from) {
+            return p->waits[i].seq;
+        }
+    }
+    return 0;
+}
+
 static void retire_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     dpool_count_mapped_locked(a, arena, -(int64_t)b->size);
-    dpool_retire_locked(a, b, dpool_plan_seq_of(p, arena));
+    dpool_retire_locked(a, b, seq_of(p, arena));
 }
 
 static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
@@ -181,6 +212,7 @@ static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_add
 
 void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
+    drop_markers(a, p); /* nothing is waited for */
     finish_donors(a, p, false);
     if (p->lead == NULL && p->body == NULL) {
         return;

@@ -126,12 +126,6 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
 bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                   dpool_block *gap, uint32_t budget);
 
-/* The number in its arena of the marker behind all work on a donor; 0: done. */
-uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from);
-
-/* The receiving stream waits. Index lock not held. */
-ductile_status dpool_plan_make_waits(ductile_allocator *a, dpool_plan *p);
-
 /* ---- commit.c ------------------------------------------------------------------------------ */
 
 /* Carries the plan out. On failure all driver work is undone (or quarantined). Grow lock held; it
