@@ -78,8 +78,8 @@ void dseg_book_unmap(dseg_segment *seg, uint32_t first, ductile_status status) {
 
 /* ---- The driver's view --------------------------------------------------------------------- */
 
-/* "Not mapped" is the driver's answer to an address without memory; any other failure answers
- * nothing. */
+/* The driver reports "not mapped" for an address without memory; any other failure tells nothing.
+ * */
 static dseg_reading read_granule(const dseg_segment *seg, uint32_t granule) {
     dvmm_access access;
     if (dvmm_get_access(seg->store->driver, dseg_addr(seg, granule), &access) == DUCTILE_OK) {
@@ -88,7 +88,7 @@ static dseg_reading read_granule(const dseg_segment *seg, uint32_t granule) {
     return dvmm_last_code() == DVMM_INVALID_VALUE ? DSEG_READ_EMPTY : DSEG_READ_NEITHER;
 }
 
-/* Ends that differ are no mapping of the handle. */
+/* When both ends differ, the handle is not mapped there. */
 dseg_reading dseg_read_mapping(const dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     dseg_reading found = read_granule(seg, first);
     if (n_granules == 1 || found == DSEG_READ_NEITHER) {

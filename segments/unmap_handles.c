@@ -9,7 +9,7 @@
 
 enum { BY_STREAM = 1, BY_MARKER = 2, BY_DEVICE = 3 };
 
-/* A wait that failed proves nothing. */
+/* A failed wait proves nothing. */
 static dseg_idle proof_if(ductile_status status, uint32_t made_by) {
     return (dseg_idle){status == DUCTILE_OK ? made_by : 0};
 }
@@ -133,7 +133,7 @@ static void give_to_cache(dseg_segment *seg, uint32_t first) {
     dvmm_store_put(seg->store, h);
 }
 
-/* A failed unmap may have been done all the same. */
+/* A failed unmap call may have unmapped the handle. */
 static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
     const dvmm_handle *h = seg->slots[first].handle;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);

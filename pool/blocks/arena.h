@@ -82,10 +82,8 @@ typedef struct dpool_arena {
     uint64_t rises_above; /* live_bytes above which the peak grows or the dip is over */
     uint64_t gaps_tolerated; /* more gaps than this make compaction due at any time       */
     bool compaction_due;
-    bool is_gone; /* ductile_stream_done was called: the stream is never passed to the driver again
-                   */
-    uint32_t fruitless_polls; /* polls by hits in a row that found nothing done; guarded by the grow
-                                 lock */
+    bool is_gone;             /* ductile_stream_done was called: the driver never gets it again */
+    uint32_t fruitless_polls; /* polls in a row that found nothing done; grow lock */
     uint32_t n_waiters;       /* threads that wait without locks and will read the arena again */
     uint32_t n_stream_refs;   /* of these, threads that pass its stream to the driver */
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */

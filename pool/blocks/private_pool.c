@@ -120,7 +120,8 @@ void dpool_context_wait_end(ductile_allocator *a) {
     dti_lock_release(&a->index_lock);
 }
 
-/* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
+/* While a pool is open, a capture may begin at any time; then a thread may only wait for a marker.
+ * */
 bool dpool_stream_wait_begin(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     bool can = a->routes == NULL;

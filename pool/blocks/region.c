@@ -35,7 +35,7 @@ static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_r
     a->counts.table_host_bytes += sizeof *region;
 }
 
-/* Hits of other threads may take the node that was made for the region's first gap. */
+/* Hits of other threads may take the node that was reserved for the first gap of the region. */
 static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
     bool linked = false;
     ductile_status status = DUCTILE_OK;
@@ -178,7 +178,7 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
 
 /* ---- Map callbacks -------------------------------------------------------------------------- */
 
-/* The arena and the pool are there while memory of theirs is. */
+/* The arena and the pool exist as long as they have memory. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first) {
     const dseg_segment *seg = region->seg;

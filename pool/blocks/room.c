@@ -9,7 +9,8 @@ enum { NODES_PER_CHUNK = 1023 };
 
 typedef struct dpool_node_chunk {
     struct dpool_node_chunk *next;
-    _Alignas(64) dpool_block nodes[NODES_PER_CHUNK]; /* the address map needs the low bits */
+    _Alignas(64)
+        dpool_block nodes[NODES_PER_CHUNK]; /* the address map uses the low bits of the addresses */
 } dpool_node_chunk;
 
 dpool_node_chunk *dpool_nodes_make_chunk(void) {

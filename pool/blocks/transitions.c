@@ -123,7 +123,7 @@ static __attribute__((noinline)) void record_peaks_locked(ductile_allocator *a) 
     c->live_peak = dti_max(c->live_peak, dpool_live_blocks_locked(a));
 }
 
-/* A program that repeats itself reaches its peaks once. */
+/* A program that repeats itself reaches its peaks only once. */
 static inline bool is_peak_locked(const ductile_allocator *a) {
     const dpool_counts *c = &a->counts;
     return c->requested > c->requested_peak || c->allocated > c->allocated_peak ||
@@ -197,11 +197,11 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_set_epoch(b, b->region->arena->alloc_epoch);
-    b->priority = 0; /* it has no tree yet: the marks are written without being read */
+    b->priority = 0; /* in no tree yet: the marks are written without being read */
     (void)dpool_make_free_locked(a, b);
 }
 
-/* The peaks stay: statistics read meanwhile have seen it live. */
+/* The peaks stay: a thread may have read statistics in which the block was live. */
 void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     a->counts.allocs--;
@@ -214,7 +214,7 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
 
 /* ---- PAUSED -------------------------------------------------------------------------------- */
 
-/* Granules that need no memory later: nothing is mapped at them, and no graph may own them. */
+/* Granules that can go: nothing is mapped at them, and no graph may own them. */
 static bool can_drop(const dpool_region *region, uint32_t granule) {
     const dpool_private_pool *pool = region->arena->pool;
     bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
