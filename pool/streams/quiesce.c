@@ -323,35 +323,26 @@ static ductile_status wait_for_stream(ductile_allocator *a, ductile_stream strea
 }
 
 /* at->idle stays without proof where the stream could not be waited for. */
-static ductile_status wait_for_arena(ductile_allocator *a, wait_point *at) {
-    if (!dpool_stream_ref_begin(a, at->arena)) {
-        return DUCTILE_ERR_BUSY;
+static ductile_status wait_for_arena(ductile_allocator *a, wait_point *at, bool has_live) {
+    ductile_status status = DUCTILE_ERR_CAPTURING;
+    if (dpool_stream_ref_begin(a, at->arena)) {
+        status = wait_for_stream(a, at->arena->stream, &at->idle);
+        dpool_stream_ref_end(a, at->arena);
+    } else if (!has_live) {
+        wait_for_last_mark(a, at->arena);
     }
-    ductile_status status = wait_for_stream(a, at->arena->stream, &at->idle);
-    dpool_stream_ref_end(a, at->arena);
     return status;
 }
 
-/* One that cannot be waited for keeps its memory. */
-static void wait_if_worth_it(ductile_allocator *a, wait_point *at) {
-    if (is_worth_a_wait(a, at->arena) && wait_for_arena(a, at) == DUCTILE_ERR_BUSY) {
-        wait_for_last_mark(a, at->arena);
-    }
-}
-
-/* With must_all, one that cannot be waited for is an error, and nothing is proven. */
-static ductile_status wait_for_streams(ductile_allocator *a, const dpool_scope *s, bool must_all) {
+/* Where blocks are live, all have to be waited for, and one that cannot be is an error. */
+static ductile_status wait_for_streams(ductile_allocator *a, const dpool_scope *s, bool has_live) {
     wait_points p;
     ductile_status status = take_wait_points(a, &p);
     for (uint32_t i = 0; i < p.n && status == DUCTILE_OK; i++) {
         wait_point *at = &p.all[i];
-        if (!dpool_is_in(s, at->arena)) {
-            continue;
-        }
-        if (must_all) {
-            status = wait_for_arena(a, at);
-        } else {
-            wait_if_worth_it(a, at);
+        if (dpool_is_in(s, at->arena) && (has_live || is_worth_a_wait(a, at->arena))) {
+            ductile_status waited = wait_for_arena(a, at, has_live);
+            status = has_live ? waited : DUCTILE_OK;
         }
     }
     if (status == DUCTILE_OK) {
