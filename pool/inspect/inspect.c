@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What callers may see: statistics, one block, all blocks. */
+/* The public calls that read statistics, one block, or all blocks. */
 #include "pool/inspect/inspect.h"
 
 #include "pool/base/guards.h"
@@ -22,8 +22,8 @@ static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     }
 }
 
-/* What is neither live, pending, cached nor lost is free, handles under way to a plan's place
- * included: the index lock keeps blocks as they are, and the totals are of one moment (P4). */
+/* Memory that is neither live, pending, cached nor lost counts as free, also handles that a plan is
+ * moving: the index lock keeps the blocks unchanged, and the totals are of one moment (P4). */
 static void fill_memory_locked(ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     dvmm_store_totals t = dvmm_store_read(&a->store);
@@ -129,7 +129,7 @@ void ductile_reset_peaks(ductile_allocator *a) {
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
-/* What is free in an unbacked pool has no memory. */
+/* A free block of an unbacked pool has no memory. */
 static ductile_block_state state_of(const dpool_block *b) {
     bool is_unbacked_free = b->state == DPOOL_FREE && dpool_is_unbacked(b->region->arena);
     return is_unbacked_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;

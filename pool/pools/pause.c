@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pausing and resuming a pool: who may, what is waited for, and the blocks. */
+/* Pauses and resumes a pool: claims it, waits for its work, and changes its blocks. */
 #include "pool/pools/pause.h"
 
 #include "pool/base/log.h"
@@ -59,7 +59,7 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
         return status;
     }
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        return DUCTILE_ERR_BUSY; /* it would wait for itself */
+        return DUCTILE_ERR_BUSY; /* the thread would wait for itself */
     }
     dti_lock_acquire(&a->index_lock);
     status = claim_locked(a, id, from, to, out);
@@ -67,8 +67,9 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
     return status;
 }
 
-/* Calls that found the pool before it was claimed go on; new ones are refused. Under the grow lock,
- * whose holder may have made blocks of the pool BUSY without being counted as announcing yet. */
+/* Waits for calls that found the pool before it was claimed; new ones are refused. Locks the grow
+ * lock, because its holder may have made blocks of the pool BUSY without being counted as
+ * announcing yet. */
 static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool) {
     bool is_alone = false;
     while (!is_alone) {
@@ -85,7 +86,7 @@ static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool)
 
 /* ---- Waiting for the work on it ------------------------------------------------------------ */
 
-/* What the wait has proven: pending blocks become free, old addresses are unmapped. */
+/* Applies what the wait has proven: pending blocks become free, old addresses are unmapped. */
 static void poll_all(ductile_allocator *a) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_poll_all(a);
@@ -109,7 +110,7 @@ static bool is_quiet_locked(const ductile_allocator *a, const dpool_private_pool
     return true;
 }
 
-/* Nobody will have to wait for what is done. */
+/* Work that is done needs no wait any more. */
 static void forget_waits_locked(ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
@@ -186,8 +187,8 @@ typedef struct resuming {
     const dpool_private_pool *pool;
 } resuming;
 
-/* Whoever freed the block meanwhile does not want its contents; and when its range has gone,
- * another pool's block may be paused at that address. */
+/* A block that was freed meanwhile needs no contents. When its range has gone, a block of another
+ * pool may be paused at that address. */
 static bool is_still_paused(void *user, ductile_addr addr) {
     const resuming *r = user;
     ductile_allocator *a = r->allocator;
@@ -200,7 +201,7 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 
 /* ---- Pause --------------------------------------------------------------------------------- */
 
-/* Also after a pause that failed halfway: blocks that are LIVE still stay so. */
+/* Also runs after a pause that failed halfway: LIVE blocks stay LIVE. */
 static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
@@ -248,7 +249,7 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
 
 /* ---- Resume -------------------------------------------------------------------------------- */
 
-/* Memory that others do not use makes room. */
+/* Unused memory of others makes room. */
 static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
     uint64_t need = dpool_bytes_to_map(a, pool);
     dti_lock_acquire(&a->index_lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Telling the map callbacks what a pool that pauses or resumes loses or gets. */
+/* Notifies the map callbacks of the handles that a pausing or resuming pool loses or gets. */
 #include "pool/pools/pause.h"
 
 #include "pool/base/map_callbacks.h"
@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* What to tell once no lock is held. */
+/* Events to announce once no lock is held. */
 typedef struct events {
     ductile_map_event *all;
     uint64_t n;
@@ -37,7 +37,8 @@ static void record_pool(const ductile_allocator *a, const dpool_private_pool *po
     }
 }
 
-/* From here on dseg_unmap_for_pause goes by the mark, so that what was told is what happens. */
+/* From here on dseg_unmap_for_pause skips marked handles, so that what was announced is what
+ * happens. */
 static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
                             ductile_map_change change) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
@@ -67,8 +68,9 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool
     return status;
 }
 
-/* Also where nobody is told: what was pinned stays until the pool runs again, whoever unpins it
- * meanwhile, since peers may have written to it after its contents were saved. */
+/* Marks also when no callback is registered: memory that was pinned stays until the pool runs
+ * again, even if it is unpinned meanwhile, since peers may have written to it after its contents
+ * were saved. */
 static void only_mark(ductile_allocator *a, const dpool_private_pool *pool,
                       ductile_map_change change) {
     dti_lock_acquire(&a->grow_lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a paused pool: taken away handle by handle, and put back all or nothing. */
+/* Unmaps the memory of a paused pool handle by handle, and maps it again, all or nothing. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -42,8 +42,8 @@ static void set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is
     dti_lock_release(&a->index_lock);
 }
 
-/* The lowest region of the pool that ends above the address: the list may change between two holds
- * of the grow lock, as empty ranges go. */
+/* The lowest region of the pool that ends above the address. The list may change between two holds
+ * of the grow lock, when empty ranges are given back. */
 static dpool_region *region_above(const ductile_allocator *a, const dpool_private_pool *pool,
                                   ductile_addr addr) {
     dpool_region *lowest = NULL;
@@ -88,8 +88,8 @@ static bool has_stayed(const dpool_block *b) {
     return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
 }
 
-/* Whoever registered memory may write to it all the while: what has stayed is not written over. The
- * next time it may go, if it is not pinned any more. */
+/* Registered memory may be written during the pause, so memory that stayed mapped is not copied
+ * back. At the next pause it may go, if it is no longer pinned. */
 static void record_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->grow_lock);
     for (uint64_t i = 0; i < pool->host_copy.n_pieces; i++) {
@@ -171,7 +171,7 @@ static void find_stretches(ductile_allocator *a, const dpool_private_pool *pool,
     dti_lock_release(&a->index_lock);
 }
 
-/* Blocks may be freed meanwhile, but no gap comes or goes by that outside of the phase PAUSED. */
+/* Blocks may be freed meanwhile, but gaps appear and disappear only in the phase PAUSED. */
 static ductile_status collect_stretches(ductile_allocator *a, const dpool_private_pool *pool,
                                         stretches *s) {
     find_stretches(a, pool, s);
@@ -195,8 +195,7 @@ uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool
 
 /* ---- Mapping it again ---------------------------------------------------------------------- */
 
-/* Also after a failure: what was mapped is counted, so that unmapping the pool takes it away again.
- */
+/* Counts what was mapped also after a failure, so that unmapping the pool unmaps it again. */
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;

@@ -106,8 +106,8 @@ static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_pr
     record_routes_locked(a);
 }
 
-/* False when a wait is under way that a capture must not meet: for the whole context, or for a
- * stream. */
+/* False when a wait for the whole context or for a stream is under way, which a capture would
+ * break. */
 static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
                                dpool_private_pool **spare) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -134,7 +134,7 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
     free(spare);
 }
 
-/* What graphs that are gone have left is proven now, because it cannot be during the capture. */
+/* Proves now what graphs that are gone have left, because that is impossible during the capture. */
 static void prove_released(ductile_allocator *a) {
     if (dpool_awaits_device(a, &(dpool_scope){.is_all = true})) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
@@ -162,7 +162,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
     return DUCTILE_OK;
 }
 
-/* The thread's own latest route to the pool, or else anybody's. */
+/* The latest route of this thread to the pool; when it has none, the latest of any thread. */
 static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool_id id) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_route *others = NULL;
@@ -190,7 +190,8 @@ static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route
     return dpool_unlink_unused_pool_locked(a, route->pool);
 }
 
-/* A route somebody is inside of stays linked, so that he finds the next one. */
+/* A route stays linked while a thread is inside its filter, so that the thread finds the next
+ * route. */
 static void close_route(ductile_allocator *a, dpool_route *route) {
     bool is_out = false;
     dpool_private_pool *gone = NULL;
@@ -207,7 +208,7 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
     free(route);
 }
 
-/* The capture has ended: what was freed in it can be marked. */
+/* The capture has ended: blocks freed in it can be marked now. */
 static void make_up_for_capture(ductile_allocator *a) {
     if (atomic_load(&a->has_unmarked)) {
         dvmm_capture_mode mode = dpool_grow_lock(a);
@@ -235,7 +236,7 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     return DUCTILE_OK;
 }
 
-/* Asks a route's filter, with the index lock open meanwhile. */
+/* Calls the filter of a route, with the index lock unlocked meanwhile. */
 static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stream) {
     if (route->has_ended || route->filter == NULL) {
         return !route->has_ended && route->thread == dti_thread_number();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pool as callers see it: what it is and holds, and blocks put where they once were. */
+/* The public calls that read one pool, and that allocate at a given address. */
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/blocks/address_map.h"
@@ -207,7 +207,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
     return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;
 }
 
-/* ERR_NOT_READY: room has to be made first. */
+/* ERR_NOT_READY: the caller must reserve room first. */
 static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                  size_t size) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -260,7 +260,7 @@ ductile_status ductile_pool_alloc_at(ductile_allocator *a, ductile_pool_id id, d
         return status;
     }
     status = try_to_put(a, id, address, size);
-    while (status == DUCTILE_ERR_NOT_READY) { /* others may take the room before us */
+    while (status == DUCTILE_ERR_NOT_READY) { /* other threads may take the room first */
         status = make_room(a);
         status = status == DUCTILE_OK ? try_to_put(a, id, address, size) : status;
     }

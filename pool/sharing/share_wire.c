@@ -118,7 +118,7 @@ static ductile_status send_all(int socket, const void *bytes, size_t size, const
 
 /* ---- Receiving ----------------------------------------------------------------------------- */
 
-/* Descriptors received and not yet given to anybody. */
+/* Received descriptors that no caller owns yet. */
 typedef struct catch {
     int fds[MOST_DESCRIPTORS];
     size_t n;
@@ -270,7 +270,7 @@ ductile_status wire_receive_ack(int socket) {
 
 /* ---- Descriptors --------------------------------------------------------------------------- */
 
-/* 0 where the system does not tell: then the calls themselves will. */
+/* 0 when the system does not tell; then the calls themselves fail. */
 static uint64_t count_open(void) {
     uint64_t n = 0;
     DIR *folder = opendir("/proc/self/fd");
