@@ -71,8 +71,7 @@ static void wait_while_named(ductile_allocator *a, ductile_stream stream) {
     }
 }
 
-/* Detaches everything from the stream. *again: a call that started before may leave more to detach.
- * */
+/* Detaches everything from the stream. *again: a call that started before may leave more to do. */
 static ductile_status end_stream(ductile_allocator *a, ductile_stream stream, bool *again) {
     bool by_free = false;
     bool by_close = false;
