@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public calls: arguments, guards, and the way down. No algorithm here. */
+/* The public calls: they check arguments and call the rooms below. No algorithm here. */
 #include "pool/base/log.h"
 #include "pool/base/options.h"
 #include "pool/blocks/arena.h"
@@ -34,7 +34,8 @@ static ductile_status open_driver(ductile_allocator *a, char *message, size_t si
     return dvmm_open_cuda(o->device, &a->driver, message, size);
 }
 
-/* Handle sizes: multiples of the driver's granule, the largest one of the smallest. */
+/* Handle sizes are multiples of the granule of the driver, and the largest is a multiple of the
+ * smallest. */
 static ductile_status choose_handles(ductile_allocator *a, char *message, size_t size) {
     uint64_t unit = dvmm_get_caps(a->driver)->granule_bytes;
     uint64_t smallest = a->options.handle_bytes != 0 ? a->options.handle_bytes : unit;
@@ -64,16 +65,16 @@ static void set_up(ductile_allocator *a) {
     dvmm_phys_props props = {.handle_types = (uint32_t)o->shareable, .rdma = o->rdma != 0};
     dvmm_store_init(&a->store, a->driver, a->granule, 0, props);
     dvmm_markers_init(&a->markers, a->driver);
-    dvmm_set_trace(a->driver, dpool_note_failure, NULL, false);
+    dvmm_set_trace(a->driver, dpool_record_failure, NULL, false);
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
     dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
-    a->birth = dpool_report_birth();
+    a->instance_id = dpool_next_instance_id();
     dti_lock_acquire(&a->index_lock);
     dpool_limits_apply_locked(a);
     dti_lock_release(&a->index_lock);
 }
 
-/* What a device claims to be able to do, it is asked to do once. */
+/* Probes each requested property, because the capability bits of a device are not enough. */
 static ductile_status check_properties(ductile_allocator *a, char *message, size_t size) {
     const dvmm_phys_props *props = &a->store.props;
     bool is_plain = props->handle_types == 0 && !props->rdma;
@@ -165,7 +166,7 @@ alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint
     dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
     dti_lock_release(&a->index_lock);
-    if (what.mark || what.heal) {
+    if (what.mark || what.compact) {
         dpool_maintenance_do(a, arena, what);
     }
     return b;
@@ -207,8 +208,10 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
         b = dpool_wait_hand_out(a, b);
     }
     if (b == NULL) {
-        uint64_t rounded = rounded_size(a, size);
-        status = dpool_alloc_slow(a, pool, rounded, size, stream, &b);
+        dpool_request r = {
+            .size = rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
+        status = dpool_alloc_slow(a, &r);
+        b = r.block;
         dpool_audit(a, DPOOL_AUDIT_GROW);
         if (status != DUCTILE_OK) {
             return status;
@@ -223,8 +226,8 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
     return status;
 }
 
-/* What the quick path does not try: options that ask for more than a block, sizes that cannot be,
- * and all requests while pools are open. */
+/* Requests that the quick path does not serve: with options that need more than a block, with
+ * impossible sizes, and all requests while pools are open. */
 static __attribute__((noinline)) ductile_status
 alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
     if (size == 0) {
@@ -244,7 +247,7 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     return status;
 }
 
-/* Flat: the calls between the parts of a hit would cost 7 % of its instructions. */
+/* Flattened: the calls between the parts of a hit would cost 7 % of its instructions. */
 __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size_t size,
                                                       ductile_stream stream, ductile_addr *out) {
     if (__builtin_expect(a == NULL || out == NULL, 0)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tearing an allocator down: all memory goes back, whatever state its blocks are in. */
+/* Destroys an allocator: all memory goes back, whatever the state of its blocks. */
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
@@ -9,13 +9,13 @@
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
 #include "pool/streams/gpu_waits.h"
-#include "pool/streams/recorded.h"
+#include "pool/streams/quiesce.h"
 
 #include "vmm/capture_mode.h"
 
 #include <stdlib.h>
 
-/* The first error stays; whatever made a call fail, to the caller it is the driver that refused. */
+/* Keeps the first error. To the caller, the driver refused, whatever the cause. */
 static ductile_status keep_first(ductile_status first, ductile_status status) {
     if (first != DUCTILE_OK || status == DUCTILE_OK) {
         return first;
@@ -25,15 +25,15 @@ static ductile_status keep_first(ductile_status first, ductile_status status) {
     return is_plain ? status : DUCTILE_ERR_DRIVER;
 }
 
-/* In relaxed mode, or the waits would break other threads' captures. */
+/* Relaxed mode, because the waits would break captures of other threads. */
 static ductile_status wait_for_recorded(ductile_allocator *a) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.is_all = true});
+    ductile_status status = dpool_wait_recorded(a, &(dpool_scope){.is_all = true});
     dvmm_capture_restore(a->driver, mode);
     return status;
 }
 
-/* Waits for everything: live blocks may be in use, and their streams may be gone. */
+/* Waits for all work: live blocks may be in use, and their streams may be gone. */
 static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
     bool mapped = false;
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
@@ -53,7 +53,7 @@ static void free_uses(ductile_allocator *a, dpool_region *region) {
     }
 }
 
-/* Retiring addresses first, so that every handle's last address goes last. */
+/* Unmaps retiring addresses first, so that the last address of each handle is unmapped last. */
 static ductile_status unmap_all(ductile_allocator *a, dseg_state state, dseg_idle idle) {
     ductile_status first = DUCTILE_OK;
     for (uint32_t i = 0; i < a->segments.count; i++) {
@@ -88,16 +88,16 @@ static ductile_status destroy_arenas(ductile_allocator *a) {
     return first;
 }
 
-/* With a lost device, a wait that failed, or after exit began nothing may be unmapped: the memory
- * is left to the process's end, the bookkeeping is freed. */
+/* With a lost device, after a failed wait, or once exit began, nothing may be unmapped: the memory
+ * is left to the end of the process, and the bookkeeping is freed. */
 static void forget_mappings(ductile_allocator *a) {
     for (uint32_t i = 0; i < a->segments.count; i++) {
         dseg_forget(a->segments.items[i]);
     }
 }
 
-/* In a forked child, a lock that another thread held at the fork stays taken, and what that thread
- * was changing stays half changed. With all of them open, taking them cannot wait. */
+/* In a forked child, a lock that another thread held at the fork stays locked, and the data it
+ * guarded stays half changed. When all locks are free, locking them cannot wait. */
 static bool is_at_rest(ductile_allocator *a) {
     return dti_lock_is_free(&a->grow_lock) && dti_lock_is_free(&a->index_lock) &&
            dti_lock_is_free(&a->markers.lock) && a->n_announcing == 0 &&
@@ -108,10 +108,10 @@ static bool is_at_rest(ductile_allocator *a) {
 
 static void notify_region_ends(ductile_allocator *a, const dpool_region *region) {
     const dseg_segment *seg = region->seg;
-    bool is_bare = dpool_is_bare(region->arena);
+    bool is_unbacked = dpool_is_unbacked(region->arena);
     for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules;
          g = dseg_next_mapped(seg, g + 1)) {
-        if (!is_bare || dseg_is_marked(seg, g)) {
+        if (!is_unbacked || dseg_is_marked(seg, g)) {
             const ductile_map_event event = dpool_map_event_at(a, DUCTILE_MAP_LEAVING, region, g);
             dpool_notify_map(a, &event);
         }

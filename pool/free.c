@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public free, and the ways a block can leave. */
+/* The public free, and what happens to a freed block. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -52,7 +52,7 @@ static inline __attribute__((always_inline)) ductile_status free_block(ductile_a
     return DUCTILE_OK;
 }
 
-/* With options that ask for more than a free. */
+/* With options that need more than a plain free. */
 static __attribute__((noinline)) ductile_status free_otherwise(ductile_allocator *a,
                                                                ductile_addr address) {
     ductile_status status = free_block(a, address);

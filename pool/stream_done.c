@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a stream. Its arenas, its uses and its imports are marked a last time and parted from
- * it, so that nobody begins to name it any more. Who had begun before is waited for: a free that
- * records its marker, a wait on the host (dpool_stream_ref_begin), the close of an import.
+ * The end of a stream. Records last markers for its arenas, uses and imports, and detaches them, so
+ * that no thread starts another driver call with the stream. Then waits for calls that started
+ * before: a free that records a marker, a wait on the host (dpool_stream_ref_begin), or the close
+ * of an import.
  */
 #include "pool/blocks/arena.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 
-/* An arena of the stream, of whatever pool. */
+/* An arena of the stream, in any pool. */
 static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {
     dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = dpool_arena_any_locked(a, stream);
@@ -39,7 +40,7 @@ static ductile_status part_all(ductile_allocator *a, ductile_stream stream) {
     return first;
 }
 
-/* Parted arenas stay in the list for as long as somebody names their stream. */
+/* Detached arenas stay in the list while a thread passes their stream to the driver. */
 static bool has_stream_refs_locked(const ductile_allocator *a, ductile_stream stream) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
@@ -51,7 +52,7 @@ static bool has_stream_refs_locked(const ductile_allocator *a, ductile_stream st
     return false;
 }
 
-/* By somebody who began before this call? Grow lock held. */
+/* Does a call that started before use the stream? Grow lock held. */
 static bool is_named(ductile_allocator *a, ductile_stream stream) {
     dti_lock_acquire(&a->index_lock);
     bool is = dpool_uses_name_locked(a, stream) || dpool_imports_name_locked(a, stream) ||
@@ -70,7 +71,7 @@ static void wait_while_named(ductile_allocator *a, ductile_stream stream) {
     }
 }
 
-/* Nobody begins to name the stream any more. *again: who had begun may leave something to end. */
+/* Detaches everything from the stream. *again: a call that started before may leave more to do. */
 static ductile_status end_stream(ductile_allocator *a, ductile_stream stream, bool *again) {
     bool by_free = false;
     bool by_close = false;
@@ -99,7 +100,7 @@ ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) 
         ductile_status then = end_stream(a, stream, &again);
         status = status == DUCTILE_OK ? then : status;
     }
-    /* of a lost device a marker only says that it cannot be recorded */
+    /* on a lost device, a marker only says that it cannot be recorded */
     ductile_status usable = dvmm_usable(a->driver);
     return usable == DUCTILE_OK ? status : usable;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Access of devices to all of a segment, and what is done to every handle of a span. */
+/* Access of devices to all of a segment, and the loop over the handles of a span. */
 #include "segments/segment.h"
 
 /* A span of granules without an empty or unknown one between. */
@@ -32,7 +32,7 @@ static ductile_status set_run(dseg_segment *seg, run r, const int *devices, size
                                may_access ? DVMM_ACCESS_RW : DVMM_ACCESS_NONE, devices, n_devices);
 }
 
-/* The run that failed may be done in part, so it is taken back with the others. */
+/* The failed run may be done in part, so it is undone with the others. */
 static void take_back(dseg_segment *seg, uint32_t end, const int *devices, size_t n_devices,
                       bool may_access) {
     for (run r = next_run(seg, 0); r.first < r.end && r.first < end; r = next_run(seg, r.end)) {

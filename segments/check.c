@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "segments/check.h"
 
-/* Does it name a handle that exists? A QUARANTINED granule may name one that is no more. */
+/* Does the slot name a handle that exists? A QUARANTINED slot may name a handle that was freed. */
 static bool is_usable(const dseg_slot *slot) {
     return slot->state == DSEG_MAPPED || slot->state == DSEG_RETIRING;
 }
@@ -12,7 +12,7 @@ static bool begins_mapping(const dseg_slot *slot) {
 
 /* ---- One segment --------------------------------------------------------------------------- */
 
-/* Does the granule go on with the handle that the one before it began? */
+/* Does the granule continue the handle of the granule before it? */
 static bool goes_on(const dseg_segment *seg, uint32_t g) {
     const dseg_slot *slot = &seg->slots[g];
     if (g == seg->low || g >= seg->high || slot->offset == 0) {
@@ -57,7 +57,7 @@ bool dseg_check(const dseg_segment *seg, dti_fault *fault) {
 
 /* ---- Handles ------------------------------------------------------------------------------- */
 
-/* Adds to the count of each handle, once for each address that maps it and can be trusted. */
+/* Adds `change` to the mapping count of each handle, once for each known address that maps it. */
 static void add_to_mappings(const dseg_set *segments, uint32_t change) {
     for (uint32_t i = 0; i < segments->count; i++) {
         const dseg_segment *seg = segments->items[i];
@@ -115,7 +115,7 @@ static void count_cached(recount *n) {
     dti_expect_equal(n->fault, "P7", "cached bytes", n->store->totals.cached_bytes, bytes, 0);
 }
 
-/* Deducting what is found from the handles' own counts, for a moment, needs no memory. */
+/* Deducts the found mappings from the counts of the handles for a moment, which needs no memory. */
 bool dseg_check_handles(const dseg_set *segments, const dvmm_handle_store *store,
                         dseg_handle_sums *sums, dti_fault *fault) {
     recount n = {.store = store, .sums = sums, .fault = fault};

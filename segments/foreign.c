@@ -10,17 +10,17 @@ ductile_status dseg_foreign_open(dvmm_handle_store *store, uint64_t bytes, uint6
     return dvmm_range_reserve(store->driver, bytes, bytes, budget_bytes, granule, &out->range);
 }
 
-/* What the driver says of a descriptor that is none of its own, or of a size that is not true. */
+/* The codes of the driver for a descriptor that is not its own, or for a wrong size. */
 static ductile_status blame_sender(ductile_status status) {
     int code = dvmm_last_code();
     bool is_senders = code == DVMM_INVALID_VALUE || code == DVMM_NOT_SUPPORTED ||
                       code == DVMM_INVALID_HANDLE || code == DVMM_OPERATING_SYSTEM ||
-                      code == DVMM_UNKNOWN; /* an H200's answer to a descriptor of anything else */
+                      code == DVMM_UNKNOWN; /* what an H200 returns for any other descriptor */
     return status != DUCTILE_OK && is_senders ? DUCTILE_ERR_BAD_MESSAGE : status;
 }
 
-/* The mapping keeps the memory, so the handle goes at once: whatever happens later, there is
- * nothing to release. */
+/* The mapping keeps the memory, so the handle is released at once: no later step has to release it.
+ * */
 ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint64_t bytes,
                                 const dvmm_shared *shared) {
     dvmm_phys phys = 0;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Other processes' memory: a range that maps the handles they exported, exactly as large as those.
- * Nothing in it is ever placed, moved or cached. Guarded by the allocator's grow lock.
+ * Memory of other processes: a range that maps the handles they exported, exactly as large as those
+ * handles. No block is placed in it, and nothing in it is moved or cached. Guarded by the grow lock
+ * of the allocator.
  */
 #ifndef DUCTILE_SEGMENTS_FOREIGN_H
 #define DUCTILE_SEGMENTS_FOREIGN_H
 
 #include "segments/unmap_handles.h"
 
-/* Owner: who opened it. */
+/* Owned by the caller that opened it. */
 typedef struct dseg_foreign {
     dvmm_range range;
     uint64_t mapped_bytes; /* from the start of the range */
@@ -19,24 +20,26 @@ ductile_status dseg_foreign_open(dvmm_handle_store *store, uint64_t bytes, uint6
                                  dseg_foreign *out);
 
 /*
- * Imports a handle of `bytes` and maps it behind those before. The descriptor stays the caller's.
- * On failure nothing more is mapped; ERR_BAD_MESSAGE when what was sent is no such handle.
+ * Imports a handle of `bytes` and maps it behind those mapped before. The descriptor stays the
+ * caller's. On failure nothing more is mapped; ERR_BAD_MESSAGE when the descriptor is no such
+ * handle.
  */
 ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint64_t bytes,
                                 const dvmm_shared *shared);
 
-/* Opens what was mapped to this device and its peers. */
+/* Gives this device and its peers access to all that was mapped. */
 ductile_status dseg_foreign_grant(dvmm_handle_store *store, const dseg_foreign *f);
 
-/* The same for one device, or the opposite. */
+/* Gives one device access to all that was mapped, or takes it. */
 ductile_status dseg_foreign_set_device(dvmm_handle_store *store, const dseg_foreign *f, int device,
                                        bool may_access);
 
-/* Unmaps and gives the addresses back. On failure they are left to the process. Pre: the proof
- * covers all work of this process on it. */
+/* Unmaps the memory and frees the range. On failure the range is left to the process. Pre: the
+ * proof covers all work of this process on it. */
 ductile_status dseg_foreign_close(dvmm_handle_store *store, dseg_foreign *f, dseg_idle proof);
 
-/* The same of what was handed to nobody yet: there is no work to be done with. */
+/* Unmaps and frees a range that no caller has seen yet: no work on it can exist, so no proof is
+ * needed. */
 ductile_status dseg_foreign_undo(dvmm_handle_store *store, dseg_foreign *f);
 
 #endif

@@ -41,7 +41,7 @@ uint32_t dseg_next_mapped(const dseg_segment *seg, uint32_t from) {
 
 /* ---- Handles ------------------------------------------------------------------------------- */
 
-/* Where the handle behind a granule begins, and what follows it. */
+/* The first granule of the handle behind a granule, and the first granule after it. */
 static dseg_span handle_over(const dseg_segment *seg, uint32_t granule) {
     const dseg_slot *slot = &seg->slots[granule];
     uint32_t first = granule - slot->offset;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Putting memory behind empty granules, and undoing it. The undo unmaps without a proof that the
- * GPU is done (unmap_handles.h), because it needs none: it takes back what was mapped a moment ago
- * and handed to nobody, so no work on the addresses can have been submitted.
+ * Maps memory behind empty granules, and undoes it. The undo unmaps without a proof that the GPU is
+ * done (unmap_handles.h), because it needs none: it unmaps what was mapped a moment ago and given
+ * to no caller, so no work on the addresses can have been submitted.
  */
 #include "segments/grow.h"
 
@@ -24,7 +24,7 @@ static void undo_one(dseg_segment *seg, uint32_t first) {
     dseg_book_unmap(seg, first, status);
 }
 
-/* The last one first. */
+/* Unmaps the last handle first. */
 static void undo_map(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     for (uint32_t end = first + n_granules; end > first;) {
         end -= 1 + seg->slots[end - 1].offset;
@@ -32,16 +32,15 @@ static void undo_map(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     }
 }
 
-/* A map that failed may have been done all the same: mapping over it would fail later, and
- * unmapping what is not mapped is a mistake of its own. What cannot be known is never used again.
- */
+/* A failed map call may have mapped the handle: mapping over it would fail later, and unmapping an
+ * empty address is an error of its own. An address whose state is unknown is never used again. */
 static void undo_failed_map(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
-    dseg_sight found = dseg_look(seg, first, h->n_granules);
-    if (found == DSEG_SEES_EMPTY) {
+    dseg_reading found = dseg_read_mapping(seg, first, h->n_granules);
+    if (found == DSEG_READ_EMPTY) {
         return;
     }
     dseg_book_map(seg, first, h);
-    if (found == DSEG_SEES_MAPPED) {
+    if (found == DSEG_READ_MAPPED) {
         undo_one(seg, first);
     } else {
         dseg_set_states(seg, first, h->n_granules, DSEG_QUARANTINED);
@@ -95,15 +94,16 @@ static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t
                     store->totals.held_bytes - store->totals.lost_bytes};
 }
 
-/* Many small handles where one large one would do cost a map each: from a cache that holds enough
- * to make the large one of, they are not taken. */
+/* Each small handle costs a map call. While the cache holds enough memory to make one large handle
+ * of, it gives no small ones. */
 static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     dvmm_handle_store *store = s->store;
     if (s->one_handle) {
         return dvmm_store_take_exact(store, most);
     }
     uint32_t best = (uint32_t)dti_min(most, s->max_created);
-    bool may_create = store->totals.held_bytes <= s->max_held; /* else cached ones must do */
+    bool may_create =
+        store->totals.held_bytes <= s->max_held; /* otherwise cached handles must suffice */
     bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
     dvmm_handle *h = dvmm_store_take(store, most);
     if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
@@ -113,8 +113,8 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     return h;
 }
 
-/* Cached handles that do not suit make room for one that does, so that no more is held than before.
- */
+/* Releases cached handles of other sizes before creating a handle, so that the held bytes do not
+ * grow. */
 static ductile_status create(const supply *s, uint32_t most, dvmm_handle **out) {
     uint32_t n = s->one_handle ? most : (uint32_t)dti_min(most, s->max_created);
     uint64_t bytes = n * s->store->granule_bytes;
@@ -129,7 +129,7 @@ static ductile_status take_or_create(const supply *s, uint32_t most, dvmm_handle
     return *out != NULL ? DUCTILE_OK : create(s, most, out);
 }
 
-/* Into the cache; one that is stuck at a quarantined address is lost. */
+/* Puts the handles into the cache; a handle that is stuck at a quarantined address is lost. */
 static void put_back(dvmm_handle_store *store, dvmm_handle *const *handles, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         if (handles[i]->n_mappings == 0) {
@@ -142,14 +142,14 @@ static void put_back(dvmm_handle_store *store, dvmm_handle *const *handles, uint
 
 /* ---- Handles: of donors -------------------------------------------------------------------- */
 
-/* Walks the donors' handles in order. */
+/* Iterates over the handles of the donors, in order. */
 typedef struct donor_cursor {
     uint32_t donor;
     uint32_t granule; /* within the donor */
 } donor_cursor;
 
-/* The next donated handle of at most `most` granules; donors with a larger one stay unused. Once
- * NULL, always: so donated handles are the first of all. */
+/* The next donated handle of at most `most` granules, skipping donors with a larger one. After NULL
+ * it always returns NULL, so donated handles come first. */
 static dvmm_handle *next_donated(const dseg_growth *g, donor_cursor *at, uint32_t most) {
     while (at->donor < g->n_donors) {
         dseg_donor *d = &g->donors[at->donor];
@@ -193,8 +193,8 @@ static void retire_donors(dseg_growth *g) {
 
 /* ---- Grow ---------------------------------------------------------------------------------- */
 
-/* Donors come first: the plan has already deducted the cached handles from what donors must give,
- * and a donor may be a run of handles, which moves as a whole or not at all. */
+/* Takes from donors first: the plan has already deducted the cached handles from what donors must
+ * give, and a donor may be a run of handles, which moves as a whole or not at all. */
 static ductile_status next_handle(dseg_growth *g, const supply *s, donor_cursor *at, uint32_t most,
                                   uint32_t *got) {
     dvmm_handle *h = next_donated(g, at, most);
@@ -224,7 +224,8 @@ static ductile_status fill_piece(dseg_growth *g, const supply *s, donor_cursor *
     return DUCTILE_OK;
 }
 
-/* What no handle was found for, when the device had less than the limit allows. */
+/* The granules for which no handle was found, when the device had less memory than the limit
+ * allows. */
 static uint64_t count_lacked(const dseg_growth *g) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < g->n_pieces; i++) {
@@ -308,7 +309,7 @@ static ductile_status fill_batch(dseg_segment *seg, const supply *s, uint32_t *f
     return status;
 }
 
-/* The run of EMPTY granules from *first on. *first: what follows it. */
+/* Fills the run of EMPTY granules from *first on, and moves *first behind what was filled. */
 static ductile_status fill_run(dseg_segment *seg, const supply *s, uint32_t *first, uint32_t end) {
     uint32_t run_end = *first;
     while (run_end < end && seg->slots[run_end].state == DSEG_EMPTY) {
@@ -333,7 +334,7 @@ ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint
         } else if (status == DUCTILE_OK && seg->slots[first].state == DSEG_EMPTY) {
             status = fill_run(seg, &s, &first, end);
         } else if (status == DUCTILE_OK) {
-            status = DUCTILE_ERR_DRIVER; /* quarantined: its address is lost for good */
+            status = DUCTILE_ERR_DRIVER; /* quarantined: its address is lost permanently */
         }
     }
     return status;

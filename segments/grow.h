@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Putting memory behind empty granules: handles of donors, then cached ones, then new ones. The
- * upper layer has chosen which granules and which donors; here they get a driver's calls, all or
+ * Maps memory behind empty granules: handles of donors, then cached handles, then new ones. The
+ * upper layer chooses the granules and the donors; this file makes the driver calls, all or
  * nothing.
  *
- * A donor is a span of whole handles whose memory serves elsewhere from now on. Its handles move:
- * each is mapped at its new place while it is still mapped at the old one, which retires
- * (unmap_handles.h). Handles of several granules may fit no piece; where the GPU is known to be
- * done with a donor it may be unmapped first instead, so that what does not suit makes room for a
- * handle that does. That is not undone: the memory is in the handle cache then.
+ * A donor is a span of whole handles whose memory is to serve elsewhere. Its handles move: each is
+ * mapped at its new place while it is still mapped at the old one, which retires (unmap_handles.h).
+ * Handles of several granules may fit no piece. When the GPU is known to be done with such a donor,
+ * it may be unmapped first instead: its handles go to the handle cache, and may be released to make
+ * room for handles of another size. That step is not undone.
  */
 #ifndef DUCTILE_SEGMENTS_GROW_H
 #define DUCTILE_SEGMENTS_GROW_H
 
 #include "segments/unmap_handles.h"
 
-/* Empty granules that are to get memory. */
+/* A run of empty granules to map. */
 typedef struct dseg_piece {
     uint32_t first;
     uint32_t n_granules;
-    uint32_t first_handle; /* its handles within the growth's */
+    uint32_t first_handle; /* index of its first handle in the handles of the growth */
     uint32_t n_handles;
 } dseg_piece;
 
-/* What becomes of a donor. */
+/* What the growth does with a donor. */
 typedef enum dseg_donation {
     DSEG_MAY_MOVE = 0, /* not yet, or none of its handles fits          */
     DSEG_MOVED = 1,    /* all its handles are mapped elsewhere as well  */
@@ -41,14 +41,14 @@ typedef struct dseg_donor {
 } dseg_donor;
 
 typedef struct dseg_growth {
-    dseg_segment *seg; /* that grows */
+    dseg_segment *seg; /* the segment that grows */
     dseg_piece *pieces;
     uint32_t n_pieces;
     dseg_donor *donors;
     uint32_t n_donors;
     uint32_t max_created;  /* granules of a handle that is created, at most */
-    uint64_t max_held;     /* what is held may not grow above it, nor above the limit */
-    bool one_handle;       /* the one piece is to be one handle, and no donor's */
+    uint64_t max_held;     /* the held bytes may exceed neither this nor the limit */
+    bool one_handle;       /* the one piece becomes one handle, not a donor's */
     dvmm_handle **handles; /* of the pieces, in their order: those of donors first */
     uint32_t max_handles;  /* room for as many as there are granules */
     /* results */
@@ -57,23 +57,24 @@ typedef struct dseg_growth {
     uint64_t granules_lacked; /* after a failure: for which there was no handle */
 } dseg_growth;
 
-/* MAPPED with access, and donors that MOVED are RETIRING; or all as before, but for donors that
- * were unmapped, and for granules that the undo left QUARANTINED. ERR_OUT_OF_MEMORY, ... */
+/* On success the pieces are MAPPED with access, and the handles of donors that MOVED are RETIRING
+ * at their old place. On failure all is as before, except that donors may have been unmapped, and
+ * that the undo may have left granules QUARANTINED. ERR_OUT_OF_MEMORY, ... */
 ductile_status dseg_grow(dseg_growth *g);
 
 /*
- * Puts memory behind all of [first, end), which a pause took it from: what it left where it is
- * stays, if it is mapped indeed. After a failure as far as memory went. ERR_DRIVER when a granule
- * has lost its address for good, or nobody can tell.
+ * Maps memory behind all of [first, end) again, after a pause unmapped it. A handle that the pause
+ * left stays, if the driver confirms that it is mapped. After a failure, a part may be mapped.
+ * ERR_DRIVER when a granule is QUARANTINED, or when the driver cannot tell whether it is mapped.
  */
 ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint32_t max_created);
 
 /*
- * The step that both are made of: maps handles one behind the other from granule `first` on and
- * makes them accessible. On failure every granule is EMPTY as before, or QUARANTINED where the undo
- * itself failed or nobody can tell, and the caller still owns every handle; one with n_mappings
- * left over is stuck at such a place. Pre: the granules are EMPTY; the handles' sizes add up to the
- * span.
+ * The step that dseg_grow and dseg_refill share: maps handles one behind the other from granule
+ * `first` on and makes them accessible. On failure every granule is EMPTY as before, or QUARANTINED
+ * where the undo failed or the driver cannot tell. The caller then still owns every handle; a
+ * handle with n_mappings above 0 is stuck at such a place. Pre: the granules are EMPTY; the sizes
+ * of the handles add up to the span.
  */
 ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *handles,
                         uint32_t n_handles);

@@ -31,7 +31,7 @@ typedef struct dseg_slot {
     dvmm_handle *handle; /* NULL when EMPTY; QUARANTINED: may dangle, never followed */
     uint32_t offset;     /* which granule of the handle this is                      */
     uint16_t state;      /* dseg_state                                               */
-    uint16_t stays;      /* first of a handle: dseg_vacate leaves it where it is     */
+    uint16_t stays;      /* first of a handle: dseg_unmap_for_pause leaves it where it is     */
 } dseg_slot;
 
 typedef struct dseg_segment {
@@ -58,8 +58,8 @@ ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64
  */
 ductile_status dseg_destroy(dseg_segment *seg);
 
-/* What is mapped is left to the process's end: all of it counts as QUARANTINED. Destroying only,
- * where nothing may be unmapped. */
+/* Leaves all that is mapped to the end of the process: it counts as QUARANTINED. Destroying only,
+ * when nothing may be unmapped. */
 void dseg_forget(dseg_segment *seg);
 
 static inline ductile_addr dseg_addr(const dseg_segment *seg, uint32_t granule) {
@@ -81,18 +81,19 @@ static inline bool dseg_is_untouched(const dseg_segment *seg) {
 /* Bytes from the lowest to the highest granule that maps something. */
 uint64_t dseg_span_bytes(const dseg_segment *seg);
 
-/* What backs a granule; *offset (may be NULL) is its place within the handle. */
+/* The handle behind a granule; *offset (may be NULL): the place of the granule within the handle.
+ * */
 dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset);
 
 /*
- * Gives the devices access to all that is mapped in the segment, or takes it from them.
- * All or nothing, as far as the driver undoes: on failure they have what they had, given that all
- * of it had the opposite before.
+ * Gives the devices access to all that is mapped in the segment, or takes it from them. All or
+ * nothing, if the driver undoes it: on failure each device has the access it had, provided that
+ * before the call all of the segment had the opposite.
  */
 ductile_status dseg_set_devices(dseg_segment *seg, const int *devices, size_t n_devices,
                                 bool may_access);
 
-/* What each handle of a span of granules is to go through. */
+/* A function to call with each handle of a span. */
 typedef void (*dseg_handle_fn)(dvmm_handle_store *store, dvmm_handle *handle);
 
 /* Visits every handle behind [first, first + n) once, those cut by its ends too. Pre: no granule

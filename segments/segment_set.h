@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All segments of one allocator, sorted by address: which one holds an address.
- * Read under the index lock; changed under both locks. It does not own the segments.
+ * All segments of one allocator, sorted by address, to find the segment that holds an address. Read
+ * under the index lock; changed under both locks. The set does not own the segments.
  */
 #ifndef DUCTILE_SEGMENTS_SEGMENT_SET_H
 #define DUCTILE_SEGMENTS_SEGMENT_SET_H
@@ -16,7 +16,8 @@ typedef struct dseg_set {
 
 void dseg_set_fini(dseg_set *set);
 
-/* Makes room for one more, so that dseg_set_insert cannot fail. ERR_OUT_OF_HOST_MEMORY. */
+/* Reserves room for one more segment, so that dseg_set_insert cannot fail. ERR_OUT_OF_HOST_MEMORY.
+ * */
 ductile_status dseg_set_reserve(dseg_set *set);
 
 /* Pre: dseg_set_reserve succeeded since the last insert. */

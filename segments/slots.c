@@ -78,21 +78,21 @@ void dseg_book_unmap(dseg_segment *seg, uint32_t first, ductile_status status) {
 
 /* ---- The driver's view --------------------------------------------------------------------- */
 
-/* "Not mapped" is the driver's answer to an address without memory; any other failure answers
- * nothing. */
-static dseg_sight look_at(const dseg_segment *seg, uint32_t granule) {
+/* The driver reports "not mapped" for an address without memory; any other failure tells nothing.
+ * */
+static dseg_reading read_granule(const dseg_segment *seg, uint32_t granule) {
     dvmm_access access;
     if (dvmm_get_access(seg->store->driver, dseg_addr(seg, granule), &access) == DUCTILE_OK) {
-        return DSEG_SEES_MAPPED;
+        return DSEG_READ_MAPPED;
     }
-    return dvmm_last_code() == DVMM_INVALID_VALUE ? DSEG_SEES_EMPTY : DSEG_SEES_NEITHER;
+    return dvmm_last_code() == DVMM_INVALID_VALUE ? DSEG_READ_EMPTY : DSEG_READ_NEITHER;
 }
 
-/* Ends that differ are no mapping of the handle. */
-dseg_sight dseg_look(const dseg_segment *seg, uint32_t first, uint32_t n_granules) {
-    dseg_sight found = look_at(seg, first);
-    if (n_granules == 1 || found == DSEG_SEES_NEITHER) {
+/* When both ends differ, the handle is not mapped there. */
+dseg_reading dseg_read_mapping(const dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    dseg_reading found = read_granule(seg, first);
+    if (n_granules == 1 || found == DSEG_READ_NEITHER) {
         return found;
     }
-    return look_at(seg, first + n_granules - 1) == found ? found : DSEG_SEES_NEITHER;
+    return read_granule(seg, first + n_granules - 1) == found ? found : DSEG_READ_NEITHER;
 }

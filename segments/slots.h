@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The states of a segment's granules, for the files that call the driver: each books here what its
- * call has done. No call but dseg_look asks the driver anything. Used within segments alone.
+ * The states of the granules of a segment. The files that call the driver record here what their
+ * calls have done. Only dseg_read_mapping calls the driver. Private to segments.
  */
 #ifndef DUCTILE_SEGMENTS_SLOTS_H
 #define DUCTILE_SEGMENTS_SLOTS_H
 
 #include "segments/segment.h"
 
-/* Sets the state of granules, and the counts and the span in use with it. */
+/* Sets the state of granules, and updates the counts and the span in use. */
 void dseg_set_states(dseg_segment *seg, uint32_t first, uint32_t n, dseg_state state);
 
-/* The handle is mapped at `first` from now on. Pre: its granules there are EMPTY. */
+/* Records that the handle is mapped at `first`. Pre: its granules there are EMPTY. */
 void dseg_book_map(dseg_segment *seg, uint32_t first, dvmm_handle *h);
 
-/* The driver has unmapped the handle at `first`: EMPTY; or it has refused to: QUARANTINED, and the
- * spot stays counted in n_mappings. What becomes of the handle is the caller's to decide. */
+/* Records that the driver has unmapped the handle at `first`: EMPTY; or that it has refused to:
+ * QUARANTINED, and the address stays counted in n_mappings. The caller decides what happens to the
+ * handle. */
 void dseg_book_unmap(dseg_segment *seg, uint32_t first, ductile_status status);
 
-/* What the driver says of a handle's place. A handle is mapped whole or not at all. */
-typedef enum dseg_sight { DSEG_SEES_EMPTY, DSEG_SEES_MAPPED, DSEG_SEES_NEITHER } dseg_sight;
+/* What the driver reports for the granules of a handle. A handle is mapped whole or not at all. */
+typedef enum dseg_reading { DSEG_READ_EMPTY, DSEG_READ_MAPPED, DSEG_READ_NEITHER } dseg_reading;
 
-dseg_sight dseg_look(const dseg_segment *seg, uint32_t first, uint32_t n_granules);
+dseg_reading dseg_read_mapping(const dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
 #endif

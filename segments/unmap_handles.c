@@ -9,7 +9,7 @@
 
 enum { BY_STREAM = 1, BY_MARKER = 2, BY_DEVICE = 3 };
 
-/* A wait that failed proves nothing. */
+/* A failed wait proves nothing. */
 static dseg_idle proof_if(ductile_status status, uint32_t made_by) {
     return (dseg_idle){status == DUCTILE_OK ? made_by : 0};
 }
@@ -127,27 +127,27 @@ bool dseg_has_stayed(const dseg_segment *seg, dseg_span s) {
     return dseg_is_empty(s);
 }
 
-static void book_vacated(dseg_segment *seg, uint32_t first) {
+static void give_to_cache(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
     dseg_book_unmap(seg, first, DUCTILE_OK);
     dvmm_store_put(seg->store, h);
 }
 
-/* A failed unmap may have been done all the same. */
-static bool vacate_one(dseg_segment *seg, uint32_t first) {
+/* A failed unmap call may have unmapped the handle. */
+static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
     const dvmm_handle *h = seg->slots[first].handle;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);
     bool may_go = dseg_can_go(seg, first) && !dseg_is_marked(seg, first);
     bool is_gone =
         may_go && (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
-                   dseg_look(seg, first, h->n_granules) == DSEG_SEES_EMPTY);
+                   dseg_read_mapping(seg, first, h->n_granules) == DSEG_READ_EMPTY);
     if (is_gone) {
-        book_vacated(seg, first);
+        give_to_cache(seg, first);
     }
     return is_gone;
 }
 
-uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle proof) {
+uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle proof) {
     uint32_t n_gone = 0;
     uint32_t end = seg->high;
     uint32_t g = *at < seg->low ? seg->low : *at;
@@ -155,7 +155,7 @@ uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle p
         bool is_mapped = seg->slots[g].state == DSEG_MAPPED;
         uint32_t n = is_mapped ? seg->slots[g].handle->n_granules : 1;
         DTI_ASSERT(!is_mapped || dseg_is_proven(proof));
-        n_gone += is_mapped && vacate_one(seg, g) ? n : 0;
+        n_gone += is_mapped && unmap_if_movable(seg, g) ? n : 0;
         g += n;
     }
     *at = g < end ? g : seg->n_granules;
@@ -164,9 +164,9 @@ uint32_t dseg_vacate(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle p
 
 ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule) {
     uint32_t first = granule - seg->slots[granule].offset;
-    dseg_sight found = dseg_look(seg, first, seg->slots[granule].handle->n_granules);
-    if (found == DSEG_SEES_EMPTY) {
-        book_vacated(seg, first);
+    dseg_reading found = dseg_read_mapping(seg, first, seg->slots[granule].handle->n_granules);
+    if (found == DSEG_READ_EMPTY) {
+        give_to_cache(seg, first);
     }
-    return found == DSEG_SEES_NEITHER ? DUCTILE_ERR_DRIVER : DUCTILE_OK;
+    return found == DSEG_READ_NEITHER ? DUCTILE_ERR_DRIVER : DUCTILE_OK;
 }

@@ -101,7 +101,7 @@ ductile_status dvmm_probe_props(dvmm_driver *d, const dvmm_phys_props *props, ch
     props_probe p = {.driver = d, .props = props, .bytes = caps->granule_bytes};
     ductile_status status = run_probe(&p);
     if (status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        return DUCTILE_OK; /* a device that is full for the moment may have it all the same */
+        return DUCTILE_OK; /* a device that is full at the moment may support it */
     }
     (void)snprintf(reason, reason_size, "%s does not work on device %d: %s failed with %s (%d)%s",
                    kind_of(props), caps->ordinal, p.failed, dvmm_code_name(p.code), p.code,

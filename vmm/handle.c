@@ -48,7 +48,7 @@ void dvmm_store_reset_peak(dvmm_handle_store *store) {
     dti_lock_release(&store->totals_lock);
 }
 
-/* Adds to each; what is taken away is given negated. */
+/* Adds to each total; a negated value subtracts. */
 static void change(dvmm_handle_store *store, dvmm_store_totals by) {
     dti_lock_acquire(&store->totals_lock);
     dvmm_store_totals *t = &store->totals;

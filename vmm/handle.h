@@ -7,10 +7,10 @@
  *
  *   held = mapped handles + cached + lost           held <= limit, checked before creating
  *
- * Guarded by the allocator's grow lock. The totals have a lock of their own beside it, so that
- * dvmm_store_read gives numbers of one moment to a thread that holds neither: their writers hold
- * both, and whoever holds the grow lock reads them as they are. Driver calls: create and release
- * only.
+ * Guarded by the grow lock of the allocator. The totals have a lock of their own besides, so that
+ * dvmm_store_read gives numbers of one moment to a thread that holds neither lock: writers of the
+ * totals hold both, and the holder of the grow lock reads them directly. Driver calls: create and
+ * release only.
  */
 #ifndef DUCTILE_VMM_HANDLE_H
 #define DUCTILE_VMM_HANDLE_H
@@ -62,7 +62,7 @@ void dvmm_store_init(dvmm_handle_store *store, dvmm_driver *driver, uint64_t gra
 /* The totals of one moment. Needs no lock. */
 dvmm_store_totals dvmm_store_read(dvmm_handle_store *store);
 
-/* The peak begins anew at what is held. */
+/* Lowers the peak of held bytes to what is held now. */
 void dvmm_store_reset_peak(dvmm_handle_store *store);
 
 /* Releases the cached handles and frees the nodes. Handles still mapped are forgotten. */
@@ -72,8 +72,8 @@ static inline uint64_t dvmm_handle_bytes(const dvmm_handle_store *store, const d
     return h->n_granules * store->granule_bytes;
 }
 
-/* What is held may not grow above max_held, nor above the limit: ERR_OUT_OF_MEMORY then, or when
- * the device has none; ERR_OUT_OF_HOST_MEMORY. */
+/* Creates a handle. ERR_OUT_OF_MEMORY when held_bytes would exceed max_held or the limit, or when
+ * the device has no memory; ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, uint64_t max_held,
                                  dvmm_handle **out);
 
@@ -83,11 +83,11 @@ dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules);
 /* Takes a cached handle of exactly `n_granules`; NULL when there is none. */
 dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules);
 
-/* Puts a handle that is mapped nowhere, but at quarantined addresses, into the cache. */
+/* Puts a handle that is mapped nowhere, except at quarantined addresses, into the cache. */
 void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *handle);
 
-/* Releases cached handles, largest first, until held_bytes <= keep or the cache is empty.
- * A handle the driver refuses to take is counted as lost; the first error is returned. */
+/* Releases cached handles, largest first, until held_bytes <= keep or the cache is empty. A handle
+ * that the driver refuses to take is counted as lost; the first error is returned. */
 ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep_held_bytes);
 
 /* Releases cached handles until cached_bytes <= keep. */
@@ -98,18 +98,18 @@ ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_c
 ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free_bytes,
                                         uint64_t *total_bytes);
 
-/* Forgets a handle stuck at an address the driver would not unmap: never used or released again,
- * charged to the limit permanently. */
+/* Forgets a handle stuck at an address that the driver refused to unmap: it is never used or
+ * released again, and stays charged to the limit. */
 void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *handle);
 
-/* Whether the device can reach memory of this store's. ERR_NO_DEVICE: there is none of that number.
- */
+/* DUCTILE_OK when the device can reach the memory of this store. ERR_NO_DEVICE: there is no device
+ * with that number. */
 ductile_status dvmm_can_reach(dvmm_handle_store *store, int device, bool *out);
 
-/* Opens a span of whole mappings to every device that gets access. */
+/* Gives a span of whole mappings to all devices of the store. */
 ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size);
 
-/* Add or remove one pin, or one export. The caller holds the lock that readers of them hold too. */
+/* Add or remove one pin or export. The caller also holds the lock under which they are read. */
 void dvmm_handle_pin(dvmm_handle_store *store, dvmm_handle *handle);
 void dvmm_handle_unpin(dvmm_handle_store *store, dvmm_handle *handle);
 void dvmm_handle_add_export(dvmm_handle_store *store, dvmm_handle *handle);

@@ -76,7 +76,7 @@ static ductile_status copy_on(const dvmm_host_copy *saved, ductile_stream stream
     return status;
 }
 
-/* Waits for the copies. A stream that cannot be waited for is kept: they may land at any time. */
+/* Waits for the copies. A stream whose wait failed is kept: its copies may land at any time. */
 static ductile_status finish(dvmm_host_copy *saved) {
     ductile_status status =
         saved->busy != NULL ? dvmm_stream_sync(saved->driver, saved->busy) : DUCTILE_OK;
@@ -89,7 +89,7 @@ static ductile_status finish(dvmm_host_copy *saved) {
 
 static ductile_status copy_all(dvmm_host_copy *saved, copy_fn copy,
                                bool (*wants)(void *user, ductile_addr addr), void *user) {
-    ductile_status status = finish(saved); /* those of a try before */
+    ductile_status status = finish(saved); /* the copies of an earlier attempt */
     if (status != DUCTILE_OK || saved->n_pieces == 0) {
         return status;
     }
@@ -102,7 +102,7 @@ static ductile_status copy_all(dvmm_host_copy *saved, copy_fn copy,
     return status == DUCTILE_OK ? finished : status;
 }
 
-/* Page-locked memory that a copy may still read is left to the process's end. */
+/* Leaves page-locked memory that a copy may still read to the end of the process. */
 void dvmm_host_copy_drop(dvmm_host_copy *saved) {
     bool is_idle = finish(saved) == DUCTILE_OK;
     while (is_idle && saved->n_buffers > 0) {

@@ -16,7 +16,8 @@
 typedef struct dvmm_piece {
     ductile_addr addr;
     uint64_t size;
-    bool has_stayed; /* set by the copy's owner: its memory did not go, nothing is copied back */
+    bool has_stayed; /* set by the owner of the copy: the memory stayed mapped, nothing is copied
+                        back */
 } dvmm_piece;
 
 typedef struct dvmm_host_copy {
@@ -26,20 +27,20 @@ typedef struct dvmm_host_copy {
     uint8_t **buffers; /* page-locked, BUFFER_BYTES each but the last */
     uint64_t n_buffers;
     uint64_t bytes;
-    ductile_stream busy; /* copies on it are not known complete, because a wait failed; or NULL */
+    ductile_stream busy; /* a wait for copies on it failed, so they may not be complete; or NULL */
 } dvmm_host_copy;
 
-/* Copies the pieces to the host; takes `pieces` (malloc'd) over, also on failure. On failure the
- * copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
+/* Copies the pieces to the host. Takes ownership of `pieces` (from malloc), also on failure. On
+ * failure the copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
                                    uint64_t n_pieces);
 
-/* Copies back the pieces that went and that `wants` says yes to, and waits for it. The copy stays
- * as it is. */
+/* Copies back the pieces that did not stay mapped and for which `wants` returns true, and waits for
+ * the copies. The host copy does not change. */
 ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
                                       bool (*wants)(void *user, ductile_addr addr), void *user);
 
-/* Frees what it holds. An empty copy is all zeros. */
+/* Frees the host memory. An empty copy is all zeros. */
 void dvmm_host_copy_drop(dvmm_host_copy *saved);
 
 #endif

@@ -22,7 +22,7 @@ typedef struct dvmm_marker {
 
 typedef struct dvmm_marker_pool {
     dvmm_driver *driver;           /* constant */
-    _Atomic bool expects_captures; /* set before any is begun that may meet a record */
+    _Atomic bool expects_captures; /* set before a capture may begin beside a record */
     dti_lock lock;                 /* guards the rest */
     dvmm_marker *idle;
 } dvmm_marker_pool;
@@ -40,16 +40,17 @@ ductile_status dvmm_markers_fini(dvmm_marker_pool *pool);
  */
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream, dvmm_marker **out);
 
-/* DUCTILE_OK when the work before it has completed, ERR_NOT_READY when not or not known. */
+/* DUCTILE_OK when the work before the marker has completed; ERR_NOT_READY when it has not, or when
+ * that is not known. */
 ductile_status dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 
-/* Waits on the host. */
+/* Waits on the host for the work before the marker. */
 ductile_status dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
 
 /*
- * Later work of the stream starts once the marker's work is done; no call is made when it is known
- * to be. Pre: inside a call that names this stream (U7).
- * ERR_CAPTURING when the stream is being captured: its graph cannot wait for work outside of it.
+ * Makes later work of the stream wait for the work of the marker; no call is made when that is
+ * known to be done. Pre: inside a call that names this stream (U7). ERR_CAPTURING when the stream
+ * is being captured: its graph cannot wait for work outside of it.
  */
 ductile_status dvmm_marker_wait_on(dvmm_marker_pool *pool, ductile_stream stream,
                                    dvmm_marker *marker);
@@ -57,14 +58,14 @@ ductile_status dvmm_marker_wait_on(dvmm_marker_pool *pool, ductile_stream stream
 /* Waits on the host for all work of the device. Pre: no capture is known to be under way. */
 ductile_status dvmm_markers_wait_all(dvmm_marker_pool *pool);
 
-/* Known to be done: asking makes no call. */
+/* Is the marker known to be done? Makes no driver call. */
 static inline bool dvmm_marker_is_done(const dvmm_marker *marker) {
     return atomic_load_explicit(&marker->done, memory_order_acquire);
 }
 
 void dvmm_marker_hold(dvmm_marker *marker);
 
-/* The last reference makes the marker idle. Makes no driver call. */
+/* Drops a reference; the last one makes the marker idle. Makes no driver call. */
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include <stdatomic.h>
 
-/* A range takes at most one part in this many of the rest of the budget: ranges begin to shrink
- * when some sixty more of full size would use it up, and hundreds still fit after that. */
+/* A range takes at most one part in this many of the remaining budget: ranges begin to shrink when
+ * about sixty more of full size would use it up, and hundreds still fit after that. */
 enum { SHARE_OF_REST = 64 };
 
 static _Atomic uint64_t process_total;

@@ -15,13 +15,13 @@ typedef struct dvmm_range {
 } dvmm_range;
 
 /*
- * Reserves a range of at least `need` bytes, `wish` where the budget and the driver allow.
+ * Reserves a range of at least `need` bytes; of `wish` bytes if the budget and the driver allow it.
  * All three are multiples of the granule. On failure *out is zero and nothing is reserved.
  */
 ductile_status dvmm_range_reserve(dvmm_driver *d, uint64_t need, uint64_t wish, uint64_t budget,
                                   uint64_t granule, dvmm_range *out);
 
-/* Gives the range back. Pre: nothing is mapped in it. On failure it stays reserved and counted. */
+/* Frees the range. Pre: nothing is mapped in it. On failure it stays reserved and counted. */
 ductile_status dvmm_range_free(dvmm_driver *d, dvmm_range *range);
 
 /* Bytes reserved by this process through ranges. */

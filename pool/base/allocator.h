@@ -16,9 +16,10 @@
 
 enum { DPOOL_ARENA_BUCKETS = 256 };
 
-/* Counters under the index lock; those the store and the driver keep are added when read. A hit's
- * come first, peaks between them: of two side by side the compiler would make one vector, whose
- * load waits for the store that a free made to one of them. */
+/* Counters under the index lock; what the store and the driver count is added when statistics are
+ * read. The counters that a hit changes come first, with peaks between them: the compiler would
+ * combine two neighbours into one vector, whose load waits for the store that a free made to one of
+ * them. */
 typedef struct dpool_counts {
     uint64_t requested, requested_peak;
     uint64_t allocated, allocated_peak;
@@ -47,9 +48,9 @@ struct ductile_allocator {
     uint32_t max_handle_granules;   /* of handles that requests get by default        */
     _Atomic bool has_large_handles; /* some may have several granules; never undone   */
     uint64_t device_bytes;
-    uint64_t birth;            /* which allocator of the process this is, from 1 */
-    bool is_plain;             /* no option asks more of a hit than a block */
-    _Atomic bool has_routes;   /* pools are open: requests ask for theirs first */
+    uint64_t instance_id;      /* which allocator of the process this is, from 1 */
+    bool is_plain;             /* no option makes a hit do more than find a block */
+    _Atomic bool has_routes;   /* pools are open: a request looks up its pool first */
     _Atomic bool has_unmarked; /* pending uses want a marker: see stream_use.h */
     /* guarded by the index lock */
     struct dpool_arena *recent; /* the arena of the latest allocation in no pool */
@@ -67,7 +68,7 @@ struct ductile_allocator {
     struct dpool_use *spare_uses; /* linked by next */
     uint64_t last_mark;           /* the latest number of a use's marker */
     dpool_wait_spans waits;
-    uint64_t lost_reported; /* of the lost bytes, said in the log */
+    uint64_t lost_reported; /* lost bytes that the log has reported */
     dpool_imports imports;  /* changed under both locks */
     /* guarded by the grow lock */
     dvmm_handle_store store;
@@ -89,7 +90,7 @@ static inline uint64_t dpool_live_blocks_locked(const ductile_allocator *a) {
     return a->map.count - a->counts.paused_blocks;
 }
 
-/* Takes the grow lock, and lets this thread's driver calls pass beside any capture. */
+/* Locks the grow lock, and lets the driver calls of this thread pass beside any capture. */
 static inline dvmm_capture_mode dpool_grow_lock(ductile_allocator *a) {
     dti_lock_acquire(&a->grow_lock);
     return dvmm_capture_relax(a->driver);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* What this thread is inside of, on whatever allocator. */
+/* The callbacks that this thread is inside, of any allocator. */
 static _Thread_local dpool_callback_frame *innermost;
 
 void dpool_callbacks_init(dpool_callbacks *all, dpool_callback_kind kind) {
@@ -71,7 +71,7 @@ static dpool_callback *find_locked(const dpool_callbacks *all, uint64_t id) {
     return c;
 }
 
-static void note_whether_any_locked(dpool_callbacks *all) {
+static void record_whether_any_locked(dpool_callbacks *all) {
     const dpool_callback *c = all->first;
     while (c != NULL && c->is_removed) {
         c = c->next;
@@ -95,7 +95,7 @@ static bool lies_ahead(const dpool_callback *c, const dpool_callback_place *at,
     return comes_before(c, at->priority, at->id) == (step == DPOOL_STEP_BACK);
 }
 
-/* Backwards it is the last one that lies ahead, otherwise the first. */
+/* Walking back: the last callback ahead; otherwise the first. */
 static dpool_callback *find_ahead_locked(const dpool_callbacks *all, const dpool_callback_place *at,
                                          dpool_callback_step step) {
     dpool_callback *found = NULL;
@@ -153,7 +153,7 @@ ductile_status dpool_callbacks_add(dpool_callbacks *all, dpool_callback_fn fn, v
     *c = (dpool_callback){.fn = fn, .user = user, .priority = priority};
     (void)pthread_mutex_lock(&all->lock);
     insert_locked(all, c);
-    note_whether_any_locked(all);
+    record_whether_any_locked(all);
     *id = c->id;
     (void)pthread_mutex_unlock(&all->lock);
     return DUCTILE_OK;
@@ -175,8 +175,8 @@ ductile_status dpool_callbacks_remove(dpool_callbacks *all, uint64_t id) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     c->is_removed = true;
-    note_whether_any_locked(all);
-    c->n_inside++; /* keeps it until this thread has looked */
+    record_whether_any_locked(all);
+    c->n_inside++; /* keeps the callback until this thread has read it */
     all->n_waiting++;
     while (c->n_inside - 1 > times_inside(c)) {
         (void)pthread_cond_wait(&all->left, &all->lock);

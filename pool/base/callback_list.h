@@ -15,7 +15,7 @@
 
 typedef enum dpool_callback_kind { DPOOL_CALLBACK_OOM, DPOOL_CALLBACK_MAP } dpool_callback_kind;
 
-/* Any function: cast back by who knows the list. */
+/* Any function. The owner of the list casts it back to its type. */
 typedef void (*dpool_callback_fn)(void);
 
 typedef struct dpool_callback {
@@ -31,7 +31,7 @@ typedef struct dpool_callback {
 } dpool_callback;
 
 typedef struct dpool_callbacks {
-    pthread_mutex_t lock; /* guards the rest; nothing else is taken under it */
+    pthread_mutex_t lock; /* guards the rest; no other lock is locked under it */
     pthread_cond_t left;  /* a thread has left a callback                    */
     dpool_callback *first;
     uint64_t n_given;   /* numbers given out */
@@ -48,9 +48,9 @@ typedef struct dpool_callback_place {
 } dpool_callback_place;
 
 typedef enum dpool_callback_step {
-    DPOOL_STEP_STAY, /* the same once more, or what follows if that is gone */
+    DPOOL_STEP_STAY, /* the same callback again, or the next when it is gone */
     DPOOL_STEP_NEXT,
-    DPOOL_STEP_BACK /* from the last one to the first */
+    DPOOL_STEP_BACK /* from the last callback to the first */
 } dpool_callback_step;
 
 /* One thread inside one callback: on its stack, linked to the frame around it. */
@@ -73,12 +73,13 @@ ductile_status dpool_callbacks_add(dpool_callbacks *all, dpool_callback_fn fn, v
 /* Waits until no other thread is inside. ERR_INVALID_ARGUMENT: no such id. */
 ductile_status dpool_callbacks_remove(dpool_callbacks *all, uint64_t id);
 
-/* Goes on in the walk and enters the callback reached there; false at the end. To be left. */
+/* Steps through the list and enters the callback reached there; the caller leaves it. False at the
+ * end. */
 bool dpool_callbacks_enter(dpool_callbacks *all, dpool_callback_place *at, dpool_callback_step step,
                            dpool_callback_frame *frame);
 void dpool_callbacks_leave(dpool_callbacks *all, dpool_callback_frame *frame);
 
-/* Is this thread inside a callback of the kind, on whatever allocator? */
+/* Is this thread inside a callback of the kind, on any allocator? */
 bool dpool_is_inside_callback(dpool_callback_kind kind);
 
 #endif

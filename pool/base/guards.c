@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/base/guards.h"
 
-ductile_status dpool_may_look(const ductile_allocator *a) {
+ductile_status dpool_may_read(const ductile_allocator *a) {
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
@@ -13,5 +13,5 @@ ductile_status dpool_may_fill(const ductile_allocator *a, const void *out, size_
     if (a == NULL || size == NULL || *size < sizeof *size || *size > known_size) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    return dpool_may_look(a);
+    return dpool_may_read(a);
 }

@@ -5,12 +5,13 @@
 
 #include "pool/base/allocator.h"
 
-/* Whether a call may look at the allocator: ERR_INVALID_ARGUMENT when it is NULL, ERR_FORKED in a
- * child, where a lock that another thread held stays taken for ever. */
-ductile_status dpool_may_look(const ductile_allocator *a);
+/* Whether a call may read the allocator: ERR_INVALID_ARGUMENT when it is NULL, ERR_FORKED in a
+ * child, where a lock that another thread held stays locked for ever. */
+ductile_status dpool_may_read(const ductile_allocator *a);
 
-/* The same for a call that fills a struct of the caller's, which begins with its size: also
- * ERR_INVALID_ARGUMENT when it is NULL, smaller than that size or larger than we know it. */
+/* Whether a call may read the allocator and fill the struct `out` of its caller, which begins with
+ * its size. The errors of dpool_may_read; ERR_INVALID_ARGUMENT when `out` is NULL, smaller than its
+ * size member, or larger than known_size. */
 ductile_status dpool_may_fill(const ductile_allocator *a, const void *out, size_t known_size);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct failure {
 
 static _Thread_local failure first_failure;
 
-void dpool_note_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+void dpool_record_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
     (void)user;
     (void)address;
     if (!first_failure.happened) {

@@ -8,12 +8,12 @@
 void dpool_log(const ductile_allocator *a, ductile_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Remembers, for this thread, the first driver call that failed since dpool_forget_failure: the
- * driver's trace callback. */
-void dpool_note_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
+/* The trace callback of the driver: keeps, for this thread, the first driver call that failed since
+ * dpool_forget_failure. */
+void dpool_record_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
 void dpool_forget_failure(void);
 
-/* Says how much memory was newly lost to failed undos, if any. */
+/* Logs how much memory failed undos have newly lost, if any. */
 void dpool_log_losses(ductile_allocator *a);
 
 /* A request was refused, for another reason than that memory is short: the driver's first failure.

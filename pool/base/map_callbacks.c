@@ -28,7 +28,7 @@ ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn cal
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *id = 0;
-    ductile_status status = callback != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status status = callback != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
     return status == DUCTILE_OK
                ? dpool_callbacks_add(&a->map_callbacks, (dpool_callback_fn)callback, user, priority,
                                      id)
@@ -36,6 +36,6 @@ ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn cal
 }
 
 ductile_status ductile_remove_map_callback(ductile_allocator *a, uint64_t id) {
-    ductile_status status = dpool_may_look(a);
+    ductile_status status = dpool_may_read(a);
     return status == DUCTILE_OK ? dpool_callbacks_remove(&a->map_callbacks, id) : status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The callbacks of the user that learn where memory is mapped, and where it is about to leave. */
+/* The map callbacks of the user: called where memory is mapped, and before it is unmapped. */
 #ifndef DUCTILE_POOL_BASE_MAP_CALLBACKS_H
 #define DUCTILE_POOL_BASE_MAP_CALLBACKS_H
 
@@ -7,7 +7,7 @@
 
 #include <ductile_share.h>
 
-/* Is anybody to be told? Asked where memory is mapped or unmapped only. */
+/* Are any map callbacks registered? Read only where memory is mapped or unmapped. */
 static inline bool dpool_announces(const ductile_allocator *a) {
     return atomic_load_explicit(&a->map_callbacks.has_any, memory_order_relaxed);
 }
@@ -15,8 +15,8 @@ static inline bool dpool_announces(const ductile_allocator *a) {
 /* An event of this allocator's device, of no memory yet. */
 ductile_map_event dpool_new_map_event(const ductile_allocator *a, ductile_map_change change);
 
-/* Calls all of them, in the order of their priorities: backwards when memory leaves. No lock held.
- */
+/* Calls all map callbacks in the order of their priorities; in reverse when memory leaves. No lock
+ * held. */
 void dpool_notify_map(ductile_allocator *a, const ductile_map_event *event);
 
 #endif

@@ -369,8 +369,8 @@ static bool is_zero(const unsigned char *bytes, size_t n) {
     return true;
 }
 
-/* A caller built with an older header gives fewer fields: the others keep their defaults. One with
- * a newer header may give more, as long as they say nothing. */
+/* A caller built with an older header gives fewer fields: the others keep their defaults. A newer
+ * header may give more fields, as long as they are zero. */
 static ductile_status take_given(const ductile_options *given, ductile_options *out, char *message,
                                  size_t size) {
     *out = defaults;
@@ -446,7 +446,7 @@ const char *ductile_version(void) {
 void ductile_get_options(ductile_allocator *a, ductile_options *out) {
     size_t size = out->struct_size < sizeof *out ? out->struct_size : sizeof *out;
     if (dvmm_usable(a->driver) == DUCTILE_ERR_FORKED) {
-        memset(out, 0, size); /* whoever held the lock is not in this process */
+        memset(out, 0, size); /* the thread that held the lock is not in this process */
         out->struct_size = size;
         return;
     }

@@ -4,7 +4,7 @@
 
 #include "vmm/base/thread.h"
 
-/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD. The latter is another stream in each thread. */
+/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, which names a different stream in each thread. */
 #define LEGACY_STREAM ((uintptr_t)1)
 #define PER_THREAD_STREAM ((uintptr_t)2)
 

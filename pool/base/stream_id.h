@@ -9,10 +9,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The same for both handles of the legacy default stream. */
+/* Maps both handles of the legacy default stream to one value. */
 ductile_stream dpool_canonical_stream(ductile_stream stream);
 
-/* Which thread's stream the handle names: 0 unless it is the per-thread default stream. */
+/* The number of the thread whose stream the handle names: 0 unless it is the per-thread default
+ * stream. */
 uint64_t dpool_thread_of(ductile_stream stream);
 
 /* May this thread name that stream in a driver call? */

@@ -47,8 +47,8 @@ uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity
     return old.slots;
 }
 
-/* Robin Hood: whoever is further from home keeps the slot, so distances stay short and even. The
- * first step is no branch: which home is taken cannot be foreseen, that two slots are is rare. */
+/* Robin Hood: the entry that is further from its home keeps the slot, so distances stay short and
+ * even. The first step has no branch: a taken home cannot be predicted, two in a row are rare. */
 void dpool_map_insert(dpool_map *map, dpool_block *b) {
     uint64_t hash = hash_of(b->addr);
     uint64_t mask = map->mask;

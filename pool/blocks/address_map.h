@@ -4,10 +4,11 @@
  *
  *     [ 16 bits of the hash | block pointer (64-byte aligned) | 6 bits: distance from home ]
  *
- * The hash bits spare nearly all looks at blocks that are not the one sought, the distance lets a
- * removal shift its followers back without looking at them at all.
+ * The hash bits avoid reading nearly all blocks but the wanted one. The distance lets a removal
+ * shift its followers back without reading them.
  *
- * Guarded by the index lock. Only dpool_map_grow_with takes memory, made without any lock.
+ * Guarded by the index lock. No call allocates memory: the caller of
+ * dpool_map_grow_with does, without any lock.
  */
 #ifndef DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
 #define DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
@@ -15,20 +16,20 @@
 #include "pool/blocks/block.h"
 #include "pool/blocks/blocks_state.h"
 
-/* True when an insert cannot fail. The last place is left to the holder of the grow lock, so that
- * its plan, made earlier, always finds one. */
+/* True when an insert cannot fail. One place is kept for the holder of the grow lock, so that its
+ * plan, made earlier, always finds one. */
 static inline bool dpool_map_has_room(const dpool_map *map) {
     return map->count + 1 < map->max_count;
 }
 
-/* How many slots (a power of two) the next table needs. */
+/* The number of slots (a power of two) of the next table. */
 uint64_t dpool_map_next_capacity(const dpool_map *map);
 
-/* Moves to a larger table, zeroed, of dpool_map_next_capacity slots. Returns the old one, to free
- * without the lock. */
+/* Moves to a larger, zeroed table of dpool_map_next_capacity slots. Returns the old table, which
+ * the caller frees without the lock. */
 uint64_t *dpool_map_grow_with(dpool_map *map, uint64_t *slots, uint64_t capacity);
 
-/* Pre: dpool_map_has_room; the slow path needs it only when it makes its plan. */
+/* Adds a LIVE block. Pre: dpool_map_has_room; a plan checks it when it is made. */
 void dpool_map_insert(dpool_map *map, dpool_block *b);
 
 /* The live block that starts at addr; NULL when there is none. */
@@ -37,7 +38,7 @@ dpool_block *dpool_map_find(const dpool_map *map, ductile_addr addr);
 /* Visits every block: starts with *cursor 0; NULL at the end. Linear in the table. */
 dpool_block *dpool_map_next(const dpool_map *map, uint64_t *cursor);
 
-/* Finds and removes. */
+/* Removes the live block that starts at addr and returns it; NULL when there is none. */
 dpool_block *dpool_map_take(dpool_map *map, ductile_addr addr);
 
 #endif

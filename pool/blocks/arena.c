@@ -104,7 +104,7 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
     arena->is_gone = true;
 }
 
-/* Returns the arena's pool if that goes with it. */
+/* Returns the pool of the arena when it is to be freed with it. */
 static dpool_private_pool *unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena_part_locked(a, arena);

@@ -52,7 +52,7 @@ typedef struct dpool_ring_mark {
 typedef struct dpool_arena {
     /* constant after creation */
     ductile_stream stream;           /* NULL stands for the legacy default stream */
-    uint64_t thread;                 /* per-thread default stream: whose; else 0  */
+    uint64_t thread;                 /* per-thread default stream: its thread; else 0 */
     struct dpool_private_pool *pool; /* NULL: in no private pool, see private_pool.h     */
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
@@ -63,7 +63,7 @@ typedef struct dpool_arena {
     dpool_use *pending_first;
     dpool_use *pending_last;
     uint64_t pending_since; /* alloc_epoch when the list was last empty                    */
-    uint64_t next_poll_at;  /* alloc_epoch from which a hit looks at the pending ones first */
+    uint64_t next_poll_at;  /* alloc_epoch from which a hit polls the pending blocks first */
     dpool_region *regions;
     uint64_t n_regions;
     uint64_t live_bytes;
@@ -76,20 +76,30 @@ typedef struct dpool_arena {
     uint64_t done_seq;
     uint64_t context_epoch;  /* a wait for the whole context has covered frees below it */
     uint64_t next_mark_at;   /* alloc_epoch from which the next regular marker is due   */
-    uint64_t maintenance_at; /* alloc_epoch from which a hit asks what else is due      */
+    uint64_t maintenance_at; /* alloc_epoch from which a hit checks what is due */
     uint64_t peak_live;   /* see live_watermark.h: the peak that the next dip is measured from  */
     uint64_t dips_below;  /* live_bytes under which the dip begins or goes deeper     */
     uint64_t rises_above; /* live_bytes above which the peak grows or the dip is over */
-    uint64_t gaps_tolerated; /* more gaps than this make healing due at any time         */
-    bool heal_due;
-    bool is_gone; /* the stream was named done: it is never named again                  */
-    uint32_t polls_in_vain;           /* by hits, since one found anything done; the grow lock's */
-    uint32_t n_waiters;               /* threads waiting without locks that will come back to it */
-    uint32_t n_stream_refs;           /* of these, those that name its stream to the driver*/
+    uint64_t gaps_tolerated; /* more gaps than this make compaction due at any time       */
+    bool compaction_due;
+    bool is_gone;             /* ductile_stream_done was called: the driver never gets it again */
+    uint32_t fruitless_polls; /* polls in a row that found nothing done; grow lock */
+    uint32_t n_waiters;       /* threads that wait without locks and will read the arena again */
+    uint32_t n_stream_refs;   /* of these, threads that pass its stream to the driver */
     dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
     uint32_t n_marks;
     dpool_free_index index;
 } dpool_arena;
+
+/* Which arenas: all, or those of one pool. */
+typedef struct dpool_scope {
+    bool is_all;
+    const dpool_private_pool *pool; /* unless is_all; NULL: what is in none */
+} dpool_scope;
+
+static inline bool dpool_is_in(const dpool_scope *s, const dpool_arena *arena) {
+    return s->is_all || arena->pool == s->pool;
+}
 
 /* ---- What may happen to an arena's memory, by its pool; all under the index lock ------------ */
 
@@ -100,9 +110,9 @@ static inline bool dpool_is_frozen(const dpool_arena *arena) {
                             (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool)));
 }
 
-/* Its blocks have no memory for now: see pause.h. Index lock held. */
-static inline bool dpool_is_bare(const dpool_arena *arena) {
-    return arena->pool != NULL && arena->pool->is_bare;
+/* The arena is in a paused pool whose blocks have no memory now: see pause.h. Index lock held. */
+static inline bool dpool_is_unbacked(const dpool_arena *arena) {
+    return arena->pool != NULL && arena->pool->is_unbacked;
 }
 
 /* Can anything of the arena be proven done by its stream's markers? Index lock held. */
@@ -116,7 +126,8 @@ static inline uint64_t dpool_proven_epoch(const dpool_arena *arena) {
     return dpool_is_provable(arena) ? arena->proven_epoch : 0;
 }
 
-/* The life of the arena's pool that nobody holds now; 0 when it is in none, or held. */
+/* How often the pool of the arena was taken, when nobody holds it now; 0 when the arena is in no
+ * pool, or in one that is held. Index lock held. */
 static inline uint64_t dpool_released_life(const dpool_arena *arena) {
     return arena->pool != NULL && !dpool_is_held(arena->pool) ? arena->pool->n_lives : 0;
 }
@@ -126,7 +137,7 @@ bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool un
 
 /* ---- Arenas and regions -------------------------------------------------------------------- */
 
-/* NULL when the stream is not known in the pool yet. pool: NULL for none. */
+/* The arena of the stream in the pool (NULL: in no pool); NULL when there is none. */
 dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_private_pool *pool,
                                      ductile_stream stream);
 
@@ -134,32 +145,31 @@ dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_pr
 ductile_status dpool_arena_get(ductile_allocator *a, struct dpool_private_pool *pool,
                                ductile_stream stream, dpool_arena **out);
 
-/* The stream's arena in whatever pool: NULL when there is none that was not parted from it. */
+/* An arena of the stream in any pool, not detached from it; NULL when there is none. */
 dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream);
 
-/* Is it an arena of this stream, which was not named done since? */
+/* Is it an arena of this stream, and not detached from it? */
 bool dpool_arena_is_of(const dpool_arena *arena, ductile_stream stream);
 
-/* Takes an arena that holds nothing out of the allocator and frees it. Grow lock held, index
- * lock not. */
+/* Unlinks an arena that holds nothing and frees it. Grow lock held, index lock not. */
 void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
 
-/* Takes the arena from its stream, whose handle may come to name another one: it keeps its blocks
- * and serves other streams as a donor. */
+/* Detaches the arena from its stream, since the driver may reuse the handle for another stream. The
+ * arena keeps its blocks and serves other streams as a donor. */
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
 
-/* Healing is due from the next allocation on. */
-static inline void dpool_arena_want_heal(dpool_arena *arena) {
-    arena->heal_due = true;
+/* Makes a compaction due from the next allocation on. */
+static inline void dpool_arena_want_compaction(dpool_arena *arena) {
+    arena->compaction_due = true;
     arena->maintenance_at = 0;
 }
 
-/* May this thread name the arena's stream in a driver call (U7)? */
+/* May this thread pass the stream of the arena to the driver (U7)? */
 bool dpool_arena_may_be_named(const dpool_arena *arena);
 
-/* Around driver calls that name the arena's stream where the user's call does not: the stream does
- * not get done in between. False: it must not be named. Pre: the arena cannot disappear. Index lock
- * not held. */
+/* Around driver calls that pass the stream of the arena without the caller having passed it to us:
+ * ductile_stream_done waits for the end. False: the stream must not be used. Pre: the arena cannot
+ * disappear. Index lock not held. */
 bool dpool_stream_ref_begin(ductile_allocator *a, dpool_arena *arena);
 void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena);
 

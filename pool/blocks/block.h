@@ -10,12 +10,12 @@
  *     BUSY         as before it became busy   the plan of the holder of the grow lock
  *     RETIRING     old address of a handle    the arena's retire queue
  *     QUARANTINED  unusable                   nothing
- *     PAUSED       none for now, see pools/pause.h  the address map
+ *     PAUSED       none now (pools/pause.h)   the address map
  *
  * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
  * Two neighbours are never both FREE, nor both GAP.
- * Guarded by the index lock; a BUSY or RETIRING block is changed by the grow lock's holder only,
- * but for the epoch of a BUSY one, which a wait may raise (wait_spans.h).
+ * Guarded by the index lock. Only the holder of the grow lock changes a BUSY or RETIRING block,
+ * except the epoch of a BUSY one, which a wait may raise (wait_spans.h).
  */
 #ifndef DUCTILE_POOL_BLOCKS_BLOCK_H
 #define DUCTILE_POOL_BLOCKS_BLOCK_H
@@ -50,7 +50,7 @@ typedef struct dpool_block {
             struct dpool_block *left;
             struct dpool_block *right;
         };
-        uint64_t slot; /* FREE, in the front of the index: where */
+        uint64_t slot; /* FREE, in the front of the index: its slot */
         struct {       /* GAP, BUSY, RETIRING: links of the list it is in */
             struct dpool_block *list_prev;
             struct dpool_block *list_next;
@@ -63,8 +63,8 @@ typedef struct dpool_block {
             uint64_t priority : 16; /* FREE, in a tree of the index: its place */
             uint64_t state : 4;     /* dpool_state */
         };
-        uint64_t marks; /* all of them: a part that is read with another width than it was just
-                           written waits for the cache */
+        uint64_t marks; /* all three: reading a field with another width than it was just written
+                           stalls */
     };
 } dpool_block;
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The front of the free index: the blocks that became free last, in slots without any order.
- * Programs mostly ask for what they have just freed, or free what lies beside it: on recorded
- * training runs nine out of ten blocks that leave the index are among the latest 32. A slot is
- * filled and emptied by a store, and the best fit is found by comparing the classes of all slots
- * at once, without a branch that depends on sizes: what the processor cannot foresee costs more
- * here than all the comparisons. Sizes themselves are compared only where classes are equal.
+ * Programs mostly request what they have just freed, or free what lies beside it: on recorded
+ * training runs nine out of ten blocks that leave the index are among the latest 32. One store
+ * fills or empties a slot. The search compares the classes of all slots at once, without a branch
+ * that depends on sizes, because mispredicted branches cost more here than all the comparisons.
+ * Sizes themselves are compared only where classes are equal.
  *
- * A block that is in a slot knows its number; of any other one `slot` may be anything.
+ * A block in a slot stores its number; in any other block, `slot` may have any value.
  */
 #ifndef DUCTILE_POOL_BLOCKS_FREE_FRONT_H
 #define DUCTILE_POOL_BLOCKS_FREE_FRONT_H
@@ -53,9 +53,9 @@ static inline __m128i dpool_front_smallest(__m128i of) {
     return _mm_min_epi16(of, _mm_shufflelo_epi16(of, _MM_SHUFFLE(2, 3, 0, 1)));
 }
 
-/* As dpool_front_fits_plain. Classes are compared by what they exceed the request's by, moved down
- * by 2^15: those that fit are then the negative numbers, in order, and the least of all is sought.
- */
+/* The slots of the smallest class that is at least `least`, a bit each; 0 when there is none. Pre:
+ * 0 < least. Each class is compared by its excess over the request, moved down by 2^15: classes
+ * that fit become the negative numbers, in order, and the search takes the least. */
 static inline uint32_t dpool_front_fits(const uint16_t *classes, unsigned least) {
     const __m128i *slots = (const __m128i *)(const void *)classes;
     const __m128i base = _mm_set1_epi16((short)(least ^ 0x8000u));
@@ -81,7 +81,7 @@ static inline uint32_t dpool_front_fits(const uint16_t *classes, unsigned least)
 
 #endif
 
-/* The best fit of the slots named; NULL when none is large enough. */
+/* The best fit in the given slots; NULL when none is large enough. */
 static inline dpool_block *dpool_front_best_of(const dpool_front *front, uint32_t slots,
                                                uint64_t size) {
     dpool_block *best = NULL;
@@ -123,7 +123,7 @@ static inline bool dpool_front_is_full(const dpool_front *front) {
     return front->used == UINT32_MAX;
 }
 
-/* Empties the slot whose turn it is. Pre: all are taken. */
+/* Empties the slot at the clock hand. Pre: all slots are taken. */
 static inline dpool_block *dpool_front_evict(dpool_front *front) {
     unsigned slot = front->hand;
     dpool_block *b = front->blocks[slot];

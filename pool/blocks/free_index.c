@@ -5,9 +5,9 @@
 
 /* ---- Treap of one bin ---------------------------------------------------------------------- */
 
-/* Mixed well: the addresses of equal blocks stand in regular strides, and a hash that keeps a
- * stride's order would turn the tree into a list. Kept in the block, since a descent compares it at
- * every step. */
+/* Mixes the address: equal blocks lie in regular strides, and a hash that keeps the order of a
+ * stride would turn the tree into a list. The block stores the result, since a descent compares it
+ * at every step. */
 static inline uint64_t choose_priority(const dpool_block *b) {
     uint64_t h = b->addr / DPOOL_UNIT;
     h = (h ^ (h >> 15)) * UINT64_C(0xD6E8FEB86659FD93);
@@ -44,7 +44,7 @@ static void tree_insert(dpool_block **root, dpool_block *b) {
     put_above(at, b);
 }
 
-/* Joins the two subtrees of a node that leaves; all of left comes before all of right. */
+/* Joins the two subtrees of a removed node; all of left comes before all of right. */
 static void join_at(dpool_block **at, dpool_block *left, dpool_block *right) {
     while (left != NULL && right != NULL) {
         if (left->priority > right->priority) {
@@ -181,7 +181,7 @@ __attribute__((noinline)) unsigned dpool_index_make_slot(dpool_free_index *index
 /* The best fit of `bin`, the first from the size's own on that holds a block, or of the next. */
 static dpool_block *best_from(const dpool_free_index *index, unsigned bin, uint64_t size) {
     dpool_block *b = fit_of(index->bins[bin], size);
-    if (b == NULL) { /* the size's own bin, and all of it is smaller */
+    if (b == NULL) { /* in the bin of the size, all blocks are smaller */
         bin = dpool_bins_next(index, bin + 1);
         b = bin == DPOOL_BINS ? NULL : first_of(index->bins[bin]);
     }
@@ -238,7 +238,7 @@ bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b) {
 
 typedef struct tree_walk {
     const dpool_block *before; /* the block visited last */
-    uint64_t left;             /* blocks that the index still may hold: ends a cycle */
+    uint64_t left;             /* blocks that the index may still hold: ends a cycle */
 } tree_walk;
 
 static bool is_heaped(const dpool_block *b, const dpool_block *child) {
@@ -251,7 +251,7 @@ static bool visit(tree_walk *w, const dpool_block *b, unsigned bin) {
     return in_order && b->state == DPOOL_FREE && dpool_bin(b->size) == bin;
 }
 
-/* Recursion to the left alone; as deep as the tree, whose priorities are checked on the way. */
+/* Recurses to the left only, as deep as the tree, and checks the priorities on the way. */
 static bool tree_check(tree_walk *w, const dpool_block *b, unsigned bin) {
     for (; b != NULL; b = b->right) {
         if (w->left == 0 || !is_heaped(b, b->left) || !is_heaped(b, b->right)) {
@@ -308,5 +308,6 @@ bool dpool_index_check(const dpool_free_index *index) {
             return false;
         }
     }
-    return summary == index->summary && left == 0; /* a bin without its bit leaves some */
+    return summary == index->summary &&
+           left == 0; /* a bin without its bit leaves blocks uncounted */
 }

@@ -8,9 +8,8 @@
  * where a treap is as quick as a list; unlike a list it stays quick with 100,000 blocks of one
  * size. A red-black tree needs parent links, which would not fit the block's cache line.
  *
- * Before the bins stand a few slots for the blocks that became free last (free_front.h); what is
- * pushed out of them goes to the bins. They are part of the index in every respect: a search
- * compares the best of both.
+ * A few slots before the bins hold the blocks that became free last (free_front.h). A block that is
+ * pushed out of them goes to the bins. A search compares the best fit of both.
  *
  * Guarded by the index lock. No call allocates memory.
  */
@@ -50,7 +49,8 @@ static inline unsigned dpool_bins_next(const dpool_free_index *index, unsigned b
     return w * 64 + (unsigned)__builtin_ctzll(index->words[w]);
 }
 
-/* The better fit of the bins' best and the rival (NULL: none), which has the size at least. */
+/* The better fit: the best of the bins or the rival (NULL: none). Pre: the rival is large enough.
+ * */
 dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival);
 
 /* Takes a slot of a full front. */
@@ -94,7 +94,7 @@ dpool_block *dpool_index_below(const dpool_free_index *index, const dpool_block 
 /* True when the index holds exactly this block. */
 bool dpool_index_holds(const dpool_free_index *index, const dpool_block *b);
 
-/* Are the trees in order, and bins, bitmaps and count one with them? Linear (invariant A8). */
+/* Are the trees in order, and do bins, bitmaps and count agree with them? Linear (invariant A8). */
 bool dpool_index_check(const dpool_free_index *index);
 
 #endif

@@ -7,17 +7,21 @@ static void expect_dip(dpool_arena *arena) {
     arena->dips_below = arena->peak_live / 3 * 2;
 }
 
-__attribute__((noinline)) void dpool_live_rose_locked(dpool_arena *arena) {
+__attribute__((noinline)) void dpool_live_rose_locked(const ductile_allocator *a,
+                                                      dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     bool dip_is_over = arena->live_bytes <= arena->peak_live;
     bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
     bool has_inner_gaps = arena->gaps.count > arena->n_regions;
     if (dip_is_over && was_large && has_inner_gaps) {
-        dpool_arena_want_heal(arena);
+        dpool_arena_want_compaction(arena);
     }
     expect_dip(arena);
 }
 
-__attribute__((noinline)) void dpool_live_dipped_locked(dpool_arena *arena) {
+__attribute__((noinline)) void dpool_live_dipped_locked(const ductile_allocator *a,
+                                                        dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint64_t low = arena->live_bytes;
     uint64_t peak = arena->peak_live;
     bool is_deep = low < peak / 10 * 3;

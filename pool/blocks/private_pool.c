@@ -29,7 +29,9 @@ bool dpool_has_pools(ductile_allocator *a) {
     return has_any;
 }
 
-void dpool_become_locked(dpool_private_pool *pool, ductile_pool_kind kind) {
+void dpool_become_locked(const ductile_allocator *a, dpool_private_pool *pool,
+                         ductile_pool_kind kind) {
+    DTI_ASSERT_HELD(&a->index_lock);
     pool->kind = kind;
     pool->awaits_context |= kind == DUCTILE_POOL_CAPTURE;
 }
@@ -47,7 +49,7 @@ dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_
         a->counts.table_host_bytes += sizeof *pool;
     }
     if (!dpool_is_held(pool)) {
-        dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
+        dpool_become_locked(a, pool, DUCTILE_POOL_CAPTURE);
         pool->n_lives++;
     }
     pool->refs++;
@@ -118,7 +120,8 @@ void dpool_context_wait_end(ductile_allocator *a) {
     dti_lock_release(&a->index_lock);
 }
 
-/* As long as a pool is open, a capture may begin at any time; then a wait is for a marker. */
+/* While a pool is open, a capture may begin at any time; then a thread may only wait for a marker.
+ * */
 bool dpool_stream_wait_begin(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     bool can = a->routes == NULL;

@@ -3,16 +3,16 @@
  * Private pools: which requests go to them, and what may happen to their memory.
  *
  * A pool is a set of arenas, one for each stream that asked. Requests find their pool through
- * routes, which ductile_pool_begin makes: newest first, the first whose filter says yes. A filter
- * is called without any lock; its route stays linked as long as somebody is inside.
+ * routes, which ductile_pool_begin makes: the newest route whose filter accepts the request.
+ * Filters are called without any lock; a route stays linked while a thread is inside its filter.
  *
  *     kind      references   its memory
- *     CAPTURE   held         is used as it is: not moved, not given away, proven never (G1)
+ *     CAPTURE   held         is stays as it is: never moved, given away or proven (G1)
  *     CAPTURE   none         unproven until the host has waited for the whole device
- *     PLAIN     held         moves and heals inside; serves others under pressure
+ *     PLAIN     held         is compacted inside; serves others under pressure
  *     PLAIN     none         as memory in no pool
  *
- * Guarded by the index lock, but for filters.
+ * Guarded by the index lock; filters run without it.
  */
 #ifndef DUCTILE_POOL_BLOCKS_PRIVATE_POOL_H
 #define DUCTILE_POOL_BLOCKS_PRIVATE_POOL_H
@@ -32,14 +32,15 @@ typedef struct dpool_private_pool {
     ductile_pool_id id;
     ductile_pool_kind kind;
     uint64_t refs;
-    uint64_t n_routes;   /* open so often                                   */
-    uint64_t n_arenas;   /* that are this pool's                            */
+    uint64_t n_routes;   /* open this often */
+    uint64_t n_arenas;   /* arenas of this pool */
     uint64_t n_users;    /* calls under way that refer to it without a lock */
     uint64_t n_lives;    /* how often a first reference was taken           */
     bool awaits_context; /* graphs may have used its memory, on any stream  */
     dpool_phase phase;
-    bool is_bare;             /* no memory behind its blocks, but what the driver would not unmap */
-    dvmm_host_copy host_copy; /* contents while it is paused; of whoever claimed the pool */
+    bool is_unbacked; /* no memory behind its blocks, except where the driver refused to unmap */
+    dvmm_host_copy
+        host_copy; /* contents while it is paused; owned by the thread that claimed the pool */
     struct dpool_private_pool *next;
 } dpool_private_pool;
 
@@ -47,7 +48,7 @@ typedef struct dpool_route {
     dpool_private_pool *pool;
     ductile_pool_filter filter; /* NULL: requests of `thread` */
     void *user;
-    uint64_t thread;   /* that began it */
+    uint64_t thread;   /* the thread that began it */
     uint32_t n_inside; /* threads in the filter */
     bool has_ended;
     struct dpool_route *next; /* older */
@@ -61,20 +62,21 @@ static inline bool dpool_is_held(const dpool_private_pool *pool) {
     return pool->refs > 0 || pool->n_routes > 0;
 }
 
-/* The pool with one more reference; a new one is made of `spare`, which is taken then. */
+/* Takes a reference to the pool. A new pool uses `spare`, which then becomes NULL. */
 dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
                                              dpool_private_pool **spare);
 
-/* A pool that nothing refers to any more is taken out of the list, and returned to be freed without
- * the lock; else NULL. */
+/* Unlinks a pool without references and returns it, for the caller to free without the lock; NULL
+ * when it still has some. */
 dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private_pool *pool);
 
-/* The pool is of that kind from now on, and graphs may have used its memory. */
-void dpool_become_locked(dpool_private_pool *pool, ductile_pool_kind kind);
+/* Changes the kind of the pool. For a capture pool: graphs may have used its memory. */
+void dpool_become_locked(const ductile_allocator *a, dpool_private_pool *pool,
+                         ductile_pool_kind kind);
 
 bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b);
 
-/* The counterpart of the pin that dpool_pool_of leaves. pool: NULL for none. No lock held. */
+/* Drops the pin that dpool_pool_of left. pool: NULL for none. No lock held. */
 void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool of that name, NULL when there is none. Index lock held. */
@@ -86,22 +88,23 @@ bool dpool_has_pools(ductile_allocator *a);
 /* Is a pool open that may stand for a capture? Index lock held. */
 bool dpool_is_capturing_locked(const ductile_allocator *a);
 
-/* Between the two no capture pool is opened. False: one is open. No lock held. */
+/* No capture pool is opened between begin and end. begin returns false when one is open. No lock
+ * held. */
 bool dpool_context_wait_begin(ductile_allocator *a);
 void dpool_context_wait_end(ductile_allocator *a);
 
-/* Between the two no pool is opened. False: one is open. No lock held. */
+/* No pool is opened between begin and end. begin returns false when one is open. No lock held. */
 bool dpool_stream_wait_begin(ductile_allocator *a);
 void dpool_stream_wait_end(ductile_allocator *a);
 
-/* An arena was taken from its pool. Returns what the caller is to free, without the lock: the pool,
- * if nothing needs it any more; or NULL. Index lock held. */
+/* Counts an arena out of its pool. Returns the pool when nothing needs it any more, for the caller
+ * to free without the lock; else NULL. Index lock held. */
 dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_pool *pool);
 
-/* Between two looks at what another thread will do soon. */
+/* Sleeps briefly between two polls of another thread. */
 void dpool_pause_briefly(void);
 
-/* Frees a pool that was taken out of the list; NULL: nothing. Index lock not held. */
+/* Frees a pool that was unlinked; NULL: does nothing. Index lock not held. */
 void dpool_free_pool(dpool_private_pool *pool);
 
 #endif

@@ -4,6 +4,7 @@
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
+#include "pool/blocks/wait_spans.h"
 
 #include "vmm/base/align.h"
 
@@ -34,7 +35,7 @@ static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_r
     a->counts.table_host_bytes += sizeof *region;
 }
 
-/* Hits of other threads may take the node that was made for the region's first gap. */
+/* Hits of other threads may take the node that was reserved for the first gap of the region. */
 static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
     bool linked = false;
     ductile_status status = DUCTILE_OK;
@@ -129,6 +130,7 @@ dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_
 
 __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile_allocator *a,
                                                                    ductile_addr addr) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = dseg_set_find(&a->segments, addr);
     if (seg == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
@@ -150,6 +152,12 @@ void dpool_count_span_locked(ductile_allocator *a, dpool_region *region) {
     a->counts.span_peak = dti_max(a->counts.span_peak, a->counts.span);
 }
 
+void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t change) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    arena->mapped_bytes += (uint64_t)change;
+    a->counts.mapped += (uint64_t)change;
+}
+
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_region *region = b->region; /* the block may become part of another */
@@ -161,9 +169,16 @@ void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_
     dpool_count_span_locked(a, region);
 }
 
+void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
+    dpool_count_mapped_locked(a, b->region->arena, -(int64_t)b->size);
+    dpool_unmapped_to_gap_locked(a, b, status);
+}
+
 /* ---- Map callbacks -------------------------------------------------------------------------- */
 
-/* The arena and the pool are there while memory of theirs is. */
+/* The arena and the pool exist as long as they have memory. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first) {
     const dseg_segment *seg = region->seg;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regions: ranges of addresses as the pool sees them. Making them, giving empty ones back, and what
- * their segments' state means for blocks.
+ * Regions: the address ranges of arenas. This file adds them, gives empty ones back, and translates
+ * the states of their segments to blocks.
  */
 #ifndef DUCTILE_POOL_BLOCKS_REGION_H
 #define DUCTILE_POOL_BLOCKS_REGION_H
@@ -10,14 +10,14 @@
 
 #include <ductile_share.h>
 
-/* Chains one more range to the arena. Grow lock held, index lock not. */
+/* Adds a range of at least need_bytes to the arena. Grow lock held, index lock not. */
 ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes);
 
-/* Gives back ranges with nothing in them: those whose one block is a GAP, `keep` of them spared.
- * Grow lock held, index lock not. */
+/* Gives back empty ranges, whose only block is a GAP, except `keep` of them. Grow lock held, index
+ * lock not. */
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep);
 
-/* The pool's regions one after the other: the first after NULL, NULL after the last. Either lock
+/* Iterates over the regions of the pool: the first after NULL, NULL after the last. Either lock
  * held. */
 dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,
                                 const dpool_region *before);
@@ -28,16 +28,22 @@ ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_add
 /* Counts the addresses that the region's segment spans now. Both locks held. */
 void dpool_count_span_locked(ductile_allocator *a, dpool_region *region);
 
-/* The driver has unmapped the span, or refused to: GAP or QUARANTINED. Both locks.
- */
+/* Memory of the arena's own has come, or gone (negative). */
+void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t change);
+
+/* Makes the block a GAP when status is OK, QUARANTINED when the driver refused to unmap it. Both
+ * locks held. */
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
 
-/* The event of the handle that begins at that granule. */
+/* The same for a span that counts as mapped: no RETIRING one. */
+void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
+
+/* The event for the handle that begins at granule `first`. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first);
 
-/* Tells the map callbacks of each handle in n granules, which only this thread may change now. No
- * lock held. */
+/* Notifies the map callbacks of each handle in n granules, which only this thread may change now.
+ * No lock held. */
 void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
                            const dpool_region *region, uint32_t first, uint32_t n);
 

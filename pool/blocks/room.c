@@ -9,7 +9,8 @@ enum { NODES_PER_CHUNK = 1023 };
 
 typedef struct dpool_node_chunk {
     struct dpool_node_chunk *next;
-    _Alignas(64) dpool_block nodes[NODES_PER_CHUNK]; /* the address map needs the low bits */
+    _Alignas(64)
+        dpool_block nodes[NODES_PER_CHUNK]; /* the address map uses the low bits of the addresses */
 } dpool_node_chunk;
 
 dpool_node_chunk *dpool_nodes_make_chunk(void) {
@@ -60,7 +61,7 @@ static ductile_status add_nodes(ductile_allocator *a) {
     return DUCTILE_OK;
 }
 
-static void look_at_room(ductile_allocator *a, uint64_t n_nodes, bool *nodes, bool *map) {
+static void read_room(ductile_allocator *a, uint64_t n_nodes, bool *nodes, bool *map) {
     dti_lock_acquire(&a->index_lock);
     *nodes = a->nodes.n_spare >= n_nodes;
     *map = dpool_map_has_room(&a->map);
@@ -71,7 +72,7 @@ ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {
     for (;;) {
         bool nodes = false;
         bool map = false;
-        look_at_room(a, n_nodes, &nodes, &map);
+        read_room(a, n_nodes, &nodes, &map);
         if (nodes && map) {
             return DUCTILE_OK;
         }

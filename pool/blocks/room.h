@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Room for hits: spare nodes of blocks, and room in the address map. */
+/* Reserves for hits: spare block nodes, and free places in the address map. */
 #ifndef DUCTILE_POOL_BLOCKS_ROOM_H
 #define DUCTILE_POOL_BLOCKS_ROOM_H
 
@@ -24,8 +24,7 @@ static inline void dpool_node_give(dpool_nodes *nodes, dpool_block *b) {
     nodes->n_spare++;
 }
 
-/* Makes sure of `n_nodes` spare nodes and room in the address map. Grow lock held, index lock not.
- */
+/* Reserves `n_nodes` spare nodes and a place in the address map. Grow lock held, index lock not. */
 ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes);
 
 #endif

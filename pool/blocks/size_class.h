@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sizes of blocks: multiples of 512 bytes, counted in units of that. Classes number them in their
- * order: 1,024 per power of two, or one for each size where there are fewer sizes than that. A bin
- * of the free index is 8 classes.
+ * Sizes of blocks: multiples of 512 bytes, counted in such units. Classes number the sizes in
+ * order: 1,024 classes per power of two, or one for each size where there are fewer sizes. A bin of
+ * the free index holds 8 classes.
  */
 #ifndef DUCTILE_POOL_BLOCKS_SIZE_CLASS_H
 #define DUCTILE_POOL_BLOCKS_SIZE_CLASS_H
@@ -36,7 +36,7 @@ static inline uint64_t dpool_round(uint64_t size) {
 /* Rounds up to one of `divisions` steps between powers of two, as PyTorch's option does. */
 uint64_t dpool_round_power2(uint64_t size, uint32_t divisions);
 
-/* Without a branch: sizes come in no order that a processor could foresee. */
+/* Has no branch, because the order of sizes cannot be predicted. */
 static inline unsigned dpool_class(uint64_t size) {
     uint64_t units = size / DPOOL_UNIT;
     uint64_t at_least = units | (uint64_t)1 << DPOOL_SUB_LOG2;

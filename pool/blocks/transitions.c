@@ -114,7 +114,8 @@ dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ducti
 
 /* ---- LIVE ---------------------------------------------------------------------------------- */
 
-static __attribute__((noinline)) void note_peaks_locked(ductile_allocator *a) {
+static __attribute__((noinline)) void record_peaks_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_counts *c = &a->counts;
     c->requested_peak = dti_max(c->requested_peak, c->requested);
     c->allocated_peak = dti_max(c->allocated_peak, c->allocated);
@@ -122,7 +123,7 @@ static __attribute__((noinline)) void note_peaks_locked(ductile_allocator *a) {
     c->live_peak = dti_max(c->live_peak, dpool_live_blocks_locked(a));
 }
 
-/* A program that repeats itself reaches its peaks once. */
+/* A program that repeats itself reaches its peaks only once. */
 static inline bool is_peak_locked(const ductile_allocator *a) {
     const dpool_counts *c = &a->counts;
     return c->requested > c->requested_peak || c->allocated > c->allocated_peak ||
@@ -137,7 +138,7 @@ static inline void count_live_locked(ductile_allocator *a, const dpool_block *b)
     c->allocated_total += b->size;
     c->allocs++;
     if (__builtin_expect(is_peak_locked(a), 0)) {
-        note_peaks_locked(a);
+        record_peaks_locked(a);
     }
 }
 
@@ -149,7 +150,7 @@ static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dp
     dpool_map_insert(&a->map, b);
     arena->live_bytes += b->size;
     if (arena->live_bytes > arena->rises_above) {
-        dpool_live_rose_locked(arena);
+        dpool_live_rose_locked(a, arena);
     }
     count_live_locked(a, b);
 }
@@ -186,7 +187,7 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     arena->live_bytes -= b->size;
     if (arena->live_bytes < arena->dips_below) {
-        dpool_live_dipped_locked(arena);
+        dpool_live_dipped_locked(a, arena);
     }
     a->counts.requested -= b->requested;
     a->counts.allocated -= b->size;
@@ -196,11 +197,11 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_set_epoch(b, b->region->arena->alloc_epoch);
-    b->priority = 0; /* it has no tree yet: the marks are written without being read */
+    b->priority = 0; /* in no tree yet: the marks are written without being read */
     (void)dpool_make_free_locked(a, b);
 }
 
-/* The peaks stay: statistics read meanwhile have seen it live. */
+/* The peaks stay: a thread may have read statistics in which the block was live. */
 void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     a->counts.allocs--;
@@ -213,7 +214,7 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
 
 /* ---- PAUSED -------------------------------------------------------------------------------- */
 
-/* Granules that need no memory later: nothing is mapped at them, and no graph may own them. */
+/* Granules that can go: nothing is mapped at them, and no graph may own them. */
 static bool can_drop(const dpool_region *region, uint32_t granule) {
     const dpool_private_pool *pool = region->arena->pool;
     bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
@@ -270,7 +271,7 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
     b->region->arena->live_bytes += b->size;
     a->counts.requested += b->requested;
     a->counts.allocated += b->size;
-    note_peaks_locked(a);
+    record_peaks_locked(a);
 }
 
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs of blocks: what changes a block's bounds, and what changes its state. Each is short,
- * and the rest of the pool is composed of them. All under the index lock.
+ * The operations on blocks: some change the bounds of a block, the others its state. The rest of
+ * the pool is composed of them. Index lock held.
  */
 #ifndef DUCTILE_POOL_BLOCKS_TRANSITIONS_H
 #define DUCTILE_POOL_BLOCKS_TRANSITIONS_H
@@ -21,8 +21,8 @@ dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size);
 /* Cuts at addr if it lies inside the block. Returns the part from addr on, or the block itself. */
 dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr);
 
-/* Makes b one with its next neighbour, whose node is given back. The later epoch stays.
- * Pre: neither is in an index or list that depends on size; the next one is in none at all. */
+/* Merges b with its next neighbour, whose node is given back. The later epoch stays. Pre: neither
+ * is in an index or list that depends on size; the next one is in none at all. */
 void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);
 
 /* ---- States -------------------------------------------------------------------------------- */
@@ -51,27 +51,28 @@ void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t reque
 dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                           uint64_t requested);
 
-/* A LIVE block, out of the address map, is counted no more. Its state is for the caller to change.
- */
+/* Counts a LIVE block, out of the address map, as freed. The caller changes its state. */
 void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b);
 
-/* Then: it becomes FREE, for its own stream to have at once. */
+/* Makes a block that dpool_leave_live_locked has counted out FREE: its own stream may reuse it at
+ * once. */
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b);
 
-/* Undoes dpool_alloc_from_free_locked of a block that nobody has had: not counted as an allocation.
- */
+/* Undoes dpool_alloc_from_free_locked for a block that no caller has seen, without counting an
+ * allocation. */
 void dpool_unserve_locked(ductile_allocator *a, dpool_block *b);
 
-/* A LIVE block becomes PAUSED, and LIVE again. It stays in the address map. */
+/* The first makes a LIVE block PAUSED, the second makes it LIVE again. The block stays in the
+ * address map. */
 void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b);
 void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b);
 
-/* A PAUSED block, out of the address map, becomes FREE. Returns its uses, whose
- * work was done before the pause, to drop without the lock. */
+/* Makes a PAUSED block, out of the address map, FREE. Returns its uses, whose work was done before
+ * the pause; the caller drops them without the lock. */
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
 
-/* A FREE block of a bare pool: the first run of whole granules in it that need no memory later
- * becomes GAP (QUARANTINED, if it is). False when there is none, or no spare node. */
+/* Makes the first run of whole granules in a FREE block of an unbacked pool that can go a GAP, or
+ * QUARANTINED when its granules are. False when there is no such run, or no spare node. */
 bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b);
 
 #endif

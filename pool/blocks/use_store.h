@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recorded uses: their nodes, and the spare ones. Nodes and idle markers are kept, so that a free
- * makes neither.
+ * Recorded uses: their nodes and the spare nodes. Nodes and idle markers are kept, so that a free
+ * allocates neither.
  */
 #ifndef DUCTILE_POOL_BLOCKS_USE_STORE_H
 #define DUCTILE_POOL_BLOCKS_USE_STORE_H
@@ -9,22 +9,23 @@
 #include "pool/base/allocator.h"
 #include "pool/blocks/block.h"
 
-/* A stream that uses a block besides its own. Owned by the block; PENDING: marker recorded at the
- * free, or NULL when recording failed, which never means "done". */
+/* A use: a stream besides its own that uses a block. Owned by the block. PENDING: the marker
+ * recorded at the free, or NULL when recording failed, which never means "done". */
 typedef struct dpool_use {
     ductile_stream stream;
-    uint64_t thread;   /* per-thread default stream: whose; else 0; gone: a number of its own */
-    bool is_gone;      /* the stream was named done: the marker was recorded then, or never */
-    bool is_done;      /* in a span with waits: the host knows it, and the marker is gone   */
+    uint64_t thread; /* per-thread default stream: its thread; else 0; gone: a number of its own */
+    bool is_gone; /* ductile_stream_done was called: the marker was recorded then, or never will be
+                   */
+    bool is_done; /* in a span with waits: the host knows it, and the marker is gone   */
     uint32_t priority; /* first use of a span, see below */
     dvmm_marker *marker;
     struct dpool_use *next;
     union {
         struct { /* first use of a PENDING block: */
             dpool_block *block;
-            struct dpool_use *pending_next; /* the arena's pending list; itself: in none yet */
-            uint64_t number;                /* each use that has a marker: see stream_use.h  */
-            struct dpool_lane *lane;        /* each use that is looked at: see pending.c     */
+            struct dpool_use *pending_next;     /* the arena's pending list; itself: in none yet */
+            uint64_t number;                    /* each use that has a marker: see stream_use.h  */
+            struct dpool_per_stream *of_stream; /* each use that a poll reads: see pending.c */
         };
         struct { /* first use of a span with waits (wait_spans.h): */
             ductile_addr addr;
@@ -35,19 +36,20 @@ typedef struct dpool_use {
     };
 } dpool_use;
 
-/* Makes one more spare node. Index lock not held. ERR_OUT_OF_HOST_MEMORY. */
+/* Adds a spare node. Index lock not held. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_uses_make_spare(ductile_allocator *a);
 
 /* Takes a spare node; NULL when there is none. */
 dpool_use *dpool_use_take_locked(ductile_allocator *a);
 
-/* Drops the markers of a list of uses that nobody else can reach, whose nodes become spare. */
+/* Drops the markers of a list of uses that no other thread can reach, and makes the nodes spare. */
 void dpool_uses_drop_locked(ductile_allocator *a, dpool_use *uses);
 
-/* The same; NULL: nothing. Index lock not held. */
+/* Drops a list of uses that no other thread can reach: markers and nodes. NULL: does nothing. Index
+ * lock not held. */
 void dpool_uses_drop(ductile_allocator *a, dpool_use *uses);
 
-/* Frees the spare nodes; the markers' pool gets the spare markers. Destroying only. */
+/* Frees the spare nodes, and gives the spare markers to the marker pool. Destroying only. */
 void dpool_spare_uses_free(ductile_allocator *a);
 
 #endif

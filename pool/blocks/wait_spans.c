@@ -9,7 +9,7 @@ enum { EQUALS_LOOKED_AT = 16 }; /* blocks of one size that a hit compares, at mo
 
 /* ---- The tree ------------------------------------------------------------------------------ */
 
-/* Mixed, as neighbouring spans follow each other in regular strides. */
+/* Mixes the address, because neighbouring spans follow each other in regular strides. */
 static uint32_t choose_priority(ductile_addr addr) {
     uint64_t h = addr / DPOOL_UNIT * UINT64_C(0x9E3779B97F4A7C15);
     h = (h ^ (h >> 32)) * UINT64_C(0xD6E8FEB86659FD93);
@@ -148,7 +148,7 @@ static bool is_heaped(const dpool_use *s, const dpool_use *child) {
     return child == NULL || child->priority <= s->priority;
 }
 
-/* Recursion to the left alone; *left spans still may come. */
+/* Recurses to the left only; *left: how many spans may still follow. */
 static bool check_tree(const dpool_use *s, ductile_addr *end, uint64_t *left) {
     for (; s != NULL; s = s->right) {
         if (*left == 0 || !is_heaped(s, s->left) || !is_heaped(s, s->right)) {

@@ -12,31 +12,25 @@ static void tell_block(ductile_allocator *a, ductile_map_change change, const dp
 
 /* ---- Without the grow lock ----------------------------------------------------------------- */
 
-static void begin(ductile_allocator *a) {
+/* Ended with the grow lock held until what is BUSY is something else again. */
+static void count_announcing(ductile_allocator *a, int change) {
     dti_lock_acquire(&a->index_lock);
-    a->n_announcing++;
-    dti_lock_release(&a->index_lock);
-}
-
-/* With the grow lock held until what is BUSY is something else again. */
-static void end(ductile_allocator *a) {
-    dti_lock_acquire(&a->index_lock);
-    a->n_announcing--;
+    a->n_announcing += (uint32_t)change;
     dti_lock_release(&a->index_lock);
 }
 
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
-    begin(a);
+    count_announcing(a, 1);
     dti_lock_release(&a->grow_lock);
     tell_block(a, DUCTILE_MAP_LEAVING, b);
     dti_lock_acquire(&a->grow_lock);
-    end(a);
+    count_announcing(a, -1);
 }
 
 /* ---- Plans --------------------------------------------------------------------------------- */
 
 void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p) {
-    begin(a);
+    count_announcing(a, 1);
     if (p->n_donors == 0) {
         return;
     }
@@ -78,5 +72,5 @@ void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_
         }
         dti_lock_acquire(&a->grow_lock);
     }
-    end(a);
+    count_announcing(a, -1);
 }

@@ -82,34 +82,12 @@ void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
-typedef enum planned { PLANNED, PLAN_LACKS_RANGE, PLAN_LACKS_NODES, PLAN_LACKS_MEMORY } planned;
-
-static planned plan_locked(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
-                           const dpool_sources *sources) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    if (a->nodes.n_spare < dpool_plan_nodes(a, r->size)) {
-        return PLAN_LACKS_NODES; /* hits of other threads took them */
-    }
-    dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
-                                  : dpool_place_choose_locked(a, r->arena, r->size);
-    if (place.block == NULL) {
-        return PLAN_LACKS_RANGE;
-    }
-    ductile_status status = dpool_plan_request_locked(a, p, r->arena, &place, r->size, sources);
-    return status == DUCTILE_OK ? PLANNED : PLAN_LACKS_MEMORY;
-}
-
-/* Until there are nodes and addresses enough for the place. Then all that the plan needs is BUSY.
- */
+/* Until there are nodes and addresses enough. Then all that the plan needs is BUSY. */
 static ductile_status make_plan(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
                                 const dpool_sources *sources) {
-    planned how = PLAN_LACKS_NODES;
-    ductile_status status = DUCTILE_OK;
-    while (how != PLANNED && status == DUCTILE_OK) {
-        status = how == PLAN_LACKS_RANGE ? add_range(a, r) : DUCTILE_OK;
-        if (status == DUCTILE_OK) {
-            status = dpool_reserve_room(a, dpool_plan_nodes(a, r->size));
-        }
+    uint64_t n_nodes = dpool_plan_nodes(a, r->size);
+    for (;;) {
+        ductile_status status = dpool_reserve_room(a, n_nodes);
         if (status != DUCTILE_OK) {
             return status;
         }
@@ -117,11 +95,22 @@ static ductile_status make_plan(ductile_allocator *a, const dpool_request *r, dp
             dpool_prove_own(a, r->arena);
         }
         dti_lock_acquire(&a->index_lock);
-        how = plan_locked(a, r, p, sources);
+        bool has_nodes = a->nodes.n_spare >= n_nodes; /* hits of other threads may take them */
+        dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
+                                      : dpool_place_choose_locked(a, r->arena, r->size);
+        bool can_plan = has_nodes && place.block != NULL;
+        if (can_plan) {
+            status = dpool_plan_request_locked(a, p, r->arena, &place, r->size, sources);
+        }
         dti_lock_release(&a->index_lock);
-        status = how == PLAN_LACKS_MEMORY ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK;
+        if (can_plan) {
+            return status;
+        }
+        status = place.block == NULL ? add_range(a, r) : DUCTILE_OK;
+        if (status != DUCTILE_OK) {
+            return status;
+        }
     }
-    return status;
 }
 
 static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, ductile_status status) {
@@ -133,9 +122,8 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
         dpool_plan_abort_locked(a, p);
     }
     if (r->arena->gaps.count > r->arena->gaps_tolerated) {
-        dpool_arena_want_heal(r->arena);
+        dpool_arena_want_compaction(r->arena);
     }
-    dpool_count_span_locked(a, p->region);
     dti_lock_release(&a->index_lock);
 }
 
@@ -178,33 +166,27 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     return w;
 }
 
-/* A stream that cannot be marked, or cannot wait, just now: its own memory stays where it is, or as
- * it is. What others have proven done can move, and new memory can come. */
-static const dpool_sources *spare_own(dpool_request *r, const dpool_plan *p, ways *w) {
+/* Whether there is another way after a failure. The last is for a stream that cannot be marked, or
+ * cannot wait, just now: its own memory stays where it is, or as it is. What others have proven
+ * done can move, and new memory can come. */
+static bool find_next_way(const ductile_allocator *a, dpool_request *r, const dpool_plan *p,
+                          ways *w, ductile_status *status) {
+    if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
+        w->at++;
+        return true;
+    }
+    if (w->is_last || !(p->mark_failed || p->wait_failed)) {
+        return false;
+    }
+    *status = dvmm_usable(a->driver);
     r->in_gap = r->could_not_wait = p->wait_failed;
     w->is_last = true;
-    dpool_sources *s = &w->all[w->n - 1];
+    w->at = w->n - 1;
+    dpool_sources *s = &w->all[w->at];
     s->own = false;
     s->pools = r->from_pools;
     s->need = DPOOL_PROOF_BY_HOST;
-    return s;
-}
-
-/* The next way after one that failed; NULL for none. */
-static const dpool_sources *next_way(const ductile_allocator *a, dpool_request *r,
-                                     const dpool_plan *p, ways *w, ductile_status *status) {
-    if (w->is_last) {
-        return NULL;
-    }
-    if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
-        return &w->all[++w->at];
-    }
-    if (!p->mark_failed && !p->wait_failed) {
-        return NULL;
-    }
-    ductile_status usable = dvmm_usable(a->driver);
-    *status = usable != DUCTILE_OK ? usable : *status;
-    return usable == DUCTILE_OK ? spare_own(r, p, w) : NULL;
+    return *status == DUCTILE_OK;
 }
 
 /* ---- One attempt --------------------------------------------------------------------------- */
@@ -242,16 +224,13 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
      * that hits go on; then the blocks become what they are for. */
     ways w = list_ways(a, r);
     r->in_gap = r->one_handle;
-    for (const dpool_sources *s = w.all; s != NULL; s = next_way(a, r, p, &w, &status)) {
-        status = make_plan(a, r, p, s);
+    do {
+        status = make_plan(a, r, p, &w.all[w.at]);
         if (status == DUCTILE_OK) {
             status = dpool_plan_execute(a, p);
             end_plan(a, r, p, status);
         }
-        if (status == DUCTILE_OK) {
-            break;
-        }
-    }
+    } while (status != DUCTILE_OK && find_next_way(a, r, p, &w, &status));
     r->missing = status == DUCTILE_ERR_OUT_OF_MEMORY ? p->lacks : r->missing;
 done:
     if (p != NULL) {

@@ -16,6 +16,24 @@
 
 /* ---- Execute ------------------------------------------------------------------------------- */
 
+static void drop_markers(ductile_allocator *a, dpool_plan *p) {
+    for (uint32_t i = 0; i < p->n_waits; i++) {
+        if (p->waits[i].marker != NULL) {
+            dvmm_marker_drop(&a->markers, p->waits[i].marker);
+            p->waits[i].marker = NULL;
+        }
+    }
+}
+
+static ductile_status make_waits(ductile_allocator *a, dpool_plan *p) {
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t i = 0; i < p->n_waits && status == DUCTILE_OK; i++) {
+        status = dvmm_marker_wait_on(&a->markers, p->arena->stream, p->waits[i].marker);
+    }
+    drop_markers(a, p);
+    return status;
+}
+
 /* The stream waits for other streams' work on what it gets or moves. */
 static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
     ductile_status status = DUCTILE_OK;
@@ -62,7 +80,7 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
 static ductile_status execute(ductile_allocator *a, dpool_plan *p) {
     /* Waits and the marker come before the maps (U5), so that undoing them never depends on either:
      * donors are FREE, so all work that used them was issued before now. */
-    ductile_status status = dpool_plan_make_waits(a, p);
+    ductile_status status = make_waits(a, p);
     if (status == DUCTILE_OK && !dpool_waits_are_none(a)) {
         status = make_own_waits(a, p);
     }
@@ -86,19 +104,24 @@ ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
 
 /* ---- Commit -------------------------------------------------------------------------------- */
 
+/* The number in its arena of the marker behind all work on a donor; 0: done. */
+static uint64_t seq_of(const dpool_plan *p, const dpool_arena *from) {
+    if (from == p->arena) {
+        return p->seq;
+    }
+    for (uint32_t i = 0; i < p->n_waits; i++) {
+        if (p->waits[i].arena == from) {
+            return p->waits[i].seq;
+        }
+    }
+    return 0;
+}
+
 static void retire_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    dpool_retire_locked(a, b, dpool_plan_seq_of(p, arena));
-    arena->mapped_bytes -= b->size;
-    a->counts.mapped -= b->size;
-}
-
-static void donor_to_gap(ductile_allocator *a, dpool_block *b, dseg_donation donation) {
-    dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    b->region->arena->mapped_bytes -= b->size;
-    a->counts.mapped -= b->size;
-    dpool_unmapped_to_gap_locked(a, b, donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
+    dpool_count_mapped_locked(a, arena, -(int64_t)b->size);
+    dpool_retire_locked(a, b, seq_of(p, arena));
 }
 
 static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
@@ -106,7 +129,8 @@ static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
         dpool_block *b = p->donors[i];
         dseg_donation donation = p->donations[i].state;
         if (donation == DSEG_UNMAPPED || donation == DSEG_STUCK) {
-            donor_to_gap(a, b, donation);
+            dpool_mapped_to_gap_locked(a, b,
+                                       donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
         } else if (is_done && donation == DSEG_MOVED) {
             retire_donor(a, p, b);
         } else {
@@ -131,7 +155,6 @@ static void free_surplus(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
 
 dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t bytes = p->n_granules * a->granule;
     for (uint32_t i = 0; i < p->n_own_donors; i++) {
         if (p->donations[i].state != DSEG_MOVED) {
             continue;
@@ -141,8 +164,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
     if (p->n_waits > 0) { /* proven by a marker behind the wait only */
         p->epoch = p->arena->alloc_epoch;
     }
-    p->arena->mapped_bytes += bytes;
-    a->counts.mapped += bytes;
+    dpool_count_mapped_locked(a, p->arena, (int64_t)(p->n_granules * a->granule));
     finish_donors(a, p, true);
     if (p->body != NULL) {
         unite_body(a, p);
@@ -150,6 +172,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
     }
     free_surplus(a, p, p->lead);
     free_surplus(a, p, p->rest);
+    dpool_count_span_locked(a, p->region);
     return p->body;
 }
 
@@ -189,10 +212,12 @@ static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_add
 
 void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
+    drop_markers(a, p); /* nothing is waited for */
     finish_donors(a, p, false);
     if (p->lead == NULL && p->body == NULL) {
         return;
     }
+    dpool_count_span_locked(a, p->region); /* what the driver would not undo is in it */
     ductile_addr end = 0;
     uint32_t next_piece = 0;
     dpool_block *b = mend_window(a, p, &end);

@@ -17,25 +17,26 @@ static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *ar
         return false;
     }
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
-        if (dpool_plan_heal_locked(a, p, arena, gap, budget)) {
+        if (dpool_plan_compaction_locked(a, p, arena, gap, budget)) {
             return true;
         }
     }
     return false;
 }
 
-static void finish_locked(dpool_arena *arena) {
-    arena->heal_due = false;
+static void finish_locked(const ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    arena->compaction_due = false;
     arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
 }
 
 /* Moves up to `budget` granules; returns how many moved, 0 when healing is finished or stuck. */
-static uint32_t heal_once(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
-                          uint32_t budget) {
+static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                             uint32_t budget) {
     dti_lock_acquire(&a->index_lock);
     bool planned = plan_any_locked(a, p, arena, budget);
     if (!planned) {
-        finish_locked(arena);
+        finish_locked(a, arena);
     }
     dti_lock_release(&a->index_lock);
     if (!planned) {
@@ -50,14 +51,13 @@ static uint32_t heal_once(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
         (void)dpool_plan_commit_locked(a, p, 0);
     } else {
         dpool_plan_abort_locked(a, p);
-        finish_locked(arena); /* the driver or a capture is in the way: wait for the next dip */
+        finish_locked(a, arena); /* the driver or a capture is in the way: wait for the next dip */
     }
-    dpool_count_span_locked(a, p->region);
     dti_lock_release(&a->index_lock);
     return moved;
 }
 
-static void heal_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *arena) {
+static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *arena) {
     if (dpool_reserve_room(a, dpool_plan_nodes(a, HANDLES_PER_CALL * a->granule)) != DUCTILE_OK) {
         return;
     }
@@ -65,7 +65,7 @@ static void heal_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *arena) 
     dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {
-        uint32_t moved = heal_once(a, p, arena, budget);
+        uint32_t moved = compact_once(a, p, arena, budget);
         if (moved == 0) {
             return;
         }
@@ -73,14 +73,14 @@ static void heal_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *arena) 
     }
 }
 
-void dpool_heal(ductile_allocator *a, dpool_arena *arena) {
+void dpool_compact(ductile_allocator *a, dpool_arena *arena) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP) || !dti_lock_try_acquire(&a->grow_lock)) {
         return; /* somebody grows: the next allocation heals */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     dpool_plan *p = dpool_plan_take(a, HANDLES_PER_CALL * a->granule);
     if (p != NULL) {
-        heal_piece(a, p, arena);
+        compact_piece(a, p, arena);
         dpool_plan_give(a, p);
     }
     dpool_grow_unlock(a, mode);

@@ -12,6 +12,6 @@
 #include "pool/blocks/arena.h"
 
 /* One piece of healing, unless somebody else holds the grow lock. No lock held. */
-void dpool_heal(ductile_allocator *a, dpool_arena *arena);
+void dpool_compact(ductile_allocator *a, dpool_arena *arena);
 
 #endif

@@ -39,17 +39,18 @@ static uint64_t next_at(const dpool_arena *arena) {
 
 __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ductile_allocator *a,
                                                                            dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (wants_poll(arena)) {
         poll_locked(a, arena);
     }
-    arena->heal_due = arena->heal_due && a->options.compact_off == 0;
+    arena->compaction_due = arena->compaction_due && a->options.compact_off == 0;
     bool may_move = !dpool_is_frozen(arena);
     dpool_maintenance what = {
         .mark = may_move && a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
-        .heal = may_move && arena->heal_due,
+        .compact = may_move && arena->compaction_due,
     };
-    arena->maintenance_at = what.heal ? 0 : next_at(arena);
-    if (what.mark || what.heal) {
+    arena->maintenance_at = what.compact ? 0 : next_at(arena);
+    if (what.mark || what.compact) {
         arena->n_waiters++;
     }
     return what;
@@ -60,8 +61,8 @@ __attribute__((noinline)) void dpool_maintenance_do(ductile_allocator *a, dpool_
     if (what.mark) {
         (void)dpool_mark(a, arena, NULL);
     }
-    if (what.heal) {
-        dpool_heal(a, arena);
+    if (what.compact) {
+        dpool_compact(a, arena);
     }
     dti_lock_acquire(&a->index_lock);
     arena->n_waiters--;

@@ -11,7 +11,7 @@
 /* What is left to do once the index lock is open. The arena stays until then. */
 typedef struct dpool_maintenance {
     bool mark;
-    bool heal;
+    bool compact;
 } dpool_maintenance;
 
 /* Before the request is served, which may then get what has become free. The index lock is held,

@@ -114,41 +114,22 @@ static uint64_t granules_of(const ductile_allocator *a, uint64_t bytes) {
     return (bytes + a->granule - 1) / a->granule;
 }
 
-/* Considers the window that starts with block b. */
-static void try_from_left(const ductile_allocator *a, dpool_block *b, uint64_t size,
-                          dpool_place *best) {
-    uint64_t covered = 0;
-    uint64_t lacks = 0;
-    for (const dpool_block *at = b; covered < size; at = at->next) {
-        if (!is_open(at) || lacks > best->n_granules) {
-            return;
-        }
-        uint64_t part = dti_min(at->size, size - covered);
-        lacks += at->state == DPOOL_GAP ? granules_of(a, part) : 0;
-        covered += part;
-    }
-    if (best->block == NULL || lacks < best->n_granules ||
-        (lacks == best->n_granules && b->addr < best->start)) {
-        *best = (dpool_place){b, b->addr, lacks};
-    }
-}
-
-/* Considers the window that ends with block b. */
-static void try_from_right(const ductile_allocator *a, dpool_block *b, uint64_t size,
-                           dpool_place *best) {
+/* Considers the window that begins with block b, or to the left ends with it. */
+static void try_window(const ductile_allocator *a, dpool_block *b, uint64_t size, bool to_left,
+                       dpool_place *best) {
     uint64_t covered = 0;
     uint64_t lacks = 0;
     dpool_block *first = b;
-    for (dpool_block *at = b; covered < size; at = at->prev) {
+    for (dpool_block *at = b; covered < size; at = to_left ? at->prev : at->next) {
         if (!is_open(at) || lacks > best->n_granules) {
             return;
         }
         uint64_t part = dti_min(at->size, size - covered);
         lacks += at->state == DPOOL_GAP ? granules_of(a, part) : 0;
         covered += part;
-        first = at;
+        first = to_left ? at : b;
     }
-    ductile_addr start = dpool_end(b) - size;
+    ductile_addr start = to_left ? dpool_end(b) - size : b->addr;
     if (best->block == NULL || lacks < best->n_granules ||
         (lacks == best->n_granules && start < best->start)) {
         *best = (dpool_place){first, start, lacks};
@@ -160,9 +141,9 @@ dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_ar
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_place best = {NULL, 0, UINT64_MAX};
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
-        try_from_left(a, is_free(gap->prev) ? gap->prev : gap, size, &best);
+        try_window(a, is_free(gap->prev) ? gap->prev : gap, size, false, &best);
         if (gap->next != NULL) {
-            try_from_right(a, is_free(gap->next) ? gap->next : gap, size, &best);
+            try_window(a, is_free(gap->next) ? gap->next : gap, size, true, &best);
         }
     }
     return best;
@@ -252,6 +233,7 @@ static uint64_t marked_epoch(const dpool_arena *arena) {
     return dti_max(newest, arena->proven_epoch);
 }
 
+/* Below which epoch the arena's FREE blocks may be taken by the plan. Index lock held. */
 static uint64_t takeable_epoch_locked(const ductile_allocator *a, dpool_plan *p,
                                       const dpool_arena *from, const dpool_sources *sources) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -271,6 +253,8 @@ static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
     return w;
 }
 
+/* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
+ * epoch is takeable. Index lock held. */
 static void note_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool_arena *from,
                               uint64_t epoch) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -290,37 +274,6 @@ static void note_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool_a
         w->marker = from->ring[i].marker;
         dvmm_marker_hold(w->marker);
     }
-}
-
-uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from) {
-    if (from == p->arena) {
-        return p->seq;
-    }
-    for (uint32_t i = 0; i < p->n_waits; i++) {
-        if (p->waits[i].arena == from) {
-            return p->waits[i].seq;
-        }
-    }
-    return 0;
-}
-
-/* A plan that is not carried out waits for nothing. */
-static void drop_markers(ductile_allocator *a, dpool_plan *p) {
-    for (uint32_t i = 0; i < p->n_waits; i++) {
-        if (p->waits[i].marker != NULL) {
-            dvmm_marker_drop(&a->markers, p->waits[i].marker);
-            p->waits[i].marker = NULL;
-        }
-    }
-}
-
-ductile_status dpool_plan_make_waits(ductile_allocator *a, dpool_plan *p) {
-    ductile_status status = DUCTILE_OK;
-    for (uint32_t i = 0; i < p->n_waits && status == DUCTILE_OK; i++) {
-        status = dvmm_marker_wait_on(&a->markers, p->arena->stream, p->waits[i].marker);
-    }
-    drop_markers(a, p);
-    return status;
 }
 
 /* ---- Donors -------------------------------------------------------------------------------- */
@@ -523,7 +476,6 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
     }
     p->lacks = lacking(a, p, cached);
     if (p->lacks > 0) {
-        drop_markers(a, p);
         dpool_plan_abort_locked(a, p);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
@@ -556,8 +508,8 @@ static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap)
     return gap->size <= times * dti_min(before->size, after->size);
 }
 
-bool dpool_plan_heal_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
-                            dpool_block *gap, uint32_t budget) {
+bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                                  dpool_block *gap, uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (!is_worth_filling(a, gap)) {
         return false;

@@ -123,14 +123,8 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
 
 /* Plans to fill the lower part of a gap from FREE memory at the top of its run, at most `budget`
  * granules. False when there is nothing to do. Both locks held; nodes as for a request of 0. */
-bool dpool_plan_heal_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
-                            dpool_block *gap, uint32_t budget);
-
-/* The number in its arena of the marker behind all work on a donor; 0: done. */
-uint64_t dpool_plan_seq_of(const dpool_plan *p, const dpool_arena *from);
-
-/* The receiving stream waits. Index lock not held. */
-ductile_status dpool_plan_make_waits(ductile_allocator *a, dpool_plan *p);
+bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                                  dpool_block *gap, uint32_t budget);
 
 /* ---- commit.c ------------------------------------------------------------------------------ */
 

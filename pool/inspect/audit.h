@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checking the whole allocator after calls of its user, as the option `check` asks. */
+/* Checks the whole allocator after public calls, as the option `check` asks. */
 #ifndef DUCTILE_POOL_INSPECT_AUDIT_H
 #define DUCTILE_POOL_INSPECT_AUDIT_H
 
 #include "pool/base/allocator.h"
 
-/* What calls are worth checking after. */
+/* The kinds of calls after which to check. */
 typedef enum dpool_audit_level {
     DPOOL_AUDIT_TRIM = 1,
     DPOOL_AUDIT_GROW = 2,

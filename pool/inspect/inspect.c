@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What callers may see: statistics, one block, all blocks. */
+/* The public calls that read statistics, one block, or all blocks. */
 #include "pool/inspect/inspect.h"
 
 #include "pool/base/guards.h"
@@ -16,14 +16,14 @@
 static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        *(dpool_is_bare(arena) ? &s->gap_blocks : &s->free_blocks) +=
+        *(dpool_is_unbacked(arena) ? &s->gap_blocks : &s->free_blocks) +=
             dpool_index_count(&arena->index);
         s->gap_blocks += arena->gaps.count;
     }
 }
 
-/* What is neither live, pending, cached nor lost is free, handles under way to a plan's place
- * included: the index lock keeps blocks as they are, and the totals are of one moment (P4). */
+/* Memory that is neither live, pending, cached nor lost counts as free, also handles that a plan is
+ * moving: the index lock keeps the blocks unchanged, and the totals are of one moment (P4). */
 static void fill_memory_locked(ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     dvmm_store_totals t = dvmm_store_read(&a->store);
@@ -113,7 +113,7 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
 }
 
 void ductile_reset_peaks(ductile_allocator *a) {
-    if (dpool_may_look(a) != DUCTILE_OK) {
+    if (dpool_may_read(a) != DUCTILE_OK) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
@@ -129,10 +129,10 @@ void ductile_reset_peaks(ductile_allocator *a) {
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
-/* What is free in a bare pool has no memory. */
+/* A free block of an unbacked pool has no memory. */
 static ductile_block_state state_of(const dpool_block *b) {
-    bool is_bare_free = b->state == DPOOL_FREE && dpool_is_bare(b->region->arena);
-    return is_bare_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
+    bool is_unbacked_free = b->state == DPOOL_FREE && dpool_is_unbacked(b->region->arena);
+    return is_unbacked_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
 }
 
 static uint64_t free_bytes_of(const dpool_block *b) {
@@ -143,7 +143,9 @@ static bool has_request(const dpool_block *b) {
     return b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED;
 }
 
-void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
+void dpool_describe_locked(const ductile_allocator *a, const dpool_block *b,
+                           ductile_block_info *info) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = b->region->seg;
     const dpool_private_pool *pool = b->region->arena->pool;
     size_t size = info->struct_size;
@@ -159,7 +161,7 @@ void dpool_describe_locked(const dpool_block *b, ductile_block_info *info) {
         .free_before_bytes = free_bytes_of(b->prev),
         .free_after_bytes = free_bytes_of(b->next),
         .pool = dpool_id_of(pool),
-        .flags = dpool_pin_flags_locked(b),
+        .flags = dpool_pin_flags_locked(a, b),
     };
 }
 
@@ -174,7 +176,7 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, address);
     if (b != NULL) {
-        dpool_describe_locked(b, &info);
+        dpool_describe_locked(a, b, &info);
     } else if (!dpool_import_describe_locked(a, address, &info)) {
         status = dpool_explain_miss_locked(a, address);
     }
@@ -183,25 +185,27 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     return status;
 }
 
-int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit, void *user) {
+int dpool_visit_region_locked(const ductile_allocator *a, const dpool_region *region,
+                              ductile_walk_fn visit, void *user) {
+    DTI_ASSERT_HELD(&a->index_lock);
     int ended = 0;
     for (const dpool_block *b = region->first; b != NULL && ended == 0; b = b->next) {
         ductile_block_info info = {.struct_size = sizeof info};
-        dpool_describe_locked(b, &info);
+        dpool_describe_locked(a, b, &info);
         ended = visit(user, &info);
     }
     return ended;
 }
 
 ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
-    ductile_status may = visit != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status may = visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
     if (may != DUCTILE_OK) {
         return may;
     }
     dti_lock_acquire(&a->index_lock);
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
-        ended = dpool_visit_region_locked(a->segments.items[i]->owner, visit, user);
+        ended = dpool_visit_region_locked(a, a->segments.items[i]->owner, visit, user);
     }
     if (ended == 0) {
         dpool_imports_walk_locked(a, visit, user);

@@ -5,10 +5,13 @@
 
 #include "pool/blocks/arena.h"
 
-/* Keeps info->struct_size. Index lock held. */
-void dpool_describe_locked(const dpool_block *b, ductile_block_info *info);
+/* Describes a block, except info->struct_size. Index lock held. */
+void dpool_describe_locked(const ductile_allocator *a, const dpool_block *b,
+                           ductile_block_info *info);
 
-/* Visits the region's blocks; what ended it, or 0. Index lock held. */
-int dpool_visit_region_locked(const dpool_region *region, ductile_walk_fn visit, void *user);
+/* Calls `visit` with the blocks of the region; returns its first result that is not 0, or 0. Index
+ * lock held. */
+int dpool_visit_region_locked(const ductile_allocator *a, const dpool_region *region,
+                              ductile_walk_fn visit, void *user);
 
 #endif

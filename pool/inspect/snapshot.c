@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The whole state as JSON. Blocks are copied under the lock and written without it. */
+/* Writes the whole state as JSON. Copies the blocks under the lock, and writes them without it. */
 #include "pool/base/allocator.h"
 
 #include <inttypes.h>
@@ -49,7 +49,7 @@ static int copy_block(void *user, const ductile_block_info *block) {
     return 0;
 }
 
-/* Other threads may add blocks between counting and copying: then once more, with more room. */
+/* Other threads may add blocks between counting and copying; then it tries again with more room. */
 static ductile_status copy_blocks(ductile_allocator *a, block_copy *copy) {
     size_t n = 0;
     ductile_status status = ductile_walk(a, count_block, &n);

@@ -87,7 +87,7 @@ static void print_fault(const dti_fault *fault, char *report, size_t size) {
 ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_size) {
     dti_fault fault = {0};
     print_fault(&fault, report, report_size);
-    ductile_status may = dpool_may_look(a);
+    ductile_status may = dpool_may_read(a);
     if (may != DUCTILE_OK) {
         return may;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pausing and resuming a pool: who may, what is waited for, and the blocks. */
+/* Pauses and resumes a pool: claims it, waits for its work, and changes its blocks. */
 #include "pool/pools/pause.h"
 
 #include "pool/base/log.h"
@@ -9,9 +9,8 @@
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/pressure/trim.h"
-#include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/recorded.h"
+#include "pool/streams/quiesce.h"
 
 #include <stdlib.h>
 
@@ -60,7 +59,7 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
         return status;
     }
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        return DUCTILE_ERR_BUSY; /* it would wait for itself */
+        return DUCTILE_ERR_BUSY; /* the thread would wait for itself */
     }
     dti_lock_acquire(&a->index_lock);
     status = claim_locked(a, id, from, to, out);
@@ -68,8 +67,9 @@ static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phas
     return status;
 }
 
-/* Calls that found the pool before it was claimed go on; new ones are refused. Under the grow lock,
- * whose holder may have made blocks of the pool BUSY without being counted as announcing yet. */
+/* Waits for calls that found the pool before it was claimed; new ones are refused. Locks the grow
+ * lock, because its holder may have made blocks of the pool BUSY without being counted as
+ * announcing yet. */
 static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool) {
     bool is_alone = false;
     while (!is_alone) {
@@ -86,73 +86,10 @@ static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool)
 
 /* ---- Waiting for the work on it ------------------------------------------------------------ */
 
-static ductile_status wait_for_stream(ductile_allocator *a, dpool_arena *arena, dseg_idle *idle) {
-    if (!dpool_stream_ref_begin(a, arena)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
-    ductile_status status = dpool_sync_arena(a, arena, idle);
-    dpool_stream_ref_end(a, arena);
-    return status;
-}
-
-static ductile_status wait_for_streams(ductile_allocator *a, dpool_private_pool *pool) {
-    dpool_wait_point snapshot;
-    ductile_status status = dpool_wait_point_take(a, &snapshot);
-    for (uint32_t i = 0; i < snapshot.n; i++) {
-        dpool_wait_mark *mark = &snapshot.marks[i];
-        if (mark->arena->pool == pool && status == DUCTILE_OK) {
-            status = wait_for_stream(a, mark->arena, &mark->idle);
-        }
-    }
-    if (status == DUCTILE_OK) {
-        dpool_wait_point_reached(a, &snapshot, false);
-    }
-    dpool_wait_point_drop(a, &snapshot);
-    return status;
-}
-
-static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        for (const dpool_block *b = r->first; b != NULL; b = b->next) {
-            if (b->state == DPOOL_PENDING || (b->state == DPOOL_LIVE && b->uses != NULL)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-/* While a capture is under way somewhere, the streams of the pool are waited for one by one. That
- * proves nothing about other streams: no graph may use the pool, and nothing be recorded. */
-static ductile_status wait_beside_capture(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_acquire(&a->index_lock);
-    bool needs_all = pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, pool);
-    dti_lock_release(&a->index_lock);
-    return needs_all ? DUCTILE_ERR_CAPTURING : wait_for_streams(a, pool);
-}
-
-static ductile_status wait_for_work(ductile_allocator *a, dpool_private_pool *pool) {
-    bool captured = false;
-    ductile_status status = dpool_wait_recorded(a, (dpool_leaving){.pool = pool});
-    if (status != DUCTILE_OK || dpool_wait_context(a, &captured, NULL)) {
-        return status;
-    }
-    if (captured) {
-        return wait_beside_capture(a, pool);
-    }
-    status = dvmm_usable(a->driver);
-    return status == DUCTILE_OK ? DUCTILE_ERR_DRIVER : status;
-}
-
-/* What the wait has proven: pending blocks become free, old addresses are unmapped. */
+/* Applies what the wait has proven: pending blocks become free, old addresses are unmapped. */
 static void poll_all(ductile_allocator *a) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        dpool_poll(a, arena, UINT32_MAX);
-    }
-    dpool_wait_poll(a, UINT32_MAX);
+    dpool_poll_all(a);
     dpool_grow_unlock(a, mode);
 }
 
@@ -173,7 +110,7 @@ static bool is_quiet_locked(const ductile_allocator *a, const dpool_private_pool
     return true;
 }
 
-/* Nobody will have to wait for what is done. */
+/* Work that is done needs no wait any more. */
 static void forget_waits_locked(ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
@@ -194,9 +131,9 @@ static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool
     return is_quiet;
 }
 
-static ductile_status quiesce(ductile_allocator *a, dpool_private_pool *pool) {
+static ductile_status wait_and_pause_blocks(ductile_allocator *a, dpool_private_pool *pool) {
     for (int i = 0; i < MOST_ROUNDS; i++) {
-        ductile_status status = wait_for_work(a, pool);
+        ductile_status status = dpool_quiesce_pool(a, pool);
         if (status != DUCTILE_OK) {
             return status;
         }
@@ -250,8 +187,8 @@ typedef struct resuming {
     const dpool_private_pool *pool;
 } resuming;
 
-/* Whoever freed the block meanwhile does not want its contents; and when its range has gone,
- * another pool's block may be paused at that address. */
+/* A block that was freed meanwhile needs no contents. When its range has gone, a block of another
+ * pool may be paused at that address. */
 static bool is_still_paused(void *user, ductile_addr addr) {
     const resuming *r = user;
     ductile_allocator *a = r->allocator;
@@ -264,7 +201,7 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 
 /* ---- Pause --------------------------------------------------------------------------------- */
 
-/* Also after a pause that failed halfway: blocks that are LIVE still stay so. */
+/* Also runs after a pause that failed halfway: LIVE blocks stay LIVE. */
 static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
@@ -276,7 +213,7 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
 static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *pool,
                                     unsigned flags) {
     wait_for_users(a, pool);
-    ductile_status status = quiesce(a, pool);
+    ductile_status status = wait_and_pause_blocks(a, pool);
     if (status == DUCTILE_OK && (flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
         status = save(a, pool);
     }
@@ -287,7 +224,7 @@ static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *po
         run_again(a, pool);
         return status;
     }
-    dpool_vacate(a, pool); /* nothing below can fail */
+    dpool_unmap_pool(a, pool); /* nothing below can fail */
     dpool_finish_pause(a, pool);
     return DUCTILE_OK;
 }
@@ -312,25 +249,25 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
 
 /* ---- Resume -------------------------------------------------------------------------------- */
 
-/* Memory that others do not use makes room. */
+/* Unused memory of others makes room. */
 static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
-    uint64_t need = dpool_bytes_to_bring_back(a, pool);
+    uint64_t need = dpool_bytes_to_map(a, pool);
     dti_lock_acquire(&a->index_lock);
     uint64_t most = dti_min(a->counts.limit, a->device_bytes);
     dti_lock_release(&a->index_lock);
     return dpool_trim(a, most > need ? most - need : 0);
 }
 
-static ductile_status bring_back(ductile_allocator *a, dpool_private_pool *pool) {
-    ductile_status status = dpool_bring_back(a, pool);
+static ductile_status map_or_make_room(ductile_allocator *a, dpool_private_pool *pool) {
+    ductile_status status = dpool_map_pool(a, pool);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, pool) == DUCTILE_OK) {
-        status = dpool_bring_back(a, pool);
+        status = dpool_map_pool(a, pool);
     }
     return status;
 }
 
 static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *pool) {
-    ductile_status status = bring_back(a, pool);
+    ductile_status status = map_or_make_room(a, pool);
     if (status == DUCTILE_OK) {
         resuming r = {a, pool};
         status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
@@ -338,7 +275,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *p
             status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
         }
         if (status != DUCTILE_OK) {
-            dpool_leave_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
+            dpool_keep_pool_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
         }
     }
     if (status != DUCTILE_OK) {

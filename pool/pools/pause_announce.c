@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Telling the map callbacks what a pool that pauses or resumes loses or gets. */
+/* Notifies the map callbacks of the handles that a pausing or resuming pool loses or gets. */
 #include "pool/pools/pause.h"
 
 #include "pool/base/map_callbacks.h"
@@ -7,15 +7,15 @@
 
 #include <stdlib.h>
 
-/* What to tell once no lock is held. */
+/* Events to announce once no lock is held. */
 typedef struct events {
     ductile_map_event *all;
     uint64_t n;
     uint64_t room;
 } events;
 
-static void note_region(const ductile_allocator *a, const dpool_region *region,
-                        ductile_map_change change, events *list) {
+static void record_region(const ductile_allocator *a, const dpool_region *region,
+                          ductile_map_change change, events *list) {
     const dseg_segment *seg = region->seg;
     for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules;
          g = dseg_next_mapped(seg, g + 1)) {
@@ -28,16 +28,17 @@ static void note_region(const ductile_allocator *a, const dpool_region *region,
     }
 }
 
-static void note_pool(const ductile_allocator *a, const dpool_private_pool *pool,
-                      ductile_map_change change, events *list) {
+static void record_pool(const ductile_allocator *a, const dpool_private_pool *pool,
+                        ductile_map_change change, events *list) {
     list->n = 0;
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
-        note_region(a, r, change, list);
+        record_region(a, r, change, list);
     }
 }
 
-/* From here on dseg_vacate goes by the mark, so that what was told is what happens. */
+/* From here on dseg_unmap_for_pause skips marked handles, so that what was announced is what
+ * happens. */
 static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
                             ductile_map_change change) {
     for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
@@ -54,21 +55,22 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool
                                   ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&a->grow_lock);
-    note_pool(a, pool, change, list);
+    record_pool(a, pool, change, list);
     list->room = list->n;
     list->all = calloc(list->room + 1, sizeof *list->all);
     if (list->all == NULL) {
         status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     } else {
-        note_pool(a, pool, change, list);
+        record_pool(a, pool, change, list);
         mark_what_stays(a, pool, change);
     }
     dti_lock_release(&a->grow_lock);
     return status;
 }
 
-/* Also where nobody is told: what was pinned stays until the pool runs again, whoever unpins it
- * meanwhile, since peers may have written to it after its contents were saved. */
+/* Marks also when no callback is registered: memory that was pinned stays until the pool runs
+ * again, even if it is unpinned meanwhile, since peers may have written to it after its contents
+ * were saved. */
 static void only_mark(ductile_allocator *a, const dpool_private_pool *pool,
                       ductile_map_change change) {
     dti_lock_acquire(&a->grow_lock);

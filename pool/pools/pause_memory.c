@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a paused pool: taken away handle by handle, and put back all or nothing. */
+/* Unmaps the memory of a paused pool handle by handle, and maps it again, all or nothing. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -14,8 +14,8 @@ enum { GRANULES_PER_HOLD = 512 }; /* unmapped in one hold of the grow lock */
 
 /* ---- Giving up free granules --------------------------------------------------------------- */
 
-/* Shedding may unite gaps, so the walk begins anew after each. */
-static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
+/* Dropping granules may unite gaps, so the walk starts over after each. */
+static bool drop_any_locked(ductile_allocator *a, dpool_region *region) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_block *b = region->first; b != NULL; b = b->next) {
         if (b->state == DPOOL_FREE && dpool_drop_granules_locked(a, b)) {
@@ -25,24 +25,25 @@ static bool shed_any_locked(ductile_allocator *a, dpool_region *region) {
     return false;
 }
 
-static void shed_all_locked(ductile_allocator *a, const dpool_private_pool *pool) {
+static void drop_free_granules_locked(ductile_allocator *a, const dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
-        while (shed_any_locked(a, r)) {
+        while (drop_any_locked(a, r)) {
         }
     }
 }
 
 /* ---- Taking memory away -------------------------------------------------------------------- */
 
-static void set_bare(ductile_allocator *a, dpool_private_pool *pool, bool is_bare) {
+static void set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is_unbacked) {
     dti_lock_acquire(&a->index_lock);
-    pool->is_bare = is_bare;
+    pool->is_unbacked = is_unbacked;
     dti_lock_release(&a->index_lock);
 }
 
-/* The lowest region of the pool that ends above the address: the list may change between two holds
- * of the grow lock, as empty ranges go. */
+/* The lowest region of the pool that ends above the address. The list may change between two holds
+ * of the grow lock, when empty ranges are given back. */
 static dpool_region *region_above(const ductile_allocator *a, const dpool_private_pool *pool,
                                   ductile_addr addr) {
     dpool_region *lowest = NULL;
@@ -55,29 +56,28 @@ static dpool_region *region_above(const ductile_allocator *a, const dpool_privat
     return lowest;
 }
 
-static void vacate_part(ductile_allocator *a, dpool_region *region, ductile_addr *from) {
+static void unmap_part(ductile_allocator *a, dpool_region *region, ductile_addr *from) {
     dseg_segment *seg = region->seg;
     uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
     dti_lock_acquire(&a->index_lock);
     dseg_idle idle = region->arena->proven_by; /* the pool has been waited for */
     dti_lock_release(&a->index_lock);
-    uint64_t gone = dseg_vacate(seg, &at, GRANULES_PER_HOLD, idle) * a->granule;
+    uint64_t gone = dseg_unmap_for_pause(seg, &at, GRANULES_PER_HOLD, idle) * a->granule;
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
     dti_lock_acquire(&a->index_lock);
-    region->arena->mapped_bytes -= gone;
-    a->counts.mapped -= gone;
+    dpool_count_mapped_locked(a, region->arena, -(int64_t)gone);
     dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
 }
 
 /* False when nothing is left from *from on. */
-static bool vacate_next(ductile_allocator *a, const dpool_private_pool *pool, ductile_addr *from) {
+static bool unmap_next(ductile_allocator *a, const dpool_private_pool *pool, ductile_addr *from) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_region *region = region_above(a, pool, *from);
     if (region != NULL) {
-        vacate_part(a, region, from);
+        unmap_part(a, region, from);
     }
     dpool_grow_unlock(a, mode);
     return region != NULL;
@@ -88,9 +88,9 @@ static bool has_stayed(const dpool_block *b) {
     return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
 }
 
-/* Whoever registered memory may write to it all the while: what has stayed is not written over. The
- * next time it may go, if it is not pinned any more. */
-static void note_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
+/* Registered memory may be written during the pause, so memory that stayed mapped is not copied
+ * back. At the next pause it may go, if it is no longer pinned. */
+static void record_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->grow_lock);
     for (uint64_t i = 0; i < pool->host_copy.n_pieces; i++) {
         dvmm_piece *piece = &pool->host_copy.pieces[i];
@@ -102,17 +102,17 @@ static void note_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_release(&a->grow_lock);
 }
 
-void dpool_vacate(ductile_allocator *a, dpool_private_pool *pool) {
+void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_addr from = 0;
-    set_bare(a, pool, true);
-    while (vacate_next(a, pool, &from)) {
+    set_unbacked(a, pool, true);
+    while (unmap_next(a, pool, &from)) {
     }
-    note_what_stays(a, pool);
+    record_what_stays(a, pool);
 }
 
 void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
-    shed_all_locked(a, pool);
+    drop_free_granules_locked(a, pool);
     pool->phase = DPOOL_PAUSED_PHASE;
     dti_lock_release(&a->index_lock);
 }
@@ -171,7 +171,7 @@ static void find_stretches(ductile_allocator *a, const dpool_private_pool *pool,
     dti_lock_release(&a->index_lock);
 }
 
-/* Blocks may be freed meanwhile, but no gap comes or goes by that outside of the phase PAUSED. */
+/* Blocks may be freed meanwhile, but gaps appear and disappear only in the phase PAUSED. */
 static ductile_status collect_stretches(ductile_allocator *a, const dpool_private_pool *pool,
                                         stretches *s) {
     find_stretches(a, pool, s);
@@ -185,7 +185,7 @@ static ductile_status collect_stretches(ductile_allocator *a, const dpool_privat
     return DUCTILE_OK;
 }
 
-uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private_pool *pool) {
+uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool) {
     stretches s = {.room = 0};
     dti_lock_acquire(&a->grow_lock);
     find_stretches(a, pool, &s);
@@ -193,17 +193,16 @@ uint64_t dpool_bytes_to_bring_back(ductile_allocator *a, const dpool_private_poo
     return s.n_granules * a->granule;
 }
 
-/* ---- Bringing it back ---------------------------------------------------------------------- */
+/* ---- Mapping it again ---------------------------------------------------------------------- */
 
-/* Also after a failure: what was mapped is counted, for vacating to take it away again. */
+/* Counts what was mapped also after a failure, so that unmapping the pool unmaps it again. */
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;
     ductile_status status = dseg_refill(region->seg, s->first, s->end, a->max_handle_granules);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
-    region->arena->mapped_bytes += added;
-    a->counts.mapped += added;
+    dpool_count_mapped_locked(a, region->arena, (int64_t)added);
     dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
     return status;
@@ -219,24 +218,24 @@ static ductile_status map_all(ductile_allocator *a, const dpool_private_pool *po
     return status;
 }
 
-ductile_status dpool_bring_back(ductile_allocator *a, dpool_private_pool *pool) {
+ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t cached_before = a->store.totals.cached_bytes;
-    set_bare(a, pool, false);
+    set_unbacked(a, pool, false);
     ductile_status status = map_all(a, pool);
     if (status != DUCTILE_OK) {
-        set_bare(a, pool, true);
+        set_unbacked(a, pool, true);
         (void)dvmm_store_shrink_cache(&a->store, cached_before);
     }
     dpool_grow_unlock(a, mode);
     if (status != DUCTILE_OK) {
-        dpool_vacate(a, pool);
+        dpool_unmap_pool(a, pool);
     }
     return status;
 }
 
-void dpool_leave_mapped(ductile_allocator *a, dpool_private_pool *pool) {
+void dpool_keep_pool_mapped(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->grow_lock);
-    set_bare(a, pool, true);
+    set_unbacked(a, pool, true);
     dti_lock_release(&a->grow_lock);
 }

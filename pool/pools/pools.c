@@ -2,7 +2,7 @@
 #include "pool/pools/pools.h"
 
 #include "pool/blocks/arena.h"
-#include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/thread.h"
@@ -91,7 +91,7 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
 
 /* ---- Routes -------------------------------------------------------------------------------- */
 
-static void note_routes_locked(ductile_allocator *a) {
+static void record_routes_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
     atomic_store_explicit(&a->has_routes, a->routes != NULL, memory_order_relaxed);
     atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
@@ -103,11 +103,11 @@ static void link_route_locked(ductile_allocator *a, dpool_route *route, dpool_pr
     pool->n_routes++;
     route->next = a->routes;
     a->routes = route;
-    note_routes_locked(a);
+    record_routes_locked(a);
 }
 
-/* False when a wait is under way that a capture must not meet: for the whole context, or for a
- * stream. */
+/* False when a wait for the whole context or for a stream is under way, which a capture would
+ * break. */
 static bool try_to_open_locked(ductile_allocator *a, ductile_pool_id id, dpool_route *route,
                                dpool_private_pool **spare) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -134,26 +134,11 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
     free(spare);
 }
 
-static bool has_released_locked(const ductile_allocator *a) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        if (dpool_released_life(arena) != 0 && arena->pool->awaits_context &&
-            arena->mapped_bytes > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What graphs that are gone have left is proven now, because it cannot be during the capture. */
+/* Proves now what graphs that are gone have left, because that is impossible during the capture. */
 static void prove_released(ductile_allocator *a) {
-    dti_lock_acquire(&a->index_lock);
-    bool is_worth_it = has_released_locked(a);
-    dti_lock_release(&a->index_lock);
-    if (is_worth_it) {
-        bool captured = false;
+    if (dpool_awaits_device(a, &(dpool_scope){.is_all = true})) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-        (void)dpool_wait_context(a, &captured, NULL);
+        (void)dpool_wait_device(a, NULL);
         dvmm_capture_restore(a->driver, mode);
     }
 }
@@ -177,7 +162,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
     return DUCTILE_OK;
 }
 
-/* The thread's own latest route to the pool, or else anybody's. */
+/* The latest route of this thread to the pool; when it has none, the latest of any thread. */
 static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool_id id) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_route *others = NULL;
@@ -201,11 +186,12 @@ static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route
     }
     *link = route->next;
     route->pool->n_routes--;
-    note_routes_locked(a);
+    record_routes_locked(a);
     return dpool_unlink_unused_pool_locked(a, route->pool);
 }
 
-/* A route somebody is inside of stays linked, so that he finds the next one. */
+/* A route stays linked while a thread is inside its filter, so that the thread finds the next
+ * route. */
 static void close_route(ductile_allocator *a, dpool_route *route) {
     bool is_out = false;
     dpool_private_pool *gone = NULL;
@@ -222,7 +208,7 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
     free(route);
 }
 
-/* The capture has ended: what was freed in it can be marked. */
+/* The capture has ended: blocks freed in it can be marked now. */
 static void make_up_for_capture(ductile_allocator *a) {
     if (atomic_load(&a->has_unmarked)) {
         dvmm_capture_mode mode = dpool_grow_lock(a);
@@ -250,7 +236,7 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     return DUCTILE_OK;
 }
 
-/* Asks a route's filter, with the index lock open meanwhile. */
+/* Calls the filter of a route, with the index lock unlocked meanwhile. */
 static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stream) {
     if (route->has_ended || route->filter == NULL) {
         return !route->has_ended && route->thread == dti_thread_number();
@@ -264,12 +250,12 @@ static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stre
 }
 
 /* A plain pool that is asked for memory by a stream under capture is a capture pool. */
-static void see_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream) {
+static void detect_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream) {
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
-    dpool_become_locked(pool, DUCTILE_POOL_CAPTURE);
+    dpool_become_locked(a, pool, DUCTILE_POOL_CAPTURE);
     dti_lock_release(&a->index_lock);
 }
 
@@ -299,7 +285,7 @@ ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
         return DUCTILE_ERR_BUSY;
     }
     if (is_plain) {
-        see_capture(a, pool, stream);
+        detect_capture(a, pool, stream);
     }
     *out = pool;
     return DUCTILE_OK;

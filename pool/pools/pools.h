@@ -10,11 +10,11 @@ static inline bool dpool_has_routes(const ductile_allocator *a) {
     return atomic_load_explicit(&a->has_routes, memory_order_relaxed);
 }
 
-/* Which pool a request of this thread belongs to: NULL for none. The pool is pinned: unpin it.
- * ERR_BUSY when it is paused. No lock held; calls filters. */
+/* Finds the pool of a request of this thread (NULL for none) and pins it; dpool_unpin drops the
+ * pin. ERR_BUSY when the pool is paused. No lock held; calls filters. */
 ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private_pool **out);
 
-/* Frees all of them. Destroying only. */
+/* Frees all pools and routes. Destroying only. */
 void dpool_pools_fini(ductile_allocator *a);
 
 #endif

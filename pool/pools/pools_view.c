@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pool as callers see it: what it is and holds, and blocks put where they once were. */
+/* The public calls that read one pool, and that allocate at a given address. */
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/blocks/address_map.h"
@@ -53,10 +53,10 @@ static void add_block(const dpool_block *b, ductile_stats *s) {
     s->paused_blocks += b->state == DPOOL_PAUSED;
     s->paused_bytes += b->state == DPOOL_PAUSED ? b->size : 0;
     s->live_blocks += b->state == DPOOL_LIVE;
-    bool is_bare = dpool_is_bare(b->region->arena);
-    s->free_blocks += b->state == DPOOL_FREE && !is_bare;
+    bool is_unbacked = dpool_is_unbacked(b->region->arena);
+    s->free_blocks += b->state == DPOOL_FREE && !is_unbacked;
     s->pending_blocks += b->state == DPOOL_PENDING;
-    s->gap_blocks += b->state == DPOOL_GAP || (b->state == DPOOL_FREE && is_bare);
+    s->gap_blocks += b->state == DPOOL_GAP || (b->state == DPOOL_FREE && is_unbacked);
     s->requested_bytes += b->state == DPOOL_LIVE ? b->requested : 0;
     s->retiring_bytes += b->state == DPOOL_RETIRING ? b->size : 0;
 }
@@ -118,7 +118,7 @@ static void visit_locked(const ductile_allocator *a, const dpool_private_pool *p
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
         const dpool_region *region = a->segments.items[i]->owner;
         if (region->arena->pool == pool) {
-            ended = dpool_visit_region_locked(region, visit, user);
+            ended = dpool_visit_region_locked(a, region, visit, user);
         }
     }
 }
@@ -128,7 +128,7 @@ ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ducti
     if (visit == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = dpool_may_look(a);
+    ductile_status status = dpool_may_read(a);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -207,7 +207,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
     return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;
 }
 
-/* ERR_NOT_READY: room has to be made first. */
+/* ERR_NOT_READY: the caller must reserve room first. */
 static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                  size_t size) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -260,7 +260,7 @@ ductile_status ductile_pool_alloc_at(ductile_allocator *a, ductile_pool_id id, d
         return status;
     }
     status = try_to_put(a, id, address, size);
-    while (status == DUCTILE_ERR_NOT_READY) { /* others may take the room before us */
+    while (status == DUCTILE_ERR_NOT_READY) { /* other threads may take the room first */
         status = make_room(a);
         status = status == DUCTILE_OK ? try_to_put(a, id, address, size) : status;
     }

@@ -9,8 +9,8 @@
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
 #include "pool/streams/gpu_waits.h"
-#include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 
 enum {
     MOST_CLIMBS = 4,   /* others may free all the time: this often at most is all looked at again */
@@ -104,12 +104,11 @@ static bool wait_for_pending(ductile_allocator *a, dpool_climb *c) {
 /* A stream that cannot wait on the GPU: the host does, for the work on the arena's free memory. */
 static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
     bool waited = false;
-    ductile_addr waited_to = 0;
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    while (c->request->could_not_wait && dpool_wait_on_host(a, &waited_to, UINT64_MAX)) {
-        waited = true;
+    if (c->request->could_not_wait) {
+        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+        (void)dpool_wait_on_host(a, &(dpool_scope){.is_all = true}, &waited);
+        dvmm_capture_restore(a->driver, mode);
     }
-    dvmm_capture_restore(a->driver, mode);
     return waited;
 }
 
@@ -117,26 +116,12 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
 
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
  * in its own arena needs no proof. */
-static bool holds_hope_locked(const ductile_allocator *a, const dpool_arena *arena,
-                              const dpool_arena *own) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending_first != NULL || arena == own || dpool_is_frozen(arena)) {
-        return arena->pending_first != NULL;
-    }
-    const dpool_block *b = dpool_index_below(&arena->index, NULL);
-    while (b != NULL && b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
-           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b))) {
-        b = dpool_index_below(&arena->index, b);
-    }
-    return b != NULL && b->size >= a->granule;
-}
-
 static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
     bool hope = false;
     dti_lock_acquire(&a->grow_lock); /* no pending list is out of its arena for a poll */
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
-        hope = holds_hope_locked(a, arena, own);
+        hope = arena == own ? own->pending_first != NULL : dpool_awaits_proof_locked(a, arena);
     }
     dti_lock_release(&a->index_lock);
     dti_lock_release(&a->grow_lock);
@@ -146,16 +131,15 @@ static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
 /* Waits for all work of the device: afterwards all free memory is proven. Captures that this
  * allocator knows nothing of cannot be asked about, so it is done only where it may help, and
  * once on a way up. */
-static bool wait_for_context(ductile_allocator *a, dpool_climb *c) {
-    return c->n_tries == 0 && is_there_hope(a, c->request->arena) &&
-           dpool_wait_context(a, &c->was_captured, NULL);
-}
-
 static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
+    if (c->n_tries > 0 || !is_there_hope(a, c->request->arena)) {
+        return false;
+    }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    bool done = wait_for_context(a, c);
+    ductile_status status = dpool_wait_device(a, NULL);
     dvmm_capture_restore(a->driver, mode);
-    return done;
+    c->was_captured = status == DUCTILE_ERR_CAPTURING;
+    return status == DUCTILE_OK;
 }
 
 /* ---- The ladder ---------------------------------------------------------------------------- */
@@ -257,8 +241,8 @@ static ductile_status climb_hard(ductile_allocator *a, dpool_climb *c) {
 
 static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *c) {
     dpool_request *r = c->request;
-    ductile_status status = attempt_once(a, r);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && r->is_soft) {
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    if (r->is_soft) {
         status = climb(a, c);
         r->is_soft = false;
         if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
@@ -318,9 +302,8 @@ static void count_slow(ductile_allocator *a) {
     dti_lock_release(&a->index_lock);
 }
 
-static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool_block **out) {
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        *out = NULL;
         return DUCTILE_ERR_BUSY;
     }
     situation s = look(a);
@@ -328,8 +311,15 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     dpool_climb c = {.request = r, .cached_before = s.cached};
     dpool_wait_retired(a, r->pool, r->stream);
     dpool_forget_failure();
-    ductile_status status =
-        r->size <= s.most ? attempt_under_pressure(a, &c) : refuse_at_once(a, r);
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    if (r->size > s.most) {
+        status = refuse_at_once(a, r);
+    } else {
+        dvmm_capture_mode mode = dpool_grow_lock(a);
+        status = dpool_attempt(a, r);
+        dpool_grow_unlock(a, mode);
+        status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
+    }
     keep_cache_small(a);
     dpool_log_losses(a);
     if (status == DUCTILE_OK) {
@@ -337,14 +327,7 @@ static ductile_status serve_slowly(ductile_allocator *a, dpool_request *r, dpool
     } else {
         status = refuse(a, status, r->requested);
     }
-    *out = r->block;
     return status;
-}
-
-ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
-                                uint64_t requested, ductile_stream stream, dpool_block **out) {
-    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
-    return serve_slowly(a, &r, out);
 }
 
 ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
@@ -352,7 +335,9 @@ ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private_pool *
                                       dpool_block **out) {
     dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
     r.one_handle = true;
-    return serve_slowly(a, &r, out);
+    ductile_status status = dpool_alloc_slow(a, &r);
+    *out = r.block;
+    return status;
 }
 
 ductile_status dpool_refuse_impossible(ductile_allocator *a, uint64_t size, ductile_stream stream) {

@@ -37,11 +37,9 @@ typedef struct dpool_climb {
  */
 typedef bool (*dpool_rung_fn)(ductile_allocator *a, dpool_climb *c);
 
-/* Serves a request that no free block served. pool: NULL for none. No lock held. Errors as
+/* Serves a request that no free block served: request->block. No lock held. Errors as
  * ductile_alloc. */
-ductile_status dpool_alloc_slow(ductile_allocator *a, struct dpool_private_pool *pool,
-                                uint64_t size, uint64_t requested, ductile_stream stream,
-                                dpool_block **out);
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *request);
 
 /* The same for a request that is to be one handle: size in whole granules. */
 ductile_status dpool_alloc_one_handle(ductile_allocator *a, struct dpool_private_pool *pool,

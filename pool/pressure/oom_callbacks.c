@@ -39,7 +39,7 @@ ductile_status ductile_add_oom_callback(ductile_allocator *a, ductile_oom_fn cal
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *id = 0;
-    ductile_status may = callback != NULL ? dpool_may_look(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status may = callback != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
     if (may != DUCTILE_OK) {
         return may;
     }
@@ -47,7 +47,7 @@ ductile_status ductile_add_oom_callback(ductile_allocator *a, ductile_oom_fn cal
 }
 
 ductile_status ductile_remove_oom_callback(ductile_allocator *a, uint64_t id) {
-    ductile_status may = dpool_may_look(a);
+    ductile_status may = dpool_may_read(a);
     if (may != DUCTILE_OK) {
         return may;
     }

@@ -17,15 +17,15 @@ enum {
     VISITS_PER_HOLD = 128 /* in one hold of the index lock */
 };
 
-/* Owner: its thread. Valid for the allocator of that birth. */
+/* Owner: its thread. Valid for the allocator with that id. */
 typedef struct last_report {
-    uint64_t birth;
+    uint64_t instance_id;
     ductile_oom_report report;
 } last_report;
 
 static _Thread_local last_report last;
 
-uint64_t dpool_report_birth(void) {
+uint64_t dpool_next_instance_id(void) {
     static atomic_uint_fast64_t n_born;
     return atomic_fetch_add(&n_born, 1) + 1;
 }
@@ -197,7 +197,7 @@ static void fill_device(ductile_allocator *a, ductile_oom_report *o) {
 
 void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captured) {
     ductile_oom_report *o = &last.report;
-    last.birth = a->birth;
+    last.instance_id = a->instance_id;
     *o = (ductile_oom_report){.struct_size = sizeof *o,
                               .captured = captured,
                               .stream = r->stream,
@@ -217,7 +217,7 @@ ductile_status ductile_get_oom_report(ductile_allocator *a, ductile_oom_report *
     }
     size_t size = out->struct_size;
     memset(out, 0, size);
-    if (last.birth == a->birth) {
+    if (last.instance_id == a->instance_id) {
         memcpy(out, &last.report, size);
     }
     out->struct_size = size;

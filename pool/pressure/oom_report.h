@@ -6,7 +6,7 @@
 #include "pool/growth/attempt.h"
 
 /* A number that no other allocator of the process has: an address may be given out again. */
-uint64_t dpool_report_birth(void);
+uint64_t dpool_next_instance_id(void);
 
 /* Counts the refusal and takes its report: one driver call, and a bounded number of free blocks,
  * in pieces. captured: a capture forbade waiting. Grow lock held, index lock not. */

@@ -2,7 +2,7 @@
 #include "pool/sharing/import.h"
 
 #include "pool/base/map_callbacks.h"
-#include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 
 #include <stdlib.h>
 
@@ -22,7 +22,8 @@ static bool have_room(dpool_imports *all) {
     return true;
 }
 
-/* The array grows under the index lock, as readers hold no other; it is short and rarely does. */
+/* Grows the array under the index lock, because readers hold no other lock. The array is short and
+ * rarely grows. */
 ductile_status dpool_import_register(ductile_allocator *a, const dpool_import *import) {
     dpool_import *copy = malloc(sizeof *copy);
     if (copy == NULL) {
@@ -95,18 +96,8 @@ static void set_state(ductile_allocator *a, dpool_import *import, dpool_import_s
     dti_lock_release(&a->index_lock);
 }
 
-/* Not beside a capture, which the wait would break. */
-static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
-    bool captured = false;
-    if (dpool_wait_context(a, &captured, idle)) {
-        return DUCTILE_OK;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    ductile_status refused = captured ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_DRIVER;
-    return status == DUCTILE_OK ? refused : status;
-}
-
-/* False: whoever ends the stream is marking it just now. *names: this thread has to, and may. */
+/* False when a thread that ends the stream is marking the import now. *names: this thread must
+ * record the marker, and may use the stream. */
 static bool try_to_mark(ductile_allocator *a, dpool_import *import, bool *names) {
     dti_lock_acquire(&a->index_lock);
     bool is_free = !import->is_marking;
@@ -122,15 +113,15 @@ static void end_marking(ductile_allocator *a, dpool_import *import) {
     dti_lock_release(&a->index_lock);
 }
 
-/* The marker of a stream that is gone was recorded when it went, or nothing but a wait for the
- * whole device tells when its work is done. */
+/* The marker of a stream that is gone was recorded when the stream ended; without one, only a wait
+ * for the whole device tells when the work is done. */
 static ductile_status mark(ductile_allocator *a, dpool_import *import) {
     bool names = false;
     while (!try_to_mark(a, import, &names)) {
         dpool_pause_briefly();
     }
     if (!names) {
-        return import->marker == NULL ? wait_for_all(a, &import->idle) : DUCTILE_OK;
+        return import->marker == NULL ? dpool_wait_device(a, &import->idle) : DUCTILE_OK;
     }
     ductile_status status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
     end_marking(a, import);
@@ -180,7 +171,7 @@ static ductile_status unmap(ductile_allocator *a, dpool_import *import) {
     return status;
 }
 
-/* Only the holder of the grow lock takes records out, so that the numbers of those before hold. */
+/* Only the holder of the grow lock removes records, so the indexes of earlier ones stay valid. */
 ductile_status dpool_imports_poll(ductile_allocator *a) {
     ductile_status first = DUCTILE_OK;
     for (uint32_t i = a->imports.count; i-- > 0;) {
@@ -210,8 +201,8 @@ bool dpool_imports_name_locked(const ductile_allocator *a, ductile_stream stream
     return false;
 }
 
-/* Takes an import from the stream; NULL when there is none left but perhaps one that is being
- * marked. */
+/* Detaches an import from the stream and returns it; NULL when none is left, except perhaps one
+ * that another thread is marking. */
 static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream, bool *is_named) {
     dpool_import *found = NULL;
     dti_lock_acquire(&a->index_lock);
@@ -219,7 +210,8 @@ static dpool_import *next_of_stream(ductile_allocator *a, ductile_stream stream,
         dpool_import *import = a->imports.items[i];
         if (is_of(import, stream) && !import->is_marking) {
             import->is_gone = true;
-            import->is_marking = import->marker == NULL; /* else its close was marked */
+            import->is_marking =
+                import->marker == NULL; /* otherwise its close recorded the marker */
             found = import->is_marking ? import : NULL;
         }
     }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices that get access to everything an allocator maps. */
+/* Access of peer devices to everything that an allocator maps. */
 #include "pool/base/allocator.h"
 #include "pool/sharing/import.h"
 
 #include <ductile_share.h>
 
-/* Its place in the list of devices that get access; n_devices when it is not in it. */
+/* The index of the device in the list of devices with access; n_devices when it is not listed. */
 static size_t place_of(const dvmm_handle_store *store, int device) {
     size_t i = 0;
     while (i < store->n_devices && store->devices[i] != device) {
@@ -20,7 +20,7 @@ static ductile_status can_access(ductile_allocator *a, int device) {
     return status == DUCTILE_OK && !can ? DUCTILE_ERR_UNSUPPORTED : status;
 }
 
-/* All segments up to number n. */
+/* Changes the access of a device to the first n segments. */
 static ductile_status set_segments(ductile_allocator *a, uint32_t n, int device, bool may_access,
                                    uint32_t *n_done) {
     for (*n_done = 0; *n_done < n; (*n_done)++) {
@@ -33,7 +33,7 @@ static ductile_status set_segments(ductile_allocator *a, uint32_t n, int device,
     return DUCTILE_OK;
 }
 
-/* All or nothing: what was done before a failure is taken back. */
+/* All or nothing: a failure undoes what was done before. */
 static ductile_status set_everywhere(ductile_allocator *a, int device, bool may_access) {
     uint32_t n_done = 0;
     uint32_t n_undone = 0;

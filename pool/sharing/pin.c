@@ -76,7 +76,7 @@ static void visit(dpool_pin *pin, uint32_t first, uint32_t n_granules, dseg_hand
     }
 }
 
-/* Covers the span too: blocks that start at one address differ only in where they end. */
+/* Widens the record to the span: blocks that start at one address differ only in their ends. */
 static void cover(dpool_pin *pin, dseg_segment *seg, dseg_span s) {
     uint32_t covered = pin->seg == NULL ? s.first : pin->first + pin->n_granules;
     pin->seg = seg;
@@ -111,9 +111,9 @@ static void count_down(dpool_pin *pin, dpool_pin_kind kind) {
 
 /* ---- Pinning ------------------------------------------------------------------------------- */
 
-static dpool_pinned look_at(const dpool_block *b) {
+static dpool_pinned describe_pinned(const dpool_block *b) {
     dseg_segment *seg = b->region->seg;
-    /* whole handles, so that records that end in one and the same count it alike */
+    /* whole handles, so that records that end in one handle all count it */
     dseg_span s = dseg_widen_to_handles(seg, span_of(b));
     return (dpool_pinned){b->addr, b->size, seg, s.first, s.end};
 }
@@ -137,7 +137,7 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
     if (b != NULL && b->state != DPOOL_LIVE) {
         status = DUCTILE_ERR_BUSY; /* paused */
     } else if (b != NULL) {
-        *out = look_at(b);
+        *out = describe_pinned(b);
         pin_block_locked(a, out, kind);
     } else {
         status = dpool_explain_miss_locked(a, addr);
@@ -150,7 +150,7 @@ static bool has(const dpool_pin *pin, dpool_pin_kind kind) {
     return pin != NULL && (kind == DPOOL_PIN_PLACE ? pin->n_pins : pin->n_exports) > 0;
 }
 
-/* A live block without a pin is no more pinned than an address that is none. */
+/* A live block without a pin is an error like an address without a block. */
 static ductile_status explain_no_pin_locked(const ductile_allocator *a, ductile_addr addr) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (dpool_map_find(&a->map, addr) != NULL) {
@@ -175,12 +175,13 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
     return status;
 }
 
-/* The granules of a block that is neither BUSY nor without memory, nor getting it back, are
- * nobody's to change while the index lock is held, and neither are their pins. */
-uint32_t dpool_pin_flags_locked(const dpool_block *b) {
+/* While the index lock is held, no thread changes the granules or the pins of a block, unless the
+ * block is BUSY, has no memory, or is being resumed. */
+uint32_t dpool_pin_flags_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
     const dpool_private_pool *pool = b->region->arena->pool;
-    bool is_away = pool != NULL && (pool->is_bare || pool->phase == DPOOL_RESUMING);
+    bool is_away = pool != NULL && (pool->is_unbacked || pool->phase == DPOOL_RESUMING);
     if (!has_memory || is_away) {
         return 0;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking blocks from other processes. Nothing that arrives is believed before it is checked. */
+/* Imports blocks from other processes. Everything that arrives is checked before it is used. */
 #include "pool/base/allocator.h"
 #include "pool/base/callback_list.h"
 #include "pool/base/stream_id.h"
@@ -37,7 +37,7 @@ static ductile_status open_range(import_request *r) {
     return status;
 }
 
-/* Maps some handles. Their descriptors are closed, whatever comes of it. */
+/* Maps the handles of one batch. Closes their descriptors, also on failure. */
 static ductile_status take_handles(import_request *r, const wire_handle *handles,
                                    dvmm_shared *shared, uint32_t n) {
     ductile_allocator *a = r->a;
@@ -55,7 +55,7 @@ static ductile_status take_handles(import_request *r, const wire_handle *handles
     return status;
 }
 
-/* All is there: opens it to the devices, of which none may come or go meanwhile. */
+/* All handles are mapped: gives the devices access, while no device may be added or removed. */
 static ductile_status finish_mapping(import_request *r) {
     if (r->rest_bytes != 0) {
         return DUCTILE_ERR_BAD_MESSAGE;
@@ -132,7 +132,7 @@ static ductile_status receive_start(import_request *r, int socket) {
     return status == DUCTILE_OK ? answered : status;
 }
 
-/* The answer to the last batch waits until everything is in place. */
+/* The last batch is answered only when everything is in place. */
 static ductile_status receive_next(import_request *r, int socket) {
     wire_batch batch;
     dvmm_shared shared[WIRE_BATCH];
@@ -148,7 +148,7 @@ static ductile_status receive_next(import_request *r, int socket) {
         ductile_status answered = wire_send_ack(socket, status == DUCTILE_OK);
         return status == DUCTILE_OK ? answered : status;
     }
-    (void)wire_send_ack(socket, true); /* whether it arrives changes nothing here */
+    (void)wire_send_ack(socket, true); /* whether it arrives does not matter here */
     return DUCTILE_OK;
 }
 

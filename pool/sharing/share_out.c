@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passing blocks to other processes. No lock is held while a socket is used, and none is needed:
+/* Exports blocks to other processes. No lock is held while a socket is used, and none is needed:
  * pinned handles stay what and where they are. */
 #include "pool/base/allocator.h"
 #include "pool/base/log.h"
@@ -92,7 +92,7 @@ static void cancel_export(ductile_allocator *a, export_record *r) {
     free_record(r);
 }
 
-/* What is said of handle number i, beside its descriptor. */
+/* The message about handle number i, which travels with its descriptor. */
 static wire_handle handle_on_the_wire(const export_record *r, uint32_t i,
                                       const dvmm_shared *shared) {
     wire_handle h = {.bytes = r->bytes[i]};

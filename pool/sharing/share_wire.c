@@ -118,7 +118,7 @@ static ductile_status send_all(int socket, const void *bytes, size_t size, const
 
 /* ---- Receiving ----------------------------------------------------------------------------- */
 
-/* Descriptors received and not yet given to anybody. */
+/* Received descriptors that no caller owns yet. */
 typedef struct catch {
     int fds[MOST_DESCRIPTORS];
     size_t n;
@@ -194,7 +194,7 @@ static ductile_status receive_all(int socket, void *bytes, size_t size, catch *c
 }
 
 /* A word that carries no descriptors. */
-static ductile_status receive_bare(int socket, void *bytes, size_t size) {
+static ductile_status receive_plain(int socket, void *bytes, size_t size) {
     catch c;
     ductile_status status = receive_all(socket, bytes, size, &c);
     if (status == DUCTILE_OK && c.n > 0) {
@@ -211,7 +211,7 @@ ductile_status wire_send_head(int socket, const wire_head *head) {
 }
 
 ductile_status wire_receive_head(int socket, wire_head *head) {
-    return receive_bare(socket, head, sizeof *head);
+    return receive_plain(socket, head, sizeof *head);
 }
 
 ductile_status wire_send_batch(int socket, const wire_batch *batch, const dvmm_shared *shared) {
@@ -263,14 +263,14 @@ ductile_status wire_send_ack(int socket, bool is_fine) {
 
 ductile_status wire_receive_ack(int socket) {
     wire_ack word = {0, 0};
-    ductile_status status = receive_bare(socket, &word, sizeof word);
+    ductile_status status = receive_plain(socket, &word, sizeof word);
     bool is_fine = word.magic == MAGIC && word.is_fine == 1;
     return status == DUCTILE_OK && !is_fine ? DUCTILE_ERR_BAD_MESSAGE : status;
 }
 
 /* ---- Descriptors --------------------------------------------------------------------------- */
 
-/* 0 where the system does not tell: then the calls themselves will. */
+/* 0 when the system does not tell; then the calls themselves fail. */
 static uint64_t count_open(void) {
     uint64_t n = 0;
     DIR *folder = opendir("/proc/self/fd");

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What two processes say to each other over a socket:
+ * The messages of two processes over a socket:
  *
  *     exporter: HEAD               importer: ACK
  *               BATCH of handles             ACK      each with at most WIRE_BATCH descriptors
  *               ...                          ...
  *               BATCH                        ACK      the last one: all is mapped
  *
- * Either side says GIVE_UP instead of its next word. An answer to each word bounds how many
- * descriptors are on their way, which the kernel counts against the sender.
- * Nothing that arrives is believed: every number is checked before it is used, every descriptor
- * beyond those announced is closed.
+ * Either side may send GIVE_UP instead of its next word. An answer to each word bounds how many
+ * descriptors are in flight, which the kernel counts against the sender.
+ * The receiver trusts nothing: it checks every number before it uses it, and closes every
+ * descriptor that was not announced.
  */
 #ifndef DUCTILE_POOL_SHARING_SHARE_WIRE_H
 #define DUCTILE_POOL_SHARING_SHARE_WIRE_H
@@ -44,25 +44,26 @@ typedef struct wire_batch {
     wire_handle handles[WIRE_BATCH];
 } wire_batch;
 
-/* A head with what this version writes in every one. */
+/* A head with the fields that every head of this version has. */
 wire_head wire_new_head(void);
 
-/* ERR_BAD_MESSAGE unless all numbers agree with each other and with our granule. */
+/* ERR_BAD_MESSAGE unless all numbers of the head agree with each other and with our granule. */
 ductile_status wire_check_head(const wire_head *head, uint64_t granule_bytes);
 
-/* The same for the handles of a batch; *rest: bytes still to come, lowered by theirs. */
+/* ERR_BAD_MESSAGE unless the handles of a batch agree with the head. *rest: the bytes still to
+ * come, lowered by those of the batch. */
 ductile_status wire_check_handles(const wire_head *head, const wire_handle *handles,
                                   uint32_t n_handles, uint64_t *rest);
 
-/* Each sends or receives one word. ERR_BAD_MESSAGE when the other side closed, timed out or gave
- * up; ERR_NO_DESCRIPTORS; ERR_INVALID_ARGUMENT when it is no socket. */
+/* Each function sends or receives one word. ERR_BAD_MESSAGE when the other side closed, timed out
+ * or gave up; ERR_NO_DESCRIPTORS; ERR_INVALID_ARGUMENT when the descriptor is no socket. */
 ductile_status wire_send_head(int socket, const wire_head *head);
 ductile_status wire_receive_head(int socket, wire_head *head);
 
-/* shared: as many as the batch counts; their descriptors stay the caller's. */
+/* shared: as many as the batch counts. Their descriptors stay the caller's. */
 ductile_status wire_send_batch(int socket, const wire_batch *batch, const dvmm_shared *shared);
 
-/* shared: room for WIRE_BATCH. On success they are the caller's, batch->count of them. */
+/* shared: room for WIRE_BATCH entries. On success the caller owns batch->count of them. */
 ductile_status wire_receive_batch(int socket, const wire_head *head, wire_batch *batch,
                                   dvmm_shared *shared);
 

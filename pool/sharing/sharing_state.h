@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of this room every allocator holds by value. */
+/* The state of this room that every allocator embeds. */
 #ifndef DUCTILE_POOL_SHARING_SHARING_STATE_H
 #define DUCTILE_POOL_SHARING_SHARING_STATE_H
 

@@ -278,13 +278,22 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most) {
     }
 }
 
-/* Holds the first marker of a span with one due; NULL for none. */
-static dvmm_marker *hold_first_due(ductile_allocator *a, ductile_addr *from, ductile_addr to) {
+static bool is_in_scope(const ductile_allocator *a, const dpool_scope *s, ductile_addr addr) {
+    const dpool_region *region = dseg_set_find(&a->segments, addr)->owner;
+    return dpool_is_in(s, region->arena);
+}
+
+/* Holds the first marker that is due from *at on, and says where its span is; NULL for none. In the
+ * order of addresses, so that each span that is done is passed once. */
+static dvmm_marker *hold_next_due(ductile_allocator *a, const dpool_scope *s, ductile_addr *at) {
     dvmm_marker *m = NULL;
     dti_lock_acquire(&a->index_lock);
-    const dpool_use *use = dpool_wait_find_due_locked(a, *from, to);
+    const dpool_use *use = dpool_wait_find_due_locked(a, *at, UINT64_MAX);
+    while (use != NULL && !is_in_scope(a, s, use->addr)) {
+        use = dpool_wait_find_due_locked(a, use->end, UINT64_MAX);
+    }
     if (use != NULL) {
-        *from = use->addr;
+        *at = use->addr;
         while (use->is_done) {
             use = use->next;
         }
@@ -295,17 +304,19 @@ static dvmm_marker *hold_first_due(ductile_allocator *a, ductile_addr *from, duc
     return m;
 }
 
-bool dpool_wait_on_host(ductile_allocator *a, ductile_addr *from, ductile_addr to) {
-    dvmm_marker *m = hold_first_due(a, from, to);
-    if (m == NULL) {
-        return false;
+ductile_status dpool_wait_on_host(ductile_allocator *a, const dpool_scope *s, bool *any) {
+    ductile_status status = DUCTILE_OK;
+    ductile_addr at = 0;
+    dvmm_marker *m;
+    while (status == DUCTILE_OK && (m = hold_next_due(a, s, &at)) != NULL) {
+        status = dvmm_marker_wait(&a->markers, m);
+        if (status == DUCTILE_OK) {
+            take_answer(a, m, at);
+            *any = true;
+        }
+        dvmm_marker_drop(&a->markers, m);
     }
-    bool done = dvmm_marker_wait(&a->markers, m) == DUCTILE_OK;
-    if (done) {
-        take_answer(a, m, *from);
-    }
-    dvmm_marker_drop(&a->markers, m);
-    return done;
+    return status;
 }
 
 /* ---- The end ------------------------------------------------------------------------------- */

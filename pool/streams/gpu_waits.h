@@ -38,9 +38,9 @@ dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *a
 /* Asks for up to `most` markers whether they are done, going round. Index lock not held. */
 void dpool_wait_poll(ductile_allocator *a, uint32_t most);
 
-/* Waits on the host for one marker of the first span in [*from, to) with one not known done, and
- * says where that span is. False when there is none. No lock held. */
-bool dpool_wait_on_host(ductile_allocator *a, ductile_addr *from, ductile_addr to);
+/* Waits on the host for the work behind all spans of the scope; *any: there was some. The error of
+ * the first marker that cannot be waited for. No lock held. */
+ductile_status dpool_wait_on_host(ductile_allocator *a, const dpool_scope *s, bool *any);
 
 /* Drops all spans. Destroying only. */
 void dpool_waits_fini(ductile_allocator *a);

@@ -7,8 +7,6 @@
 
 #include "vmm/base/align.h"
 
-#include <stdlib.h>
-
 enum { KEPT_SHARE = 32 }; /* of the device's bytes are kept retiring */
 
 /* ---- Markers ------------------------------------------------------------------------------- */
@@ -256,31 +254,6 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
     dvmm_marker_drop(&a->markers, m);
 }
 
-/* ---- Waiting ------------------------------------------------------------------------------- */
-
-static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream stream,
-                                          dseg_idle *proof) {
-    dvmm_marker *m = NULL;
-    ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
-    if (status == DUCTILE_OK) {
-        status = dvmm_marker_wait(&a->markers, m);
-        *proof = dseg_idle_by_marker(m);
-        dvmm_marker_drop(&a->markers, m);
-    }
-    return status;
-}
-
-ductile_status dpool_sync_arena(ductile_allocator *a, dpool_arena *arena, dseg_idle *proof) {
-    if (!dpool_stream_wait_begin(a)) {
-        return wait_for_new_marker(a, arena->stream, proof);
-    }
-    bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
-    ductile_status status =
-        is_captured ? DUCTILE_ERR_CAPTURING : dseg_sync(&a->store, arena->stream, proof);
-    dpool_stream_wait_end(a);
-    return status;
-}
-
 /* ---- All of it ------------------------------------------------------------------------------ */
 
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
@@ -289,122 +262,15 @@ void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     dpool_reclaim(a, arena, most);
 }
 
+void dpool_poll_all(ductile_allocator *a) {
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        dpool_poll(a, arena, UINT32_MAX);
+    }
+    dpool_wait_poll(a, UINT32_MAX);
+}
+
 void dpool_respect_retain(ductile_allocator *a) {
     if (a->options.retain_bytes != 0) {
         (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
     }
-}
-
-/* ---- Snapshots around waits ---------------------------------------------------------------- */
-
-ductile_status dpool_wait_point_take(ductile_allocator *a, dpool_wait_point *s) {
-    *s = (dpool_wait_point){NULL, 0};
-    dti_lock_acquire(&a->index_lock);
-    uint64_t n = a->counts.arenas;
-    dti_lock_release(&a->index_lock);
-    s->marks = calloc(n + 1, sizeof *s->marks);
-    if (s->marks == NULL) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    dti_lock_acquire(&a->index_lock);
-    for (dpool_arena *arena = a->arenas; arena != NULL && s->n < n; arena = arena->next) {
-        arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
-        arena->n_waiters++;
-        s->marks[s->n++] = (dpool_wait_mark){.arena = arena,
-                                             .epoch = arena->alloc_epoch,
-                                             .seq = arena->marker_seq,
-                                             .life = dpool_released_life(arena)};
-    }
-    dti_lock_release(&a->index_lock);
-    return DUCTILE_OK;
-}
-
-/* What graphs did with the pool's memory is done, unless somebody holds it again. */
-static void prove_pool_locked(const dpool_wait_mark *mark) {
-    if (mark->life != 0 && dpool_released_life(mark->arena) == mark->life) {
-        mark->arena->pool->awaits_context = false;
-    }
-}
-
-void dpool_wait_point_reached(ductile_allocator *a, dpool_wait_point *s, bool context) {
-    dti_lock_acquire(&a->index_lock);
-    for (uint32_t i = 0; i < s->n; i++) {
-        const dpool_wait_mark *mark = &s->marks[i];
-        dpool_arena *arena = mark->arena;
-        if (!dseg_is_proven(mark->idle)) {
-            continue;
-        }
-        arena->proven_by = mark->idle;
-        arena->proven_epoch = dti_max(arena->proven_epoch, mark->epoch);
-        arena->done_seq = dti_max(arena->done_seq, mark->seq);
-        if (context) {
-            arena->context_epoch = dti_max(arena->context_epoch, mark->epoch);
-            prove_pool_locked(mark);
-        }
-    }
-    dti_lock_release(&a->index_lock);
-}
-
-void dpool_wait_point_drop(ductile_allocator *a, dpool_wait_point *s) {
-    dti_lock_acquire(&a->index_lock);
-    for (uint32_t i = 0; i < s->n; i++) {
-        s->marks[i].arena->n_waiters--;
-    }
-    dti_lock_release(&a->index_lock);
-    free(s->marks);
-    *s = (dpool_wait_point){NULL, 0};
-}
-
-/* ---- The whole context --------------------------------------------------------------------- */
-
-/* A wait for the whole context breaks every capture in it, whatever mode the thread is in. */
-static bool any_is_captured(ductile_allocator *a, const dpool_wait_point *snapshot) {
-    for (uint32_t i = 0; i < snapshot->n; i++) {
-        dpool_arena *arena = snapshot->marks[i].arena;
-        if (!dpool_stream_ref_begin(a, arena)) {
-            continue;
-        }
-        bool is_captured = dvmm_is_capturing(a->driver, arena->stream);
-        dpool_stream_ref_end(a, arena);
-        if (is_captured) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void accept_all(dpool_wait_point *snapshot, dseg_idle idle) {
-    for (uint32_t i = 0; i < snapshot->n; i++) {
-        snapshot->marks[i].idle = idle;
-    }
-}
-
-static bool wait_for_device(ductile_allocator *a, bool *captured, dseg_idle *proof) {
-    dseg_idle idle = {0};
-    dpool_wait_point snapshot;
-    if (dpool_wait_point_take(a, &snapshot) != DUCTILE_OK) {
-        return false;
-    }
-    *captured = any_is_captured(a, &snapshot);
-    bool done = !*captured && dseg_sync_device(&a->markers, &idle) == DUCTILE_OK;
-    if (done) {
-        accept_all(&snapshot, idle);
-        dpool_wait_point_reached(a, &snapshot, true);
-        dpool_wait_poll(a, UINT32_MAX);
-    }
-    dpool_wait_point_drop(a, &snapshot);
-    if (proof != NULL) {
-        *proof = idle;
-    }
-    return done;
-}
-
-bool dpool_wait_context(ductile_allocator *a, bool *captured, dseg_idle *idle) {
-    *captured = !dpool_context_wait_begin(a);
-    if (*captured) {
-        return false;
-    }
-    bool done = wait_for_device(a, captured, idle);
-    dpool_context_wait_end(a);
-    return done;
 }

@@ -90,7 +90,7 @@ def test_lost_tests_of_pytorch_are_told_from_those_that_fail_anyway(tmp_path: Pa
     tests = tmp_path / "test_cuda.py"
     tests.write_text(FAKE_TESTS)
     status, rows = run(
-        "pytorch_tests.py", str(tests), "--workers", "3", "--silence", "3",
+        "pytorch_tests.py", str(tests), "--workers", "3", "--silence", "10",
         MARK=str(tmp_path / "mark"),
     )  # fmt: skip
     verdicts = {row["test"]: row["verdict"] for row in rows if "test" in row}

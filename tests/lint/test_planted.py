@@ -35,6 +35,9 @@ PLANTS = {
     "a declaration in another file's header": (
         "check_rooms.py", "vmm/range.h", "void dvmm_planted_handle(void);\n",
         "vmm/range.h: declares dvmm_planted_handle, which vmm/handle.c defines"),
+    "a lock that is not asserted": (
+        "check_locked.py", "vmm/range.c", "static void planted_locked(void) {\n    dvmm_planted_handle();\n}\n",
+        "vmm/range.c: planted_locked does not assert its lock"),
     "a private word in a name": (
         "check_words.py", "vmm/range.c", "static int n_chores;\n", '"chores": say maintenance'),
     "a private word in a comment": (

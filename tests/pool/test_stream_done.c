@@ -5,7 +5,7 @@
  * A thread stops just before it names the stream; once ductile_stream_done has returned and the
  * stream is destroyed, it must not. The linker puts the stops in: see __wrap_.
  */
-#include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 #include "tests/support/audit.h"
 #include "tests/support/expect.h"
 #include "tests/support/two_ends.h"
@@ -121,10 +121,8 @@ static void *do_pause(void *user) {
 
 static void *do_wait_for_all(void *user) {
     errand *e = user;
-    bool captured = false;
     get_ready(e);
-    bool done = dpool_wait_context(e->allocator, &captured, NULL);
-    e->status = done ? DUCTILE_OK : DUCTILE_ERR_CAPTURING;
+    e->status = dpool_wait_device(e->allocator, NULL);
     come_back(e);
     return NULL;
 }

@@ -71,6 +71,16 @@ Test(handle, limit_refuses_before_the_driver_is_asked) {
     expect_granules(LIMIT, LIMIT, 0);
 }
 
+Test(handle, a_caller_may_allow_less_than_the_limit) {
+    dvmm_handle *h = NULL;
+    cache(2);
+    assert_status(dvmm_store_create(&store, 1, 2 * r.granule, &h), DUCTILE_ERR_OUT_OF_MEMORY);
+    cr_assert_null(h);
+    assert_ok(dvmm_store_create(&store, 1, 3 * r.granule, &h));
+    dvmm_store_put(&store, h);
+    expect_granules(3, 3, 0);
+}
+
 Test(handle, create_that_the_driver_refuses_changes_nothing) {
     dvmm_handle *h = NULL;
     cache(2);

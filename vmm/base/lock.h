@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 typedef enum dti_lock_rank {
-    DTI_RANK_GROW = 1,   /* growth, healing and return, one at a time            */
+    DTI_RANK_GROW = 1,   /* growth, compaction and return, one at a time         */
     DTI_RANK_INDEX = 2,  /* blocks and indexes; no driver call while it is held  */
     DTI_RANK_DRIVER = 3, /* state of a driver backend                            */
     DTI_RANK_LEAF = 4    /* small lists that call nothing                        */

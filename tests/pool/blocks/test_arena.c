@@ -76,8 +76,8 @@ Test(arena, a_wish_for_compaction_is_for_the_next_allocation) {
     dpool_arena *arena = arena_of(0);
     index_lock();
     arena->maintenance_at = UINT64_MAX;
-    dpool_arena_want_heal(arena);
-    cr_assert(arena->heal_due);
+    dpool_arena_want_compaction(arena);
+    cr_assert(arena->compaction_due);
     assert_u64(arena->maintenance_at, 0);
     index_unlock();
     close_audited();

@@ -38,7 +38,7 @@ static void open_pool(void) {
 }
 
 /* [free][gap][free][gap][free][live], and a dip that has ended: the next request heals. */
-static void make_healing_due(void) {
+static void make_compaction_due(void) {
     ductile_addr blocks[5];
     for (int i = 0; i < 5; i++) {
         blocks[i] = take(2 * G, 0);
@@ -68,7 +68,7 @@ static void capture_and_ask(void) {
 
 Test(heal, moves_memory_of_a_plain_pool) {
     open_pool();
-    make_healing_due();
+    make_compaction_due();
     (void)take(512, 0);
     cr_assert_gt(healed(), 0);
     assert_ok(ductile_pool_end(f.allocator, POOL));
@@ -84,7 +84,7 @@ Test(heal, leaves_a_pool_alone_that_a_capture_came_into) {
     }
     open_pool();
     (void)take(512, 1);
-    make_healing_due();
+    make_compaction_due();
     give(take(512, 1));
     meanwhile = capture_and_ask;
     (void)take(512, 0);

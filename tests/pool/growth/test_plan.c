@@ -3,7 +3,6 @@
  */
 #include "pool/growth/plan.h"
 
-#include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "tests/support/inside.h"
 
@@ -141,7 +140,6 @@ Test(plan, carried_out_and_committed_is_a_live_block_of_moved_memory) {
     assert_ok(dpool_plan_execute(a, p));
     index_lock();
     dpool_block *b = dpool_plan_commit_locked(a, p, 6 * G - 100);
-    dpool_count_span_locked(a, b->region);
     index_unlock();
     end_plan();
     cr_assert(b->state == DPOOL_LIVE && b->size == 6 * G && b->requested == 6 * G - 100);
@@ -186,12 +184,12 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
     cr_assert_not_null(p);
     assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
     index_lock();
-    cr_assert(dpool_plan_heal_locked(a, p, arena, block_at(more[1]), 1));
+    cr_assert(dpool_plan_compaction_locked(a, p, arena, block_at(more[1]), 1));
     assert_layout(first, "L1 L4 L1 F2 B1 G1 B1 F1 L1 G");
     dpool_plan_abort_locked(a, p);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
-    cr_assert(!dpool_plan_heal_locked(a, p, arena, block_at(more[2] + 3 * G),
-                                      1)); /* at the end of the range */
+    cr_assert(!dpool_plan_compaction_locked(a, p, arena, block_at(more[2] + 3 * G),
+                                            1)); /* at the end of the range */
     index_unlock();
     end_plan();
     give(four);

@@ -217,7 +217,7 @@ Test(validate, paused_pools) {
     dpool_arena *paused = region->arena;
     assert_sound();
     assert_finds_change("G4", pool->phase, DPOOL_RUNNING);
-    assert_finds_change("S2", pool->is_bare, false);
+    assert_finds_change("S2", pool->is_unbacked, false);
     assert_finds_change("A1", paused->mapped_bytes, paused->mapped_bytes + FIXTURE_GRANULE);
     assert_finds_change("P1", a->counts.paused, a->counts.paused + 512);
     assert_finds_change("P1", a->counts.paused_blocks, a->counts.paused_blocks + 1);

@@ -297,6 +297,22 @@ Test(pause, leaves_a_capture_whole) {
     close_pool();
 }
 
+/* Beside a capture nothing tells when the work of a stream is done that must not be named. */
+Test(pause, beside_a_capture_is_refused_when_the_pools_stream_is_gone) {
+    const ductile_pool_id graph = {1, 0};
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    assert_ok(ductile_stream_done(a, f.streams[0]));
+    assert_ok(ductile_pool_begin(a, graph, NULL, NULL));
+    assert_status(ductile_pause(a, WEIGHTS, 0), DUCTILE_ERR_CAPTURING);
+    cr_assert_eq(info_now().paused, 0);
+    assert_ok(ductile_pool_end(a, graph));
+    assert_ok(ductile_pool_release(a, graph));
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_paused();
+    assert_fine(audit_allocator(a, NULL));
+    assert_fine(fixture_close(&f));
+}
+
 /* ---- Beside others ------------------------------------------------------------------------- */
 
 /* Whoever takes the grow lock calls this first. The linker sends calls of X to __wrap_X. */

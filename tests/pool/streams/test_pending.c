@@ -5,7 +5,7 @@
  */
 #include "pool/growth/attempt.h"
 #include "pool/streams/pending.h"
-#include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/capture_mode.h"

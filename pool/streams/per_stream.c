@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/streams/per_stream.h"
+
+dpool_per_stream *dpool_find_stream(dpool_stream_list *l, const dpool_use *use) {
+    uint32_t i = 0;
+    while (i < l->n && !dpool_is_use_of(&l->all[i], use)) {
+        i++;
+    }
+    if (i == DPOOL_MOST_STREAMS) {
+        return NULL;
+    }
+    if (i == l->n) {
+        l->all[l->n++] = dpool_stream_of_use(use);
+    }
+    return &l->all[i];
+}
