@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks of conditions that only our own bug can break. A caller's or a device's fault is a status.
+ * Checks of conditions that only a bug of ours can break. Errors of callers and devices are
+ * statuses.
  *
  * DUCTILE_CHECK chooses the level at build time: 0 off, 1 constant-time asserts, 2 also the
  * consistency of the object at hand, 3 also the whole heap after every public call.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a recount finds: the first invariant that does not hold, with both values. Each layer and
- * room recounts its own data; all of one recount share a fault, which begins zeroed.
+ * The result of a recount: the first invariant that does not hold, with both values. Each layer and
+ * room recounts its own data. All checks of one recount share a fault, which begins zeroed.
  */
 #ifndef DUCTILE_VMM_BASE_FAULT_H
 #define DUCTILE_VMM_BASE_FAULT_H

@@ -12,7 +12,7 @@ _Thread_local unsigned dti_held_ranks;
 
 enum {
     SPINS_BEFORE_SLEEP = 100,
-    LATE_NS = 10 * 1000 * 1000 /* by then every processor has shown its stores */
+    LATE_NS = 10 * 1000 * 1000 /* long after every processor has shown its stores */
 };
 
 _Atomic bool dti_lock_needs_fence;

@@ -34,13 +34,13 @@ typedef struct dti_lock {
     uint32_t rank;             /* constant */
 } dti_lock;
 
-/* The kernel has no barrier: release must bring its own. */
+/* The kernel has no barrier: release uses one itself. */
 extern _Atomic bool dti_lock_needs_fence;
 
 /* Bit r set: this thread holds a lock of rank r. Kept at check level 2 and above. */
 extern _Thread_local unsigned dti_held_ranks;
 
-/* Called by dti_lock_init: learns once per process whether the kernel has the barrier. */
+/* Called by dti_lock_init: finds out once per process whether the kernel has the barrier. */
 void dti_lock_prepare(void);
 void dti_lock_wait(dti_lock *lock);
 void dti_lock_wake(dti_lock *lock);
@@ -74,7 +74,7 @@ static inline void dti_lock_record_released(const dti_lock *lock) {
 #endif
 }
 
-/* Acquires the lock if it is free, and says whether it did. For lock.c: keeps no record. */
+/* Locks if the lock is free, and returns whether it did. For lock.c: keeps no record. */
 static inline bool dti_lock_win(dti_lock *lock) {
     uint32_t free = 0;
     return atomic_compare_exchange_strong_explicit(&lock->taken, &free, 1, memory_order_acquire,
@@ -88,7 +88,7 @@ static inline void dti_lock_acquire(dti_lock *lock) {
     dti_lock_record_acquired(lock);
 }
 
-/* Acquires the lock if it is free; false: another thread holds it. Never waits. */
+/* Locks if the lock is free; false: another thread holds it. Never waits. */
 static inline bool dti_lock_try_acquire(dti_lock *lock) {
     if (!dti_lock_win(lock)) {
         return false;

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* A number that names the calling thread for the life of the process, from 1; never reused. */
+/* The number of the calling thread, from 1. No other thread of the process ever gets it. */
 uint64_t dti_thread_number(void);
 
 #endif

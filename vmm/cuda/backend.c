@@ -181,8 +181,8 @@ static int cuda_mem_free(void *ctx, ductile_addr addr) {
     RETURN_IN_CONTEXT(b, b->api->cuMemFree(addr));
 }
 
-/* By default the pool gives everything back at each synchronisation, which no comparison of
- * allocators wants. Two threads may both get here; the setting is the same. */
+/* By default the pool releases all memory at each synchronisation, which would make comparisons of
+ * allocators meaningless. Two threads may both get here; the setting is the same. */
 static int keep_pool(cuda_backend *b) {
     if (atomic_load_explicit(&b->keeps_pool, memory_order_relaxed)) {
         return DVMM_SUCCESS;
@@ -329,7 +329,7 @@ static int cuda_context_sync(void *ctx) {
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-/* Without timing an event costs a tenth. */
+/* Without timing, an event costs a tenth. */
 static int cuda_event_create(void *ctx, dvmm_event *out) {
     const cuda_backend *b = ctx;
     RETURN_IN_CONTEXT(b, b->api->cuEventCreate(out, CU_EVENT_FLAG_DISABLE_TIMING));

@@ -5,8 +5,8 @@
 
 #include "vmm/cuda/cuda_state.h"
 
-/* Records the event behind the work of a stream of another context. DVMM_INVALID_HANDLE when it is
- * none of another context, or the driver cannot tell. Our context is current. */
+/* Records the event behind the work of a stream of another context. DVMM_INVALID_HANDLE when the
+ * stream belongs to no other context, or the driver cannot tell. Pre: our context is current. */
 int dvmm_cuda_record_foreign(cuda_backend *b, dvmm_event event, ductile_stream stream);
 void dvmm_cuda_drop_joining(cuda_backend *b);
 

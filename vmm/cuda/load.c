@@ -116,8 +116,8 @@ static ductile_status load_api(cu_api *api, cu_reason why) {
     return DUCTILE_OK;
 }
 
-/* A plain mutex: opening is rare, and the driver may take its time. A failure is not remembered,
- * because the caller may mend its cause. */
+/* A plain mutex: opening is rare, and the driver may be slow. A failure is not kept, because the
+ * caller may remove its cause. */
 ductile_status dvmm_cuda_load(const cu_api **out, cu_reason why) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static cu_api loaded_api;

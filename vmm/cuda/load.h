@@ -5,7 +5,7 @@
 
 #include "vmm/cuda/abi.h"
 
-/* Where one sentence goes; text may be NULL. */
+/* A buffer for one sentence; text may be NULL. */
 typedef struct cu_reason {
     char *text;
     size_t size;

@@ -113,7 +113,7 @@ static ductile_status find_device(const cu_api *api, int ordinal, cu_device *dev
     return DUCTILE_OK;
 }
 
-/* A question the driver does not know is answered no. */
+/* An attribute that the driver does not know counts as 0. */
 static bool device_has(const cuda_backend *b, cu_device_attribute which) {
     int value = 0;
     return b->api->cuDeviceGetAttribute(&value, which, b->device) == DVMM_SUCCESS && value != 0;
@@ -136,7 +136,7 @@ static void find_features(cuda_backend *b) {
 
 /* ---- Capabilities -------------------------------------------------------------------------- */
 
-/* The kernel driver's version is a courtesy: absent where the system does not tell it. */
+/* The version of the kernel driver is optional: some systems do not tell it. */
 static void read_kernel_version(char *out, size_t size) {
     out[0] = '\0';
     FILE *file = fopen("/sys/module/nvidia/version", "r");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The start probe. Attributes promise more than some systems keep (a device may report virtual
- * memory management and fail the first cuMemSetAccess), so one granule makes the whole journey
- * before anyone relies on it.
+ * memory management and fail the first cuMemSetAccess), so the probe runs one granule through all
+ * calls before the device is used.
  */
 #include "vmm/cuda/probe.h"
 
@@ -24,7 +24,7 @@ static int record_failure(probe *p, const char *call, int code) {
     return code;
 }
 
-/* A mapping that takes no access, or forgets it, is no mapping. */
+/* A mapping without the access that was set is unusable. */
 static int open_and_check(probe *p) {
     const dvmm_driver_ops *ops = &dvmm_cuda_ops;
     int code = record_failure(p, "cuMemSetAccess",
@@ -40,7 +40,8 @@ static int open_and_check(probe *p) {
     return record_failure(p, "cuMemGetAccess", code);
 }
 
-/* If the unmap fails the mapping's fate is unknown, so the caller leaves handle and range alone. */
+/* After a failed unmap the state of the mapping is unknown, so the caller releases neither handle
+ * nor range. */
 static int map_and_unmap(probe *p, bool *is_unmapped) {
     const dvmm_driver_ops *ops = &dvmm_cuda_ops;
     *is_unmapped = true;

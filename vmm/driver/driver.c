@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An open device: its life, its clocks, what it has counted. */
+/* An open device: opening, closing, clocks and counters. */
 #include "vmm/driver/driver.h"
 
 #include "vmm/base/align.h"

@@ -100,22 +100,22 @@ typedef struct dvmm_shared {
     uint8_t fabric[DVMM_FABRIC_BYTES]; /* FABRIC: bytes, which own nothing */
 } dvmm_shared;
 
-/* Constant after opening. Upper code asks these, never which backend it has. */
+/* Constant after opening. Upper layers read these, and never ask which backend there is. */
 typedef struct dvmm_caps {
     char name[96];           /* the device's name                                          */
     char driver_version[32]; /* "13.0 (580.159.04)" or "virtual"                           */
     int ordinal;
     uint64_t granule_bytes; /* smallest mapping; every size and address is a multiple     */
     uint64_t total_bytes;   /* physical memory of the device                              */
-    bool is_virtual;        /* for naming in results only, never for policy               */
+    bool is_virtual;        /* only for the name in results, never for policy */
     bool has_async_pool;    /* mem_alloc_async works                                      */
     bool has_stream_memops; /* stream_wait_value works                                    */
     uint32_t share_types;   /* dvmm_share_type, or-ed: those that the device claims       */
-    bool has_rdma;          /* the same for props.rdma; some systems say so and cannot    */
+    bool has_rdma;          /* the device claims props.rdma; some systems claim it and cannot */
 } dvmm_caps;
 
-/* Every call of the seam: X(name). The order is that of the counters. Only the bench calls those
- * that are marked: its rivals allocate with them, and its replays hold streams back. */
+/* Every call of the seam: X(name), in the order of the counters. Only the bench makes the marked
+ * calls: contenders allocate with them, and replays hold streams back. */
 #define DVMM_CALLS(X)                                                                              \
     X(mem_info)                                                                                    \
     X(address_reserve)                                                                             \
@@ -278,8 +278,8 @@ const dvmm_caps *dvmm_get_caps(const dvmm_driver *d);
 /* The device's clock: modelled on the virtual GPU, else the host's. */
 uint64_t dvmm_clock_ns(dvmm_driver *d);
 uint64_t dvmm_host_clock_ns(void);
-/* Takes the time of every call from now on, at the price of two readings of the clock each. Pre: no
- * other thread uses the device yet. */
+/* Times every call from now on, at the cost of two readings of the clock each. Pre: no other thread
+ * uses the device yet. */
 void dvmm_time_calls(dvmm_driver *d);
 void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out);
 void dvmm_set_trace(dvmm_driver *d, dvmm_trace_fn trace, void *user, bool trace_all);
@@ -295,10 +295,11 @@ bool dvmm_code_is_sticky(int code);
 /* DUCTILE_OK while calls may be made; otherwise ERR_EXITING, ERR_FORKED or ERR_DEVICE_LOST. */
 ductile_status dvmm_usable(const dvmm_driver *d);
 
-/* How often this process's line has forked, and a bit more once it exits. */
+/* The number of forks between the first process and this one, and one more bit once the process
+ * exits. */
 extern _Atomic unsigned dvmm_process_age;
 
-/* Whether dvmm_usable says DUCTILE_OK, for two loads. */
+/* Does dvmm_usable return DUCTILE_OK? Costs two loads. */
 static inline bool dvmm_is_usable(const dvmm_driver *d) {
     return d->process_age == atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) &&
            atomic_load_explicit(&d->poison, memory_order_relaxed) == 0;
@@ -330,10 +331,11 @@ ductile_status dvmm_get_access(dvmm_driver *d, ductile_addr addr, dvmm_access *o
 
 /* Devices are named by ordinal, as the process numbers them. */
 
-/* Whether `device` can reach memory of this one. ERR_NO_DEVICE: there is no such device. */
+/* DUCTILE_OK when `device` can reach memory of this device. ERR_NO_DEVICE: there is no such device.
+ * */
 ductile_status dvmm_can_access_peer(dvmm_driver *d, int device, bool *out);
-/* Access of the named devices, of which this one may be one; that of others stays as it is.
- * Pre: the span is made of whole mappings; 1 to DVMM_MAX_DEVICES devices. */
+/* Sets the access of the given devices, which may include this one; the access of others does not
+ * change. Pre: the span is made of whole mappings; 1 to DVMM_MAX_DEVICES devices. */
 ductile_status dvmm_set_access_for(dvmm_driver *d, ductile_addr addr, uint64_t size,
                                    dvmm_access access, const int *devices, size_t n_devices);
 ductile_status dvmm_get_access_for(dvmm_driver *d, ductile_addr addr, int device, dvmm_access *out);

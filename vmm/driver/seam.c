@@ -25,7 +25,7 @@ static void report_to(dvmm_trace_fn trace, const seam_call *c, int code) {
     }
 }
 
-/* The first sticky code stays: later ones are its echo. */
+/* Keeps the first sticky code: later ones are its consequence. */
 static void poison_if_sticky(dvmm_driver *d, int code) {
     int healthy = 0;
     if (dvmm_code_is_sticky(code)) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbered objects that never move: item i stays where it is until it is given back, its number
- * is then the next one handed out (as drivers do with stream and event handles), and its
- * generation tells a stale number from a live one.
+ * Numbered objects that never move. Item i stays where it is until it is given back. Its number is
+ * then the next one handed out (as drivers do with stream and event handles), and its generation
+ * tells a stale number from a live one.
  *
  * Every item type starts with a dvmm_slot. Numbers count from 1; 0 is none.
  */
@@ -39,8 +39,8 @@ void dvmm_slots_give(dvmm_slots *slots, void *item);
 /* The live item of that number, or NULL. */
 void *dvmm_slots_find(const dvmm_slots *slots, uint64_t number);
 
-/* A number as a value that looks like a pointer but leads nowhere, and back: NULL when it names
- * nothing live. No handle is one of the small values that stand for default streams. */
+/* Converts a number to a value that looks like a pointer but leads nowhere, and back: NULL for a
+ * number of no live item. No handle is one of the small values that stand for default streams. */
 void *dvmm_slots_handle(const void *item);
 void *dvmm_slots_find_handle(const dvmm_slots *slots, const void *handle);
 

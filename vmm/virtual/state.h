@@ -13,8 +13,8 @@
  *   cost.c      what a call costs
  *   api.c       the functions of ductile_virtual.h
  *
- * Unless a header says otherwise, every function is called with gpu->lock held, and one that
- * returns int returns the driver's code.
+ * Unless a header says otherwise, every function is called with gpu->lock held, and an int result
+ * is the code of the driver.
  */
 #ifndef DUCTILE_VMM_VIRTUAL_STATE_H
 #define DUCTILE_VMM_VIRTUAL_STATE_H

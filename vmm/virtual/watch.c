@@ -70,8 +70,8 @@ void dvmm_vgpu_violation(vgpu *gpu, const char *format, ...) {
     va_start(args, format);
     (void)vsnprintf(gpu->watch.violation, sizeof(gpu->watch.violation), format, args);
     va_end(args);
-    static const ductile_virtual_side nobody;
-    keep(gpu, DUCTILE_VIOLATION_MISUSE, &nobody, &nobody);
+    static const ductile_virtual_side unknown;
+    keep(gpu, DUCTILE_VIOLATION_MISUSE, &unknown, &unknown);
 }
 
 static void describe(const ductile_virtual_side *side, char *out, size_t size) {

@@ -7,12 +7,12 @@
 
 bool dvmm_vgpu_watch_init(vgpu *gpu);
 void dvmm_vgpu_watch_fini(vgpu *gpu);
-/* The planned fault, if this call is the one; NULL otherwise. */
+/* The planned fault for this call; NULL when there is none. */
 const ductile_virtual_fault *dvmm_vgpu_fault_for(vgpu *gpu, dvmm_call call);
 void dvmm_vgpu_log(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size, int code);
-/* A mistake that the hardware lets pass. */
+/* Records a mistake that the hardware does not report. */
 void dvmm_vgpu_violation(vgpu *gpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* One that was detected. `first` may be all zero: not known. */
+/* Records a detected conflict. `first` may be all zero: not known. */
 void dvmm_vgpu_report(vgpu *gpu, ductile_violation kind, const ductile_virtual_side *first,
                       const ductile_virtual_side *second);
 void dvmm_vgpu_poison(vgpu *gpu, int code);

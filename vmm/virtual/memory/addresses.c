@@ -169,7 +169,7 @@ static bool is_free_at(const vgpu *gpu, ductile_addr addr, uint64_t size) {
     return i == m->n_ranges || addr + size <= m->ranges[i].start;
 }
 
-/* With a seed, every other reservation goes to the upper end, so that nobody can rely on
+/* With a seed, every other reservation goes to the upper end, so that no test can rely on
  * neighbours; either end keeps the space in one piece. */
 static bool choose_place(vgpu *gpu, uint64_t size, uint64_t alignment, ductile_addr hint,
                          ductile_addr *out) {

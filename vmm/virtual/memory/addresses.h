@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reservations, and which granule maps what. */
+/* Reservations, and the table from granules to mappings. */
 #ifndef DUCTILE_VMM_VIRTUAL_MEMORY_ADDRESSES_H
 #define DUCTILE_VMM_VIRTUAL_MEMORY_ADDRESSES_H
 

@@ -8,7 +8,7 @@
 void dvmm_vgpu_alloc_fini(vgpu *gpu);
 int dvmm_vgpu_mem_alloc(vgpu *gpu, uint64_t size, ductile_addr *out);
 int dvmm_vgpu_mem_free(vgpu *gpu, ductile_addr addr);
-/* Size of the live allocation that starts there; 0: none does. */
+/* The size of the live allocation that starts there; 0 when there is none. */
 uint64_t dvmm_vgpu_allocation_size(const vgpu *gpu, ductile_addr addr);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the bytes are. */
+/* The contents of memory. */
 #ifndef DUCTILE_VMM_VIRTUAL_MEMORY_CONTENT_H
 #define DUCTILE_VMM_VIRTUAL_MEMORY_CONTENT_H
 
 #include "vmm/virtual/state.h"
 
-/* Pre of all: the span is mapped. False: the host has no memory left; contents are lost. */
+/* Pre of all functions: the span is mapped. They return false when the host has no memory left;
+ * contents are lost then. */
 bool dvmm_vgpu_write_value(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t size);
 bool dvmm_vgpu_write_bytes(vgpu *gpu, ductile_addr to, const uint8_t *bytes, uint64_t size);
 bool dvmm_vgpu_copy_bytes(vgpu *gpu, ductile_addr to, ductile_addr from, uint64_t size);

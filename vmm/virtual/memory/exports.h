@@ -11,7 +11,7 @@ int dvmm_vgpu_set_access_for(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_a
 int dvmm_vgpu_get_access_for(const vgpu *gpu, ductile_addr addr, int device, dvmm_access *out);
 int dvmm_vgpu_phys_export(vgpu *gpu, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out);
 int dvmm_vgpu_phys_import(vgpu *gpu, const dvmm_shared *shared, dvmm_phys *out);
-/* Lets go of memory that only descriptors kept which are closed by now. */
+/* Frees memory that only descriptors kept alive, which are closed by now. */
 void dvmm_vgpu_exports_sweep(vgpu *gpu);
 void dvmm_vgpu_exports_fini(vgpu *gpu);
 

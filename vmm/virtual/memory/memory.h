@@ -17,11 +17,11 @@ int dvmm_vgpu_get_access(vgpu *gpu, ductile_addr addr, dvmm_access *out);
 int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int device,
                                 dvmm_access access);
 dvmm_access dvmm_vgpu_access_of(const vgpu_mapping *mapping, int device);
-/* Maps without asking for a reservation. */
+/* Maps without checking for a reservation. */
 int dvmm_vgpu_map_anywhere(vgpu *gpu, ductile_addr addr, vgpu_phys *phys, dvmm_access access);
 void dvmm_vgpu_drop_mapping(vgpu *gpu, vgpu_mapping *mapping);
 void dvmm_vgpu_drop_ref(vgpu *gpu, vgpu_phys *phys);
-/* Whether all of the span is mapped with at least that access. */
+/* Is all of the span mapped with at least that access? */
 bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size, int device,
                              dvmm_access access);
 uint64_t dvmm_vgpu_count_mappings(const vgpu *gpu, ductile_addr addr, uint64_t size);

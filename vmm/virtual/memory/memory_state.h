@@ -52,7 +52,7 @@ typedef struct vgpu_mapping {
     vgpu_users users;
 } vgpu_mapping;
 
-/* A descriptor somewhere; see exports.c. */
+/* A descriptor in some process; see exports.c. */
 typedef struct vgpu_export {
     vgpu_phys *phys;
     int kept;

@@ -7,17 +7,16 @@
  *   race.c           who touched which bytes, and whether that has an order
  *   memory/blocks.c  live blocks
  *
- * Bytes are those of a physical handle, so that addresses that share a handle share its history. A
- * handle keeps the touches that some later work may still conflict with: bytes that are written
- * again forget the touches before, since all that comes after the write comes after them too; work
- * that the host knows complete comes before everything; a stream's read replaces reads that come
- * before it. So a handle keeps one touch for each piece of its bytes and each stream at work that
- * the host has not seen complete.
+ * History belongs to the bytes of a physical handle, so addresses that share a handle share it. A
+ * handle keeps the touches that later work may still conflict with. A write drops the touches
+ * before it, since all work that comes after the write comes after them too. Work that the host
+ * knows to be complete comes before everything. A read of a stream replaces reads that come before
+ * it. So a handle keeps one touch for each piece of its bytes and each stream with incomplete work.
  *
- * Unmapping is asked of the mapping, not of the handle: its memory may well be in use at another
- * address. A mapping keeps the last work of each stream that went through it.
+ * An unmap is checked against the mapping, not the handle, whose memory may be in use at another
+ * address. A mapping keeps the last work of each stream that used it.
  *
- * Without host memory to go on, detection ends.
+ * When the host has no memory left, detection ends.
  */
 #ifndef DUCTILE_VMM_VIRTUAL_RACE_RACE_STATE_H
 #define DUCTILE_VMM_VIRTUAL_RACE_RACE_STATE_H

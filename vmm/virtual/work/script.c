@@ -2,7 +2,7 @@
 /*
  * Scripts: work in the order of its capture. From the moment a piece of work is captured until its
  * graph is destroyed, the memory behind its addresses belongs to it: others may use it in order,
- * but nobody may unmap or move it.
+ * but no call may unmap or move it.
  */
 #include "vmm/virtual/work/script.h"
 

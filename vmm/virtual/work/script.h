@@ -5,10 +5,10 @@
 
 #include "vmm/virtual/state.h"
 
-/* Takes the operation over, also when it fails. */
+/* Takes ownership of the operation, also on failure. */
 int dvmm_vgpu_script_add(vgpu *gpu, vgpu_script *script, vgpu_op *op);
 void dvmm_vgpu_script_fini(vgpu *gpu, vgpu_script *script);
-/* Takes the script over on success. */
+/* Takes ownership of the script on success. */
 int dvmm_vgpu_graph_new(vgpu *gpu, vgpu_script *script, ductile_virtual_graph **out);
 
 #endif

@@ -16,8 +16,8 @@ int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_context_sync(vgpu *gpu);
 /* Runs all work of this device, and all work that it waits for. */
 int dvmm_vgpu_drain(vgpu *gpu);
-/* Appends work to a stream, or lets the capture it is in record it. Takes `op` over, also when it
- * fails; NULL stands for a host without memory. */
+/* Appends work to a stream, or to the capture that it is in. Takes ownership of `op`, also on
+ * failure; NULL means that the host had no memory for it. */
 int dvmm_vgpu_issue_on(vgpu *gpu, ductile_stream stream, vgpu_op *op);
 int dvmm_vgpu_issue_in(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
 /* After a wait: runs the work that only waited for what has completed. Returns `code`, or the

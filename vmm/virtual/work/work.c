@@ -349,7 +349,8 @@ int dvmm_vgpu_barrier(vgpu *gpu, vgpu_queue *queue) {
 /* ---- Forcing ------------------------------------------------------------------------------- */
 
 static int report_stuck(vgpu *gpu) {
-    dvmm_vgpu_violation(gpu, "a wait for work that itself waits for a value nobody has written");
+    dvmm_vgpu_violation(gpu,
+                        "a wait for work that itself waits for a value that has not been written");
     return DVMM_UNKNOWN;
 }
 

@@ -7,18 +7,18 @@
 
 void dvmm_vgpu_work_fini(vgpu *gpu);
 vgpu_queue *dvmm_vgpu_queue_new(vgpu *gpu);
-/* The queue of a stream or of a default stream, which is made when first asked for. */
+/* The queue of a stream or of a default stream, which is created when it is first used. */
 int dvmm_vgpu_find_queue(vgpu *gpu, ductile_stream stream, vgpu_queue **out);
-/* The stream's handle is gone: the queue goes once it has run. */
+/* Called when the handle of the stream is gone: the queue is freed once it has run. */
 void dvmm_vgpu_queue_orphan(vgpu *gpu, vgpu_queue *queue);
-/* From now on the queue and the legacy stream wait for each other. */
+/* Makes the queue and the legacy stream wait for each other from now on. */
 int dvmm_vgpu_queue_block(vgpu *gpu, vgpu_queue *queue);
 /* Makes later work of the queue wait as the rules of the legacy stream demand. */
 int dvmm_vgpu_barrier(vgpu *gpu, vgpu_queue *queue);
 /* NULL when the host has no memory. */
 vgpu_op *dvmm_vgpu_op_new(vgpu_op_kind kind, size_t n_uses);
 void dvmm_vgpu_op_free(vgpu_op *op);
-/* Takes the operation over. Pre: the queue is in no capture. */
+/* Takes ownership of the operation. Pre: the queue is in no capture. */
 void dvmm_vgpu_enqueue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
 /* An operation that holds one more reference to the marker; NULL: the host has no memory. */
 vgpu_op *dvmm_vgpu_marker_op(vgpu_op_kind kind, vgpu_marker *marker);
@@ -30,7 +30,7 @@ void dvmm_vgpu_progress(vgpu *gpu, bool roll);
 int dvmm_vgpu_force_queue(vgpu *gpu, vgpu_queue *queue);
 int dvmm_vgpu_force_marker(vgpu *gpu, vgpu_marker *marker);
 int dvmm_vgpu_force_device(vgpu *gpu);
-/* Operations that wait for a word in that memory wait no more. */
+/* Ends the wait of operations that wait for a word in that memory. */
 void dvmm_vgpu_forget_words(vgpu *gpu, const vgpu_host_block *block);
 
 #endif
