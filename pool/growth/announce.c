@@ -5,7 +5,7 @@
 
 #include "vmm/base/align.h"
 
-static void tell_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
+static void notify_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
     uint32_t first = dseg_granule(b->region->seg, b->addr);
     dpool_notify_granules(a, change, b->region, first, (uint32_t)(b->size / a->granule));
 }
@@ -22,7 +22,7 @@ static void count_announcing(ductile_allocator *a, int change) {
 void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
     count_announcing(a, 1);
     dti_lock_release(&a->grow_lock);
-    tell_block(a, DUCTILE_MAP_LEAVING, b);
+    notify_block(a, DUCTILE_MAP_LEAVING, b);
     dti_lock_acquire(&a->grow_lock);
     count_announcing(a, -1);
 }
@@ -36,12 +36,12 @@ void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p) {
     }
     dti_lock_release(&a->grow_lock);
     for (uint32_t i = 0; i < p->n_donors; i++) {
-        tell_block(a, DUCTILE_MAP_LEAVING, p->donors[i]);
+        notify_block(a, DUCTILE_MAP_LEAVING, p->donors[i]);
     }
     dti_lock_acquire(&a->grow_lock);
 }
 
-static void tell_pieces(ductile_allocator *a, const dpool_plan *p) {
+static void notify_pieces(ductile_allocator *a, const dpool_plan *p) {
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         dpool_notify_granules(a, DUCTILE_MAP_MAPPED, p->region, p->pieces[i].first,
                               p->pieces[i].n_granules);
@@ -55,10 +55,10 @@ static bool has_left(dseg_donation donation, bool is_done) {
 }
 
 /* Donors whose memory stayed where it is. */
-static void tell_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_done) {
+static void notify_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_done) {
     for (uint32_t i = 0; i < p->n_donors; i++) {
         if (!has_left(p->donations[i].state, is_done)) {
-            tell_block(a, DUCTILE_MAP_MAPPED, p->donors[i]);
+            notify_block(a, DUCTILE_MAP_MAPPED, p->donors[i]);
         }
     }
 }
@@ -66,9 +66,9 @@ static void tell_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_
 void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_done) {
     if (is_done || p->n_donors > 0) {
         dti_lock_release(&a->grow_lock);
-        tell_kept_donors(a, p, is_done);
+        notify_kept_donors(a, p, is_done);
         if (is_done) {
-            tell_pieces(a, p);
+            notify_pieces(a, p);
         }
         dti_lock_acquire(&a->grow_lock);
     }

@@ -255,8 +255,8 @@ static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
 
 /* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
  * epoch is takeable. Index lock held. */
-static void note_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool_arena *from,
-                              uint64_t epoch) {
+static void record_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool_arena *from,
+                                uint64_t epoch) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (epoch < dpool_proven_epoch(from)) {
         return;
@@ -316,7 +316,7 @@ static void add_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint3
     if (b->region->arena == p->arena) { /* others count on their own */
         p->epoch = dti_max(p->epoch, donor->epoch);
     } else {
-        note_epoch_locked(a, p, b->region->arena, donor->epoch);
+        record_epoch_locked(a, p, b->region->arena, donor->epoch);
     }
 }
 

@@ -7,7 +7,7 @@
 #include "vmm/base/align.h"
 #include "vmm/capture_mode.h"
 
-enum { QUERIES_PER_HOLD = 32 }; /* markers asked about between two holds of the index lock */
+enum { QUERIES_PER_HOLD = 32 }; /* markers queried between two holds of the index lock */
 
 /* ---- Adding -------------------------------------------------------------------------------- */
 
@@ -34,7 +34,7 @@ void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses) {
 
 /* ---- Waiting on the GPU -------------------------------------------------------------------- */
 
-/* What one stream has to wait for: whole spans, up to an address. Holds the markers. */
+/* The spans up to an address that one stream has to wait for. Holds their markers. */
 typedef struct due {
     dvmm_marker *markers[DPOOL_MOST_WAITS];
     uint32_t n;
@@ -83,7 +83,7 @@ static ductile_status wait_for_each(ductile_allocator *a, const dpool_arena *are
     return status;
 }
 
-/* The stream has waited just now, so a marker that proves a block with this epoch comes later. */
+/* The stream has just waited, so a marker that proves a block with this epoch comes later. */
 static void raise_epoch(dpool_block *b) {
     if (b->state == DPOOL_FREE || b->state == DPOOL_BUSY) {
         dpool_set_epoch(b, b->region->arena->alloc_epoch);
@@ -101,7 +101,7 @@ static void raise_epochs_around(dpool_block *b, const dpool_use *s) {
     }
 }
 
-/* Takes the spans of b up to an address out of the map; linked by `left`. */
+/* Removes the spans of b up to an address from the map; linked by `left`. */
 static dpool_use *take_waited(ductile_allocator *a, dpool_block *b, ductile_addr upto) {
     dpool_use *gone = NULL;
     dti_lock_acquire(&a->index_lock);
@@ -187,7 +187,7 @@ dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *a
 
 /* ---- Progress, as the host sees it --------------------------------------------------------- */
 
-/* Markers to ask about, with the spans they were found in: another thread may wait for those. */
+/* Markers to query, with the spans they were found in: another thread may remove those spans. */
 typedef struct questions {
     dvmm_marker *markers[QUERIES_PER_HOLD];
     ductile_addr spans[QUERIES_PER_HOLD];
@@ -195,8 +195,7 @@ typedef struct questions {
     uint32_t n;
 } questions;
 
-/* Goes on where the last poll ended. False at the end of the map, where the next one begins anew.
- */
+/* Continues where the last poll ended. False at the end of the map; the next poll starts over. */
 static bool ask_some(ductile_allocator *a, questions *q) {
     q->n = 0;
     dti_lock_acquire(&a->index_lock);
@@ -220,8 +219,9 @@ static bool ask_some(ductile_allocator *a, questions *q) {
     return s != NULL;
 }
 
-/* The marker goes with the news, so that old spans keep no events. */
-static bool note_done_locked(const ductile_allocator *a, ductile_addr addr, const dvmm_marker *m) {
+/* Records that the marker is done, and drops it, so that old spans keep no events. */
+static bool record_done_locked(const ductile_allocator *a, ductile_addr addr,
+                               const dvmm_marker *m) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_use *use = dpool_span_find_locked(a, addr);
     if (use == NULL || use->addr != addr) {
@@ -239,14 +239,14 @@ static bool note_done_locked(const ductile_allocator *a, ductile_addr addr, cons
 
 static void take_answer(ductile_allocator *a, dvmm_marker *m, ductile_addr span) {
     dti_lock_acquire(&a->index_lock);
-    bool noted = note_done_locked(a, span, m);
+    bool noted = record_done_locked(a, span, m);
     dti_lock_release(&a->index_lock);
     if (noted) {
         dvmm_marker_drop(&a->markers, m);
     }
 }
 
-/* Asks about each; a stream found at work is not asked about again here. */
+/* Queries each marker; once a stream is found at work, its other markers are skipped. */
 static void answer(ductile_allocator *a, const questions *q) {
     ductile_stream at_work[QUERIES_PER_HOLD];
     uint32_t n_at_work = 0;
@@ -283,8 +283,8 @@ static bool is_in_scope(const ductile_allocator *a, const dpool_scope *s, ductil
     return dpool_is_in(s, region->arena);
 }
 
-/* Holds the first marker that is due from *at on, and says where its span is; NULL for none. In the
- * order of addresses, so that each span that is done is passed once. */
+/* Holds the first due marker from *at on, and stores the address of its span; NULL when there is
+ * none. Goes by address, so that it passes each done span once. */
 static dvmm_marker *hold_next_due(ductile_allocator *a, const dpool_scope *s, ductile_addr *at) {
     dvmm_marker *m = NULL;
     dti_lock_acquire(&a->index_lock);

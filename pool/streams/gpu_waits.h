@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that its own stream may have at once, but only behind a wait on the GPU for other streams'
- * work: making those waits, and finding out that they are not needed (spans: wait_spans.h).
- *
- * Guarded by the index lock, except where a function says otherwise. No call allocates memory.
+ * Makes the GPU waits for memory that its own stream may reuse only after work of other streams,
+ * and finds out when they are no longer needed (spans: wait_spans.h). Guarded by the index lock,
+ * except where a function says otherwise. No call allocates memory.
  */
 #ifndef DUCTILE_POOL_STREAMS_GPU_WAITS_H
 #define DUCTILE_POOL_STREAMS_GPU_WAITS_H
@@ -14,32 +13,34 @@
 /* A freed block with more recorded streams than this is PENDING instead. */
 enum { DPOOL_MOST_WAITS = 32 };
 
-/* The PENDING block in transit with these uses, all marked, becomes FREE, with a span. */
+/* Makes the PENDING block in transit with these uses, all marked, FREE, with a span. */
 void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses);
 
-/* May that block have a span? Not when a record failed, nor for more streams than that. */
+/* May the block have a span? False when a record failed, or when it has too many streams. */
 bool dpool_wait_is_possible(const dpool_use *uses);
 
 /*
- * The block's own stream waits for all spans in it, which then are gone (U9). Pre: inside a call
- * that names the stream; b is LIVE or BUSY and nobody else's; index lock not held. On failure some
- * may be left: ERR_CAPTURING when the stream cannot wait now.
+ * Makes the stream of the block wait for all spans in it, and removes them (U9). Pre: inside a call
+ * that names the stream; b is LIVE or BUSY and owned by this thread; index lock not held. On
+ * failure some spans may remain: ERR_CAPTURING when the stream cannot wait now.
  */
 ductile_status dpool_wait_on_gpu(ductile_allocator *a, dpool_block *b);
 
-/* The same for a block that was just taken for a request. It is FREE again and NULL is returned
- * when its stream cannot wait. No lock held but perhaps the grow lock. */
+/* Makes the stream of a block wait that was just taken for a request. When the stream cannot wait,
+ * the block becomes FREE again and the result is NULL. No lock held, except perhaps the grow lock.
+ * */
 dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b);
 
-/* The smallest block of the arena that needs no wait, LIVE, for a stream that cannot wait. */
+/* Takes the smallest sufficient block of the arena that needs no wait, LIVE, for a stream that
+ * cannot wait. */
 dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                             uint64_t requested);
 
-/* Asks for up to `most` markers whether they are done, going round. Index lock not held. */
+/* Queries up to `most` markers, going round. Index lock not held. */
 void dpool_wait_poll(ductile_allocator *a, uint32_t most);
 
-/* Waits on the host for the work behind all spans of the scope; *any: there was some. The error of
- * the first marker that cannot be waited for. No lock held. */
+/* Waits on the host for the work of all spans of the scope; *any: there were some. Returns the
+ * error of the first marker that could not be waited for. No lock held. */
 ductile_status dpool_wait_on_host(ductile_allocator *a, const dpool_scope *s, bool *any);
 
 /* Drops all spans. Destroying only. */

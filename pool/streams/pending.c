@@ -8,50 +8,50 @@
 #include "vmm/capture_mode.h"
 
 enum {
-    FRONT = 16, /* of the oldest, looked at first */
+    FRONT = 16, /* the number of oldest blocks that a poll reads first */
     MOST_PER_HIT = 256,
     MOST_IN_VAIN = 2 /* polls of the front alone */
 };
 
-/* What is known of each stream that the blocks name. */
+/* What is known about each stream that uses the blocks. */
 typedef struct inquiry {
     dpool_stream_list of;
-    bool is_whole;   /* all that was looked at is in there */
+    bool is_whole;   /* all blocks that were read are in there */
     bool is_relaxed; /* this thread is in relaxed mode */
     dvmm_capture_mode restore;
 } inquiry;
 
 /* ---- Polling ------------------------------------------------------------------------------- */
 
-static inline void note_done(dpool_per_stream *at, const dpool_use *use) {
+static inline void record_done(dpool_per_stream *at, const dpool_use *use) {
     at->done_upto = dti_max(at->done_upto, use->number);
 }
 
-/* Finds the use's stream, mostly that of the use before, and notes there whether its marker is
- * known to be done. A stream that there is no room for is asked about block by block. */
-static inline dpool_per_stream *note_use(inquiry *q, dpool_per_stream *before, dpool_use *use) {
+/* Finds the stream of the use, mostly that of the use before, and records whether its marker is
+ * known to be done. A stream without room in the list is queried block by block. */
+static inline dpool_per_stream *record_use(inquiry *q, dpool_per_stream *before, dpool_use *use) {
     dpool_per_stream *at =
         before != NULL && dpool_is_use_of(before, use) ? before : dpool_find_stream(&q->of, use);
     use->of_stream = at;
     if (__builtin_expect(at == NULL, 0)) {
         q->is_whole = false;
     } else if (dvmm_marker_is_done(use->marker)) {
-        note_done(at, use);
+        record_done(at, use);
     } else {
-        dpool_note_undone(at, use);
+        dpool_record_undone(at, use);
     }
     return at;
 }
 
-/* The n oldest stay in the list; returns the others. */
-static dpool_pending_list note_oldest(inquiry *q, dpool_pending_list *list, uint32_t n) {
+/* Keeps the n oldest in the list, and returns the others. */
+static dpool_pending_list record_oldest(inquiry *q, dpool_pending_list *list, uint32_t n) {
     dpool_per_stream *at = NULL;
     dpool_use *last = NULL;
     dpool_use *rest = list->first;
     for (; rest != NULL && n > 0; n--) {
         for (dpool_use *use = rest; use != NULL; use = use->next) {
             if (use->marker != NULL) {
-                at = note_use(q, at, use);
+                at = record_use(q, at, use);
             } else {
                 q->is_whole = false;
             }
@@ -65,7 +65,7 @@ static dpool_pending_list note_oldest(inquiry *q, dpool_pending_list *list, uint
     return others;
 }
 
-/* A hit that asks nothing need not be in relaxed mode. */
+/* A hit that makes no query need not be in relaxed mode. */
 static bool query(ductile_allocator *a, inquiry *q, dvmm_marker *m) {
     if (!q->is_relaxed && !dvmm_marker_is_done(m)) {
         q->restore = dvmm_capture_relax(a->driver);
@@ -80,12 +80,12 @@ static __attribute__((noinline)) void ask(ductile_allocator *a, inquiry *q, dpoo
     *(is_done ? &at->done_upto : &at->undone_from) = number;
 }
 
-/* Not known to be done, nor that it is not. */
+/* Not known whether it is done. */
 static inline bool is_open(const dpool_per_stream *at, uint64_t number) {
     return number > at->done_upto && number < at->undone_from;
 }
 
-/* Mostly all of it is done: then this is the only question about a stream. */
+/* Mostly all is done: then this is the only query for a stream. */
 static void ask_latest(ductile_allocator *a, inquiry *q) {
     for (uint32_t i = 0; i < q->of.n; i++) {
         dpool_per_stream *at = &q->of.all[i];
@@ -106,8 +106,8 @@ static inline bool is_passed(ductile_allocator *a, inquiry *q, const dpool_use *
     return use->number <= at->done_upto;
 }
 
-/* A wait for the context says nothing about another GPU's streams: where peers have access, markers
- * do, and it stands in only for those that nobody will record any more. */
+/* A wait for the context proves nothing about streams of other GPUs: where peers have access,
+ * markers do. It stands in only for markers that no thread will record any more. */
 static bool needs_no_marker(const dpool_use *use, bool is_covered) {
     return is_covered && (use->is_gone || use->thread != 0);
 }
@@ -117,7 +117,7 @@ static inline bool is_use_done(ductile_allocator *a, inquiry *q, const dpool_use
     return use->marker == NULL ? needs_no_marker(use, is_covered) : is_passed(a, q, use);
 }
 
-/* Without any wait for the context, nobody looks at the block. */
+/* Blocks that only a wait for the context can free are skipped until there is one. */
 static inline bool uses_are_done(ductile_allocator *a, inquiry *q, const dpool_use *first,
                                  uint64_t context_epoch) {
     bool is_covered = context_epoch > 0 && first->block->epoch < context_epoch;
@@ -144,7 +144,8 @@ static void join(dpool_pending_list *list, dpool_pending_list more) {
     }
 }
 
-/* One poll of an arena's list: what of it was looked at, in order, and what was not. */
+/* One poll of the list of an arena: the blocks that were read, in order, and those that were not.
+ * */
 typedef struct poll {
     ductile_allocator *a;
     uint64_t context_epoch;
@@ -152,7 +153,7 @@ typedef struct poll {
     dpool_pending_list done;
     dpool_pending_list kept;
     dpool_pending_list others;
-    bool found_behind; /* something done behind something that is not */
+    bool found_behind; /* found a done block behind one that is not done */
 } poll;
 
 static void begin_poll(poll *p, ductile_allocator *a, dpool_arena *arena, bool is_relaxed) {
@@ -166,7 +167,7 @@ static void begin_poll(poll *p, ductile_allocator *a, dpool_arena *arena, bool i
     p->others = dpool_pending_take(a, arena, &p->context_epoch);
 }
 
-/* Is everything done that was looked at? */
+/* Are all blocks that were read done? */
 static bool all_is_done(const inquiry *q) {
     bool is_done = q->is_whole;
     for (uint32_t i = 0; i < q->of.n && is_done; i++) {
@@ -184,10 +185,10 @@ static void sort_out(poll *p, dpool_pending_list asked) {
     }
 }
 
-/* At the n oldest of the others. */
-static void look_at(poll *p, uint32_t n) {
+/* Polls the n oldest of the blocks that were not read yet. */
+static void read_front(poll *p, uint32_t n) {
     dpool_pending_list asked = p->others;
-    p->others = note_oldest(&p->q, &asked, n);
+    p->others = record_oldest(&p->q, &asked, n);
     ask_latest(p->a, &p->q);
     if (all_is_done(&p->q)) {
         p->found_behind |= p->kept.first != NULL && asked.first != NULL;
@@ -197,7 +198,7 @@ static void look_at(poll *p, uint32_t n) {
     }
 }
 
-/* Nothing of what was looked at was done: the next poll begins with the others. */
+/* No block that was read was done: the next poll begins with the others. */
 static void turn_round(poll *p) {
     join(&p->others, p->kept);
     p->kept = p->others;
@@ -214,11 +215,11 @@ static void end_poll(poll *p, dpool_arena *arena) {
     dpool_pending_finish(p->a, rest);
 }
 
-/* At the n oldest. True when a look at the front alone misses something, or may. */
+/* Polls the n oldest. True when reading the front alone misses a done block, or may miss one. */
 static bool poll_oldest(ductile_allocator *a, dpool_arena *arena, uint32_t n, bool is_relaxed) {
     poll p;
     begin_poll(&p, a, arena, is_relaxed);
-    look_at(&p, n);
+    read_front(&p, n);
     bool is_stuck = p.done.first == NULL;
     bool misses = is_stuck ? p.others.first != NULL : p.found_behind;
     if (is_stuck) {
@@ -228,14 +229,14 @@ static bool poll_oldest(ductile_allocator *a, dpool_arena *arena, uint32_t n, bo
     return misses;
 }
 
-/* As far as there is anything done. True when that is anything. */
+/* Polls as long as it finds done blocks. True when it found any. */
 static bool poll_front(ductile_allocator *a, dpool_arena *arena) {
     poll p;
     begin_poll(&p, a, arena, false);
     bool goes_on = true;
     for (uint32_t n = FRONT; n <= MOST_PER_HIT / 2 && goes_on; n *= 2) {
         p.found_behind = false;
-        look_at(&p, n);
+        read_front(&p, n);
         goes_on = p.kept.first == NULL || p.found_behind;
     }
     bool is_any = p.done.first != NULL;
@@ -247,8 +248,8 @@ void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena) {
     (void)poll_oldest(a, arena, UINT32_MAX, true);
 }
 
-/* A stream is done with its work in the order in which it got it, and mostly one stream holds
- * nearly everything: behind an oldest block that is not done there is seldom one that is. */
+/* A stream finishes its work in order, and mostly one stream holds nearly all blocks: behind an
+ * oldest block that is not done, a done block is rare. */
 void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena) {
     if (arena->fruitless_polls < MOST_IN_VAIN) {
         arena->fruitless_polls = poll_front(a, arena) ? 0 : arena->fruitless_polls + 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that recorded streams hold back: finding out which of it is free. Who
- * polls a pending list takes it out of its arena under the grow lock: with that lock held, nothing
- * is missing. */
+/* Finds out which memory that recorded streams hold back is free. A thread that polls a pending
+ * list takes it out of its arena under the grow lock, so the holder of that lock always sees the
+ * whole list. */
 #ifndef DUCTILE_POOL_STREAMS_PENDING_H
 #define DUCTILE_POOL_STREAMS_PENDING_H
 
@@ -11,8 +11,8 @@
  * lock not. */
 void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena);
 
-/* Of them as many as a hit may look for; in relaxed mode where it asks the driver. Grow lock
- * held, index lock not. */
+/* Frees as many pending blocks as a hit may poll. Uses relaxed mode when it queries the driver.
+ * Grow lock held, index lock not. */
 void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Uses grouped by their streams. The marker with the highest number proves what the others of its
- * stream do (U11), so one question, or one wait, settles a stream however many blocks it is
+ * stream prove (U11), so one query or one wait suffices for a stream, however many blocks it is
  * recorded on.
  */
 #ifndef DUCTILE_POOL_STREAMS_PER_STREAM_H
@@ -14,8 +14,8 @@ enum { DPOOL_MOST_STREAMS = 64 };
 typedef struct dpool_per_stream {
     ductile_stream stream;
     uint64_t thread;
-    bool is_gone;      /* a later stream may have the same handle: apart from this one           */
-    bool wants_marker; /* some use has none yet: a new one proves what the others do             */
+    bool is_gone;      /* kept apart from a later stream with the same handle */
+    bool wants_marker; /* some use has no marker yet: a new one covers it */
     uint32_t n_undone; /* markers not known done                                                 */
     dvmm_marker *latest;
     uint64_t latest_number;
@@ -41,12 +41,11 @@ static inline dpool_per_stream dpool_stream_of_use(const dpool_use *use) {
                               .undone_from = UINT64_MAX};
 }
 
-/* The stream of a use, added if need be; NULL: there is no room for it. What is found stays where
- * it is. */
+/* The stream of a use, added when it is new; NULL when there is no room. Entries do not move. */
 dpool_per_stream *dpool_find_stream(dpool_stream_list *l, const dpool_use *use);
 
-/* The use's marker is not known to be done. */
-static inline void dpool_note_undone(dpool_per_stream *at, const dpool_use *use) {
+/* Records that the marker of the use is not known to be done. */
+static inline void dpool_record_undone(dpool_per_stream *at, const dpool_use *use) {
     if (at->latest == NULL || use->number > at->latest_number) {
         at->latest = use->marker;
         at->latest_number = use->number;

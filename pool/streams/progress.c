@@ -12,14 +12,16 @@ enum { KEPT_SHARE = 32 }; /* of the device's bytes are kept retiring */
 /* ---- Markers ------------------------------------------------------------------------------- */
 
 /*
- * Numbers are given out before recording, so that number s being done means: all work issued before
- * any number up to s was given out is done. Threads may record in another order than their numbers
- * are; a later number proves the earlier ones all the same, since it was given out later.
+ * A marker gets its number before it is recorded. So when marker s is done, all work is done that
+ * was issued before any number up to s was given out. Threads may record in another order than
+ * their numbers; a later number still proves the earlier ones, since it was given out later.
  *
- * A full ring keeps the latest: whoever waited for the one that leaves waits for the one after it.
- * Returns the marker that is not needed; NULL for none.
+ * A full ring keeps the latest markers: a wait for a marker that leaves becomes a wait for the next
+ * one. Returns the marker that is no longer needed; NULL when there is none.
  */
-static dvmm_marker *insert_mark_locked(dpool_arena *arena, dpool_ring_mark mark) {
+static dvmm_marker *insert_mark_locked(const ductile_allocator *a, dpool_arena *arena,
+                                       dpool_ring_mark mark) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dvmm_marker *left_out = NULL;
     uint32_t at = arena->n_marks;
     while (at > 0 && arena->ring[at - 1].seq > mark.seq) {
@@ -60,7 +62,7 @@ ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *se
         return status;
     }
     dti_lock_acquire(&a->index_lock);
-    dvmm_marker *left_out = insert_mark_locked(arena, mark);
+    dvmm_marker *left_out = insert_mark_locked(a, arena, mark);
     dti_lock_release(&a->index_lock);
     if (left_out != NULL) {
         dvmm_marker_drop(&a->markers, left_out);
@@ -82,7 +84,7 @@ static uint32_t copy_marks(ductile_allocator *a, dpool_arena *arena, dpool_ring_
     return n;
 }
 
-/* How many of the oldest markers are done. Mostly all are, so the newest is asked first. */
+/* The number of oldest markers that are done. Mostly all are, so the newest is queried first. */
 static uint32_t count_done(ductile_allocator *a, const dpool_ring_mark *marks, uint32_t n) {
     if (n > 0 && dvmm_marker_query(&a->markers, marks[n - 1].marker) == DUCTILE_OK) {
         return n;
@@ -95,7 +97,9 @@ static uint32_t count_done(ductile_allocator *a, const dpool_ring_mark *marks, u
 }
 
 /* Removes the markers up to seq from the ring into `gone`. */
-static uint32_t pop_marks_locked(dpool_arena *arena, uint64_t seq, dvmm_marker **gone) {
+static uint32_t pop_marks_locked(const ductile_allocator *a, dpool_arena *arena, uint64_t seq,
+                                 dvmm_marker **gone) {
+    DTI_ASSERT_HELD(&a->index_lock);
     uint32_t n = 0;
     while (n < arena->n_marks && arena->ring[n].seq <= seq) {
         gone[n] = arena->ring[n].marker;
@@ -114,7 +118,7 @@ static void accept_mark(ductile_allocator *a, dpool_arena *arena, const dpool_ri
     arena->done_seq = dti_max(arena->done_seq, done->seq);
     arena->proven_epoch = dti_max(arena->proven_epoch, done->epoch);
     arena->proven_by = dseg_idle_by_marker(done->marker);
-    uint32_t n = pop_marks_locked(arena, done->seq, gone);
+    uint32_t n = pop_marks_locked(a, arena, done->seq, gone);
     dti_lock_release(&a->index_lock);
     for (uint32_t i = 0; i < n; i++) {
         dvmm_marker_drop(&a->markers, gone[i]);
@@ -136,12 +140,12 @@ void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena) {
 /* ---- Retiring addresses --------------------------------------------------------------------- */
 
 /*
- * When retiring addresses become gaps again. As soon as their markers are done, bounded for each
- * call; but with record_stream:wait, whose promise is that memory held does not depend on how far
- * the GPU is, gaps must not come at a time that the GPU chooses, since requests are placed in them.
- * There an arena keeps a fixed amount of addresses retiring, the latest, and the others go in its
- * own next slow call, all of them; should their marker not be done by then, the host waits for it
- * first. The amount is such that a host has to run far ahead for that.
+ * When retiring addresses become gaps again. Normally as soon as their markers are done, a bounded
+ * number in each call. But with record_stream:wait, which promises that the held memory does not
+ * depend on the progress of the GPU, gaps must not appear at a time that the GPU chooses, since
+ * requests are placed in them. There an arena keeps a fixed amount of addresses retiring, the
+ * latest ones; its own next slow call unmaps all others, and waits on the host for their marker if
+ * it is not done. The amount is so large that only a host far ahead of the GPU waits.
  */
 
 bool dpool_retires_in_order(const ductile_allocator *a) {
@@ -213,7 +217,8 @@ void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most) 
     reclaim(a, arena, keep > 0 ? UINT32_MAX : most, keep);
 }
 
-/* The marker behind all that is more than is kept; NULL when it is done, or there is none. */
+/* The marker that covers all retiring addresses above the kept amount; NULL when it is done, or
+ * when there is none. */
 static dvmm_marker *marker_of_surplus_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t left = arena->retiring_bytes;

@@ -28,7 +28,8 @@ static ductile_status wait_and_drop(ductile_allocator *a, dvmm_marker *m, ductil
     return status;
 }
 
-static void hold_markers_locked(const dpool_stream_list *l) {
+static void hold_markers_locked(const ductile_allocator *a, const dpool_stream_list *l) {
+    DTI_ASSERT_HELD(&a->index_lock);
     for (uint32_t i = 0; i < l->n; i++) {
         if (l->all[i].latest != NULL) {
             dvmm_marker_hold(l->all[i].latest);
@@ -44,7 +45,7 @@ typedef struct awaited {
 } awaited;
 
 /* False: no room for its streams. */
-static bool note_block(awaited *w, const dpool_use *uses) {
+static bool record_block(awaited *w, const dpool_use *uses) {
     bool any = false;
     for (const dpool_use *use = uses; use != NULL; use = use->next) {
         if (use->marker == NULL || dvmm_marker_is_done(use->marker)) {
@@ -55,32 +56,32 @@ static bool note_block(awaited *w, const dpool_use *uses) {
         if (at == NULL) {
             return false;
         }
-        dpool_note_undone(at, use);
+        dpool_record_undone(at, use);
     }
     w->bytes += any ? uses->block->size : 0;
     return true;
 }
 
-static bool note_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
+static bool record_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
     const dpool_use *uses = arena->pending_first;
-    while (uses != NULL && w->bytes < bytes && note_block(w, uses)) {
+    while (uses != NULL && w->bytes < bytes && record_block(w, uses)) {
         uses = uses->pending_next;
     }
     return uses == NULL;
 }
 
-/* The requester's own memory first: it needs no further proof. A trim may have dropped the arena
- * since the latest attempt, so `own` is only compared. */
+/* Covers the memory of the requester first: it needs no further proof. A trim may have dropped the
+ * arena since the last attempt, so `own` is only compared. */
 static void choose_locked(const ductile_allocator *a, const dpool_arena *own, uint64_t bytes,
                           awaited *w) {
     DTI_ASSERT_HELD(&a->index_lock);
     bool goes_on = true;
     for (int pass = 0; pass < 2; pass++) {
         for (const dpool_arena *arena = a->arenas; goes_on && arena != NULL; arena = arena->next) {
-            goes_on = (arena == own) != (pass == 0) || note_arena(w, arena, bytes);
+            goes_on = (arena == own) != (pass == 0) || record_arena(w, arena, bytes);
         }
     }
-    hold_markers_locked(&w->of);
+    hold_markers_locked(a, &w->of);
 }
 
 static void take_both(ductile_allocator *a) {
@@ -129,8 +130,8 @@ static void poll_pending(ductile_allocator *a) {
     dti_lock_release(&a->grow_lock);
 }
 
-/* Each wait is for one marker or more, so as many waits as there are markers now are enough for
- * what is pending now. Other threads may go on freeing: theirs belong to the next wait. */
+/* Each wait covers at least one marker, so as many waits as there are markers now suffice for the
+ * blocks that are pending now. Blocks that other threads free meanwhile belong to the next wait. */
 static void wait_for_pending(ductile_allocator *a) {
     uint64_t n = dpool_count_pending_marks(a);
     while (n > 0 && dpool_wait_oldest(a, NULL, UINT64_MAX) > 0) {
@@ -141,8 +142,8 @@ static void wait_for_pending(ductile_allocator *a) {
 
 /* ---- How far arenas had come before a wait ------------------------------------------------- */
 
-/* Taken before a wait without locks, so that after it just that much is known done (U8). The arenas
- * in it cannot disappear. */
+/* Taken before a wait without locks: after the wait, exactly the work up to these points is known
+ * done (U8). The arenas in it cannot disappear. */
 typedef struct wait_point {
     dpool_arena *arena;
     uint64_t epoch;
@@ -178,8 +179,9 @@ static ductile_status take_wait_points(ductile_allocator *a, wait_points *p) {
     return DUCTILE_OK;
 }
 
-/* For recorded streams too, and for what graphs did, unless somebody holds the pool again. */
-static void settle_device_locked(const wait_point *p) {
+/* Also for recorded streams, and for graphs, unless the pool is held again. */
+static void record_device_locked(const ductile_allocator *a, const wait_point *p) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = p->arena;
     arena->context_epoch = dti_max(arena->context_epoch, p->epoch);
     if (p->life != 0 && dpool_released_life(arena) == p->life) {
@@ -187,8 +189,8 @@ static void settle_device_locked(const wait_point *p) {
     }
 }
 
-/* What was noted is done now, where there is proof. */
-static void settle_wait_points(ductile_allocator *a, const wait_points *p, bool of_device) {
+/* Records as done what the wait points hold, where there is proof. */
+static void record_wait_points(ductile_allocator *a, const wait_points *p, bool of_device) {
     dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < p->n; i++) {
         const wait_point *at = &p->all[i];
@@ -200,7 +202,7 @@ static void settle_wait_points(ductile_allocator *a, const wait_points *p, bool 
         arena->proven_epoch = dti_max(arena->proven_epoch, at->epoch);
         arena->done_seq = dti_max(arena->done_seq, at->seq);
         if (of_device) {
-            settle_device_locked(at);
+            record_device_locked(a, at);
         }
     }
     dti_lock_release(&a->index_lock);
@@ -230,7 +232,7 @@ static bool any_is_captured(ductile_allocator *a, const wait_points *p) {
     return is_captured;
 }
 
-static ductile_status wait_and_settle(ductile_allocator *a, wait_points *p, dseg_idle *idle) {
+static ductile_status wait_and_record(ductile_allocator *a, wait_points *p, dseg_idle *idle) {
     if (any_is_captured(a, p)) {
         return DUCTILE_ERR_CAPTURING;
     }
@@ -240,7 +242,7 @@ static ductile_status wait_and_settle(ductile_allocator *a, wait_points *p, dseg
     for (uint32_t i = 0; i < p->n; i++) {
         p->all[i].idle = *idle;
     }
-    settle_wait_points(a, p, true);
+    record_wait_points(a, p, true);
     dpool_wait_poll(a, UINT32_MAX);
     return DUCTILE_OK;
 }
@@ -252,7 +254,7 @@ ductile_status dpool_wait_device(ductile_allocator *a, dseg_idle *idle) {
     dseg_idle proof = {0};
     wait_points p;
     ductile_status status = take_wait_points(a, &p);
-    status = status == DUCTILE_OK ? wait_and_settle(a, &p, &proof) : what_is_wrong(a);
+    status = status == DUCTILE_OK ? wait_and_record(a, &p, &proof) : what_is_wrong(a);
     drop_wait_points(a, &p);
     dpool_context_wait_end(a);
     if (idle != NULL) {
@@ -283,8 +285,8 @@ static bool is_worth_a_wait(ductile_allocator *a, const dpool_arena *arena) {
     return is;
 }
 
-/* The newest marker of an arena whose stream must not be named any more. What it proves is read by
- * polling. */
+/* The newest marker of an arena whose stream must not be passed to the driver any more. A poll
+ * reads what it proves. */
 static void wait_for_last_mark(ductile_allocator *a, const dpool_arena *arena) {
     dvmm_marker *m = NULL;
     dti_lock_acquire(&a->index_lock);
@@ -334,7 +336,8 @@ static ductile_status wait_for_arena(ductile_allocator *a, wait_point *at, bool 
     return status;
 }
 
-/* Where blocks are live, all have to be waited for, and one that cannot be is an error. */
+/* With live blocks, the thread must wait for all streams, and a stream that cannot be waited for is
+ * an error. */
 static ductile_status wait_for_streams(ductile_allocator *a, const dpool_scope *s, bool has_live) {
     wait_points p;
     ductile_status status = take_wait_points(a, &p);
@@ -346,7 +349,7 @@ static ductile_status wait_for_streams(ductile_allocator *a, const dpool_scope *
         }
     }
     if (status == DUCTILE_OK) {
-        settle_wait_points(a, &p, false);
+        record_wait_points(a, &p, false);
     }
     drop_wait_points(a, &p);
     return status;
@@ -354,8 +357,8 @@ static ductile_status wait_for_streams(ductile_allocator *a, const dpool_scope *
 
 /* ---- Recorded streams of blocks in use ------------------------------------------------------ */
 
-/* One round: the lowest streams above `after`. However many there are, rounds need no memory, and
- * none of them is left out. */
+/* One round waits for the lowest streams above `after`. Rounds need no memory, however many streams
+ * there are, and leave none out. */
 typedef struct round {
     dpool_stream_list of;
     dpool_per_stream after; /* of the round before; NULL, which is not waited for: the first one */
@@ -369,8 +372,8 @@ static bool is_above(const dpool_per_stream *l, const dpool_per_stream *r) {
     return l->thread != r->thread ? l->thread > r->thread : l->is_gone && !r->is_gone;
 }
 
-/* Work that is not done, and perhaps not covered by the wait for the device? Default streams are
- * this device's, whoever names them. */
+/* Is the work of the use not done, and perhaps not covered by the wait for the device? Default
+ * streams always belong to this device. */
 static bool needs_wait(const dpool_use *use) {
     if (dpool_canonical_stream(use->stream) == NULL || dpool_thread_of(use->stream) != 0) {
         return false;
@@ -386,7 +389,7 @@ static dpool_per_stream *find_highest(dpool_stream_list *l) {
     return highest;
 }
 
-/* There is no room for the stream: the highest one, be it this, is left to a later round. */
+/* When there is no room for the stream, the highest stream is left to a later round. */
 static dpool_per_stream *leave_out_highest(round *r, const dpool_per_stream *s) {
     dpool_per_stream *at = find_highest(&r->of);
     bool is_lower = is_above(at, s);
@@ -397,7 +400,7 @@ static dpool_per_stream *leave_out_highest(round *r, const dpool_per_stream *s) 
     return is_lower ? at : NULL;
 }
 
-static void note_use(round *r, const dpool_use *use) {
+static void record_use(round *r, const dpool_use *use) {
     const dpool_per_stream s = dpool_stream_of_use(use);
     if (!needs_wait(use) || !is_above(&s, &r->after) ||
         (r->highest != NULL && is_above(&s, r->highest))) {
@@ -406,7 +409,7 @@ static void note_use(round *r, const dpool_use *use) {
     dpool_per_stream *at = dpool_find_stream(&r->of, use);
     at = at != NULL ? at : leave_out_highest(r, &s);
     if (at != NULL && use->marker != NULL) {
-        dpool_note_undone(at, use);
+        dpool_record_undone(at, use);
     } else if (at != NULL) {
         at->wants_marker = true;
     }
@@ -417,12 +420,12 @@ static bool has_uses(const dpool_block *b) {
     return is_in_use ? b->uses != NULL : b->state == DPOOL_PENDING;
 }
 
-/* Markers of a PENDING block in transit belong to the thread that records them: it is in no list
- * yet, and who waits for pending blocks to settle comes again. */
-static void note_uses(round *r, const dpool_block *b) {
+/* The markers of a PENDING block in transit belong to the thread that records them. The block is in
+ * no list yet, and the caller waits again. */
+static void record_uses(round *r, const dpool_block *b) {
     bool is_reachable = has_uses(b) && !(b->state == DPOOL_PENDING && dpool_is_in_transit(b->uses));
     for (const dpool_use *use = is_reachable ? b->uses : NULL; use != NULL; use = use->next) {
-        note_use(r, use);
+        record_use(r, use);
     }
 }
 
@@ -432,11 +435,11 @@ static void find_streams(ductile_allocator *a, const dpool_scope *s, round *r) {
         for (const dpool_region *g = dpool_is_in(s, arena) ? arena->regions : NULL; g != NULL;
              g = g->next) {
             for (const dpool_block *b = g->first; b != NULL; b = b->next) {
-                note_uses(r, b);
+                record_uses(r, b);
             }
         }
     }
-    hold_markers_locked(&r->of);
+    hold_markers_locked(a, &r->of);
     dti_lock_release(&a->index_lock);
 }
 
@@ -504,7 +507,7 @@ bool dpool_awaits_device(ductile_allocator *a, const dpool_scope *s) {
     return is;
 }
 
-/* Streams cannot prove what graphs did with a pool that nobody holds any more. */
+/* Streams cannot prove what graphs did with a pool that no reference holds any more. */
 ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     bool any = false;
     wait_for_pending(a);
@@ -528,8 +531,9 @@ static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool
     return false;
 }
 
-/* While a capture is under way somewhere, the streams of the pool are waited for one by one. That
- * proves nothing about other streams: no graph may use the pool, and nothing be recorded. */
+/* While a capture is under way, the thread waits for the streams of the pool one by one. That
+ * proves nothing about other streams, so no graph may use the pool and no other stream be recorded.
+ * */
 static ductile_status wait_beside_capture(ductile_allocator *a, const dpool_scope *s) {
     dti_lock_acquire(&a->index_lock);
     bool needs_all = s->pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, s->pool);

@@ -20,7 +20,7 @@
 
 /* ---- Before memory goes -------------------------------------------------------------------- */
 
-/* FREE memory: waits for what keeps it from being proven, as far as that can be waited for. Linear.
+/* For FREE memory: waits for the work that keeps it from being proven, if that is possible. Linear.
  * ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
 
@@ -34,18 +34,18 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
 /* ---- The single waits; no lock held -------------------------------------------------------- */
 
 /*
- * For the oldest memory that recorded streams hold, `bytes` of it if there is so much; of own (may
- * be NULL) first. Returns how much was waited for: 0 when there is none, or none that can be waited
- * for. Linear in the blocks covered; a poll afterwards frees them, and without one the next call
- * would find them again.
+ * Waits for the oldest memory that recorded streams hold, `bytes` of it if there is so much; for
+ * that of own (may be NULL) first. Returns how many bytes were covered: 0 when there are none, or
+ * none that can be waited for. Linear in the blocks covered. A poll afterwards frees them; without
+ * one the next call finds them again.
  */
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes);
 
 /* Markers of pending memory: as many waits, each for one, are enough for what is pending now. */
 uint64_t dpool_count_pending_marks(ductile_allocator *a);
 
-/* For all work of the device: afterwards all free memory is proven. *idle (may be NULL): the proof.
- * ERR_CAPTURING when it would have broken a capture that is known of; ERR_DRIVER, ... */
+/* Waits for all work of the device: afterwards all free memory is proven. *idle (may be NULL): the
+ * proof. ERR_CAPTURING when the wait would break a known capture; ERR_DRIVER, ... */
 ductile_status dpool_wait_device(ductile_allocator *a, dseg_idle *idle);
 
 /*
@@ -61,11 +61,11 @@ ductile_status dpool_wait_recorded(ductile_allocator *a, const dpool_scope *s);
 
 /* ---- Is there anything to wait for? -------------------------------------------------------- */
 
-/* FREE memory in granules that is not proven, or pending blocks? Both locks held, or of pending
- * blocks only those are seen that no poll has in hand. */
+/* Is there FREE memory in granules that is not proven, or a pending block? Both locks held; without
+ * the grow lock, pending blocks that a poll holds are not seen. */
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena);
 
-/* Does something await the device: what graphs have left in pools that nobody holds any more? */
+/* Does a pool that no reference holds await a wait for the device, because graphs used it? */
 bool dpool_awaits_device(ductile_allocator *a, const dpool_scope *s);
 
 #endif

@@ -19,7 +19,7 @@ static bool has_use(const dpool_block *b, ductile_stream stream) {
     return false;
 }
 
-/* Adds a use from the spare ones; ERR_BUSY when one is needed and there is none. */
+/* Takes a spare use and adds it; ERR_BUSY when one is needed and there is none. */
 static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = dpool_map_find(&a->map, addr);
@@ -47,7 +47,7 @@ static ductile_status try_to_add(ductile_allocator *a, ductile_addr addr, ductil
 
 ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream) {
     ductile_status status = try_to_add(a, addr, stream);
-    while (status == DUCTILE_ERR_BUSY) { /* others may take the spare one before us */
+    while (status == DUCTILE_ERR_BUSY) { /* other threads may take the spare use first */
         status = dpool_uses_make_spare(a);
         if (status == DUCTILE_OK) {
             status = try_to_add(a, addr, stream);
@@ -89,7 +89,7 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.pending_blocks++;
 }
 
-/* Free for its own stream, behind a wait on the GPU; false where that cannot be. */
+/* Frees the block for its own stream, behind a wait on the GPU; false when that is impossible. */
 static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
     dti_lock_acquire(&a->index_lock);
     bool is_possible = dpool_wait_is_possible(uses);
@@ -100,8 +100,9 @@ static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
     return is_possible;
 }
 
-/* Unless a poll has the list in hand, and when the next one is due is known. */
-static void plan_poll_locked(dpool_arena *arena) {
+/* Plans the next poll, unless a poll holds the list and the next one is already planned. */
+static void plan_poll_locked(const ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     if (arena->next_poll_at <= arena->alloc_epoch) {
         arena->pending_since = arena->alloc_epoch;
         arena->next_poll_at = arena->alloc_epoch + 1;
@@ -118,14 +119,14 @@ static void append(ductile_allocator *a, dpool_use *uses) {
         arena->pending_last->pending_next = uses;
     } else {
         arena->pending_first = uses;
-        plan_poll_locked(arena);
+        plan_poll_locked(a, arena);
     }
     arena->pending_last = uses;
     dti_lock_release(&a->index_lock);
 }
 
 /* A block was freed while a stream recorded on it could not be marked. */
-static void note_unmarked(ductile_allocator *a) {
+static void record_unmarked(ductile_allocator *a) {
     atomic_store(&a->has_unmarked, true);
 }
 
@@ -141,7 +142,7 @@ void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         append(a, uses);
     }
     if (is_unmarked) {
-        note_unmarked(a);
+        record_unmarked(a);
     }
 }
 
@@ -149,15 +150,15 @@ static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thre
     return use->stream == stream && use->thread == thread && !use->is_gone;
 }
 
-/* Of a stream that ends. */
+/* A stream that ends. */
 typedef struct last_mark {
     dvmm_marker *marker; /* NULL: it could not be recorded */
     uint64_t number;
     uint64_t retired_id; /* stands for the stream from now on */
 } last_mark;
 
-/* A marker that is there stays, as that of a stream that is gone: a new one may get its handle, so
- * a number that no other stream has tells them apart. */
+/* Keeps an existing marker, as that of a stream that is gone. A new stream may get the handle, so a
+ * number that no other stream has tells them apart. */
 static void end_uses_of(dpool_use *uses, ductile_stream stream, const last_mark *last) {
     uint64_t thread = dpool_thread_of(stream);
     for (dpool_use *use = uses; use != NULL; use = use->next) {
@@ -174,8 +175,8 @@ static void end_uses_of(dpool_use *uses, ductile_stream stream, const last_mark 
     }
 }
 
-/* The stream's uses of live blocks refer to the marker from now on (without one they wait for the
- * whole context), and so do those of pending ones whose marker was to be made up for later. */
+/* Makes the uses of live blocks by the stream refer to the marker (without one they wait for the
+ * whole context), and the uses of pending blocks whose marker was still to be recorded. */
 static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const last_mark *last) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t cursor = 0;
@@ -299,7 +300,7 @@ static bool is_unmarked(const dpool_use *use) {
     return use->marker == NULL && !use->is_gone;
 }
 
-/* True when a use is left that could not be marked. */
+/* True when a use could still not be marked. */
 static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stream, bool all) {
     bool is_left = false;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
@@ -315,7 +316,8 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
     return is_left;
 }
 
-/* The list is taken out meanwhile, as in every poll: others read markers of blocks in it. */
+/* Takes the list out meanwhile, as every poll does: other threads read markers of the blocks in it.
+ * */
 static bool mark_arena(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, bool all) {
     bool is_left = false;
     uint64_t context_epoch;
@@ -336,6 +338,6 @@ void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all) 
         is_left |= mark_arena(a, arena, stream, all);
     }
     if (is_left) {
-        note_unmarked(a);
+        record_unmarked(a);
     }
 }

@@ -16,16 +16,16 @@
 /* Adds a use to the live block at addr. No lock held. */
 ductile_status dpool_use_add(ductile_allocator *a, ductile_addr addr, ductile_stream stream);
 
-/* The stream ends: what is recorded for it need not name it any more. *is_named: a free that began
- * before is not through; once it is, this has to be called again. Grow lock held, index lock not.
- */
+/* Marks the uses of a stream that ends, so that later calls need not pass it to the driver.
+ * *is_named: a free that began before is not finished, and the caller must call again. Grow lock
+ * held, index lock not. */
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named);
 
 /* Is a free under way that records a marker on the stream? Linear. Both locks held. */
 bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream);
 
-/* The block has just left the address map with its uses: it becomes PENDING, and is in transit
- * until pollers may see it. Index lock held. */
+/* Makes a block that has just left the address map with its uses PENDING; it is in transit until
+ * polls may see it. Index lock held. */
 void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b);
 
 /* Is the PENDING block with these uses in no list yet? Index lock held. */
@@ -37,37 +37,36 @@ static inline bool dpool_is_in_transit(const dpool_use *uses) {
  * held. */
 void dpool_use_mark(ductile_allocator *a, dpool_use *use);
 
-/* Records the markers and lets pollers see the block. No lock held. */
+/* Records the markers, and puts the block into the pending list. No lock held. */
 void dpool_pending_record(ductile_allocator *a, dpool_use *uses);
 
-/* Pending blocks, each named by its first use, linked by pending_next. */
+/* Pending blocks, each represented by its first use, linked by pending_next. */
 typedef struct dpool_pending_list {
     dpool_use *first;
     dpool_use *last;
 } dpool_pending_list;
 
-/* Takes the arena's list out of it, and tells its context_epoch then. Grow lock held, index lock
- * not.
- */
+/* Takes the pending list out of the arena, and returns its context_epoch at that moment. Grow lock
+ * held, index lock not. */
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *context_epoch);
 
-/* Puts what was taken back in front: it was freed before what came meanwhile. Grow lock held, and
- * the index lock or not. */
+/* Puts the list back in front: its blocks were freed before those added meanwhile. Grow lock held;
+ * the index lock may be held. */
 void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
                                    dpool_pending_list kept);
 void dpool_pending_put_back(ductile_allocator *a, dpool_arena *arena, dpool_pending_list kept);
 
-/* All uses of these blocks are done, a list linked by pending_next: the blocks become FREE, and the
- * uses are dropped. Index lock not held. */
+/* Makes blocks FREE whose uses are all done, a list linked by pending_next, and drops the uses.
+ * Index lock not held. */
 void dpool_pending_finish(ductile_allocator *a, dpool_use *done);
 
-/* The same for some of them; returns the rest. Index lock held. */
+/* Makes some of these blocks FREE and drops their uses; returns the rest. Index lock held. */
 dpool_use *dpool_pending_finish_some_locked(ductile_allocator *a, dpool_use *done);
 
-/* Marks uses whose streams could not be marked at the free, as a capture was under way: those of
- * `stream`, or with `all` of every one that this thread may name. Grow lock held, index lock not.
- */
+/* Marks uses that could not be marked at the free because a capture was under way: those of
+ * `stream`, or with `all` those of every stream that this thread may name. Grow lock held, index
+ * lock not. */
 void dpool_mark_unmarked(ductile_allocator *a, ductile_stream stream, bool all);
 
 #endif
