@@ -401,9 +401,11 @@ static dpool_per_stream *leave_out_highest(round *r, const dpool_per_stream *s) 
 }
 
 static void record_use(round *r, const dpool_use *use) {
+    if (!needs_wait(use)) {
+        return;
+    }
     const dpool_per_stream s = dpool_stream_of_use(use);
-    if (!needs_wait(use) || !is_above(&s, &r->after) ||
-        (r->highest != NULL && is_above(&s, r->highest))) {
+    if (!is_above(&s, &r->after) || (r->highest != NULL && is_above(&s, r->highest))) {
         return;
     }
     dpool_per_stream *at = dpool_find_stream(&r->of, use);
