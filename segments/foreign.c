@@ -20,7 +20,7 @@ static ductile_status blame_sender(ductile_status status) {
 }
 
 /* The mapping keeps the memory, so the handle is released at once: no later step has to release it.
- * */
+ */
 ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint64_t bytes,
                                 const dvmm_shared *shared) {
     dvmm_phys phys = 0;

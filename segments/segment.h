@@ -82,7 +82,7 @@ static inline bool dseg_is_untouched(const dseg_segment *seg) {
 uint64_t dseg_span_bytes(const dseg_segment *seg);
 
 /* The handle behind a granule; *offset (may be NULL): the place of the granule within the handle.
- * */
+ */
 dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset);
 
 /*

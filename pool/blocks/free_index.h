@@ -50,7 +50,7 @@ static inline unsigned dpool_bins_next(const dpool_free_index *index, unsigned b
 }
 
 /* The better fit: the best of the bins or the rival (NULL: none). Pre: the rival is large enough.
- * */
+ */
 dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival);
 
 /* Takes a slot of a full front. */

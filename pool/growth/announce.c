@@ -12,7 +12,7 @@ static void notify_block(ductile_allocator *a, ductile_map_change change, const 
 
 /* ---- Without the grow lock ----------------------------------------------------------------- */
 
-/* Ended with the grow lock held until what is BUSY is something else again. */
+/* Called with the grow lock held; the caller keeps it until the BUSY blocks have another state. */
 static void count_announcing(ductile_allocator *a, int change) {
     dti_lock_acquire(&a->index_lock);
     a->n_announcing += (uint32_t)change;
@@ -48,13 +48,13 @@ static void notify_pieces(ductile_allocator *a, const dpool_plan *p) {
     }
 }
 
-/* What was unmapped has left, even when the plan then failed. */
+/* Memory that was unmapped has left, even when the plan then failed. */
 static bool has_left(dseg_donation donation, bool is_done) {
     return donation == DSEG_UNMAPPED || donation == DSEG_STUCK ||
            (is_done && donation == DSEG_MOVED);
 }
 
-/* Donors whose memory stayed where it is. */
+/* Announces donors whose memory stayed where it is. */
 static void notify_kept_donors(ductile_allocator *a, const dpool_plan *p, bool is_done) {
     for (uint32_t i = 0; i < p->n_donors; i++) {
         if (!has_left(p->donations[i].state, is_done)) {

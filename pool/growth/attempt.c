@@ -14,13 +14,13 @@
  * retiring addresses would pile up and push the arena ever higher. */
 enum { RECLAIM_PER_CALL = 64 };
 
-/* Markers of spans with waits that one call asks about. */
+/* The markers of spans with waits that one call queries. */
 enum { WAITS_PER_CALL = 64 };
 
 /* ---- What is there already ------------------------------------------------------------------ */
 
-/* Reads what others have reached, unmaps a bounded part of what they gave away, and lets go of
- * arenas whose stream is gone once they hold nothing. The list changes under the grow lock only. */
+/* Reads the progress of other streams, unmaps a bounded part of their retiring addresses, and drops
+ * empty arenas whose stream is gone. The list changes under the grow lock only. */
 static void poll_all(ductile_allocator *a, ductile_stream stream) {
     dpool_mark_unmarked(a, stream, false);
     for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
@@ -55,7 +55,7 @@ static bool search_again(ductile_allocator *a, dpool_request *r) {
 
 /* ---- A plan -------------------------------------------------------------------------------- */
 
-/* Ranges with nothing in them go back when addresses are short. */
+/* Gives empty ranges back when addresses are short. */
 static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
     ductile_status status = dpool_region_add(a, r->arena, r->size);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
@@ -82,7 +82,7 @@ void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
-/* Until there are nodes and addresses enough. Then all that the plan needs is BUSY. */
+/* Repeats until there are enough nodes and addresses. Then all that the plan needs is BUSY. */
 static ductile_status make_plan(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
                                 const dpool_sources *sources) {
     uint64_t n_nodes = dpool_plan_nodes(a, r->size);
@@ -131,8 +131,8 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
 
 enum { MOST_WAYS = 4 };
 
-/* From what disturbs least to what is taken before anything is refused or waited for on the host.
- */
+/* The ways to get memory, from the least disturbing to the last before the request is refused or
+ * the host waits. */
 typedef struct ways {
     dpool_sources all[MOST_WAYS];
     unsigned n;
@@ -166,9 +166,9 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     return w;
 }
 
-/* Whether there is another way after a failure. The last is for a stream that cannot be marked, or
- * cannot wait, just now: its own memory stays where it is, or as it is. What others have proven
- * done can move, and new memory can come. */
+/* Is there another way after a failure? The last way is for a stream that cannot be marked, or
+ * cannot wait, now: its own memory stays where it is, but proven memory of other streams can move,
+ * and new memory can be created. */
 static bool find_next_way(const ductile_allocator *a, dpool_request *r, const dpool_plan *p,
                           ways *w, ductile_status *status) {
     if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
@@ -208,20 +208,21 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
         goto done;
     }
 
-    /* Others had the lock before, and the GPU has gone on: look again. */
+    /* Other threads held the lock before, and the GPU has made progress: search again. */
     poll_all(a, r->stream);
     if (search_again(a, r)) {
         goto done;
     }
     if (r->pool == NULL && dvmm_is_surely_capturing(a->driver, r->stream)) {
-        status = DUCTILE_ERR_CAPTURING; /* what a graph uses must be kept for it, in a pool */
+        status =
+            DUCTILE_ERR_CAPTURING; /* memory that a graph uses must be kept for it, in a pool */
         goto done;
     }
     uint64_t may_retire = r->size / a->granule + 2;
     dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
 
-    /* All that a plan needs becomes BUSY under the index lock. The driver is called without it, so
-     * that hits go on; then the blocks become what they are for. */
+    /* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so
+     * that hits continue; then the blocks get their final states. */
     ways w = list_ways(a, r);
     r->in_gap = r->one_handle;
     do {

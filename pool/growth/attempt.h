@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that no free block serves at once: memory is moved to them, or created. */
+/* Serves requests that no free block serves at once, by moving or creating memory. */
 #ifndef DUCTILE_POOL_GROWTH_ATTEMPT_H
 #define DUCTILE_POOL_GROWTH_ATTEMPT_H
 
@@ -8,25 +8,26 @@
 
 typedef struct dpool_request {
     uint64_t size;                   /* rounded */
-    uint64_t requested;              /* as asked for */
+    uint64_t requested;              /* as requested */
     struct dpool_private_pool *pool; /* NULL: none */
     ductile_stream stream;
     bool is_soft;        /* nothing is created above the soft limit            */
-    bool from_pools;     /* private pools in use are to help out               */
-    bool could_not_wait; /* the stream, on the GPU, for what its free memory needs */
-    bool in_gap;         /* its place is to be all new                             */
-    bool one_handle;     /* it is to be one handle, of whole granules              */
+    bool from_pools;     /* plain pools in use may give memory */
+    bool could_not_wait; /* the stream could not wait on the GPU for its free memory */
+    bool in_gap;         /* its place must consist of new memory */
+    bool one_handle;     /* the block must be one handle, of whole granules */
     dpool_arena *arena;  /* set by the first attempt                           */
     dpool_block *block;  /* the result */
-    uint64_t missing;    /* after ERR_OUT_OF_MEMORY: memory that would have done */
+    uint64_t missing;    /* after ERR_OUT_OF_MEMORY: the bytes that were missing */
 } dpool_request;
 
-/* One attempt: polls, searches again, moves or creates memory. Waits for nothing. Grow lock held.
- * ERR_OUT_OF_MEMORY and the other errors of ductile_alloc; then what it created is in the cache. */
+/* One attempt: polls, searches again, moves or creates memory. Never waits. Grow lock held.
+ * ERR_OUT_OF_MEMORY and the other errors of ductile_alloc; memory that it created is then in the
+ * cache. */
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r);
 
-/* Larger handles can be made anew in another size where the GPU is known to be done with them: asks
- * now, on behalf of a call that names the arena's stream. Grow lock held. */
+/* Prepares the exchange of larger handles for others, which needs proof that the GPU is done with
+ * them: polls now, on behalf of a call that names the stream of the arena. Grow lock held. */
 void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carrying a plan out: waits and marker, then the driver calls of segments/grow.h; and what becomes
- * of it then. */
+/* Executes a plan: the GPU waits, the marker, then the driver calls of segments/grow.h. Then
+ * commits or aborts it. */
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -34,7 +34,7 @@ static ductile_status make_waits(ductile_allocator *a, dpool_plan *p) {
     return status;
 }
 
-/* The stream waits for other streams' work on what it gets or moves. */
+/* Makes the stream wait for the work of other streams on the memory that it gets or moves. */
 static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
     ductile_status status = DUCTILE_OK;
     for (uint32_t i = 0; i < p->n_own_donors && status == DUCTILE_OK; i++) {
@@ -78,8 +78,8 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
 }
 
 static ductile_status execute(ductile_allocator *a, dpool_plan *p) {
-    /* Waits and the marker come before the maps (U5), so that undoing them never depends on either:
-     * donors are FREE, so all work that used them was issued before now. */
+    /* The waits and the marker come before the maps (U5), so that undoing maps never depends on
+     * them: donors are FREE, so all work that used them was issued before now. */
     ductile_status status = make_waits(a, p);
     if (status == DUCTILE_OK && !dpool_waits_are_none(a)) {
         status = make_own_waits(a, p);
@@ -104,7 +104,7 @@ ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
 
 /* ---- Commit -------------------------------------------------------------------------------- */
 
-/* The number in its arena of the marker behind all work on a donor; 0: done. */
+/* The number, in its arena, of the marker behind all work on a donor; 0 when it is done. */
 static uint64_t seq_of(const dpool_plan *p, const dpool_arena *from) {
     if (from == p->arena) {
         return p->seq;
@@ -159,9 +159,9 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
         if (p->donations[i].state != DSEG_MOVED) {
             continue;
         }
-        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits have raised them */
+        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits may have raised it */
     }
-    if (p->n_waits > 0) { /* proven by a marker behind the wait only */
+    if (p->n_waits > 0) { /* only a marker behind the wait proves it */
         p->epoch = p->arena->alloc_epoch;
     }
     dpool_count_mapped_locked(a, p->arena, (int64_t)(p->n_granules * a->granule));
@@ -196,7 +196,7 @@ static void restore(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint32_
     }
 }
 
-/* Surplus and body were cut apart inside granules: one block for each piece again. */
+/* The surplus and the body were cut inside granules: makes one block of each piece again. */
 static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_addr *end) {
     dpool_block *first = p->lead != NULL ? p->lead : p->body;
     *end = p->body != NULL ? p->body->addr + p->body_bytes : dpool_end(first);
@@ -212,12 +212,12 @@ static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_add
 
 void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
-    drop_markers(a, p); /* nothing is waited for */
+    drop_markers(a, p); /* no wait is needed */
     finish_donors(a, p, false);
     if (p->lead == NULL && p->body == NULL) {
         return;
     }
-    dpool_count_span_locked(a, p->region); /* what the driver would not undo is in it */
+    dpool_count_span_locked(a, p->region); /* granules that the driver refused to undo are in it */
     ductile_addr end = 0;
     uint32_t next_piece = 0;
     dpool_block *b = mend_window(a, p, &end);

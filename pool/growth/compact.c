@@ -9,7 +9,7 @@
 
 enum { HANDLES_PER_CALL = 32 };
 
-/* A capture may have come into the arena's pool since healing became due (G1). */
+/* A capture may have begun in the pool of the arena since compaction became due (G1). */
 static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                             uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -30,7 +30,7 @@ static void finish_locked(const ductile_allocator *a, dpool_arena *arena) {
     arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
 }
 
-/* Moves up to `budget` granules; returns how many moved, 0 when healing is finished or stuck. */
+/* Moves up to `budget` granules. Returns how many moved: 0 when compaction is finished or stuck. */
 static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                              uint32_t budget) {
     dti_lock_acquire(&a->index_lock);
@@ -75,7 +75,7 @@ static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
 
 void dpool_compact(ductile_allocator *a, dpool_arena *arena) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP) || !dti_lock_try_acquire(&a->grow_lock)) {
-        return; /* somebody grows: the next allocation heals */
+        return; /* another thread grows: the next allocation compacts */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     dpool_plan *p = dpool_plan_take(a, HANDLES_PER_CALL * a->granule);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Healing: when an arena's live memory dips, the lowest gaps of each run without LIVE blocks are
- * filled with handles from the run's own top, so that what recycling scattered lies together
- * again. In bounded pieces, one in each allocation call, until nothing is left to heal.
+ * Compaction: when the live memory of an arena dips, the lowest gaps of each run without LIVE
+ * blocks are filled with handles from the top of the run, so that memory that recycling scattered
+ * is contiguous again. Each allocation call compacts one bounded piece, until no gap is left to
+ * fill.
  *
  *     [FREE][ GAP ][FREE][ GAP ][FREE]LIVE     ->     [FREE FREE FREE][ GAP           ]LIVE
  */
@@ -11,7 +12,7 @@
 
 #include "pool/blocks/arena.h"
 
-/* One piece of healing, unless somebody else holds the grow lock. No lock held. */
+/* Compacts one piece, unless another thread holds the grow lock. No lock held. */
 void dpool_compact(ductile_allocator *a, dpool_arena *arena);
 
 #endif

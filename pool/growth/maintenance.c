@@ -11,15 +11,16 @@ static bool wants_poll(const dpool_arena *arena) {
     return arena->pending_first != NULL && arena->alloc_epoch >= arena->next_poll_at;
 }
 
-/* What finds nothing costs as much as several hits: asked at the 1st, 2nd, 4th, ... allocation
- * since nothing was pending, later at regular distances. The index lock is open meanwhile. */
+/* A poll that finds nothing costs as much as several hits. So it runs at the 1st, 2nd, 4th, ...
+ * allocation since nothing was pending, later at regular distances. The index lock is unlocked
+ * meanwhile. */
 static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t age = arena->alloc_epoch - arena->pending_since;
     uint64_t next = arena->alloc_epoch + dti_min(age, DPOOL_MARK_EVERY);
     arena->n_waiters++;
     dti_lock_release(&a->index_lock);
-    bool is_mine = dti_lock_try_acquire(&a->grow_lock); /* else perhaps the next time */
+    bool is_mine = dti_lock_try_acquire(&a->grow_lock); /* otherwise perhaps the next time */
     if (is_mine) {
         dpool_poll_pending_some(a, arena);
         dti_lock_release(&a->grow_lock);

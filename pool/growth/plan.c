@@ -15,10 +15,10 @@
 #include <string.h>
 
 enum {
-    LEAST_ROOM = 64,    /* granules that any plan has room for                              */
-    WINDOW_NODES = 8,   /* splits at both ends, of blocks and of granules                   */
-    HEALED_TIMES = 16,  /* a gap is filled up to this many times its smaller free neighbour */
-    EXCHANGED_TIMES = 2 /* the same where handles of several sizes are exchanged for it   */
+    LEAST_ROOM = 64,   /* granules that any plan has room for                              */
+    WINDOW_NODES = 8,  /* splits at both ends, of blocks and of granules                   */
+    HEALED_TIMES = 16, /* compaction fills a gap up to this many times its smaller free neighbour */
+    EXCHANGED_TIMES = 2 /* that factor when handles of several sizes are exchanged for it */
 };
 
 /* ---- Room ---------------------------------------------------------------------------------- */
@@ -62,7 +62,7 @@ static void destroy(dpool_plan *p) {
     }
 }
 
-/* Nothing is planned. The arrays stay. */
+/* Empties the plan. The arrays stay. */
 static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     *p = (dpool_plan){.arena = arena,
                       .region = region,
@@ -90,7 +90,7 @@ dpool_plan *dpool_plan_take(ductile_allocator *a, uint64_t size) {
 
 void dpool_plan_give(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->grow_lock);
-    destroy(a->spare_plan); /* of another thread, whose plan was under way beside this one */
+    destroy(a->spare_plan); /* the plan of another thread that was under way beside this one */
     a->spare_plan = p;
 }
 
@@ -109,12 +109,12 @@ static bool is_free(const dpool_block *b) {
     return b != NULL && b->state == DPOOL_FREE;
 }
 
-/* Granules that a window needs from a gap of which it covers `bytes` from one end. */
+/* The granules that a window needs from a gap when it covers `bytes` from one end. */
 static uint64_t granules_of(const ductile_allocator *a, uint64_t bytes) {
     return (bytes + a->granule - 1) / a->granule;
 }
 
-/* Considers the window that begins with block b, or to the left ends with it. */
+/* Considers the window that begins with block b, or that ends with it to the left. */
 static void try_window(const ductile_allocator *a, dpool_block *b, uint64_t size, bool to_left,
                        dpool_place *best) {
     uint64_t covered = 0;
@@ -194,8 +194,8 @@ static dpool_block *carve_gap(ductile_allocator *a, dpool_block *b, ductile_addr
     return middle;
 }
 
-/* Marks the part of block b that lies in [start, end) BUSY; of a gap, whole granules of it, the
- * surplus of which becomes lead or rest. Returns the block that begins the part. */
+/* Marks the part of block b in [start, end) BUSY; of a gap, whole granules, whose surplus becomes
+ * lead or rest. Returns the block that begins the part. */
 static dpool_block *busy_part(ductile_allocator *a, dpool_plan *p, dpool_block *b,
                               ductile_addr start, ductile_addr end) {
     ductile_addr from = dti_max(start, b->addr);
@@ -226,14 +226,15 @@ static void busy_window(ductile_allocator *a, dpool_plan *p, const dpool_place *
 
 /* ---- Waits on the GPU ---------------------------------------------------------------------- */
 
-/* Below which epoch blocks of the arena have a marker behind them, done or not. The same on every
- * run, whatever the GPU has done: a marker that leaves the ring because it is done is proven. */
+/* The epoch below which blocks of the arena have a marker behind them, done or not. The same on
+ * every run, whatever the GPU has done: a marker that leaves the ring because it is done is proven.
+ */
 static uint64_t marked_epoch(const dpool_arena *arena) {
     uint64_t newest = arena->n_marks > 0 ? arena->ring[arena->n_marks - 1].epoch : 0;
     return dti_max(newest, arena->proven_epoch);
 }
 
-/* Below which epoch the arena's FREE blocks may be taken by the plan. Index lock held. */
+/* The epoch below which the plan may take FREE blocks of the arena. Index lock held. */
 static uint64_t takeable_epoch_locked(const ductile_allocator *a, dpool_plan *p,
                                       const dpool_arena *from, const dpool_sources *sources) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -253,8 +254,8 @@ static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
     return w;
 }
 
-/* A block of that epoch is taken: chooses the marker to wait for, if it is not proven. Pre: the
- * epoch is takeable. Index lock held. */
+/* Called for a block of that epoch that the plan takes: chooses the marker to wait for, if it is
+ * not proven. Pre: the epoch is takeable. Index lock held. */
 static void record_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool_arena *from,
                                 uint64_t epoch) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -278,8 +279,8 @@ static void record_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool
 
 /* ---- Donors -------------------------------------------------------------------------------- */
 
-/* The granules of b that are backed by whole handles inside it, from one that may move to another.
- */
+/* The granules of b that are backed by whole handles inside it, and that begin and end with a
+ * handle that may move. */
 static dseg_span movable_in(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
     return dseg_movable_in(seg, dseg_granules_in(seg, b->addr, dpool_end(b)));
@@ -311,7 +312,7 @@ static void add_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint3
     p->donors[p->n_donors++] = donor;
     p->donated += n;
     if (p->unmaps) {
-        return; /* whoever gets its handles gets them without work under way */
+        return; /* the next user of its handles gets them without work under way */
     }
     if (b->region->arena == p->arena) { /* others count on their own */
         p->epoch = dti_max(p->epoch, donor->epoch);
@@ -324,15 +325,15 @@ static bool can_add_donor(const ductile_allocator *a, dpool_plan *p) {
     return p->n_donors < p->room && a->nodes.n_spare >= 2;
 }
 
-/* Where every handle is one granule, a donor is a run of them, never more than is needed. */
+/* When every handle is one granule, a donor is a run of handles, never more than needed. */
 static void donate_run(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
                        uint64_t need) {
     uint32_t n = (uint32_t)dti_min(s.end - s.first, need);
     add_donor(a, p, b, take_from_top(b) ? s.end - n : s.first, n);
 }
 
-/* Handles of several granules are donors one by one, because some may not fit any piece; and so are
- * those between others that have to stay. */
+/* Handles of several granules are separate donors, because some may fit no piece. So are handles
+ * between others that must stay. */
 static void donate_singly(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
                           uint64_t need) {
     const dseg_segment *seg = b->region->seg;
@@ -354,7 +355,7 @@ static void donate_singly(ductile_allocator *a, dpool_plan *p, dpool_block *b, d
     }
 }
 
-/* Of another stream's free memory, the part on which no recorded work may be under way. */
+/* The part of free memory of another stream on which no recorded work may be under way. */
 static dseg_span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, dseg_span s) {
     while (!dseg_is_empty(s)) {
         const dpool_use *due =
@@ -371,8 +372,8 @@ static dseg_span spare_due_waits(const ductile_allocator *a, const dseg_segment 
     return dseg_movable_in(seg, s);
 }
 
-/* A run of handles to be unmapped, from the side of a gap. The last of them may be more than is
- * needed: what is made of it need not be as large. */
+/* A run of handles to unmap, from the side of a gap. The last handle may be larger than needed,
+ * since the one made of it may be smaller. */
 static void donate_done(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
                         uint64_t need) {
     dseg_span run = dseg_run_at_end(b->region->seg, s, need, take_from_top(b));
@@ -411,16 +412,16 @@ static void sweep(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64
     }
 }
 
-/* Collects donors among the FREE blocks of `from`. Those beside a gap come first, because every
- * new gap leaves two slivers that no large request can use; then the largest, for the same reason.
- * Among 7 orders tried this one kept most (docs/decisions/0003). */
+/* Collects donors among the FREE blocks of `from`. Blocks beside a gap come first, because every
+ * new gap leaves two slivers that no large request can use; then the largest blocks, for the same
+ * reason. Of 7 orders that were tried, this one kept most memory usable (docs/decisions/0003). */
 static void collect(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
                     uint64_t below_epoch) {
     sweep(a, p, from, need, below_epoch, true);
     sweep(a, p, from, need, below_epoch, false);
 }
 
-/* Where larger handles are about, first what the GPU is known to be done with. */
+/* With larger handles, takes first the memory that the GPU is known to be done with. */
 static void collect_done(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
     if (dpool_may_exchange(a)) {
         p->unmaps = true;
@@ -442,8 +443,8 @@ static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
 
 /* ---- Requests and healing ------------------------------------------------------------------ */
 
-/* Bytes that creating has to add to donated and cached handles, less what the limit leaves for it.
- * A limit that was lowered below what is held lacks that much more. */
+/* The bytes that must be created beside donated and cached handles, less what the limit still
+ * allows. A limit that was lowered below the held bytes lacks that much more. */
 static uint64_t lacking(const ductile_allocator *a, dpool_plan *p, uint64_t cached) {
     const dvmm_handle_store *store = &a->store;
     if (p->donated + cached >= p->n_granules) {
@@ -464,7 +465,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
     busy_window(a, p, place, size);
     p->one_handle = sources->one_handle;
     uint64_t cached = dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
-    cached = p->one_handle ? 0 : cached; /* none may be of its size */
+    cached = p->one_handle ? 0 : cached; /* no cached handle may have its size */
     uint64_t need = p->n_granules - cached;
     if (sources->own && !dpool_is_frozen(arena)) {
         collect_done(a, p, arena, need);
@@ -523,7 +524,7 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
     uint64_t n = dti_min(gap->size / a->granule, budget);
     p->unmaps = dpool_may_exchange(a) && top->epoch < dpool_proven_epoch(arena);
     donate(a, p, top, n);
-    bool fits = p->donated <= n || p->unmaps; /* else: one handle larger than the gap */
+    bool fits = p->donated <= n || p->unmaps; /* otherwise: one handle larger than the gap */
     if (p->donated == 0 || !fits) {
         dpool_plan_abort_locked(a, p);
         return false;

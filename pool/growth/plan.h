@@ -17,13 +17,13 @@
  *     LIVE [FREE][ GAP ][FREE][ GAP ... to the end of the range
  *          |<----- window ---->|
  *
- * Where handles are of one size, those of donors move. Larger ones may fit no piece; where the host
- * knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and a handle that
- * does not suit goes back to the driver for others to be created within the same memory. That is
- * not undone: the memory is in the handle cache then.
+ * When all handles have one size, those of donors move. Larger handles may fit no piece: when the
+ * host knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and handles
+ * of unsuitable sizes go back to the driver, so that others can be created within the same memory.
+ * That is not undone: the memory is in the handle cache then.
  *
  * All nodes that commit or abort could need are spent when the plan is made. Each thread has a plan
- * of its own: where somebody is told (announce.h), others may plan before it is carried out.
+ * of its own: while map callbacks run (announce.h), other threads may plan before it is executed.
  */
 #ifndef DUCTILE_POOL_GROWTH_PLAN_H
 #define DUCTILE_POOL_GROWTH_PLAN_H
@@ -33,23 +33,24 @@
 
 enum { DPOOL_PLAN_WAITS = 16 }; /* streams at work that one plan takes from, at most */
 
-/* How it is known that the GPU is done with memory of other streams. */
+/* How the plan knows that the GPU is done with memory of other streams. */
 typedef enum dpool_proof {
     DPOOL_PROOF_BY_HOST, /* the host has seen it                                    */
-    DPOOL_PROOF_BY_WAIT  /* or the receiving stream waits on the GPU until it is so */
+    DPOOL_PROOF_BY_WAIT  /* or the receiving stream waits for it on the GPU */
 } dpool_proof;
 
-/* Where handles may come from, besides the cache. */
+/* The sources of handles, besides the cache. */
 typedef struct dpool_sources {
     bool own;           /* free memory of the arena itself                                  */
-    bool other_streams; /* that of other arenas, as far as `need` says                      */
-    bool pools;         /* of them, also plain pools in use                                 */
+    bool other_streams; /* free memory of other arenas that has the proof `need` */
+    bool pools;         /* of other arenas, also those of plain pools in use */
     bool one_handle;    /* none: one handle, cached or created, for the one piece of a gap  */
     dpool_proof need;
-    uint64_t max_held; /* what is held may not grow above it, nor above the limit           */
+    uint64_t max_held; /* the held bytes may exceed neither this nor the limit */
 } dpool_sources;
 
-/* Another arena's marker that the receiving stream waits for, behind the frees of what it takes. */
+/* A marker of another arena that the receiving stream waits for, behind the frees of the memory
+ * that it takes. */
 typedef struct dpool_plan_wait {
     const dpool_arena *arena;
     uint64_t seq;        /* its number there: once done, the old addresses may be unmapped */
@@ -57,43 +58,43 @@ typedef struct dpool_plan_wait {
 } dpool_plan_wait;
 
 typedef struct dpool_plan {
-    dpool_arena *arena; /* that receives */
+    dpool_arena *arena; /* the arena that receives memory */
     dpool_region *region;
-    dpool_block *body; /* first BUSY block of the request; NULL when healing         */
+    dpool_block *body; /* first BUSY block of the request; NULL for a compaction */
     uint64_t body_bytes;
     dpool_block *lead; /* BUSY before the body, after it: memory left over; or NULL  */
     dpool_block *rest;
     dseg_piece *pieces; /* empty granules of the region that get memory */
     uint32_t n_pieces;
     dpool_block **donors;  /* BUSY blocks of whole handles, this arena's first           */
-    dseg_donor *donations; /* the same as the segments see them */
+    dseg_donor *donations; /* the donors, for dseg_grow */
     uint32_t n_donors;
     uint32_t n_own_donors;
     dvmm_handle **handles; /* room for those of the pieces */
     uint32_t n_handles;    /* gathered by execute                */
-    uint32_t n_moved;      /* of them, donors' that have moved   */
+    uint32_t n_moved;      /* of them, moved from donors */
     uint32_t room;         /* in each of the four arrays */
     uint64_t n_granules;   /* of all pieces                                              */
     uint64_t donated;      /* granules of all donors                                     */
     uint64_t epoch;        /* the latest of this arena's donors                          */
     uint64_t seq;          /* of the marker recorded when own memory moves               */
     uint64_t max_held;     /* by the request's sources                                   */
-    uint64_t lacks;        /* bytes of memory that would have made it succeed            */
+    uint64_t lacks;        /* the bytes of memory that were missing */
     bool one_handle;       /* its one piece is one handle                                */
-    bool unmaps;           /* donors that are found now are to be unmapped               */
+    bool unmaps;           /* donors found now are to be unmapped */
     bool mark_failed;      /* execute failed because that marker could not be recorded   */
-    bool wait_failed;      /* the same, because the stream could not wait on the GPU     */
+    bool wait_failed;      /* execute failed because the stream could not wait on the GPU */
     dpool_plan_wait waits[DPOOL_PLAN_WAITS];
     uint32_t n_waits;
 } dpool_plan;
 
-/* A plan with nothing in it, and room for a request; NULL when the host has no memory. It belongs
- * to the caller until it is given back. Grow lock held, index lock not. */
+/* Takes an empty plan with room for a request; NULL when the host has no memory. The caller owns it
+ * until it gives it back. Grow lock held, index lock not. */
 dpool_plan *dpool_plan_take(ductile_allocator *a, uint64_t size);
 void dpool_plan_give(ductile_allocator *a, dpool_plan *p);
 void dpool_plan_fini(ductile_allocator *a);
 
-/* How many spare nodes a plan for `size` may need. */
+/* The number of spare nodes that a plan for `size` may need. */
 uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size);
 
 /* ---- plan.c: the place --------------------------------------------------------------------- */
@@ -101,41 +102,42 @@ uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size);
 typedef struct dpool_place {
     dpool_block *block; /* holds start; NULL: no run is long enough */
     ductile_addr start;
-    uint64_t n_granules; /* how many the window lacks */
+    uint64_t n_granules; /* the granules that the window lacks */
 } dpool_place;
 
 dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size);
 
-/* The lowest gap that holds all of it, for a stream that cannot have free memory as it is. */
+/* The lowest gap that holds the whole request, for a stream that cannot use free memory now. */
 dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size);
 
 /* ---- plan.c: the plan ---------------------------------------------------------------------- */
 
 /*
- * Plans the request in the place. ERR_OUT_OF_MEMORY when the sources cannot give what the place
- * lacks; then nothing is BUSY. Both locks held; dpool_plan_nodes nodes are spare.
+ * Plans the request at the place. ERR_OUT_OF_MEMORY when the sources cannot give what the place
+ * lacks; then nothing is BUSY. Both locks held. Pre: dpool_plan_nodes nodes are spare.
  */
 ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                          const dpool_place *place, uint64_t size,
                                          const dpool_sources *sources);
 
 /* Plans to fill the lower part of a gap from FREE memory at the top of its run, at most `budget`
- * granules. False when there is nothing to do. Both locks held; nodes as for a request of 0. */
+ * granules. False when there is nothing to do. Both locks held. Pre: nodes as for a request of 0
+ * are spare. */
 bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                   dpool_block *gap, uint32_t budget);
 
 /* ---- commit.c ------------------------------------------------------------------------------ */
 
-/* Carries the plan out. On failure all driver work is undone (or quarantined). Grow lock held; it
- * is opened meanwhile where somebody is told (announce.h). */
+/* Executes the plan. On failure all driver work is undone (or quarantined). Grow lock held;
+ * unlocked meanwhile when map callbacks run (announce.h). */
 ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p);
 
-/* The request's block becomes LIVE and is returned; NULL when healing. Both locks held. */
+/* Makes the block of the request LIVE and returns it; NULL for a compaction. Both locks held. */
 dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint64_t requested);
 
-/* Everything is as before the plan, but for donors that were unmapped and what the driver has
+/* Restores the state before the plan, except for donors that were unmapped and what the driver has
  * quarantined. Both locks held. */
 void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p);
 

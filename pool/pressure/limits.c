@@ -41,7 +41,7 @@ void dpool_limits_apply_locked(ductile_allocator *a) {
 
 /* ---- Changing them ------------------------------------------------------------------------- */
 
-/* Guards and both locks around a change of one option. */
+/* Checks the allocator and locks both locks around a change of one option. */
 static ductile_status begin_change(ductile_allocator *a) {
     if (a == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;

@@ -3,9 +3,11 @@
 
 #include "pool/base/guards.h"
 
-enum { MOST_TIMES = 16 }; /* one request asks one callback; ductile_pressure.h says so too */
+enum {
+    MOST_TIMES = 16
+}; /* how often one request calls one callback; ductile_pressure.h documents it */
 
-/* Enters the same callback again while that may help, or the next one. */
+/* Enters the same callback again while that may help, otherwise the next one. */
 static bool enter(dpool_callbacks *all, dpool_oom_walk *walk, dpool_callback_frame *frame) {
     bool stays = walk->n_asked > 0 && walk->n_asked < MOST_TIMES;
     uint64_t before = walk->at.id;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking the report. The grow lock keeps the list of streams as it is; the index lock is opened
- * between pieces, so blocks may come and go: then numbers of different pieces differ by that. */
+/* Takes the report. The grow lock keeps the list of streams unchanged. The index lock is unlocked
+ * between pieces, so blocks may come and go, and numbers of different pieces may differ by them. */
 #include "pool/pressure/oom_report.h"
 
 #include "pool/base/guards.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    VISITS = 65536,       /* free blocks looked at; ductile_pressure.h says so too */
+    VISITS = 65536,       /* free blocks visited; ductile_pressure.h documents it */
     VISITS_PER_HOLD = 128 /* in one hold of the index lock */
 };
 
@@ -26,23 +26,23 @@ typedef struct last_report {
 static _Thread_local last_report last;
 
 uint64_t dpool_next_instance_id(void) {
-    static atomic_uint_fast64_t n_born;
-    return atomic_fetch_add(&n_born, 1) + 1;
+    static atomic_uint_fast64_t n_given;
+    return atomic_fetch_add(&n_given, 1) + 1;
 }
 
 /* ---- Free blocks --------------------------------------------------------------------------- */
 
-typedef struct tally {
+typedef struct block_counts {
     ductile_oom_report *report;
     ductile_oom_holder *holder;
     const dpool_arena *arena;
     bool is_requesters;
     uint64_t visited_bytes;
     uint32_t visits_left; /* over all streams */
-    dpool_block last;     /* a copy of the block seen last; size 0: none */
-} tally;
+    dpool_block last;     /* a copy of the last visited block; size 0: none */
+} block_counts;
 
-/* Bytes of the block in granules that lie wholly in it. */
+/* The bytes of the granules that lie wholly in the block. */
 static uint64_t whole_granules(const ductile_allocator *a, const dpool_block *b) {
     uint64_t start = b->addr - b->region->seg->range.addr;
     uint64_t low = dti_round_up(start, a->granule);
@@ -56,7 +56,7 @@ static unsigned size_index(uint64_t size) {
     return index < DUCTILE_OOM_SIZES ? index : DUCTILE_OOM_SIZES - 1;
 }
 
-static void count_block(const ductile_allocator *a, tally *t, const dpool_block *b) {
+static void count_block(const ductile_allocator *a, block_counts *t, const dpool_block *b) {
     uint64_t whole = whole_granules(a, b);
     unsigned index = size_index(b->size);
     t->report->free_blocks_by_size[index]++;
@@ -70,8 +70,8 @@ static void count_block(const ductile_allocator *a, tally *t, const dpool_block 
     t->visited_bytes += b->size;
 }
 
-/* The next blocks downwards in size. False when there are no more, or enough were seen. */
-static bool visit_piece(ductile_allocator *a, tally *t) {
+/* Visits the next blocks downwards in size. False at the end, or when enough were visited. */
+static bool visit_piece(ductile_allocator *a, block_counts *t) {
     const dpool_block *b = NULL;
     dti_lock_acquire(&a->index_lock);
     for (uint32_t i = 0; i < VISITS_PER_HOLD && t->visits_left > 0; i++) {
@@ -87,9 +87,9 @@ static bool visit_piece(ductile_allocator *a, tally *t) {
     return b != NULL && t->visits_left > 0;
 }
 
-/* Blocks are seen from the largest down, so that what was not seen is small and pins its granules.
+/* Visits blocks from the largest down, so that what is not visited is small and pins its granules.
  */
-static void visit_free_blocks(ductile_allocator *a, tally *t) {
+static void visit_free_blocks(ductile_allocator *a, block_counts *t) {
     while (visit_piece(a, t)) {
     }
     if (t->visits_left == 0 && t->holder->free_bytes > t->visited_bytes) {
@@ -114,7 +114,7 @@ static ductile_oom_holder holder_of(ductile_allocator *a, const dpool_arena *are
     return h;
 }
 
-/* Those that hold most stay, largest first. */
+/* Keeps the streams that hold most, largest first. */
 static void keep_holder(ductile_oom_report *report, const ductile_oom_holder *h) {
     uint64_t n = report->n_holders++;
     uint64_t at = dti_min(n, DUCTILE_OOM_HOLDERS);
@@ -135,11 +135,11 @@ static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dp
     if (h.held_bytes == 0) {
         return;
     }
-    tally t = {.report = report,
-               .holder = &h,
-               .arena = arena,
-               .is_requesters = arena == own,
-               .visits_left = *visits_left};
+    block_counts t = {.report = report,
+                      .holder = &h,
+                      .arena = arena,
+                      .is_requesters = arena == own,
+                      .visits_left = *visits_left};
     visit_free_blocks(a, &t);
     *visits_left = t.visits_left;
     report->largest_free_bytes = dti_max(report->largest_free_bytes, h.largest_free_bytes);
@@ -183,7 +183,7 @@ static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
     o->granule_bytes = a->granule;
 }
 
-/* What others hold is what the device has less of than is held here. */
+/* Other processes hold what the device has in use beyond what is held here. */
 static void fill_device(ductile_allocator *a, ductile_oom_report *o) {
     uint64_t free_bytes = 0;
     uint64_t total_bytes = 0;

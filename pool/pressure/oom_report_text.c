@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A report as text and as JSON. Functions of the report alone. */
+/* Formats a report as text and as JSON. The functions depend on the report alone. */
 #include <ductile.h>
 
 #include "vmm/base/align.h"
@@ -12,7 +12,7 @@
 typedef struct writer {
     char *buffer;
     size_t size;
-    size_t length; /* of all that was written, whether it fits or not */
+    size_t length; /* of all text, whether it fits or not */
 } writer;
 
 __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
@@ -24,7 +24,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
     w->length += n > 0 ? (size_t)n : 0;
 }
 
-/* A size for people, in a buffer of its own. */
+/* Formats a size for reading, in a buffer of its own. */
 typedef struct size_text {
     char text[32];
 } size_text;
@@ -149,7 +149,8 @@ static const advice_fn advice[] = {advise_size,    advise_limit,   advise_others
                                    advise_capture, advise_pending, advise_recycling, advise_pinned,
                                    advise_lost,    advise_less};
 
-/* Every sentence that applies, each between `before` and `after`, with `between` between two. */
+/* Writes every sentence that applies, each between `before` and `after`, with `between` between
+ * two. */
 static void put_advice(writer *w, const ductile_oom_report *r, const char *before,
                        const char *between, const char *after) {
     const char *lead = "";

@@ -21,15 +21,15 @@ static uint64_t held(const ductile_allocator *a) {
     return a->store.totals.held_bytes - a->store.totals.lost_bytes;
 }
 
-/* What a trim is about. Memory goes until at most `keep` is held; the cache goes first, but for
- * `spared` of it. */
+/* One trim. It releases memory until at most `keep` bytes are held; the cache goes first, except
+ * `spared` bytes of it. */
 typedef struct goal {
     dpool_scope of;
     uint64_t keep;
     uint64_t spared;
 } goal;
 
-/* What has to go yet. */
+/* The bytes that must still go. */
 static uint64_t surplus(const ductile_allocator *a, const goal *g) {
     return held(a) > g->keep ? held(a) - g->keep : 0;
 }
@@ -47,13 +47,13 @@ static ductile_status first_error(ductile_status before, ductile_status now) {
 /* ---- Candidates: proven free blocks, top addresses first, under the grow lock --------------- */
 
 enum {
-    VISITS_PER_HOLD = 128,   /* blocks looked at in one hold of the index lock      */
+    VISITS_PER_HOLD = 128,   /* blocks visited in one hold of the index lock */
     GRANULES_PER_HOLD = 512, /* taken in one hold, and unmapped before the next   */
-    ROOM = 64                /* two nodes are needed; hits of others take some too */
+    ROOM = 64                /* two nodes are needed; hits of other threads take some too */
 };
 
-/* A block as it was when it was found. Hits go on meanwhile, so it is looked at again when it is
- * taken; its node stays readable whatever became of it. */
+/* A block as it was when it was found. Hits continue meanwhile, so it is checked again when it is
+ * taken; its node stays readable. */
 typedef struct candidate {
     ductile_addr addr;
     dpool_block *block;
@@ -85,8 +85,8 @@ static bool make_room(candidates *c) {
     return true;
 }
 
-/* Looks at the next blocks downwards in size; `last` is a copy of the one looked at before, of size
- * 0 at the start. False when no block of a granule is left. */
+/* Visits the next blocks downwards in size; `last` is a copy of the last visited block, of size 0
+ * at the start. False when no block of a granule is left. */
 static bool find_more_locked(const ductile_allocator *a, const dpool_arena *arena,
                              dpool_block *last, candidates *c) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -110,7 +110,7 @@ static int by_address_downwards(const void *left, const void *right) {
     return (l < r) - (l > r);
 }
 
-/* Without host memory for all of them, those found so far will do. */
+/* Without host memory for all of them, uses those found so far. */
 static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *arena,
                                       candidates *c) {
     dpool_block last = {.size = 0};
@@ -134,9 +134,9 @@ static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *a
 /* ---- Giving back, under the grow lock ------------------------------------------------------- */
 
 /*
- * The topmost run of handles in b whose memory can go back: of `most` bytes, or one handle more
- * when that does not come out even. Handles that have another address, retiring or quarantined, or
- * that are pinned (U10), are left where they are.
+ * The topmost run of handles in b whose memory can go back: about `most` bytes, one handle more
+ * when `most` would cut it. Handles with another address, retiring or quarantined, and pinned
+ * handles (U10) stay.
  */
 static dseg_span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64_t most) {
     const dseg_segment *seg = b->region->seg;
@@ -144,8 +144,8 @@ static dseg_span topmost_run(const ductile_allocator *a, const dpool_block *b, u
                             dti_round_up(most, a->granule) / a->granule);
 }
 
-/* Takes up to `most` bytes from the top of a candidate, if it still is one; the rest of it below
- * stays the same block. NULL when there is nothing to take. */
+/* Takes up to `most` bytes from the top of a candidate, if it still is one; the rest below stays
+ * the same block. NULL when there is nothing to take. */
 static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *arena,
                                      const candidate *c, uint64_t most, dseg_idle *idle) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -229,7 +229,7 @@ static void drop_empty_ranges(ductile_allocator *a) {
 
 /* ---- Trimming ------------------------------------------------------------------------------ */
 
-/* What can go back without waiting does. */
+/* Releases what can go back without a wait. */
 static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *enough) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     (void)dpool_imports_poll(a);
@@ -241,7 +241,7 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     return status;
 }
 
-/* In relaxed mode, or the waits would break other threads' captures. */
+/* Uses relaxed mode, because the waits would break captures of other threads. */
 static ductile_status wait_for_work(ductile_allocator *a, const goal *g) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     ductile_status status = dpool_quiesce_free(a, &g->of);
@@ -262,7 +262,7 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     return status == DUCTILE_OK ? give_back_now(a, g, &enough) : status;
 }
 
-/* A query or a wait that meets a lost device says only that nothing is known. */
+/* A query or a wait on a lost device tells only that nothing is known. */
 static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_status status) {
     return first_error(status, dvmm_usable(a->driver));
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Giving physical memory back to the driver. */
+/* Releases physical memory to the driver. */
 #ifndef DUCTILE_POOL_PRESSURE_TRIM_H
 #define DUCTILE_POOL_PRESSURE_TRIM_H
 
 #include "pool/blocks/arena.h"
 
-/* Gives back until at most keep_bytes are held, as far as free memory allows, after waiting for
- * the streams that used it. No lock held. */
+/* Releases memory until at most keep_bytes are held, as far as free memory allows, after waiting
+ * for the streams that used it. No lock held. */
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep_bytes);
 
-/* Gives `bytes` of free mapped memory back, as far as there are, and spares the handle cache.
- * Without may_wait only memory that is proven done already. False when nothing went. No lock held.
- */
+/* Releases up to `bytes` of free mapped memory, and spares the handle cache. Without may_wait, only
+ * memory that is already proven done. False when nothing was released. No lock held. */
 bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait);
 
 /* dpool_trim for all free memory of one pool (NULL: of none). */

@@ -145,7 +145,7 @@ static void join(dpool_pending_list *list, dpool_pending_list more) {
 }
 
 /* One poll of the list of an arena: the blocks that were read, in order, and those that were not.
- * */
+ */
 typedef struct poll {
     ductile_allocator *a;
     uint64_t context_epoch;

@@ -535,7 +535,7 @@ static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool
 
 /* While a capture is under way, the thread waits for the streams of the pool one by one. That
  * proves nothing about other streams, so no graph may use the pool and no other stream be recorded.
- * */
+ */
 static ductile_status wait_beside_capture(ductile_allocator *a, const dpool_scope *s) {
     dti_lock_acquire(&a->index_lock);
     bool needs_all = s->pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, s->pool);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the host waits for before memory can go, and what each wait proves:
+ * The waits of the host before memory can go, and what each of them proves:
  *
- *     who may still use it                         waited for are            proven then
- *     streams recorded on PENDING blocks           their markers             that use of the block
- *     the same, where spans with waits stand       their markers             that pair of the span
- *     the arena's own stream                       the stream, or a marker   what is FREE in the
- * arena graphs; streams of live blocks, or gone      the whole device          all, of this device
- *     streams of other GPUs, beside live blocks    markers recorded now      what they were
- * recorded on
+ *     possible users                              the host waits for        proven then
+ *     streams recorded on PENDING blocks          their markers             that use of the block
+ *     streams recorded in spans with waits        their markers             that pair of the span
+ *     the stream of the arena                     the stream or a marker    its FREE memory
+ *     graphs; streams of live blocks, or gone     the whole device          all of this device
+ *     streams of other GPUs, beside live blocks   markers recorded now      the blocks they used
  *
- * All of it is done without locks, in relaxed mode (the caller's), so that no capture of another
- * thread is broken. A poll afterwards finds what the waits have proven.
+ * The caller is in relaxed mode, so that no capture of another thread is broken, and holds no lock.
+ * A poll afterwards applies what the waits have proven.
  */
 #ifndef DUCTILE_POOL_STREAMS_QUIESCE_H
 #define DUCTILE_POOL_STREAMS_QUIESCE_H
@@ -25,9 +24,9 @@
 ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
 
 /*
- * Also memory of live blocks, of a pool that nobody uses. ERR_CAPTURING when that would break a
- * capture: beside one only the pool's own streams are waited for, which no graph may then use, nor
- * any other stream; and the errors of dpool_wait_recorded.
+ * For all memory of a pool, live blocks included, that no call uses. ERR_CAPTURING when the wait
+ * would break a capture: beside one, the host waits only for the streams of the pool, and then no
+ * graph may use the pool and no other stream be recorded. Also the errors of dpool_wait_recorded.
  */
 ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool);
 
@@ -41,7 +40,8 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
  */
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes);
 
-/* Markers of pending memory: as many waits, each for one, are enough for what is pending now. */
+/* The number of markers of pending memory. That many waits, one for each, suffice for what is
+ * pending now. */
 uint64_t dpool_count_pending_marks(ductile_allocator *a);
 
 /* Waits for all work of the device: afterwards all free memory is proven. *idle (may be NULL): the
@@ -49,13 +49,13 @@ uint64_t dpool_count_pending_marks(ductile_allocator *a);
 ductile_status dpool_wait_device(ductile_allocator *a, dseg_idle *idle);
 
 /*
- * For the work, as of now, of every stream recorded on a block that is LIVE, PAUSED, PENDING or
- * behind a span with waits. A wait for the device covers none of another GPU's work, whose streams
- * may be recorded like ours once that GPU has access: so where one has, each is waited for by a
- * marker of its own (U12), and else this returns at once. Left to the wait for the device are
- * default streams, which are this device's, and streams that are gone whose last marker could not
- * be recorded (U1). ERR_CAPTURING, ERR_DRIVER, ... when a stream cannot be marked or waited for.
- * Linear in blocks and uses.
+ * Waits for the present work of every stream recorded on a block that is LIVE, PAUSED, PENDING or
+ * behind a span with waits. A wait for the device does not cover work of another GPU, whose streams
+ * may be recorded once it has access. So when a peer has access, the host records a marker on each
+ * such stream and waits for it (U12); otherwise this returns at once. The wait for the device
+ * covers default streams, which belong to this device, and streams that are gone without a last
+ * marker (U1). ERR_CAPTURING, ERR_DRIVER, ... when a stream cannot be marked or waited for. Linear
+ * in blocks and uses.
  */
 ductile_status dpool_wait_recorded(ductile_allocator *a, const dpool_scope *s);
 

@@ -317,7 +317,7 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
 }
 
 /* Takes the list out meanwhile, as every poll does: other threads read markers of the blocks in it.
- * */
+ */
 static bool mark_arena(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, bool all) {
     bool is_left = false;
     uint64_t context_epoch;
