@@ -154,7 +154,7 @@ class Allocator:
 
     @classmethod
     def borrow(cls, pointer: int, device: int = 0) -> Allocator:
-        """An object for an allocator that somebody else made, and will destroy.
+        """An object for an allocator that other code made, and will destroy.
 
         Args:
             pointer: the ductile_allocator *. `close` only lets go of it.
@@ -172,7 +172,7 @@ class Allocator:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether somebody else made it, and will destroy it."""
+        """Whether other code made it, and will destroy it."""
         return self._borrowed
 
     @property
@@ -355,7 +355,7 @@ class Allocator:
     def set_soft_limit(self, limit: Union[int, str, None]) -> None:
         """Changes the soft limit in bytes; None removes it.
 
-        A request that would create memory above it first tries all that disturbs nobody else.
+        A request that would create memory above it first tries all that disturbs no other request.
         """
         wanted = 0 if limit is None else parse_bytes(limit)
         self._check(lib.ductile_set_soft_limit(self.pointer, wanted), "set_soft_limit")

@@ -78,7 +78,7 @@ _NAMES = (b"dltensor", b"dltensor_versioned")
 
 
 def _end_capsule(capsule: int) -> None:
-    """A capsule that somebody has taken has another name: then its memory is theirs."""
+    """A capsule that a consumer has taken has another name: then its memory is the consumer's."""
     for name in _NAMES:
         if _is_valid(capsule, name):
             _forget(_pointer(capsule, name))

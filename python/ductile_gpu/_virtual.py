@@ -77,7 +77,7 @@ class VirtualGPU:
 
     Args:
         capacity: physical memory in bytes, or text such as "8G"; 0 is 139 GiB, an H200's.
-        schedule: "eager" (at once), "lagging" (`lag` advances later), "lazy" (when somebody waits)
+        schedule: "eager" (at once), "lagging" (`lag` advances later), "lazy" (when the host waits)
             or "random" (seeded).
         lag: for "lagging".
         seed: for "random"; also where reservations are placed, when not 0.

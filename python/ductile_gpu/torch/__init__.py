@@ -59,13 +59,13 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
         mode: "full" wants the adapter. "plain" does without a compiler, by the functions of
             PyTorch's pluggable allocator: tensors, streams and graphs work; what PyTorch offers no
             hook for does not (see docs/pytorch.md). "auto" is "full" and, where the adapter cannot
-            be had, "plain" with a warning that says why.
+            be loaded or compiled, "plain" with a warning that says why.
         options: options of Ductile by name, as in DUCTILE_CONF: enable(limit_bytes="40G").
 
     Raises:
         TooLate: CUDA is already in use.
         ImportError: PyTorch cannot be imported.
-        BuildError: the adapter cannot be had, and mode is "full".
+        BuildError: the adapter cannot be loaded or compiled, and mode is "full".
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
     """
     from ductile_gpu.torch import _install, _plain

@@ -140,12 +140,12 @@ def _cache_folder() -> Path:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Written by this user or by root, and by nobody else?"""
+    """Written by this user or by root, and by no other user?"""
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 
 def check_trusted(path: Path) -> None:
-    """Raises BuildError when somebody else could have put this file there, or could exchange it:
+    """Raises BuildError when another user could have put this file there, or could exchange it:
     what is loaded runs with this user's rights."""
     try:
         status = path.stat()

@@ -132,7 +132,7 @@ def _open_device(device: int) -> int:
 
 
 def install(options: Mapping[str, Any]) -> None:
-    """Makes Ductile PyTorch's allocator. Raises BuildError where the adapter cannot be had."""
+    """Makes Ductile PyTorch's allocator. Raises BuildError where there is no adapter."""
     global _adapter
     with _lock:
         if _adapter is not None:
