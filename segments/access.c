@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Access of devices to all of a segment, and the loop over the handles of a span. */
-#include "segments/segment.h"
+#include "segments/access.h"
 
 /* A span of granules without an empty or unknown one between. */
 typedef struct run {

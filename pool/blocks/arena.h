@@ -126,8 +126,8 @@ static inline uint64_t dpool_proven_epoch(const dpool_arena *arena) {
     return dpool_is_provable(arena) ? arena->proven_epoch : 0;
 }
 
-/* How often the pool of the arena was taken, when nobody holds it now; 0 when the arena is in no
- * pool, or in one that is held. Index lock held. */
+/* How often the pool of the arena was taken, when no reference holds it now; 0 when the arena is in
+ * no pool, or in one that is held. Index lock held. */
 static inline uint64_t dpool_released_life(const dpool_arena *arena) {
     return arena->pool != NULL && !dpool_is_held(arena->pool) ? arena->pool->n_lives : 0;
 }

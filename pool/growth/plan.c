@@ -441,7 +441,7 @@ static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
     }
 }
 
-/* ---- Requests and healing ------------------------------------------------------------------ */
+/* ---- Requests and compaction --------------------------------------------------------------- */
 
 /* The bytes that must be created beside donated and cached handles, less what the limit still
  * allows. A limit that was lowered below the held bytes lacks that much more. */

@@ -4,6 +4,8 @@
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 
+#include "segments/access.h"
+
 #include <ductile_share.h>
 
 #include <stdlib.h>

@@ -149,7 +149,7 @@ typedef struct wait_point {
     uint64_t epoch;
     uint64_t seq;
     dseg_idle idle; /* no proof: was not, or could not be, waited for */
-    uint64_t life;  /* of its pool, held by nobody then: no graph will start in it; else 0 */
+    uint64_t life;  /* of its pool without references then: no graph will start in it; else 0 */
 } wait_point;
 
 typedef struct wait_points {

@@ -45,6 +45,8 @@ PLANTS = {
     "a vague subject in a public header": (
         "check_words.py", "pool/include/ductile.h", "/** Whoever calls it twice: nobody knows. */\n",
         '"nobody": say which caller, thread or process'),
+    "a vague subject": (
+        "check_words.py", "vmm/range.c", "/* Whoever holds the lock frees it. */\n", '"Whoever": say which caller'),
     "a private word in a page": (
         "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
 }
