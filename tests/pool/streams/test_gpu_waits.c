@@ -193,6 +193,26 @@ Test(gpu_waits, failed_wait_leaves_the_block_free_and_the_request_is_served) {
     close_audited();
 }
 
+/* The request's place begins with memory whose work cannot be waited for. It is given up, and new
+ * memory is created, although another stream has free memory that is proven done. */
+Test(growth_only, takes_nothing_from_other_streams_when_a_wait_fails) {
+    open_with("record_stream:wait,recycle:never");
+    ductile_addr done = take(40 * MIB, 2);
+    give(done);
+    assert_ok(ductile_stream_done(f.allocator, f.streams[2]));
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+    use_and_free(take(20 * MIB, 0), 20 * MIB, 1);
+    uint64_t reserved = fixture_stats(f.allocator).reserved_bytes;
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "stream_wait_event", .nth = 1, .code = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    (void)take(30 * MIB, 0);
+    assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
+    assert_u64(fixture_stats(f.allocator).recycled_handles, 0);
+    assert_u64(fixture_stats(f.allocator).reserved_bytes, reserved + 30 * MIB);
+    close_audited();
+}
+
 /* A graph cannot wait for work outside of it; the capture is not harmed, and memory that needs no
  * wait serves. */
 Test(gpu_waits, captured_stream_waits_for_nothing) {
