@@ -20,17 +20,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define HAS_SANITIZER 1
-#endif
-#endif
-#ifndef HAS_SANITIZER
-#define HAS_SANITIZER 0
-#endif
-
 /* ---- Requests that fail -------------------------------------------------------------------- */
 
 /* Only the test's thread plans, and only between arm and disarm does anything fail. */
@@ -49,7 +38,7 @@ static bool disarm(void) {
     return has_failed;
 }
 
-#if !HAS_SANITIZER && defined(__GLIBC__)
+#if !IS_SANITIZED && defined(__GLIBC__)
 #define CAN_FAIL 1
 
 void *__libc_malloc(size_t size);

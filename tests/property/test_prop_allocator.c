@@ -61,7 +61,7 @@ static const geometry geometries[] = {
 };
 #define N_GEOMETRIES (sizeof geometries / sizeof geometries[0])
 
-enum { N_SEEDS = 3, N_SEEDS_OF_ALL = 24 }; /* of each geometry */
+enum { N_SEEDS = IS_SANITIZED ? 1 : 3, N_SEEDS_OF_ALL = 24 }; /* of each geometry */
 
 /* A parameter is an index: tests run in processes of their own, where pointers mean nothing. */
 typedef struct which {
