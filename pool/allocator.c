@@ -50,7 +50,6 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
     }
     a->granule = smallest;
     a->max_handle_granules = (uint32_t)(largest / smallest);
-    atomic_init(&a->has_large_handles, largest > smallest);
     return DUCTILE_OK;
 }
 
@@ -198,6 +197,18 @@ static ductile_status zero_fill(ductile_allocator *a, ductile_addr addr, uint64_
     return status;
 }
 
+static ductile_status hand_over(ductile_allocator *a, const dpool_block *b, size_t size,
+                                ductile_stream stream, ductile_addr *out) {
+    ductile_status status = DUCTILE_OK;
+    ductile_addr addr = b->addr;
+    dpool_audit(a, DPOOL_AUDIT_CALL);
+    if (a->options.zero != 0) {
+        status = zero_fill(a, addr, size, stream);
+    }
+    *out = status == DUCTILE_OK ? addr : 0;
+    return status;
+}
+
 /* A request whose pool is known (NULL for none), with the block that a hit gave, if any. */
 static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
                                                          dpool_private_pool *pool, dpool_block *b,
@@ -217,13 +228,7 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
             return status;
         }
     }
-    ductile_addr addr = b->addr;
-    dpool_audit(a, DPOOL_AUDIT_CALL);
-    if (a->options.zero != 0) {
-        status = zero_fill(a, addr, size, stream);
-    }
-    *out = status == DUCTILE_OK ? addr : 0;
-    return status;
+    return hand_over(a, b, size, stream, out);
 }
 
 /* Requests that the quick path does not serve: with options that need more than a block, with
@@ -266,6 +271,39 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
         return alloc_in(a, NULL, NULL, size, stream, out);
     }
     return alloc_otherwise(a, size, stream, out);
+}
+
+static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,
+                                      ductile_addr *out) {
+    dpool_request r = {.size = dti_round_up(size, a->granule),
+                       .requested = size,
+                       .stream = stream,
+                       .is_dedicated = true};
+    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &r.pool) : DUCTILE_OK;
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = dpool_alloc_slow(a, &r);
+    dpool_audit(a, DPOOL_AUDIT_GROW);
+    if (status == DUCTILE_OK) {
+        status = hand_over(a, r.block, size, stream, out);
+    }
+    dpool_unpin(a, r.pool);
+    return status;
+}
+
+ductile_status ductile_alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,
+                                       ductile_addr *out) {
+    if (a == NULL || out == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *out = 0;
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK || size == 0) {
+        return status;
+    }
+    return size > DPOOL_MAX_REQUEST ? dpool_refuse_impossible(a, size, stream)
+                                    : alloc_dedicated(a, size, stream, out);
 }
 
 ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,

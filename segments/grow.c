@@ -84,13 +84,11 @@ typedef struct supply {
     dvmm_handle_store *store;
     uint32_t max_created;
     uint64_t max_held;
-    bool one_handle;
     uint64_t held_before; /* what may be held, but for what donors cannot give */
 } supply;
 
-static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t max_held,
-                        bool one_handle) {
-    return (supply){store, max_created, dti_min(max_held, store->limit_bytes), one_handle,
+static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t max_held) {
+    return (supply){store, max_created, dti_min(max_held, store->limit_bytes),
                     store->totals.held_bytes - store->totals.lost_bytes};
 }
 
@@ -98,14 +96,11 @@ static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t
  * of, it gives no small ones. */
 static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     dvmm_handle_store *store = s->store;
-    if (s->one_handle) {
-        return dvmm_store_take_exact(store, most);
-    }
     uint32_t best = (uint32_t)dti_min(most, s->max_created);
     bool may_create =
         store->totals.held_bytes <= s->max_held; /* otherwise cached handles must suffice */
     bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
-    dvmm_handle *h = dvmm_store_take(store, most);
+    dvmm_handle *h = dvmm_store_take(store, best);
     if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
         dvmm_store_put(store, h);
         return NULL;
@@ -116,11 +111,9 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
 /* Releases cached handles of other sizes before creating a handle, so that the held bytes do not
  * grow. */
 static ductile_status create(const supply *s, uint32_t most, dvmm_handle **out) {
-    uint32_t n = s->one_handle ? most : (uint32_t)dti_min(most, s->max_created);
+    uint32_t n = (uint32_t)dti_min(most, s->max_created);
     uint64_t bytes = n * s->store->granule_bytes;
-    if (!s->one_handle) {
-        (void)dvmm_store_release_cached(s->store, s->held_before - dti_min(s->held_before, bytes));
-    }
+    (void)dvmm_store_release_cached(s->store, s->held_before - dti_min(s->held_before, bytes));
     return dvmm_store_create(s->store, n, s->max_held, out);
 }
 
@@ -238,7 +231,7 @@ static uint64_t count_lacked(const dseg_growth *g) {
 }
 
 static ductile_status gather_handles(dseg_growth *g) {
-    supply s = supply_of(g->seg->store, g->max_created, g->max_held, g->one_handle);
+    supply s = supply_of(g->seg->store, g->max_created, g->max_held);
     unmap_donors(g);
     donor_cursor at = {0, 0};
     for (uint32_t i = 0; i < g->n_pieces; i++) {
@@ -323,7 +316,7 @@ static ductile_status fill_run(dseg_segment *seg, const supply *s, uint32_t *fir
 }
 
 ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint32_t max_created) {
-    supply s = supply_of(seg->store, max_created, UINT64_MAX, false);
+    supply s = supply_of(seg->store, max_created, UINT64_MAX);
     ductile_status status = DUCTILE_OK;
     while (first < end && status == DUCTILE_OK) {
         if (seg->slots[first].state == DSEG_MAPPED) {
@@ -338,4 +331,29 @@ ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint
         }
     }
     return status;
+}
+
+static ductile_status map_one_handle(dseg_segment *seg, uint64_t max_held) {
+    supply s = supply_of(seg->store, seg->n_granules, max_held);
+    dvmm_handle *h = dvmm_store_take_exact(seg->store, seg->n_granules);
+    ductile_status status = h != NULL ? DUCTILE_OK : create(&s, seg->n_granules, &h);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = dseg_map(seg, 0, &h, 1);
+    if (status != DUCTILE_OK) {
+        put_back(seg->store, &h, 1);
+    }
+    return status;
+}
+
+ductile_status dseg_fill_with_one(dseg_segment *seg, uint64_t max_held) {
+    if (seg->slots[0].state == DSEG_MAPPED) {
+        ductile_status status = dseg_confirm(seg, 0);
+        if (status != DUCTILE_OK || seg->slots[0].state == DSEG_MAPPED) {
+            return status;
+        }
+    }
+    bool is_empty = seg->slots[0].state == DSEG_EMPTY;
+    return is_empty ? map_one_handle(seg, max_held) : DUCTILE_ERR_DRIVER;
 }

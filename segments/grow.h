@@ -48,7 +48,6 @@ typedef struct dseg_growth {
     uint32_t n_donors;
     uint32_t max_created;  /* granules of a handle that is created, at most */
     uint64_t max_held;     /* the held bytes may exceed neither this nor the limit */
-    bool one_handle;       /* the one piece becomes one handle, not a donor's */
     dvmm_handle **handles; /* of the pieces, in their order: those of donors first */
     uint32_t max_handles;  /* room for as many as there are granules */
     /* results */
@@ -68,6 +67,9 @@ ductile_status dseg_grow(dseg_growth *g);
  * ERR_DRIVER when a granule is QUARANTINED, or when the driver cannot tell whether it is mapped.
  */
 ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint32_t max_created);
+
+/* The same for all of a segment, with one handle behind it; what is held stays below max_held. */
+ductile_status dseg_fill_with_one(dseg_segment *seg, uint64_t max_held);
 
 /*
  * The step that dseg_grow and dseg_refill share: maps handles one behind the other from granule

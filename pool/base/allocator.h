@@ -44,9 +44,8 @@ struct ductile_allocator {
     /* constant after creation */
     dvmm_driver *driver;
     ductile_options options;
-    uint64_t granule;               /* handle_bytes: the pool's granule */
-    uint32_t max_handle_granules;   /* of handles that requests get by default        */
-    _Atomic bool has_large_handles; /* some may have several granules; never undone   */
+    uint64_t granule;             /* handle_bytes: the pool's granule */
+    uint32_t max_handle_granules; /* of handles that requests get, but for dedicated ones */
     uint64_t device_bytes;
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option makes a hit do more than find a block */
@@ -82,7 +81,7 @@ struct ductile_allocator {
 };
 
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {
-    return atomic_load_explicit(&a->has_large_handles, memory_order_relaxed);
+    return a->max_handle_granules > 1;
 }
 
 /* PAUSED blocks are in the address map too. */

@@ -34,10 +34,12 @@ enum {
     DPOOL_MARK_EVERY = 64 /* allocations between markers while several streams are known */
 };
 
-/* A segment as the pool sees it: its blocks, which tile the range. */
+/* A segment as the pool sees it: its blocks, which tile the range. A dedicated region is one block,
+ * behind which there is one handle (growth/dedicated.h). */
 typedef struct dpool_region {
     dseg_segment *seg;
     struct dpool_arena *arena;
+    bool is_dedicated;
     dpool_block *first;
     uint64_t span_bytes; /* as counted in the statistics */
     struct dpool_region *next;
@@ -60,6 +62,7 @@ typedef struct dpool_arena {
     dpool_list gaps;     /* GAP blocks */
     dpool_list retiring; /* RETIRING blocks, by epoch; see progress.h */
     uint64_t retiring_bytes;
+    dpool_list closed; /* FREE blocks of dedicated regions: they serve nobody, and go once proven */
     dpool_use *pending_first;
     dpool_use *pending_last;
     uint64_t pending_since; /* alloc_epoch when the list was last empty                    */

@@ -65,7 +65,8 @@ static void count_block(recount *c, const dpool_block *b) {
     n->retiring += retiring ? b->size : 0;
     n->live_blocks += live;
     n->pending_blocks += pending;
-    n->free_blocks += is_free;
+    n->free_blocks += is_free && !b->region->is_dedicated;
+    n->closed_blocks += is_free && b->region->is_dedicated;
     n->gap_blocks += b->state == DPOOL_GAP;
     n->retiring_blocks += retiring;
     n->paused_blocks += paused;
@@ -75,7 +76,7 @@ static bool is_in_own_structure(const recount *c, const dpool_block *b) {
     if (b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED) {
         return dpool_map_find(&c->a->map, b->addr) == b;
     }
-    if (b->state == DPOOL_FREE) {
+    if (b->state == DPOOL_FREE && !b->region->is_dedicated) {
         return dpool_index_holds(&b->region->arena->index, b);
     }
     return true;
@@ -196,6 +197,8 @@ static void check_sums(recount *c, uint64_t where) {
                      n->free_blocks, where);
     dti_expect_equal(c->fault, "A3", "blocks in the gap list", arena->gaps.count, n->gap_blocks,
                      where);
+    dti_expect_equal(c->fault, "A3", "blocks in the closed list", arena->closed.count,
+                     n->closed_blocks, where);
     dti_expect_equal(c->fault, "A3", "blocks in the retire queue", arena->retiring.count,
                      n->retiring_blocks, where);
     dti_expect_equal(c->fault, "A3", "bytes in the retire queue", arena->retiring_bytes,
@@ -226,10 +229,13 @@ void dpool_arena_check_locked(const ductile_allocator *a, const dpool_arena *are
     dti_expect(fault, "A8", dpool_index_check(&arena->index), "the free index", 0, 1, where);
     for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
         check_region(&c, r);
+        dti_expect(fault, "B7", !r->is_dedicated || r->first->next == NULL,
+                   "blocks of a dedicated region: one", 0, 1, r->seg->range.addr);
     }
     c.sums.mapped = mapped_in(&c);
     check_sums(&c, where);
     check_list(&c, &arena->gaps, DPOOL_GAP);
+    check_list(&c, &arena->closed, DPOOL_FREE);
     check_list(&c, &arena->retiring, DPOOL_RETIRING);
     add_up(all, &c.sums);
 }

@@ -55,19 +55,22 @@ static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpoo
     return status;
 }
 
-ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes) {
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes,
+                                bool is_dedicated) {
     dpool_region *region = calloc(1, sizeof *region);
     if (region == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     uint64_t need = dti_round_up(need_bytes, a->granule);
-    ductile_status status = dseg_create(&a->store, need, dti_max(need, wished_range(a)),
-                                        a->options.address_budget_bytes, &region->seg);
+    uint64_t wish = is_dedicated ? need : dti_max(need, wished_range(a));
+    ductile_status status =
+        dseg_create(&a->store, need, wish, a->options.address_budget_bytes, &region->seg);
     if (status != DUCTILE_OK) {
         free(region);
         return status;
     }
     region->arena = arena;
+    region->is_dedicated = is_dedicated;
     region->seg->owner = region;
     status = link_region(a, arena, region);
     if (status != DUCTILE_OK) {
@@ -82,12 +85,11 @@ static bool region_is_empty(const dpool_region *region) {
     return b->state == DPOOL_GAP && b->next == NULL && dseg_is_untouched(region->seg);
 }
 
-static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_arena *arena,
-                                                uint32_t *keep) {
+static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region **link = &arena->regions; *link != NULL; link = &(*link)->next) {
         dpool_region *region = *link;
-        if (!region_is_empty(region) || (*keep != 0 && (*keep)-- != 0)) {
+        if (!region_is_empty(region)) {
             continue;
         }
         *link = region->next;
@@ -104,11 +106,10 @@ static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_aren
     return NULL;
 }
 
-void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep) {
+void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena) {
     for (;;) {
-        uint32_t spared = keep;
         dti_lock_acquire(&a->index_lock);
-        dpool_region *region = unlink_empty_region_locked(a, arena, &spared);
+        dpool_region *region = unlink_empty_region_locked(a, arena);
         dti_lock_release(&a->index_lock);
         if (region == NULL) {
             return;
@@ -174,6 +175,16 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     dpool_count_mapped_locked(a, b->region->arena, -(int64_t)b->size);
     dpool_unmapped_to_gap_locked(a, b, status);
+}
+
+ductile_status dpool_unmap_block(ductile_allocator *a, dpool_block *b, dseg_idle proof) {
+    dseg_segment *seg = b->region->seg;
+    uint32_t n = (uint32_t)(b->size / a->granule);
+    ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, proof);
+    dti_lock_acquire(&a->index_lock);
+    dpool_mapped_to_gap_locked(a, b, status);
+    dti_lock_release(&a->index_lock);
+    return status;
 }
 
 /* ---- Map callbacks -------------------------------------------------------------------------- */

@@ -10,12 +10,13 @@
 
 #include <ductile_share.h>
 
-/* Adds a range of at least need_bytes to the arena. Grow lock held, index lock not. */
-ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes);
+/* Adds a range of at least need_bytes to the arena, as its first region; a dedicated one is of
+ * exactly so many, in whole granules. Grow lock held, index lock not. */
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes,
+                                bool is_dedicated);
 
-/* Gives back empty ranges, whose only block is a GAP, except `keep` of them. Grow lock held, index
- * lock not. */
-void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena, uint32_t keep);
+/* Gives back empty ranges, whose only block is a GAP. Grow lock held, index lock not. */
+void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena);
 
 /* Iterates over the regions of the pool: the first after NULL, NULL after the last. Either lock
  * held. */
@@ -37,6 +38,10 @@ void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_
 
 /* The same for a span that counts as mapped: no RETIRING one. */
 void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
+
+/* Unmaps a BUSY block of whole handles, which go to the handle cache. Pre: the proof covers it.
+ * Grow lock held, index lock not. */
+ductile_status dpool_unmap_block(ductile_allocator *a, dpool_block *b, dseg_idle proof);
 
 /* The event for the handle that begins at granule `first`. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,

@@ -52,10 +52,20 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
     return b != NULL && b->state == (uint64_t)state;
 }
 
+/* A marker that proves it is due from the next allocation on. */
+static __attribute__((noinline)) dpool_block *close_locked(dpool_block *b) {
+    dpool_list_append(&b->region->arena->closed, b);
+    b->region->arena->maintenance_at = 0;
+    return b;
+}
+
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_free_index *index = &b->region->arena->index;
     b->state = DPOOL_FREE;
+    if (__builtin_expect(b->region->is_dedicated, 0)) {
+        return close_locked(b);
+    }
     if (is_in_state(b->next, DPOOL_FREE)) {
         dpool_index_remove(index, b->next);
         dpool_absorb_next(&a->nodes, b);
@@ -89,7 +99,9 @@ dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
 void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
-    if (b->state == DPOOL_FREE) {
+    if (b->state == DPOOL_FREE && b->region->is_dedicated) {
+        dpool_list_remove(&arena->closed, b);
+    } else if (b->state == DPOOL_FREE) {
         dpool_index_remove(&arena->index, b);
     } else if (b->state == DPOOL_GAP) {
         dpool_list_remove(&arena->gaps, b);

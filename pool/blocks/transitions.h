@@ -27,7 +27,8 @@ void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);
 
 /* ---- States -------------------------------------------------------------------------------- */
 
-/* A span with memory becomes FREE: merged with free neighbours and indexed. Returns the result. */
+/* A span with memory becomes FREE: merged with free neighbours and indexed, or closed where it is
+ * dedicated. Returns the result. */
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b);
 
 /* A span without memory becomes GAP: merged with neighbouring gaps and listed. */

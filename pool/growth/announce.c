@@ -19,10 +19,10 @@ static void count_announcing(ductile_allocator *a, int change) {
     dti_lock_release(&a->index_lock);
 }
 
-void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
+void dpool_announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
     count_announcing(a, 1);
     dti_lock_release(&a->grow_lock);
-    notify_block(a, DUCTILE_MAP_LEAVING, b);
+    notify_block(a, change, b);
     dti_lock_acquire(&a->grow_lock);
     count_announcing(a, -1);
 }

@@ -29,7 +29,7 @@
 void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p);
 void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_done);
 
-/* A BUSY block is about to be unmapped. Grow lock held before and after. */
-void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
+/* A BUSY block is about to be unmapped, or has been mapped. Grow lock held before and after. */
+void dpool_announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b);
 
 #endif

@@ -4,8 +4,8 @@
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
+#include "pool/growth/dedicated.h"
 #include "pool/growth/plan.h"
-#include "pool/sharing/dedicated.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
@@ -27,7 +27,7 @@ static void poll_all(ductile_allocator *a, ductile_stream stream) {
         next = arena->next;
         dpool_poll(a, arena, RECLAIM_PER_CALL);
         if (arena->is_gone && arena->mapped_bytes == 0) {
-            dpool_regions_release_empty(a, arena, 0);
+            dpool_regions_release_empty(a, arena);
             dpool_arena_drop_if_empty(a, arena);
         }
     }
@@ -35,12 +35,6 @@ static void poll_all(ductile_allocator *a, ductile_stream stream) {
 }
 
 static bool search_again(ductile_allocator *a, dpool_request *r) {
-    if (r->one_handle) {
-        dti_lock_acquire(&a->index_lock);
-        r->block = dpool_serve_one_handle_locked(a, r->arena, r->size, r->requested);
-        dti_lock_release(&a->index_lock);
-        return r->block != NULL;
-    }
     dti_lock_acquire(&a->index_lock);
     r->block = dpool_alloc_from_free_locked(a, r->arena, r->size, r->requested);
     dti_lock_release(&a->index_lock);
@@ -57,12 +51,12 @@ static bool search_again(ductile_allocator *a, dpool_request *r) {
 
 /* Gives empty ranges back when addresses are short. */
 static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
-    ductile_status status = dpool_region_add(a, r->arena, r->size);
+    ductile_status status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
         for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-            dpool_regions_release_empty(a, arena, 0);
+            dpool_regions_release_empty(a, arena);
         }
-        status = dpool_region_add(a, r->arena, r->size);
+        status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
     }
     return status;
 }
@@ -144,11 +138,10 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     const ductile_options *o = &a->options;
     dpool_sources s = {.max_held = r->is_soft ? a->soft_limit : UINT64_MAX};
     ways w = {.n = 0};
-    s.one_handle = w.is_last = r->one_handle;
-    if (r->one_handle || o->recycle != DUCTILE_RECYCLE_READY) {
+    if (o->recycle != DUCTILE_RECYCLE_READY) {
         w.all[w.n++] = s;
     }
-    if (r->one_handle || o->recycle == DUCTILE_RECYCLE_NEVER) {
+    if (o->recycle == DUCTILE_RECYCLE_NEVER) {
         return w;
     }
     s.own = true;
@@ -189,6 +182,15 @@ static bool find_next_way(const ductile_allocator *a, dpool_request *r, const dp
     return *status == DUCTILE_OK;
 }
 
+static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
+    uint64_t max_held = r->is_soft ? a->soft_limit : UINT64_MAX;
+    r->missing = r->size;
+    ductile_status status = add_range(a, r);
+    return status == DUCTILE_OK
+               ? dpool_dedicated_fill(a, r->arena->regions, max_held, r->requested, &r->block)
+               : status;
+}
+
 /* ---- One attempt --------------------------------------------------------------------------- */
 
 static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan **p) {
@@ -203,6 +205,9 @@ static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     DTI_ASSERT_HELD(&a->grow_lock);
     dpool_plan *p = NULL;
+    if (!dpool_retires_in_order(a)) { /* else not at a time that the GPU chooses */
+        (void)dpool_dedicated_reclaim(a);
+    }
     ductile_status status = prepare(a, r, &p);
     if (status != DUCTILE_OK) {
         goto done;
@@ -210,12 +215,16 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
 
     /* Other threads held the lock before, and the GPU has made progress: search again. */
     poll_all(a, r->stream);
-    if (search_again(a, r)) {
+    if (!r->is_dedicated && search_again(a, r)) {
         goto done;
     }
     if (r->pool == NULL && dvmm_is_surely_capturing(a->driver, r->stream)) {
         status =
             DUCTILE_ERR_CAPTURING; /* memory that a graph uses must be kept for it, in a pool */
+        goto done;
+    }
+    if (r->is_dedicated) {
+        status = make_dedicated(a, r);
         goto done;
     }
     uint64_t may_retire = r->size / a->granule + 2;
@@ -224,7 +233,7 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     /* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so
      * that hits continue; then the blocks get their final states. */
     ways w = list_ways(a, r);
-    r->in_gap = r->one_handle;
+    r->in_gap = false;
     do {
         status = make_plan(a, r, p, &w.all[w.at]);
         if (status == DUCTILE_OK) {

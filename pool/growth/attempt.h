@@ -15,7 +15,7 @@ typedef struct dpool_request {
     bool from_pools;     /* plain pools in use may give memory */
     bool could_not_wait; /* the stream could not wait on the GPU for its free memory */
     bool in_gap;         /* its place must consist of new memory */
-    bool one_handle;     /* the block must be one handle, of whole granules */
+    bool is_dedicated;   /* the block gets a range and a handle of its own */
     dpool_arena *arena;  /* set by the first attempt                           */
     dpool_block *block;  /* the result */
     uint64_t missing;    /* after ERR_OUT_OF_MEMORY: the bytes that were missing */

@@ -67,7 +67,6 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
                      .n_donors = p->n_donors,
                      .max_created = a->max_handle_granules,
                      .max_held = p->max_held,
-                     .one_handle = p->one_handle,
                      .handles = p->handles,
                      .max_handles = p->room};
     ductile_status status = dseg_grow(&g);

@@ -47,7 +47,8 @@ __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ducti
     arena->compaction_due = arena->compaction_due && a->options.compact_off == 0;
     bool may_move = !dpool_is_frozen(arena);
     dpool_maintenance what = {
-        .mark = may_move && a->counts.arenas > 1 && arena->alloc_epoch >= arena->next_mark_at,
+        .mark = may_move && (a->counts.arenas > 1 || arena->closed.count > 0) &&
+                arena->alloc_epoch >= arena->next_mark_at,
         .compact = may_move && arena->compaction_due,
     };
     arena->maintenance_at = what.compact ? 0 : next_at(arena);

@@ -141,6 +141,9 @@ dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_ar
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_place best = {NULL, 0, UINT64_MAX};
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+        if (gap->region->is_dedicated) {
+            continue;
+        }
         try_window(a, is_free(gap->prev) ? gap->prev : gap, size, false, &best);
         if (gap->next != NULL) {
             try_window(a, is_free(gap->next) ? gap->next : gap, size, true, &best);
@@ -155,7 +158,7 @@ dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_ar
     uint64_t lacks = granules_of(a, size);
     dpool_block *best = NULL;
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
-        bool fits = gap->size >= lacks * a->granule;
+        bool fits = gap->size >= lacks * a->granule && !gap->region->is_dedicated;
         best = fits && (best == NULL || gap->addr < best->addr) ? gap : best;
     }
     return (dpool_place){best, best != NULL ? best->addr : 0, lacks};
@@ -463,9 +466,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
     clear(p, arena, place->block->region);
     p->max_held = sources->max_held;
     busy_window(a, p, place, size);
-    p->one_handle = sources->one_handle;
     uint64_t cached = dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
-    cached = p->one_handle ? 0 : cached; /* no cached handle may have its size */
     uint64_t need = p->n_granules - cached;
     if (sources->own && !dpool_is_frozen(arena)) {
         collect_done(a, p, arena, need);

@@ -44,7 +44,6 @@ typedef struct dpool_sources {
     bool own;           /* free memory of the arena itself                                  */
     bool other_streams; /* free memory of other arenas that has the proof `need` */
     bool pools;         /* of other arenas, also those of plain pools in use */
-    bool one_handle;    /* none: one handle, cached or created, for the one piece of a gap  */
     dpool_proof need;
     uint64_t max_held; /* the held bytes may exceed neither this nor the limit */
 } dpool_sources;
@@ -80,7 +79,6 @@ typedef struct dpool_plan {
     uint64_t seq;          /* of the marker recorded when own memory moves               */
     uint64_t max_held;     /* by the request's sources                                   */
     uint64_t lacks;        /* the bytes of memory that were missing */
-    bool one_handle;       /* its one piece is one handle                                */
     bool unmaps;           /* donors found now are to be unmapped */
     bool mark_failed;      /* execute failed because that marker could not be recorded   */
     bool wait_failed;      /* execute failed because the stream could not wait on the GPU */

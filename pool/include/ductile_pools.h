@@ -259,7 +259,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Cost:      the waits; with peers, an event for each recorded stream; an unmap and a release per
  *            handle; with KEEP_CONTENTS the copies. Other threads' requests get through after every
  *            512 granules. Memory that is pinned, or that the driver does not unmap, stays mapped
- *            and counts in free_bytes. A block of ductile_alloc_one_handle that is not pinned may
+ *            and counts in free_bytes. A block of ductile_alloc_dedicated that is not pinned may
  *            consist of several handles afterwards.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,

@@ -9,7 +9,7 @@
  *
  * Passing a block passes the whole granules that it lies in. The other process can read and write
  * whatever else lies in those granules. Share only with processes that you trust, or share blocks
- * that have granules of their own (ductile_alloc_one_handle).
+ * that have granules of their own (ductile_alloc_dedicated).
  *
  * Some libraries keep an address after you register it with them (UCX, NCCL, NVSHMEM). Pin the
  * block for that time, or drop the registration when a callback says that the memory leaves
@@ -144,21 +144,26 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_map_callback(ductile_allo
  */
 DUCTILE_API ductile_status ductile_remove_map_callback(ductile_allocator *allocator, uint64_t id);
 
-/* ---- One handle --------------------------------------------------------------------------- */
+/* ---- Dedicated allocations ---------------------------------------------------------------- */
 
 /**
- * ductile_alloc of memory that is one physical handle of its own, rounded up to the granule: for
- * registrations that take one handle and not a row of them. Free it like any other block; the
- * memory then serves any request, and moves only as a whole.
+ * ductile_alloc of a block with an address range and one physical handle of its own, both of the
+ * size rounded up to the granule: for registrations that take one handle and not a row of them.
+ * The memory never moves while the block is live. Free the block like any other. What was freed
+ * serves no request at its old address: once the GPU is done with it, it is unmapped in a later
+ * call, and its handle goes to the handle cache. Until then it counts as free.
+ *
+ * Inside an open pool the block is the pool's. In a pool of a capture, what was freed stays mapped
+ * for as long as the pool is held.
  *
  * Arguments, returns, on error, ownership, threads, streams: as ductile_alloc.
- * Cost:      never a hit: the slow path's lock, and driver calls unless a free handle of just that
- *            size is found.
+ * Cost:      never a hit: the slow path's lock, and driver calls. A cached handle of exactly that
+ *            size saves creating one.
  */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc_one_handle(ductile_allocator *allocator,
-                                                                    size_t size,
-                                                                    ductile_stream stream,
-                                                                    ductile_addr *out);
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc_dedicated(ductile_allocator *allocator,
+                                                                   size_t size,
+                                                                   ductile_stream stream,
+                                                                   ductile_addr *out);
 
 /* ---- Other GPUs --------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         *(dpool_is_unbacked(arena) ? &s->gap_blocks : &s->free_blocks) +=
-            dpool_index_count(&arena->index);
+            dpool_index_count(&arena->index) + arena->closed.count;
         s->gap_blocks += arena->gaps.count;
     }
 }

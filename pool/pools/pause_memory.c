@@ -199,7 +199,9 @@ uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;
-    ductile_status status = dseg_refill(region->seg, s->first, s->end, a->max_handle_granules);
+    ductile_status status =
+        region->is_dedicated ? dseg_fill_with_one(region->seg, UINT64_MAX)
+                             : dseg_refill(region->seg, s->first, s->end, a->max_handle_granules);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, (int64_t)added);

@@ -202,7 +202,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
         b = b->next;
     }
     *out = b;
-    bool fits = b->state == DPOOL_FREE && dpool_end(b) - address >= size &&
+    bool fits = b->state == DPOOL_FREE && !region->is_dedicated && dpool_end(b) - address >= size &&
                 !dpool_wait_is_due_locked(a, address, address + size);
     return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;
 }

@@ -4,7 +4,7 @@
 #include "pool/base/log.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
-#include "pool/blocks/wait_spans.h"
+#include "pool/growth/dedicated.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
@@ -45,7 +45,7 @@ static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
 static bool may_always_move(const ductile_allocator *a, const dpool_climb *c) {
     return a->options.recycle != DUCTILE_RECYCLE_NEVER &&
            a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF &&
-           !c->request->one_handle &&   /* has no donors */
+           !c->request->is_dedicated && /* has no donors */
            !dpool_has_large_handles(a); /* larger handles may fit no gap */
 }
 
@@ -115,13 +115,14 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
 /* ---- All work of the device ---------------------------------------------------------------- */
 
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
- * in its own arena needs no proof. */
+ * in its own arena needs no proof, unless it is closed. */
 static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
     bool hope = false;
     dti_lock_acquire(&a->grow_lock); /* no pending list is out of its arena for a poll */
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
-        hope = arena == own ? own->pending_first != NULL : dpool_awaits_proof_locked(a, arena);
+        hope = arena == own ? own->pending_first != NULL || own->closed.count > 0
+                            : dpool_awaits_proof_locked(a, arena);
     }
     dti_lock_release(&a->index_lock);
     dti_lock_release(&a->grow_lock);
@@ -137,6 +138,9 @@ static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     ductile_status status = dpool_wait_device(a, NULL);
+    dti_lock_acquire(&a->grow_lock);
+    (void)dpool_dedicated_reclaim(a);
+    dti_lock_release(&a->grow_lock);
     dvmm_capture_restore(a->driver, mode);
     c->was_captured = status == DUCTILE_ERR_CAPTURING;
     return status == DUCTILE_OK;
@@ -327,16 +331,6 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     } else {
         status = refuse(a, status, r->requested);
     }
-    return status;
-}
-
-ductile_status dpool_alloc_one_handle(ductile_allocator *a, dpool_private_pool *pool, uint64_t size,
-                                      uint64_t requested, ductile_stream stream,
-                                      dpool_block **out) {
-    dpool_request r = {.size = size, .requested = requested, .pool = pool, .stream = stream};
-    r.one_handle = true;
-    ductile_status status = dpool_alloc_slow(a, &r);
-    *out = r.block;
     return status;
 }
 

@@ -41,11 +41,6 @@ typedef bool (*dpool_rung_fn)(ductile_allocator *a, dpool_climb *c);
  * ductile_alloc. */
 ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *request);
 
-/* The same for a request that is to be one handle: size in whole granules. */
-ductile_status dpool_alloc_one_handle(ductile_allocator *a, struct dpool_private_pool *pool,
-                                      uint64_t size, uint64_t requested, ductile_stream stream,
-                                      dpool_block **out);
-
 /* Refuses, counts and reports a request of a size that cannot be: ERR_OUT_OF_MEMORY, or what is
  * wrong with the device. No lock held. */
 ductile_status dpool_refuse_impossible(ductile_allocator *a, uint64_t size, ductile_stream stream);

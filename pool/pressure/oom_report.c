@@ -87,9 +87,18 @@ static bool visit_piece(ductile_allocator *a, block_counts *t) {
     return b != NULL && t->visits_left > 0;
 }
 
+static void visit_closed_blocks(ductile_allocator *a, block_counts *t) {
+    dti_lock_acquire(&a->index_lock);
+    for (const dpool_block *b = t->arena->closed.first; b != NULL; b = b->list_next) {
+        count_block(a, t, b);
+    }
+    dti_lock_release(&a->index_lock);
+}
+
 /* Visits blocks from the largest down, so that what is not visited is small and pins its granules.
  */
 static void visit_free_blocks(ductile_allocator *a, block_counts *t) {
+    visit_closed_blocks(a, t);
     while (visit_piece(a, t)) {
     }
     if (t->visits_left == 0 && t->holder->free_bytes > t->visited_bytes) {

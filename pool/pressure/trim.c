@@ -7,6 +7,7 @@
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/growth/announce.h"
+#include "pool/growth/dedicated.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"
@@ -161,16 +162,6 @@ static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *ar
                                                         dseg_addr(b->region->seg, run.end));
 }
 
-static ductile_status give_back_block(ductile_allocator *a, dpool_block *b, dseg_idle idle) {
-    dseg_segment *seg = b->region->seg;
-    uint32_t n = (uint32_t)(b->size / a->granule);
-    ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, idle);
-    dti_lock_acquire(&a->index_lock);
-    dpool_mapped_to_gap_locked(a, b, status);
-    dti_lock_release(&a->index_lock);
-    return status;
-}
-
 static ductile_status give_back_candidate(ductile_allocator *a, const dpool_arena *arena,
                                           const goal *g, const candidate *c) {
     ductile_status first = DUCTILE_OK;
@@ -187,9 +178,9 @@ static ductile_status give_back_candidate(ductile_allocator *a, const dpool_aren
             break;
         }
         if (dpool_announces(a)) {
-            dpool_announce_leaving(a, b);
+            dpool_announce_block(a, DUCTILE_MAP_LEAVING, b);
         }
-        first = first_error(first, give_back_block(a, b, idle));
+        first = first_error(first, dpool_unmap_block(a, b, idle));
         first = first_error(first, release_surplus(a, g));
     }
     return first;
@@ -222,7 +213,7 @@ static ductile_status give_back_all_proven(ductile_allocator *a, const goal *g) 
 static void drop_empty_ranges(ductile_allocator *a) {
     for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
         next = arena->next;
-        dpool_regions_release_empty(a, arena, 0);
+        dpool_regions_release_empty(a, arena);
         dpool_arena_drop_if_empty(a, arena);
     }
 }
@@ -234,7 +225,8 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     dvmm_capture_mode mode = dpool_grow_lock(a);
     (void)dpool_imports_poll(a);
     dpool_poll_all(a);
-    ductile_status status = give_back_all_proven(a, g);
+    ductile_status status = dpool_dedicated_reclaim(a);
+    status = first_error(status, give_back_all_proven(a, g));
     drop_empty_ranges(a);
     *enough = surplus(a, g) == 0;
     dpool_grow_unlock(a, mode);

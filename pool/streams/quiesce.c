@@ -265,14 +265,28 @@ ductile_status dpool_wait_device(ductile_allocator *a, dseg_idle *idle) {
 
 /* ---- Arenas' own streams ------------------------------------------------------------------- */
 
+bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return b->epoch < dpool_proven_epoch(b->region->arena) &&
+           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
+}
+
+static bool has_unproven_closed_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_block *b = dpool_is_frozen(arena) ? NULL : arena->closed.first;
+    while (b != NULL && dpool_is_proven_locked(a, b)) {
+        b = b->list_next;
+    }
+    return b != NULL;
+}
+
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending_first != NULL) {
+    if (arena->pending_first != NULL || has_unproven_closed_locked(a, arena)) {
         return true;
     }
     const dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);
-    while (b != NULL && b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
-           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b))) {
+    while (b != NULL && b->size >= a->granule && dpool_is_proven_locked(a, b)) {
         b = dpool_index_below(&arena->index, b);
     }
     return b != NULL && b->size >= a->granule;

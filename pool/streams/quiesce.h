@@ -61,6 +61,9 @@ ductile_status dpool_wait_recorded(ductile_allocator *a, const dpool_scope *s);
 
 /* ---- Is there anything to wait for? -------------------------------------------------------- */
 
+/* May the FREE block leave its stream (U2)? Index lock held. */
+bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b);
+
 /* Is there FREE memory in granules that is not proven, or a pending block? Both locks held; without
  * the grow lock, pending blocks that a poll holds are not seen. */
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena);

@@ -116,7 +116,7 @@ Test(share, handles_of_several_granules_pass_whole) {
 
 Test(share, a_block_of_one_handle_passes_as_one) {
     ductile_addr here = 0;
-    assert_ok(ductile_alloc_one_handle(t.f.allocator, 9 * MIB, t.f.streams[0], &here));
+    assert_ok(ductile_alloc_dedicated(t.f.allocator, 9 * MIB, t.f.streams[0], &here));
     uint64_t exports = ductile_virtual_count(t.f.gpu, "phys_export");
     ductile_addr there = pass(here);
     assert_u64(ductile_virtual_count(t.f.gpu, "phys_export") - exports, 1);

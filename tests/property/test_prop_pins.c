@@ -45,7 +45,7 @@ static const char *alloc_one(state *s) {
     ductile_stream stream = s->f.streams[rng_below(&s->r, s->f.n_streams)];
     ductile_addr addr = 0;
     ductile_status status = rng_percent(&s->r, 15)
-                                ? ductile_alloc_one_handle(s->f.allocator, size, stream, &addr)
+                                ? ductile_alloc_dedicated(s->f.allocator, size, stream, &addr)
                                 : ductile_alloc(s->f.allocator, size, stream, &addr);
     NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s",
          ductile_status_name(status));

@@ -46,9 +46,8 @@ static void alloc_or_free(worker *w, rng *r) {
         ductile_addr addr = 0;
         uint64_t size = 4096 * (1 + rng_below(r, 1500));
         ductile_stream stream = w->s->t.f.streams[rng_below(r, w->s->t.f.n_streams)];
-        ductile_status status = rng_percent(r, 10)
-                                    ? ductile_alloc_one_handle(a, size, stream, &addr)
-                                    : ductile_alloc(a, size, stream, &addr);
+        ductile_status status = rng_percent(r, 10) ? ductile_alloc_dedicated(a, size, stream, &addr)
+                                                   : ductile_alloc(a, size, stream, &addr);
         expect(w->s, status, DUCTILE_ERR_OUT_OF_MEMORY, "alloc");
         if (addr != 0) {
             w->live[w->n_live++] = addr;

@@ -124,7 +124,7 @@ Test(large_handles, with_record_stream_wait_memory_held_does_not_depend_on_the_g
 Test(large_handles, of_one_call_do_not_make_others_be_exchanged) {
     assert_fine(fixture_open(&f, &(fixture_setup){.n_streams = 1}));
     ductile_addr block = 0;
-    assert_ok(ductile_alloc_one_handle(f.allocator, 16 * MIB, f.streams[0], &block));
+    assert_ok(ductile_alloc_dedicated(f.allocator, 16 * MIB, f.streams[0], &block));
     for (size_t i = 0; i < N_PAIRS; i++) {
         large[i] = take(FIXTURE_GRANULE, 0);
         small[i] = take(FIXTURE_GRANULE, 0);

@@ -1,127 +1,247 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The idea: a block that was asked to be one handle is one, from its start, and what becomes of it
- * after its free breaks nothing for those who move granules one by one. */
+/* The idea: a dedicated block is one handle in a range of its own from its first moment to its
+ * last, and what was freed goes to the handle cache, as one, no earlier than the GPU is done with
+ * it. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"
 
+#include <ductile_pools.h>
 #include <ductile_share.h>
+
+static const ductile_pool_id POOL = {1, 2};
 
 static void open_small(void) {
     open_fixture(&(fixture_setup){.capacity_bytes = 32 * MIB, .n_streams = 2});
 }
 
-static void close_all(void) {
-    assert_fine(fixture_close(&f));
+static void open_lazy(const char *conf) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 64 * MIB,
+                                  .n_streams = 2,
+                                  .schedule = DUCTILE_SCHEDULE_LAZY,
+                                  .conf = conf});
 }
-
-TestSuite(one_handle, .init = open_small, .fini = close_all);
 
 static ductile_addr take_one(uint64_t bytes) {
     ductile_addr addr = 0;
-    assert_ok(ductile_alloc_one_handle(f.allocator, bytes, f.streams[0], &addr));
+    assert_ok(ductile_alloc_dedicated(f.allocator, bytes, f.streams[0], &addr));
     return addr;
 }
 
 static void expect_one_handle(ductile_addr addr, uint32_t n_granules) {
     const dpool_block *b = dpool_map_find(&f.allocator->map, addr);
     const dseg_segment *seg = b->region->seg;
-    const dseg_slot *slot = &seg->slots[dseg_granule(seg, addr)];
-    cr_assert_eq(addr, dseg_addr(seg, dseg_granule(seg, addr)), "it begins inside a granule");
-    cr_assert_eq(slot->offset, 0);
-    cr_assert_eq(slot->handle->n_granules, n_granules);
-    assert_u64(b->size, n_granules * FIXTURE_GRANULE);
+    assert_u64(addr, seg->range.addr);
+    assert_u64(seg->range.size, n_granules * FIXTURE_GRANULE);
+    assert_u64(b->size, seg->range.size);
+    assert_u64(dseg_handle_at(seg, 0, NULL)->n_granules, n_granules);
 }
 
-Test(one_handle, it_is_one_whatever_the_size) {
+static uint64_t cached(void) {
+    return fixture_stats(f.allocator).cached_bytes;
+}
+
+/* Whatever is proven by now goes: a call that takes the slow path. */
+static void take_slow_path(size_t stream) {
+    give(take_granules(2, stream));
+}
+
+Test(dedicated, it_is_one_handle_in_a_range_of_its_own_whatever_the_size) {
+    open_small();
     ductile_addr small = take_one(1000);
     ductile_addr large = take_one(9 * MIB);
     expect_one_handle(small, 1);
     expect_one_handle(large, 5);
     assert_sound();
+    close_audited();
 }
 
-Test(one_handle, it_shares_its_granules_with_nobody) {
-    ductile_addr small = 0;
-    assert_ok(ductile_alloc(f.allocator, 4096, f.streams[0], &small));
-    ductile_addr own = take_one(4096);
-    cr_assert_neq(own / FIXTURE_GRANULE, small / FIXTURE_GRANULE);
-    ductile_addr next = 0;
-    assert_ok(ductile_alloc(f.allocator, 4096, f.streams[0], &next));
-    cr_assert_neq(own / FIXTURE_GRANULE, next / FIXTURE_GRANULE);
+Test(dedicated, what_was_freed_serves_again_from_the_cache_in_its_size) {
+    open_small();
+    give(take_one(6 * MIB));
+    (void)take_one(2 * MIB); /* records the marker */
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    uint64_t creates = count("phys_create");
+    expect_one_handle(take_one(5 * MIB), 3);
+    assert_u64(count("phys_create"), creates);
+    assert_sound();
+    close_audited();
 }
 
-Test(one_handle, a_free_one_of_the_size_serves_again) {
-    ductile_addr first = take_one(6 * MIB);
-    assert_ok(ductile_free(f.allocator, first));
-    cr_assert_eq(take_one(5 * MIB), first);
-    expect_one_handle(first, 3);
-    assert_u64(fixture_stats(f.allocator).creates, 1);
-    assert_sound();
+Test(dedicated, its_range_goes_with_its_memory) {
+    open_small();
+    uint64_t before = fixture_stats(f.allocator).address_bytes;
+    give(take_one(6 * MIB));
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(fixture_stats(f.allocator).address_bytes, before);
+    assert_u64(reserved(), 0);
+    close_audited();
 }
 
-Test(one_handle, freed_it_serves_others_and_moves_whole) {
-    ductile_addr first = take_one(8 * MIB);
-    assert_ok(ductile_free(f.allocator, first));
-    cr_assert_eq(take_granules(2, 0), first, "part of it serves a smaller request");
-    ductile_addr rest = take_granules(12, 0);
+/* Other requests get handles of the size that the options name. */
+Test(dedicated, what_was_freed_comes_to_others_as_small_handles) {
+    open_small();
+    give(take_one(24 * MIB));
+    (void)take_granules(15, 1); /* nearly the whole device */
+    assert_u64(fixture_stats(f.allocator).handles, 15);
     assert_sound();
-    assert_ok(ductile_free(f.allocator, first));
-    assert_ok(ductile_free(f.allocator, rest));
-    ductile_addr large = take_granules(15, 1); /* the whole device, for the other stream */
-    cr_assert_neq(large, 0);
-    assert_sound();
+    close_audited();
 }
 
 /* The device is full of free memory in small handles: they go back, for one large one. */
-Test(one_handle, free_memory_makes_room_for_it) {
+Test(dedicated, free_memory_makes_room_for_it) {
+    open_small();
     ductile_addr blocks[16];
     for (size_t i = 0; i < 16; i++) {
         blocks[i] = take_granules(1, i % 2);
     }
     for (size_t i = 0; i < 16; i++) {
-        assert_ok(ductile_free(f.allocator, blocks[i]));
+        give(blocks[i]);
     }
-    ductile_addr one = take_one(24 * MIB);
-    expect_one_handle(one, 12);
+    expect_one_handle(take_one(24 * MIB), 12);
     assert_sound();
     ductile_addr refused = 1;
-    assert_status(ductile_alloc_one_handle(f.allocator, 12 * MIB, f.streams[1], &refused),
+    assert_status(ductile_alloc_dedicated(f.allocator, 12 * MIB, f.streams[1], &refused),
                   DUCTILE_ERR_OUT_OF_MEMORY);
     cr_assert_eq(refused, 0);
     cr_assert_neq(take_granules(4, 1), 0, "a smaller request succeeds");
+    close_audited();
 }
 
-Test(one_handle, arguments_are_those_of_an_allocation) {
-    ductile_addr addr = 1;
-    assert_ok(ductile_alloc_one_handle(f.allocator, 0, f.streams[0], &addr));
-    cr_assert_eq(addr, 0);
-    assert_status(ductile_alloc_one_handle(NULL, 1, f.streams[0], &addr),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_alloc_one_handle(f.allocator, 1, f.streams[0], NULL),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_alloc_one_handle(f.allocator, SIZE_MAX, f.streams[0], &addr),
+Test(dedicated, while_the_gpu_works_on_it_freed_memory_stays_mapped) {
+    open_lazy("");
+    ductile_addr one = take_one(8 * MIB);
+    launch(one, 8 * MIB, 0);
+    give(one);
+    uint64_t unmaps = count("unmap");
+    (void)take_one(2 * MIB); /* records the marker */
+    take_slow_path(0);
+    assert_u64(count("unmap"), unmaps);
+    assert_u64(cached(), 0);
+    assert_sound();
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    (void)take_one(2 * MIB);
+    assert_u64(count("unmap"), unmaps + 1);
+    assert_sound();
+    close_audited();
+}
+
+static void expect_a_use_keeps_it(const char *conf) {
+    open_lazy(conf);
+    ductile_addr one = take_one(8 * MIB);
+    assert_ok(ductile_record_stream(f.allocator, one, f.streams[1]));
+    launch(one, 8 * MIB, 1);
+    give(one);
+    uint64_t unmaps = count("unmap");
+    (void)take_one(2 * MIB);
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    (void)take_one(2 * MIB);
+    assert_u64(count("unmap"), unmaps);
+    assert_sound();
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(count("unmap"), unmaps + 1);
+    close_audited();
+}
+
+Test(dedicated, a_recorded_use_keeps_freed_memory) {
+    expect_a_use_keeps_it("");
+}
+
+Test(dedicated, a_recorded_use_keeps_freed_memory_where_streams_wait_on_the_gpu) {
+    expect_a_use_keeps_it("record_stream:wait");
+}
+
+Test(dedicated, a_pin_keeps_freed_memory) {
+    open_small();
+    ductile_addr one = take_one(8 * MIB);
+    assert_ok(ductile_pin(f.allocator, one));
+    give(one);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 8 * MIB);
+    assert_sound();
+    assert_ok(ductile_unpin(f.allocator, one));
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+    close_audited();
+}
+
+/* At the limit, and the GPU still at work: the host waits rather than refuse. */
+Test(dedicated, freed_memory_serves_others_before_they_are_refused) {
+    static const char *const confs[] = {"", "record_stream:wait"};
+    for (size_t i = 0; i < 2; i++) {
+        open_lazy(confs[i]);
+        ductile_addr one = take_one(60 * MIB);
+        launch(one, 60 * MIB, 0);
+        give(one);
+        cr_assert_neq(take_granules(20, 0), 0, "%s", confs[i]);
+        assert_sound();
+        close_audited();
+    }
+}
+
+Test(dedicated, a_limit_holds) {
+    open_lazy("limit_bytes:16M");
+    (void)take_one(10 * MIB);
+    ductile_addr refused = 1;
+    assert_status(ductile_alloc_dedicated(f.allocator, 8 * MIB, f.streams[0], &refused),
                   DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(refused, 0);
+    assert_u64(reserved(), 10 * MIB);
+    assert_sound();
+    close_audited();
+}
+
+Test(dedicated, a_pool_pauses_and_resumes_it_as_one_handle) {
+    open_small();
+    assert_ok(ductile_pool_retain(f.allocator, POOL));
+    assert_ok(ductile_pool_set_kind(f.allocator, POOL, DUCTILE_POOL_PLAIN));
+    assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
+    ductile_addr one = take_one(6 * MIB);
+    ductile_addr closed = take_one(4 * MIB);
+    assert_ok(ductile_pool_end(f.allocator, POOL));
+    fill(one, 7, 6 * MIB, 0);
+    give(closed);
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_u64(reserved(), 0);
+    assert_sound();
+    assert_ok(ductile_resume(f.allocator, POOL));
+    expect_one_handle(one, 3);
+    assert_u64(byte_at(one, 0), 7);
+    assert_u64(reserved(), 6 * MIB);
+    assert_sound();
+    close_audited();
+}
+
+Test(dedicated, arguments_are_those_of_an_allocation) {
+    open_small();
+    ductile_addr addr = 1;
+    assert_ok(ductile_alloc_dedicated(f.allocator, 0, f.streams[0], &addr));
+    cr_assert_eq(addr, 0);
+    assert_status(ductile_alloc_dedicated(NULL, 1, f.streams[0], &addr),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_alloc_dedicated(f.allocator, 1, f.streams[0], NULL),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_alloc_dedicated(f.allocator, SIZE_MAX, f.streams[0], &addr),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    close_audited();
 }
 
 /* With a fault at every driver call of it, once done and once not. */
-Test(one_handle, each_driver_call_may_fail) {
+Test(dedicated, each_driver_call_may_fail) {
+    open_small();
     static const char *const calls[] = {"phys_create", "map", "set_access", "address_reserve"};
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         ductile_virtual_fault fault = {
             .struct_size = sizeof fault, .call = calls[i], .nth = 1, .code = 999};
         assert_ok(ductile_virtual_inject(f.gpu, &fault));
         ductile_addr addr = 1;
-        ductile_status status = ductile_alloc_one_handle(f.allocator, 5 * MIB, f.streams[0], &addr);
-        if (ductile_virtual_faults_fired(f.gpu) > 0) {
-            assert_status(status, DUCTILE_ERR_DRIVER);
-            cr_assert_eq(addr, 0);
-        } else {
-            assert_ok(ductile_free(f.allocator, addr));
-        }
+        assert_status(ductile_alloc_dedicated(f.allocator, 5 * MIB, f.streams[0], &addr),
+                      DUCTILE_ERR_DRIVER);
+        assert_u64(addr, 0);
         assert_ok(ductile_virtual_inject(f.gpu, NULL));
         assert_sound();
-        assert_ok(ductile_free(f.allocator, take_one(5 * MIB)));
+        give(take_one(5 * MIB));
         assert_ok(ductile_empty_cache(f.allocator));
     }
+    close_audited();
 }
