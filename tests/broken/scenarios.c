@@ -473,6 +473,28 @@ static void end_with_work_elsewhere(play *p) {
     ductile_virtual_block_end(p->f.gpu, b.address);
 }
 
+static block take_dedicated(play *p, uint64_t size) {
+    block b = {.size = size, .slot = OWNER};
+    ductile_stream stream = p->f.streams[OWNER];
+    need(p, ductile_alloc_dedicated(p->f.allocator, size, stream, &b.address) == DUCTILE_OK,
+         "no dedicated memory");
+    ductile_virtual_block_begin(p->f.gpu, b.address, size);
+    return b;
+}
+
+/* Freed with its stream at work on it; another request then takes the slow path. */
+static void dedicated_with_work(play *p) {
+    block seed = take(p, OWNER, 512);
+    come_to_marker(p, OWNER);
+    sync_slot(p, OWNER);
+    block b = take_dedicated(p, 4 * FIXTURE_GRANULE);
+    use_long(p, OWNER, &b, 1);
+    give(p, &b);
+    block next = take_dedicated(p, FIXTURE_GRANULE);
+    block all[] = {seed, next};
+    give_all(p, all, 2);
+}
+
 /* ---- All of them ---------------------------------------------------------------------------
  */
 
@@ -502,6 +524,7 @@ const scenario *scenario_at(size_t i) {
         {"pause-with-work", NULL, pause_with_work},
         {"pause-with-work-elsewhere", NULL, pause_with_work_elsewhere},
         {"end-with-work-elsewhere", NULL, end_with_work_elsewhere},
+        {"dedicated-with-work", NULL, dedicated_with_work},
     };
     return i < sizeof all / sizeof *all ? &all[i] : NULL;
 }

@@ -293,7 +293,24 @@ static const char *under_pressure(world *w) {
     return alloc_some(w, 1, 14 * FIXTURE_GRANULE, 0);
 }
 
+/* Under pressure: what was freed goes to the cache, and comes back from it, or goes to others. */
+static const char *take_dedicated(world *w) {
+    for (size_t round = 0; round < 3; round++) {
+        TRY(world_alloc_dedicated(w, 5 * FIXTURE_GRANULE, 0));
+        TRY(world_alloc_dedicated(w, 3 * FIXTURE_GRANULE, 0));
+        TRY(world_alloc(w, 4 * FIXTURE_GRANULE, 0));
+        TRY(free_alternate(w, round % 2));
+    }
+    TRY(world_free_all(w));
+    return world_alloc(w, 12 * FIXTURE_GRANULE, 0);
+}
+
 static const fault_scenario scenarios[] = {
+    {"dedicated", {.capacity_bytes = CAPACITY}, NULL, take_dedicated},
+    {"dedicated lazily",
+     {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY},
+     NULL,
+     take_dedicated},
     {"grow", {.capacity_bytes = CAPACITY}, NULL, grow},
     {"recycle", {.capacity_bytes = CAPACITY}, make_holes, recycle},
     {"recycle lazily",

@@ -144,6 +144,12 @@ const char *world_alloc(world *w, uint64_t size, size_t stream) {
     return admit(w, &b);
 }
 
+const char *world_alloc_dedicated(world *w, uint64_t size, size_t stream) {
+    model_block b = {.address = 0xBAD, .requested = size, .stream = stream};
+    w->status = ductile_alloc_dedicated(w->f.allocator, size, w->f.streams[stream], &b.address);
+    return w->status != DUCTILE_OK ? refused(w, size, b.address) : admit(w, &b);
+}
+
 const char *world_must_alloc(world *w, uint64_t size, size_t stream) {
     TRY(world_alloc(w, size, stream));
     NEED(w->status == DUCTILE_OK, "alloc of %llu: %s", ULL(size), ductile_status_name(w->status));

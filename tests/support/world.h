@@ -44,7 +44,10 @@ const char *world_close(world *w);
  * model. */
 const char *world_alloc(world *w, uint64_t size, size_t stream);
 
-/* The same, and complains when it does not succeed. */
+/* The same with a dedicated block. */
+const char *world_alloc_dedicated(world *w, uint64_t size, size_t stream);
+
+/* The same as world_alloc, and complains when it does not succeed. */
 const char *world_must_alloc(world *w, uint64_t size, size_t stream);
 
 /* Frees the block at index i of the model. */
