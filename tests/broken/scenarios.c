@@ -485,14 +485,15 @@ static block take_dedicated(play *p, uint64_t size) {
 /* Freed with its stream at work on it; another request then takes the slow path. */
 static void dedicated_with_work(play *p) {
     block seed = take(p, OWNER, 512);
+    block other = take(p, TAKER, 512);
     come_to_marker(p, OWNER);
     sync_slot(p, OWNER);
     block b = take_dedicated(p, 4 * FIXTURE_GRANULE);
     use_long(p, OWNER, &b, 1);
     give(p, &b);
     block next = take_dedicated(p, FIXTURE_GRANULE);
-    block all[] = {seed, next};
-    give_all(p, all, 2);
+    block all[] = {seed, other, next};
+    give_all(p, all, 3);
 }
 
 /* ---- All of them ---------------------------------------------------------------------------
