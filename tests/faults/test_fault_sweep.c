@@ -305,11 +305,16 @@ static const char *take_dedicated(world *w) {
     return world_alloc(w, 12 * FIXTURE_GRANULE, 0);
 }
 
+static const char *expect_dedicated_handles(world *w) {
+    w->handle_bytes = 5 * FIXTURE_GRANULE;
+    return NULL;
+}
+
 static const fault_scenario scenarios[] = {
-    {"dedicated", {.capacity_bytes = CAPACITY}, NULL, take_dedicated},
+    {"dedicated", {.capacity_bytes = CAPACITY}, expect_dedicated_handles, take_dedicated},
     {"dedicated lazily",
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY},
-     NULL,
+     expect_dedicated_handles,
      take_dedicated},
     {"grow", {.capacity_bytes = CAPACITY}, NULL, grow},
     {"recycle", {.capacity_bytes = CAPACITY}, make_holes, recycle},
