@@ -100,8 +100,9 @@ static void forget_mappings(ductile_allocator *a) {
  * guarded stays half changed. When all locks are free, locking them cannot wait. */
 static bool is_at_rest(ductile_allocator *a) {
     return dti_lock_is_free(&a->grow_lock) && dti_lock_is_free(&a->index_lock) &&
-           dti_lock_is_free(&a->markers.lock) && a->n_announcing == 0 &&
-           dpool_callbacks_at_rest(&a->oom_callbacks) && dpool_callbacks_at_rest(&a->map_callbacks);
+           dti_lock_is_free(&a->markers.lock) && dti_lock_is_free(&a->store.totals_lock) &&
+           a->n_announcing == 0 && dpool_callbacks_at_rest(&a->oom_callbacks) &&
+           dpool_callbacks_at_rest(&a->map_callbacks);
 }
 
 /* ---- Map callbacks: all that was announced leaves ------------------------------------------- */

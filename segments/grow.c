@@ -84,11 +84,12 @@ typedef struct supply {
     dvmm_handle_store *store;
     uint32_t max_created;
     uint64_t max_held;
+    bool takes_any;       /* what is cached comes first, however small */
     uint64_t held_before; /* what may be held, but for what donors cannot give */
 } supply;
 
 static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t max_held) {
-    return (supply){store, max_created, dti_min(max_held, store->limit_bytes),
+    return (supply){store, max_created, dti_min(max_held, store->limit_bytes), false,
                     store->totals.held_bytes - store->totals.lost_bytes};
 }
 
@@ -101,7 +102,7 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
         store->totals.held_bytes <= s->max_held; /* otherwise cached handles must suffice */
     bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
     dvmm_handle *h = dvmm_store_take(store, best);
-    if (h != NULL && is_enough && h->n_granules < best / SMALL_SHARE) {
+    if (h != NULL && is_enough && !s->takes_any && h->n_granules < best / SMALL_SHARE) {
         dvmm_store_put(store, h);
         return NULL;
     }
@@ -317,6 +318,7 @@ static ductile_status fill_run(dseg_segment *seg, const supply *s, uint32_t *fir
 
 ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint32_t max_created) {
     supply s = supply_of(seg->store, max_created, UINT64_MAX);
+    s.takes_any = true; /* what a pool had must come back, though nothing can be created */
     ductile_status status = DUCTILE_OK;
     while (first < end && status == DUCTILE_OK) {
         if (seg->slots[first].state == DSEG_MAPPED) {

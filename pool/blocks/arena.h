@@ -62,7 +62,8 @@ typedef struct dpool_arena {
     dpool_list gaps;     /* GAP blocks */
     dpool_list retiring; /* RETIRING blocks, by epoch; see progress.h */
     uint64_t retiring_bytes;
-    dpool_list closed; /* FREE blocks of dedicated regions: they serve nobody, and go once proven */
+    dpool_list
+        closed; /* FREE blocks of dedicated regions: they serve no request, and go once proven */
     dpool_use *pending_first;
     dpool_use *pending_last;
     uint64_t pending_since; /* alloc_epoch when the list was last empty                    */

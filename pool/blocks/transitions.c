@@ -53,7 +53,8 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
 }
 
 /* A marker that proves it is due from the next allocation on. */
-static __attribute__((noinline)) dpool_block *close_locked(dpool_block *b) {
+static __attribute__((noinline)) dpool_block *close_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
     dpool_list_append(&b->region->arena->closed, b);
     b->region->arena->maintenance_at = 0;
     return b;
@@ -64,7 +65,7 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     dpool_free_index *index = &b->region->arena->index;
     b->state = DPOOL_FREE;
     if (__builtin_expect(b->region->is_dedicated, 0)) {
-        return close_locked(b);
+        return close_locked(a, b);
     }
     if (is_in_state(b->next, DPOOL_FREE)) {
         dpool_index_remove(index, b->next);

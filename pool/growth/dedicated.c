@@ -73,7 +73,7 @@ static dpool_block *find_in_locked(const ductile_allocator *a, const dpool_arena
     return b;
 }
 
-/* From the first arena on each time: the list may change while somebody is told. */
+/* From the first arena on each time: the list may change while map callbacks run. */
 static dpool_block *take_next(ductile_allocator *a, dseg_idle *idle) {
     dpool_block *b = NULL;
     dti_lock_acquire(&a->index_lock);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dedicated blocks: a range of their own, of just their size, and one handle behind it. Whoever
- * registers memory by handle (NCCL, RDMA) then finds one, and not a row of them.
+ * Dedicated blocks: a range of their own, of just their size, and one handle behind it. A library
+ * that registers memory by handle (NCCL, RDMA) then finds one handle, and not a row of them.
  *
  *     LIVE -> (PENDING) -> FREE and closed -> unmapped, the handle in the cache, the range gone
  *
- * Closed memory serves nobody: it is never split, merged, moved or found. It goes once the stream's
- * marker proves it (U2, U3), unless it is pinned.
+ * Closed memory serves no request: it is never split, merged, moved or found. It goes once the
+ * stream's marker proves it (U2, U3), unless it is pinned.
  */
 #ifndef DUCTILE_POOL_GROWTH_DEDICATED_H
 #define DUCTILE_POOL_GROWTH_DEDICATED_H
@@ -16,13 +16,14 @@
 /*
  * A dedicated region without memory gets it and becomes a LIVE block; after a failure it is gone
  * (or QUARANTINED), and *out is NULL. Inside a call that names the arena's stream. Grow lock held;
- * it is opened meanwhile where somebody is told (announce.h). Pre: room in the address map.
+ * it is unlocked meanwhile when map callbacks run (announce.h). Pre: room in the address map.
  */
 ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, uint64_t max_held,
                                     uint64_t requested, dpool_block **out);
 
 /* Unmaps what is closed and proven, of all arenas, into the handle cache. Returns the first error
- * of the driver. As above; arenas that hold nothing may go meanwhile. */
+ * of the driver. Grow lock held; it is unlocked meanwhile when map callbacks run, and arenas that
+ * hold nothing may go then. */
 ductile_status dpool_dedicated_reclaim(ductile_allocator *a);
 
 #endif

@@ -126,7 +126,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
 bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                   dpool_block *gap, uint32_t budget);
 
-/* ---- commit.c ------------------------------------------------------------------------------ */
+/* ---- plan_commit.c ------------------------------------------------------------------------- */
 
 /* Executes the plan. On failure all driver work is undone (or quarantined). Grow lock held;
  * unlocked meanwhile when map callbacks run (announce.h). */

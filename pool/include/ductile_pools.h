@@ -245,9 +245,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Arguments: id: not {0,0}. flags: 0: contents are lost; or DUCTILE_PAUSE_KEEP_CONTENTS.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY (the pool is
  *            paused, other threads keep freeing blocks that streams still use, or the call comes
- *            from a map callback); ERR_CAPTURING (a capture is under way, and the pool is a capture
- *            pool or has blocks with recorded streams; or another GPU has access, and a recorded
- *            stream is being captured); ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
+ *            from a map callback, or from an out-of-memory callback while requests of the pool are
+ *            under way, such as the one that asks); ERR_CAPTURING (a capture is under way, and the
+ * pool is a capture pool or has blocks with recorded streams; or another GPU has access, and a
+ * recorded stream is being captured); ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
  * On error:  the pool is as before: its blocks are live, with their contents.
  * Ownership: paused blocks can be freed. The allocator refuses requests for a paused pool with

@@ -40,7 +40,10 @@ static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpo
     if (pool == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    if (pool->phase != from) {
+    /* The request that asks an out-of-memory callback may be one of the pool's users. */
+    bool would_wait =
+        to == DPOOL_PAUSING && pool->n_users > 0 && dpool_is_inside_callback(DPOOL_CALLBACK_OOM);
+    if (pool->phase != from || would_wait) {
         return DUCTILE_ERR_BUSY;
     }
     pool->phase = to;

@@ -13,8 +13,8 @@
 #include "pool/streams/quiesce.h"
 
 enum {
-    MOST_CLIMBS = 4,   /* others may free all the time: this often at most is all looked at again */
-    MOST_RELEASES = 4, /* of cached handles: what an attempt makes in vain is cached, too         */
+    MOST_CLIMBS = 4,   /* other threads may keep freeing: at most so many climbs */
+    MOST_RELEASES = 4, /* of cached handles: a failed attempt caches what it made         */
     MOST_PASSES = 2    /* through the driver: what is missing, then what all of it would take     */
 };
 
@@ -27,8 +27,8 @@ static uint64_t frees_now(ductile_allocator *a) {
 
 /* ---- Cached handles ------------------------------------------------------------------------ */
 
-/* Handles of several granules may fit no gap and yet count: the largest go back. */
-static bool release_misfits(ductile_allocator *a, dpool_climb *c) {
+/* Cached handles of several granules count as held and may fit no gap: releases the largest. */
+static bool release_oversized_cached(ductile_allocator *a, dpool_climb *c) {
     if (!dpool_has_large_handles(a) || c->n_tries == MOST_RELEASES) {
         return false;
     }
@@ -56,7 +56,7 @@ static uint64_t bytes_to_pass(const ductile_allocator *a, const dpool_climb *c) 
 }
 
 /* What the options keep from moving can still go through the driver: as much as is missing goes
- * back, for the next attempt to create anew. */
+ * back, for the next attempt to create again. */
 static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
     return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
            dpool_give_back(a, bytes_to_pass(a, c), false);
@@ -150,13 +150,13 @@ static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
 
 typedef struct rung {
     dpool_rung_fn relieve;
-    bool for_soft; /* disturbs nobody: also before creating above the soft limit */
+    bool for_soft; /* disturbs no other request: also before creating above the soft limit */
 } rung;
 
 /* From the bottom. Finished markers, and memory that may move without a wait, are part of every
  * attempt. */
 static const rung ladder[] = {
-    {release_misfits, true},               /* handles that exist and fit nowhere        */
+    {release_oversized_cached, true},      /* handles that exist and fit nowhere        */
     {pass_through_driver, true},           /* free memory that the options nail down    */
     {ask_pools, false},                    /* proven memory of pools in use             */
     {ask_callbacks, false},                /* memory of the user's                      */
@@ -200,7 +200,7 @@ static bool has_lost_device(const ductile_allocator *a) {
     return dvmm_usable(a->driver) != DUCTILE_OK;
 }
 
-/* What the attempts created in vain goes back, or a refused request would keep the device full. */
+/* Releases what the failed attempts created, or a refused request would keep the device full. */
 static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
     DTI_ASSERT_HELD(&a->grow_lock);
     (void)dvmm_store_shrink_cache(&a->store, c->cached_before);
@@ -208,7 +208,7 @@ static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
 }
 
 /* Looks once more, now that every rung has been climbed: what others gave back meanwhile is seen,
- * and nobody else can take it through the slow path before the request is refused. */
+ * and no other thread can take it through the slow path before the request is refused. */
 static ductile_status attempt_last(ductile_allocator *a, dpool_climb *c, bool *again) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_attempt(a, c->request);

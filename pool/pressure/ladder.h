@@ -10,7 +10,7 @@
  *
  * Each rung gives up what is missing and no more, without any lock held on entry. A request climbs
  * twice where there is a soft limit: first with creation capped there, over the rungs that disturb
- * nobody, then up to the hard limit.
+ * no other request, then up to the hard limit.
  */
 #ifndef DUCTILE_POOL_PRESSURE_LADDER_H
 #define DUCTILE_POOL_PRESSURE_LADDER_H

@@ -159,15 +159,19 @@ typedef struct wait_points {
 
 static ductile_status take_wait_points(ductile_allocator *a, wait_points *p) {
     *p = (wait_points){NULL, 0};
+    uint64_t room = 0;
     dti_lock_acquire(&a->index_lock);
-    uint64_t n = a->counts.arenas;
-    dti_lock_release(&a->index_lock);
-    p->all = calloc(n + 1, sizeof *p->all);
-    if (p->all == NULL) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    while (p->all == NULL || room < a->counts.arenas) { /* other threads add arenas, at the front */
+        room = a->counts.arenas + 1;
+        dti_lock_release(&a->index_lock);
+        free(p->all);
+        p->all = calloc(room, sizeof *p->all);
+        if (p->all == NULL) {
+            return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+        }
+        dti_lock_acquire(&a->index_lock);
     }
-    dti_lock_acquire(&a->index_lock);
-    for (dpool_arena *arena = a->arenas; arena != NULL && p->n < n; arena = arena->next) {
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
         arena->n_waiters++;
         p->all[p->n++] = (wait_point){.arena = arena,

@@ -297,6 +297,17 @@ Test(refill, fills_what_is_empty_and_keeps_what_stayed) {
     end_growth();
 }
 
+Test(refill, takes_small_cached_handles_where_none_can_be_created) {
+    for (int i = 0; i < 8; i++) {
+        dvmm_store_put(&store, new_handle(1));
+    }
+    break_calls("phys_create", 1, DVMM_OUT_OF_MEMORY, 0);
+    assert_ok(dseg_refill(seg, 0, 8, 16));
+    mend_calls();
+    assert_u64(seg->n_mapped, 8);
+    end_growth();
+}
+
 Test(refill, goes_as_far_as_memory_does) {
     store.limit_bytes = 3 * r.granule;
     assert_status(dseg_refill(seg, 0, 4, 1), DUCTILE_ERR_OUT_OF_MEMORY);

@@ -195,6 +195,29 @@ Test(oom_callbacks, may_allocate_and_are_not_asked_by_what_they_allocate) {
     close_audited();
 }
 
+static const ductile_pool_id pool_in_use = {1, 1};
+static ductile_status paused;
+
+static uint64_t pause_pool(void *user, ductile_allocator *a, uint64_t missing,
+                           ductile_stream stream) {
+    note(*(int *)user, missing, stream);
+    paused = ductile_pause(a, pool_in_use, 0);
+    return 0;
+}
+
+Test(oom_callbacks, cannot_pause_the_pool_that_asks) {
+    open_full();
+    (void)add(pause_pool, 1, 0);
+    ductile_addr address = 0;
+    assert_ok(ductile_pool_begin(f.allocator, pool_in_use, NULL, NULL));
+    assert_status(ductile_alloc(f.allocator, BLOCK, f.streams[0], &address),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_ok(ductile_pool_end(f.allocator, pool_in_use));
+    assert_u64(n_asked, 1);
+    assert_status(paused, DUCTILE_ERR_BUSY);
+    close_audited();
+}
+
 static uint64_t own_id;
 static ductile_status removed = DUCTILE_ERR_BUSY;
 static uint64_t added_id;
