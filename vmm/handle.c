@@ -59,8 +59,6 @@ static void change(dvmm_handle_store *store, dvmm_store_totals by) {
     t->lost_bytes += by.lost_bytes;
     t->n_handles += by.n_handles;
     t->host_bytes += by.host_bytes;
-    t->pinned_bytes += by.pinned_bytes;
-    t->exported_bytes += by.exported_bytes;
     dti_lock_release(&store->totals_lock);
 }
 
@@ -226,26 +224,34 @@ ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uin
                                store->n_devices);
 }
 
+/* Totals of pins and exports are written by these alone: a caller that holds the lock under which
+ * pins change reads them without the lock of the totals. */
+static void add_to(dvmm_handle_store *store, uint64_t *total, uint64_t bytes) {
+    dti_lock_acquire(&store->totals_lock);
+    *total += bytes;
+    dti_lock_release(&store->totals_lock);
+}
+
 void dvmm_handle_pin(dvmm_handle_store *store, dvmm_handle *h) {
     if (h->n_pins++ == 0) {
-        change(store, (dvmm_store_totals){.pinned_bytes = dvmm_handle_bytes(store, h)});
+        add_to(store, &store->totals.pinned_bytes, dvmm_handle_bytes(store, h));
     }
 }
 
 void dvmm_handle_unpin(dvmm_handle_store *store, dvmm_handle *h) {
     if (--h->n_pins == 0) {
-        change(store, (dvmm_store_totals){.pinned_bytes = -dvmm_handle_bytes(store, h)});
+        add_to(store, &store->totals.pinned_bytes, -dvmm_handle_bytes(store, h));
     }
 }
 
 void dvmm_handle_add_export(dvmm_handle_store *store, dvmm_handle *h) {
     if (h->n_exports++ == 0) {
-        change(store, (dvmm_store_totals){.exported_bytes = dvmm_handle_bytes(store, h)});
+        add_to(store, &store->totals.exported_bytes, dvmm_handle_bytes(store, h));
     }
 }
 
 void dvmm_handle_drop_export(dvmm_handle_store *store, dvmm_handle *h) {
     if (--h->n_exports == 0) {
-        change(store, (dvmm_store_totals){.exported_bytes = -dvmm_handle_bytes(store, h)});
+        add_to(store, &store->totals.exported_bytes, -dvmm_handle_bytes(store, h));
     }
 }
