@@ -285,7 +285,7 @@ ductile_status dseg_grow(dseg_growth *g) {
 
 static ductile_status fill_batch(dseg_segment *seg, const supply *s, uint32_t *first,
                                  uint32_t end) {
-    dvmm_handle *handles[BATCH];
+    dvmm_handle *handles[BATCH] = {NULL};
     uint32_t n = 0;
     uint32_t at = *first;
     ductile_status status = DUCTILE_OK;
