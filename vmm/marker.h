@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Markers: proof of progress of a stream. A marker is an event recorded on it, with a count of its
- * references: it is never recorded again while there is one (U4). Events of one device and context
+ * Markers: proof of progress of a stream, or of all streams of the context. A marker is an event
+ * recorded there, with a count of its references: it is never recorded again while there is one
+ * (U4). Events of one device and context
  * are pooled, because creating them under load is slow.
  *
  * Threads: safe. Every call may make a driver call, so no index lock may be held, except for
@@ -39,6 +40,15 @@ ductile_status dvmm_markers_fini(dvmm_marker_pool *pool);
  * prove anything (U6). On failure *out is NULL, which never means "done" (U1).
  */
 ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream, dvmm_marker **out);
+
+/*
+ * Records a marker behind all work of the context: of every stream, known to the caller or not; the
+ * caller holds one reference. No stream is asked whether it is captured, since none has to be
+ * known. ERR_CAPTURING when one is, in any mode: then all captures of the context are invalidated.
+ * ERR_UNSUPPORTED where dvmm_has_context_events says no. On failure *out is NULL, which never means
+ * "done" (U1). Pre: no capture is known to be under way.
+ */
+ductile_status dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
 
 /* DUCTILE_OK when the work before the marker has completed; ERR_NOT_READY when it has not, or when
  * that is not known. */

@@ -59,6 +59,8 @@ typedef struct ductile_virtual_options {
     ductile_virtual_rdma rdma;
     int detect; /* which misuse of memory to record, see "What it detects": 0 none, the default;
                    1 what an allocator can cause; 2 also what a program does to its own blocks */
+    int no_context_events; /* 1: no event can be recorded behind all work of the context, as with a
+                              driver older than CUDA 12.5 */
 } ductile_virtual_options;
 
 /**
@@ -323,7 +325,7 @@ DUCTILE_API void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *
  *
  *   - both are work of one stream: in the order of issue;
  *   - a stream waits for an event: its later work comes after the work before the event's
- * recording;
+ * recording, which is the work of all streams of this device for an event of the context;
  *   - the streams are the legacy default stream and a blocking stream: in the order of issue;
  *   - both are launches of one graph: in the order of launch;
  *   - the host knew that the first was complete when it issued the second, by a synchronisation or

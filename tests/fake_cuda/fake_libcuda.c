@@ -410,6 +410,13 @@ static cu_result fake_cuEventRecord(dvmm_event event, ductile_stream stream) {
     ANSWER("cuEventRecord", fake->behind_waits += !is_foreign && fake->foreign_waits > 0);
 }
 
+static cu_result fake_cuCtxRecordEvent(cu_context context, dvmm_event event) {
+    if (context != fake->primary || event == (dvmm_event)FOREIGN_EVENT) {
+        return DVMM_INVALID_HANDLE;
+    }
+    ANSWER("cuCtxRecordEvent", NOTHING);
+}
+
 static cu_result fake_cuStreamGetCtx(ductile_stream stream, cu_context *out) {
     ANSWER("cuStreamGetCtx",
            *out = stream == FAKE_FOREIGN_STREAM ? FAKE_FOREIGN_CONTEXT : fake->primary);

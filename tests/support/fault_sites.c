@@ -76,6 +76,7 @@ static void add_failed(dvmm_call call, uint64_t size) {
         break;
     case DVMM_CALL_event_create:
     case DVMM_CALL_event_record:
+    case DVMM_CALL_context_record:
     case DVMM_CALL_capture_status:
         failed.marks++;
         break;

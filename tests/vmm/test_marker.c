@@ -104,6 +104,57 @@ Test(marker, wait_on_another_stream_is_made_on_the_gpu) {
     assert_ok(dvmm_stream_destroy(r.d, other));
 }
 
+/* ---- The context --------------------------------------------------------------------------- */
+
+static dvmm_marker *record_context(void) {
+    dvmm_marker *m = NULL;
+    assert_ok(dvmm_marker_record_context(&pool, &m));
+    return m;
+}
+
+Test(marker, of_the_context_is_done_only_when_all_streams_are) {
+    ductile_stream other = rig_stream(&r);
+    issue_work();
+    dvmm_marker *m = record_context();
+    assert_ok(dvmm_stream_sync(r.d, other));
+    assert_status(dvmm_marker_query(&pool, m), DUCTILE_ERR_NOT_READY);
+    assert_ok(dvmm_marker_wait(&pool, m));
+    assert_ok(dvmm_stream_query(r.d, stream));
+    drop(m);
+    assert_ok(dvmm_stream_destroy(r.d, other));
+}
+
+Test(marker, of_the_context_asks_no_stream_whether_it_is_captured) {
+    dvmm_marker *m = record_context();
+    assert_u64(count("capture_status"), 0);
+    drop(m);
+}
+
+Test(marker, of_the_context_is_used_again_like_others) {
+    dvmm_marker *m = record_context();
+    assert_ok(dvmm_marker_wait(&pool, m));
+    drop(m);
+    dvmm_marker *again = record();
+    cr_assert_eq(m, again);
+    cr_assert(!dvmm_marker_is_done(again));
+    drop(again);
+}
+
+static void expect_no_context_marker(int code, ductile_status expected) {
+    dvmm_marker *m = NULL;
+    fail("context_record", code);
+    assert_status(dvmm_marker_record_context(&pool, &m), expected);
+    cr_assert_null(m);
+}
+
+Test(marker, of_the_context_that_is_refused_gives_its_event_back) {
+    expect_no_context_marker(DVMM_CAPTURE_UNSUPPORTED, DUCTILE_ERR_CAPTURING);
+    expect_no_context_marker(DVMM_NOT_SUPPORTED, DUCTILE_ERR_UNSUPPORTED);
+    expect_no_context_marker(DVMM_UNKNOWN, DUCTILE_ERR_DRIVER);
+    drop(record_context());
+    assert_u64(count("event_create"), 1);
+}
+
 /* ---- Captures ------------------------------------------------------------------------------ */
 
 Test(marker, nothing_is_recorded_or_created_on_a_captured_stream) {

@@ -157,8 +157,10 @@ enum {
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020,                                             \
       (void *to, ductile_addr from, size_t size, ductile_stream stream))
 
-/* Without these a feature is missing, not the device. */
-#define CU_OPTIONAL_FUNCTIONS(X)                                                                   \
+/* Without these a feature is missing, not the device. The number is the version of the oldest
+ * cuda.h that declares all of them as here. */
+#define CU_OPTIONAL_FUNCTIONS(X) CU_OPTIONAL_FUNCTIONS_12000(X) CU_OPTIONAL_FUNCTIONS_12050(X)
+#define CU_OPTIONAL_FUNCTIONS_12000(X)                                                             \
     X(cuMemAllocAsync, "cuMemAllocAsync", 11020,                                                   \
       (ductile_addr * out, size_t size, ductile_stream stream))                                    \
     X(cuMemFreeAsync, "cuMemFreeAsync", 11020, (ductile_addr addr, ductile_stream stream))         \
@@ -172,6 +174,8 @@ enum {
     X(cuStreamWaitValue64, "cuStreamWaitValue64_v2", 11070,                                        \
       (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags))              \
     X(cuStreamGetCtx, "cuStreamGetCtx", 9020, (ductile_stream stream, cu_context * out))
+#define CU_OPTIONAL_FUNCTIONS_12050(X)                                                             \
+    X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, (cu_context context, dvmm_event event))
 
 /* Constant once loaded. An optional function that the driver lacks is NULL. */
 typedef struct cu_api {

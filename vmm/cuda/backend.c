@@ -327,6 +327,14 @@ static int cuda_context_sync(void *ctx) {
     RETURN_IN_CONTEXT(b, b->api->cuCtxSynchronize());
 }
 
+static int cuda_context_record(void *ctx, dvmm_event event) {
+    const cuda_backend *b = ctx;
+    if (b->api->cuCtxRecordEvent == NULL) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    RETURN_IN_CONTEXT(b, b->api->cuCtxRecordEvent(b->context, event));
+}
+
 /* ---- Events -------------------------------------------------------------------------------- */
 
 /* Without timing, an event costs a tenth. */

@@ -185,6 +185,7 @@ static ductile_status read_caps(const cuda_backend *b, int version, dvmm_caps *c
     caps->share_types = (device_has(b, CU_HAS_SHARED_FD) ? DVMM_SHARE_FD : 0) |
                         (device_has(b, CU_HAS_SHARED_FABRIC) ? DVMM_SHARE_FABRIC : 0);
     caps->has_rdma = device_has(b, CU_HAS_RDMA);
+    caps->has_context_events = b->api->cuCtxRecordEvent != NULL;
     write_version(caps, version);
     if (b->api->cuDeviceGetName(caps->name, (int)sizeof(caps->name), b->device) != DVMM_SUCCESS) {
         caps->name[0] = '\0';

@@ -256,6 +256,12 @@ ductile_status dvmm_context_sync(dvmm_driver *d) {
     return CALL(d, context_sync, 0, 0, (d->ctx));
 }
 
+ductile_status dvmm_context_record(dvmm_driver *d, dvmm_event event) {
+    seam_call call;
+    DTI_ASSERT(event != NULL);
+    return CALL(d, context_record, word(event), 0, (d->ctx, event));
+}
+
 /* ---- Capture ------------------------------------------------------------------------------- */
 
 /* Without an answer the stream counts as captured: a wrong "no" invalidates a capture, a wrong

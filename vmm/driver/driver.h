@@ -105,13 +105,14 @@ typedef struct dvmm_caps {
     char name[96];           /* the device's name                                          */
     char driver_version[32]; /* "13.0 (580.159.04)" or "virtual"                           */
     int ordinal;
-    uint64_t granule_bytes; /* smallest mapping; every size and address is a multiple     */
-    uint64_t total_bytes;   /* physical memory of the device                              */
-    bool is_virtual;        /* only for the name in results, never for policy */
-    bool has_async_pool;    /* mem_alloc_async works                                      */
-    bool has_stream_memops; /* stream_wait_value works                                    */
-    uint32_t share_types;   /* dvmm_share_type, or-ed: those that the device claims       */
-    bool has_rdma;          /* the device claims props.rdma; some systems claim it and cannot */
+    uint64_t granule_bytes;  /* smallest mapping; every size and address is a multiple     */
+    uint64_t total_bytes;    /* physical memory of the device                              */
+    bool is_virtual;         /* only for the name in results, never for policy */
+    bool has_async_pool;     /* mem_alloc_async works                                      */
+    bool has_stream_memops;  /* stream_wait_value works                                    */
+    uint32_t share_types;    /* dvmm_share_type, or-ed: those that the device claims       */
+    bool has_rdma;           /* the device claims props.rdma; some systems claim it and cannot */
+    bool has_context_events; /* context_record works: CUDA 12.5 or newer                   */
 } dvmm_caps;
 
 /* Every call of the seam: X(name), in the order of the counters. Only the bench makes the marked
@@ -148,6 +149,7 @@ typedef struct dvmm_caps {
     X(capture_end)                                                                                 \
     X(capture_exchange_mode)                                                                       \
     X(context_sync)                                                                                \
+    X(context_record)                                                                              \
     X(event_create)                                                                                \
     X(event_destroy)                                                                               \
     X(event_record)                                                                                \
@@ -211,6 +213,7 @@ typedef struct dvmm_driver_ops {
     int (*capture_end)(void *ctx, ductile_stream stream);
     int (*capture_exchange_mode)(void *ctx, dvmm_capture_mode *mode);
     int (*context_sync)(void *ctx);
+    int (*context_record)(void *ctx, dvmm_event event);
 
     int (*event_create)(void *ctx, dvmm_event *out);
     int (*event_destroy)(void *ctx, dvmm_event event);
@@ -243,7 +246,7 @@ typedef struct dvmm_counters {
 } dvmm_counters;
 
 /* One open device, owned by its opener. No lock: every field that changes is atomic. Only
- * vmm/driver reads the fields, and dvmm_is_usable. */
+ * vmm/driver reads the fields, and the inline functions below. */
 struct dvmm_driver {
     /* constant after opening */
     const dvmm_driver_ops *ops;
@@ -303,6 +306,11 @@ extern _Atomic unsigned dvmm_process_age;
 static inline bool dvmm_is_usable(const dvmm_driver *d) {
     return d->process_age == atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) &&
            atomic_load_explicit(&d->poison, memory_order_relaxed) == 0;
+}
+
+/* May dvmm_context_record be called? Constant; false with a driver older than CUDA 12.5. */
+static inline bool dvmm_has_context_events(const dvmm_driver *d) {
+    return d->caps.has_context_events;
 }
 
 /* The raw table, for the conformance suite only. */
@@ -373,6 +381,13 @@ ductile_status dvmm_capture_end(dvmm_driver *d, ductile_stream stream);
 /* Swaps the calling thread's capture mode with *mode. */
 ductile_status dvmm_capture_exchange_mode(dvmm_driver *d, dvmm_capture_mode *mode);
 ductile_status dvmm_context_sync(dvmm_driver *d);
+/* Records the event behind all work issued to our context so far: that of every stream, named or
+ * not, blocking or not, the default streams included. Work of other contexts is not covered.
+ * ERR_CAPTURING while any stream of our context is captured, in whatever mode and by whatever
+ * thread: then all those captures are invalidated. The capture mode of the thread changes nothing.
+ * ERR_UNSUPPORTED where dvmm_has_context_events says no.
+ * Pre: no capture is known to be under way. */
+ductile_status dvmm_context_record(dvmm_driver *d, dvmm_event event);
 
 /* Events without timing. */
 ductile_status dvmm_event_create(dvmm_driver *d, dvmm_event *out);

@@ -36,6 +36,7 @@ static const cost_curve curves[DVMM_N_CALLS] = {
     [DVMM_CALL_mem_free] = {{{2, 26000}, {1024, 239000}}},
     [DVMM_CALL_stream_sync] = {{{0, 210}}},
     [DVMM_CALL_stream_query] = {{{0, 110}}},
+    [DVMM_CALL_context_record] = {{{0, 200}}},
     [DVMM_CALL_capture_status] = {{{0, 12}}},
     [DVMM_CALL_event_create] = {{{0, 60}}},
     [DVMM_CALL_event_destroy] = {{{0, 60}}},

@@ -373,6 +373,11 @@ static int serve_context_sync(void *ctx) {
     SERVE(ctx, context_sync, 0, 0, FLAT(context_sync), dvmm_vgpu_context_sync(gpu));
 }
 
+static int serve_context_record(void *ctx, dvmm_event event) {
+    SERVE(ctx, context_record, word(event), 0, FLAT(context_record),
+          dvmm_vgpu_context_record(gpu, event));
+}
+
 static int serve_capture_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
     SERVE(ctx, capture_status, word(stream), 0, FLAT(capture_status),
           dvmm_vgpu_capture_status_of(gpu, stream, out));
@@ -479,7 +484,8 @@ static dvmm_caps caps_of(const vgpu *gpu) {
                        .has_stream_memops = true,
                        .share_types = (gpu->options.no_descriptors != 0 ? 0 : DVMM_SHARE_FD) |
                                       (gpu->options.has_fabric != 0 ? DVMM_SHARE_FABRIC : 0),
-                       .has_rdma = gpu->options.rdma != DUCTILE_VIRTUAL_RDMA_NONE};
+                       .has_rdma = gpu->options.rdma != DUCTILE_VIRTUAL_RDMA_NONE,
+                       .has_context_events = gpu->options.no_context_events == 0};
 }
 
 static ductile_status open_private(dvmm_driver **out) {

@@ -65,6 +65,7 @@ static void open_and_close(const char *path) {
     cr_expect_str_eq(caps->name, "Fake GPU");
     cr_expect_eq(caps->granule_bytes, 2u << 20);
     cr_expect(caps->has_async_pool && caps->has_stream_memops && !caps->is_virtual);
+    cr_expect(caps->has_context_events);
     cr_expect_eq(strncmp(caps->driver_version, "13.0", 4), 0);
     cr_expect_eq(fake->contexts, 1);
     cr_expect_eq(fake->wrong_finds, 0, "searched with another version or flag");
@@ -158,6 +159,11 @@ Test(driver_cuda_load, lives_without_the_pool) {
     cr_expect(!caps.has_async_pool && caps.has_stream_memops);
 }
 
+Test(driver_cuda_load, lives_without_context_events) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    cr_expect(!caps_without(fake, "cuCtxRecordEvent").has_context_events);
+}
+
 Test(driver_cuda_load, asks_the_device_for_features) {
     fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
     fake->has_pools = 0;
@@ -170,6 +176,7 @@ Test(driver_cuda_load, answers_unsupported_for_missing_features) {
     fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
     fake->has_pools = 0;
     fake->has_wait_value = 0;
+    fake->hidden = "cuCtxRecordEvent";
     dvmm_driver *driver = open_fake();
     void *ctx;
     const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
@@ -181,6 +188,7 @@ Test(driver_cuda_load, answers_unsupported_for_missing_features) {
     cr_expect_eq(ops->async_pool_info(ctx, &a, &b), DVMM_NOT_SUPPORTED);
     cr_expect_eq(ops->async_pool_trim(ctx, 0), DVMM_NOT_SUPPORTED);
     cr_expect_eq(ops->stream_wait_value(ctx, NULL, &a, 1), DVMM_NOT_SUPPORTED);
+    cr_expect_eq(ops->context_record(ctx, (dvmm_event)&a), DVMM_NOT_SUPPORTED);
     dvmm_close(driver);
 }
 
@@ -396,6 +404,7 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuCtxSynchronize", true, ops->context_sync(ctx))                                            \
     X("cuEventCreate", true, ops->event_create(ctx, &event))                                       \
     X("cuEventRecord", true, ops->event_record(ctx, event, stream))                                \
+    X("cuCtxRecordEvent", true, ops->context_record(ctx, event))                                   \
     X("cuEventQuery", true, ops->event_query(ctx, event))                                          \
     X("cuEventSynchronize", true, ops->event_sync(ctx, event))                                     \
     X("cuEventDestroy", true, ops->event_destroy(ctx, event))                                      \

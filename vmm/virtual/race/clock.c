@@ -155,6 +155,19 @@ bool dvmm_vgpu_clock_raise(const vgpu_lanes *lanes, vgpu_clock *clock, vgpu_tick
     return true;
 }
 
+bool dvmm_vgpu_clock_raise_to_device(const vgpu_lanes *lanes, vgpu_clock *clock, int device) {
+    if (!have_room(clock, lanes->n)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < lanes->n; i++) {
+        const vgpu_lane *lane = &lanes->all[i];
+        if (lane->device == device && lane->known < lane->issued) {
+            lift(clock, (vgpu_tick){i, lane->issued});
+        }
+    }
+    return true;
+}
+
 bool dvmm_vgpu_clock_join(const vgpu_lanes *lanes, vgpu_clock *clock, const vgpu_clock *from) {
     forget_known(lanes, clock);
     if (!have_room(clock, from->n_ticks)) {

@@ -60,9 +60,10 @@ void dvmm_vgpu_learn_device(vgpu_lanes *lanes, int device);
 void dvmm_vgpu_clock_fini(vgpu_clock *clock);
 /* Does the tick come before the work that has this clock? */
 bool dvmm_vgpu_is_before(const vgpu_lanes *lanes, vgpu_tick tick, const vgpu_clock *clock);
-/* Order the clock after the tick, or after all that `from` holds. False: the host has no memory,
- * and the clock has not changed. */
+/* Order the clock after the tick, after all work of a device, or after all that `from` holds.
+ * False: the host has no memory, and the clock has not changed. */
 bool dvmm_vgpu_clock_raise(const vgpu_lanes *lanes, vgpu_clock *clock, vgpu_tick tick);
+bool dvmm_vgpu_clock_raise_to_device(const vgpu_lanes *lanes, vgpu_clock *clock, int device);
 bool dvmm_vgpu_clock_join(const vgpu_lanes *lanes, vgpu_clock *clock, const vgpu_clock *from);
 
 #endif

@@ -70,9 +70,17 @@ void dvmm_vgpu_order_after_marker(vgpu *gpu, vgpu_queue *queue, vgpu_marker *mar
     }
 }
 
+/* Also behind the work of other devices that streams of this one wait for. */
+static bool raise_to_context(const vgpu *gpu, vgpu_clock *clock) {
+    const vgpu_lanes *lanes = &gpu->race.lanes;
+    return dvmm_vgpu_clock_raise_to_device(lanes, clock, 0) &&
+           dvmm_vgpu_clock_join(lanes, clock, &gpu->race.device_after);
+}
+
 void dvmm_vgpu_order_marker(vgpu *gpu, vgpu_queue *queue, vgpu_marker *marker) {
     if (dvmm_vgpu_detects(gpu)) {
-        need(gpu, raise_to_queue(gpu, &marker->after, queue));
+        need(gpu, queue == gpu->work.context ? raise_to_context(gpu, &marker->after)
+                                             : raise_to_queue(gpu, &marker->after, queue));
     }
 }
 

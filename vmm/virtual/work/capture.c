@@ -66,6 +66,25 @@ int dvmm_vgpu_check_no_capture(vgpu *gpu) {
     return gpu->work.captures != NULL ? DVMM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
 }
 
+static bool has_stream_here(const vgpu_capture *capture) {
+    const vgpu_queue *queue = capture->members;
+    while (queue != NULL && queue->device != 0) {
+        queue = queue->next_captured;
+    }
+    return queue != NULL;
+}
+
+int dvmm_vgpu_check_context_capture(vgpu *gpu) {
+    int code = DVMM_SUCCESS;
+    for (vgpu_capture *capture = gpu->work.captures; capture != NULL; capture = capture->next) {
+        if (has_stream_here(capture)) {
+            capture->is_broken = true;
+            code = DVMM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return code;
+}
+
 static int refuse(vgpu_capture *capture, int code) {
     if (capture != NULL) {
         capture->is_broken = true;

@@ -56,9 +56,14 @@ static int record_captured(vgpu_queue *queue, vgpu_event *event) {
     return code;
 }
 
+static bool have_parts(vgpu *gpu, const vgpu_queue *queue, vgpu_marker *marker) {
+    return queue != gpu->work.context || dvmm_vgpu_add_parts(gpu, marker);
+}
+
 int dvmm_vgpu_record_in(vgpu *gpu, vgpu_queue *queue, vgpu_marker **out) {
     vgpu_marker *marker = dvmm_vgpu_marker_new(queue);
-    vgpu_op *op = marker != NULL ? dvmm_vgpu_marker_op(VGPU_OP_RECORD, marker) : NULL;
+    bool is_ready = marker != NULL && have_parts(gpu, queue, marker);
+    vgpu_op *op = is_ready ? dvmm_vgpu_marker_op(VGPU_OP_RECORD, marker) : NULL;
     if (op == NULL) {
         dvmm_vgpu_marker_drop(marker);
         return DVMM_OUT_OF_MEMORY;
@@ -89,6 +94,18 @@ int dvmm_vgpu_event_record(vgpu *gpu, dvmm_event handle, ductile_stream stream) 
         return event == NULL ? DVMM_INVALID_HANDLE : code;
     }
     return queue->capture != NULL ? record_captured(queue, event) : record(gpu, queue, event);
+}
+
+/* The event has a queue of its own, so that the schedule holds it back where no stream has work. */
+int dvmm_vgpu_context_record(vgpu *gpu, dvmm_event handle) {
+    vgpu_queue *queue;
+    if (gpu->options.no_context_events != 0) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    vgpu_event *event = find_event(gpu, handle);
+    int code = event != NULL ? dvmm_vgpu_check_context_capture(gpu) : DVMM_INVALID_HANDLE;
+    code = code == DVMM_SUCCESS ? dvmm_vgpu_context_queue(gpu, &queue) : code;
+    return code == DVMM_SUCCESS ? record(gpu, queue, event) : code;
 }
 
 static int event_to_watch(vgpu *gpu, dvmm_event handle, vgpu_event **out) {

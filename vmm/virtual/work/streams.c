@@ -195,6 +195,9 @@ static void free_default_streams(vgpu *gpu) {
     if (legacy != NULL) {
         dvmm_vgpu_queue_orphan(gpu, legacy);
     }
+    if (work->context != NULL) {
+        dvmm_vgpu_queue_orphan(gpu, work->context);
+    }
     while (work->thread_streams != NULL) {
         vgpu_thread_stream *stream = work->thread_streams;
         work->thread_streams = stream->next;

@@ -33,9 +33,21 @@ vgpu_marker *dvmm_vgpu_marker_new(vgpu_queue *queue) {
 
 void dvmm_vgpu_marker_drop(vgpu_marker *marker) {
     if (marker != NULL && --marker->n_refs == 0) {
+        while (marker->n_parts != 0) {
+            dvmm_vgpu_marker_drop(marker->parts[--marker->n_parts]);
+        }
+        free(marker->parts);
         dvmm_vgpu_clock_fini(&marker->after);
         free(marker);
     }
+}
+
+/* Forgets the parts that are done. */
+static bool parts_are_done(vgpu_marker *marker) {
+    while (marker->n_parts != 0 && marker->parts[marker->n_parts - 1]->is_done) {
+        dvmm_vgpu_marker_drop(marker->parts[--marker->n_parts]);
+    }
+    return marker->n_parts == 0;
 }
 
 vgpu_op *dvmm_vgpu_op_new(vgpu_op_kind kind, size_t n_uses) {
@@ -97,6 +109,8 @@ static void unlink_busy(vgpu_work *work, vgpu_queue *queue) {
 }
 
 static void append(vgpu_work *work, vgpu_queue *queue, vgpu_op *op) {
+    op->schedule = work->schedule;
+    op->due = work->now + work->lag;
     if (queue->first == NULL) {
         queue->first = op;
         link_busy(work, queue);
@@ -168,11 +182,12 @@ static bool is_blocked(const vgpu_op *op) {
         return !op->marker->is_done;
     case VGPU_OP_WAIT_VALUE:
         return !word_is_reached(op);
+    case VGPU_OP_RECORD:
+        return !parts_are_done(op->marker);
     case VGPU_OP_USE:
     case VGPU_OP_FILL:
     case VGPU_OP_COPY:
     case VGPU_OP_UPLOAD:
-    case VGPU_OP_RECORD:
         return false;
     }
     return false;
@@ -289,8 +304,6 @@ void dvmm_vgpu_progress(vgpu *gpu, bool roll) {
 
 void dvmm_vgpu_enqueue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op) {
     dvmm_vgpu_race_issue(gpu, queue, op);
-    op->schedule = gpu->work.schedule;
-    op->due = gpu->work.now + gpu->work.lag;
     append(&gpu->work, queue, op);
     dvmm_vgpu_progress(gpu, false);
 }
@@ -346,6 +359,41 @@ int dvmm_vgpu_barrier(vgpu *gpu, vgpu_queue *queue) {
     return waits ? wait_for_queue(gpu, queue, gpu->work.legacy) : DVMM_SUCCESS;
 }
 
+/* ---- The context --------------------------------------------------------------------------- */
+
+static bool add_part(vgpu *gpu, vgpu_queue *queue, vgpu_marker *whole) {
+    vgpu_marker *part = dvmm_vgpu_marker_new(queue);
+    vgpu_op *record = part != NULL ? dvmm_vgpu_marker_op(VGPU_OP_RECORD, part) : NULL;
+    if (record == NULL) {
+        dvmm_vgpu_marker_drop(part);
+        return false;
+    }
+    whole->parts[whole->n_parts++] = part;
+    append(&gpu->work, queue, record);
+    return true;
+}
+
+static size_t count_busy(const vgpu_work *work) {
+    size_t n = 0;
+    for (const vgpu_queue *queue = work->busy; queue != NULL; queue = queue->next_busy) {
+        n++;
+    }
+    return n;
+}
+
+/* Nothing runs meanwhile, so the queues at work stay. Earlier events of the context are no work. */
+bool dvmm_vgpu_add_parts(vgpu *gpu, vgpu_marker *marker) {
+    const vgpu_work *work = &gpu->work;
+    marker->parts = calloc(count_busy(work) + 1, sizeof(vgpu_marker *));
+    bool has_memory = marker->parts != NULL;
+    for (vgpu_queue *queue = work->busy; has_memory && queue != NULL; queue = queue->next_busy) {
+        if (queue->device == 0 && queue != work->context) {
+            has_memory = add_part(gpu, queue, marker);
+        }
+    }
+    return has_memory;
+}
+
 /* ---- Forcing ------------------------------------------------------------------------------- */
 
 static int report_stuck(vgpu *gpu) {
@@ -354,14 +402,28 @@ static int report_stuck(vgpu *gpu) {
     return DVMM_UNKNOWN;
 }
 
+static int force_parts(vgpu *gpu, vgpu_marker *marker) {
+    int code = DVMM_SUCCESS;
+    while (code == DVMM_SUCCESS && !parts_are_done(marker)) {
+        code = dvmm_vgpu_force_marker(gpu, marker->parts[marker->n_parts - 1]);
+    }
+    return code;
+}
+
+/* Runs what the operation waits for. */
+static int force_before(vgpu *gpu, const vgpu_op *op) {
+    if (op->kind == VGPU_OP_WAIT) {
+        return dvmm_vgpu_force_marker(gpu, op->marker);
+    }
+    return op->kind == VGPU_OP_RECORD ? force_parts(gpu, op->marker) : DVMM_SUCCESS;
+}
+
 /* Runs the first operation of a queue, whatever its schedule says. */
 static int force_first(vgpu *gpu, vgpu_queue *queue) {
     vgpu_op *op = queue->first;
-    if (op->kind == VGPU_OP_WAIT) {
-        int code = dvmm_vgpu_force_marker(gpu, op->marker);
-        if (code != DVMM_SUCCESS) {
-            return code;
-        }
+    int code = force_before(gpu, op);
+    if (code != DVMM_SUCCESS) {
+        return code;
     }
     if (is_blocked(op)) {
         return report_stuck(gpu);
@@ -451,6 +513,12 @@ static vgpu_thread_stream *thread_stream(vgpu *gpu) {
 static int legacy_queue(vgpu *gpu, vgpu_queue **out) {
     int code = have_queue(gpu, &gpu->work.legacy);
     *out = gpu->work.legacy;
+    return code;
+}
+
+int dvmm_vgpu_context_queue(vgpu *gpu, vgpu_queue **out) {
+    int code = have_queue(gpu, &gpu->work.context);
+    *out = gpu->work.context;
     return code;
 }
 

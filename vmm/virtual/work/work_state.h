@@ -14,8 +14,10 @@
 typedef struct vgpu_marker {
     uint32_t n_refs;
     bool is_done;
-    struct vgpu_queue *queue; /* where it is recorded; valid until done */
-    vgpu_clock after;         /* the work it stands for                 */
+    struct vgpu_queue *queue;   /* where it is recorded; valid until done */
+    vgpu_clock after;           /* the work it stands for                 */
+    struct vgpu_marker **parts; /* of the context: those to be reached first; owned */
+    size_t n_parts;
 } vgpu_marker;
 
 typedef enum vgpu_op_kind {
@@ -117,6 +119,7 @@ typedef struct vgpu_work {
     dvmm_slots streams; /* of vgpu_stream */
     dvmm_slots events;  /* of vgpu_event  */
     vgpu_queue *legacy;
+    vgpu_queue *context;  /* of events behind all work of this device */
     vgpu_queue *blocking; /* all blocking queues */
     uint64_t n_barriers;
     uint64_t n_elsewhere; /* streams of other devices, since the beginning */
