@@ -87,7 +87,8 @@ static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
     s->stream_syncs = successes(&d, DVMM_CALL_stream_sync) + successes(&d, DVMM_CALL_event_sync) +
                       successes(&d, DVMM_CALL_context_sync);
     s->event_waits = successes(&d, DVMM_CALL_stream_wait_event);
-    s->event_records = successes(&d, DVMM_CALL_event_record);
+    s->event_records =
+        successes(&d, DVMM_CALL_event_record) + successes(&d, DVMM_CALL_context_record);
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         s->driver_calls += d.calls[i];
     }
