@@ -114,42 +114,89 @@ static uint64_t granules_of(const ductile_allocator *a, uint64_t bytes) {
     return (bytes + a->granule - 1) / a->granule;
 }
 
+static ductile_addr granule_floor(const ductile_allocator *a, const dpool_region *r,
+                                  ductile_addr addr) {
+    return r->seg->range.addr + dti_round_down(addr - r->seg->range.addr, a->granule);
+}
+
+static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region *r,
+                                 ductile_addr addr) {
+    return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
+}
+
+typedef struct place_search {
+    const ductile_allocator *a;
+    uint64_t size;
+    bool wants_whole; /* prefers, at equal cost, a window that begins with a granule */
+    bool has_whole;   /* the best one does */
+    dpool_place best;
+} place_search;
+
+/* Memory that comes and goes is whole granules if it begins and ends with one, and can give them
+ * all. Without any as large, the program may be laying down what it keeps: closely, then
+ * (docs/decisions/0025). */
+static bool wants_whole(const ductile_allocator *a, const dpool_arena *arena, uint64_t size) {
+    const dpool_block *largest = dpool_index_below(&arena->index, NULL);
+    return size % a->granule == 0 && largest != NULL && largest->size >= size / 2;
+}
+
+static void consider(place_search *s, dpool_block *first, ductile_addr start, uint64_t lacks) {
+    const dpool_place *best = &s->best;
+    bool is_whole = s->wants_whole && start == granule_floor(s->a, first->region, start);
+    bool is_better = lacks < best->n_granules;
+    if (lacks == best->n_granules) {
+        is_better = is_whole != s->has_whole ? is_whole : start < best->start;
+    }
+    if (best->block == NULL || is_better) {
+        s->best = (dpool_place){first, start, lacks};
+        s->has_whole = is_whole;
+    }
+}
+
 /* Considers the window that begins with block b, or that ends with it to the left. */
-static void try_window(const ductile_allocator *a, dpool_block *b, uint64_t size, bool to_left,
-                       dpool_place *best) {
+static void try_window(place_search *s, dpool_block *b, bool to_left) {
     uint64_t covered = 0;
     uint64_t lacks = 0;
     dpool_block *first = b;
-    for (dpool_block *at = b; covered < size; at = to_left ? at->prev : at->next) {
-        if (!is_open(at) || lacks > best->n_granules) {
+    for (dpool_block *at = b; covered < s->size; at = to_left ? at->prev : at->next) {
+        if (!is_open(at) || lacks > s->best.n_granules) {
             return;
         }
-        uint64_t part = dti_min(at->size, size - covered);
-        lacks += at->state == DPOOL_GAP ? granules_of(a, part) : 0;
+        uint64_t part = dti_min(at->size, s->size - covered);
+        lacks += at->state == DPOOL_GAP ? granules_of(s->a, part) : 0;
         covered += part;
         first = to_left ? at : b;
     }
-    ductile_addr start = to_left ? dpool_end(b) - size : b->addr;
-    if (best->block == NULL || lacks < best->n_granules ||
-        (lacks == best->n_granules && start < best->start)) {
-        *best = (dpool_place){first, start, lacks};
+    consider(s, first, to_left ? dpool_end(b) - s->size : b->addr, lacks);
+}
+
+/* Windows that begin, or end to the left, with the gap or with free memory before it. */
+static void try_windows(place_search *s, dpool_block *gap, dpool_block *neighbour, bool to_left) {
+    if (is_free(neighbour)) {
+        try_window(s, neighbour, to_left);
+    }
+    if (!is_free(neighbour) || s->wants_whole) {
+        try_window(s, gap, to_left);
     }
 }
 
 dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_place best = {NULL, 0, UINT64_MAX};
+    place_search s = {.a = a,
+                      .size = size,
+                      .wants_whole = wants_whole(a, arena, size),
+                      .best = {NULL, 0, UINT64_MAX}};
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
         if (gap->region->is_dedicated) {
             continue;
         }
-        try_window(a, is_free(gap->prev) ? gap->prev : gap, size, false, &best);
+        try_windows(&s, gap, gap->prev, false);
         if (gap->next != NULL) {
-            try_window(a, is_free(gap->next) ? gap->next : gap, size, true, &best);
+            try_windows(&s, gap, gap->next, true);
         }
     }
-    return best;
+    return s.best;
 }
 
 dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
@@ -165,16 +212,6 @@ dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_ar
 }
 
 /* ---- The window ---------------------------------------------------------------------------- */
-
-static ductile_addr granule_floor(const ductile_allocator *a, const dpool_region *r,
-                                  ductile_addr addr) {
-    return r->seg->range.addr + dti_round_down(addr - r->seg->range.addr, a->granule);
-}
-
-static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region *r,
-                                 ductile_addr addr) {
-    return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
-}
 
 static void add_piece(ductile_allocator *a, dpool_plan *p, ductile_addr from, ductile_addr to) {
     uint32_t first = dseg_granule(p->region->seg, from);

@@ -10,9 +10,9 @@
  * undone commit   donors -> RETIRING, window -> LIVE/FREE            index lock; cannot fail abort
  * everything as before                               index lock; cannot fail
  *
- * The place is a window in a run of FREE and GAP blocks that needs the fewest new granules; the
- * lowest address among equals. Finding it is linear in the number of gaps, which compaction keeps
- * small.
+ * The place is a window in a run of FREE and GAP blocks that needs the fewest new granules; among
+ * equals one of whole granules, where memory comes and goes, then the lowest address. Finding it is
+ * linear in the number of gaps, which compaction keeps small.
  *
  *     LIVE [FREE][ GAP ][FREE][ GAP ... to the end of the range
  *          |<----- window ---->|

@@ -84,3 +84,43 @@ Test(placement, in_gaps_alone_the_lowest_that_holds_all_of_it) {
     assert_place(choose_gap(2 * G + 512), 6, 3);
     close_audited();
 }
+
+/* L1, 512 bytes, F almost 1, G: beside the gap lies the rest of a granule. */
+static ductile_addr open_odd_tail(void) {
+    open_fixture(NULL);
+    ductile_addr one = take_granules(1, 0);
+    first = take(512, 0);
+    assert_u64(first, one + G);
+    return one;
+}
+
+/* first lies one granule above the start of the range. */
+Test(placement_of_whole_granules, is_close_while_nothing_comes_and_goes) {
+    (void)open_odd_tail();
+    dpool_place place = choose(2 * G);
+    assert_u64(place.n_granules, 2);
+    assert_u64(place.start, first + 512);
+    close_audited();
+}
+
+Test(placement_of_whole_granules, begins_with_a_granule_once_half_as_much_is_free) {
+    give(open_odd_tail());
+    dpool_place place = choose(2 * G);
+    assert_u64(place.n_granules, 2);
+    assert_u64(place.start, first + G);
+    place = choose(3 * G); /* one free granule is less than a half */
+    assert_u64(place.start, first + 512);
+    close_audited();
+}
+
+/* A window that lacks a granule less is better than any that begins with one. */
+Test(placement_of_whole_granules, lacks_no_more_than_others) {
+    give(open_odd_tail());
+    ductile_addr behind = take(2 * G - 512, 0);
+    assert_u64(behind, first + 512);
+    give(behind);
+    dpool_place place = choose(2 * G);
+    assert_u64(place.n_granules, 1);
+    assert_u64(place.start, behind);
+    close_audited();
+}
