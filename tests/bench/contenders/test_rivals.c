@@ -473,6 +473,7 @@ static const recorded runs[] = {
     {"llama_1b_lora_recompute", 40228, 18418, 0.015},
     {"resnet50_var_batch_res", 26754, 14234, 0.015},
     {"vit_multistream_record", 22468, 10186, 0.03},
+    {"fsdp2_llama", 20488, 13408, 0.015},
 };
 
 static trace *load_recorded(const char *name) {
