@@ -70,7 +70,7 @@ void golden_free(golden_lines *golden);
 /* The line of a row, or NULL. */
 const char *golden_find(const golden_lines *golden, const char *row_name);
 
-/* The committed lines of an H200, found from the place of this source file. */
+/* The committed lines of an H200, in the source tree that this was built from. */
 const char *golden_default_path(void);
 
 #endif

@@ -28,9 +28,7 @@ static void compare_line(void *user, const conformance_row *row, const char *lin
 
 static void compare_all(const conformance_device *device, bool allows_differences) {
     comparison c = {golden_read(golden_default_path()), 0, allows_differences};
-    if (c.golden == NULL) {
-        cr_skip_test("no lines of a device are kept yet: %s", golden_default_path());
-    }
+    cr_assert_not_null(c.golden, "cannot be read: %s", golden_default_path());
     size_t n_rows = conformance_run(device, NULL, compare_line, &c);
     cr_expect_eq(c.n_compared, n_rows, "%zu of %zu rows gave a line", c.n_compared, n_rows);
     golden_free(c.golden);
