@@ -25,15 +25,19 @@ static __attribute__((noinline)) ductile_status free_paused(ductile_allocator *a
 }
 
 static __attribute__((noinline)) ductile_status free_used(ductile_allocator *a, dpool_block *b,
-                                                          dpool_use *uses) {
+                                                          dpool_use *uses, int *is_pending) {
     dpool_pending_begin_locked(a, b);
     dti_lock_release(&a->index_lock);
-    dpool_pending_record(a, uses);
+    bool pends = dpool_pending_record(a, uses);
+    if (is_pending != NULL) {
+        *is_pending = pends;
+    }
     return DUCTILE_OK;
 }
 
-static inline __attribute__((always_inline)) ductile_status free_block(ductile_allocator *a,
-                                                                       ductile_addr addr) {
+/* is_pending: NULL, or 0, which a block that becomes pending changes. */
+static inline __attribute__((always_inline)) ductile_status
+free_block(ductile_allocator *a, ductile_addr addr, int *is_pending) {
     dti_lock_acquire(&a->index_lock);
     dpool_block *b = dpool_map_take(&a->map, addr);
     if (__builtin_expect(b == NULL, 0)) {
@@ -45,7 +49,7 @@ static inline __attribute__((always_inline)) ductile_status free_block(ductile_a
     dpool_leave_live_locked(a, b);
     dpool_use *uses = b->uses;
     if (uses != NULL) {
-        return free_used(a, b, uses);
+        return free_used(a, b, uses, is_pending);
     }
     dpool_free_at_once_locked(a, b);
     dti_lock_release(&a->index_lock);
@@ -53,9 +57,9 @@ static inline __attribute__((always_inline)) ductile_status free_block(ductile_a
 }
 
 /* With options that need more than a plain free. */
-static __attribute__((noinline)) ductile_status free_otherwise(ductile_allocator *a,
-                                                               ductile_addr address) {
-    ductile_status status = free_block(a, address);
+static __attribute__((noinline)) ductile_status
+free_otherwise(ductile_allocator *a, ductile_addr address, int *is_pending) {
+    ductile_status status = free_block(a, address, is_pending);
     if (status == DUCTILE_OK && a->options.caching_off != 0) {
         (void)dpool_trim(a, 0);
     }
@@ -72,5 +76,18 @@ __attribute__((flatten)) ductile_status ductile_free(ductile_allocator *a, ducti
     if (__builtin_expect(address == 0 || !dvmm_is_usable(a->driver), 0)) {
         return dvmm_usable(a->driver);
     }
-    return __builtin_expect(a->is_plain, 1) ? free_block(a, address) : free_otherwise(a, address);
+    return __builtin_expect(a->is_plain, 1) ? free_block(a, address, NULL)
+                                            : free_otherwise(a, address, NULL);
+}
+
+ductile_status ductile_free_reporting(ductile_allocator *a, ductile_addr address, int *is_pending) {
+    if (is_pending == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *is_pending = 0;
+    if (a == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    bool is_nothing = address == 0 || !dvmm_is_usable(a->driver);
+    return is_nothing ? dvmm_usable(a->driver) : free_otherwise(a, address, is_pending);
 }

@@ -342,6 +342,21 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allo
 DUCTILE_API ductile_status ductile_free(ductile_allocator *allocator, ductile_addr address);
 
 /**
+ * Calls ductile_free, and tells whether the memory has to wait: for a trace, which notes when a
+ * freed block becomes free.
+ *
+ * Arguments: address: as returned by ductile_alloc; 0 does nothing. is_pending: receives 1 when the
+ *            block became DUCTILE_BLOCK_PENDING (by the time the call returns another one may have
+ *            made it free), 0 when it became free at once; not NULL.
+ * Returns:   the errors of ductile_free; ERR_INVALID_ARGUMENT also when is_pending is NULL.
+ * On error:  nothing has changed; *is_pending is 0.
+ * Threads:   safe, from any thread.
+ * Cost:      as ductile_free.
+ */
+DUCTILE_API ductile_status ductile_free_reporting(ductile_allocator *allocator,
+                                                  ductile_addr address, int *is_pending);
+
+/**
  * Calls ductile_record_stream(address, stream), then ductile_free(address).
  *
  * Arguments: address: as returned by ductile_alloc; 0 does nothing. stream: a stream whose work

@@ -130,7 +130,7 @@ static void record_unmarked(ductile_allocator *a) {
     atomic_store(&a->has_unmarked, true);
 }
 
-void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
+bool dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
     bool is_unmarked = false;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (is_to_be_marked(use)) {
@@ -138,12 +138,14 @@ void dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         }
         is_unmarked |= use->marker == NULL;
     }
-    if (a->options.record_stream != DUCTILE_RECORD_WAIT || !becomes_free_at_once(a, uses)) {
+    bool pends = a->options.record_stream != DUCTILE_RECORD_WAIT || !becomes_free_at_once(a, uses);
+    if (pends) {
         append(a, uses);
     }
     if (is_unmarked) {
         record_unmarked(a);
     }
+    return pends;
 }
 
 static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {

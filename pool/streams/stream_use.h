@@ -37,8 +37,9 @@ static inline bool dpool_is_in_transit(const dpool_use *uses) {
  * held. */
 void dpool_use_mark(ductile_allocator *a, dpool_use *use);
 
-/* Records the markers, and puts the block into the pending list. No lock held. */
-void dpool_pending_record(ductile_allocator *a, dpool_use *uses);
+/* Records the markers, and puts the block into the pending list; false when the block became free
+ * at once instead, behind a wait on the GPU. No lock held. */
+bool dpool_pending_record(ductile_allocator *a, dpool_use *uses);
 
 /* Pending blocks, each represented by its first use, linked by pending_next. */
 typedef struct dpool_pending_list {

@@ -52,6 +52,41 @@ Test(streams, free_on_is_record_and_free) {
     assert_fine(world_audit(&w));
 }
 
+static int free_reporting(ductile_addr address) {
+    int is_pending = -1;
+    assert_ok(ductile_free_reporting(w.f.allocator, address, &is_pending));
+    return is_pending;
+}
+
+Test(streams, a_free_reports_whether_its_block_is_pending) {
+    ductile_addr address[2];
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(ductile_alloc(w.f.allocator, 8192, w.f.streams[0], &address[i]));
+    }
+    assert_ok(ductile_record_stream(w.f.allocator, address[0], w.f.streams[1]));
+    cr_assert_eq(free_reporting(address[0]), 1);
+    assert_u64(fixture_stats(w.f.allocator).pending_blocks, 1);
+    cr_assert_eq(free_reporting(address[1]), 0, "nobody else used it");
+    assert_u64(fixture_stats(w.f.allocator).pending_blocks, 1);
+    assert_fine(world_audit(&w));
+}
+
+Test(streams, a_free_that_is_refused_reports_nothing) {
+    int is_pending = 7;
+    cr_assert_eq(ductile_free_reporting(w.f.allocator, 512, &is_pending),
+                 DUCTILE_ERR_FOREIGN_POINTER);
+    cr_assert_eq(is_pending, 0);
+    cr_assert_eq(free_reporting(0), 0);
+    is_pending = 7;
+    cr_assert_eq(ductile_free_reporting(NULL, 0, &is_pending), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_eq(is_pending, 0);
+    ductile_addr address = 0;
+    assert_ok(ductile_alloc(w.f.allocator, 8192, w.f.streams[0], &address));
+    cr_assert_eq(ductile_free_reporting(w.f.allocator, address, NULL),
+                 DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_ok(ductile_free(w.f.allocator, address)); /* it is live still */
+}
+
 Test(streams, recording_the_own_stream_does_nothing) {
     assert_fine(world_must_alloc(&w, 8192, 0));
     ductile_addr address = w.m.blocks[0].address;

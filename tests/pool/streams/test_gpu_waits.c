@@ -48,6 +48,16 @@ Test(gpu_waits, freed_block_serves_its_stream_at_once_behind_a_gpu_wait) {
     close_audited();
 }
 
+Test(gpu_waits, a_free_behind_a_gpu_wait_is_not_reported_as_pending) {
+    ductile_addr block = take(MIB, 0);
+    fill(block, 0xEE, MIB, 1);
+    assert_ok(ductile_record_stream(f.allocator, block, f.streams[1]));
+    int is_pending = 7;
+    assert_ok(ductile_free_reporting(f.allocator, block, &is_pending));
+    cr_assert_eq(is_pending, 0);
+    close_audited();
+}
+
 Test(gpu_waits, work_that_is_done_needs_no_wait) {
     ductile_addr first = take(MIB, 0);
     use_and_free(first, MIB, 1);

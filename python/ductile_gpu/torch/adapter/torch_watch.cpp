@@ -284,23 +284,22 @@ void Watch::settle_segments(Device &device, const Context &context) {
  * are counted by the library, and have no notes. */
 void Watch::look_at_pending(Device &device) {
     PendingBlocks now;
-    n_pending_ = read_stats(device).pending_blocks;
     walk_blocks(device.open(), list_pending, &now);
     for (auto it = pending_.begin(); it != pending_.end();) {
         if (now.count(it->first) != 0) {
             ++it;
             continue;
         }
-        const PendingBlock &b = it->second;
-        record(device, TraceEntry::FREE_COMPLETED, it->first, b.requested, b.stream, b.pool,
-               b.context);
-        notes_.erase(it->first);
+        complete(device, it->first, it->second);
         it = pending_.erase(it);
     }
 }
 
 void Watch::settle_pending(Device &device) {
-    if (!pending_.empty() && read_stats(device).pending_blocks != n_pending_) {
+    uint64_t n_pending = read_stats(device).pending_blocks;
+    bool has_changed = n_pending != n_pending_;
+    n_pending_ = n_pending;
+    if (has_changed && !pending_.empty()) {
         look_at_pending(device);
     }
 }
@@ -336,42 +335,36 @@ void Watch::note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t
     }
 }
 
-/* The library does not say whether the block is pending now. What it counts before and after does,
- * unless another pending block of this size became free in between: then the end of this free is
- * noted early. */
+/* The block's notes end when it is free, for its next life has notes of its own. */
+void Watch::complete(Device &device, ductile_addr address, const PendingBlock &block) {
+    record(device, TraceEntry::FREE_COMPLETED, address, block.requested, block.stream, block.pool,
+           block.context);
+    notes_.erase(address);
+}
+
 ductile_status Watch::free(Device &device, void *ptr, const ductile_block_info &info,
                            Context context) {
+    ductile_addr address = to_address(ptr);
     settle_pending(device);
-    ductile_stats before = read_stats(device);
-    ductile_status status = ductile_free(device.open(), to_address(ptr));
+    int is_pending = 0;
+    ductile_status status = ductile_free_reporting(device.open(), address, &is_pending);
     if (status != DUCTILE_OK) {
         return status;
     }
-    ductile_stats after = read_stats(device);
-    const Context *allocated = context_of(to_address(ptr));
+    const Context *allocated = context_of(address);
     if (context == nullptr && allocated != nullptr) {
         context = *allocated; /* as PyTorch does where frees have no stack of their own */
     }
-    cudaStream_t stream = to_cuda(info.stream);
-    MempoolId_t pool = pool_of_block(info);
-    record(device, TraceEntry::FREE_REQUESTED, to_address(ptr), info.requested_size, stream, pool,
-           context);
-    bool has_changed = after.pending_blocks != before.pending_blocks ||
-                       after.pending_bytes != before.pending_bytes;
-    if (has_changed) {
-        pending_[to_address(ptr)] = {info.size, static_cast<size_t>(info.requested_size), stream,
-                                     pool, std::move(context)};
-        bool is_it = after.pending_blocks == before.pending_blocks + 1 &&
-                     after.pending_bytes == before.pending_bytes + info.size;
-        n_pending_ = after.pending_blocks;
-        if (!is_it) {
-            look_at_pending(device);
-        }
+    PendingBlock block = {info.size, static_cast<size_t>(info.requested_size), to_cuda(info.stream),
+                          pool_of_block(info), std::move(context)};
+    record(device, TraceEntry::FREE_REQUESTED, address, block.requested, block.stream, block.pool,
+           block.context);
+    if (is_pending == 0) {
+        complete(device, address, block);
         return status;
     }
-    record(device, TraceEntry::FREE_COMPLETED, to_address(ptr), info.requested_size, stream, pool,
-           context);
-    notes_.erase(to_address(ptr));
+    pending_[address] = std::move(block);
+    n_pending_++;
     return status;
 }
 
@@ -386,8 +379,8 @@ void Watch::note_annotation(Device &device, const ductile_block_info &block,
 #if DUCTILE_TORCH_MINOR >= 14
     std::string &metadata = make_notes_of_thread().user_metadata;
     std::string own = std::exchange(metadata, text);
-    record(device, TraceEntry::ANNOTATE, block.address, block.requested_size,
-           to_cuda(block.stream), pool_of_block(block), context);
+    record(device, TraceEntry::ANNOTATE, block.address, block.requested_size, to_cuda(block.stream),
+           pool_of_block(block), context);
     metadata = std::move(own);
 #else
     (void)device;

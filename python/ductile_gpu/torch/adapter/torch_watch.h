@@ -116,6 +116,7 @@ class Watch {
     void settle_segments(Device &device, const Context &context);
     void settle_pending(Device &device);
     void look_at_pending(Device &device);
+    void complete(Device &device, ductile_addr address, const PendingBlock &block);
     bool overlaps_pending(ductile_addr address, uint64_t size) const;
 
     /* The same list, for threads that do not hold the mutex: replaced as a whole. */
