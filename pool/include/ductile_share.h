@@ -214,7 +214,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
  *
  * Arguments: address: the start of a live block. socket: connected and blocking, of any type that
  *            preserves order. Set a time limit (SO_RCVTIMEO, SO_SNDTIMEO) if the other side may not
- *            answer. The caller keeps the socket.
+ *            answer: every message of at most 64 handles, and every answer, has to arrive whole
+ *            within it. The caller keeps the socket.
  * Returns:   DUCTILE_OK; ERR_UNSUPPORTED (the option `shareable` is none); ERR_BAD_MESSAGE (the
  *            other side closed, timed out, gave up, or is not ductile_import); ERR_NO_DESCRIPTORS;
  *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the block is

@@ -5,9 +5,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 enum {
@@ -54,6 +57,46 @@ ductile_status wire_check_handles(const wire_head *head, const wire_handle *hand
     return DUCTILE_OK;
 }
 
+/* ---- Time limits --------------------------------------------------------------------------- */
+
+/* The kernel grants the socket's time limit to each piece. Here a whole word has to keep to it, so
+ * that a peer that sends byte by byte holds the caller no longer than a silent one. */
+typedef struct deadline {
+    struct pollfd socket;
+    uint64_t at_ns; /* by the host's clock; 0: none */
+} deadline;
+
+/* limit: SO_RCVTIMEO or SO_SNDTIMEO. */
+static deadline begin_word(int socket, int limit) {
+    struct timeval given = {0, 0};
+    socklen_t size = sizeof given;
+    deadline d = {.socket = {.fd = socket, .events = limit == SO_RCVTIMEO ? POLLIN : POLLOUT}};
+    if (getsockopt(socket, SOL_SOCKET, limit, &given, &size) == 0 &&
+        (given.tv_sec != 0 || given.tv_usec != 0)) {
+        d.at_ns = dvmm_host_clock_ns() + (uint64_t)given.tv_sec * 1000000000u +
+                  (uint64_t)given.tv_usec * 1000u;
+    }
+    return d;
+}
+
+static int left_ms(const deadline *d) {
+    uint64_t now = dvmm_host_clock_ns();
+    return now < d->at_ns ? (int)dti_min((d->at_ns - now) / 1000000u + 1, INT_MAX) : 0;
+}
+
+/* True when the next piece can pass, or the socket has something to say. */
+static bool is_in_time(deadline *d) {
+    int n = 1;
+    while (d->at_ns != 0) {
+        int ms = left_ms(d);
+        n = ms > 0 ? poll(&d->socket, 1, ms) : 0;
+        if (n >= 0 || errno != EINTR) {
+            break;
+        }
+    }
+    return n != 0;
+}
+
 /* ---- Sending ------------------------------------------------------------------------------- */
 
 static ductile_status status_of_errno(int error) {
@@ -97,7 +140,8 @@ static void attach(struct msghdr *m, control *c, const int *fds, size_t n_fds) {
 static ductile_status send_all(int socket, const void *bytes, size_t size, const int *fds,
                                size_t n_fds) {
     size_t sent = 0;
-    while (sent < size) {
+    deadline d = begin_word(socket, SO_SNDTIMEO);
+    while (sent < size && is_in_time(&d)) {
         struct iovec piece = {(char *)(uintptr_t)bytes + sent, size - sent};
         struct msghdr m = {.msg_iov = &piece, .msg_iovlen = 1};
         control c;
@@ -113,7 +157,7 @@ static ductile_status send_all(int socket, const void *bytes, size_t size, const
         }
         sent += (size_t)n;
     }
-    return DUCTILE_OK;
+    return sent == size ? DUCTILE_OK : DUCTILE_ERR_BAD_MESSAGE;
 }
 
 /* ---- Receiving ----------------------------------------------------------------------------- */
@@ -159,7 +203,8 @@ static void take_descriptors(catch *c, struct msghdr *m) {
 /* Exactly `size` bytes, in as many pieces as they come. */
 static ductile_status receive_pieces(int socket, void *bytes, size_t size, catch *c) {
     size_t received = 0;
-    while (received < size) {
+    deadline d = begin_word(socket, SO_RCVTIMEO);
+    while (received < size && is_in_time(&d)) {
         struct iovec piece = {(char *)bytes + received, size - received};
         control room;
         struct msghdr m = {.msg_iov = &piece,
@@ -179,7 +224,7 @@ static ductile_status receive_pieces(int socket, void *bytes, size_t size, catch
         }
         received += (size_t)n;
     }
-    return DUCTILE_OK;
+    return received == size ? DUCTILE_OK : DUCTILE_ERR_BAD_MESSAGE;
 }
 
 /* With exactly that many descriptors, or none is left open. */

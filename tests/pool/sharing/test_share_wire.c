@@ -384,3 +384,48 @@ Test(share_wire, an_export_that_nobody_takes_is_no_export) {
     expect_export_refused(answer_noise);
     expect_export_refused(take_the_batch_and_leave);
 }
+
+/* ---- Time limits --------------------------------------------------------------------------- */
+
+enum { LIMIT_MS = 500, BETWEEN_BYTES_MS = 150 };
+
+static void set_limit(int socket) {
+    const struct timeval limit = {.tv_usec = LIMIT_MS * 1000};
+    cr_assert_eq(setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+}
+
+/* Each byte comes within the limit, all of them do not. Ends when nobody listens any more. */
+static void drip(int socket, const void *bytes, size_t size) {
+    const char *next = bytes;
+    while (size-- > 0 && send(socket, next++, 1, MSG_NOSIGNAL) == 1) {
+        (void)usleep(BETWEEN_BYTES_MS * 1000);
+    }
+}
+
+static void drip_a_head(int socket) {
+    wire_head head = true_head(2);
+    drip(socket, &head, sizeof head);
+    cr_assert_neq(wire_receive_ack(socket), DUCTILE_OK, "the import went on after its time");
+}
+
+Test(share_wire, an_import_ends_in_time_however_slowly_a_word_drips) {
+    set_limit(t.in);
+    expect_refused(drip_a_head, DUCTILE_ERR_BAD_MESSAGE);
+}
+
+static void drip_an_answer(int socket) {
+    wire_head head;
+    const uint32_t yes[2] = {wire_new_head().magic, 1};
+    (void)wire_receive_head(socket, &head);
+    drip(socket, yes, sizeof yes);
+    set_limit(socket); /* nothing comes */
+    wire_batch batch;
+    dvmm_shared shared[WIRE_BATCH];
+    cr_assert_neq(wire_receive_batch(socket, &head, &batch, shared), DUCTILE_OK,
+                  "the export went on after its time");
+}
+
+Test(share_wire, an_export_ends_in_time_however_slowly_an_answer_drips) {
+    set_limit(t.out);
+    expect_export_refused(drip_an_answer);
+}
