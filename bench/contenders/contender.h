@@ -45,6 +45,9 @@ typedef struct contender_ops {
     ductile_status (*alloc)(void *self, uint64_t size, ductile_stream stream, ductile_addr *out);
     ductile_status (*free)(void *self, ductile_addr address);
     ductile_status (*record_stream)(void *self, ductile_addr address, ductile_stream stream);
+    /* The stream is about to be destroyed. NULL: the contender cannot be told; the programs that it
+     * is made for keep their streams. */
+    ductile_status (*stream_done)(void *self, ductile_stream stream);
     ductile_status (*trim)(void *self); /* empty_cache */
     void (*stats)(void *self, contender_stats *out);
 } contender_ops;

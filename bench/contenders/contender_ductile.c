@@ -50,6 +50,10 @@ static ductile_status record_stream(void *self, ductile_addr address, ductile_st
     return ductile_record_stream(self, address, stream);
 }
 
+static ductile_status stream_done(void *self, ductile_stream stream) {
+    return ductile_stream_done(self, stream);
+}
+
 static ductile_status trim(void *self) {
     return ductile_empty_cache(self);
 }
@@ -83,6 +87,7 @@ const contender_ops contender_ductile = {
     .alloc = alloc,
     .free = release,
     .record_stream = record_stream,
+    .stream_done = stream_done,
     .trim = trim,
     .stats = read_stats,
 };

@@ -39,6 +39,8 @@ static const char *verb_of(const trace_event *event) {
     case TRACE_FREE:
     case TRACE_FREE_GATED:
         return "free";
+    case TRACE_STREAM_END:
+        return "the end of a stream";
     case TRACE_OPEN:
     case TRACE_STEP:
         break;
@@ -155,6 +157,21 @@ static ductile_status use_block(replay *r, const trace_event *event) {
     return status == DUCTILE_OK ? s->ops->record_stream(s->contender, address, stream) : status;
 }
 
+/* Under a contender that knows no ends the stream goes on. */
+static ductile_status end_stream(replay *r, const trace_event *event) {
+    stage *s = &r->stage;
+    if (s->ops->stream_done == NULL) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = event->size != 0
+                                ? s->ops->stream_done(s->contender, s->streams[event->stream])
+                                : DUCTILE_OK;
+    stopwatch_pause(&r->watch);
+    ductile_status renewed = stage_renew_stream(s, event->stream);
+    stopwatch_start(&r->watch);
+    return status == DUCTILE_OK ? renewed : status;
+}
+
 /*
  * Plays events [first, end). What the loop itself costs is part of what it measures, so all that
  * can be computed before is.
@@ -193,6 +210,9 @@ static bool play(replay *r, size_t first, size_t end) {
             break;
         case TRACE_OPEN:
             status = for_each_gate(r, event, gates_open);
+            break;
+        case TRACE_STREAM_END:
+            status = end_stream(r, event);
             break;
         case TRACE_STEP: /* never in a finished trace */
             break;

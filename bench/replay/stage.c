@@ -79,6 +79,12 @@ ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_
     return status;
 }
 
+ductile_status stage_renew_stream(stage *s, size_t index) {
+    ductile_status status = dvmm_stream_destroy(s->driver, s->streams[index]);
+    s->streams[index] = NULL;
+    return status == DUCTILE_OK ? dvmm_stream_create(s->driver, &s->streams[index]) : status;
+}
+
 void stage_end_contender(stage *s) {
     if (s->contender != NULL) {
         s->ops->fini(s->contender);
@@ -89,7 +95,10 @@ void stage_end_contender(stage *s) {
 void stage_close(stage *s) {
     stage_end_contender(s);
     while (s->n_streams > 0) {
-        (void)dvmm_stream_destroy(s->driver, s->streams[--s->n_streams]);
+        ductile_stream stream = s->streams[--s->n_streams];
+        if (stream != NULL) { /* else it could not be made */
+            (void)dvmm_stream_destroy(s->driver, stream);
+        }
     }
     free(s->streams);
     if (s->contender_driver != NULL) {

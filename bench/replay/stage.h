@@ -66,6 +66,9 @@ static inline run_outcome run_outcome_of(ductile_status status) {
 ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);
 void stage_close(stage *s);
 
+/* Destroys a stream and makes a new one in its place. Work under way there still ends. */
+ductile_status stage_renew_stream(stage *s, size_t index);
+
 /* Launches a kernel that completes only when it is waited for; later work keeps the stage's pace.
  * use: the memory that the kernel uses; NULL: none. Pre: the device is the virtual GPU. */
 ductile_status stage_launch_lazy(const stage *s, ductile_stream stream,

@@ -5,11 +5,11 @@
  * computed here.
  *
  *   trace_read.c      reads a file, whatever it is
- *   trace_text.c      the text format of bench/traces/README.md, versions 1 and 2
+ *   trace_text.c      the text format of bench/traces/README.md, versions 1 to 3
  *   trace_snapshot.c  PyTorch snapshots
  *   trace_build.c     what readers and generators call for each event; checks their order
  *   trace_finish.c    makes the array
- *   trace_write.c     writes the events as version 2
+ *   trace_write.c     writes the events as version 2 or 3
  */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_H
 #define DUCTILE_BENCH_TRACE_TRACE_H
@@ -36,7 +36,10 @@ typedef enum trace_kind {
     /* Gates open, found likewise: in each stream the first `number` of them. */
     TRACE_OPEN,
     /* A training step ends. Never in a finished trace. */
-    TRACE_STEP
+    TRACE_STEP,
+    /* The program destroys `stream`; what follows there is a new one. `size` is 1 when it tells the
+     * allocator. */
+    TRACE_STREAM_END
 } trace_kind;
 
 typedef struct trace_event {

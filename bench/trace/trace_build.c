@@ -96,6 +96,21 @@ const char *trace_build_step(trace_builder *b) {
     return NULL;
 }
 
+const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told) {
+    size_t n_known = b->n_streams;
+    size_t index = stream_index(b, stream);
+    if (index >= n_known) {
+        return "a stream ends that nothing was allocated on or used by";
+    }
+    if (!has_room_for_event(b)) {
+        return no_memory;
+    }
+    b->n_stream_ends++;
+    b->events[b->n_events++] =
+        (trace_event){.kind = TRACE_STREAM_END, .size = is_told ? 1 : 0, .stream = (uint16_t)index};
+    return NULL;
+}
+
 static bool is_used_by(const trace_builder *b, const build_block *block, size_t stream) {
     for (uint32_t i = block->uses; i != 0; i = b->uses[i - 1].next) {
         if (b->uses[i - 1].stream == stream) {

@@ -41,6 +41,7 @@ typedef struct trace_builder {
     trace_stream streams[TRACE_MAX_STREAMS]; /* in order of appearance */
     size_t n_streams;
     uint64_t n_steps;
+    uint64_t n_stream_ends;
     bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
                         else a completion stands for a use by the next stream                  */
     bool is_snapshot;
@@ -56,6 +57,8 @@ const char *trace_build_free(trace_builder *b, uint32_t block);
 const char *trace_build_free_in_use(trace_builder *b, uint32_t block);
 const char *trace_build_complete(trace_builder *b, uint32_t block);
 const char *trace_build_step(trace_builder *b);
+/* The program destroys the stream, after telling the allocator or not. */
+const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told);
 
 void trace_build_drop(trace_builder *b);
 

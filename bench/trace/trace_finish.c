@@ -89,6 +89,12 @@ static const char *finish_use(finisher *f, const trace_event *event) {
     return NULL;
 }
 
+static void finish_stream_end(finisher *f, const trace_event *event) {
+    write_event(f, (trace_event){.kind = TRACE_STREAM_END,
+                                 .size = event->size,
+                                 .stream = f->rank[event->stream]});
+}
+
 static const char *finish_plain_free(finisher *f, build_block *block) {
     f->live -= block->size;
     write_event(f, (trace_event){.kind = TRACE_FREE,
@@ -230,6 +236,9 @@ static const char *finish_event(finisher *f, const trace_event *event) {
         return finish_free(f, &blocks[event->slot]);
     case TRACE_OPEN:
         return finish_complete(f, &blocks[event->slot]);
+    case TRACE_STREAM_END:
+        finish_stream_end(f, event);
+        return NULL;
     case TRACE_FREE_GATED: /* made here, never gathered */
     case TRACE_STEP:
         break;
@@ -313,7 +322,7 @@ const char *trace_finish(trace_builder *b, trace *out) {
     if (reason == NULL) {
         out->events = b->events;
         out->n_events = f->n_written;
-        out->n_file_events = b->n_events - b->n_steps;
+        out->n_file_events = b->n_events - b->n_steps - b->n_stream_ends;
         out->n_steps = b->n_steps;
         out->is_snapshot = b->is_snapshot;
         out->gpu = b->gpu;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LATEST_VERSION = 2 };
+enum { LATEST_VERSION = 3 };
 
 /* Where reading stands. [at, line_end) is what is left of the current line. */
 typedef struct text_reader {
@@ -18,6 +18,7 @@ typedef struct text_reader {
     const char *line_end;
     uint64_t line;
     hash_map blocks; /* ID of the file to number of the builder + 1 */
+    uint64_t version;
     trace_builder *builder;
     trace_error *error;
 } text_reader;
@@ -135,6 +136,16 @@ static bool read_step(text_reader *r) {
     return reason == NULL || REFUSE(r, "%s", reason);
 }
 
+/* `e` and `d`. */
+static bool read_stream_end(text_reader *r, bool is_told) {
+    uint64_t stream = 0;
+    if (!read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
+        return false;
+    }
+    const char *reason = trace_build_end_stream(r->builder, stream, is_told);
+    return reason == NULL || REFUSE(r, "%s", reason);
+}
+
 /* ---- The version --------------------------------------------------------------------------- */
 
 static bool take_version(text_reader *r, uint64_t version) {
@@ -142,11 +153,11 @@ static bool take_version(text_reader *r, uint64_t version) {
         return REFUSE(r, "format version %llu is not known (1 to %d are)",
                       (unsigned long long)version, LATEST_VERSION);
     }
-    bool names_uses = version >= 2;
-    if (names_uses != r->builder->names_uses && r->builder->n_events > 0) {
+    if (version != r->version && r->builder->n_events > 0) {
         return REFUSE(r, "the format's version stands after the first event");
     }
-    r->builder->names_uses = names_uses;
+    r->version = version;
+    r->builder->names_uses = version >= 2;
     return true;
 }
 
@@ -163,11 +174,12 @@ static bool read_comment(text_reader *r) {
 }
 
 static bool refuse_event(text_reader *r, word event) {
-    return r->builder->names_uses
-               ? REFUSE(r, "unknown event '%.*s' (a, u, f, c and s are known)", shown(event),
-                        event.text)
-               : REFUSE(r, "unknown event '%.*s' (a, f, c and s are known; u after '# version 2')",
-                        shown(event), event.text);
+    static const char *const known[LATEST_VERSION + 1] = {
+        [1] = "a, f, c and s are known; u after '# version 2'",
+        [2] = "a, u, f, c and s are known; e and d after '# version 3'",
+        [3] = "a, u, f, c, e, d and s are known",
+    };
+    return REFUSE(r, "unknown event '%.*s' (%s)", shown(event), event.text, known[r->version]);
 }
 
 static bool read_line(text_reader *r) {
@@ -188,7 +200,10 @@ static bool read_line(text_reader *r) {
     case 's':
         return read_step(r);
     case 'u':
-        return r->builder->names_uses ? read_use(r) : refuse_event(r, event);
+        return r->version >= 2 ? read_use(r) : refuse_event(r, event);
+    case 'e':
+    case 'd':
+        return r->version >= 3 ? read_stream_end(r, event.text[0] == 'e') : refuse_event(r, event);
     default:
         return refuse_event(r, event);
     }
@@ -208,7 +223,7 @@ static bool read_lines(text_reader *r, const char *end) {
 }
 
 bool trace_read_text(const char *text, size_t size, trace_builder *b, trace_error *error) {
-    text_reader r = {.at = text, .builder = b, .error = error};
+    text_reader r = {.at = text, .version = 1, .builder = b, .error = error};
     bool ok = size == 0 || read_lines(&r, text + size);
     hash_map_drop(&r.blocks);
     return ok;

@@ -71,6 +71,10 @@ static void write_event(const writer *w, const trace_event *event) {
     case TRACE_STEP:
         (void)fputs("s\n", w->out);
         break;
+    case TRACE_STREAM_END:
+        (void)fprintf(w->out, event->size != 0 ? "e %" PRIu64 "\n" : "d %" PRIu64 "\n",
+                      number_of(w, event->stream));
+        break;
     case TRACE_FREE_GATED: /* never gathered */
         break;
     }
@@ -90,7 +94,7 @@ bool trace_write(const trace_builder *b, FILE *out) {
     for (size_t i = 0; i < b->n_streams; i++) {
         w.next_stream[i] = find_next_stream(b, i);
     }
-    (void)fputs("# version 2\n", out);
+    (void)fprintf(out, "# version %d\n", b->n_stream_ends > 0 ? 3 : 2);
     for (size_t i = 0; i < b->n_events; i++) {
         write_event(&w, &b->events[i]);
     }

@@ -127,6 +127,12 @@ static const contender_ops fake = {
     .stats = fake_stats,
 };
 
+static ductile_status fake_done(void *self, ductile_stream stream) {
+    (void)self;
+    note((call){.kind = 'd', .stream = stream});
+    return DUCTILE_OK;
+}
+
 static void drop_now(void) {
     drop_reading(&now);
 }
@@ -169,6 +175,27 @@ Test(replay, streams_of_the_trace_are_streams_of_their_own) {
     cr_assert_not_null(calls[0].stream, "the default stream takes part");
     cr_assert_neq(calls[0].stream, calls[1].stream);
     cr_assert_eq(calls[0].stream, calls[2].stream);
+}
+
+static const char ends[] = "# version 3\na 1 10 0\nu 1 5\nf 1\ne 5\na 2 10 0\nd 5\nf 2\n";
+static const replay_spec lazily = {.pace = {.schedule = DUCTILE_SCHEDULE_LAZY}};
+
+Test(replay, an_end_is_told_and_the_next_stream_is_another) {
+    contender_ops told = fake;
+    replay_spec spec = lazily;
+    told.stream_done = fake_done;
+    spec.contender = &told;
+    cr_assert_eq(replay(ends, spec), RUN_COMPLETED);
+    assert_kinds("arfqdqafq");
+    cr_assert_eq(calls[4].stream, calls[1].stream);
+    cr_assert_eq(calls[3].answer, DUCTILE_ERR_NOT_READY, "the use ended by itself");
+    cr_assert_eq(calls[5].answer, DUCTILE_OK, "the new one has the old one's work");
+}
+
+Test(replay, who_cannot_be_told_keeps_the_stream) {
+    cr_assert_eq(replay(ends, lazily), RUN_COMPLETED);
+    assert_kinds("arfqqafq");
+    cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY);
 }
 
 Test(replay, what_lives_at_the_end_of_a_pass_is_freed) {

@@ -127,6 +127,7 @@ static const char *check_event(walk *w, const trace *t, const trace_event *e) {
         w->is_live[e->slot] = false;
         return NULL;
     case TRACE_OPEN:
+    case TRACE_STREAM_END:
         return NULL;
     case TRACE_STEP:
         break;

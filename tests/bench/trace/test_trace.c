@@ -253,7 +253,11 @@ static const bad_case bad_cases[] = {
     {"a 1 100 0\nc 1\n", 2, "ID 1 completes but was not freed"},
     {"a 1 100 0\nf 1\nc 1\nc 1\n", 4, "ID 1 completes twice"},
     {"a 1 100 0\nf 1\nc 1\nf 1\n", 4, "ID 1 is freed twice"},
-    {"# version 3\na 1 100 0\n", 1, "format version 3 is not known"},
+    {"# version 4\na 1 100 0\n", 1, "format version 4 is not known"},
+    {V2 "a 1 100 0\ne 0\n", 3, "unknown event 'e'"},
+    {V2 "a 1 100 0\n# version 3\n", 3, "after the first event"},
+    {"# version 3\na 1 100 0\nd 1\n", 3, "nothing was allocated on"},
+    {"# version 3\na 1 100 0\ne\n", 3, "STREAM is missing"},
 };
 
 Test(trace, every_bad_line_is_refused_with_its_number) {

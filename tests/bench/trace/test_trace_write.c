@@ -37,6 +37,11 @@ Test(trace_write, version_2_comes_back_as_it_was) {
     assert_rewritten(whole, whole);
 }
 
+Test(trace_write, ends_of_streams_make_it_version_3) {
+    const char *whole = "# version 3\na 0 100 7\nf 0\ne 7\na 1 50 7\nf 1\nd 7\n";
+    assert_rewritten(whole, whole);
+}
+
 Test(trace_write, ids_are_numbered_anew_and_comments_go) {
     assert_rewritten("# version 2\n# mine\na 900 100 0\na 7 50 0\nf 7\n",
                      "# version 2\na 0 100 0\na 1 50 0\nf 1\n");
