@@ -200,6 +200,10 @@ CAPTURED_CALL(context_sync) {
     return k->l->ops->context_sync(k->l->ctx);
 }
 
+CAPTURED_CALL(context_record) {
+    return CALL(k->l, context_record, k->recorded);
+}
+
 CAPTURED_CALL(event_create) {
     dvmm_event event = NULL;
     int code = CALL(k->l, event_create, &event);
@@ -348,6 +352,7 @@ CAPTURED_CALL(captured_event_sync) {
     X(stream_wait_value)                                                                           \
     X(capture_status)                                                                              \
     X(context_sync)                                                                                \
+    X(context_record)                                                                              \
     X(event_create)                                                                                \
     X(event_destroy)                                                                               \
     X(event_record)                                                                                \

@@ -13,6 +13,8 @@ void lab_init(lab *l, dvmm_driver *driver) {
     l->granule = dvmm_get_caps(driver)->granule_bytes;
     l->total = dvmm_get_caps(driver)->total_bytes;
     l->has_async_pool = dvmm_get_caps(driver)->has_async_pool;
+    l->is_virtual = dvmm_get_caps(driver)->is_virtual;
+    l->ordinal = dvmm_get_caps(driver)->ordinal;
 }
 
 /* Codes do not matter here: a row may have broken what it made, and has said so. Streams go first,
@@ -161,12 +163,16 @@ ductile_addr mapped_row(lab *l, uint64_t n_handles, uint64_t extra) {
     return addr;
 }
 
+void keep_stream(lab *l, ductile_stream stream) {
+    REMEMBER(l->streams, l->n_streams, stream);
+}
+
 ductile_stream new_stream(lab *l) {
     ductile_stream stream = NULL;
     int code = l->ops->stream_create(l->ctx, &stream);
     need(l, "stream_create", code);
     if (code == DVMM_SUCCESS) {
-        REMEMBER(l->streams, l->n_streams, stream);
+        keep_stream(l, stream);
     }
     return stream;
 }

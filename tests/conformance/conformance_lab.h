@@ -22,6 +22,8 @@ struct lab {
     uint64_t granule;
     uint64_t total; /* the device's memory */
     bool has_async_pool;
+    bool is_virtual; /* only to choose a way to prepare, never what to expect */
+    int ordinal;
 
     char codes[LAB_TEXT];
     char state[LAB_TEXT];
@@ -83,6 +85,9 @@ ductile_stream new_stream(lab *l);
 dvmm_event new_event(lab *l);
 uint64_t *new_host_word(lab *l);
 
+/* A stream that was made in another way, undone like others. */
+void keep_stream(lab *l, ductile_stream stream);
+
 /* The row itself has done what lab_clean would do, or made it impossible. */
 void forget_handle(lab *l, dvmm_phys phys);
 void forget_range(lab *l, ductile_addr addr);
@@ -103,6 +108,8 @@ extern const conformance_row share_rows[];
 extern const size_t n_share_rows;
 extern const conformance_row stream_rows[];
 extern const size_t n_stream_rows;
+extern const conformance_row context_rows[];
+extern const size_t n_context_rows;
 extern const conformance_row capture_life_rows[];
 extern const size_t n_capture_life_rows;
 extern const conformance_row capture_rows[];
