@@ -17,9 +17,7 @@
 enum { DPOOL_ARENA_BUCKETS = 256 };
 
 /* Counters under the index lock; what the store and the driver count is added when statistics are
- * read. The counters that a hit changes come first, with peaks between them: the compiler would
- * combine two neighbours into one vector, whose load waits for the store that a free made to one of
- * them. */
+ * read. The counters that a hit changes come first. */
 typedef struct dpool_counts {
     uint64_t requested, requested_peak;
     uint64_t allocated, allocated_peak;
