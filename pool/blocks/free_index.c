@@ -60,11 +60,13 @@ static void join_at(dpool_block **at, dpool_block *left, dpool_block *right) {
     *at = left != NULL ? left : right;
 }
 
-static dpool_block **link_of(dpool_block **root, const dpool_block *b) {
+/* b had `size` bytes when it was inserted. */
+static dpool_block **link_of(dpool_block **root, const dpool_block *b, uint64_t size) {
     dpool_block **at = root;
     while (*at != b) {
         DTI_ASSERT(*at != NULL);
-        at = dpool_comes_before(*at, b) ? &(*at)->right : &(*at)->left;
+        bool is_before = (*at)->size != size ? (*at)->size < size : (*at)->addr < b->addr;
+        at = is_before ? &(*at)->right : &(*at)->left;
     }
     return at;
 }
@@ -167,9 +169,9 @@ __attribute__((noinline)) void dpool_bins_insert(dpool_free_index *index, dpool_
     index->n_binned++;
 }
 
-__attribute__((noinline)) void dpool_bins_remove(dpool_free_index *index, dpool_block *b) {
-    unsigned bin = dpool_bin(b->size);
-    bin_remove_at(index, bin, link_of(&index->bins[bin], b));
+__attribute__((noinline)) void dpool_bins_remove(dpool_free_index *index, const dpool_block *b, uint64_t size) {
+    unsigned bin = dpool_bin(size);
+    bin_remove_at(index, bin, link_of(&index->bins[bin], b, size));
     index->n_binned--;
 }
 

@@ -32,7 +32,9 @@ typedef struct dpool_free_index {
 } dpool_free_index;
 
 void dpool_bins_insert(dpool_free_index *index, dpool_block *b);
-void dpool_bins_remove(dpool_free_index *index, dpool_block *b);
+
+/* b had `size` bytes when it was inserted. */
+void dpool_bins_remove(dpool_free_index *index, const dpool_block *b, uint64_t size);
 
 /* The first bin from `bin` on that holds a block; DPOOL_BINS when there is none. */
 static inline unsigned dpool_bins_next(const dpool_free_index *index, unsigned bin) {
@@ -81,7 +83,20 @@ static inline void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
     if (__builtin_expect(slot != DPOOL_NO_SLOT, 1)) {
         dpool_front_empty(&index->front, slot);
     } else {
-        dpool_bins_remove(index, b);
+        dpool_bins_remove(index, b, b->size);
+    }
+}
+
+/* Of two neighbours, which have just been one block or become one: `gone` leaves the index, where
+ * it had `size` bytes, and b enters; in the front it takes over the slot. They may be the same. */
+static inline void dpool_index_replace(dpool_free_index *index, const dpool_block *gone,
+                                       uint64_t size, dpool_block *b) {
+    unsigned slot = dpool_front_slot(&index->front, gone);
+    if (__builtin_expect(slot != DPOOL_NO_SLOT, 1)) {
+        dpool_front_put(&index->front, slot, b);
+    } else {
+        dpool_bins_remove(index, gone, size);
+        dpool_index_insert(index, b);
     }
 }
 

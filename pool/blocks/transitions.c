@@ -32,7 +32,8 @@ dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr) {
     return addr > b->addr && addr < dpool_end(b) ? dpool_split(nodes, b, addr - b->addr) : b;
 }
 
-void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b) {
+/* Merges b with its next neighbour, and returns the neighbour's node, whose size stays. */
+static inline dpool_block *take_in_next(dpool_block *b) {
     dpool_block *gone = b->next;
     DTI_ASSERT(gone != NULL && gone->addr == dpool_end(b));
     b->size += gone->size;
@@ -43,7 +44,11 @@ void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b) {
     if (b->next != NULL) {
         b->next->prev = b;
     }
-    dpool_node_give(nodes, gone);
+    return gone;
+}
+
+void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b) {
+    dpool_node_give(nodes, take_in_next(b));
 }
 
 /* ---- FREE, GAP, BUSY ------------------------------------------------------------------------- */
@@ -60,6 +65,15 @@ static __attribute__((noinline)) dpool_block *close_locked(ductile_allocator *a,
     return b;
 }
 
+/* The FREE block before b becomes larger by it. */
+static inline dpool_block *grow_prev(dpool_nodes *nodes, dpool_free_index *index, dpool_block *b) {
+    dpool_block *prev = b->prev;
+    uint64_t size = prev->size;
+    dpool_absorb_next(nodes, prev);
+    dpool_index_replace(index, prev, size, prev);
+    return prev;
+}
+
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_free_index *index = &b->region->arena->index;
@@ -67,17 +81,19 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     if (__builtin_expect(b->region->is_dedicated, 0)) {
         return close_locked(a, b);
     }
+    bool is_prev_free = is_in_state(b->prev, DPOOL_FREE);
     if (is_in_state(b->next, DPOOL_FREE)) {
-        dpool_index_remove(index, b->next);
-        dpool_absorb_next(&a->nodes, b);
+        dpool_block *next = take_in_next(b);
+        if (is_prev_free) {
+            dpool_index_remove(index, next);
+        } else {
+            dpool_index_replace(index, next, next->size, b);
+        }
+        dpool_node_give(&a->nodes, next);
+    } else if (!is_prev_free) {
+        dpool_index_insert(index, b);
     }
-    if (is_in_state(b->prev, DPOOL_FREE)) {
-        b = b->prev;
-        dpool_index_remove(index, b);
-        dpool_absorb_next(&a->nodes, b);
-    }
-    dpool_index_insert(index, b);
-    return b;
+    return is_prev_free ? grow_prev(&a->nodes, index, b) : b;
 }
 
 dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
@@ -187,9 +203,11 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
     if (!dpool_waits_are_none(a)) {
         b = dpool_wait_prefer_locked(a, index, b);
     }
-    dpool_index_remove(index, b);
-    if (b->size > size) {
-        dpool_index_insert(index, dpool_split(&a->nodes, b, size));
+    uint64_t whole = b->size;
+    if (whole > size) {
+        dpool_index_replace(index, b, whole, dpool_split(&a->nodes, b, size));
+    } else {
+        dpool_index_remove(index, b);
     }
     make_live_locked(a, arena, b, requested);
     return b;
