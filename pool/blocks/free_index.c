@@ -169,7 +169,8 @@ __attribute__((noinline)) void dpool_bins_insert(dpool_free_index *index, dpool_
     index->n_binned++;
 }
 
-__attribute__((noinline)) void dpool_bins_remove(dpool_free_index *index, const dpool_block *b, uint64_t size) {
+__attribute__((noinline)) void dpool_bins_remove(dpool_free_index *index, const dpool_block *b,
+                                                 uint64_t size) {
     unsigned bin = dpool_bin(size);
     bin_remove_at(index, bin, link_of(&index->bins[bin], b, size));
     index->n_binned--;

@@ -7,7 +7,7 @@
  * may do that read first. So a thread that is about to sleep counts itself as a sleeper, has the
  * kernel run a barrier on all running threads (membarrier), and looks at the lock once more: either
  * it sees the store, or the releasing thread sees the sleeper. Where the kernel has no such
- * barrier, release uses one itself.
+ * barrier, the lock always counts as slept on, and release uses one itself.
  *
  * Ranks say in which order locks may be acquired: a thread acquires only a higher rank than it
  * holds.
@@ -30,27 +30,19 @@ typedef enum dti_lock_rank {
 
 typedef struct dti_lock {
     _Atomic uint32_t taken;    /* 0 or 1 */
-    _Atomic uint32_t sleepers; /* threads that sleep, or are about to */
+    _Atomic uint32_t sleepers; /* threads that sleep, or are about to; DTI_LOCK_FENCED */
     uint32_t rank;             /* constant */
 } dti_lock;
 
-/* The kernel has no barrier: release uses one itself. */
-extern _Atomic bool dti_lock_needs_fence;
+/* A bit of `sleepers`, never taken back: the kernel has no barrier for this lock. */
+#define DTI_LOCK_FENCED (UINT32_C(1) << 31)
 
 /* Bit r set: this thread holds a lock of rank r. Kept at check level 2 and above. */
 extern _Thread_local unsigned dti_held_ranks;
 
-/* Called by dti_lock_init: finds out once per process whether the kernel has the barrier. */
-void dti_lock_prepare(void);
+void dti_lock_init(dti_lock *lock, dti_lock_rank rank);
 void dti_lock_wait(dti_lock *lock);
 void dti_lock_wake(dti_lock *lock);
-
-static inline void dti_lock_init(dti_lock *lock, dti_lock_rank rank) {
-    atomic_init(&lock->taken, 0);
-    atomic_init(&lock->sleepers, 0);
-    lock->rank = (uint32_t)rank;
-    dti_lock_prepare();
-}
 
 static inline bool dti_lock_is_held(const dti_lock *lock) {
     return ((dti_held_ranks >> lock->rank) & 1u) != 0;
@@ -101,11 +93,7 @@ static inline void dti_lock_release(dti_lock *lock) {
     dti_lock_record_released(lock);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
     atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the order, too */
-    uint32_t sleepers = atomic_load_explicit(&lock->sleepers, memory_order_relaxed);
-    if (__builtin_expect(atomic_load_explicit(&dti_lock_needs_fence, memory_order_relaxed), 0)) {
-        sleepers = atomic_fetch_add_explicit(&lock->sleepers, 0, memory_order_seq_cst);
-    }
-    if (__builtin_expect(sleepers != 0, 0)) {
+    if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0)) {
         dti_lock_wake(lock);
     }
 }

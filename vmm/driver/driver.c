@@ -65,6 +65,7 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     d->ctx = ctx;
     d->caps = *caps;
     d->process_age = atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) & ~EXITS;
+    atomic_init(&d->usable_at, d->process_age);
     *out = d;
     return DUCTILE_OK;
 }

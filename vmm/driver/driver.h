@@ -257,6 +257,7 @@ struct dvmm_driver {
     uint64_t timing_ns; /* what timing adds to a call outside of it; valid with times_calls */
 
     _Atomic int poison; /* set once: the first code after which nothing may be called; else 0 */
+    _Atomic unsigned usable_at; /* process_age, until poison is set */
 
     /* counters, relaxed */
     _Atomic uint64_t calls[DVMM_N_CALLS];
@@ -304,8 +305,8 @@ extern _Atomic unsigned dvmm_process_age;
 
 /* Does dvmm_usable return DUCTILE_OK? Costs two loads. */
 static inline bool dvmm_is_usable(const dvmm_driver *d) {
-    return d->process_age == atomic_load_explicit(&dvmm_process_age, memory_order_relaxed) &&
-           atomic_load_explicit(&d->poison, memory_order_relaxed) == 0;
+    return atomic_load_explicit(&d->usable_at, memory_order_acquire) ==
+           atomic_load_explicit(&dvmm_process_age, memory_order_relaxed);
 }
 
 /* May dvmm_context_record be called? Constant; false with a driver older than CUDA 12.5. */

@@ -3,6 +3,8 @@
 
 #include "vmm/base/lock.h"
 
+#include <limits.h>
+
 static _Thread_local int last_code;
 
 int dvmm_last_code(void) {
@@ -25,11 +27,13 @@ static void report_to(dvmm_trace_fn trace, const seam_call *c, int code) {
     }
 }
 
-/* Keeps the first sticky code: later ones are its consequence. */
+/* Keeps the first sticky code: later ones are its consequence. No process becomes UINT_MAX forks
+ * old. */
 static void poison_if_sticky(dvmm_driver *d, int code) {
     int healthy = 0;
     if (dvmm_code_is_sticky(code)) {
         (void)atomic_compare_exchange_strong(&d->poison, &healthy, code);
+        atomic_store_explicit(&d->usable_at, UINT_MAX, memory_order_release);
     }
 }
 
