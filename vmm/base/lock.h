@@ -68,9 +68,7 @@ static inline void dti_lock_record_released(const dti_lock *lock) {
 
 /* Locks if the lock is free, and returns whether it did. For lock.c: keeps no record. */
 static inline bool dti_lock_win(dti_lock *lock) {
-    uint32_t free = 0;
-    return atomic_compare_exchange_strong_explicit(&lock->taken, &free, 1, memory_order_acquire,
-                                                   memory_order_relaxed);
+    return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
 static inline void dti_lock_acquire(dti_lock *lock) {
