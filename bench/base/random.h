@@ -14,4 +14,9 @@ static inline uint64_t random_next(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
+/* Pre: min <= max, and not all 64 bits between them. */
+static inline uint64_t random_between(uint64_t *state, uint64_t min, uint64_t max) {
+    return min + random_next(state) % (max - min + 1);
+}
+
 #endif

@@ -9,6 +9,8 @@ extern const bench_command command_replay;
 extern const bench_command command_convert;
 extern const bench_command command_varybatch;
 extern const bench_command command_fsdp;
+extern const bench_command command_offload;
+extern const bench_command command_oneshot;
 extern const bench_command command_churn;
 
 #endif

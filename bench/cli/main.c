@@ -10,7 +10,8 @@
 #include <string.h>
 
 static const bench_command *const commands[] = {
-    &command_replay, &command_convert, &command_varybatch, &command_fsdp, &command_churn,
+    &command_replay,  &command_convert, &command_varybatch, &command_fsdp,
+    &command_offload, &command_oneshot, &command_churn,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

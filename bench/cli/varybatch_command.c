@@ -3,36 +3,18 @@
  * ductile-bench varybatch: how much memory does a transformer's training loop hold under each
  * allocator when batch and sequence length change at every step?
  */
-#include "bench/base/provenance.h"
-#include "bench/cli/cli.h"
-#include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
-#include "bench/cli/report_json.h"
-#include "bench/cli/report_table.h"
-#include "bench/replay/mincap.h"
-#include "bench/replay/replay_engine.h"
-#include "bench/trace/trace_finish.h"
-#include "bench/trace/trace_write.h"
+#include "bench/cli/generated.h"
 #include "bench/workloads/vary_model.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct varybatch_options {
-    bench_options shared;
+    generated_options generated;
     vary_options model;
-    uint64_t n_passes;
-    bool min_capacity;
-    const char *trace_file; /* NULL: none */
 } varybatch_options;
-
-/* One run of the command. */
-typedef struct varybatch_command {
-    const varybatch_options *own;
-    bench_device device;
-    trace *trace;
-    bool has_failed;
-} varybatch_command;
 
 /* ---- Options ------------------------------------------------------------------------------- */
 
@@ -69,12 +51,7 @@ static bool parse_dtype(bench_parser *p, const char *value) {
 
 static bool complete(bench_parser *p) {
     const varybatch_options *o = p->own;
-    if (o->min_capacity && p->shared->capacity_bytes != 0) {
-        return bench_refuse(p,
-                            "--min-capacity searches what --capacity sets: give only one of them");
-    }
-    const char *refusal = vary_check(&o->model);
-    return refusal == NULL || bench_refuse(p, "%s", refusal);
+    return generated_complete(p, vary_check(&o->model));
 }
 
 #define AT(member) offsetof(varybatch_options, member)
@@ -102,13 +79,7 @@ static const bench_option own_options[] = {
      .help = "keep only the layers' inputs for the backward (off)"},
     {"--optimizer", "adamw|sgd", parse_optimizer, .help = "the optimizer (adamw)"},
     {"--dtype", "bf16|fp32", parse_dtype, .help = "of weights, activations and gradients (bf16)"},
-    {"--repeat", "N", bench_parse_number, .help = "N passes through one allocator (1)",
-     .offset = AT(n_passes), .min = 1, .max = 1000000},
-    {"--min-capacity", NULL, bench_parse_flag,
-     .help = "also find the smallest capacity from which the loop completes",
-     .offset = AT(min_capacity)},
-    {"--write-trace", "FILE", bench_parse_text,
-     .help = "also write the events as a trace for replay", .offset = AT(trace_file)},
+    GENERATED_OPTIONS(varybatch_options),
     {0},
 };
 
@@ -125,10 +96,10 @@ static const varybatch_options defaults = {
               .seed = 1,
               .element_bytes = 2,
               .optimizer = VARY_ADAMW},
-    .n_passes = 1,
+    .generated = {.n_passes = 1},
 };
 
-/* ---- The trace ----------------------------------------------------------------------------- */
+/* ---- Running ------------------------------------------------------------------------------- */
 
 static void print_heading(const vary_options *o, char *out, size_t size) {
     (void)snprintf(
@@ -141,86 +112,13 @@ static void print_heading(const vary_options *o, char *out, size_t size) {
         o->optimizer == VARY_ADAMW ? "adamw" : "sgd", o->element_bytes == 2 ? "bf16" : "fp32");
 }
 
-static bool write_trace(const varybatch_command *c, const trace_builder *b) {
-    char heading[512];
-    char reason[256];
-    print_heading(&c->own->model, heading, sizeof heading);
-    bool ok = trace_save(b, heading, c->own->trace_file, reason, sizeof reason);
-    if (!ok) {
-        bench_complain("varybatch: %s: %s", c->own->trace_file, reason);
-    }
-    return ok;
-}
-
-static bool build_trace(varybatch_command *c) {
-    trace_builder b;
-    const char *reason = vary_generate(&c->own->model, &b);
-    if (reason == NULL && c->own->trace_file != NULL && !write_trace(c, &b)) {
-        trace_build_drop(&b);
-        return false;
-    }
-    c->trace = reason == NULL ? trace_make(&b, "varybatch", &reason) : NULL;
-    if (reason != NULL) {
-        bench_complain("varybatch: %s", reason);
-    }
-    return reason == NULL;
-}
-
-/* ---- Running ------------------------------------------------------------------------------- */
-
-static void note_failure(varybatch_command *c, const report_row *row) {
-    const replay_result *r = row->result;
-    if (r->outcome == RUN_FAILED || r->violations > 0) {
-        bench_complain("varybatch: %s: %s", row->spec->contender->name,
-                       r->outcome == RUN_FAILED ? r->message : r->last_violation);
-        c->has_failed = true;
-    }
-}
-
-static void run_contender(varybatch_command *c, const contender_ops *contender) {
-    const replay_spec spec = {
-        .trace = c->trace,
-        .device = &c->device,
-        .contender = contender,
-        .settings = c->own->shared.settings,
-        .n_settings = c->own->shared.n_settings,
-        .capacity_bytes = c->own->shared.capacity_bytes,
-        .n_passes = c->own->n_passes,
-    };
-    replay_result result;
-    replay_run(&spec, &result);
-    report_row row = {.spec = &spec, .result = &result, .has_min_capacity = c->own->min_capacity};
-    if (row.has_min_capacity && result.outcome == RUN_COMPLETED) {
-        row.min_capacity_bytes = mincap_find(&spec, &result);
-    }
-    if (c->own->shared.json) {
-        report_json(stdout, &row);
-    } else {
-        report_table_row(stdout, &row);
-    }
-    (void)fflush(stdout);
-    note_failure(c, &row);
-}
-
-static int run_all(varybatch_command *c) {
-    if (!c->own->shared.json) {
-        provenance_print_heading(stdout, &c->device);
-        report_table_begin(stdout, c->trace, c->own->min_capacity);
-    }
-    for (size_t i = 0; i < c->own->shared.n_contenders; i++) {
-        run_contender(c, c->own->shared.contenders[i]);
-    }
-    return c->has_failed ? BENCH_FAILED : BENCH_DONE;
-}
-
 static int run(const bench_options *options) {
-    varybatch_command c = {.own = (const varybatch_options *)options};
-    if (!bench_find_device(options, &c.device)) {
-        return BENCH_FAILED;
-    }
-    int status = build_trace(&c) ? run_all(&c) : BENCH_FAILED;
-    trace_free(c.trace);
-    return status;
+    const varybatch_options *own = (const varybatch_options *)options;
+    char heading[512];
+    trace_builder b;
+    const char *reason = vary_generate(&own->model, &b);
+    print_heading(&own->model, heading, sizeof heading);
+    return generated_run(&own->generated, &(generated_trace){"varybatch", heading, &b, reason});
 }
 
 const bench_command command_varybatch = {
@@ -231,7 +129,7 @@ const bench_command command_varybatch = {
         "backward needs, backward frees it while gradients appear, the optimizer adds its\n"
         "temporaries; batch and sequence length change at every step.",
     .own = own_options,
-    .defaults = &defaults.shared,
+    .defaults = &defaults.generated.shared,
     .size = sizeof defaults,
     .complete = complete,
     .run = run,

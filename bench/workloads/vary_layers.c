@@ -17,40 +17,40 @@ uint64_t vary_activation_bytes(const vary_model *m, uint64_t width) {
     return tokens(m) * width * m->options->element_bytes;
 }
 
-static vary_tensor alloc_activation(vary_model *m, uint64_t width) {
-    return vary_alloc(&m->sink, vary_activation_bytes(m, width));
+static event_tensor alloc_activation(vary_model *m, uint64_t width) {
+    return sink_alloc(&m->sink, vary_activation_bytes(m, width));
 }
 
-static vary_tensor alloc_full(vary_model *m, uint64_t width) {
-    return vary_alloc(&m->sink, tokens(m) * width * FULL_PRECISION);
+static event_tensor alloc_full(vary_model *m, uint64_t width) {
+    return sink_alloc(&m->sink, tokens(m) * width * FULL_PRECISION);
 }
 
 /* One number per head and token. */
-static vary_tensor alloc_head_sums(vary_model *m) {
+static event_tensor alloc_head_sums(vary_model *m) {
     return alloc_full(m, m->options->heads);
 }
 
-static void drop(vary_model *m, vary_tensor *tensor) {
-    vary_free(&m->sink, tensor);
+static void drop(vary_model *m, event_tensor *tensor) {
+    sink_free(&m->sink, tensor);
 }
 
 void vary_add_gradient(vary_model *m, vary_parameter *parameter) {
-    parameter->gradient = vary_alloc(&m->sink, parameter->n_elements * m->options->element_bytes);
+    parameter->gradient = sink_alloc(&m->sink, parameter->n_elements * m->options->element_bytes);
 }
 
 /* ---- Forward ------------------------------------------------------------------------------- */
 
-static vary_tensor normalise(vary_model *m, vary_tensor stats[2]) {
-    vary_tensor out = alloc_activation(m, m->options->hidden);
+static event_tensor normalise(vary_model *m, event_tensor stats[2]) {
+    event_tensor out = alloc_activation(m, m->options->hidden);
     stats[0] = alloc_full(m, 1);
     stats[1] = alloc_full(m, 1);
     return out;
 }
 
 /* The output of a linear layer, which dies once it is added to the residual. */
-static vary_tensor linear_and_add(vary_model *m) {
-    vary_tensor product = alloc_activation(m, m->options->hidden);
-    vary_tensor sum = alloc_activation(m, m->options->hidden);
+static event_tensor linear_and_add(vary_model *m) {
+    event_tensor product = alloc_activation(m, m->options->hidden);
+    event_tensor sum = alloc_activation(m, m->options->hidden);
     drop(m, &product);
     return sum;
 }
@@ -61,12 +61,12 @@ static void attend(vary_model *m, vary_layer *layer) {
     layer->qkv = alloc_activation(m, 3 * hidden);
     layer->attention = alloc_activation(m, hidden);
     layer->attention_sums = alloc_head_sums(m);
-    vary_tensor random = vary_alloc(&m->sink, RANDOM_STATE);
+    event_tensor random = sink_alloc(&m->sink, RANDOM_STATE);
     layer->middle = linear_and_add(m);
     drop(m, &random);
 }
 
-static vary_tensor transform(vary_model *m, vary_layer *layer) {
+static event_tensor transform(vary_model *m, vary_layer *layer) {
     uint64_t inner = MLP_FACTOR * m->options->hidden;
     layer->norm2 = normalise(m, layer->norm2_stats);
     layer->up = alloc_activation(m, inner);
@@ -91,12 +91,12 @@ static void drop_mlp(vary_model *m, vary_layer *layer) {
     drop(m, &layer->norm2_stats[1]);
 }
 
-vary_tensor vary_layer_forward(vary_model *m, vary_layer *layer, bool keep) {
+event_tensor vary_layer_forward(vary_model *m, vary_layer *layer, bool keep) {
     attend(m, layer);
     if (!keep) {
         drop_attention(m, layer);
     }
-    vary_tensor output = transform(m, layer);
+    event_tensor output = transform(m, layer);
     if (!keep) {
         drop_mlp(m, layer);
         drop(m, &layer->middle);
@@ -112,24 +112,24 @@ static void add_gradients(vary_model *m, vary_layer *layer, vary_weight weight, 
 }
 
 /* Replaces a gradient by the one a step of the backward computes from it. */
-static void backward_into(vary_model *m, vary_tensor *gradient, uint64_t width) {
-    vary_tensor next = alloc_activation(m, width);
+static void backward_into(vary_model *m, event_tensor *gradient, uint64_t width) {
+    event_tensor next = alloc_activation(m, width);
     drop(m, gradient);
     *gradient = next;
 }
 
 /* The gradient through the norm joins the one that went around it. */
-static vary_tensor norm_backward(vary_model *m, vary_tensor around, vary_tensor *through) {
+static event_tensor norm_backward(vary_model *m, event_tensor around, event_tensor *through) {
     backward_into(m, through, m->options->hidden);
-    vary_tensor sum = alloc_activation(m, m->options->hidden);
+    event_tensor sum = alloc_activation(m, m->options->hidden);
     drop(m, through);
     drop(m, &around);
     return sum;
 }
 
-static vary_tensor mlp_backward(vary_model *m, vary_layer *layer, vary_tensor gradient) {
+static event_tensor mlp_backward(vary_model *m, vary_layer *layer, event_tensor gradient) {
     uint64_t hidden = m->options->hidden;
-    vary_tensor through = alloc_activation(m, MLP_FACTOR * hidden);
+    event_tensor through = alloc_activation(m, MLP_FACTOR * hidden);
     add_gradients(m, layer, WEIGHT_DOWN, WEIGHT_DOWN_BIAS);
     drop(m, &layer->activated);
     backward_into(m, &through, MLP_FACTOR * hidden);
@@ -138,17 +138,17 @@ static vary_tensor mlp_backward(vary_model *m, vary_layer *layer, vary_tensor gr
     add_gradients(m, layer, WEIGHT_UP, WEIGHT_UP_BIAS);
     drop(m, &layer->norm2);
     add_gradients(m, layer, WEIGHT_NORM2, WEIGHT_NORM2_BIAS);
-    vary_tensor sum = norm_backward(m, gradient, &through);
+    event_tensor sum = norm_backward(m, gradient, &through);
     drop_mlp(m, layer);
     drop(m, &layer->middle);
     return sum;
 }
 
 /* The gradients of queries are summed in full precision before they are rounded. */
-static void attention_core_backward(vary_model *m, vary_layer *layer, vary_tensor *gradient) {
+static void attention_core_backward(vary_model *m, vary_layer *layer, event_tensor *gradient) {
     uint64_t hidden = m->options->hidden;
-    vary_tensor row_sums = alloc_head_sums(m);
-    vary_tensor query_sums = alloc_full(m, hidden);
+    event_tensor row_sums = alloc_head_sums(m);
+    event_tensor query_sums = alloc_full(m, hidden);
     backward_into(m, gradient, 3 * hidden);
     drop(m, &query_sums);
     drop(m, &row_sums);
@@ -157,22 +157,22 @@ static void attention_core_backward(vary_model *m, vary_layer *layer, vary_tenso
     drop(m, &layer->qkv);
 }
 
-static vary_tensor attention_backward(vary_model *m, vary_layer *layer, vary_tensor gradient) {
-    vary_tensor through = alloc_activation(m, m->options->hidden);
+static event_tensor attention_backward(vary_model *m, vary_layer *layer, event_tensor gradient) {
+    event_tensor through = alloc_activation(m, m->options->hidden);
     add_gradients(m, layer, WEIGHT_PROJECTION, WEIGHT_PROJECTION_BIAS);
     attention_core_backward(m, layer, &through);
     backward_into(m, &through, m->options->hidden);
     add_gradients(m, layer, WEIGHT_QKV, WEIGHT_QKV_BIAS);
     drop(m, &layer->norm1);
     add_gradients(m, layer, WEIGHT_NORM1, WEIGHT_NORM1_BIAS);
-    vary_tensor sum = norm_backward(m, gradient, &through);
+    event_tensor sum = norm_backward(m, gradient, &through);
     drop_attention(m, layer);
     return sum;
 }
 
-vary_tensor vary_layer_backward(vary_model *m, vary_layer *layer, vary_tensor gradient) {
+event_tensor vary_layer_backward(vary_model *m, vary_layer *layer, event_tensor gradient) {
     if (m->options->recompute) {
-        vary_tensor output = vary_layer_forward(m, layer, true);
+        event_tensor output = vary_layer_forward(m, layer, true);
         drop(m, &output);
     }
     gradient = mlp_backward(m, layer, gradient);
@@ -184,26 +184,26 @@ vary_tensor vary_layer_backward(vary_model *m, vary_layer *layer, vary_tensor gr
 /* ---- Loss ---------------------------------------------------------------------------------- */
 
 /* Logits are computed in the model's precision and widened for the softmax. */
-static vary_tensor loss_and_back(vary_model *m) {
+static event_tensor loss_and_back(vary_model *m) {
     uint64_t vocab = m->options->vocab;
-    vary_tensor logits = alloc_activation(m, vocab);
-    vary_tensor wide = alloc_full(m, vocab);
-    vary_tensor log_softmax = alloc_full(m, vocab);
+    event_tensor logits = alloc_activation(m, vocab);
+    event_tensor wide = alloc_full(m, vocab);
+    event_tensor log_softmax = alloc_full(m, vocab);
     drop(m, &wide);
-    vary_tensor loss = vary_alloc(&m->sink, FULL_PRECISION);
-    vary_tensor wide_gradient = alloc_full(m, vocab);
+    event_tensor loss = sink_alloc(&m->sink, FULL_PRECISION);
+    event_tensor wide_gradient = alloc_full(m, vocab);
     drop(m, &log_softmax);
-    vary_tensor gradient = alloc_activation(m, vocab);
+    event_tensor gradient = alloc_activation(m, vocab);
     drop(m, &wide_gradient);
     drop(m, &logits);
     drop(m, &loss);
     return gradient;
 }
 
-vary_tensor vary_loss(vary_model *m, vary_tensor output) {
-    vary_tensor stats[2];
-    vary_tensor normed = normalise(m, stats);
-    vary_tensor gradient = loss_and_back(m);
+event_tensor vary_loss(vary_model *m, event_tensor output) {
+    event_tensor stats[2];
+    event_tensor normed = normalise(m, stats);
+    event_tensor gradient = loss_and_back(m);
     vary_add_gradient(m, &m->embedding);
     backward_into(m, &gradient, m->options->hidden);
     drop(m, &normed);

@@ -4,8 +4,8 @@
 #ifndef DUCTILE_BENCH_WORKLOADS_VARY_LAYERS_H
 #define DUCTILE_BENCH_WORKLOADS_VARY_LAYERS_H
 
+#include "bench/workloads/event_sink.h"
 #include "bench/workloads/vary_options.h"
-#include "bench/workloads/vary_sink.h"
 
 /* The trained tensors of a layer, in the order a framework creates them. */
 typedef enum vary_weight {
@@ -27,34 +27,34 @@ typedef enum vary_weight {
 /* One trained tensor and what belongs to it. */
 typedef struct vary_parameter {
     uint64_t n_elements;
-    vary_tensor value;
-    vary_tensor gradient; /* from its backward to the end of the step  */
-    vary_tensor master;   /* a 4-byte copy of a 2-byte weight           */
-    vary_tensor state[2]; /* of the optimizer, from the first step on   */
-    vary_tensor scratch;  /* during the optimizer's step                */
+    event_tensor value;
+    event_tensor gradient; /* from its backward to the end of the step  */
+    event_tensor master;   /* a 4-byte copy of a 2-byte weight           */
+    event_tensor state[2]; /* of the optimizer, from the first step on   */
+    event_tensor scratch;  /* during the optimizer's step                */
 } vary_parameter;
 
 /* What a layer keeps from forward to backward. `input` belongs to the layer below, or to the
  * embedding, until its backward. */
 typedef struct vary_layer {
     vary_parameter weights[N_WEIGHTS];
-    vary_tensor input;
-    vary_tensor norm1;
-    vary_tensor norm1_stats[2];
-    vary_tensor qkv;
-    vary_tensor attention;
-    vary_tensor attention_sums;
-    vary_tensor middle; /* input of the second half */
-    vary_tensor norm2;
-    vary_tensor norm2_stats[2];
-    vary_tensor up;
-    vary_tensor activated;
+    event_tensor input;
+    event_tensor norm1;
+    event_tensor norm1_stats[2];
+    event_tensor qkv;
+    event_tensor attention;
+    event_tensor attention_sums;
+    event_tensor middle; /* input of the second half */
+    event_tensor norm2;
+    event_tensor norm2_stats[2];
+    event_tensor up;
+    event_tensor activated;
 } vary_layer;
 
 /* The embedding, tied to the output, and the last norm are parameters of the whole. */
 typedef struct vary_model {
     const vary_options *options;
-    vary_sink sink;
+    event_sink sink;
     vary_layer *layers;
     vary_parameter embedding;
     vary_parameter final_norm;
@@ -68,11 +68,11 @@ uint64_t vary_activation_bytes(const vary_model *m, uint64_t width);
 void vary_add_gradient(vary_model *m, vary_parameter *parameter);
 
 /* Runs a layer on its input; returns its output. `keep`: for the backward. */
-vary_tensor vary_layer_forward(vary_model *m, vary_layer *layer, bool keep);
+event_tensor vary_layer_forward(vary_model *m, vary_layer *layer, bool keep);
 /* Takes the gradient of the output, returns that of the input, and drops what was kept. */
-vary_tensor vary_layer_backward(vary_model *m, vary_layer *layer, vary_tensor gradient);
+event_tensor vary_layer_backward(vary_model *m, vary_layer *layer, event_tensor gradient);
 /* The last norm, the logits, the loss and back: takes the last layer's output, returns its
  * gradient. */
-vary_tensor vary_loss(vary_model *m, vary_tensor output);
+event_tensor vary_loss(vary_model *m, event_tensor output);
 
 #endif

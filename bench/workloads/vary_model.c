@@ -53,15 +53,15 @@ static void size_parameters(vary_model *m) {
 }
 
 static void alloc_value(vary_model *m, vary_parameter *p) {
-    p->value = vary_alloc(&m->sink, p->n_elements * m->options->element_bytes);
+    p->value = sink_alloc(&m->sink, p->n_elements * m->options->element_bytes);
 }
 
 static void alloc_master(vary_model *m, vary_parameter *p) {
-    p->master = vary_alloc(&m->sink, p->n_elements * STATE_BYTES);
+    p->master = sink_alloc(&m->sink, p->n_elements * STATE_BYTES);
 }
 
 static void free_gradient(vary_model *m, vary_parameter *p) {
-    vary_free(&m->sink, &p->gradient);
+    sink_free(&m->sink, &p->gradient);
 }
 
 /* ---- Optimizer ----------------------------------------------------------------------------- */
@@ -71,32 +71,32 @@ static void need_state(vary_model *m, vary_parameter *p) {
     int n_states = m->options->optimizer == VARY_ADAMW ? 2 : 1;
     for (int i = 0; i < n_states; i++) {
         if (p->state[i] == 0) {
-            p->state[i] = vary_alloc(&m->sink, p->n_elements * STATE_BYTES);
+            p->state[i] = sink_alloc(&m->sink, p->n_elements * STATE_BYTES);
         }
     }
 }
 
 static void alloc_scratch(vary_model *m, vary_parameter *p) {
-    p->scratch = vary_alloc(&m->sink, p->n_elements * STATE_BYTES);
+    p->scratch = sink_alloc(&m->sink, p->n_elements * STATE_BYTES);
 }
 
 static void alloc_norm(vary_model *m, vary_parameter *p) {
-    p->scratch = vary_alloc(&m->sink, NORM_BYTES);
+    p->scratch = sink_alloc(&m->sink, NORM_BYTES);
 }
 
 static void free_scratch(vary_model *m, vary_parameter *p) {
-    vary_free(&m->sink, &p->scratch);
+    sink_free(&m->sink, &p->scratch);
 }
 
 /* One small norm per gradient, then one of all. */
 static void clip_gradients(vary_model *m) {
     uint64_t n_parameters = m->options->layers * N_WEIGHTS + 3;
     for_each_parameter(m, alloc_norm);
-    vary_tensor all = vary_alloc(&m->sink, n_parameters * NORM_BYTES);
-    vary_tensor total = vary_alloc(&m->sink, NORM_BYTES);
+    event_tensor all = sink_alloc(&m->sink, n_parameters * NORM_BYTES);
+    event_tensor total = sink_alloc(&m->sink, NORM_BYTES);
     for_each_parameter(m, free_scratch);
-    vary_free(&m->sink, &all);
-    vary_free(&m->sink, &total);
+    sink_free(&m->sink, &all);
+    sink_free(&m->sink, &total);
 }
 
 /* The many-tensor form of AdamW holds a denominator as large as the model for a moment. */
@@ -112,12 +112,8 @@ static void optimize(vary_model *m) {
 
 /* ---- Steps --------------------------------------------------------------------------------- */
 
-static uint64_t draw(uint64_t *state, vary_interval interval) {
-    return interval.min + random_next(state) % (interval.max - interval.min + 1);
-}
-
-static vary_tensor forward(vary_model *m) {
-    vary_tensor output = vary_alloc(&m->sink, vary_activation_bytes(m, m->options->hidden));
+static event_tensor forward(vary_model *m) {
+    event_tensor output = sink_alloc(&m->sink, vary_activation_bytes(m, m->options->hidden));
     for (uint64_t i = 0; i < m->options->layers; i++) {
         m->layers[i].input = output;
         output = vary_layer_forward(m, &m->layers[i], !m->options->recompute);
@@ -125,25 +121,25 @@ static vary_tensor forward(vary_model *m) {
     return output;
 }
 
-static void backward(vary_model *m, vary_tensor gradient) {
+static void backward(vary_model *m, event_tensor gradient) {
     for (uint64_t i = m->options->layers; i-- > 0;) {
         gradient = vary_layer_backward(m, &m->layers[i], gradient);
     }
     /* The embedding is tied to the output: its second gradient is added to the first. */
-    vary_tensor second = vary_alloc(&m->sink, m->embedding.n_elements * m->options->element_bytes);
-    vary_free(&m->sink, &gradient);
-    vary_free(&m->sink, &second);
+    event_tensor second = sink_alloc(&m->sink, m->embedding.n_elements * m->options->element_bytes);
+    sink_free(&m->sink, &gradient);
+    sink_free(&m->sink, &second);
 }
 
 static void run_step(vary_model *m) {
     uint64_t n_tokens = m->batch * m->sequence;
-    vary_tensor inputs = vary_alloc(&m->sink, n_tokens * INDEX_BYTES);
-    vary_tensor targets = vary_alloc(&m->sink, n_tokens * INDEX_BYTES);
+    event_tensor inputs = sink_alloc(&m->sink, n_tokens * INDEX_BYTES);
+    event_tensor targets = sink_alloc(&m->sink, n_tokens * INDEX_BYTES);
     backward(m, vary_loss(m, forward(m)));
     optimize(m);
-    vary_free(&m->sink, &inputs);
-    vary_free(&m->sink, &targets);
-    vary_end_step(&m->sink);
+    sink_free(&m->sink, &inputs);
+    sink_free(&m->sink, &targets);
+    sink_end_step(&m->sink);
 }
 
 static void run_loop(vary_model *m) {
@@ -151,11 +147,11 @@ static void run_loop(vary_model *m) {
     if (m->options->element_bytes < STATE_BYTES) {
         for_each_parameter(m, alloc_master);
     }
-    (void)vary_alloc(&m->sink, WORKSPACE_BYTES); /* of the matrix library; never freed */
+    (void)sink_alloc(&m->sink, WORKSPACE_BYTES); /* of the matrix library; never freed */
     uint64_t random = m->options->seed;
     for (uint64_t i = 0; i < m->options->steps && m->sink.failure == NULL; i++) {
-        m->batch = draw(&random, m->options->batch);
-        m->sequence = draw(&random, m->options->sequence);
+        m->batch = random_between(&random, m->options->batch.min, m->options->batch.max);
+        m->sequence = random_between(&random, m->options->sequence.min, m->options->sequence.max);
         run_step(m);
     }
 }
@@ -170,9 +166,5 @@ const char *vary_generate(const vary_options *options, trace_builder *out) {
     size_parameters(&m);
     run_loop(&m);
     free(m.layers);
-    if (m.sink.failure != NULL) {
-        trace_build_drop(&m.sink.builder);
-    }
-    *out = m.sink.builder;
-    return m.sink.failure;
+    return sink_finish(&m.sink, out);
 }

@@ -6,7 +6,7 @@
  *   vary_options.c  what it can be told, and the bounds
  *   vary_model.c    weights, gradients, optimizer, the schedule of steps
  *   vary_layers.c   forward and backward of one layer and of the loss
- *   vary_sink.c     where the events go
+ *   event_sink.c     where the events go
  */
 #ifndef DUCTILE_BENCH_WORKLOADS_VARY_MODEL_H
 #define DUCTILE_BENCH_WORKLOADS_VARY_MODEL_H
