@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "segments/segment_set.h"
 
+#include "vmm/base/array.h"
 #include "vmm/base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { FIRST_CAPACITY = 16 };
 
 void dseg_set_fini(dseg_set *set) {
     free(set->items);
@@ -14,17 +13,9 @@ void dseg_set_fini(dseg_set *set) {
 }
 
 ductile_status dseg_set_reserve(dseg_set *set) {
-    if (set->count < set->capacity) {
-        return DUCTILE_OK;
-    }
-    uint32_t capacity = set->capacity == 0 ? FIRST_CAPACITY : 2 * set->capacity;
-    dseg_segment **items = realloc(set->items, capacity * sizeof(dseg_segment *));
-    if (items == NULL) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    set->items = items;
-    set->capacity = capacity;
-    return DUCTILE_OK;
+    return dti_have_room(&set->items, sizeof *set->items, &set->capacity, set->count + 1)
+               ? DUCTILE_OK
+               : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
 /* The number of segments that start at or below the address. */

@@ -14,6 +14,7 @@
 
 #include "segments/granules.h"
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -64,26 +65,12 @@ typedef struct candidate {
 typedef struct candidates {
     candidate *all;
     size_t n;
-    size_t room;
+    uint32_t room;
 } candidates;
 
 static bool is_proven(const ductile_allocator *a, const dpool_arena *arena, const dpool_block *b) {
     return b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
            !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
-}
-
-static bool make_room(candidates *c) {
-    if (c->room - c->n >= VISITS_PER_HOLD) {
-        return true;
-    }
-    size_t room = 2 * c->room + VISITS_PER_HOLD;
-    candidate *all = realloc(c->all, room * sizeof *all);
-    if (all == NULL) {
-        return false;
-    }
-    c->all = all;
-    c->room = room;
-    return true;
 }
 
 /* Visits the next blocks downwards in size; `last` is a copy of the last visited block, of size 0
@@ -118,7 +105,7 @@ static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *a
     ductile_status status = DUCTILE_OK;
     bool is_more = true;
     while (is_more && status == DUCTILE_OK) {
-        if (!make_room(c)) {
+        if (!dti_have_room(&c->all, sizeof *c->all, &c->room, c->n + VISITS_PER_HOLD)) {
             status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
             break;
         }

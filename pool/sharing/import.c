@@ -3,24 +3,11 @@
 
 #include "pool/base/map_callbacks.h"
 #include "pool/streams/quiesce.h"
+#include "vmm/base/array.h"
 
 #include <stdlib.h>
 
 /* ---- Records ------------------------------------------------------------------------------- */
-
-static bool have_room(dpool_imports *all) {
-    if (all->count < all->capacity) {
-        return true;
-    }
-    uint32_t capacity = 2 * all->capacity + 16;
-    dpool_import **items = realloc(all->items, capacity * sizeof(dpool_import *));
-    if (items == NULL) {
-        return false;
-    }
-    all->items = items;
-    all->capacity = capacity;
-    return true;
-}
 
 /* Grows the array under the index lock, because readers hold no other lock. The array is short and
  * rarely grows. */
@@ -31,9 +18,10 @@ ductile_status dpool_import_register(ductile_allocator *a, const dpool_import *i
     }
     *copy = *import;
     dti_lock_acquire(&a->index_lock);
-    bool has_room = have_room(&a->imports);
+    dpool_imports *all = &a->imports;
+    bool has_room = dti_have_room(&all->items, sizeof *all->items, &all->capacity, all->count + 1);
     if (has_room) {
-        a->imports.items[a->imports.count++] = copy;
+        all->items[all->count++] = copy;
         a->counts.imported += copy->in.mapped_bytes;
     }
     dti_lock_release(&a->index_lock);

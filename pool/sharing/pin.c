@@ -5,6 +5,7 @@
 #include "pool/blocks/region.h"
 
 #include "segments/access.h"
+#include "vmm/base/array.h"
 
 #include <ductile_share.h>
 
@@ -31,20 +32,6 @@ static uint32_t lower_bound(const dpool_pins *pins, ductile_addr addr) {
 static dpool_pin *find_record(const dpool_pins *pins, ductile_addr addr) {
     uint32_t i = lower_bound(pins, addr);
     return i < pins->count && pins->items[i].addr == addr ? &pins->items[i] : NULL;
-}
-
-static bool have_room(dpool_pins *pins) {
-    if (pins->count < pins->capacity) {
-        return true;
-    }
-    uint32_t capacity = 2 * pins->capacity + 16;
-    dpool_pin *items = realloc(pins->items, capacity * sizeof *items);
-    if (items == NULL) {
-        return false;
-    }
-    pins->items = items;
-    pins->capacity = capacity;
-    return true;
 }
 
 static dpool_pin *insert_record(dpool_pins *pins, ductile_addr addr) {
@@ -130,7 +117,8 @@ static void pin_block_locked(ductile_allocator *a, const dpool_pinned *what, dpo
 
 ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind,
                              dpool_pinned *out) {
-    if (!have_room(&a->pins)) {
+    dpool_pins *pins = &a->pins;
+    if (!dti_have_room(&pins->items, sizeof *pins->items, &pins->capacity, pins->count + 1)) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     ductile_status status = DUCTILE_OK;

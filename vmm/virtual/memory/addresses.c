@@ -3,6 +3,7 @@
 #include "vmm/virtual/memory/addresses.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 #include "vmm/virtual/slots.h"
 #include "vmm/virtual/state.h"
 
@@ -183,20 +184,6 @@ static bool choose_place(vgpu *gpu, uint64_t size, uint64_t alignment, ductile_a
                       : lowest_fit(gpu, size, alignment, out);
 }
 
-static bool have_room_for_range(vgpu_memory *m) {
-    if (m->n_ranges < m->ranges_room) {
-        return true;
-    }
-    size_t room = m->ranges_room == 0 ? 16 : 2 * m->ranges_room;
-    vgpu_range *ranges = realloc(m->ranges, room * sizeof(*ranges));
-    if (ranges == NULL) {
-        return false;
-    }
-    m->ranges = ranges;
-    m->ranges_room = room;
-    return true;
-}
-
 static void insert_range(vgpu_memory *m, ductile_addr start, uint64_t size) {
     size_t i = range_above(m, start);
     memmove(&m->ranges[i + 1], &m->ranges[i], (m->n_ranges - i) * sizeof(*m->ranges));
@@ -213,6 +200,7 @@ static void remove_range(vgpu_memory *m, size_t i) {
 
 int dvmm_vgpu_address_reserve(vgpu *gpu, uint64_t size, uint64_t alignment, ductile_addr hint,
                               ductile_addr *out) {
+    vgpu_memory *m = &gpu->memory;
     if (!dvmm_vgpu_is_granules(gpu, size) || (alignment & (alignment - 1)) != 0) {
         return DVMM_INVALID_VALUE;
     }
@@ -220,10 +208,11 @@ int dvmm_vgpu_address_reserve(vgpu *gpu, uint64_t size, uint64_t alignment, duct
     if (!dti_is_aligned(hint, alignment)) {
         return DVMM_INVALID_VALUE;
     }
-    if (!choose_place(gpu, size, alignment, hint, out) || !have_room_for_range(&gpu->memory)) {
+    if (!choose_place(gpu, size, alignment, hint, out) ||
+        !dti_have_room(&m->ranges, sizeof *m->ranges, &m->ranges_room, m->n_ranges + 1)) {
         return DVMM_OUT_OF_MEMORY;
     }
-    insert_range(&gpu->memory, *out, size);
+    insert_range(m, *out, size);
     return DVMM_SUCCESS;
 }
 

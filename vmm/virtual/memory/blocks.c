@@ -4,12 +4,12 @@
 #include "vmm/virtual/memory/blocks.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 #include "vmm/virtual/memory/addresses.h"
 #include "vmm/virtual/race/order.h"
 #include "vmm/virtual/state.h"
 #include "vmm/virtual/watch.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- Of one handle ------------------------------------------------------------------------- */
@@ -30,14 +30,8 @@ static uint32_t live_above(const vgpu_shadow *shadow, uint64_t offset) {
 }
 
 static bool insert(vgpu_shadow *shadow, uint32_t i, vgpu_live live) {
-    if (shadow->n_lives == shadow->lives_room) {
-        uint32_t room = 2 * shadow->lives_room + 1;
-        vgpu_live *lives = realloc(shadow->lives, room * sizeof(*lives));
-        if (lives == NULL) {
-            return false;
-        }
-        shadow->lives = lives;
-        shadow->lives_room = room;
+    if (!dti_have_room(&shadow->lives, sizeof live, &shadow->lives_room, shadow->n_lives + 1)) {
+        return false;
     }
     memmove(&shadow->lives[i + 1], &shadow->lives[i], (shadow->n_lives - i) * sizeof(live));
     shadow->lives[i] = live;

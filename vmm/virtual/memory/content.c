@@ -9,6 +9,7 @@
 #include "vmm/virtual/memory/content.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 #include "vmm/virtual/memory/addresses.h"
 #include "vmm/virtual/state.h"
 
@@ -51,23 +52,10 @@ static size_t piece_at(const vgpu_content *content, uint64_t offset) {
     return low;
 }
 
-static bool have_room(vgpu_content *content, size_t n_more) {
-    if (content->room - content->n_pieces >= n_more) {
-        return true;
-    }
-    size_t room = 2 * content->room + n_more;
-    vgpu_piece *pieces = realloc(content->pieces, room * sizeof(*pieces));
-    if (pieces == NULL) {
-        return false;
-    }
-    content->pieces = pieces;
-    content->room = room;
-    return true;
-}
-
 /* Fresh memory: one piece of zeros. Afterwards there is room for one write: two cuts. */
 static bool prepare(vgpu_content *content) {
-    if (!have_room(content, 3)) {
+    if (!dti_have_room(&content->pieces, sizeof *content->pieces, &content->room,
+                       content->n_pieces + 3)) {
         return false;
     }
     if (content->n_pieces == 0) {
@@ -111,7 +99,7 @@ static void remove_pieces(vgpu_content *content, size_t first, size_t n) {
     }
     memmove(&content->pieces[first], &content->pieces[first + n],
             (content->n_pieces - first - n) * sizeof(*content->pieces));
-    content->n_pieces -= n;
+    content->n_pieces -= (uint32_t)n;
 }
 
 static void merge_with_lower(vgpu_content *content, size_t i) {

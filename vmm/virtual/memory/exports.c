@@ -14,6 +14,7 @@
  */
 #include "vmm/virtual/memory/exports.h"
 
+#include "vmm/base/array.h"
 #include "vmm/virtual/memory/addresses.h"
 #include "vmm/virtual/memory/memory.h"
 #include "vmm/virtual/state.h"
@@ -115,24 +116,11 @@ void dvmm_vgpu_exports_fini(vgpu *gpu) {
     free(gpu->memory.exports);
 }
 
-static bool have_room(vgpu_memory *m) {
-    if (m->n_exports < m->exports_room) {
-        return true;
-    }
-    size_t room = 2 * m->exports_room + 16;
-    vgpu_export *exports = realloc(m->exports, room * sizeof(*exports));
-    if (exports == NULL) {
-        return false;
-    }
-    m->exports = exports;
-    m->exports_room = room;
-    return true;
-}
-
 static int export_fd(vgpu *gpu, dvmm_phys phys, vgpu_phys *found, int *out) {
     int ends[2];
     travelling name = name_to_travel(gpu, phys, found);
-    if (!have_room(&gpu->memory) ||
+    vgpu_memory *m = &gpu->memory;
+    if (!dti_have_room(&m->exports, sizeof *m->exports, &m->exports_room, m->n_exports + 1) ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         return DVMM_OPERATING_SYSTEM;
     }
@@ -141,7 +129,7 @@ static int export_fd(vgpu *gpu, dvmm_phys phys, vgpu_phys *found, int *out) {
         (void)close(ends[1]);
         return DVMM_OPERATING_SYSTEM;
     }
-    gpu->memory.exports[gpu->memory.n_exports++] = (vgpu_export){found, ends[0]};
+    m->exports[m->n_exports++] = (vgpu_export){found, ends[0]};
     found->n_refs++;
     *out = ends[1];
     return DVMM_SUCCESS;

@@ -25,8 +25,7 @@ typedef struct vgpu_piece {
 
 typedef struct vgpu_content {
     vgpu_piece *pieces; /* NULL: all zero, as fresh memory reads on the hardware modelled */
-    size_t n_pieces;
-    size_t room;
+    uint32_t n_pieces, room;
 } vgpu_content;
 
 /* Physical memory: alive while it is referenced or mapped anywhere. */
@@ -77,7 +76,7 @@ typedef struct vgpu_memory {
     size_t n_leaves;
 
     vgpu_range *ranges;
-    size_t n_ranges, ranges_room;
+    uint32_t n_ranges, ranges_room;
     uint64_t reserved_bytes;
     uint64_t placements; /* state of the choice where the next one goes, from the seed */
 
@@ -90,7 +89,7 @@ typedef struct vgpu_memory {
     uint64_t n_allocations;
 
     vgpu_export *exports;
-    size_t n_exports, exports_room;
+    uint32_t n_exports, exports_room;
     bool allocs_are_announced; /* some block among them was announced as live */
 } vgpu_memory;
 

@@ -2,6 +2,7 @@
 #include "vmm/virtual/race/clock.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +26,8 @@ static bool find_idle(const vgpu_lanes *lanes, uint32_t *out) {
 }
 
 static bool add_lane(vgpu_lanes *lanes, uint32_t *out) {
-    if (lanes->n == lanes->room) {
-        uint32_t room = 2 * lanes->room + 16;
-        vgpu_lane *all = realloc(lanes->all, room * sizeof(*all));
-        if (all == NULL) {
-            return false;
-        }
-        lanes->all = all;
-        lanes->room = room;
+    if (!dti_have_room(&lanes->all, sizeof *lanes->all, &lanes->room, lanes->n + 1)) {
+        return false;
     }
     *out = lanes->n;
     lanes->all[lanes->n++] = (vgpu_lane){0};
@@ -118,17 +113,8 @@ static void forget_known(const vgpu_lanes *lanes, vgpu_clock *clock) {
 }
 
 static bool have_room(vgpu_clock *clock, uint32_t n_more) {
-    if (clock->room - clock->n_ticks >= n_more) {
-        return true;
-    }
-    uint32_t room = 2 * clock->room + n_more;
-    vgpu_tick *ticks = realloc(clock->ticks, room * sizeof(*ticks));
-    if (ticks == NULL) {
-        return false;
-    }
-    clock->ticks = ticks;
-    clock->room = room;
-    return true;
+    return dti_have_room(&clock->ticks, sizeof *clock->ticks, &clock->room,
+                         clock->n_ticks + n_more);
 }
 
 /* Pre: room for one more. */

@@ -3,6 +3,7 @@
 #include "vmm/virtual/race/race.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 #include "vmm/virtual/memory/addresses.h"
 #include "vmm/virtual/memory/blocks.h"
 #include "vmm/virtual/race/clock.h"
@@ -41,15 +42,10 @@ static void report(vgpu *gpu, ductile_violation kind, const ductile_virtual_side
 /* ---- Touches ------------------------------------------------------------------------------- */
 
 static bool add_touch(vgpu *gpu, vgpu_shadow *shadow, vgpu_touch touch) {
-    if (shadow->n_touches == shadow->touches_room) {
-        uint32_t room = 2 * shadow->touches_room + 1;
-        vgpu_touch *touches = realloc(shadow->touches, room * sizeof(*touches));
-        if (touches == NULL) {
-            dvmm_vgpu_stop_detecting(gpu);
-            return false;
-        }
-        shadow->touches = touches;
-        shadow->touches_room = room;
+    if (!dti_have_room(&shadow->touches, sizeof touch, &shadow->touches_room,
+                       shadow->n_touches + 1)) {
+        dvmm_vgpu_stop_detecting(gpu);
+        return false;
     }
     shadow->touches[shadow->n_touches++] = touch;
     return true;
@@ -134,15 +130,9 @@ static vgpu_access *user_of(vgpu *gpu, vgpu_users *users, uint32_t lane) {
             i++;
         }
     }
-    if (i == users->room) {
-        uint32_t room = 2 * users->room + 1;
-        vgpu_access *last = realloc(users->last, room * sizeof(*last));
-        if (last == NULL) {
-            dvmm_vgpu_stop_detecting(gpu);
-            return NULL;
-        }
-        users->last = last;
-        users->room = room;
+    if (!dti_have_room(&users->last, sizeof *users->last, &users->room, i + 1)) {
+        dvmm_vgpu_stop_detecting(gpu);
+        return NULL;
     }
     users->n = (uint32_t)dti_max(users->n, i + 1);
     return &users->last[i];

@@ -6,6 +6,7 @@
  */
 #include "vmm/virtual/work/script.h"
 
+#include "vmm/base/array.h"
 #include "vmm/virtual/memory/addresses.h"
 #include "vmm/virtual/memory/blocks.h"
 #include "vmm/virtual/race/order.h"
@@ -18,15 +19,10 @@
 /* ---- Memory that a script uses ------------------------------------------------------------- */
 
 static bool hold(vgpu *gpu, vgpu_script *script, const vgpu_mapping *mapping) {
-    if (script->n_held == script->held_room) {
-        size_t room = 2 * script->held_room + 8;
-        dvmm_slot *held = realloc(script->held, room * sizeof(*held));
-        if (held == NULL) {
-            dvmm_vgpu_stop_detecting(gpu);
-            return false;
-        }
-        script->held = held;
-        script->held_room = room;
+    if (!dti_have_room(&script->held, sizeof *script->held, &script->held_room,
+                       script->n_held + 1)) {
+        dvmm_vgpu_stop_detecting(gpu);
+        return false;
     }
     script->held[script->n_held++] = mapping->slot;
     return true;

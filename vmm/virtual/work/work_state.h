@@ -50,7 +50,7 @@ typedef struct vgpu_op {
 typedef struct vgpu_script {
     vgpu_op *first, *last;
     dvmm_slot *held;
-    size_t n_held, held_room;
+    uint32_t n_held, held_room;
 } vgpu_script;
 
 /* The work of one stream, in order. Outlives the stream's handle until it has all run. */
