@@ -8,6 +8,8 @@ The rooms of the tree, and the arrows between them. Reads the sources as text, s
 2. No circle of files, of includes or of calls: X.c and X.h together are one file, X.
 3. A function is declared in the header of its own .c: what ROOM/X.c or ROOM/X_PART.c defines is declared in
    ROOM/X.h, but for the headers in SHARED_HEADERS.
+4. An include in quotes says from the root where it leads. The public headers alone are included in angle
+   brackets, and the C++ of the Python package includes no others.
 
 The one include that may point up: pool/base/allocator.h embeds the state of every room, each of which
 lies in a header called *_state.h that includes no other room's functions.
@@ -47,6 +49,9 @@ EMBEDDER = "pool/base/allocator"
 SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
+MADE_BY_THE_BUILD = ["commit.h"]
+OF_A_ROOM = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
+ANGLED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*<((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
 COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
 # A function that others can call, at the beginning of a line: its name, its arguments, and `{` or `;`.
 FUNCTION = re.compile(r"^(?!static\b|typedef\b|return\b|else\b|#)[A-Za-z_][\w ]*[ *]+([a-z]\w*)\("
@@ -166,6 +171,17 @@ class Tree:
                 if not own and SHARED_HEADERS.get(header) != room_of(source):
                     self.faults.append(f"{header}: declares {name}, which {source} defines")
 
+    def check_paths(self):
+        for file, text in self.code.items():
+            hidden = [other for other in INCLUDE.findall(text) if other not in self.code]
+            for other in hidden + ANGLED.findall(text):
+                if other not in MADE_BY_THE_BUILD:
+                    self.faults.append(f"{file}: {other} is not the path of a header from the root, in quotes")
+        for path in sorted((self.root / "python" / "ductile_gpu").rglob("*")):
+            if path.suffix in (".h", ".cpp"):
+                for other in OF_A_ROOM.findall(path.read_text()):
+                    self.faults.append(f"{path.relative_to(self.root)}: may not include {other}")
+
     def check(self):
         for file in self.code:
             if not room_of(file):
@@ -179,6 +195,7 @@ class Tree:
             self.check_arrow(file, other, f"use {name}")
         self.check_circles("calls", [(file, other) for file, other, _ in calls])
         self.check_headers()
+        self.check_paths()
         return self.faults
 
 

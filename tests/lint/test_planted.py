@@ -25,6 +25,12 @@ PLANTS = {
     "a call that points up": (
         "check_rooms.py", "vmm/range.c", "static void planted(void) { dseg_set_fini(0); }\n",
         "vmm/range.c: vmm may not use dseg_set_fini"),
+    "a path that hides where it leads": (
+        "check_rooms.py", "segments/segment.h", '#include "../pool/pressure/trim.h"\n',
+        "segments/segment.h: ../pool/pressure/trim.h is not the path of a header from the root"),
+    "a layer in the Python package": (
+        "check_rooms.py", "python/ductile_gpu/planted.cpp", '#include "vmm/range.h"\n',
+        "python/ductile_gpu/planted.cpp: may not include vmm/range.h"),
     "a circle of includes": (
         "check_rooms.py", "pool/blocks/block.h", '#include "pool/blocks/free_index.h"\n',
         "a circle of includes: pool/blocks/"),
@@ -52,7 +58,8 @@ PLANTS = {
 }
 
 # The other half of a circle, and a function to be declared in the wrong place.
-ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range(); }\n"}
+ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range(); }\n",
+          "python/ductile_gpu/planted.cpp": ""}
 
 
 def copy_tree(scratch):
@@ -66,6 +73,7 @@ def copy_tree(scratch):
 
 
 def append(file, text):
+    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as out:
         out.write(text)
 
