@@ -15,6 +15,7 @@
 #include "bench/replay/replay_engine.h"
 #include "bench/replay/timeline.h"
 #include "bench/trace/trace_read.h"
+#include "bench/trace/trace_variant.h"
 
 #include "vmm/base/align.h"
 
@@ -35,7 +36,9 @@ typedef struct replay_job {
 static bool load_trace(replay_job *s, size_t index) {
     trace_error error;
     const char *path = s->options->shared.operands[index];
-    s->traces[index] = trace_load(path, s->options->gpu, &error);
+    const replay_options *o = s->options;
+    s->traces[index] = o->vary ? trace_load_varied(path, o->gpu, o->vary_seed, o->n_passes, &error)
+                               : trace_load(path, o->gpu, &error);
     if (s->traces[index] == NULL) {
         bench_complain_of(path, error.line, error.reason);
     }

@@ -19,6 +19,12 @@ static bool parse_tight(bench_parser *p, const char *value) {
            bench_refuse(p, "--tight is a percentage from 0 to 1000, not '%s'", value);
 }
 
+static bool parse_vary(bench_parser *p, const char *value) {
+    own(p)->vary = true;
+    return bench_parse_count(value, 0, UINT64_MAX, &own(p)->vary_seed) ||
+           bench_refuse(p, "--vary is the seed of the random numbers, not '%s'", value);
+}
+
 /* "random" or "random:SEED". */
 static bool parse_random(const char *value, uint64_t *seed) {
     size_t length = strlen("random");
@@ -91,6 +97,8 @@ const bench_option replay_option_table[] = {
              "passes"},
     {"--repeat", "N", bench_parse_number, .help = "N passes through one allocator (1)",
      .offset = offsetof(replay_options, n_passes), .min = 1, .max = REPLAY_MAX_PASSES},
+    {"--vary", "SEED", parse_vary,
+     .help = "another run of the same program in each pass: steps shuffled, sizes scaled"},
     {"--lag", "N", bench_parse_number,
      .help = "virtual GPU: work completes N events after it was issued (0)",
      .offset = offsetof(replay_options, pace.lag), .max = UINT32_MAX},

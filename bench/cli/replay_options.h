@@ -19,6 +19,8 @@ typedef struct replay_options {
     bool tight;
     uint64_t above_min_percent; /* with tight */
     uint64_t n_passes;
+    bool vary;
+    uint64_t vary_seed;   /* with vary */
     bench_pace pace;      /* virtual GPU only, unless it is "at once" */
     int gpu;              /* TRACE_BUSIEST_GPU unless chosen */
     const char *timeline; /* NULL: none */

@@ -60,6 +60,9 @@ static void print_spec(FILE *out, const replay_spec *spec) {
     print_number(out, "steps", t->n_steps);
     print_number(out, "streams", t->n_streams);
     print_number(out, "passes", spec->n_passes);
+    if (t->is_varied) {
+        print_number(out, "vary_seed", t->vary_seed);
+    }
     print_text(out, "schedule", schedule_name(spec->pace.schedule));
     print_number(out, "lag", spec->pace.lag);
     print_number(out, "capacity_bytes",

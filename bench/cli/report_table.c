@@ -19,7 +19,11 @@ static void print_trace(FILE *out, const trace *t) {
     if (t->n_steps > 0) {
         (void)fprintf(out, ", %" PRIu64 " steps", t->n_steps);
     }
-    (void)fprintf(out, ", live peak %.1f MiB\n", mib(t->live_peak_bytes));
+    (void)fprintf(out, ", live peak %.1f MiB", mib(t->live_peak_bytes));
+    if (t->is_varied) {
+        (void)fprintf(out, ", varied by seed %" PRIu64, t->vary_seed);
+    }
+    (void)fputc('\n', out);
 }
 
 void report_table_begin(FILE *out, const trace *t, bool has_min_capacity) {

@@ -17,13 +17,15 @@ enum { PROGRESS_PARTS = 50 };
 /* One replay under way. addresses[slot] is 0 unless the slot is live. */
 typedef struct replay {
     const replay_spec *spec;
+    const trace *trace; /* of the current pass */
     replay_result *result;
     stage stage;
     gates gates;
     ductile_addr *addresses;
-    stopwatch watch; /* runs while the contender works in the current pass */
-    double *times;   /* of each pass, own ns per operation */
-    uint64_t pass;   /* counted from 0 */
+    stopwatch watch;          /* runs while the contender works in the current pass */
+    double *times;            /* of each pass, own ns per operation */
+    uint64_t pass;            /* counted from 0 */
+    uint64_t n_events_before; /* of the passes before it */
     size_t next_sample;
     uint64_t n_ops; /* of the current pass */
 } replay;
@@ -56,7 +58,7 @@ static void note_stop(replay *r, size_t event, ductile_status status) {
     if (result->outcome == RUN_OUT_OF_MEMORY) {
         return;
     }
-    const trace_event *at = &r->spec->trace->events[event];
+    const trace_event *at = &r->trace->events[event];
     (void)snprintf(result->message, sizeof result->message, "%s at event %zu of pass %llu: %s",
                    verb_of(at), event, (unsigned long long)r->pass + 1,
                    ductile_status_string(status));
@@ -92,7 +94,7 @@ static void end_block(replay *r, ductile_addr address) {
 }
 
 static const trace_gate *gates_of(const replay *r, const trace_event *event) {
-    return &r->spec->trace->gates[event->size];
+    return &r->trace->gates[event->size];
 }
 
 typedef ductile_status (*gate_fn)(gates *g, size_t stream, uint64_t number);
@@ -177,7 +179,7 @@ static ductile_status end_stream(replay *r, const trace_event *event) {
  * can be computed before is.
  */
 static bool play(replay *r, size_t first, size_t end) {
-    const trace_event *events = r->spec->trace->events;
+    const trace_event *events = r->trace->events;
     const contender_ops *ops = r->stage.ops;
     void *contender = r->stage.contender;
     ductile_addr *addresses = r->addresses;
@@ -231,7 +233,7 @@ static bool play(replay *r, size_t first, size_t end) {
 /* ---- Between stretches of the loop --------------------------------------------------------- */
 
 static bool wants_sample(const replay *r) {
-    return r->spec->watch != NULL && r->next_sample < r->spec->trace->n_samples;
+    return r->spec->watch != NULL && r->next_sample < r->trace->n_samples;
 }
 
 /* Whether work completes as the replay goes on. */
@@ -243,7 +245,7 @@ static bool is_paced(const replay *r) {
 
 /* Where the loop has to stop next. */
 static size_t next_stop(const replay *r, size_t at) {
-    const trace *t = r->spec->trace;
+    const trace *t = r->trace;
     size_t stop = t->n_events;
     if (is_paced(r)) {
         return at + 1;
@@ -266,10 +268,10 @@ static void move_to_next_sample(replay *r) {
 
 static void take_sample(replay *r) {
     const replay_spec *spec = r->spec;
-    const trace_sample *sample = &spec->trace->samples[r->next_sample];
+    const trace_sample *sample = &r->trace->samples[r->next_sample];
     contender_stats stats = {0};
     r->stage.ops->stats(r->stage.contender, &stats);
-    spec->watch->sample(spec->watch->user, spec, r->pass * spec->trace->n_events + sample->event,
+    spec->watch->sample(spec->watch->user, spec, r->n_events_before + sample->event,
                         sample->live_bytes, &stats);
     move_to_next_sample(r);
 }
@@ -280,11 +282,11 @@ static void between(replay *r, size_t at) {
     if (is_paced(r)) {
         ductile_virtual_advance(r->stage.gpu, 1);
     }
-    while (wants_sample(r) && spec->trace->samples[r->next_sample].event < at) {
+    while (wants_sample(r) && r->trace->samples[r->next_sample].event < at) {
         take_sample(r);
     }
     progress_show(spec->trace->name, spec->contender->name, r->pass + 1, spec->n_passes,
-                  at * 100 / spec->trace->n_events);
+                  at * 100 / r->trace->n_events);
 }
 
 static uint64_t count_ops(const trace *t, size_t end) {
@@ -297,7 +299,7 @@ static uint64_t count_ops(const trace *t, size_t end) {
 }
 
 static bool play_all(replay *r) {
-    const trace *t = r->spec->trace;
+    const trace *t = r->trace;
     bool ok = true;
     r->watch = (stopwatch){0};
     r->next_sample = 0;
@@ -317,7 +319,7 @@ static bool play_all(replay *r) {
 
 static ductile_status free_everything(replay *r) {
     ductile_status first = gates_end_pass(&r->gates);
-    for (uint32_t slot = 0; slot < r->spec->trace->n_slots; slot++) {
+    for (uint32_t slot = 0; slot < r->trace->n_slots; slot++) {
         if (r->addresses[slot] != 0) {
             if (r->spec->checks) {
                 ductile_virtual_block_end(r->stage.gpu, r->addresses[slot]);
@@ -422,6 +424,8 @@ static void run_passes(replay *r) {
     for (r->pass = 0; ok && r->pass < r->spec->n_passes; r->pass++) {
         ok = run_pass(r);
         r->times[r->pass] = per_op(&r->result->last, own_ns(&r->result->last));
+        r->n_events_before += r->trace->n_events;
+        r->trace = r->trace->next_pass != NULL ? r->trace->next_pass : r->trace;
     }
     uint64_t cold = r->pass > 1 ? 1 : 0;
     r->result->ns_per_op = median(r->times + cold, r->pass - cold);
@@ -429,7 +433,7 @@ static void run_passes(replay *r) {
 }
 
 static void run_on_stage(replay *r) {
-    const trace *t = r->spec->trace;
+    const trace *t = r->trace; /* its bounds are those of all passes */
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
     r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
@@ -447,7 +451,7 @@ static void run_on_stage(replay *r) {
 }
 
 void replay_run(const replay_spec *spec, replay_result *result) {
-    replay r = {.spec = spec, .result = result};
+    replay r = {.spec = spec, .trace = spec->trace, .result = result};
     stage_plan plan = {.device = spec->device,
                        .contender = spec->contender,
                        .settings = spec->settings,

@@ -11,11 +11,12 @@ void trace_drop_events(trace *t) {
 }
 
 void trace_free(trace *t) {
-    if (t == NULL) {
-        return;
+    while (t != NULL) {
+        trace *next = t->next_pass;
+        trace_drop_events(t);
+        free(t->path);
+        free(t->name);
+        free(t);
+        t = next;
     }
-    trace_drop_events(t);
-    free(t->path);
-    free(t->name);
-    free(t);
 }

@@ -9,6 +9,8 @@
  *   trace_snapshot.c  PyTorch snapshots
  *   trace_build.c     what readers and generators call for each event; checks their order
  *   trace_finish.c    makes the array
+ *   trace_steps.c     finds the steps of a run
+ *   trace_variant.c   other runs of the same program
  *   trace_write.c     writes the events as version 2 or 3
  */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_H
@@ -89,6 +91,10 @@ typedef struct trace {
      */
     trace_sample samples[TRACE_SAMPLES + 1];
     size_t n_samples;
+    /* Of a varied run (trace_variant.h): what the next pass plays; NULL: the same again. */
+    struct trace *next_pass;
+    bool is_varied;
+    uint64_t vary_seed;
 } trace;
 
 typedef struct trace_error {
@@ -99,6 +105,7 @@ typedef struct trace_error {
 /* Of a snapshot the GPU that has the most events. */
 enum { TRACE_BUSIEST_GPU = -1 };
 
+/* With all that it is chained to. */
 void trace_free(trace *t);
 /* Frees what a trace holds apart from itself and its names. */
 void trace_drop_events(trace *t);

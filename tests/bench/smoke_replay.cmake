@@ -15,6 +15,20 @@ expect_lines("${text}" 1 ${replay_keys} min_capacity_bytes min_capacity_efficien
 string(JSON smallest GET "${text}" min_capacity_bytes)
 math(EXPR too_small "${smallest} - 2097152")
 
+# Another run in each pass: the same for the same seed, and in none of the passes what was recorded.
+foreach(seed IN ITEMS 1 1 2)
+  bench(text replay small.trace --json --device virtual --contender ductile,expandable --vary ${seed}
+    --repeat 3)
+  expect_lines("${text}" 2 ${replay_keys} vary_seed)
+  string(REGEX MATCHALL "\"live_peak_bytes\":[0-9]+" peak "${text}")
+  list(APPEND peaks "${peak}")
+endforeach()
+list(REMOVE_DUPLICATES peaks)
+list(LENGTH peaks n_peaks)
+if(NOT n_peaks EQUAL 2)
+  message(SEND_ERROR "of two seeds there are ${n_peaks} peaks: ${peaks}")
+endif()
+
 # Near the smallest capacity: one line without a cap, one with it, and what each pass did.
 bench(text replay small.trace --json --device virtual --contender ductile --tight 0 --repeat 2)
 expect_lines("${text}" 2 ${replay_keys} first_pass last_pass all_passes min_capacity_bytes
