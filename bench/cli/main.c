@@ -6,8 +6,10 @@
 
 #include <ductile.h>
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const bench_command *const commands[] = {
     &command_replay,  &command_convert, &command_varybatch, &command_fsdp,
@@ -59,15 +61,23 @@ static int dispatch(int argc, char **argv) {
     return bench_command_run(chosen, argc - 1, argv + 1);
 }
 
+/* The reader has seen enough, as `head` has. */
+static bool is_reader_gone(void) {
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 /* A full disk or a closed pipe shows only when the buffer is written. */
 static int finish_output(int status) {
     bool failed = ferror(stdout) != 0;
     failed = fflush(stdout) != 0 || failed;
-    if (failed && status == BENCH_DONE) {
-        bench_complain("standard output cannot be written");
-        return BENCH_FAILED;
+    if (!failed || status != BENCH_DONE) {
+        return status;
     }
-    return status;
+    if (!is_reader_gone()) {
+        bench_complain("standard output cannot be written");
+    }
+    return BENCH_FAILED;
 }
 
 int main(int argc, char **argv) {

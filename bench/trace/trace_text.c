@@ -173,12 +173,22 @@ static bool read_comment(text_reader *r) {
     return !parse_number(number, &version) || take_version(r, version);
 }
 
+/* Of any version. */
+static bool is_known(word event) {
+    return event.length == 1 && strchr("aufceds", event.text[0]) != NULL;
+}
+
+/* A file whose first line is wrong is mostly something else. */
 static bool refuse_event(text_reader *r, word event) {
     static const char *const known[LATEST_VERSION + 1] = {
         [1] = "a, f, c and s are known; u after '# version 2'",
         [2] = "a, u, f, c and s are known; e and d after '# version 3'",
         [3] = "a, u, f, c, e, d and s are known",
     };
+    if (r->builder->n_events == 0 && !is_known(event)) {
+        return REFUSE(r, "neither a trace nor a PyTorch snapshot: '%.*s' is no event", shown(event),
+                      event.text);
+    }
     return REFUSE(r, "unknown event '%.*s' (%s)", shown(event), event.text, known[r->version]);
 }
 

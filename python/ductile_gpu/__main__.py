@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from types import ModuleType
 from typing import Optional
@@ -50,7 +51,13 @@ def main(arguments: Optional[list[str]] = None) -> int:
         parser.print_help()
         return 0
     try:
-        return int(COMMANDS[options.command].main(options))
+        status = int(COMMANDS[options.command].main(options))
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader has seen enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Failure as failure:
         say(str(failure))
         return failure.status

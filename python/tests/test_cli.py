@@ -276,6 +276,23 @@ def test_a_replay_says_what_each_allocator_needs(place):
     assert re.search(r"Ductile holds .* less than PyTorch native", answer.stdout)
 
 
+def test_what_is_no_trace_is_called_so(place):
+    page = place.folder / "README.md"
+    page.write_text("# A page\n\nIt says something.\n")
+    answer = place.run("replay", page)
+    assert answer.returncode == 1
+    assert "README.md:3: neither a trace nor a PyTorch snapshot" in answer.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(place):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = place.command("replay", SNAPSHOT)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_a_replay_finds_the_smallest_gpu(place):
     answer = place.run("replay", "--min-capacity", SNAPSHOT)
     assert answer.returncode == 0, answer.stderr

@@ -100,6 +100,9 @@ def check_text(runs):
     runs.refuses_file("no event", b"# nothing\ns\n", "no event")
     runs.refuses_file("binary", bytes(range(256)) * 16, "input.trace:1:")
     runs.refuses_file("one long line", b"a" * 100000, "input.trace:1:")
+    runs.refuses_file("a page", b"# Ductile\n\nDuctile is an allocator.\n",
+                      "input.trace:3: neither a trace nor a PyTorch snapshot: 'Ductile'")
+    runs.refuses_file("a use first", b"u 2 1\n", "input.trace:1: unknown event 'u'")
     runs.refuses_file("control characters", b"a \x1b[31m\x07 1 0\n", "input.trace:1:")
 
 
@@ -180,6 +183,21 @@ def check_command_lines(runs):
             "a GPU of a text trace": ["replay", "--gpu", "1", good],
     }.items():
         runs.refuses(what, arguments, 2)
+
+
+def check_closed_output(runs):
+    """Nobody reads any more: there is nothing to say, and nobody to say it to. A full disk is another
+    matter."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full", "wb") as full:
+        for what, output, said in (("a closed pipe", writing, b""),
+                                   ("a full disk", full, b"standard output cannot be written")):
+            done = subprocess.run([runs.program, "--help"], stdout=output, stderr=subprocess.PIPE,
+                                  timeout=60, check=False, restore_signals=False)
+            if done.returncode != 1 or said not in done.stderr or bool(said) != bool(done.stderr):
+                runs.complain(what, f"status {done.returncode}: {done.stderr!r}")
+    os.close(writing)
 
 
 # ---- Snapshots that Python wrote ---------------------------------------------------------------
@@ -305,7 +323,7 @@ def main(arguments):
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(arguments[0], folder)
         for check in (check_text, check_pickles, check_files, check_command_lines,
-                      check_good_text, check_snapshots, check_recorded):
+                      check_closed_output, check_good_text, check_snapshots, check_recorded):
             check(runs)
     print("FAILED" if runs.failures else "passed")
     return 1 if runs.failures else 0
