@@ -17,7 +17,7 @@ if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
 import ductile_gpu.torch
-from ductile_gpu.torch import _build, _plain
+from ductile_gpu.torch import _build, _install, _plain
 
 
 class Compiler:
@@ -216,6 +216,19 @@ def test_a_carried_adapter_needs_no_compiler(
     assert _build.describe_adapter() == str(carried)
     monkeypatch.setenv("DUCTILE_TORCH_ADAPTER", "named")
     assert _build.adapter_path(found) == Path("named")
+
+
+def test_where_a_carried_adapter_cannot_be_loaded_it_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_build, "CARRIED", tmp_path / "built")
+    monkeypatch.setenv("DUCTILE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    found = _build.describe_torch()
+    (tmp_path / "built").mkdir()
+    (tmp_path / "built" / _build.carried_name(found)).write_bytes(b"for another C++ library")
+    with pytest.raises(_build.BuildError, match=r"cannot be loaded: .*; .*compiler cannot be run"):
+        _install._load_any(found)
 
 
 def test_a_carried_adapter_is_for_one_interface(tmp_path: Path) -> None:

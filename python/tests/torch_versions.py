@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -188,6 +189,24 @@ def make_stubs(folder: Path) -> None:
         subprocess.run([*command, "-xc", os.devnull, "-o", str(folder / library)], check=True)
 
 
+# What this machine's C library has and that of an older distribution has not: the headers of the
+# C++ library use them where they see them.
+OLDER = {
+    "older.h": "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT\n",
+    "sys/single_threaded.h": "static constexpr char __libc_single_threaded = 0;\n",
+}
+
+
+def compile_for_older(folder: Path) -> None:
+    """From here on the compiler makes what runs with glibc 2.28."""
+    for name, text in OLDER.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    flags = ("-isystem", str(folder), "-include", str(folder / "older.h"))
+    os.environ["CXX"] = shlex.join([*_build._compiler(), *flags])
+
+
 def make_adapter(version: str, cache: Path, to: Path) -> Path:
     """Compiles and links for all of a minor version."""
     folder = fetch(version, cache)
@@ -268,6 +287,7 @@ def main() -> int:
     passed = not any(finding.complaints for finding in findings)
     if given.carry and passed:
         given.carry.mkdir(parents=True, exist_ok=True)
+        compile_for_older(given.place / "older")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             made = list(pool.map(lambda version: make_adapter(version, cache, given.carry), wanted))
         for adapter in made:

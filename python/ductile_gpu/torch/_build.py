@@ -379,8 +379,11 @@ def adapter_path(torch: Torch) -> Path:
     if named:
         return Path(named)
     carried = CARRIED / carried_name(torch)
-    if carried.exists():
-        return carried
+    return carried if carried.exists() else compiled_path(torch)
+
+
+def compiled_path(torch: Torch) -> Path:
+    """An adapter that was compiled here, now or before."""
     path = build(torch)
     check_trusted(path)
     news = _surface.unknown(torch.include)

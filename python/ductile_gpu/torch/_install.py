@@ -62,6 +62,20 @@ def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
     return loaded
 
 
+def _load_any(torch: _build.Torch) -> ctypes.CDLL:
+    """A carried adapter may want a newer C++ library than there is: then it is compiled."""
+    path = _build.adapter_path(torch)
+    try:
+        return _load(path, torch)
+    except _build.BuildError as unfit:
+        if path.parent != _build.CARRIED:
+            raise
+        try:
+            return _load(_build.compiled_path(torch), torch)
+        except _build.BuildError as error:
+            raise _build.BuildError(f"{unfit}; {error}") from None
+
+
 def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
     """Refuses an adapter that was compiled with another libductile's headers."""
     if not hasattr(loaded, "ductile_torch_layout"):
@@ -140,7 +154,7 @@ def install(options: Mapping[str, Any]) -> None:
         torch = _build.describe_torch()
         refuse_when_late()
         _conf.check(_conf.environment())
-        loaded = _load(_build.adapter_path(torch), torch)
+        loaded = _load_any(torch)
         try:
             call(loaded.ductile_torch_set_options, options_text(options).encode())
         except RuntimeError as error:

