@@ -192,7 +192,7 @@ def make_stubs(folder: Path) -> None:
 # What this machine's C library has and that of an older distribution has not: the headers of the
 # C++ library use them where they see them.
 OLDER = {
-    "older.h": "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT\n",
+    "older.h": "#include <cstddef>\n#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT\n",
     "sys/single_threaded.h": "static constexpr char __libc_single_threaded = 0;\n",
 }
 
@@ -214,7 +214,6 @@ def make_adapter(version: str, cache: Path, to: Path) -> Path:
     root = folder / "torch"
     # PyTorch's own wheels have C++11's strings since 2.7
     torch = _build.Torch(f"2.{minor}", minor, read_cuda(folder), root, minor >= 7)
-    make_stubs(root / "lib")
     output = to / _build.carried_name(torch)
     complaint = _build._run_compiler(torch, output)
     assert not complaint, f"PyTorch {version}: {complaint}"
@@ -287,6 +286,8 @@ def main() -> int:
     passed = not any(finding.complaints for finding in findings)
     if given.carry and passed:
         given.carry.mkdir(parents=True, exist_ok=True)
+        for version in wanted:
+            make_stubs(cache / version / "torch" / "lib")
         compile_for_older(given.place / "older")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             made = list(pool.map(lambda version: make_adapter(version, cache, given.carry), wanted))

@@ -109,6 +109,16 @@ API const char *probe_pool_begin(unsigned long long first, unsigned long long se
     });
 }
 
+/* As cudagraph trees do for what a stream allocates outside of captures. */
+API const char *probe_pool_begin_for_stream(unsigned long long first, unsigned long long second,
+                                            unsigned long long stream) {
+    return guarded([&] {
+        caching::beginAllocateToPool(0, {first, second}, [stream](cudaStream_t asked) {
+            return asked == stream_of(stream);
+        });
+    });
+}
+
 /* The filter throws as often as *times says, then it is the calling thread's. */
 API const char *probe_pool_begin_throwing(unsigned long long first, unsigned long long second,
                                           int *times) {

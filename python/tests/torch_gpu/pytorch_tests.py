@@ -13,6 +13,9 @@ there and did not under another is tried again, in a process of its own and alon
   differs  does not, for a reason in DIFFERENCES, and says what that expects
   LOST     does not
 
+TestBlockStateAbsorption counts what is left in pools, by earlier tests too: its tests share a
+process of their own, and are tried again together.
+
 Under Ductile the tests are told that segments expand, as they do. Ends with status 1 if one is
 lost, or none passed.
 """
@@ -52,6 +55,10 @@ DIFFERENCES = {
 SAID = re.compile(r"^(?:FAIL|ERROR): \w+ \(__main__\.([\w.]+)\)$", re.MULTILINE)
 ERROR = re.compile(r"^[\w.]*(?:Error|Exception|Failure)\b.*", re.MULTILINE)
 CLASSES = re.compile(r"TestCuda$|TestCudaMallocAsync|TestBlockState|TestMemPool|TestCudaAllocator")
+
+
+# Classes whose tests see what those before them left behind: they stay together.
+TOGETHER = re.compile(r"TestBlockStateAbsorption\.")
 
 
 def list_tests(path: Path) -> list[str]:
@@ -124,10 +131,18 @@ def run_group(
     return results, said
 
 
+def group(tests: list[str], workers: int) -> list[list[str]]:
+    """Which tests share a process."""
+    together = [test for test in tests if TOGETHER.match(test)]
+    others = [test for test in tests if not TOGETHER.match(test)]
+    groups = [others[i::workers] for i in range(workers)]
+    return [tests for tests in [together, *groups] if tests]
+
+
 def run_all(
     path: Path, tests: list[str], allocator: str, given: argparse.Namespace
 ) -> tuple[dict[str, str], str]:
-    groups = [tests[i :: given.workers] for i in range(given.workers) if tests[i :: given.workers]]
+    groups = group(tests, given.workers)
     results: dict[str, str] = {}
     said = ""
     end = time.monotonic() + given.seconds
@@ -135,7 +150,7 @@ def run_all(
     def run_one(group: list[str]) -> tuple[dict[str, str], str]:
         return run_group(path, group, allocator, end, given.silence)
 
-    with ThreadPoolExecutor(given.workers) as pool:
+    with ThreadPoolExecutor(len(groups)) as pool:
         for found, text in pool.map(run_one, groups):
             results.update(found)
             said += text
@@ -160,8 +175,9 @@ def passed_under_neither(results: Iterable[dict[str, str]]) -> list[str]:
 
 
 def run_alone(path: Path, test: str, allocator: str, seconds: float) -> tuple[str, str]:
-    """How a test ends that has its process to itself, and what was said of it."""
-    command = [sys.executable, str(path), "-v", test]
+    """How a test ends that has its process to itself, or to its class, and what was said."""
+    name = test.split(".")[0] if TOGETHER.match(test) else test
+    command = [sys.executable, str(path), "-v", name]
     _, output = allocators.run(command, seconds, environment(allocator), path.parent)
     return read_results(output).get(test, "not run"), "".join(BLOCK.findall(output)) or output[
         -4000:
