@@ -191,15 +191,18 @@ static int end(const served_call *c, uint64_t cost_ns, int code) {
 }
 
 /* Serves one call: `cost` and `action` are evaluated under the lock. */
-#define SERVE(ctx, name, address, size, cost, action)                                              \
+#define SERVE_AT(cost, ctx, name, address, size, action)                                           \
     vgpu *gpu = (ctx);                                                                             \
     served_call served = begin(gpu, DVMM_CALL_##name, (address), (size));                          \
     uint64_t cost_ns = (cost);                                                                     \
     int code = refusal(&served);                                                                   \
     return end(&served, cost_ns, code != DVMM_SUCCESS ? code : (action))
 
-#define FLAT(name) dvmm_vgpu_cost_ns(DVMM_CALL_##name, 0, 1)
-#define SIZED(name, size) dvmm_vgpu_cost_ns(DVMM_CALL_##name, (size), 1)
+#define COST(name, size) dvmm_vgpu_cost_ns(DVMM_CALL_##name, (size), 1)
+
+/* The same for a call whose cost depends on the size that is logged, or on nothing. */
+#define SERVE(ctx, name, address, size, action)                                                    \
+    SERVE_AT(COST(name, size), ctx, name, address, size, action)
 
 static uint64_t word(const void *handle) {
     return (uint64_t)(uintptr_t)handle;
@@ -214,18 +217,17 @@ static int report_memory(const vgpu *gpu, uint64_t *free_bytes, uint64_t *total_
 }
 
 static int serve_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
-    SERVE(ctx, mem_info, 0, 0, FLAT(mem_info), report_memory(gpu, free_bytes, total_bytes));
+    SERVE(ctx, mem_info, 0, 0, report_memory(gpu, free_bytes, total_bytes));
 }
 
 static int serve_address_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
                                  ductile_addr *out) {
-    SERVE(ctx, address_reserve, hint, size, FLAT(address_reserve),
+    SERVE(ctx, address_reserve, hint, size,
           dvmm_vgpu_address_reserve(gpu, size, alignment, hint, out));
 }
 
 static int serve_address_free(void *ctx, ductile_addr addr, uint64_t size) {
-    SERVE(ctx, address_free, addr, size, FLAT(address_free),
-          dvmm_vgpu_address_free(gpu, addr, size));
+    SERVE(ctx, address_free, addr, size, dvmm_vgpu_address_free(gpu, addr, size));
 }
 
 /* Memory that only closed descriptors kept is free again. */
@@ -236,7 +238,7 @@ static int create_phys(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, d
 
 static int serve_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *props,
                              dvmm_phys *out) {
-    SERVE(ctx, phys_create, 0, size, SIZED(phys_create, size), create_phys(gpu, size, props, out));
+    SERVE(ctx, phys_create, 0, size, create_phys(gpu, size, props, out));
 }
 
 static uint64_t phys_size(const vgpu *gpu, dvmm_phys name) {
@@ -245,12 +247,12 @@ static uint64_t phys_size(const vgpu *gpu, dvmm_phys name) {
 }
 
 static int serve_phys_release(void *ctx, dvmm_phys phys) {
-    SERVE(ctx, phys_release, phys, 0, SIZED(phys_release, phys_size(gpu, phys)),
-          dvmm_vgpu_phys_release(gpu, phys));
+    SERVE_AT(COST(phys_release, phys_size(gpu, phys)), ctx, phys_release, phys, 0,
+             dvmm_vgpu_phys_release(gpu, phys));
 }
 
 static int serve_map(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys) {
-    SERVE(ctx, map, addr, size, SIZED(map, size), dvmm_vgpu_map(gpu, addr, size, offset, phys));
+    SERVE(ctx, map, addr, size, dvmm_vgpu_map(gpu, addr, size, offset, phys));
 }
 
 /* A fault of effect 2 lets the first mapping of the span be done, and no more. */
@@ -268,52 +270,50 @@ static uint64_t cost_per_mapping(const vgpu *gpu, dvmm_call call, ductile_addr a
 }
 
 static int serve_unmap(void *ctx, ductile_addr addr, uint64_t size) {
-    SERVE(ctx, unmap, addr, size, cost_per_mapping(gpu, DVMM_CALL_unmap, addr, size),
-          dvmm_vgpu_unmap(gpu, addr, size_done(&served)));
+    SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_unmap, addr, size), ctx, unmap, addr, size,
+             dvmm_vgpu_unmap(gpu, addr, size_done(&served)));
 }
 
 static int serve_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
-    SERVE(ctx, set_access, addr, size, cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size),
-          dvmm_vgpu_set_access(gpu, addr, size_done(&served), access));
+    SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), ctx, set_access, addr, size,
+             dvmm_vgpu_set_access(gpu, addr, size_done(&served), access));
 }
 
 static int serve_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
-    SERVE(ctx, get_access, addr, 0, FLAT(get_access), dvmm_vgpu_get_access(gpu, addr, out));
+    SERVE(ctx, get_access, addr, 0, dvmm_vgpu_get_access(gpu, addr, out));
 }
 
 static int serve_can_access_peer(void *ctx, int device, int *out) {
-    SERVE(ctx, can_access_peer, (uint64_t)device, 0, FLAT(can_access_peer),
-          dvmm_vgpu_can_access_peer(gpu, device, out));
+    SERVE(ctx, can_access_peer, (uint64_t)device, 0, dvmm_vgpu_can_access_peer(gpu, device, out));
 }
 
 /* Costs as much as set_access: the cost of further devices has not been measured. */
 static int serve_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
                                 const int *devices, size_t n_devices) {
-    SERVE(ctx, set_access_for, addr, size, cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size),
-          dvmm_vgpu_set_access_for(gpu, addr, size_done(&served), access, devices, n_devices));
+    SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), ctx, set_access_for, addr,
+             size,
+             dvmm_vgpu_set_access_for(gpu, addr, size_done(&served), access, devices, n_devices));
 }
 
 static int serve_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
-    SERVE(ctx, get_access_for, addr, 0, FLAT(get_access_for),
-          dvmm_vgpu_get_access_for(gpu, addr, device, out));
+    SERVE(ctx, get_access_for, addr, 0, dvmm_vgpu_get_access_for(gpu, addr, device, out));
 }
 
 static int serve_phys_export(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
-    SERVE(ctx, phys_export, phys, 0, FLAT(phys_export),
-          dvmm_vgpu_phys_export(gpu, phys, type, out));
+    SERVE(ctx, phys_export, phys, 0, dvmm_vgpu_phys_export(gpu, phys, type, out));
 }
 
 static int serve_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out) {
-    SERVE(ctx, phys_import, 0, 0, FLAT(phys_import), dvmm_vgpu_phys_import(gpu, shared, out));
+    SERVE(ctx, phys_import, 0, 0, dvmm_vgpu_phys_import(gpu, shared, out));
 }
 
 static int serve_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {
-    SERVE(ctx, mem_alloc, 0, size, SIZED(mem_alloc, size), dvmm_vgpu_mem_alloc(gpu, size, out));
+    SERVE(ctx, mem_alloc, 0, size, dvmm_vgpu_mem_alloc(gpu, size, out));
 }
 
 static int serve_mem_free(void *ctx, ductile_addr addr) {
-    SERVE(ctx, mem_free, addr, 0, SIZED(mem_free, dvmm_vgpu_allocation_size(gpu, addr)),
-          dvmm_vgpu_mem_free(gpu, addr));
+    SERVE_AT(COST(mem_free, dvmm_vgpu_allocation_size(gpu, addr)), ctx, mem_free, addr, 0,
+             dvmm_vgpu_mem_free(gpu, addr));
 }
 
 /* The stream-ordered pool is not modelled; caps.has_async_pool says so. */
@@ -321,136 +321,126 @@ static int serve_mem_free(void *ctx, ductile_addr addr) {
 static int serve_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
                                  ductile_addr *out) {
     (void)stream, (void)out;
-    SERVE(ctx, mem_alloc_async, 0, size, FLAT(mem_alloc_async), DVMM_NOT_SUPPORTED);
+    SERVE(ctx, mem_alloc_async, 0, size, DVMM_NOT_SUPPORTED);
 }
 
 static int serve_mem_free_async(void *ctx, ductile_addr addr, ductile_stream stream) {
     (void)stream;
-    SERVE(ctx, mem_free_async, addr, 0, FLAT(mem_free_async), DVMM_NOT_SUPPORTED);
+    SERVE(ctx, mem_free_async, addr, 0, DVMM_NOT_SUPPORTED);
 }
 
 static int serve_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserved_peak) {
     (void)reserved, (void)reserved_peak;
-    SERVE(ctx, async_pool_info, 0, 0, FLAT(async_pool_info), DVMM_NOT_SUPPORTED);
+    SERVE(ctx, async_pool_info, 0, 0, DVMM_NOT_SUPPORTED);
 }
 
 static int serve_async_pool_trim(void *ctx, uint64_t keep_bytes) {
-    SERVE(ctx, async_pool_trim, 0, keep_bytes, FLAT(async_pool_trim), DVMM_NOT_SUPPORTED);
+    SERVE(ctx, async_pool_trim, 0, keep_bytes, DVMM_NOT_SUPPORTED);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
 static int serve_stream_create(void *ctx, ductile_stream *out) {
-    SERVE(ctx, stream_create, 0, 0, FLAT(stream_create), dvmm_vgpu_stream_create(gpu, out));
+    SERVE(ctx, stream_create, 0, 0, dvmm_vgpu_stream_create(gpu, out));
 }
 
 static int serve_stream_destroy(void *ctx, ductile_stream stream) {
-    SERVE(ctx, stream_destroy, word(stream), 0, FLAT(stream_destroy),
-          dvmm_vgpu_stream_destroy(gpu, stream));
+    SERVE(ctx, stream_destroy, word(stream), 0, dvmm_vgpu_stream_destroy(gpu, stream));
 }
 
 static int serve_stream_sync(void *ctx, ductile_stream stream) {
-    SERVE(ctx, stream_sync, word(stream), 0, FLAT(stream_sync), dvmm_vgpu_stream_sync(gpu, stream));
+    SERVE(ctx, stream_sync, word(stream), 0, dvmm_vgpu_stream_sync(gpu, stream));
 }
 
 static int serve_stream_query(void *ctx, ductile_stream stream) {
-    SERVE(ctx, stream_query, word(stream), 0, FLAT(stream_query),
-          dvmm_vgpu_stream_query(gpu, stream));
+    SERVE(ctx, stream_query, word(stream), 0, dvmm_vgpu_stream_query(gpu, stream));
 }
 
 static int serve_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {
-    SERVE(ctx, stream_wait_event, word(stream), word(event), FLAT(stream_wait_event),
+    SERVE(ctx, stream_wait_event, word(stream), word(event),
           dvmm_vgpu_stream_wait_event(gpu, stream, event));
 }
 
 static int serve_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *host_word,
                                    uint64_t value) {
-    SERVE(ctx, stream_wait_value, word(stream), value, FLAT(stream_wait_value),
+    SERVE(ctx, stream_wait_value, word(stream), value,
           dvmm_vgpu_stream_wait_value(gpu, stream, host_word, value));
 }
 
 static int serve_context_sync(void *ctx) {
-    SERVE(ctx, context_sync, 0, 0, FLAT(context_sync), dvmm_vgpu_context_sync(gpu));
+    SERVE(ctx, context_sync, 0, 0, dvmm_vgpu_context_sync(gpu));
 }
 
 static int serve_context_record(void *ctx, dvmm_event event) {
-    SERVE(ctx, context_record, word(event), 0, FLAT(context_record),
-          dvmm_vgpu_context_record(gpu, event));
+    SERVE(ctx, context_record, word(event), 0, dvmm_vgpu_context_record(gpu, event));
 }
 
 static int serve_capture_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
-    SERVE(ctx, capture_status, word(stream), 0, FLAT(capture_status),
-          dvmm_vgpu_capture_status_of(gpu, stream, out));
+    SERVE(ctx, capture_status, word(stream), 0, dvmm_vgpu_capture_status_of(gpu, stream, out));
 }
 
 static int serve_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mode mode) {
-    SERVE(ctx, capture_begin, word(stream), 0, FLAT(capture_begin),
-          dvmm_vgpu_capture_begin(gpu, stream, mode));
+    SERVE(ctx, capture_begin, word(stream), 0, dvmm_vgpu_capture_begin(gpu, stream, mode));
 }
 
 static int serve_capture_end(void *ctx, ductile_stream stream) {
-    SERVE(ctx, capture_end, word(stream), 0, FLAT(capture_end),
-          dvmm_vgpu_capture_end(gpu, stream, NULL));
+    SERVE(ctx, capture_end, word(stream), 0, dvmm_vgpu_capture_end(gpu, stream, NULL));
 }
 
 static int serve_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
-    SERVE(ctx, capture_exchange_mode, 0, 0, FLAT(capture_exchange_mode),
-          dvmm_vgpu_capture_exchange_mode(gpu, mode));
+    SERVE(ctx, capture_exchange_mode, 0, 0, dvmm_vgpu_capture_exchange_mode(gpu, mode));
 }
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
 static int serve_event_create(void *ctx, dvmm_event *out) {
-    SERVE(ctx, event_create, 0, 0, FLAT(event_create), dvmm_vgpu_event_create(gpu, out));
+    SERVE(ctx, event_create, 0, 0, dvmm_vgpu_event_create(gpu, out));
 }
 
 static int serve_event_destroy(void *ctx, dvmm_event event) {
-    SERVE(ctx, event_destroy, word(event), 0, FLAT(event_destroy),
-          dvmm_vgpu_event_destroy(gpu, event));
+    SERVE(ctx, event_destroy, word(event), 0, dvmm_vgpu_event_destroy(gpu, event));
 }
 
 static int serve_event_record(void *ctx, dvmm_event event, ductile_stream stream) {
-    SERVE(ctx, event_record, word(event), word(stream), FLAT(event_record),
-          dvmm_vgpu_event_record(gpu, event, stream));
+    SERVE(ctx, event_record, word(event), word(stream), dvmm_vgpu_event_record(gpu, event, stream));
 }
 
 static int serve_event_query(void *ctx, dvmm_event event) {
-    SERVE(ctx, event_query, word(event), 0, FLAT(event_query), dvmm_vgpu_event_query(gpu, event));
+    SERVE(ctx, event_query, word(event), 0, dvmm_vgpu_event_query(gpu, event));
 }
 
 static int serve_event_sync(void *ctx, dvmm_event event) {
-    SERVE(ctx, event_sync, word(event), 0, FLAT(event_sync), dvmm_vgpu_event_sync(gpu, event));
+    SERVE(ctx, event_sync, word(event), 0, dvmm_vgpu_event_sync(gpu, event));
 }
 
 /* ---- Host memory and contents -------------------------------------------------------------- */
 
 static int serve_host_alloc(void *ctx, uint64_t size, void **out) {
-    SERVE(ctx, host_alloc, 0, size, FLAT(host_alloc), dvmm_vgpu_host_alloc(gpu, size, out));
+    SERVE(ctx, host_alloc, 0, size, dvmm_vgpu_host_alloc(gpu, size, out));
 }
 
 static int serve_host_free(void *ctx, void *memory) {
-    SERVE(ctx, host_free, word(memory), 0, FLAT(host_free), dvmm_vgpu_host_free(gpu, memory));
+    SERVE(ctx, host_free, word(memory), 0, dvmm_vgpu_host_free(gpu, memory));
 }
 
 static int serve_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
                       ductile_stream stream) {
-    SERVE(ctx, fill, addr, size, FLAT(fill), dvmm_vgpu_fill(gpu, addr, value, size, stream));
+    SERVE(ctx, fill, addr, size, dvmm_vgpu_fill(gpu, addr, value, size, stream));
 }
 
 static int serve_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
                       ductile_stream stream) {
-    SERVE(ctx, copy, to, size, FLAT(copy), dvmm_vgpu_copy(gpu, to, from, size, stream));
+    SERVE(ctx, copy, to, size, dvmm_vgpu_copy(gpu, to, from, size, stream));
 }
 
 static int serve_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
                         ductile_stream stream) {
-    SERVE(ctx, upload, to, size, FLAT(upload), dvmm_vgpu_upload(gpu, to, from, size, stream));
+    SERVE(ctx, upload, to, size, dvmm_vgpu_upload(gpu, to, from, size, stream));
 }
 
 static int serve_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
                            ductile_stream stream) {
-    SERVE(ctx, read_back, from, size, FLAT(read_back),
-          dvmm_vgpu_read_back(gpu, to, from, size, stream));
+    SERVE(ctx, read_back, from, size, dvmm_vgpu_read_back(gpu, to, from, size, stream));
 }
 
 /* ---- The seam ------------------------------------------------------------------------------ */
