@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from types import TracebackType
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from ductile_gpu import _cuda, _dlpack
-from ductile_gpu._core import Allocator
 from ductile_gpu._errors import ProcessGone
 from ductile_gpu._streams import StreamLike, stream_handle
+
+if TYPE_CHECKING:
+    from ductile_gpu._core import Allocator
 
 __all__ = ["Buffer"]
 

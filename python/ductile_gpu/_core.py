@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 from ductile_gpu import _abi, _log
 from ductile_gpu._abi import Options, Stats
 from ductile_gpu._blocks import Block, block_from_info, blocks_of
+from ductile_gpu._buffer import Buffer
 from ductile_gpu._errors import CorruptHeap, error_from_status, invalid
 from ductile_gpu._native import lib
 from ductile_gpu._streams import StreamLike, stream_handle
@@ -24,7 +25,6 @@ from ductile_gpu._streams import StreamLike, stream_handle
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ductile_gpu._buffer import Buffer
     from ductile_gpu._virtual import VirtualGPU
 
 __all__ = ["Allocator", "Limits", "OptionValue", "PoolId", "parse_bytes"]
@@ -291,8 +291,6 @@ class Allocator:
 
     def buffer(self, size: int, stream: StreamLike = None) -> Buffer:
         """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
-        from ductile_gpu._buffer import Buffer
-
         return Buffer(self, size, stream)
 
     # ---- Streams -------------------------------------------------------------------------------
