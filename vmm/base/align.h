@@ -24,17 +24,9 @@ static inline uint64_t dti_round_down(uint64_t n, uint64_t unit) {
     return n - n % unit;
 }
 
-/* n must be at most UINT64_MAX - unit: callers bound sizes first (see dti_fits_rounded). */
+/* n must be at most UINT64_MAX - unit: callers bound sizes first. */
 static inline uint64_t dti_round_up(uint64_t n, uint64_t unit) {
     return dti_round_down(n + unit - 1, unit);
-}
-
-static inline bool dti_fits_rounded(uint64_t n, uint64_t unit) {
-    return n <= UINT64_MAX - (unit - 1);
-}
-
-static inline bool dti_add_overflows(uint64_t a, uint64_t b, uint64_t *sum) {
-    return __builtin_add_overflow(a, b, sum);
 }
 
 static inline uint64_t dti_min(uint64_t a, uint64_t b) {
