@@ -251,7 +251,7 @@ int main(void) {
     for (int i = 0; i < 100; i++) {
         n_fine += ductile_free(a, block[i]) == DUCTILE_OK;
     }
-    n_fine += ductile_check(a, NULL) == DUCTILE_OK;
+    n_fine += ductile_check(a, NULL, 0) == DUCTILE_OK;
     n_fine += ductile_destroy(a) == DUCTILE_OK;
     printf("%s", ductile_version());
     return n_fine != 202;
