@@ -55,7 +55,7 @@ def test_a_new_virtual_function_is_noticed(tmp_path: Path) -> None:
 
 def test_the_adapter_overrides_what_the_header_declares(driver: Path) -> None:
     """Whatever is in the vtable of the base and not ours would call PyTorch's default."""
-    path = _build.adapter_path(_build.describe_torch())
+    path = _build.compiled_path(_build.describe_torch())
     symbols = subprocess.run(["nm", "-C", str(path)], capture_output=True, text=True, check=True)
     own = set(re.findall(r"ductile_torch::Allocator::(\w+)(?:\[abi:cxx11\])?\(", symbols.stdout))
     names = _surface.declared(_build.describe_torch().include) - _surface.INHERITED
@@ -64,7 +64,7 @@ def test_the_adapter_overrides_what_the_header_declares(driver: Path) -> None:
 
 def test_the_adapter_brings_no_c_plus_plus_library_of_its_own() -> None:
     """Two in one process mix neither locales nor exceptions."""
-    path = _build.adapter_path(_build.describe_torch())
+    path = _build.compiled_path(_build.describe_torch())
     symbols = subprocess.run(
         ["nm", "--defined-only", str(path)], capture_output=True, text=True, check=True
     )

@@ -43,7 +43,9 @@ MAKES = 'while [ "$1" != -o ]; do shift; done; echo made > "$2"'
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where adapters are compiled to; none is carried."""
     folder = tmp_path / "cache"
+    monkeypatch.setattr(_build, "CARRIED", tmp_path / "built")
     monkeypatch.setenv("DUCTILE_CACHE", str(folder))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir(mode=0o700)
