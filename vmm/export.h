@@ -7,20 +7,13 @@
 
 #include "vmm/handle.h"
 
-/*
- * Runs one granule with these properties through every call that sharing needs: create, map,
- * access, export, unmap, release. The capability bits of a device are not enough: some devices
- * refuse at the last step. ERR_UNSUPPORTED, with one line in `reason`; otherwise the errors of the
- * calls. On failure nothing is left, unless the driver refused to undo a step.
- */
+/* Can the device make memory with these properties? See dvmm_probe. ERR_UNSUPPORTED, with one line
+ * in `reason`; otherwise the errors of the calls. */
 ductile_status dvmm_probe_props(dvmm_driver *d, const dvmm_phys_props *props, char *reason,
                                 size_t reason_size);
 
 /* Exports a handle. ERR_UNSUPPORTED when it was not created for that type. The caller releases the
  * result with dvmm_shared_drop. */
 ductile_status dvmm_share_out(dvmm_handle_store *store, dvmm_phys phys, dvmm_shared *out);
-
-/* Closes the descriptor, if there is one. */
-void dvmm_shared_drop(dvmm_shared *shared);
 
 #endif

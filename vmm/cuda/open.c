@@ -4,7 +4,7 @@
 
 #include "vmm/cuda/backend.h"
 #include "vmm/cuda/load.h"
-#include "vmm/cuda/probe.h"
+#include "vmm/driver/probe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,6 +193,24 @@ static ductile_status read_caps(const cuda_backend *b, int version, dvmm_caps *c
     return DUCTILE_OK;
 }
 
+/* A refusal means the system cannot do it; anything else may be different next time. */
+static ductile_status status_of_failure(int code) {
+    bool is_refusal = code == DVMM_NOT_SUPPORTED || code == DVMM_NOT_PERMITTED;
+    return is_refusal ? DUCTILE_ERR_NO_VMM : DUCTILE_ERR_DRIVER;
+}
+
+static ductile_status probe_plain(cuda_backend *b, const dvmm_caps *caps, cu_reason why) {
+    const dvmm_phys_props plain = {0};
+    dvmm_probe_failure failure;
+    if (dvmm_probe(&dvmm_cuda_ops, b, caps->granule_bytes, &plain, &failure)) {
+        return DUCTILE_OK;
+    }
+    return dvmm_cuda_refuse(status_of_failure(failure.code), why,
+                            "device %d cannot map memory on demand: %s failed with %s (%d)",
+                            caps->ordinal, failure.call, dvmm_code_name(failure.code),
+                            failure.code);
+}
+
 /* ---- Opening ------------------------------------------------------------------------------- */
 
 /* One opening under way, on the stack. */
@@ -207,7 +225,7 @@ static ductile_status open_features(opening *o, dvmm_driver **out) {
     find_features(o->backend);
     ductile_status status = read_caps(o->backend, o->version, &o->caps, o->why);
     if (status == DUCTILE_OK) {
-        status = dvmm_cuda_probe(o->backend, &o->caps, o->why);
+        status = probe_plain(o->backend, &o->caps, o->why);
     }
     if (status == DUCTILE_OK) {
         status = dvmm_driver_new(&dvmm_cuda_ops, o->backend, &o->caps, out);

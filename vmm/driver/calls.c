@@ -8,6 +8,8 @@
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
+#include <unistd.h>
+
 /* The status of `d->ops->name args`, or of the refusal to call it. */
 #define CALL(d, name, address, size, args)                                                         \
     (dvmm_begin_call(&call, (d), DVMM_CALL_##name, (address), (size))                              \
@@ -148,6 +150,13 @@ ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type 
         *out = (dvmm_shared){.type = type, .fd = -1};
     }
     return status;
+}
+
+void dvmm_shared_drop(dvmm_shared *shared) {
+    if (shared->type == DVMM_SHARE_FD && shared->fd >= 0) {
+        (void)close(shared->fd);
+    }
+    shared->fd = -1;
 }
 
 ductile_status dvmm_phys_import(dvmm_driver *d, const dvmm_shared *shared, dvmm_phys *out) {

@@ -314,7 +314,10 @@ static inline bool dvmm_has_context_events(const dvmm_driver *d) {
     return d->caps.has_context_events;
 }
 
-/* The raw table, for the conformance suite only. */
+/* Closes the descriptor, if there is one. */
+void dvmm_shared_drop(dvmm_shared *shared);
+
+/* The raw table, for probes and the conformance suite. */
 const dvmm_driver_ops *dvmm_raw_ops(const dvmm_driver *d, void **ctx);
 
 /* Advisory only: another process may change the answer at any time. */
