@@ -243,7 +243,8 @@ Test(host_memory, create_undoes_itself) {
 
 static bool is_outcome(ductile_status status) {
     return status == DUCTILE_OK || is_for_lack_of_memory(status) ||
-           status == DUCTILE_ERR_BAD_MESSAGE; /* of the device, whose import failed for us */
+           status == DUCTILE_ERR_BAD_MESSAGE ||    /* of the device, whose import failed for us, */
+           status == DUCTILE_ERR_OUT_OF_ADDRESSES; /* and whose list of ranges could not grow */
 }
 
 static void hear(void *user, ductile_allocator *a, const ductile_map_event *event) {
