@@ -180,27 +180,20 @@ dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules
     return *link != NULL ? unlink_cached(store, link) : NULL;
 }
 
-static dvmm_handle *take_largest(dvmm_handle_store *store) {
-    return store->totals.cached_bytes == 0 ? NULL : dvmm_store_take(store, UINT32_MAX);
-}
-
-ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep_held_bytes) {
-    ductile_status first = DUCTILE_OK;
-    while (store->totals.held_bytes - store->totals.lost_bytes > keep_held_bytes &&
-           store->totals.cached_bytes != 0) {
-        ductile_status status = release(store, take_largest(store));
-        first = first == DUCTILE_OK ? status : first;
-    }
-    return first;
-}
-
 ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes) {
     ductile_status first = DUCTILE_OK;
     while (store->totals.cached_bytes > keep_cached_bytes) {
-        ductile_status status = release(store, take_largest(store));
+        ductile_status status = release(store, dvmm_store_take(store, UINT32_MAX));
         first = first == DUCTILE_OK ? status : first;
     }
     return first;
+}
+
+ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep_held_bytes) {
+    const dvmm_store_totals *t = &store->totals;
+    uint64_t held = t->held_bytes - t->lost_bytes;
+    uint64_t excess = held > keep_held_bytes ? held - keep_held_bytes : 0;
+    return dvmm_store_shrink_cache(store, t->cached_bytes - dti_min(t->cached_bytes, excess));
 }
 
 /* ---- The device ---------------------------------------------------------------------------- */
