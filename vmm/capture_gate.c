@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmm/capture_gate.h"
+
+#include "vmm/base/lock.h"
+
+#include <pthread.h>
+#include <time.h>
+
+static dti_lock gate;         /* guards the numbers; no driver call is made while it is held */
+static uint64_t under_way[2]; /* captures, by notice */
+static uint64_t n_holders;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void prepare(void) {
+    dti_lock_init(&gate, DTI_RANK_LEAF);
+}
+
+static void lock_gate(void) {
+    (void)pthread_once(&once, prepare);
+    dti_lock_acquire(&gate);
+}
+
+static void wait_for_holders(void) {
+    const struct timespec moment = {.tv_nsec = 1000};
+    bool any = true;
+    while (any) {
+        lock_gate();
+        any = n_holders > 0;
+        dti_lock_release(&gate);
+        if (any) {
+            (void)nanosleep(&moment, NULL);
+        }
+    }
+}
+
+void dvmm_captures_begin(dvmm_capture_notice notice) {
+    lock_gate();
+    under_way[notice]++;
+    dti_lock_release(&gate);
+    wait_for_holders();
+}
+
+void dvmm_captures_end(dvmm_capture_notice notice) {
+    lock_gate();
+    under_way[notice]--;
+    dti_lock_release(&gate);
+}
+
+bool dvmm_captures_hold(bool all_are_announced) {
+    lock_gate();
+    bool any = under_way[DVMM_CAPTURE_ANNOUNCED] > 0 ||
+               (!all_are_announced && under_way[DVMM_CAPTURE_POSSIBLE] > 0);
+    n_holders += !any;
+    dti_lock_release(&gate);
+    return !any;
+}
+
+void dvmm_captures_release(void) {
+    lock_gate();
+    n_holders--;
+    dti_lock_release(&gate);
+}
