@@ -151,3 +151,7 @@ void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *m) {
         push_idle(pool, m);
     }
 }
+
+bool dvmm_markers_cover(const dvmm_marker_pool *pool, ductile_stream stream) {
+    return dvmm_stream_is_ours(pool->driver, stream);
+}

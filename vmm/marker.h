@@ -78,4 +78,7 @@ void dvmm_marker_hold(dvmm_marker *marker);
 /* Drops a reference; the last one makes the marker idle. Makes no driver call. */
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
 
+/* Does a marker of the context cover the work of the stream? False when the driver cannot tell. */
+bool dvmm_markers_cover(const dvmm_marker_pool *pool, ductile_stream stream);
+
 #endif

@@ -418,7 +418,15 @@ static cu_result fake_cuCtxRecordEvent(cu_context context, dvmm_event event) {
 }
 
 static cu_result fake_cuStreamGetCtx(ductile_stream stream, cu_context *out) {
-    ANSWER("cuStreamGetCtx",
+    ANSWER("cuStreamGetCtx", *out = stream == FAKE_FOREIGN_STREAM ? FAKE_FOREIGN_CONTEXT
+                                    : stream == FAKE_GREEN_STREAM ? FAKE_GREEN_CONTEXT
+                                                                  : fake->primary);
+}
+
+static cu_result fake_cuStreamGetCtx_v2(ductile_stream stream, cu_context *out,
+                                        cu_green_context *green) {
+    *green = stream == FAKE_GREEN_STREAM ? (cu_green_context)SOME_OBJECT : NULL;
+    ANSWER("cuStreamGetCtx_v2",
            *out = stream == FAKE_FOREIGN_STREAM ? FAKE_FOREIGN_CONTEXT : fake->primary);
 }
 

@@ -18,6 +18,10 @@ enum { FAKE_CALLS_KEPT = 64 };
 #define FAKE_FOREIGN_STREAM ((ductile_stream)0x6000)
 #define FAKE_FOREIGN_CONTEXT ((cu_context)0x3000)
 
+/* A stream of a green context of the device. */
+#define FAKE_GREEN_STREAM ((ductile_stream)0x6800)
+#define FAKE_GREEN_CONTEXT ((cu_context)0x3800)
+
 typedef struct fake_state {
     /* planned by the test */
     const char *hidden;  /* function the driver's search finds nothing for (but "succeeds") */

@@ -5,7 +5,8 @@
  * one.
  *
  * Each function is bound at one fixed version, the one its parameters below belong to, and as the
- * variant for which stream NULL is the legacy default stream.
+ * variant for which stream NULL is the legacy default stream. cuStreamGetCtx is bound at two: the
+ * later one has its suffix in its name, by which the library exports it.
  */
 #ifndef DUCTILE_VMM_CUDA_ABI_H
 #define DUCTILE_VMM_CUDA_ABI_H
@@ -15,6 +16,7 @@
 typedef int cu_result;
 typedef int cu_device;
 typedef struct CUctx_st *cu_context;
+typedef struct CUgreenCtx_st *cu_green_context;
 typedef struct CUmemPoolHandle_st *cu_mem_pool;
 
 /* Enumerations cross the interface as int; these names only say which one is meant. */
@@ -133,6 +135,7 @@ enum {
     X(cuStreamQuery, "cuStreamQuery", 2000, (ductile_stream stream))                               \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020,                                                \
       (ductile_stream stream, dvmm_event event, unsigned int flags))                               \
+    X(cuStreamGetCtx, "cuStreamGetCtx", 9020, (ductile_stream stream, cu_context * out))           \
     X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000,                                           \
       (ductile_stream stream, cu_capture_status * out))                                            \
     X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", 10010,                                      \
@@ -172,10 +175,11 @@ enum {
       (cu_mem_pool pool, cu_pool_attribute which, void *value))                                    \
     X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, (cu_mem_pool pool, size_t keep_bytes))            \
     X(cuStreamWaitValue64, "cuStreamWaitValue64_v2", 11070,                                        \
-      (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags))              \
-    X(cuStreamGetCtx, "cuStreamGetCtx", 9020, (ductile_stream stream, cu_context * out))
+      (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags))
 #define CU_OPTIONAL_FUNCTIONS_12050(X)                                                             \
-    X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, (cu_context context, dvmm_event event))
+    X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, (cu_context context, dvmm_event event))         \
+    X(cuStreamGetCtx_v2, "cuStreamGetCtx_v2", 12050,                                               \
+      (ductile_stream stream, cu_context * out, cu_green_context * green))
 
 /* Constant once loaded. An optional function that the driver lacks is NULL. */
 typedef struct cu_api {

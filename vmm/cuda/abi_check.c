@@ -107,6 +107,7 @@ SAME_VALUE(DVMM_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 #define cu_result CUresult
 #define cu_device CUdevice
 #define cu_context CUcontext
+#define cu_green_context CUgreenCtx
 #define cu_mem_pool CUmemoryPool
 #define cu_device_attribute CUdevice_attribute
 #define cu_granularity_option CUmemAllocationGranularity_flags
@@ -126,6 +127,7 @@ CU_REQUIRED_FUNCTIONS(SAME_FUNCTION)
 CU_OPTIONAL_FUNCTIONS_12000(SAME_FUNCTION)
 #endif
 #if CUDA_VERSION >= 12050
+#define PFN_cuStreamGetCtx_v2_v12050 PFN_cuStreamGetCtx_v12050 /* has no suffix there */
 CU_OPTIONAL_FUNCTIONS_12050(SAME_FUNCTION)
 #endif
 

@@ -265,6 +265,25 @@ static int cuda_stream_query(void *ctx, ductile_stream stream) {
     RETURN_IN_CONTEXT(b, b->api->cuStreamQuery(stream));
 }
 
+/* For a stream of a green context the newer call answers the primary one, the older another. */
+static int context_of(const cuda_backend *b, ductile_stream stream, cu_context *out) {
+    cu_green_context green = NULL;
+    return b->api->cuStreamGetCtx_v2 != NULL ? b->api->cuStreamGetCtx_v2(stream, out, &green)
+                                             : b->api->cuStreamGetCtx(stream, out);
+}
+
+static int compare_context(const cuda_backend *b, ductile_stream stream, int *out) {
+    cu_context context = NULL;
+    int code = context_of(b, stream, &context);
+    *out = code == DVMM_SUCCESS && context == b->context;
+    return code;
+}
+
+static int cuda_stream_is_ours(void *ctx, ductile_stream stream, int *out) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, compare_context(b, stream, out));
+}
+
 static int cuda_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {
     const cuda_backend *b = ctx;
     RETURN_IN_CONTEXT(b, b->api->cuStreamWaitEvent(stream, event, 0));

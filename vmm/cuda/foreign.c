@@ -67,8 +67,7 @@ static int record_behind(cuda_backend *b, dvmm_event event, dvmm_event theirs) {
 int dvmm_cuda_record_foreign(cuda_backend *b, dvmm_event event, ductile_stream stream) {
     cu_context theirs = NULL;
     dvmm_event at = NULL;
-    bool is_foreign = b->api->cuStreamGetCtx != NULL &&
-                      b->api->cuStreamGetCtx(stream, &theirs) == DVMM_SUCCESS && theirs != NULL &&
+    bool is_foreign = b->api->cuStreamGetCtx(stream, &theirs) == DVMM_SUCCESS && theirs != NULL &&
                       theirs != b->context;
     if (!is_foreign) {
         return DVMM_INVALID_HANDLE;

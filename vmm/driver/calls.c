@@ -24,6 +24,8 @@
         ASSERT_GRANULES(d, size);                                                                  \
     } while (0)
 
+enum { PER_THREAD_STREAM = 2 }; /* the last of the default streams; 0 and 1 are the legacy one */
+
 static uint64_t word(const void *handle) {
     return (uint64_t)(uintptr_t)handle;
 }
@@ -245,6 +247,22 @@ ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream) {
 ductile_status dvmm_stream_query(dvmm_driver *d, ductile_stream stream) {
     seam_call call;
     return CALL(d, stream_query, word(stream), 0, (d->ctx, stream));
+}
+
+/* Each wrapper makes our context current, so their default streams are its own. */
+static bool is_default_stream(ductile_stream stream) {
+    return word(stream) <= PER_THREAD_STREAM;
+}
+
+/* A wrong "yes" frees memory in use, a wrong "no" only delays. */
+bool dvmm_stream_is_ours(dvmm_driver *d, ductile_stream stream) {
+    seam_call call;
+    int is_ours = 0;
+    if (is_default_stream(stream)) {
+        return true;
+    }
+    ductile_status status = CALL(d, stream_is_ours, word(stream), 0, (d->ctx, stream, &is_ours));
+    return status == DUCTILE_OK && is_ours != 0;
 }
 
 ductile_status dvmm_stream_wait_event(dvmm_driver *d, ductile_stream stream, dvmm_event event) {

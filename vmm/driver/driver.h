@@ -142,6 +142,7 @@ typedef struct dvmm_caps {
     X(stream_destroy)                                                                              \
     X(stream_sync)                                                                                 \
     X(stream_query)                                                                                \
+    X(stream_is_ours)                                                                              \
     X(stream_wait_event)                                                                           \
     X(stream_wait_value) /* bench */                                                               \
     X(capture_status)                                                                              \
@@ -206,6 +207,7 @@ typedef struct dvmm_driver_ops {
     int (*stream_destroy)(void *ctx, ductile_stream stream);
     int (*stream_sync)(void *ctx, ductile_stream stream);
     int (*stream_query)(void *ctx, ductile_stream stream);
+    int (*stream_is_ours)(void *ctx, ductile_stream stream, int *out);
     int (*stream_wait_event)(void *ctx, ductile_stream stream, dvmm_event event);
     int (*stream_wait_value)(void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value);
     int (*capture_status)(void *ctx, ductile_stream stream, dvmm_capture_status *out);
@@ -372,6 +374,9 @@ ductile_status dvmm_stream_destroy(dvmm_driver *d, ductile_stream stream);
 ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream);
 /* ERR_NOT_READY while work is under way. */
 ductile_status dvmm_stream_query(dvmm_driver *d, ductile_stream stream);
+/* Is the stream of our context, or of a green context of our device, so that dvmm_context_record
+ * covers its work? Default streams are, without asking. False when the driver cannot tell. */
+bool dvmm_stream_is_ours(dvmm_driver *d, ductile_stream stream);
 ductile_status dvmm_stream_wait_event(dvmm_driver *d, ductile_stream stream, dvmm_event event);
 /* Later work of the stream starts once *host_word >= value. host_word lies in host_alloc memory. */
 ductile_status dvmm_stream_wait_value(dvmm_driver *d, ductile_stream stream, uint64_t *host_word,

@@ -56,6 +56,15 @@ ductile_status ductile_virtual_stream_create_on(ductile_virtual_gpu *gpu, int de
     UNDER_LOCK(gpu, dvmm_vgpu_stream_create_on(gpu, device, out));
 }
 
+ductile_status ductile_virtual_stream_create_foreign(ductile_virtual_gpu *gpu,
+                                                     ductile_stream *out) {
+    if (gpu == NULL || out == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *out = NULL;
+    UNDER_LOCK(gpu, dvmm_vgpu_stream_create_foreign(gpu, 0, out));
+}
+
 ductile_status ductile_virtual_stream_destroy(ductile_virtual_gpu *gpu, ductile_stream stream) {
     UNDER_LOCK(gpu, dvmm_vgpu_stream_destroy(gpu, stream));
 }

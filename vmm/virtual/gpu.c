@@ -117,7 +117,7 @@ void ductile_virtual_destroy(ductile_virtual_gpu *gpu) {
     dvmm_vgpu_memory_fini(gpu);
     dvmm_vgpu_addresses_fini(gpu);
     dvmm_vgpu_watch_fini(gpu);
-    dvmm_vgpu_clock_fini(&gpu->race.device_after);
+    dvmm_vgpu_clock_fini(&gpu->race.context_after);
     dvmm_vgpu_lanes_fini(&gpu->race.lanes);
     free(gpu);
 }
@@ -354,6 +354,10 @@ static int serve_stream_sync(void *ctx, ductile_stream stream) {
 
 static int serve_stream_query(void *ctx, ductile_stream stream) {
     SERVE(ctx, stream_query, word(stream), 0, dvmm_vgpu_stream_query(gpu, stream));
+}
+
+static int serve_stream_is_ours(void *ctx, ductile_stream stream, int *out) {
+    SERVE(ctx, stream_is_ours, word(stream), 0, dvmm_vgpu_stream_is_ours(gpu, stream, out));
 }
 
 static int serve_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {

@@ -2,7 +2,8 @@
 /*
  * The idea: a stand-in for the driver that takes an event only on streams of the event's own
  * context, as the driver does. An event on a stream of another GPU is recorded behind an event of
- * theirs, on a stream of ours.
+ * theirs, on a stream of ours. A stream of another context is not ours; one of a green context is,
+ * if the driver is new enough to tell.
  */
 #include "tests/fake_cuda/fake_libcuda.h"
 #include "tests/support/expect.h"
@@ -15,13 +16,21 @@ static dvmm_driver *driver;
 static const dvmm_driver_ops *ops;
 static void *ctx;
 
-static void open_fake(void) {
+static void load_fake(void) {
     void *library = dlopen(FAKE_LIBCUDA_12000, RTLD_NOW | RTLD_LOCAL);
     cr_assert(library != NULL, "%s", dlerror());
     fake = dlsym(library, "fake_control");
     cr_assert_not_null(fake);
+}
+
+static void open_driver(void) {
     assert_ok(dvmm_open_cuda(0, &driver, NULL, 0));
     ops = dvmm_raw_ops(driver, &ctx);
+}
+
+static void open_fake(void) {
+    load_fake();
+    open_driver();
 }
 
 static void close_fake(void) {
@@ -65,4 +74,47 @@ Test(driver_cuda_foreign, an_event_that_cannot_be_recorded_there_is_not) {
         cr_assert_null(fake->current, "%s left a context", steps[i]);
         cr_assert_eq(ops->event_destroy(ctx, event), DVMM_SUCCESS);
     }
+}
+
+/* ---- Whose a stream is ---------------------------------------------------------------------- */
+
+static void expect_ours(ductile_stream stream, bool expected) {
+    int is_ours = !expected;
+    cr_assert_eq(ops->stream_is_ours(ctx, stream, &is_ours), DVMM_SUCCESS);
+    cr_assert_eq(is_ours, expected);
+    cr_assert_eq(dvmm_stream_is_ours(driver, stream), expected);
+}
+
+Test(driver_cuda_foreign, a_stream_of_a_green_context_is_ours_and_one_of_another_context_is_not) {
+    ductile_stream stream = NULL;
+    cr_assert_eq(ops->stream_create(ctx, &stream), DVMM_SUCCESS);
+    expect_ours(stream, true);
+    expect_ours(FAKE_GREEN_STREAM, true);
+    expect_ours(FAKE_FOREIGN_STREAM, false);
+    cr_assert_eq(ops->stream_destroy(ctx, stream), DVMM_SUCCESS);
+}
+
+Test(driver_cuda_foreign, a_stream_is_not_ours_when_asking_fails) {
+    int is_ours = 1;
+    fake->failing = "cuStreamGetCtx_v2";
+    fake->fail_code = DVMM_INVALID_VALUE;
+    cr_assert_eq(ops->stream_is_ours(ctx, FAKE_GREEN_STREAM, &is_ours), DVMM_INVALID_VALUE);
+    cr_assert(!is_ours);
+    cr_assert(!dvmm_stream_is_ours(driver, FAKE_GREEN_STREAM));
+    cr_assert(dvmm_stream_is_ours(driver, NULL));
+    fake->failing = NULL;
+}
+
+/* The library is searched once in a process: what it lacks is planned before it is opened. */
+TestSuite(driver_cuda_old, .init = load_fake, .fini = close_fake);
+
+Test(driver_cuda_old, a_stream_of_a_green_context_is_not_known_for_ours) {
+    ductile_stream stream = NULL;
+    fake->hidden = "cuStreamGetCtx_v2";
+    open_driver();
+    cr_assert_eq(ops->stream_create(ctx, &stream), DVMM_SUCCESS);
+    expect_ours(stream, true);
+    expect_ours(FAKE_GREEN_STREAM, false);
+    expect_ours(FAKE_FOREIGN_STREAM, false);
+    cr_assert_eq(ops->stream_destroy(ctx, stream), DVMM_SUCCESS);
 }

@@ -395,6 +395,7 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuStreamCreate", true, ops->stream_create(ctx, &stream))                                    \
     X("cuStreamSynchronize", true, ops->stream_sync(ctx, stream))                                  \
     X("cuStreamQuery", true, ops->stream_query(ctx, stream))                                       \
+    X("cuStreamGetCtx_v2", true, ops->stream_is_ours(ctx, stream, &can))                           \
     X("cuStreamWaitEvent", true, ops->stream_wait_event(ctx, stream, event))                       \
     X("cuStreamWaitValue64", true, ops->stream_wait_value(ctx, stream, &a, 1))                     \
     X("cuStreamIsCapturing", true, ops->capture_status(ctx, stream, &status))                      \

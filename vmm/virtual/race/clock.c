@@ -34,10 +34,10 @@ static bool add_lane(vgpu_lanes *lanes, uint32_t *out) {
     return true;
 }
 
-bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, int device, uint32_t *out) {
+bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, bool is_foreign, uint32_t *out) {
     bool has_one = find_idle(lanes, out) || add_lane(lanes, out);
     if (has_one) {
-        lanes->all[*out].device = device;
+        lanes->all[*out].is_foreign = is_foreign;
         lanes->all[*out].is_taken = true;
     }
     return has_one;
@@ -64,9 +64,9 @@ void dvmm_vgpu_learn(vgpu_lanes *lanes, const vgpu_clock *clock) {
     }
 }
 
-void dvmm_vgpu_learn_device(vgpu_lanes *lanes, int device) {
+void dvmm_vgpu_learn_context(vgpu_lanes *lanes) {
     for (uint32_t i = 0; i < lanes->n; i++) {
-        if (lanes->all[i].device == device) {
+        if (!lanes->all[i].is_foreign) {
             lanes->all[i].known = lanes->all[i].issued;
         }
     }
@@ -141,13 +141,13 @@ bool dvmm_vgpu_clock_raise(const vgpu_lanes *lanes, vgpu_clock *clock, vgpu_tick
     return true;
 }
 
-bool dvmm_vgpu_clock_raise_to_device(const vgpu_lanes *lanes, vgpu_clock *clock, int device) {
+bool dvmm_vgpu_clock_raise_to_context(const vgpu_lanes *lanes, vgpu_clock *clock) {
     if (!have_room(clock, lanes->n)) {
         return false;
     }
     for (uint32_t i = 0; i < lanes->n; i++) {
         const vgpu_lane *lane = &lanes->all[i];
-        if (lane->device == device && lane->known < lane->issued) {
+        if (!lane->is_foreign && lane->known < lane->issued) {
             lift(clock, (vgpu_tick){i, lane->issued});
         }
     }

@@ -30,7 +30,7 @@ typedef struct vgpu_clock {
 typedef struct vgpu_lane {
     uint64_t issued;
     uint64_t known;
-    int device; /* whose stream */
+    bool is_foreign; /* of a stream of another context */
     bool is_taken;
 } vgpu_lane;
 
@@ -42,7 +42,7 @@ typedef struct vgpu_lanes {
 
 void dvmm_vgpu_lanes_fini(vgpu_lanes *lanes);
 /* Returns a lane whose work is all known, or a new lane. False: the host has no memory. */
-bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, int device, uint32_t *out);
+bool dvmm_vgpu_lane_take(vgpu_lanes *lanes, bool is_foreign, uint32_t *out);
 void dvmm_vgpu_lane_give(vgpu_lanes *lanes, uint32_t lane);
 /* Counts one more piece of work in the lane. */
 vgpu_tick dvmm_vgpu_lane_step(vgpu_lanes *lanes, uint32_t lane);
@@ -52,18 +52,18 @@ static inline bool dvmm_vgpu_is_known(const vgpu_lanes *lanes, vgpu_tick tick) {
 }
 
 /* Record that the host knows to be complete: the work of the lane up to the tick; all work that the
- * clock holds; all work of a device. */
+ * clock holds; all work of the context. */
 void dvmm_vgpu_learn_tick(vgpu_lanes *lanes, vgpu_tick tick);
 void dvmm_vgpu_learn(vgpu_lanes *lanes, const vgpu_clock *clock);
-void dvmm_vgpu_learn_device(vgpu_lanes *lanes, int device);
+void dvmm_vgpu_learn_context(vgpu_lanes *lanes);
 
 void dvmm_vgpu_clock_fini(vgpu_clock *clock);
 /* Does the tick come before the work that has this clock? */
 bool dvmm_vgpu_is_before(const vgpu_lanes *lanes, vgpu_tick tick, const vgpu_clock *clock);
-/* Order the clock after the tick, after all work of a device, or after all that `from` holds.
+/* Order the clock after the tick, after all work of the context, or after all that `from` holds.
  * False: the host has no memory, and the clock has not changed. */
 bool dvmm_vgpu_clock_raise(const vgpu_lanes *lanes, vgpu_clock *clock, vgpu_tick tick);
-bool dvmm_vgpu_clock_raise_to_device(const vgpu_lanes *lanes, vgpu_clock *clock, int device);
+bool dvmm_vgpu_clock_raise_to_context(const vgpu_lanes *lanes, vgpu_clock *clock);
 bool dvmm_vgpu_clock_join(const vgpu_lanes *lanes, vgpu_clock *clock, const vgpu_clock *from);
 
 #endif

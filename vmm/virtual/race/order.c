@@ -25,7 +25,7 @@ static void need(vgpu *gpu, bool has_memory) {
 bool dvmm_vgpu_next_tick(vgpu *gpu, vgpu_queue *queue, vgpu_tick *out) {
     vgpu_lanes *lanes = &gpu->race.lanes;
     if (!queue->has_lane) {
-        queue->has_lane = dvmm_vgpu_lane_take(lanes, queue->device, &queue->lane);
+        queue->has_lane = dvmm_vgpu_lane_take(lanes, queue->is_foreign, &queue->lane);
         need(gpu, queue->has_lane);
     }
     if (queue->has_lane) {
@@ -50,31 +50,31 @@ static bool raise_to_queue(const vgpu *gpu, vgpu_clock *clock, const vgpu_queue 
            (!queue->has_lane || dvmm_vgpu_clock_raise(lanes, clock, newest_of(gpu, queue)));
 }
 
-/* A wait for this device also waits for the work of other devices that its streams come after.
+/* A wait for the context also waits for the work of other contexts that its streams come after.
  * Needed once work runs elsewhere. */
-static bool order_device(vgpu *gpu, const vgpu_queue *queue) {
-    return gpu->work.n_elsewhere == 0 || queue->device != 0 ||
-           dvmm_vgpu_clock_join(&gpu->race.lanes, &gpu->race.device_after, &queue->after);
+static bool order_context(vgpu *gpu, const vgpu_queue *queue) {
+    return gpu->work.n_foreign == 0 || queue->is_foreign ||
+           dvmm_vgpu_clock_join(&gpu->race.lanes, &gpu->race.context_after, &queue->after);
 }
 
 void dvmm_vgpu_order_after_queue(vgpu *gpu, vgpu_queue *queue, vgpu_queue *on) {
     if (dvmm_vgpu_detects(gpu)) {
-        need(gpu, raise_to_queue(gpu, &queue->after, on) && order_device(gpu, queue));
+        need(gpu, raise_to_queue(gpu, &queue->after, on) && order_context(gpu, queue));
     }
 }
 
 void dvmm_vgpu_order_after_marker(vgpu *gpu, vgpu_queue *queue, vgpu_marker *marker) {
     if (dvmm_vgpu_detects(gpu)) {
         need(gpu, dvmm_vgpu_clock_join(&gpu->race.lanes, &queue->after, &marker->after) &&
-                      order_device(gpu, queue));
+                      order_context(gpu, queue));
     }
 }
 
-/* Also behind the work of other devices that streams of this one wait for. */
+/* Also behind the work of other contexts that streams of this one wait for. */
 static bool raise_to_context(const vgpu *gpu, vgpu_clock *clock) {
     const vgpu_lanes *lanes = &gpu->race.lanes;
-    return dvmm_vgpu_clock_raise_to_device(lanes, clock, 0) &&
-           dvmm_vgpu_clock_join(lanes, clock, &gpu->race.device_after);
+    return dvmm_vgpu_clock_raise_to_context(lanes, clock) &&
+           dvmm_vgpu_clock_join(lanes, clock, &gpu->race.context_after);
 }
 
 void dvmm_vgpu_order_marker(vgpu *gpu, vgpu_queue *queue, vgpu_marker *marker) {
@@ -105,10 +105,10 @@ void dvmm_vgpu_learn_queue(vgpu *gpu, const vgpu_queue *queue) {
     }
 }
 
-void dvmm_vgpu_learn_device_work(vgpu *gpu) {
+void dvmm_vgpu_learn_context_work(vgpu *gpu) {
     if (can_learn(gpu)) {
-        dvmm_vgpu_learn_device(&gpu->race.lanes, 0);
-        dvmm_vgpu_learn(&gpu->race.lanes, &gpu->race.device_after);
+        dvmm_vgpu_learn_context(&gpu->race.lanes);
+        dvmm_vgpu_learn(&gpu->race.lanes, &gpu->race.context_after);
     }
 }
 

@@ -20,8 +20,8 @@ void dvmm_vgpu_order_marker(vgpu *gpu, struct vgpu_queue *queue, struct vgpu_mar
 /* Records that the host knows that work to be complete. */
 void dvmm_vgpu_learn_marker(vgpu *gpu, const struct vgpu_marker *marker);
 void dvmm_vgpu_learn_queue(vgpu *gpu, const struct vgpu_queue *queue);
-/* Records as complete all work of this device, and the work that it waited for. */
-void dvmm_vgpu_learn_device_work(vgpu *gpu);
+/* Records as complete all work of the context, and the work that it waited for. */
+void dvmm_vgpu_learn_context_work(vgpu *gpu);
 void dvmm_vgpu_order_fini_queue(vgpu *gpu, struct vgpu_queue *queue);
 
 #endif

@@ -66,7 +66,7 @@ typedef struct vgpu_race {
     bool is_unanswered; /* the call under way will fail: the host learns nothing from it     */
     uint32_t reported;  /* kinds reported in the call under way: a large block is one mistake */
     vgpu_lanes lanes;
-    vgpu_clock device_after; /* work of other devices that streams of this one come after */
+    vgpu_clock context_after; /* work of other contexts that streams of this one come after */
     uint64_t n_blocks;
 } vgpu_race;
 

@@ -68,7 +68,7 @@ int dvmm_vgpu_check_no_capture(vgpu *gpu) {
 
 static bool has_stream_here(const vgpu_capture *capture) {
     const vgpu_queue *queue = capture->members;
-    while (queue != NULL && queue->device != 0) {
+    while (queue != NULL && queue->is_foreign) {
         queue = queue->next_captured;
     }
     return queue != NULL;

@@ -15,7 +15,7 @@ int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue);
 /* SUCCESS when no capture of any mode is under way; otherwise CAPTURE_UNSUPPORTED, and the captures
  * are broken. */
 int dvmm_vgpu_check_no_capture(vgpu *gpu);
-/* SUCCESS when no stream of this device is captured, in whatever mode; otherwise
+/* SUCCESS when no stream of the context is captured, in whatever mode; otherwise
  * CAPTURE_UNSUPPORTED, and those captures are broken. */
 int dvmm_vgpu_check_context_capture(vgpu *gpu);
 /* SUCCESS when the capture that the queue is in still records. */

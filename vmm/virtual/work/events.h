@@ -9,7 +9,7 @@ void dvmm_vgpu_events_fini(vgpu_work *work);
 int dvmm_vgpu_event_create(vgpu *gpu, dvmm_event *out);
 int dvmm_vgpu_event_destroy(vgpu *gpu, dvmm_event event);
 int dvmm_vgpu_event_record(vgpu *gpu, dvmm_event event, ductile_stream stream);
-/* Behind all work of this device. */
+/* Behind all work of the context. */
 int dvmm_vgpu_context_record(vgpu *gpu, dvmm_event event);
 int dvmm_vgpu_event_query(vgpu *gpu, dvmm_event event);
 int dvmm_vgpu_event_sync(vgpu *gpu, dvmm_event event);

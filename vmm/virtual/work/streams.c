@@ -6,10 +6,11 @@
  * the per-thread defaults and those created as such, and their later work waits for it. Streams of
  * the driver seam are not blocking.
  *
- * Streams of another device of the machine belong to another context: their work reaches the memory
- * that is open to that device, they record and wait for events like others (vmm/cuda/foreign.c),
- * and a wait for all work of this device does not wait for theirs. How a capture of theirs affects
- * that wait has not been measured: here it is refused.
+ * Streams of another context, on this device or on another one of the machine: their work reaches
+ * the memory that is open to their device, they record and wait for events like others
+ * (vmm/cuda/foreign.c), and a wait for all work of the context does not wait for theirs. How a
+ * capture of theirs affects that wait has not been measured: here it is refused. A green context
+ * counts as ours, as measured: its streams are like any others here.
  */
 #include "vmm/virtual/work/streams.h"
 
@@ -52,17 +53,23 @@ int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out) {
     return code;
 }
 
-int dvmm_vgpu_stream_create_on(vgpu *gpu, int device, ductile_stream *out) {
-    if (device < 0 || (uint32_t)device >= gpu->options.n_devices) {
-        return DVMM_INVALID_DEVICE;
-    }
+int dvmm_vgpu_stream_create_foreign(vgpu *gpu, int device, ductile_stream *out) {
     int code = dvmm_vgpu_stream_create(gpu, out);
     if (code == DVMM_SUCCESS) {
         vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, *out);
         stream->queue->device = device;
-        gpu->work.n_elsewhere += device != 0;
+        stream->queue->is_foreign = true;
+        gpu->work.n_foreign++;
     }
     return code;
+}
+
+int dvmm_vgpu_stream_create_on(vgpu *gpu, int device, ductile_stream *out) {
+    if (device < 0 || (uint32_t)device >= gpu->options.n_devices) {
+        return DVMM_INVALID_DEVICE;
+    }
+    return device == 0 ? dvmm_vgpu_stream_create(gpu, out)
+                       : dvmm_vgpu_stream_create_foreign(gpu, device, out);
 }
 
 int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream handle) {
@@ -122,10 +129,17 @@ int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
     return gpu->poison;
 }
 
+int dvmm_vgpu_stream_is_ours(vgpu *gpu, ductile_stream stream, int *out) {
+    vgpu_queue *queue;
+    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
+    *out = code == DVMM_SUCCESS && !queue->is_foreign;
+    return code;
+}
+
 int dvmm_vgpu_drain(vgpu *gpu) {
-    int code = dvmm_vgpu_finish_wait(gpu, dvmm_vgpu_force_device(gpu));
+    int code = dvmm_vgpu_finish_wait(gpu, dvmm_vgpu_force_context(gpu));
     if (code == DVMM_SUCCESS) {
-        dvmm_vgpu_learn_device_work(gpu);
+        dvmm_vgpu_learn_context_work(gpu);
     }
     return code;
 }

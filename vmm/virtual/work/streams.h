@@ -10,11 +10,14 @@ void dvmm_vgpu_streams_fini(vgpu *gpu);
 int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out);
 int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out);
 int dvmm_vgpu_stream_create_on(vgpu *gpu, int device, ductile_stream *out);
+/* Of another context on that device, which exists. */
+int dvmm_vgpu_stream_create_foreign(vgpu *gpu, int device, ductile_stream *out);
 int dvmm_vgpu_stream_destroy(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream);
 int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream);
+int dvmm_vgpu_stream_is_ours(vgpu *gpu, ductile_stream stream, int *out);
 int dvmm_vgpu_context_sync(vgpu *gpu);
-/* Runs all work of this device, and all work that it waits for. */
+/* Runs all work of the context, and all work that it waits for. */
 int dvmm_vgpu_drain(vgpu *gpu);
 /* Appends work to a stream, or to the capture that it is in. Takes ownership of `op`, also on
  * failure; NULL means that the host had no memory for it. */

@@ -361,7 +361,21 @@ int dvmm_vgpu_barrier(vgpu *gpu, vgpu_queue *queue) {
 
 /* ---- The context --------------------------------------------------------------------------- */
 
+/* The marker that ends the queue is a part already. A new one would keep the queue at work. */
+static bool share_last(const vgpu_queue *queue, vgpu_marker *whole) {
+    vgpu_marker *last = queue->last->kind == VGPU_OP_RECORD ? queue->last->marker : NULL;
+    if (last != NULL) {
+        last->n_refs++;
+        whole->parts[whole->n_parts++] = last;
+    }
+    return last != NULL;
+}
+
+/* A part is no work: it is done with the work before it. */
 static bool add_part(vgpu *gpu, vgpu_queue *queue, vgpu_marker *whole) {
+    if (share_last(queue, whole)) {
+        return true;
+    }
     vgpu_marker *part = dvmm_vgpu_marker_new(queue);
     vgpu_op *record = part != NULL ? dvmm_vgpu_marker_op(VGPU_OP_RECORD, part) : NULL;
     if (record == NULL) {
@@ -370,6 +384,7 @@ static bool add_part(vgpu *gpu, vgpu_queue *queue, vgpu_marker *whole) {
     }
     whole->parts[whole->n_parts++] = part;
     append(&gpu->work, queue, record);
+    record->schedule = DUCTILE_SCHEDULE_EAGER;
     return true;
 }
 
@@ -387,7 +402,7 @@ bool dvmm_vgpu_add_parts(vgpu *gpu, vgpu_marker *marker) {
     marker->parts = calloc(count_busy(work) + 1, sizeof(vgpu_marker *));
     bool has_memory = marker->parts != NULL;
     for (vgpu_queue *queue = work->busy; has_memory && queue != NULL; queue = queue->next_busy) {
-        if (queue->device == 0 && queue != work->context) {
+        if (!queue->is_foreign && queue != work->context) {
             has_memory = add_part(gpu, queue, marker);
         }
     }
@@ -452,13 +467,13 @@ int dvmm_vgpu_force_queue(vgpu *gpu, vgpu_queue *queue) {
 
 static vgpu_queue *first_busy_here(const vgpu *gpu) {
     vgpu_queue *queue = gpu->work.busy;
-    while (queue != NULL && queue->device != 0) {
+    while (queue != NULL && queue->is_foreign) {
         queue = queue->next_busy;
     }
     return queue;
 }
 
-int dvmm_vgpu_force_device(vgpu *gpu) {
+int dvmm_vgpu_force_context(vgpu *gpu) {
     int code = gpu->poison;
     vgpu_queue *queue = NULL;
     while (code == DVMM_SUCCESS && (queue = first_busy_here(gpu)) != NULL) {

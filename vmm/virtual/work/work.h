@@ -24,10 +24,10 @@ void dvmm_vgpu_enqueue(vgpu *gpu, vgpu_queue *queue, vgpu_op *op);
 vgpu_op *dvmm_vgpu_marker_op(vgpu_op_kind kind, vgpu_marker *marker);
 vgpu_marker *dvmm_vgpu_marker_new(vgpu_queue *queue);
 void dvmm_vgpu_marker_drop(vgpu_marker *marker);
-/* The queue of events behind all work of this device's context: a marker recorded in it has to get
+/* The queue of events behind all work of the context: a marker recorded in it has to get
  * its parts first. */
 int dvmm_vgpu_context_queue(vgpu *gpu, vgpu_queue **out);
-/* Records a part of the marker in each queue of this device that has work. False: the host has no
+/* Records a part of the marker in each queue of the context that has work. False: the host has no
  * memory. */
 bool dvmm_vgpu_add_parts(vgpu *gpu, vgpu_marker *marker);
 /* Runs all work that may run. `roll`: throws the dice of the random schedule first. */
@@ -35,7 +35,7 @@ void dvmm_vgpu_progress(vgpu *gpu, bool roll);
 /* Run all that has to run first, and it. UNKNOWN: it waits for a host word that is freed. */
 int dvmm_vgpu_force_queue(vgpu *gpu, vgpu_queue *queue);
 int dvmm_vgpu_force_marker(vgpu *gpu, vgpu_marker *marker);
-int dvmm_vgpu_force_device(vgpu *gpu);
+int dvmm_vgpu_force_context(vgpu *gpu);
 /* Ends the wait of operations that wait for a word in that memory. */
 void dvmm_vgpu_forget_words(vgpu *gpu, const vgpu_host_block *block);
 

@@ -59,6 +59,7 @@ typedef struct vgpu_queue {
     vgpu_op *first, *last;
     bool has_stream;              /* some stream handle names it     */
     int device;                   /* of the machine; 0: this one     */
+    bool is_foreign;              /* of another context than the driver's, on whatever device */
     uint64_t id;                  /* never reused                    */
     struct vgpu_capture *capture; /* the capture it is in, or NULL   */
     struct vgpu_queue *next_captured;
@@ -119,10 +120,10 @@ typedef struct vgpu_work {
     dvmm_slots streams; /* of vgpu_stream */
     dvmm_slots events;  /* of vgpu_event  */
     vgpu_queue *legacy;
-    vgpu_queue *context;  /* of events behind all work of this device */
+    vgpu_queue *context;  /* of events behind all work of the context */
     vgpu_queue *blocking; /* all blocking queues */
     uint64_t n_barriers;
-    uint64_t n_elsewhere; /* streams of other devices, since the beginning */
+    uint64_t n_foreign; /* streams of other contexts, since the beginning */
     vgpu_thread_stream *thread_streams;
     vgpu_queue *busy; /* queues with work in them */
     vgpu_capture *captures;

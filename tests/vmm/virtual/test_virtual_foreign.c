@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams of another context of this device: their work uses the same memory, and is behind no
+ * event of our context and no wait for it, under any schedule, unless a stream of ours waits for
+ * it. The seam tells such a stream from ours.
+ */
+#include "tests/support/detection.h"
+
+static ductile_stream foreign_stream(void) {
+    ductile_stream stream = NULL;
+    assert_ok(ductile_virtual_stream_create_foreign(r.gpu, &stream));
+    return stream;
+}
+
+static dvmm_event record(void) {
+    dvmm_event event = rig_event(&r);
+    assert_ok(dvmm_context_record(r.d, event));
+    return event;
+}
+
+/* ---- What covers its work ------------------------------------------------------------------ */
+
+CLAIM(foreign_stream, work_is_not_proven_by_an_event_of_the_context) {
+    writes(foreign_stream(), at, BLOCK);
+    assert_ok(dvmm_event_sync(r.d, record()));
+    unmap(at);
+    saw_one(DUCTILE_VIOLATION_EARLY_UNMAP);
+}
+
+CLAIM(foreign_stream, work_is_not_proven_by_a_wait_for_the_context) {
+    writes(foreign_stream(), at, BLOCK);
+    assert_ok(dvmm_context_sync(r.d));
+    unmap(at);
+    saw_one(DUCTILE_VIOLATION_EARLY_UNMAP);
+}
+
+CLAIM(foreign_stream, work_is_not_ordered_by_a_wait_for_an_event_of_the_context) {
+    begin(at, BLOCK);
+    writes(foreign_stream(), at, BLOCK);
+    hand_over(at, BLOCK);
+    assert_ok(dvmm_stream_wait_event(r.d, s1, record()));
+    writes(s1, at, BLOCK);
+    saw_one(DUCTILE_VIOLATION_REUSE);
+}
+
+CLAIM(foreign_stream, work_is_proven_by_an_event_of_its_own) {
+    ductile_stream foreign = foreign_stream();
+    dvmm_event event = rig_event(&r);
+    writes(foreign, at, BLOCK);
+    assert_ok(dvmm_event_record(r.d, event, foreign));
+    assert_ok(dvmm_event_sync(r.d, event));
+    unmap(at);
+    saw_nothing();
+}
+
+CLAIM(foreign_stream, work_that_one_of_ours_waits_for_is_proven_with_ours) {
+    ductile_stream foreign = foreign_stream();
+    writes(foreign, at, BLOCK);
+    order(foreign, s1);
+    assert_ok(dvmm_event_sync(r.d, record()));
+    unmap(at);
+    saw_nothing();
+}
+
+Test(foreign_stream, work_goes_on_after_an_event_of_the_context_is_done) {
+    open_detecting(DUCTILE_SCHEDULE_LAZY);
+    ductile_stream foreign = foreign_stream();
+    writes(foreign, at, BLOCK);
+    assert_ok(dvmm_event_sync(r.d, record()));
+    assert_ok(dvmm_context_sync(r.d));
+    assert_status(dvmm_stream_query(r.d, foreign), DUCTILE_ERR_NOT_READY);
+    sync(foreign);
+    assert_ok(dvmm_stream_query(r.d, foreign));
+    rig_abandon(&r);
+}
+
+Test(foreign_stream, capture_goes_on_beside_an_event_of_the_context) {
+    open_detecting(DUCTILE_SCHEDULE_EAGER);
+    ductile_stream foreign = foreign_stream();
+    assert_ok(dvmm_capture_begin(r.d, foreign, DVMM_CAPTURE_GLOBAL));
+    (void)record();
+    assert_ok(dvmm_capture_end(r.d, foreign));
+    rig_abandon(&r);
+}
+
+/* ---- The call ------------------------------------------------------------------------------ */
+
+static uint64_t n_asked(void) {
+    return ductile_virtual_count(r.gpu, "stream_is_ours");
+}
+
+Test(foreign_stream, is_told_from_ours) {
+    ductile_stream blocking = NULL;
+    open_detecting(DUCTILE_SCHEDULE_EAGER);
+    assert_ok(ductile_virtual_stream_create_blocking(r.gpu, &blocking));
+    cr_assert(dvmm_stream_is_ours(r.d, s1));
+    cr_assert(dvmm_stream_is_ours(r.d, blocking));
+    cr_assert(!dvmm_stream_is_ours(r.d, foreign_stream()));
+    assert_u64(n_asked(), 3);
+    rig_abandon(&r);
+}
+
+Test(foreign_stream, is_no_default_stream_which_nobody_asks_for) {
+    open_detecting(DUCTILE_SCHEDULE_EAGER);
+    for (uintptr_t stream = 0; stream <= 2; stream++) {
+        cr_assert(dvmm_stream_is_ours(r.d, (ductile_stream)stream));
+    }
+    assert_u64(n_asked(), 0);
+    rig_abandon(&r);
+}
+
+Test(foreign_stream, is_every_stream_of_another_device) {
+    ductile_virtual_options options;
+    ductile_stream theirs = NULL;
+    ductile_virtual_options_init(&options);
+    options.n_devices = 2;
+    rig_open(&r, &options);
+    assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
+    cr_assert(!dvmm_stream_is_ours(r.d, theirs));
+    assert_ok(ductile_virtual_stream_create_on(r.gpu, 0, &theirs));
+    cr_assert(dvmm_stream_is_ours(r.d, theirs));
+    rig_abandon(&r);
+}
+
+Test(foreign_stream, is_every_stream_when_the_driver_cannot_tell) {
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof(fault), .call = "stream_is_ours", .nth = 1, .code = DVMM_UNKNOWN};
+    open_detecting(DUCTILE_SCHEDULE_EAGER);
+    for (fault.effect = 0; fault.effect <= 1; fault.effect++) {
+        assert_ok(ductile_virtual_inject(r.gpu, &fault));
+        cr_assert(!dvmm_stream_is_ours(r.d, s1), "effect %d", fault.effect);
+        cr_assert(dvmm_stream_is_ours(r.d, s1));
+    }
+    rig_abandon(&r);
+}
+
+Test(foreign_stream, is_one_that_does_not_exist_and_a_misuse) {
+    open_detecting(DUCTILE_SCHEDULE_EAGER);
+    assert_ok(dvmm_stream_destroy(r.d, s1));
+    cr_assert(!dvmm_stream_is_ours(r.d, s1));
+    saw_one(DUCTILE_VIOLATION_MISUSE);
+    rig_abandon(&r);
+}
+
+Test(foreign_stream, cannot_be_created_without_a_place_for_it) {
+    ductile_stream none = (ductile_stream)1;
+    open_detecting(DUCTILE_SCHEDULE_EAGER);
+    assert_status(ductile_virtual_stream_create_foreign(NULL, &none), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_virtual_stream_create_foreign(r.gpu, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    rig_abandon(&r);
+}
