@@ -68,6 +68,8 @@ static void set_up(ductile_allocator *a) {
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
     dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
     a->instance_id = dpool_next_instance_id();
+    a->age = 1;
+    atomic_init(&a->captures, (int)o->captures);
     dti_lock_acquire(&a->index_lock);
     dpool_limits_apply_locked(a);
     dti_lock_release(&a->index_lock);
@@ -178,8 +180,8 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_p
     dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
-        arena->alloc_epoch++;
-        if (__builtin_expect(arena->alloc_epoch >= arena->maintenance_at, 0)) {
+        arena->n_calls++;
+        if (__builtin_expect(arena->n_calls >= arena->maintenance_at, 0)) {
             return alloc_and_maintain(a, arena, size, requested);
         }
         b = dpool_alloc_from_free_locked(a, arena, size, requested);

@@ -9,6 +9,7 @@
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
 #include "pool/streams/gpu_waits.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/quiesce.h"
 
 #include "vmm/capture_mode.h"
@@ -29,6 +30,7 @@ static ductile_status keep_first(ductile_status first, ductile_status status) {
 static ductile_status wait_for_recorded(ductile_allocator *a) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     ductile_status status = dpool_wait_recorded(a, &(dpool_scope){.is_all = true});
+    status = status == DUCTILE_OK ? dpool_wait_for_foreign(a) : status;
     dvmm_capture_restore(a->driver, mode);
     return status;
 }
@@ -68,8 +70,7 @@ static ductile_status destroy_regions(ductile_allocator *a, dpool_arena *arena) 
         dpool_region *region = arena->regions;
         arena->regions = region->next;
         free_uses(a, region);
-        first = keep_first(first, dseg_destroy(region->seg));
-        free(region);
+        first = keep_first(first, dpool_region_destroy(region));
     }
     return first;
 }
@@ -79,9 +80,9 @@ static ductile_status destroy_arenas(ductile_allocator *a) {
     while (a->arenas != NULL) {
         dpool_arena *arena = a->arenas;
         first = keep_first(first, destroy_regions(a, arena));
-        for (uint32_t i = 0; i < arena->n_marks; i++) {
-            dvmm_marker_drop(&a->markers, arena->ring[i].marker);
-        }
+        dti_lock_acquire(&a->index_lock);
+        dpool_drop_own_mark_locked(a, arena);
+        dti_lock_release(&a->index_lock);
         a->arenas = arena->next;
         free(arena);
     }
@@ -157,6 +158,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
         forget_mappings(a);
     }
     dpool_waits_fini(a);
+    dpool_marks_fini(a);
     first = keep_first(first, destroy_arenas(a));
     first = keep_first(first, dpool_imports_fini(a, may_unmap, idle));
     dpool_pins_fini(a);

@@ -7,23 +7,24 @@
  */
 #include "pool/blocks/arena.h"
 #include "pool/sharing/import.h"
-#include "pool/streams/progress.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/stream_use.h"
 
 /* An arena of the stream, in any pool. */
 static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) {
     dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = dpool_arena_any_locked(a, stream);
-    if (arena != NULL) {
-        arena->alloc_epoch++; /* the last marker proves all frees before this call */
-    }
     dti_lock_release(&a->index_lock);
     return arena;
 }
 
+/* The last mark of a foreign stream replaces an earlier one; without it nothing is proven. */
 static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
-    ductile_status status = dpool_mark(a, arena, NULL);
+    ductile_status status = dpool_record_last_mark(a, arena);
     dti_lock_acquire(&a->index_lock);
+    if (arena->is_foreign && status != DUCTILE_OK) {
+        arena->own_proven = (dpool_proof){0};
+    }
     dpool_arena_part_locked(a, arena);
     dti_lock_release(&a->index_lock);
     return status;

@@ -2,6 +2,7 @@
 #include "segments/segment.h"
 
 #include "vmm/base/check.h"
+#include "vmm/base/table.h"
 
 #include <stdlib.h>
 
@@ -21,8 +22,7 @@ ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64
     }
     seg->store = store;
     seg->n_granules = (uint32_t)(seg->range.size / store->granule_bytes);
-    /* calloc of this size is lazily zeroed: untouched slots cost no memory */
-    seg->slots = calloc(seg->n_granules, sizeof *seg->slots);
+    seg->slots = dti_table_new(seg->n_granules, sizeof *seg->slots);
     if (seg->slots == NULL) {
         status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
         goto free_range;
@@ -43,7 +43,7 @@ ductile_status dseg_destroy(dseg_segment *seg) {
     if (seg->n_quarantined == 0) {
         status = dvmm_range_free(seg->store->driver, &seg->range);
     }
-    free(seg->slots);
+    dti_table_free(seg->slots, seg->n_granules, sizeof *seg->slots);
     free(seg);
     return status;
 }

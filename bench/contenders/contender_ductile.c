@@ -8,6 +8,7 @@
 static bool choose_options(const contender_env *env, ductile_options *options, char *message,
                            size_t size) {
     ductile_options_init(options);
+    options->captures = DUCTILE_CAPTURES_POOLS; /* this program captures nothing outside of pools */
     if (!settings_apply(options, env->settings, env->n_settings, message, size)) {
         return false;
     }

@@ -9,7 +9,9 @@
 #include "pool/base/callback_list.h"
 #include "pool/blocks/blocks_state.h"
 #include "pool/sharing/sharing_state.h"
+#include "pool/streams/streams_state.h"
 #include "segments/segment_set.h"
+#include "segments/unmap_handles.h"
 #include "vmm/base/lock.h"
 #include "vmm/capture_mode.h"
 #include "vmm/marker.h"
@@ -36,6 +38,12 @@ typedef struct dpool_counts {
     uint64_t use_host_bytes, table_host_bytes;
 } dpool_counts;
 
+/* Proves that no work is under way on memory that was freed at an age below this (blocks/age.h). */
+typedef struct dpool_proof {
+    uint64_t age;
+    dseg_idle idle;
+} dpool_proof;
+
 struct ductile_allocator {
     dti_lock index_lock;
     dti_lock grow_lock;
@@ -56,6 +64,9 @@ struct ductile_allocator {
     uint32_t n_context_waits;   /* threads in a wait for the whole device */
     uint32_t n_stream_waits;    /* threads in a wait for a stream */
     uint32_t n_announcing;      /* see announce.h; changed under both locks */
+    uint64_t age;               /* the clock of frees: blocks/age.h */
+    dpool_proof proven;         /* by context markers */
+    dpool_marks marks;
     dpool_nodes nodes;
     dpool_map map;
     dpool_counts counts;
@@ -73,6 +84,8 @@ struct ductile_allocator {
     struct dpool_plan *spare_plan; /* its arrays are kept for the next */
     dpool_pins pins;
     /* safe by themselves */
+    _Atomic int captures;     /* ductile_captures, as it is now */
+    _Atomic bool met_capture; /* one that was not announced; to be logged */
     dvmm_marker_pool markers;
     dpool_callbacks oom_callbacks;
     dpool_callbacks map_callbacks;

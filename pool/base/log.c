@@ -42,7 +42,19 @@ void dpool_forget_failure(void) {
     first_failure.happened = false;
 }
 
+static void log_met_capture(ductile_allocator *a) {
+    if (atomic_load_explicit(&a->met_capture, memory_order_relaxed) &&
+        atomic_exchange(&a->met_capture, false)) {
+        dpool_log(
+            a, DUCTILE_LOG_WARNING,
+            "a context marker met a stream capture that was not announced, and broke it: from "
+            "now on memory moves between streams only under pressure. Announce captures "
+            "(ductile_capture_begin), or set captures:unannounced");
+    }
+}
+
 void dpool_log_losses(ductile_allocator *a) {
+    log_met_capture(a);
     dti_lock_acquire(&a->index_lock);
     uint64_t all = dvmm_store_read(&a->store).lost_bytes;
     uint64_t lost = all - a->lost_reported;

@@ -40,6 +40,10 @@ static const choice crossings[] = {{"done", DUCTILE_CROSS_STREAM_DONE},
                                    {"off", DUCTILE_CROSS_STREAM_OFF},
                                    {"wait", DUCTILE_CROSS_STREAM_WAIT},
                                    {NULL, 0}};
+static const choice capture_notices[] = {{"unannounced", DUCTILE_CAPTURES_UNANNOUNCED},
+                                         {"pools", DUCTILE_CAPTURES_POOLS},
+                                         {"announced", DUCTILE_CAPTURES_ANNOUNCED},
+                                         {NULL, 0}};
 static const choice shares[] = {{"none", 0}, {"fd", 1}, {"fabric", 8}, {NULL, 0}};
 
 #define FIELD(name) offsetof(ductile_options, name)
@@ -67,6 +71,7 @@ static const key keys[] = {
     {"shareable", CHOICE, FIELD(shareable), shares},
     {"rdma", SWITCH, FIELD(rdma), NULL},
     {"check", LEVEL, FIELD(check), NULL},
+    {"captures", CHOICE, FIELD(captures), capture_notices},
     {"time_driver_calls", SWITCH, FIELD(time_driver_calls), NULL},
 };
 

@@ -38,13 +38,14 @@ bool dpool_arena_is_of(const dpool_arena *arena, ductile_stream stream) {
     return arena->stream == stream && arena->thread == dpool_thread_of(stream) && !arena->is_gone;
 }
 
-static dpool_arena *new_arena(dpool_private_pool *pool, ductile_stream stream) {
+static dpool_arena *new_arena(const ductile_allocator *a, dpool_private_pool *pool,
+                              ductile_stream stream) {
     dpool_arena *arena = calloc(1, sizeof *arena);
     if (arena != NULL) {
         arena->pool = pool;
         arena->stream = dpool_canonical_stream(stream);
         arena->thread = dpool_thread_of(arena->stream);
-        arena->alloc_epoch = 1;
+        arena->is_foreign = !dvmm_markers_cover(&a->markers, arena->stream);
         arena->gaps_tolerated = DPOOL_GAPS_TOLERATED;
     }
     return arena;
@@ -66,7 +67,7 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     a->arenas = arena;
     a->counts.arenas++;
     if (a->counts.arenas == 2) {
-        arena->next->maintenance_at = 0; /* markers are of use from now on */
+        arena->next->maintenance_at = 0; /* marks are of use from now on */
     }
     a->counts.table_host_bytes += sizeof *arena;
 }
@@ -79,7 +80,7 @@ ductile_status dpool_arena_get(ductile_allocator *a, dpool_private_pool *pool,
     if (*out != NULL) {
         return DUCTILE_OK;
     }
-    dpool_arena *arena = new_arena(pool, stream);
+    dpool_arena *arena = new_arena(a, pool, stream);
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
@@ -122,15 +123,23 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
     dpool_private_pool *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
+    if (is_empty) {
+        dpool_drop_own_mark_locked(a, arena);
+    }
     dti_lock_release(&a->index_lock);
     dpool_free_pool(pool);
-    if (!is_empty) {
-        return;
+    if (is_empty) {
+        free(arena);
     }
-    for (uint32_t i = 0; i < arena->n_marks; i++) {
-        dvmm_marker_drop(&a->markers, arena->ring[i].marker);
+}
+
+void dpool_drop_own_mark_locked(ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (arena->own_mark.marker != NULL) {
+        dvmm_marker_drop(&a->markers, arena->own_mark.marker);
+        arena->own_mark.marker = NULL;
+        a->marks.n_own--;
     }
-    free(arena);
 }
 
 bool dpool_arena_may_be_named(const dpool_arena *arena) {

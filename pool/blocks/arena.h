@@ -2,19 +2,17 @@
 /*
  * Arenas: the segments, blocks and free index of one stream in one pool.
  *
- * Proof that free memory may leave its stream (design rule: the earliest point at which the
- * stream itself could have reused it):
+ * Proof that free memory may leave its stream, and that an old address may be unmapped (U2, U3):
  *
- *     alloc_epoch    counts the arena's allocation calls
- *     block->epoch   alloc_epoch when a FREE block was freed (the latest, after merges)
- *     marker         recorded inside allocation call number e, so after every free of epoch < e
- *     proven_epoch   the highest e whose marker is done: FREE blocks with epoch < proven_epoch
- *                    have no work under way, and programs that free first and join streams
- *                    afterwards stay correct; no other block leaves its stream (U2)
+ *     a->age           a clock; it moves on just before each proof is recorded
+ *     block->age       a->age when the block was freed; it stays when the block retires
+ *     a->proven        by the latest context marker that is done: what was freed at an age below
+ *                      its age has no work under way on any stream of the context
+ *     own_proven       by the latest proof of the arena's stream alone, which is used where no
+ *                      context marker may be recorded: proves this for the old addresses of the
+ *                      arena, and for what the host gives back to the driver
  *
- * Markers are numbered by sequence. A RETIRING block's epoch is the number of the marker that was
- * recorded when its memory moved away: with done_seq at or above it, the host knows that no work
- * uses the old address, which may then be unmapped (U3).
+ * Markers, and when they are recorded: streams/marks.h.
  */
 #ifndef DUCTILE_POOL_BLOCKS_ARENA_H
 #define DUCTILE_POOL_BLOCKS_ARENA_H
@@ -28,11 +26,7 @@
 #include "pool/blocks/use_store.h"
 #include "segments/unmap_handles.h"
 
-enum {
-    DPOOL_RING = 16, /* markers of one arena under way */
-    DPOOL_GAPS_TOLERATED = 128,
-    DPOOL_MARK_EVERY = 64 /* allocations between markers while several streams are known */
-};
+enum { DPOOL_GAPS_TOLERATED = 128 };
 
 /* A segment as the pool sees it: its blocks, which tile the range. A dedicated region is one block,
  * behind which there is one handle (growth/dedicated.h). */
@@ -41,46 +35,39 @@ typedef struct dpool_region {
     struct dpool_arena *arena;
     bool is_dedicated;
     dpool_block *first;
+    uint64_t *ages;      /* of granules in mixed blocks, see age.h */
     uint64_t span_bytes; /* as counted in the statistics */
     struct dpool_region *next;
 } dpool_region;
-
-typedef struct dpool_ring_mark {
-    dvmm_marker *marker;
-    uint64_t seq;
-    uint64_t epoch; /* the allocation call it was recorded in */
-} dpool_ring_mark;
 
 typedef struct dpool_arena {
     /* constant after creation */
     ductile_stream stream;           /* NULL stands for the legacy default stream */
     uint64_t thread;                 /* per-thread default stream: its thread; else 0 */
+    bool is_foreign;                 /* of a context that context markers do not cover */
     struct dpool_private_pool *pool; /* NULL: in no private pool, see private_pool.h     */
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
     /* guarded by the index lock */
     dpool_list gaps;     /* GAP blocks */
-    dpool_list retiring; /* RETIRING blocks, by epoch; see progress.h */
+    dpool_list retiring; /* RETIRING blocks, by age; see progress.h */
     uint64_t retiring_bytes;
     dpool_list
         closed; /* FREE blocks of dedicated regions: they serve no request, and go once proven */
     dpool_use *pending_first;
     dpool_use *pending_last;
-    uint64_t pending_since; /* alloc_epoch when the list was last empty                    */
-    uint64_t next_poll_at;  /* alloc_epoch from which a hit polls the pending blocks first */
+    uint64_t pending_since; /* n_calls when the list was last empty                    */
+    uint64_t next_poll_at;  /* n_calls from which a hit polls the pending blocks first */
     dpool_region *regions;
     uint64_t n_regions;
     uint64_t live_bytes;
     uint64_t pending_bytes;
-    uint64_t mapped_bytes; /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
-    uint64_t alloc_epoch;
-    uint64_t proven_epoch;
-    dseg_idle proven_by; /* what raised proven_epoch and done_seq last: it covers all below both */
-    uint64_t marker_seq;
-    uint64_t done_seq;
-    uint64_t context_epoch;  /* a wait for the whole context has covered frees below it */
-    uint64_t next_mark_at;   /* alloc_epoch from which the next regular marker is due   */
-    uint64_t maintenance_at; /* alloc_epoch from which a hit checks what is due */
+    uint64_t mapped_bytes;   /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
+    uint64_t n_calls;        /* allocations */
+    uint64_t maintenance_at; /* n_calls from which a hit checks what is due */
+    uint64_t not_before;     /* the memory counts as freed at this age, if it was freed before */
+    dpool_proof own_proven;  /* by proofs of the stream alone */
+    dpool_mark own_mark;     /* of the stream alone, under way; marker NULL: none */
     uint64_t peak_live;   /* see live_watermark.h: the peak that the next dip is measured from  */
     uint64_t dips_below;  /* live_bytes under which the dip begins or goes deeper     */
     uint64_t rises_above; /* live_bytes above which the peak grows or the dip is over */
@@ -90,8 +77,6 @@ typedef struct dpool_arena {
     uint32_t fruitless_polls; /* polls in a row that found nothing done; grow lock */
     uint32_t n_waiters;       /* threads that wait without locks and will read the arena again */
     uint32_t n_stream_refs;   /* of these, threads that pass its stream to the driver */
-    dpool_ring_mark ring[DPOOL_RING]; /* oldest first */
-    uint32_t n_marks;
     dpool_free_index index;
 } dpool_arena;
 
@@ -119,21 +104,39 @@ static inline bool dpool_is_unbacked(const dpool_arena *arena) {
     return arena->pool != NULL && arena->pool->is_unbacked;
 }
 
-/* Can anything of the arena be proven done by its stream's markers? Index lock held. */
-static inline bool dpool_is_provable(const dpool_arena *arena) {
+/* The least age that the memory of the arena counts as having. */
+static inline uint64_t dpool_least_age(const dpool_arena *arena) {
     const dpool_private_pool *pool = arena->pool;
-    return pool == NULL || (!pool->awaits_context && pool->phase == DPOOL_RUNNING);
+    bool is_later = pool != NULL && pool->released_age > arena->not_before;
+    return is_later ? pool->released_age : arena->not_before;
 }
 
-/* FREE blocks of an epoch below this may leave the arena's stream (U2). Index lock held. */
-static inline uint64_t dpool_proven_epoch(const dpool_arena *arena) {
-    return dpool_is_provable(arena) ? arena->proven_epoch : 0;
+/* What is left of a proof for the FREE memory of the arena. Index lock held. */
+static inline dpool_proof dpool_restrict_proof(const dpool_arena *arena, dpool_proof p) {
+    bool holds = !dpool_is_frozen(arena) && dpool_least_age(arena) < p.age;
+    return holds ? p : (dpool_proof){0};
 }
 
-/* How often the pool of the arena was taken, when no reference holds it now; 0 when the arena is in
- * no pool, or in one that is held. Index lock held. */
-static inline uint64_t dpool_released_life(const dpool_arena *arena) {
-    return arena->pool != NULL && !dpool_is_held(arena->pool) ? arena->pool->n_lives : 0;
+/* Proves that FREE memory of the arena may leave its stream (U2). Index lock held. */
+static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
+                                               const dpool_arena *arena) {
+    return dpool_restrict_proof(arena, arena->is_foreign ? arena->own_proven : a->proven);
+}
+
+/* Proves that old addresses of the arena may be unmapped (U3). Index lock held. */
+static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
+                                               const dpool_arena *arena) {
+    bool is_own = arena->is_foreign || arena->own_proven.age > a->proven.age;
+    return is_own ? arena->own_proven : a->proven;
+}
+
+/* The same for its FREE memory. A stream alone cannot prove what graphs did on others. Index lock
+ * held. */
+static inline dpool_proof dpool_proof_to_return(const ductile_allocator *a,
+                                                const dpool_arena *arena) {
+    bool had_graphs = arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
+    return had_graphs ? dpool_proof_to_leave(a, arena)
+                      : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
 }
 
 /* May FREE memory of the arena, once proven, serve `other`? Index lock held. */
@@ -161,6 +164,9 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena);
 /* Detaches the arena from its stream, since the driver may reuse the handle for another stream. The
  * arena keeps its blocks and serves other streams as a donor. */
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena);
+
+/* Drops the mark of the arena's stream that is under way, if there is one. */
+void dpool_drop_own_mark_locked(ductile_allocator *a, dpool_arena *arena);
 
 /* Makes a compaction due from the next allocation on. */
 static inline void dpool_arena_want_compaction(dpool_arena *arena) {

@@ -15,7 +15,7 @@
  * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
  * Two neighbours are never both FREE, nor both GAP.
  * Guarded by the index lock. Only the holder of the grow lock changes a BUSY or RETIRING block,
- * except the epoch of a BUSY one, which a wait may raise (wait_spans.h).
+ * except the age of a BUSY one, which a wait may raise (wait_spans.h).
  */
 #ifndef DUCTILE_POOL_BLOCKS_BLOCK_H
 #define DUCTILE_POOL_BLOCKS_BLOCK_H
@@ -58,17 +58,20 @@ typedef struct dpool_block {
     };
     union {
         struct {
-            uint64_t epoch : 44;    /* FREE: the arena's allocation count when it was freed, see
-                                       arena.h; 2^44 are five years of 100,000 a second */
+            uint64_t age : 43;      /* FREE, BUSY, PENDING, RETIRING: when it was freed, see age.h;
+                                       2^43 are two years of 100,000 a second */
+            uint64_t is_mixed : 1;  /* FREE, BUSY: parts of it are older, see age.h */
             uint64_t priority : 16; /* FREE, in a tree of the index: its place */
             uint64_t state : 4;     /* dpool_state */
         };
-        uint64_t marks; /* all three: reading a field with another width than it was just written
+        uint64_t marks; /* all four: reading a field with another width than it was just written
                            stalls */
     };
 } dpool_block;
 
 _Static_assert(sizeof(dpool_block) == 64, "a block is one cache line");
+
+#define DPOOL_AGE_MASK (((uint64_t)1 << 43) - 1)
 
 static inline ductile_addr dpool_end(const dpool_block *b) {
     return b->addr + b->size;
@@ -77,10 +80,6 @@ static inline ductile_addr dpool_end(const dpool_block *b) {
 /* The order of best fit. */
 static inline bool dpool_comes_before(const dpool_block *a, const dpool_block *b) {
     return a->size != b->size ? a->size < b->size : a->addr < b->addr;
-}
-
-static inline void dpool_set_epoch(dpool_block *b, uint64_t epoch) {
-    b->epoch = epoch & (((uint64_t)1 << 44) - 1);
 }
 
 #endif

@@ -27,9 +27,9 @@ void dpool_list_remove(dpool_list *list, dpool_block *b) {
     list->count--;
 }
 
-void dpool_list_insert_by_epoch(dpool_list *list, dpool_block *b) {
+void dpool_list_insert_by_age(dpool_list *list, dpool_block *b) {
     dpool_block *before = list->last;
-    while (before != NULL && before->epoch > b->epoch) {
+    while (before != NULL && before->age > b->age) {
         before = before->list_prev;
     }
     dpool_block *after = before != NULL ? before->list_next : list->first;

@@ -15,7 +15,7 @@ typedef struct dpool_list {
 void dpool_list_append(dpool_list *list, dpool_block *b);
 void dpool_list_remove(dpool_list *list, dpool_block *b);
 
-/* Inserts behind the last block whose epoch is not later. Fast when epochs mostly rise. */
-void dpool_list_insert_by_epoch(dpool_list *list, dpool_block *b);
+/* Inserts behind the last block that is not younger. Fast when ages mostly rise. */
+void dpool_list_insert_by_age(dpool_list *list, dpool_block *b);
 
 #endif

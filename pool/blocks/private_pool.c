@@ -29,13 +29,6 @@ bool dpool_has_pools(ductile_allocator *a) {
     return has_any;
 }
 
-void dpool_become_locked(const ductile_allocator *a, dpool_private_pool *pool,
-                         ductile_pool_kind kind) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    pool->kind = kind;
-    pool->awaits_context |= kind == DUCTILE_POOL_CAPTURE;
-}
-
 dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_id id,
                                              dpool_private_pool **spare) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -49,8 +42,7 @@ dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_
         a->counts.table_host_bytes += sizeof *pool;
     }
     if (!dpool_is_held(pool)) {
-        dpool_become_locked(a, pool, DUCTILE_POOL_CAPTURE);
-        pool->n_lives++;
+        pool->kind = DUCTILE_POOL_CAPTURE;
     }
     pool->refs++;
     return pool;

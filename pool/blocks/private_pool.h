@@ -8,7 +8,7 @@
  *
  *     kind      references   its memory
  *     CAPTURE   held         is stays as it is: never moved, given away or proven (G1)
- *     CAPTURE   none         unproven until the host has waited for the whole device
+ *     CAPTURE   none         as memory in no pool that was freed when the pool was released
  *     PLAIN     held         is compacted inside; serves others under pressure
  *     PLAIN     none         as memory in no pool
  *
@@ -18,6 +18,7 @@
 #define DUCTILE_POOL_BLOCKS_PRIVATE_POOL_H
 
 #include "pool/base/allocator.h"
+#include "vmm/capture_gate.h"
 #include "vmm/host_copy.h"
 
 /* See pause.h. */
@@ -32,11 +33,11 @@ typedef struct dpool_private_pool {
     ductile_pool_id id;
     ductile_pool_kind kind;
     uint64_t refs;
-    uint64_t n_routes;   /* open this often */
-    uint64_t n_arenas;   /* arenas of this pool */
-    uint64_t n_users;    /* calls under way that refer to it without a lock */
-    uint64_t n_lives;    /* how often a first reference was taken           */
-    bool awaits_context; /* graphs may have used its memory, on any stream  */
+    uint64_t n_routes;     /* open this often */
+    uint64_t n_arenas;     /* arenas of this pool */
+    uint64_t n_users;      /* calls under way that refer to it without a lock */
+    uint64_t released_age; /* a->age when its last reference was dropped, or its pause ended:
+                              graphs may have used its memory until then, on any stream */
     dpool_phase phase;
     bool is_unbacked; /* no memory behind its blocks, except where the driver refused to unmap */
     dvmm_host_copy
@@ -51,7 +52,8 @@ typedef struct dpool_route {
     uint64_t thread;   /* the thread that began it */
     uint32_t n_inside; /* threads in the filter */
     bool has_ended;
-    struct dpool_route *next; /* older */
+    dvmm_capture_notice notice; /* given to the gate for it */
+    struct dpool_route *next;   /* older */
 } dpool_route;
 
 static inline ductile_pool_id dpool_id_of(const dpool_private_pool *pool) {
@@ -69,10 +71,6 @@ dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_
 /* Unlinks a pool without references and returns it, for the caller to free without the lock; NULL
  * when it still has some. */
 dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_private_pool *pool);
-
-/* Changes the kind of the pool. For a capture pool: graphs may have used its memory. */
-void dpool_become_locked(const ductile_allocator *a, dpool_private_pool *pool,
-                         ductile_pool_kind kind);
 
 bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b);
 

@@ -7,6 +7,7 @@
 #include "pool/blocks/wait_spans.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/table.h"
 
 #include <stdlib.h>
 
@@ -72,11 +73,18 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
     region->arena = arena;
     region->is_dedicated = is_dedicated;
     region->seg->owner = region;
-    status = link_region(a, arena, region);
+    region->ages = dti_table_new(region->seg->n_granules, sizeof *region->ages);
+    status = region->ages != NULL ? link_region(a, arena, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     if (status != DUCTILE_OK) {
-        (void)dseg_destroy(region->seg);
-        free(region);
+        (void)dpool_region_destroy(region);
     }
+    return status;
+}
+
+ductile_status dpool_region_destroy(dpool_region *region) {
+    dti_table_free(region->ages, region->seg->n_granules, sizeof *region->ages);
+    ductile_status status = dseg_destroy(region->seg);
+    free(region);
     return status;
 }
 
@@ -114,8 +122,7 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena) {
         if (region == NULL) {
             return;
         }
-        (void)dseg_destroy(region->seg);
-        free(region);
+        (void)dpool_region_destroy(region);
     }
 }
 

@@ -18,6 +18,9 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
 /* Gives back empty ranges, whose only block is a GAP. Grow lock held, index lock not. */
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena);
 
+/* Gives the range of an unlinked region back, and frees the region. */
+ductile_status dpool_region_destroy(dpool_region *region);
+
 /* Iterates over the regions of the pool: the first after NULL, NULL after the last. Either lock
  * held. */
 dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,

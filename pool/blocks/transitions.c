@@ -2,6 +2,7 @@
 #include "pool/blocks/transitions.h"
 
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/age.h"
 #include "pool/blocks/live_watermark.h"
 #include "pool/blocks/wait_spans.h"
 
@@ -36,10 +37,8 @@ dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr) {
 static inline dpool_block *take_in_next(dpool_block *b) {
     dpool_block *gone = b->next;
     DTI_ASSERT(gone != NULL && gone->addr == dpool_end(b));
+    dpool_unite_ages(b, gone);
     b->size += gone->size;
-    if (gone->epoch > b->epoch) {
-        b->epoch = gone->epoch;
-    }
     b->next = gone->next;
     if (b->next != NULL) {
         b->next->prev = b;
@@ -57,7 +56,7 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
     return b != NULL && b->state == (uint64_t)state;
 }
 
-/* A marker that proves it is due from the next allocation on. */
+/* A mark that proves it is due from the next allocation on. */
 static __attribute__((noinline)) dpool_block *close_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_list_append(&b->region->arena->closed, b);
@@ -99,7 +98,8 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
 dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_list *gaps = &b->region->arena->gaps;
-    b->epoch = 0;
+    b->age = 0;
+    b->is_mixed = false;
     if (is_in_state(b->next, DPOOL_GAP)) {
         dpool_list_remove(gaps, b->next);
         dpool_absorb_next(&a->nodes, b);
@@ -227,7 +227,7 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
 /* Its own stream may have it at once. */
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_set_epoch(b, b->region->arena->alloc_epoch);
+    dpool_make_young_locked(a, b);
     b->priority = 0; /* in no tree yet: the marks are written without being read */
     (void)dpool_make_free_locked(a, b);
 }
@@ -307,10 +307,10 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
 
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_arena *arena = b->region->arena;
+    const dpool_arena *arena = b->region->arena;
     dpool_use *uses = b->uses;
     leave_paused_locked(a, b);
-    dpool_set_epoch(b, arena->alloc_epoch);
+    dpool_make_young_locked(a, b);
     b = dpool_make_free_locked(a, b);
     if (arena->pool->phase == DPOOL_PAUSED_PHASE) {
         (void)dpool_drop_granules_locked(a, b);

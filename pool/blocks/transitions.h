@@ -13,7 +13,7 @@
 
 /*
  * Cuts a block after `size` bytes. The rest becomes a block of its own, of the same state and
- * epoch, in no index or list. Pre: 0 < size < b->size; a spare node; b in no index or list, or in
+ * age, in no index or list. Pre: 0 < size < b->size; a spare node; b in no index or list, or in
  * one that does not depend on its size.
  */
 dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size);
@@ -21,7 +21,7 @@ dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size);
 /* Cuts at addr if it lies inside the block. Returns the part from addr on, or the block itself. */
 dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr);
 
-/* Merges b with its next neighbour, whose node is given back. The later epoch stays. Pre: neither
+/* Merges b with its next neighbour, whose node is given back. The younger age stays. Pre: neither
  * is in an index or list that depends on size; the next one is in none at all. */
 void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);
 

@@ -6,32 +6,30 @@
 #include "pool/blocks/transitions.h"
 #include "pool/growth/dedicated.h"
 #include "pool/growth/plan.h"
+#include "pool/growth/unused.h"
 #include "pool/streams/gpu_waits.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 
-/* Granules unmapped in one call: a bounded stall, but never less than the call may retire, or
- * retiring addresses would pile up and push the arena ever higher. */
-enum { RECLAIM_PER_CALL = 64 };
+#include "vmm/base/align.h"
 
-/* The markers of spans with waits that one call queries. */
-enum { WAITS_PER_CALL = 64 };
+/* Granules unmapped in one call, and spans with waits polled: a bounded stall, but never less than
+ * the call may retire, or retiring addresses would pile up and push the arena ever higher. */
+enum { MOST_PER_CALL = 64 };
 
 /* ---- What is there already ------------------------------------------------------------------ */
 
-/* Reads the progress of other streams, unmaps a bounded part of their retiring addresses, and drops
- * empty arenas whose stream is gone. The list changes under the grow lock only. */
-static void poll_all(ductile_allocator *a, ductile_stream stream) {
-    dpool_mark_unmarked(a, stream, false);
-    for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
-        next = arena->next;
-        dpool_poll(a, arena, RECLAIM_PER_CALL);
-        if (arena->is_gone && arena->mapped_bytes == 0) {
-            dpool_regions_release_empty(a, arena);
-            dpool_arena_drop_if_empty(a, arena);
-        }
+/* Reads the progress of other streams, unmaps a bounded part of their retiring addresses and of
+ * what streams and pools have left that are gone. */
+static void poll_all(ductile_allocator *a, const dpool_request *r) {
+    (void)dpool_record_mark(a, r->arena);
+    dpool_mark_unmarked(a, r->stream, false);
+    dpool_poll_all(a, MOST_PER_CALL);
+    if (!dpool_retires_in_order(a)) { /* else not at a time that the GPU chooses */
+        (void)dpool_unused_reclaim(a, DPOOL_UNUSED_GONE, MOST_PER_CALL);
     }
-    dpool_wait_poll(a, WAITS_PER_CALL);
+    dpool_unused_drop(a, false);
 }
 
 static bool search_again(ductile_allocator *a, dpool_request *r) {
@@ -49,13 +47,12 @@ static bool search_again(ductile_allocator *a, dpool_request *r) {
 
 /* ---- A plan -------------------------------------------------------------------------------- */
 
-/* Gives empty ranges back when addresses are short. */
+/* Gives the ranges of idle streams back when addresses are short. */
 static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
     ductile_status status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
-        for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-            dpool_regions_release_empty(a, arena);
-        }
+        (void)dpool_unused_reclaim(a, DPOOL_UNUSED_IDLE, UINT64_MAX);
+        dpool_unused_drop(a, true);
         status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
     }
     return status;
@@ -71,8 +68,8 @@ static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
 
 void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
     if (dpool_may_exchange(a) && has_free_granule(a, arena)) {
-        (void)dpool_mark(a, arena, NULL);
-        dpool_poll_marks(a, arena);
+        (void)dpool_record_mark(a, arena);
+        dpool_poll_marks(a);
     }
 }
 
@@ -149,7 +146,7 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     s.pools = r->from_pools;
     w.all[w.n++] = s;
     if (o->cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT) {
-        s.need = DPOOL_PROOF_BY_WAIT;
+        s.behind_wait = true;
         w.all[w.n++] = s;
     }
     if (s.other_streams && dpool_has_pools(a)) {
@@ -159,16 +156,16 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     return w;
 }
 
-/* Is there another way after a failure? The last way is for a stream that cannot be marked, or
- * cannot wait, now: its own memory stays where it is, but proven memory of other streams can move,
- * and new memory can be created. */
+/* Is there another way after a failure? The last way is for a stream that cannot wait now: its own
+ * memory stays where it is, but proven memory of other streams can move, and new memory can be
+ * created. */
 static bool find_next_way(const ductile_allocator *a, dpool_request *r, const dpool_plan *p,
                           ways *w, ductile_status *status) {
     if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
         w->at++;
         return true;
     }
-    if (w->is_last || !(p->mark_failed || p->wait_failed)) {
+    if (w->is_last || !p->wait_failed) {
         return false;
     }
     *status = dvmm_usable(a->driver);
@@ -178,13 +175,25 @@ static bool find_next_way(const ductile_allocator *a, dpool_request *r, const dp
     dpool_sources *s = &w->all[w->at];
     s->own = false;
     s->pools = r->from_pools;
-    s->need = DPOOL_PROOF_BY_HOST;
+    s->behind_wait = false;
     return *status == DUCTILE_OK;
+}
+
+/* The bytes that the limit lacks for a handle of that size, when the whole cache makes room. */
+static uint64_t lacking_for_one(const ductile_allocator *a, uint64_t size, uint64_t max_held) {
+    const dvmm_store_totals *t = &a->store.totals;
+    uint64_t after = t->held_bytes - t->cached_bytes + size;
+    uint64_t most = dti_min(max_held, a->store.limit_bytes);
+    return after > most ? after - most : 0;
 }
 
 static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
     uint64_t max_held = r->is_soft ? a->soft_limit : UINT64_MAX;
-    r->missing = r->size;
+    r->missing = lacking_for_one(a, r->size, max_held);
+    if (r->missing > 0) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    r->missing = r->size; /* if the device refuses */
     ductile_status status = add_range(a, r);
     return status == DUCTILE_OK
                ? dpool_dedicated_fill(a, r->arena->regions, max_held, r->requested, &r->block)
@@ -193,11 +202,19 @@ static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
 
 /* ---- One attempt --------------------------------------------------------------------------- */
 
+/* The arena stays while map callbacks run, even if it holds nothing yet. */
+static void hold_arena(ductile_allocator *a, dpool_arena *arena, int change) {
+    dti_lock_acquire(&a->index_lock);
+    arena->n_waiters += (uint32_t)change;
+    dti_lock_release(&a->index_lock);
+}
+
 static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan **p) {
     ductile_status status = dpool_arena_get(a, r->pool, r->stream, &r->arena);
     if (status != DUCTILE_OK) {
         return status;
     }
+    hold_arena(a, r->arena, 1);
     *p = dpool_plan_take(a, r->size);
     return *p != NULL ? dpool_reserve_room(a, 2) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
@@ -205,16 +222,14 @@ static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     DTI_ASSERT_HELD(&a->grow_lock);
     dpool_plan *p = NULL;
-    if (!dpool_retires_in_order(a)) { /* else not at a time that the GPU chooses */
-        (void)dpool_dedicated_reclaim(a);
-    }
+    r->arena = NULL;
     ductile_status status = prepare(a, r, &p);
     if (status != DUCTILE_OK) {
         goto done;
     }
 
     /* Other threads held the lock before, and the GPU has made progress: search again. */
-    poll_all(a, r->stream);
+    poll_all(a, r);
     if (!r->is_dedicated && search_again(a, r)) {
         goto done;
     }
@@ -228,7 +243,7 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
         goto done;
     }
     uint64_t may_retire = r->size / a->granule + 2;
-    dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(RECLAIM_PER_CALL, may_retire));
+    dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(MOST_PER_CALL, may_retire));
 
     /* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so
      * that hits continue; then the blocks get their final states. */
@@ -245,6 +260,9 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
 done:
     if (p != NULL) {
         dpool_plan_give(a, p);
+    }
+    if (r->arena != NULL) {
+        hold_arena(a, r->arena, -1);
     }
     return status;
 }

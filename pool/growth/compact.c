@@ -5,6 +5,7 @@
 #include "pool/blocks/room.h"
 #include "pool/growth/attempt.h"
 #include "pool/growth/plan.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
 enum { HANDLES_PER_CALL = 32 };
@@ -62,6 +63,7 @@ static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
         return;
     }
     dpool_prove_own(a, arena);
+    dpool_poll_marks(a);                    /* old addresses that are done become gaps */
     dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {

@@ -5,8 +5,8 @@
  *
  *     LIVE -> (PENDING) -> FREE and closed -> unmapped, the handle in the cache, the range gone
  *
- * Closed memory serves no request: it is never split, merged, moved or found. It goes once the
- * stream's marker proves it (U2, U3), unless it is pinned.
+ * Closed memory serves no request: it is never split, merged, moved or found. It goes once it is
+ * proven (U3), unless it is pinned: see unused.h.
  */
 #ifndef DUCTILE_POOL_GROWTH_DEDICATED_H
 #define DUCTILE_POOL_GROWTH_DEDICATED_H
@@ -20,10 +20,5 @@
  */
 ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, uint64_t max_held,
                                     uint64_t requested, dpool_block **out);
-
-/* Unmaps what is closed and proven, of all arenas, into the handle cache. Returns the first error
- * of the driver. Grow lock held; it is unlocked meanwhile when map callbacks run, and arenas that
- * hold nothing may go then. */
-ductile_status dpool_dedicated_reclaim(ductile_allocator *a);
 
 #endif

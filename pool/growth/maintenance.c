@@ -2,13 +2,19 @@
 #include "pool/growth/maintenance.h"
 
 #include "pool/growth/compact.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
 
 #include "vmm/base/align.h"
 
+enum {
+    CALLS_BETWEEN_LOOKS = 64,
+    FREED_BETWEEN_MARKS = 8 << 20 /* bytes */
+};
+
 static bool wants_poll(const dpool_arena *arena) {
-    return arena->pending_first != NULL && arena->alloc_epoch >= arena->next_poll_at;
+    return arena->pending_first != NULL && arena->n_calls >= arena->next_poll_at;
 }
 
 /* A poll that finds nothing costs as much as several hits. So it runs at the 1st, 2nd, 4th, ...
@@ -16,8 +22,8 @@ static bool wants_poll(const dpool_arena *arena) {
  * meanwhile. */
 static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t age = arena->alloc_epoch - arena->pending_since;
-    uint64_t next = arena->alloc_epoch + dti_min(age, DPOOL_MARK_EVERY);
+    uint64_t age = arena->n_calls - arena->pending_since;
+    uint64_t next = arena->n_calls + dti_min(age, CALLS_BETWEEN_LOOKS);
     arena->n_waiters++;
     dti_lock_release(&a->index_lock);
     bool is_mine = dti_lock_try_acquire(&a->grow_lock); /* otherwise perhaps the next time */
@@ -32,9 +38,15 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
+/* So that what one stream has freed in a burst is proven by the time another stream wants it. */
+static bool wants_mark_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_of_use = a->counts.arenas > 1 || arena->closed.count > 0;
+    return is_of_use && dpool_mark_is_due_locked(a, FREED_BETWEEN_MARKS);
+}
+
 static uint64_t next_at(const dpool_arena *arena) {
-    bool is_early = arena->alloc_epoch < arena->next_mark_at;
-    uint64_t at = is_early ? arena->next_mark_at : arena->alloc_epoch + DPOOL_MARK_EVERY;
+    uint64_t at = arena->n_calls + CALLS_BETWEEN_LOOKS;
     return arena->pending_first != NULL ? dti_min(at, arena->next_poll_at) : at;
 }
 
@@ -47,8 +59,7 @@ __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ducti
     arena->compaction_due = arena->compaction_due && a->options.compact_off == 0;
     bool may_move = !dpool_is_frozen(arena);
     dpool_maintenance what = {
-        .mark = may_move && (a->counts.arenas > 1 || arena->closed.count > 0) &&
-                arena->alloc_epoch >= arena->next_mark_at,
+        .mark = wants_mark_locked(a, arena),
         .compact = may_move && arena->compaction_due,
     };
     arena->maintenance_at = what.compact ? 0 : next_at(arena);
@@ -61,7 +72,7 @@ __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ducti
 __attribute__((noinline)) void dpool_maintenance_do(ductile_allocator *a, dpool_arena *arena,
                                                     dpool_maintenance what) {
     if (what.mark) {
-        (void)dpool_mark(a, arena, NULL);
+        (void)dpool_record_mark(a, arena);
     }
     if (what.compact) {
         dpool_compact(a, arena);

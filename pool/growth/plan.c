@@ -2,9 +2,10 @@
 /* Making a plan: the place, the window, the donors. */
 #include "pool/growth/plan.h"
 
-#include "pool/blocks/arena.h"
+#include "pool/blocks/age.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
 #include "segments/granules.h"
@@ -266,55 +267,25 @@ static void busy_window(ductile_allocator *a, dpool_plan *p, const dpool_place *
 
 /* ---- Waits on the GPU ---------------------------------------------------------------------- */
 
-/* The epoch below which blocks of the arena have a marker behind them, done or not. The same on
- * every run, whatever the GPU has done: a marker that leaves the ring because it is done is proven.
- */
-static uint64_t marked_epoch(const dpool_arena *arena) {
-    uint64_t newest = arena->n_marks > 0 ? arena->ring[arena->n_marks - 1].epoch : 0;
-    return dti_max(newest, arena->proven_epoch);
-}
-
-/* The epoch below which the plan may take FREE blocks of the arena. Index lock held. */
-static uint64_t takeable_epoch_locked(const ductile_allocator *a, dpool_plan *p,
-                                      const dpool_arena *from, const dpool_sources *sources) {
+/* FREE memory of the arena below this age may be taken. Index lock held. */
+static uint64_t takeable_age_locked(const ductile_allocator *a, const dpool_arena *from,
+                                    const dpool_sources *sources) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t proven = dpool_proven_epoch(from);
-    bool may_wait = sources->need == DPOOL_PROOF_BY_WAIT && dpool_is_provable(from);
-    return may_wait && p->n_waits < DPOOL_PLAN_WAITS ? marked_epoch(from) : proven;
+    return sources->behind_wait ? dpool_marked_age_locked(a, from)
+                                : dpool_proof_to_leave(a, from).age;
 }
 
-static dpool_plan_wait *wait_on(dpool_plan *p, const dpool_arena *arena) {
-    for (uint32_t i = 0; i < p->n_waits; i++) {
-        if (p->waits[i].arena == arena) {
-            return &p->waits[i];
-        }
-    }
-    dpool_plan_wait *w = &p->waits[p->n_waits++];
-    *w = (dpool_plan_wait){.arena = arena};
-    return w;
-}
-
-/* Called for a block of that epoch that the plan takes: chooses the marker to wait for, if it is
- * not proven. Pre: the epoch is takeable. Index lock held. */
-static void record_epoch_locked(ductile_allocator *a, dpool_plan *p, const dpool_arena *from,
-                                uint64_t epoch) {
+/* One marker covers all streams: the oldest that proves all donors of other streams. */
+static void choose_wait_locked(const ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (epoch < dpool_proven_epoch(from)) {
-        return;
+    uint64_t age = 0;
+    for (uint32_t i = p->n_own_donors; i < p->n_donors; i++) {
+        const dpool_arena *from = p->donors[i]->region->arena;
+        uint64_t of_donor = dti_max(dpool_age_of(p->donors[i]), dpool_least_age(from));
+        bool is_proven = of_donor < dpool_proof_to_leave(a, from).age;
+        age = is_proven ? age : dti_max(age, of_donor);
     }
-    uint32_t i = 0;
-    while (from->ring[i].epoch <= epoch) {
-        i++;
-    }
-    dpool_plan_wait *w = wait_on(p, from);
-    if (w->seq < from->ring[i].seq) {
-        if (w->marker != NULL) {
-            dvmm_marker_drop(&a->markers, w->marker); /* the ring holds it, too */
-        }
-        w->seq = from->ring[i].seq;
-        w->marker = from->ring[i].marker;
-        dvmm_marker_hold(w->marker);
-    }
+    p->wait = age > 0 ? dpool_hold_mark_of_locked(a, NULL, age) : NULL;
 }
 
 /* ---- Donors -------------------------------------------------------------------------------- */
@@ -348,16 +319,12 @@ static void add_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint3
                                              .first = first,
                                              .n_granules = n,
                                              .state = p->unmaps ? DSEG_TO_UNMAP : DSEG_MAY_MOVE,
-                                             .idle = b->region->arena->proven_by};
+                                             .idle = p->idle};
     p->donors[p->n_donors++] = donor;
     p->donated += n;
-    if (p->unmaps) {
-        return; /* the next user of its handles gets them without work under way */
-    }
-    if (b->region->arena == p->arena) { /* others count on their own */
-        p->epoch = dti_max(p->epoch, donor->epoch);
-    } else {
-        record_epoch_locked(a, p, b->region->arena, donor->epoch);
+    if (!p->unmaps) { /* otherwise no work is under way on its handles */
+        uint64_t least = dpool_least_age(b->region->arena);
+        p->age = dti_max(p->age, dti_max(dpool_age_of(donor), least));
     }
 }
 
@@ -422,12 +389,21 @@ static void donate_done(ductile_allocator *a, dpool_plan *p, dpool_block *b, dse
     }
 }
 
-static void donate(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint64_t need) {
+/* What b can give: whole handles that may move, older than `below`, from the top down. */
+static dseg_span find_gift(const ductile_allocator *a, const dpool_plan *p, const dpool_block *b,
+                           uint64_t below) {
+    const dseg_segment *seg = b->region->seg;
     dseg_span s = movable_in(b);
-    bool is_foreign = b->region->arena != p->arena;
-    if (!dpool_waits_are_none(a) && (is_foreign || p->unmaps)) {
-        s = spare_due_waits(a, b->region->seg, s);
+    bool is_other = b->region->arena != p->arena;
+    if (!dpool_waits_are_none(a) && (is_other || p->unmaps)) {
+        s = spare_due_waits(a, seg, s);
     }
+    return b->age < below ? s : dseg_movable_in(seg, dpool_older_part(b, s, below));
+}
+
+static void donate(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint64_t need,
+                   uint64_t below) {
+    dseg_span s = find_gift(a, p, b, below);
     if (dseg_is_empty(s)) {
         return;
     }
@@ -440,13 +416,24 @@ static void donate(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint64_t
     }
 }
 
+/* Each run of old granules in a block of several ages is a donor; b is what remains below. */
+static void donate_all(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint64_t need,
+                       uint64_t below) {
+    bool is_more = true;
+    while (is_more && p->donated < need && can_add_donor(a, p)) {
+        uint64_t before = p->donated;
+        donate(a, p, b, need - p->donated, below);
+        is_more = p->donated > before && b->state == DPOOL_FREE && b->age >= below;
+    }
+}
+
 static void sweep(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
-                  uint64_t below_epoch, bool beside_gaps) {
+                  uint64_t below, bool beside_gaps) {
     dpool_block *b = dpool_index_below(&from->index, NULL);
     while (b != NULL && b->size >= a->granule && p->donated < need && can_add_donor(a, p)) {
         dpool_block *next = dpool_index_below(&from->index, b);
-        if (b->epoch < below_epoch && is_beside_gap(b) == beside_gaps) {
-            donate(a, p, b, need - p->donated);
+        if (is_beside_gap(b) == beside_gaps) {
+            donate_all(a, p, b, need, below);
         }
         b = next;
     }
@@ -456,27 +443,54 @@ static void sweep(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64
  * new gap leaves two slivers that no large request can use; then the largest blocks, for the same
  * reason. Of 7 orders that were tried, this one kept most memory usable (docs/decisions/0003). */
 static void collect(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
-                    uint64_t below_epoch) {
-    sweep(a, p, from, need, below_epoch, true);
-    sweep(a, p, from, need, below_epoch, false);
+                    uint64_t below) {
+    if (below > 0) {
+        sweep(a, p, from, need, below, true);
+        sweep(a, p, from, need, below, false);
+    }
 }
 
 /* With larger handles, takes first the memory that the GPU is known to be done with. */
 static void collect_done(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
     if (dpool_may_exchange(a)) {
+        dpool_proof proof =
+            from == p->arena ? dpool_proof_to_return(a, from) : dpool_proof_to_leave(a, from);
         p->unmaps = true;
-        collect(a, p, from, need, dpool_proven_epoch(from));
+        p->idle = proof.idle;
+        collect(a, p, from, need, proof.age);
         p->unmaps = false;
     }
 }
 
+static bool is_donor(const dpool_plan *p, const dpool_arena *arena, const dpool_sources *sources) {
+    return arena != p->arena && dpool_may_serve(arena, p->arena, sources->pools);
+}
+
+static uint64_t spare_bytes(const dpool_arena *arena) {
+    return arena->mapped_bytes - arena->live_bytes - arena->pending_bytes;
+}
+
+static void collect_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
+                         const dpool_sources *sources) {
+    collect_done(a, p, from, need);
+    collect(a, p, from, need, takeable_age_locked(a, from, sources));
+}
+
+/* From the arena with most free memory first: what a stream with little is robbed of, it soon wants
+ * back (docs/decisions/0026). */
 static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
                             const dpool_sources *sources) {
-    const dpool_arena *own = p->arena;
-    for (dpool_arena *other = a->arenas; other != NULL; other = other->next) {
-        if (other != own && dpool_may_serve(other, own, sources->pools)) {
-            collect_done(a, p, other, need);
-            collect(a, p, other, need, takeable_epoch_locked(a, p, other, sources));
+    dpool_arena *richest = NULL;
+    for (dpool_arena *at = a->arenas; at != NULL; at = at->next) {
+        bool is_richer = richest == NULL || spare_bytes(at) > spare_bytes(richest);
+        richest = is_donor(p, at, sources) && is_richer ? at : richest;
+    }
+    if (richest != NULL) {
+        collect_from(a, p, richest, need, sources);
+    }
+    for (dpool_arena *at = a->arenas; at != NULL && p->donated < need; at = at->next) {
+        if (at != richest && is_donor(p, at, sources)) {
+            collect_from(a, p, at, need, sources);
         }
     }
 }
@@ -512,6 +526,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
     }
     if (sources->other_streams && p->donated < need) {
         collect_foreign(a, p, need, sources);
+        choose_wait_locked(a, p);
     }
     p->lacks = lacking(a, p, cached);
     if (p->lacks > 0) {
@@ -560,8 +575,10 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
     clear(p, arena, gap->region);
     p->max_held = UINT64_MAX; /* the limit alone */
     uint64_t n = dti_min(gap->size / a->granule, budget);
-    p->unmaps = dpool_may_exchange(a) && top->epoch < dpool_proven_epoch(arena);
-    donate(a, p, top, n);
+    dpool_proof proof = dpool_proof_to_return(a, arena);
+    p->unmaps = dpool_may_exchange(a) && top->age < proof.age;
+    p->idle = proof.idle;
+    donate(a, p, top, n, UINT64_MAX);
     bool fits = p->donated <= n || p->unmaps; /* otherwise: one handle larger than the gap */
     if (p->donated == 0 || !fits) {
         dpool_plan_abort_locked(a, p);

@@ -6,7 +6,7 @@
  *
  *     place    a window of FREE and GAP blocks                    index lock
  *     plan     its blocks and those of donors -> BUSY             index lock
- *     execute  marker, create, map, access                        driver calls; may fail, then
+ *     execute  waits, create, map, access                         driver calls; may fail, then
  * undone commit   donors -> RETIRING, window -> LIVE/FREE            index lock; cannot fail abort
  * everything as before                               index lock; cannot fail
  *
@@ -31,30 +31,14 @@
 #include "pool/blocks/arena.h"
 #include "segments/grow.h"
 
-enum { DPOOL_PLAN_WAITS = 16 }; /* streams at work that one plan takes from, at most */
-
-/* How the plan knows that the GPU is done with memory of other streams. */
-typedef enum dpool_proof {
-    DPOOL_PROOF_BY_HOST, /* the host has seen it                                    */
-    DPOOL_PROOF_BY_WAIT  /* or the receiving stream waits for it on the GPU */
-} dpool_proof;
-
 /* The sources of handles, besides the cache. */
 typedef struct dpool_sources {
     bool own;           /* free memory of the arena itself                                  */
-    bool other_streams; /* free memory of other arenas that has the proof `need` */
+    bool other_streams; /* free memory of other arenas that is proven done                      */
+    bool behind_wait;   /* and what is not, behind a wait on the GPU for all streams            */
     bool pools;         /* of other arenas, also those of plain pools in use */
-    dpool_proof need;
-    uint64_t max_held; /* the held bytes may exceed neither this nor the limit */
+    uint64_t max_held;  /* the held bytes may exceed neither this nor the limit */
 } dpool_sources;
-
-/* A marker of another arena that the receiving stream waits for, behind the frees of the memory
- * that it takes. */
-typedef struct dpool_plan_wait {
-    const dpool_arena *arena;
-    uint64_t seq;        /* its number there: once done, the old addresses may be unmapped */
-    dvmm_marker *marker; /* held from the plan to the wait */
-} dpool_plan_wait;
 
 typedef struct dpool_plan {
     dpool_arena *arena; /* the arena that receives memory */
@@ -75,15 +59,13 @@ typedef struct dpool_plan {
     uint32_t room;         /* in each of the four arrays */
     uint64_t n_granules;   /* of all pieces                                              */
     uint64_t donated;      /* granules of all donors                                     */
-    uint64_t epoch;        /* the latest of this arena's donors                          */
-    uint64_t seq;          /* of the marker recorded when own memory moves               */
+    uint64_t age;          /* of the youngest donor                                      */
     uint64_t max_held;     /* by the request's sources                                   */
     uint64_t lacks;        /* the bytes of memory that were missing */
     bool unmaps;           /* donors found now are to be unmapped */
-    bool mark_failed;      /* execute failed because that marker could not be recorded   */
+    dseg_idle idle;        /* which this proves to be right       */
     bool wait_failed;      /* execute failed because the stream could not wait on the GPU */
-    dpool_plan_wait waits[DPOOL_PLAN_WAITS];
-    uint32_t n_waits;
+    dvmm_marker *wait;     /* the receiving stream waits for it first; held; NULL for none */
 } dpool_plan;
 
 /* Takes an empty plan with room for a request; NULL when the host has no memory. The caller owns it

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Executes a plan: the GPU waits, the marker, then the driver calls of segments/grow.h. Then
+/* Executes a plan: the GPU waits, then the driver calls of segments/grow.h. Then
  * commits or aborts it. */
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
@@ -16,21 +16,19 @@
 
 /* ---- Execute ------------------------------------------------------------------------------- */
 
-static void drop_markers(ductile_allocator *a, dpool_plan *p) {
-    for (uint32_t i = 0; i < p->n_waits; i++) {
-        if (p->waits[i].marker != NULL) {
-            dvmm_marker_drop(&a->markers, p->waits[i].marker);
-            p->waits[i].marker = NULL;
-        }
+static void drop_wait(ductile_allocator *a, dpool_plan *p) {
+    if (p->wait != NULL) {
+        dvmm_marker_drop(&a->markers, p->wait);
+        p->wait = NULL;
     }
 }
 
-static ductile_status make_waits(ductile_allocator *a, dpool_plan *p) {
+static ductile_status wait_for_others(ductile_allocator *a, dpool_plan *p) {
     ductile_status status = DUCTILE_OK;
-    for (uint32_t i = 0; i < p->n_waits && status == DUCTILE_OK; i++) {
-        status = dvmm_marker_wait_on(&a->markers, p->arena->stream, p->waits[i].marker);
+    if (p->wait != NULL) {
+        status = dvmm_marker_wait_on(&a->markers, p->arena->stream, p->wait);
     }
-    drop_markers(a, p);
+    drop_wait(a, p);
     return status;
 }
 
@@ -48,15 +46,6 @@ static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
         status = dpool_wait_on_gpu(a, b);
     }
     return status;
-}
-
-static bool moves_own(const dpool_plan *p) {
-    for (uint32_t i = 0; i < p->n_own_donors; i++) {
-        if (p->donations[i].state == DSEG_MAY_MOVE) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
@@ -77,17 +66,12 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
 }
 
 static ductile_status execute(ductile_allocator *a, dpool_plan *p) {
-    /* The waits and the marker come before the maps (U5), so that undoing maps never depends on
-     * them: donors are FREE, so all work that used them was issued before now. */
-    ductile_status status = make_waits(a, p);
+    /* The waits come before the maps (U5), so that undoing maps never depends on them. */
+    ductile_status status = wait_for_others(a, p);
     if (status == DUCTILE_OK && !dpool_waits_are_none(a)) {
         status = make_own_waits(a, p);
     }
     p->wait_failed = status != DUCTILE_OK;
-    if (status == DUCTILE_OK && moves_own(p)) {
-        status = dpool_mark(a, p->arena, &p->seq);
-        p->mark_failed = status != DUCTILE_OK;
-    }
     return status == DUCTILE_OK ? grow(a, p) : status;
 }
 
@@ -103,24 +87,10 @@ ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
 
 /* ---- Commit -------------------------------------------------------------------------------- */
 
-/* The number, in its arena, of the marker behind all work on a donor; 0 when it is done. */
-static uint64_t seq_of(const dpool_plan *p, const dpool_arena *from) {
-    if (from == p->arena) {
-        return p->seq;
-    }
-    for (uint32_t i = 0; i < p->n_waits; i++) {
-        if (p->waits[i].arena == from) {
-            return p->waits[i].seq;
-        }
-    }
-    return 0;
-}
-
-static void retire_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
-    dpool_arena *arena = b->region->arena;
+static void retire_donor(ductile_allocator *a, dpool_block *b) {
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
-    dpool_count_mapped_locked(a, arena, -(int64_t)b->size);
-    dpool_retire_locked(a, b, seq_of(p, arena));
+    dpool_count_mapped_locked(a, b->region->arena, -(int64_t)b->size);
+    dpool_retire_locked(a, b);
 }
 
 static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
@@ -131,7 +101,7 @@ static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
             dpool_mapped_to_gap_locked(a, b,
                                        donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
         } else if (is_done && donation == DSEG_MOVED) {
-            retire_donor(a, p, b);
+            retire_donor(a, b);
         } else {
             (void)dpool_make_free_locked(a, b);
         }
@@ -147,7 +117,8 @@ static void unite_body(ductile_allocator *a, dpool_plan *p) {
 
 static void free_surplus(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
     if (b != NULL) {
-        dpool_set_epoch(b, p->epoch);
+        b->age = p->age & DPOOL_AGE_MASK;
+        b->is_mixed = false;
         (void)dpool_make_free_locked(a, b);
     }
 }
@@ -158,10 +129,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
         if (p->donations[i].state != DSEG_MOVED) {
             continue;
         }
-        p->epoch = dti_max(p->epoch, p->donors[i]->epoch); /* waits may have raised it */
-    }
-    if (p->n_waits > 0) { /* only a marker behind the wait proves it */
-        p->epoch = p->arena->alloc_epoch;
+        p->age = dti_max(p->age, p->donors[i]->age); /* waits may have raised it */
     }
     dpool_count_mapped_locked(a, p->arena, (int64_t)(p->n_granules * a->granule));
     finish_donors(a, p, true);
@@ -211,7 +179,7 @@ static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_add
 
 void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
-    drop_markers(a, p); /* no wait is needed */
+    drop_wait(a, p); /* no wait is needed */
     finish_donors(a, p, false);
     if (p->lead == NULL && p->body == NULL) {
         return;

@@ -148,6 +148,21 @@ typedef enum ductile_cross_stream {
                                       still at work; the new stream waits for it on the GPU */
 } ductile_cross_stream;
 
+/**
+ * How the allocator learns of stream captures. Memory moves between streams behind context markers:
+ * events behind all work of the device's context (CUDA 12.5). While any stream of the context is
+ * being captured, none may be recorded: the record would fail, and break the capture. Pools and
+ * announcements count for all allocators of the process.
+ */
+typedef enum ductile_captures {
+    DUCTILE_CAPTURES_UNANNOUNCED = 0, /* a capture may begin at any time: none is recorded, and
+                                         memory moves between streams only under pressure     */
+    DUCTILE_CAPTURES_POOLS = 1,       /* a capture is under way only while a pool of any kind is
+                                         open (ductile_pools.h), or between ductile_capture_begin
+                                         and ductile_capture_end                              */
+    DUCTILE_CAPTURES_ANNOUNCED = 2    /* the same, but plain pools do not count               */
+} ductile_captures;
+
 typedef enum ductile_log_level {
     DUCTILE_LOG_ERROR = 0,
     DUCTILE_LOG_WARNING = 1,
@@ -203,6 +218,7 @@ typedef struct ductile_options {
     uint64_t soft_limit_bytes;        /* above it memory is created only as a last resort
                                          (ductile_pressure.h); 0: none                           */
     int time_driver_calls; /* 1: the statistics driver_time_ns and driver_host_ns are kept     */
+    ductile_captures captures; /* when a capture may be under way; 0: at any time              */
 } ductile_options;
 
 /**
@@ -274,8 +290,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **ou
                                                           const ductile_options *options);
 
 /**
- * Waits for the streams that used the memory, gives all memory back and destroys the allocator.
- * Live blocks become invalid.
+ * Waits for all work of the device, gives all memory back and destroys the allocator. Live blocks
+ * become invalid.
  *
  * Arguments: allocator: NULL does nothing.
  * Returns:   DUCTILE_OK; ERR_DRIVER or ERR_DEVICE_LOST (some memory could not be given back, the
@@ -319,17 +335,18 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
  * Streams:   the memory is usable on `stream` at once. To use it on another stream, order that
  *            stream after this one, and call ductile_record_stream before the free.
  * Cost:      usually no driver call when a free block fits. Now and then such a call also records a
- *            marker (several streams are known), asks the driver about a marker (freed blocks wait
- *            for recorded streams), or moves a bounded amount of memory (compaction). When no free
- *            block fits, the call maps memory; it waits for the GPU only as a last resort, or
- *            before it goes above the soft limit.
+ *            marker (several streams are known, and memory was freed), asks the driver about a
+ *            marker (freed blocks wait for recorded streams), or moves a bounded amount of memory
+ *            (compaction). When no free block fits, the call maps memory; it waits for the GPU only
+ *            as a last resort, or before it goes above the soft limit.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allocator, size_t size,
                                                          ductile_stream stream, ductile_addr *out);
 
 /**
  * Frees a block. The free is ordered after the work already issued to the block's stream and to the
- * streams recorded on it.
+ * streams recorded on it. All work that uses the block, on whatever stream, must be issued before
+ * this call.
  *
  * Arguments: address: as returned by ductile_alloc; 0 does nothing.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_FOREIGN_POINTER,
@@ -381,7 +398,8 @@ DUCTILE_API ductile_status ductile_free_on(ductile_allocator *allocator, ductile
  * On error:  nothing has changed.
  * Threads:   safe.
  * Streams:   the stream must exist until the block is freed, or until ductile_stream_done is called
- *            for it.
+ *            for it. It may be of another GPU that has access, or of another context of this GPU:
+ *            if such a stream uses a block and is joined only after the free, it must be recorded.
  * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocator *allocator,
@@ -390,14 +408,14 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
 
 /**
  * Tells the allocator that a stream is about to be destroyed. No later driver call passes this
- * stream. Its live blocks stay valid. Its free memory serves other streams once its last work has
- * completed.
+ * stream. Its live blocks stay valid. A new stream with the same handle shares nothing with it; its
+ * free memory serves every stream once it is proven done.
  *
  * Call it while the allocator still knows memory that was allocated on the stream or a use that was
- * recorded for it. Otherwise two things go wrong after the stream is destroyed. ductile_trim and
- * other calls may pass a dead stream to the driver. And a new stream with the same handle shares
- * the old one's arena: memory that the old stream's work still uses may be handed out once the new
- * stream's work is done.
+ * recorded for it. Otherwise two things go wrong after the stream is destroyed. A new stream with
+ * the same handle is taken for the old one, and may be handed memory that the old one's work still
+ * uses. And where no context marker may be recorded (ductile_captures), ductile_trim and other
+ * calls may pass a dead stream to the driver.
  *
  * Arguments: stream: must still be valid. A new stream may get the same handle afterwards.
  * Returns:   DUCTILE_OK, also for a stream never used here; ERR_INVALID_ARGUMENT (allocator is
@@ -406,8 +424,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
  *            same, except after ERR_EXITING, ERR_FORKED or ERR_INVALID_ARGUMENT.
  * Threads:   safe. It waits for threads that are about to pass the stream to the driver, and for
  *            threads that wait for its work: trims, pauses, and requests that are short of memory.
- * Cost:      one event record for the uses and one for each arena; linear in live and pending
- *            blocks.
+ * Cost:      one event record for the uses, and a context marker or one record for each arena;
+ *            linear in live and pending blocks.
  */
 DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, ductile_stream stream);
 
@@ -424,7 +442,10 @@ DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, duc
  *            ERR_EXITING, ERR_FORKED.
  * On error:  *released counts what went before the error.
  * Threads:   safe.
- * Cost:      synchronises the streams whose memory goes back; an unmap and a release per handle.
+ * Streams:   where no context marker may be recorded (ductile_captures), the streams whose memory
+ *            goes back are passed to the driver, unless ductile_stream_done was called for them.
+ * Cost:      if memory is not proven done, waits for all work issued so far, or, where no context
+ *            marker may be recorded, for those streams; an unmap and a release per handle.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *allocator,
                                                         uint64_t keep_bytes, uint64_t *released);

@@ -30,8 +30,9 @@ extern "C" {
  * CAPTURE: graphs may use all of the pool's memory, free memory included, because each launch of a
  *   graph writes what was allocated and freed while it was captured. Inside the pool blocks split,
  *   merge and are reused. None of its memory moves, serves other requests, or goes back to the
- *   driver. After the last reference is dropped, its free memory counts as in use until the host
- *   has waited for the whole device once: the graphs may have been launched on any stream.
+ *   driver. After the last reference is dropped, its free memory counts as in use until all work of
+ *   the device that was issued by then is done: the graphs may have been launched on any stream.
+ *   Launch none of them later.
  * PLAIN: memory may move inside the pool (recycling, compaction) and goes back to the driver in
  *   trims. Under pressure it serves other requests. Both happen only once it is proven done.
  *
@@ -42,6 +43,36 @@ typedef enum ductile_pool_kind {
     DUCTILE_POOL_CAPTURE = 0,
     DUCTILE_POOL_PLAIN = 1
 } ductile_pool_kind;
+
+/* ---- Captures ------------------------------------------------------------------------------ */
+
+/**
+ * Announces to all allocators of the process that a stream capture is about to begin, on any stream
+ * and in any thread, and that it has ended. Each begin needs an end; captures may overlap.
+ * Meanwhile no context marker is recorded. An open capture pool announces a capture by itself, and
+ * so does an open plain pool, except to allocators with the option `captures:announced`. Call these
+ * for captures during which no such pool is open.
+ *
+ * Threads:   safe. The first waits until a record that is under way in another thread has ended.
+ * Cost:      one lock of the process; no driver call.
+ */
+DUCTILE_API void ductile_capture_begin(void);
+DUCTILE_API void ductile_capture_end(void);
+
+/**
+ * Changes the option `captures`. When a context marker meets a capture that was not announced, that
+ * capture is broken, the log callback gets a warning, and the allocator takes it from then on that
+ * captures are unannounced; this call tells it otherwise.
+ *
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT.
+ * On error:  nothing has changed.
+ * Threads:   safe. A record that is under way in another thread may still end after the call.
+ * Cost:      no driver call.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_captures(ductile_allocator *allocator,
+                                                                ductile_captures captures);
+
+/* ---- Pools --------------------------------------------------------------------------------- */
 
 /**
  * Decides whether requests for a stream belong to a pool. Every thread that allocates while the
@@ -81,10 +112,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_retain(ductile_allocator
  *            ductile_pool_end, but gets no requests by that route.
  * Streams:   open a capture pool before the capture begins, and end it after the capture has ended:
  *            Ductile knows of the capture only between the two calls.
- * Cost:      waits for the whole device when released capture pools hold memory and no other
- *            capture pool is open, because during the capture no thread could wait. It also waits
- *            for a thread that is inside such a wait for this allocator, since that wait would
- *            break the capture.
+ * Cost:      records a context marker if memory was freed, because during the capture none can be.
+ *            Where none may be recorded, it waits for the whole device instead, when released
+ *            capture pools hold memory and no other capture pool is open. It also waits until no
+ *            thread is inside such a wait or such a record, since those would break the capture.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_begin(ductile_allocator *allocator,
                                                               ductile_pool_id id,
@@ -112,8 +143,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_end(ductile_allocator *a
 
 /**
  * Drops a reference. After the last one, the pool's free memory may serve other requests and go
- * back to the driver once the work that used it is proven done. Live blocks stay valid until they
- * are freed.
+ * back to the driver once the work that used it is proven done: all work of the device that was
+ * issued before this call. Live blocks stay valid until they are freed.
  *
  * Arguments: id: not {0,0}.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no reference is held), ERR_DEVICE_LOST, ERR_EXITING,
@@ -152,8 +183,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_set_kind(ductile_allocat
  *            ERR_EXITING, ERR_FORKED.
  * On error:  *released counts what went before the error.
  * Threads:   safe.
- * Cost:      synchronises the streams whose memory goes back; an unmap and a release per handle.
- *            Handles that are mapped nowhere stay.
+ * Streams:   as in ductile_trim.
+ * Cost:      if memory is not proven done, waits as ductile_trim does; an unmap and a release per
+ *            handle. Handles that are mapped nowhere stay.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_trim(ductile_allocator *allocator,
                                                              ductile_pool_id id,
@@ -254,8 +286,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Ownership: paused blocks can be freed. The allocator refuses requests for a paused pool with
  *            ERR_BUSY.
  * Threads:   safe. From the call on, no thread may use the pool's memory or launch its graphs.
- * Streams:   the call waits for work issued before it: of the whole device, or, while a capture is
- *            under way, of the pool's own streams. Where another GPU has access, it also records
+ * Streams:   the call waits for work issued before it: of the whole device, or, while a capture
+ *            is known of, of the pool's own streams. Where another GPU has access, it also records
  *            events on the streams recorded on the pool's blocks, and waits for them.
  * Cost:      the waits; with peers, an event for each recorded stream; an unmap and a release per
  *            handle; with KEEP_CONTENTS the copies. Other threads' requests get through after every

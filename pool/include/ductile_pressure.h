@@ -135,7 +135,7 @@ typedef struct ductile_oom_holder {
     uint64_t live_bytes;     /* in live blocks                                          */
     uint64_t free_bytes;     /* in free blocks                                          */
     uint64_t pending_bytes;  /* freed, but another stream may still use them            */
-    uint64_t unproven_bytes; /* free whole granules whose work is not proven done       */
+    uint64_t unproven_bytes; /* free whole granules that may not leave the stream yet   */
     uint64_t largest_free_bytes;
 } ductile_oom_holder;
 

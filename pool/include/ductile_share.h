@@ -49,7 +49,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pin(ductile_allocator *alloca
                                                        ductile_addr address);
 
 /**
- * Gives back one pin.
+ * Gives back one pin. After the last one, free memory behind it counts as freed now: all work that
+ * uses it by the registration must be issued before this call.
  *
  * Arguments: address: as given to ductile_pin.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL, or the live block has no pin);
@@ -150,8 +151,8 @@ DUCTILE_API ductile_status ductile_remove_map_callback(ductile_allocator *alloca
  * ductile_alloc of a block with an address range and one physical handle of its own, both of the
  * size rounded up to the granule: for registrations that take one handle and not a row of them.
  * The memory never moves while the block is live. Free the block like any other. What was freed
- * serves no request at its old address: once the GPU is done with it, it is unmapped in a later
- * call, and its handle goes to the handle cache. Until then it counts as free.
+ * serves no request at its old address: once it is proven done, it is unmapped in a later call that
+ * no free block serves, and its handle goes to the handle cache. Until then it counts as free.
  *
  * Inside an open pool the block is the pool's. In a pool of a capture, what was freed stays mapped
  * for as long as the pool is held.

@@ -131,6 +131,19 @@ DUCTILE_API DUCTILE_CHECKED ductile_status
 ductile_virtual_stream_create_on(ductile_virtual_gpu *gpu, int device, ductile_stream *out);
 
 /**
+ * Creates a stream of another context of this device, as cuStreamCreate does after cuCtxCreate. Its
+ * work reaches the same memory. A wait for all work of the context, or an event behind it, does not
+ * wait for it.
+ *
+ * Arguments: out: receives the stream.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST.
+ * On error:  *out is NULL.
+ * Ownership: release with ductile_virtual_stream_destroy.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status
+ductile_virtual_stream_create_foreign(ductile_virtual_gpu *gpu, ductile_stream *out);
+
+/**
  * Destroys a stream. Returns at once; work already issued still completes.
  *
  * Returns:   DUCTILE_OK; ERR_DRIVER (no such stream), ERR_DEVICE_LOST.
@@ -325,7 +338,7 @@ DUCTILE_API void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *
  *
  *   - both are work of one stream: in the order of issue;
  *   - a stream waits for an event: its later work comes after the work before the event's
- * recording, which is the work of all streams of this device for an event of the context;
+ * recording, which is the work of all streams of the context for an event of the context;
  *   - the streams are the legacy default stream and a blocking stream: in the order of issue;
  *   - both are launches of one graph: in the order of launch;
  *   - the host knew that the first was complete when it issued the second, by a synchronisation or

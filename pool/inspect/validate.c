@@ -54,6 +54,7 @@ static uint64_t count_regions(const dpool_arena *arena) {
 static void check_all(const ductile_allocator *a, dti_fault *fault) {
     dpool_block_sums all = {0};
     uint64_t n_regions = 0;
+    dpool_marks_check_locked(a, fault);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         dpool_arena_check_locked(a, arena, &all, fault);
         dpool_streams_check_locked(a, arena, fault);

@@ -9,6 +9,7 @@
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/pressure/trim.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"
 
@@ -92,7 +93,7 @@ static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool)
 /* Applies what the wait has proven: pending blocks become free, old addresses are unmapped. */
 static void poll_all(ductile_allocator *a) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    dpool_poll_all(a);
+    dpool_poll_all(a, UINT32_MAX);
     dpool_grow_unlock(a, mode);
 }
 
@@ -209,6 +210,8 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
+    pool->released_age = a->age;
+    dpool_want_mark_locked(a);
     dti_lock_release(&a->index_lock);
     dvmm_host_copy_drop(&pool->host_copy);
 }
@@ -269,6 +272,17 @@ static ductile_status map_or_make_room(ductile_allocator *a, dpool_private_pool 
     return status;
 }
 
+/* Dedicated blocks that were freed meanwhile leave theirs. */
+static void release_empty_regions(ductile_allocator *a, const dpool_private_pool *pool) {
+    dti_lock_acquire(&a->grow_lock);
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (arena->pool == pool) {
+            dpool_regions_release_empty(a, arena);
+        }
+    }
+    dti_lock_release(&a->grow_lock);
+}
+
 static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_status status = map_or_make_room(a, pool);
     if (status == DUCTILE_OK) {
@@ -286,6 +300,7 @@ static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *p
         return status;
     }
     run_again(a, pool);
+    release_empty_regions(a, pool);
     return DUCTILE_OK;
 }
 

@@ -61,7 +61,8 @@ static void unmap_part(ductile_allocator *a, dpool_region *region, ductile_addr 
     uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
     dti_lock_acquire(&a->index_lock);
-    dseg_idle idle = region->arena->proven_by; /* the pool has been waited for */
+    /* the pool has been waited for */
+    dseg_idle idle = dpool_proof_to_unmap(a, region->arena).idle;
     dti_lock_release(&a->index_lock);
     uint64_t gone = dseg_unmap_for_pause(seg, &at, GRANULES_PER_HOLD, idle) * a->granule;
     *from = dseg_addr(seg, at);

@@ -2,6 +2,7 @@
 #include "pool/pools/pools.h"
 
 #include "pool/blocks/arena.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 
@@ -37,6 +38,15 @@ ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
     return DUCTILE_OK;
 }
 
+/* Graphs may have used the memory until now. */
+static void record_release_locked(ductile_allocator *a, dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (!dpool_is_held(pool)) {
+        pool->released_age = a->age;
+        dpool_want_mark_locked(a);
+    }
+}
+
 ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
     ductile_status status = check_call(a, id);
     if (status != DUCTILE_OK) {
@@ -49,6 +59,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     } else {
         pool->refs--;
+        record_release_locked(a, pool);
         gone = dpool_unlink_unused_pool_locked(a, pool);
     }
     dti_lock_release(&a->index_lock);
@@ -69,7 +80,6 @@ static ductile_status set_kind_locked(ductile_allocator *a, ductile_pool_id id,
     if (pool->n_routes > 0 || (kind == DUCTILE_POOL_PLAIN && pool->n_arenas > 0)) {
         return DUCTILE_ERR_BUSY;
     }
-    pool->awaits_context = kind == DUCTILE_POOL_CAPTURE;
     pool->kind = kind;
     return DUCTILE_OK;
 }
@@ -87,6 +97,24 @@ ductile_status ductile_pool_set_kind(ductile_allocator *a, ductile_pool_id id,
     status = set_kind_locked(a, id, kind);
     dti_lock_release(&a->index_lock);
     return status;
+}
+
+/* ---- Captures ------------------------------------------------------------------------------- */
+
+void ductile_capture_begin(void) {
+    dvmm_captures_begin(DVMM_CAPTURE_ANNOUNCED);
+}
+
+void ductile_capture_end(void) {
+    dvmm_captures_end(DVMM_CAPTURE_ANNOUNCED);
+}
+
+ductile_status ductile_set_captures(ductile_allocator *a, ductile_captures captures) {
+    if (a == NULL || (unsigned)captures > DUCTILE_CAPTURES_ANNOUNCED) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    atomic_store_explicit(&a->captures, (int)captures, memory_order_relaxed);
+    return DUCTILE_OK;
 }
 
 /* ---- Routes -------------------------------------------------------------------------------- */
@@ -134,13 +162,23 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
     free(spare);
 }
 
-/* Proves now what graphs that are gone have left, because that is impossible during the capture. */
+/* Proves now what graphs that are gone have left, because that is impossible during the capture: a
+ * mark will be done in time, and where none can be recorded, the host waits. */
 static void prove_released(ductile_allocator *a) {
-    if (dpool_awaits_device(a, &(dpool_scope){.is_all = true})) {
-        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-        (void)dpool_wait_device(a, NULL);
-        dvmm_capture_restore(a->driver, mode);
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    bool is_marked = dpool_record_mark(a, NULL) == DUCTILE_OK;
+    if (!is_marked && dpool_awaits_device(a, &(dpool_scope){.is_all = true})) {
+        (void)dpool_wait_for_all_work(a, NULL);
     }
+    dvmm_capture_restore(a->driver, mode);
+}
+
+static bool is_plain_pool(ductile_allocator *a, ductile_pool_id id) {
+    dti_lock_acquire(&a->index_lock);
+    const dpool_private_pool *pool = dpool_find_pool_locked(a, id);
+    bool is = pool != NULL && dpool_is_held(pool) && pool->kind == DUCTILE_POOL_PLAIN;
+    dti_lock_release(&a->index_lock);
+    return is;
 }
 
 ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
@@ -158,6 +196,8 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
     }
     *route = (dpool_route){.filter = filter, .user = user, .thread = dti_thread_number()};
     prove_released(a);
+    route->notice = is_plain_pool(a, id) ? DVMM_CAPTURE_POSSIBLE : DVMM_CAPTURE_ANNOUNCED;
+    dvmm_captures_begin(route->notice);
     open_route(a, id, route, spare);
     return DUCTILE_OK;
 }
@@ -186,6 +226,7 @@ static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route
     }
     *link = route->next;
     route->pool->n_routes--;
+    record_release_locked(a, route->pool);
     record_routes_locked(a);
     return dpool_unlink_unused_pool_locked(a, route->pool);
 }
@@ -204,6 +245,7 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
             dpool_pause_briefly();
         }
     }
+    dvmm_captures_end(route->notice);
     dpool_free_pool(gone);
     free(route);
 }
@@ -255,7 +297,7 @@ static void detect_capture(ductile_allocator *a, dpool_private_pool *pool, ducti
         return;
     }
     dti_lock_acquire(&a->index_lock);
-    dpool_become_locked(a, pool, DUCTILE_POOL_CAPTURE);
+    pool->kind = DUCTILE_POOL_CAPTURE;
     dti_lock_release(&a->index_lock);
 }
 
@@ -295,6 +337,7 @@ void dpool_pools_fini(ductile_allocator *a) {
     while (a->routes != NULL) {
         dpool_route *route = a->routes;
         a->routes = route->next;
+        dvmm_captures_end(route->notice);
         free(route);
     }
     while (a->pools != NULL) {

@@ -4,11 +4,12 @@
 #include "pool/base/log.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
-#include "pool/growth/dedicated.h"
+#include "pool/growth/unused.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
 #include "pool/streams/gpu_waits.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"
 
@@ -112,6 +113,19 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
     return waited;
 }
 
+/* ---- Closed memory -------------------------------------------------------------------------- */
+
+/* What attempts leave there, where gaps must appear in the order of calls. */
+static bool reclaim_dedicated(ductile_allocator *a, dpool_climb *c) {
+    (void)c;
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    uint64_t before = a->counts.mapped; /* changed under both locks */
+    (void)dpool_unused_reclaim(a, DPOOL_UNUSED_GONE, UINT64_MAX);
+    bool any = a->counts.mapped < before;
+    dpool_grow_unlock(a, mode);
+    return any;
+}
+
 /* ---- All work of the device ---------------------------------------------------------------- */
 
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
@@ -121,7 +135,7 @@ static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
     dti_lock_acquire(&a->grow_lock); /* no pending list is out of its arena for a poll */
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
-        hope = arena == own ? own->pending_first != NULL || own->closed.count > 0
+        hope = arena == own ? own->pending_first != NULL || dpool_awaits_closed_locked(a, own)
                             : dpool_awaits_proof_locked(a, arena);
     }
     dti_lock_release(&a->index_lock);
@@ -137,13 +151,14 @@ static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
         return false;
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = dpool_wait_device(a, NULL);
-    dti_lock_acquire(&a->grow_lock);
-    (void)dpool_dedicated_reclaim(a);
-    dti_lock_release(&a->grow_lock);
-    dvmm_capture_restore(a->driver, mode);
+    ductile_status status = dpool_wait_for_all_work(a, NULL);
     c->was_captured = status == DUCTILE_ERR_CAPTURING;
-    return status == DUCTILE_OK;
+    bool waited = status == DUCTILE_OK || (c->was_captured && dpool_wait_for_newest_mark(a));
+    dvmm_capture_restore(a->driver, mode);
+    if (waited) {
+        (void)reclaim_dedicated(a, c); /* what it has proven */
+    }
+    return waited;
 }
 
 /* ---- The ladder ---------------------------------------------------------------------------- */
@@ -162,6 +177,7 @@ static const rung ladder[] = {
     {ask_callbacks, false},                /* memory of the user's                      */
     {wait_for_pending, true},              /* memory that recorded streams still use    */
     {wait_for_spans, true},                /* the same, of a stream that cannot wait    */
+    {reclaim_dedicated, true},             /* closed memory that is proven              */
     {wait_for_all_work, false},            /* memory of silent streams                  */
     {wait_and_pass_through_driver, false}, /* the second again, now that all is proven  */
 };
@@ -256,6 +272,14 @@ static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *
     return status == DUCTILE_ERR_OUT_OF_MEMORY ? climb_hard(a, c) : status;
 }
 
+/* Ranges of idle streams can be given back once the work on their memory is done. */
+static ductile_status attempt_behind_all_work(ductile_allocator *a, dpool_request *r) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    ductile_status status = dpool_wait_for_all_work(a, NULL);
+    dvmm_capture_restore(a->driver, mode);
+    return status == DUCTILE_OK ? attempt_once(a, r) : DUCTILE_ERR_OUT_OF_ADDRESSES;
+}
+
 /* ---- The slow path ------------------------------------------------------------------------- */
 
 typedef struct situation {
@@ -323,6 +347,9 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
         status = dpool_attempt(a, r);
         dpool_grow_unlock(a, mode);
         status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
+        if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
+            status = attempt_behind_all_work(a, r);
+        }
     }
     keep_cache_small(a);
     dpool_log_losses(a);

@@ -62,7 +62,7 @@ static void count_block(const ductile_allocator *a, block_counts *t, const dpool
     t->report->free_blocks_by_size[index]++;
     t->report->free_bytes_by_size[index] += b->size;
     t->report->pinned_bytes += b->size - whole;
-    if (b->epoch >= dpool_proven_epoch(t->arena)) {
+    if (b->age >= dpool_proof_to_leave(a, t->arena).age) {
         t->holder->unproven_bytes += whole;
         t->report->unproven_bytes += t->is_requesters ? 0 : whole;
     }

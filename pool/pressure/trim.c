@@ -7,7 +7,7 @@
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/growth/announce.h"
-#include "pool/growth/dedicated.h"
+#include "pool/growth/unused.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"
@@ -68,9 +68,8 @@ typedef struct candidates {
     uint32_t room;
 } candidates;
 
-static bool is_proven(const ductile_allocator *a, const dpool_arena *arena, const dpool_block *b) {
-    return b->size >= a->granule && b->epoch < dpool_proven_epoch(arena) &&
-           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
+static bool is_proven(const ductile_allocator *a, const dpool_block *b) {
+    return b->size >= a->granule && dpool_is_proven_locked(a, b);
 }
 
 /* Visits the next blocks downwards in size; `last` is a copy of the last visited block, of size 0
@@ -85,7 +84,7 @@ static bool find_more_locked(const ductile_allocator *a, const dpool_arena *aren
             return false;
         }
         *last = *b;
-        if (is_proven(a, arena, b)) {
+        if (is_proven(a, b)) {
             c->all[c->n++] = (candidate){b->addr, b};
         }
     }
@@ -139,10 +138,10 @@ static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *ar
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = c->block;
     if (a->nodes.n_spare < 2 || !dpool_index_holds(&arena->index, b) || b->addr != c->addr ||
-        !is_proven(a, arena, b)) {
+        !is_proven(a, b)) {
         return NULL;
     }
-    *idle = arena->proven_by;
+    *idle = dpool_proof_to_return(a, arena).idle;
     dseg_span run = topmost_run(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
     return dseg_is_empty(run) ? NULL
                               : dpool_carve_free_locked(a, b, dseg_addr(b->region->seg, run.first),
@@ -197,24 +196,16 @@ static ductile_status give_back_all_proven(ductile_allocator *a, const goal *g) 
     return first;
 }
 
-static void drop_empty_ranges(ductile_allocator *a) {
-    for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
-        next = arena->next;
-        dpool_regions_release_empty(a, arena);
-        dpool_arena_drop_if_empty(a, arena);
-    }
-}
-
 /* ---- Trimming ------------------------------------------------------------------------------ */
 
 /* Releases what can go back without a wait. */
 static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *enough) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     (void)dpool_imports_poll(a);
-    dpool_poll_all(a);
-    ductile_status status = dpool_dedicated_reclaim(a);
+    dpool_poll_all(a, UINT32_MAX);
+    ductile_status status = dpool_unused_reclaim(a, DPOOL_UNUSED_CLOSED, UINT64_MAX);
     status = first_error(status, give_back_all_proven(a, g));
-    drop_empty_ranges(a);
+    dpool_unused_drop(a, true);
     *enough = surplus(a, g) == 0;
     dpool_grow_unlock(a, mode);
     return status;

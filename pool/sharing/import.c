@@ -109,7 +109,7 @@ static ductile_status mark(ductile_allocator *a, dpool_import *import) {
         dpool_pause_briefly();
     }
     if (!names) {
-        return import->marker == NULL ? dpool_wait_device(a, &import->idle) : DUCTILE_OK;
+        return import->marker == NULL ? dpool_wait_for_all_work(a, &import->idle) : DUCTILE_OK;
     }
     ductile_status status = dvmm_marker_record(&a->markers, import->stream, &import->marker);
     end_marking(a, import);

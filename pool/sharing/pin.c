@@ -3,6 +3,7 @@
 
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
+#include "pool/streams/marks.h"
 
 #include "segments/access.h"
 #include "vmm/base/array.h"
@@ -87,6 +88,14 @@ static void count_up(dpool_pin *pin, dpool_pin_kind kind) {
     }
 }
 
+/* Libraries that had registered the memory may have used it until now, on any stream. */
+static void record_last_use_locked(ductile_allocator *a, const dpool_pin *pin) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_region *region = pin->seg->owner;
+    region->arena->not_before = a->age;
+    dpool_want_mark_locked(a);
+}
+
 static void count_down(dpool_pin *pin, dpool_pin_kind kind) {
     if (kind == DPOOL_PIN_PLACE) {
         pin->n_pins--;
@@ -155,6 +164,7 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
     dti_lock_acquire(&a->index_lock);
     if (has(pin, kind)) {
         count_down(pin, kind);
+        record_last_use_locked(a, pin);
     } else {
         status = explain_no_pin_locked(a, addr);
     }

@@ -33,30 +33,25 @@ static void check_pending(const dpool_arena *arena, dti_fault *fault) {
     dti_expect(fault, "A7", arena->pending_last == last, "the pending list's end", 0, 1, where);
 }
 
-static void check_ring(const dpool_arena *arena, dti_fault *fault) {
-    uint64_t where = (uint64_t)(uintptr_t)arena->stream;
-    dti_expect(fault, "A6", arena->n_marks <= DPOOL_RING, "markers under way", arena->n_marks,
-               DPOOL_RING, where);
-    uint64_t seq = 0;
-    uint64_t epoch = 0;
-    for (uint32_t i = 0; i < arena->n_marks && dti_is_sound(fault); i++) {
-        const dpool_ring_mark *mark = &arena->ring[i];
-        dti_expect(fault, "A6", mark->marker != NULL, "a marker", 0, 1, where);
-        dti_expect(fault, "A6", mark->seq > seq, "a marker's number", mark->seq, seq + 1, where);
-        dti_expect(fault, "A6", mark->epoch >= epoch, "a marker's epoch", mark->epoch, epoch,
-                   where);
-        seq = mark->seq;
-        epoch = mark->epoch;
+/* Once for the allocator. */
+void dpool_marks_check_locked(const ductile_allocator *a, dti_fault *fault) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t age = 0;
+    dti_expect(fault, "A6", a->proven.age <= a->age, "the age of the proof", a->proven.age, a->age,
+               0);
+    dti_expect(fault, "A6", a->marks.n <= DPOOL_MOST_MARKS, "markers under way", a->marks.n,
+               DPOOL_MOST_MARKS, 0);
+    for (uint32_t i = 0; i < a->marks.n && dti_is_sound(fault); i++) {
+        const dpool_mark *mark = &a->marks.all[i];
+        dti_expect(fault, "A6", mark->marker != NULL, "a marker", 0, 1, 0);
+        dti_expect(fault, "A6", mark->age > age, "a marker's age", mark->age, age, 0);
+        age = mark->age;
     }
-    dti_expect(fault, "A6", seq <= arena->marker_seq, "the newest marker's number", seq,
-               arena->marker_seq, where);
-    dti_expect(fault, "A6", epoch <= arena->alloc_epoch, "the newest marker's epoch", epoch,
-               arena->alloc_epoch, where);
+    dti_expect(fault, "A6", age <= a->age, "the newest marker's age", age, a->age, 0);
 }
 
 void dpool_streams_check_locked(const ductile_allocator *a, const dpool_arena *arena,
                                 dti_fault *fault) {
     DTI_ASSERT_HELD(&a->index_lock);
     check_pending(arena, fault);
-    check_ring(arena, fault);
 }

@@ -10,4 +10,7 @@
 void dpool_streams_check_locked(const ductile_allocator *a, const dpool_arena *arena,
                                 dti_fault *fault);
 
+/* Invariant A6 of the context markers under way. */
+void dpool_marks_check_locked(const ductile_allocator *a, dti_fault *fault);
+
 #endif

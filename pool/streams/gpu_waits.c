@@ -2,6 +2,7 @@
 #include "pool/streams/gpu_waits.h"
 
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/age.h"
 #include "pool/blocks/transitions.h"
 
 #include "vmm/base/align.h"
@@ -83,21 +84,22 @@ static ductile_status wait_for_each(ductile_allocator *a, const dpool_arena *are
     return status;
 }
 
-/* The stream has just waited, so a marker that proves a block with this epoch comes later. */
-static void raise_epoch(dpool_block *b) {
+/* The stream has just waited, so a mark that proves the block comes later: one of the stream alone,
+ * recorded before, knows nothing of the work that it waited for. */
+static void make_young(const ductile_allocator *a, dpool_block *b) {
     if (b->state == DPOOL_FREE || b->state == DPOOL_BUSY) {
-        dpool_set_epoch(b, b->region->arena->alloc_epoch);
+        dpool_make_young_locked(a, b);
     }
 }
 
 /* A span may reach over the ends of the block that is handed out. */
-static void raise_epochs_around(dpool_block *b, const dpool_use *s) {
-    raise_epoch(b);
+static void make_young_around(const ductile_allocator *a, dpool_block *b, const dpool_use *s) {
+    make_young(a, b);
     for (dpool_block *at = b->next; at != NULL && at->addr < s->end; at = at->next) {
-        raise_epoch(at);
+        make_young(a, at);
     }
     for (dpool_block *at = b->prev; at != NULL && dpool_end(at) > s->addr; at = at->prev) {
-        raise_epoch(at);
+        make_young(a, at);
     }
 }
 
@@ -109,7 +111,7 @@ static dpool_use *take_waited(ductile_allocator *a, dpool_block *b, ductile_addr
     for (dpool_use *s = dpool_span_find_in_locked(a, b->addr, to); s != NULL;
          s = dpool_span_find_in_locked(a, b->addr, to)) {
         dpool_span_take_out_locked(a, s);
-        raise_epochs_around(b, s);
+        make_young_around(a, b, s);
         s->left = gone;
         gone = s;
     }

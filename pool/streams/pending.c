@@ -106,24 +106,22 @@ static inline bool is_passed(ductile_allocator *a, inquiry *q, const dpool_use *
     return use->number <= at->done_upto;
 }
 
-/* A wait for the context proves nothing about streams of other GPUs: where peers have access,
- * markers do. It stands in only for markers that no thread will record any more. */
-static bool needs_no_marker(const dpool_use *use, bool is_covered) {
-    return is_covered && (use->is_gone || use->thread != 0);
+/* A use that could not be marked. A proof for the context stands in for the marker, except for
+ * streams of other GPUs, which may use the memory where peers have access: of those a marker may
+ * still be recorded. */
+static bool needs_no_marker(const ductile_allocator *a, const dpool_use *use, bool is_covered) {
+    bool may_be_elsewhere = a->store.n_devices > 1 && !use->is_gone && use->thread == 0;
+    return is_covered && !may_be_elsewhere;
 }
 
 static inline bool is_use_done(ductile_allocator *a, inquiry *q, const dpool_use *use,
                                bool is_covered) {
-    return use->marker == NULL ? needs_no_marker(use, is_covered) : is_passed(a, q, use);
+    return use->marker == NULL ? needs_no_marker(a, use, is_covered) : is_passed(a, q, use);
 }
 
-/* Blocks that only a wait for the context can free are skipped until there is one. */
 static inline bool uses_are_done(ductile_allocator *a, inquiry *q, const dpool_use *first,
-                                 uint64_t context_epoch) {
-    bool is_covered = context_epoch > 0 && first->block->epoch < context_epoch;
-    if (is_covered && a->store.n_devices == 1) {
-        return true;
-    }
+                                 uint64_t proven_age) {
+    bool is_covered = first->block->age < proven_age;
     const dpool_use *use = first;
     while (use != NULL && is_use_done(a, q, use, is_covered)) {
         use = use->next;
@@ -148,7 +146,7 @@ static void join(dpool_pending_list *list, dpool_pending_list more) {
  */
 typedef struct poll {
     ductile_allocator *a;
-    uint64_t context_epoch;
+    uint64_t proven_age; /* by context markers, when the list was taken */
     inquiry q;
     dpool_pending_list done;
     dpool_pending_list kept;
@@ -164,7 +162,7 @@ static void begin_poll(poll *p, ductile_allocator *a, dpool_arena *arena, bool i
     p->q.restore = DVMM_CAPTURE_RELAXED;
     p->found_behind = false;
     p->done = p->kept = (dpool_pending_list){NULL, NULL};
-    p->others = dpool_pending_take(a, arena, &p->context_epoch);
+    p->others = dpool_pending_take(a, arena, &p->proven_age);
 }
 
 /* Are all blocks that were read done? */
@@ -179,7 +177,7 @@ static bool all_is_done(const inquiry *q) {
 static void sort_out(poll *p, dpool_pending_list asked) {
     for (dpool_use *uses = asked.first, *next; uses != NULL; uses = next) {
         next = uses->pending_next;
-        bool is_done = uses_are_done(p->a, &p->q, uses, p->context_epoch);
+        bool is_done = uses_are_done(p->a, &p->q, uses, p->proven_age);
         p->found_behind |= is_done && p->kept.first != NULL;
         push(is_done ? &p->done : &p->kept, uses);
     }

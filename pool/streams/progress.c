@@ -1,151 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/progress.h"
 
+#include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/streams/gpu_waits.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/pending.h"
 
 #include "vmm/base/align.h"
 
 enum { KEPT_SHARE = 32 }; /* of the device's bytes are kept retiring */
 
-/* ---- Markers ------------------------------------------------------------------------------- */
-
-/*
- * A marker gets its number before it is recorded. So when marker s is done, all work is done that
- * was issued before any number up to s was given out. Threads may record in another order than
- * their numbers; a later number still proves the earlier ones, since it was given out later.
- *
- * A full ring keeps the latest markers: a wait for a marker that leaves becomes a wait for the next
- * one. Returns the marker that is no longer needed; NULL when there is none.
- */
-static dvmm_marker *insert_mark_locked(const ductile_allocator *a, dpool_arena *arena,
-                                       dpool_ring_mark mark) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dvmm_marker *left_out = NULL;
-    uint32_t at = arena->n_marks;
-    while (at > 0 && arena->ring[at - 1].seq > mark.seq) {
-        at--;
-    }
-    if (arena->n_marks == DPOOL_RING) {
-        if (at < DPOOL_RING) {
-            return mark.marker;
-        }
-        left_out = arena->ring[--at].marker;
-        arena->n_marks--;
-    }
-    for (uint32_t i = arena->n_marks; i > at; i--) {
-        arena->ring[i] = arena->ring[i - 1];
-    }
-    arena->ring[at] = mark;
-    arena->n_marks++;
-    return left_out;
-}
-
-static bool give_number(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *mark) {
-    dti_lock_acquire(&a->index_lock);
-    bool may_be_named = dpool_arena_may_be_named(arena);
-    mark->epoch = arena->alloc_epoch;
-    mark->seq = ++arena->marker_seq;
-    arena->next_mark_at = arena->alloc_epoch + DPOOL_MARK_EVERY;
-    dti_lock_release(&a->index_lock);
-    return may_be_named;
-}
-
-ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq) {
-    dpool_ring_mark mark = {NULL, 0, 0};
-    if (!give_number(a, arena, &mark)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
-    ductile_status status = dvmm_marker_record(&a->markers, arena->stream, &mark.marker);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    dti_lock_acquire(&a->index_lock);
-    dvmm_marker *left_out = insert_mark_locked(a, arena, mark);
-    dti_lock_release(&a->index_lock);
-    if (left_out != NULL) {
-        dvmm_marker_drop(&a->markers, left_out);
-    }
-    if (seq != NULL) {
-        *seq = mark.seq;
-    }
-    return DUCTILE_OK;
-}
-
-static uint32_t copy_marks(ductile_allocator *a, dpool_arena *arena, dpool_ring_mark *copy) {
-    dti_lock_acquire(&a->index_lock);
-    uint32_t n = arena->n_marks;
-    for (uint32_t i = 0; i < n; i++) {
-        copy[i] = arena->ring[i];
-        dvmm_marker_hold(copy[i].marker);
-    }
-    dti_lock_release(&a->index_lock);
-    return n;
-}
-
-/* The number of oldest markers that are done. Mostly all are, so the newest is queried first. */
-static uint32_t count_done(ductile_allocator *a, const dpool_ring_mark *marks, uint32_t n) {
-    if (n > 0 && dvmm_marker_query(&a->markers, marks[n - 1].marker) == DUCTILE_OK) {
-        return n;
-    }
-    uint32_t done = 0;
-    while (done < n && dvmm_marker_query(&a->markers, marks[done].marker) == DUCTILE_OK) {
-        done++;
-    }
-    return done;
-}
-
-/* Removes the markers up to seq from the ring into `gone`. */
-static uint32_t pop_marks_locked(const ductile_allocator *a, dpool_arena *arena, uint64_t seq,
-                                 dvmm_marker **gone) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    uint32_t n = 0;
-    while (n < arena->n_marks && arena->ring[n].seq <= seq) {
-        gone[n] = arena->ring[n].marker;
-        n++;
-    }
-    for (uint32_t i = n; i < arena->n_marks; i++) {
-        arena->ring[i - n] = arena->ring[i];
-    }
-    arena->n_marks -= n;
-    return n;
-}
-
-static void accept_mark(ductile_allocator *a, dpool_arena *arena, const dpool_ring_mark *done) {
-    dvmm_marker *gone[DPOOL_RING];
-    dti_lock_acquire(&a->index_lock);
-    arena->done_seq = dti_max(arena->done_seq, done->seq);
-    arena->proven_epoch = dti_max(arena->proven_epoch, done->epoch);
-    arena->proven_by = dseg_idle_by_marker(done->marker);
-    uint32_t n = pop_marks_locked(a, arena, done->seq, gone);
-    dti_lock_release(&a->index_lock);
-    for (uint32_t i = 0; i < n; i++) {
-        dvmm_marker_drop(&a->markers, gone[i]);
-    }
-}
-
-void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena) {
-    dpool_ring_mark marks[DPOOL_RING];
-    uint32_t n = copy_marks(a, arena, marks);
-    uint32_t n_done = count_done(a, marks, n);
-    if (n_done > 0) {
-        accept_mark(a, arena, &marks[n_done - 1]);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        dvmm_marker_drop(&a->markers, marks[i].marker);
-    }
-}
-
 /* ---- Retiring addresses --------------------------------------------------------------------- */
 
 /*
- * When retiring addresses become gaps again. Normally as soon as their markers are done, a bounded
- * number in each call. But with record_stream:wait, which promises that the held memory does not
- * depend on the progress of the GPU, gaps must not appear at a time that the GPU chooses, since
- * requests are placed in them. There an arena keeps a fixed amount of addresses retiring, the
- * latest ones; its own next slow call unmaps all others, and waits on the host for their marker if
- * it is not done. The amount is so large that only a host far ahead of the GPU waits.
+ * When retiring addresses become gaps again. Normally as soon as the work on them is proven done, a
+ * bounded number in each call. But with record_stream:wait, which promises that the held memory
+ * does not depend on the progress of the GPU, gaps must not appear at a time that the GPU chooses,
+ * since requests are placed in them. There an arena keeps a fixed amount of addresses retiring, the
+ * latest ones; its own next slow call unmaps all others, and waits on the host for a marker if
+ * they are not proven. The amount is so large that only a host far ahead of the GPU waits.
  */
 
 bool dpool_retires_in_order(const ductile_allocator *a) {
@@ -157,15 +31,15 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
     return is_kept ? dti_max(a->device_bytes / KEPT_SHARE, a->granule) : 0;
 }
 
-void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq) {
+void dpool_retire_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
     b->state = DPOOL_RETIRING;
-    dpool_set_epoch(b, seq);
+    b->age = dti_max(dpool_age_of(b), dpool_least_age(arena)) & DPOOL_AGE_MASK;
     if (dpool_retires_in_order(a)) {
         dpool_list_append(&arena->retiring, b);
     } else {
-        dpool_list_insert_by_epoch(&arena->retiring, b);
+        dpool_list_insert_by_age(&arena->retiring, b);
     }
     arena->retiring_bytes += b->size;
     a->counts.retiring += b->size;
@@ -175,11 +49,12 @@ static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint6
                                  dseg_idle *idle) {
     dti_lock_acquire(&a->index_lock);
     dpool_block *b = arena->retiring.first;
-    bool may_go = b != NULL && arena->retiring_bytes > keep && b->epoch <= arena->done_seq;
+    dpool_proof proof = dpool_proof_to_unmap(a, arena);
+    bool may_go = b != NULL && arena->retiring_bytes > keep && b->age < proof.age;
     if (may_go) {
         dpool_list_remove(&arena->retiring, b);
         arena->retiring_bytes -= b->size;
-        *idle = arena->proven_by;
+        *idle = proof.idle;
     }
     dti_lock_release(&a->index_lock);
     return may_go ? b : NULL;
@@ -217,23 +92,21 @@ void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most) 
     reclaim(a, arena, keep > 0 ? UINT32_MAX : most, keep);
 }
 
-/* The marker that covers all retiring addresses above the kept amount; NULL when it is done, or
- * when there is none. */
-static dvmm_marker *marker_of_surplus_locked(const ductile_allocator *a, const dpool_arena *arena) {
+/* A marker that covers all retiring addresses above the kept amount, held for the caller; NULL when
+ * they are proven, or when there is none. */
+static dvmm_marker *hold_marker_of_surplus_locked(const ductile_allocator *a,
+                                                  const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t left = arena->retiring_bytes;
     uint64_t keep = kept_bytes(a, arena);
-    uint64_t seq = 0;
+    uint64_t age = 0;
+    bool is_surplus = left > keep;
     for (const dpool_block *b = arena->retiring.first; b != NULL && left > keep; b = b->list_next) {
-        seq = dti_max(seq, b->epoch);
+        age = dti_max(age, b->age);
         left -= b->size;
     }
-    for (uint32_t i = 0; i < arena->n_marks && seq > arena->done_seq; i++) {
-        if (arena->ring[i].seq >= seq) {
-            return arena->ring[i].marker;
-        }
-    }
-    return NULL;
+    bool is_unproven = is_surplus && age >= dpool_proof_to_unmap(a, arena).age;
+    return is_unproven ? dpool_hold_mark_of_locked(a, arena, age) : NULL;
 }
 
 void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
@@ -242,36 +115,53 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
         return;
     }
     dti_lock_acquire(&a->index_lock);
-    const dpool_arena *arena = dpool_arena_find_locked(a, pool, stream);
-    dvmm_marker *m = arena != NULL ? marker_of_surplus_locked(a, arena) : NULL;
-    if (m != NULL) {
-        dvmm_marker_hold(m);
+    dpool_arena *arena = dpool_arena_find_locked(a, pool, stream);
+    if (arena != NULL) {
+        arena->n_waiters++;
     }
     dti_lock_release(&a->index_lock);
-    if (m == NULL) {
+    if (arena == NULL) {
         return;
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    if (dvmm_marker_query(&a->markers, m) != DUCTILE_OK) {
+    (void)dpool_record_mark(a, arena);
+    dti_lock_acquire(&a->index_lock);
+    dvmm_marker *m = hold_marker_of_surplus_locked(a, arena);
+    arena->n_waiters--;
+    dti_lock_release(&a->index_lock);
+    if (m != NULL && dvmm_marker_query(&a->markers, m) != DUCTILE_OK) {
         (void)dvmm_marker_wait(&a->markers, m);
     }
+    if (m != NULL) {
+        dvmm_marker_drop(&a->markers, m);
+    }
     dvmm_capture_restore(a->driver, mode);
-    dvmm_marker_drop(&a->markers, m);
 }
 
 /* ---- All of it ------------------------------------------------------------------------------ */
 
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
-    dpool_poll_marks(a, arena);
     dpool_poll_pending_all(a, arena);
     dpool_reclaim(a, arena, most);
 }
 
-void dpool_poll_all(ductile_allocator *a) {
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        dpool_poll(a, arena, UINT32_MAX);
+/* The next arena from this one on that a poll may change something in; NULL for none. */
+static dpool_arena *find_busy(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    while (arena != NULL && arena->pending_first == NULL && arena->retiring.count == 0) {
+        arena = arena->next;
     }
-    dpool_wait_poll(a, UINT32_MAX);
+    dti_lock_release(&a->index_lock);
+    return arena;
+}
+
+void dpool_poll_all(ductile_allocator *a, uint32_t most) {
+    dpool_poll_marks(a);
+    for (dpool_arena *arena = find_busy(a, a->arenas); arena != NULL;
+         arena = find_busy(a, arena->next)) {
+        dpool_poll(a, arena, most);
+    }
+    dpool_wait_poll(a, most);
 }
 
 void dpool_respect_retain(ductile_allocator *a) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Progress of streams: records markers, reads them, and acts on the done ones: pending blocks
- * become free, retiring addresses are unmapped.
+ * Acts on the progress of streams: pending blocks become free, retiring addresses are unmapped.
  */
 #ifndef DUCTILE_POOL_STREAMS_PROGRESS_H
 #define DUCTILE_POOL_STREAMS_PROGRESS_H
@@ -10,18 +9,9 @@
 
 #include <limits.h>
 
-/*
- * Records a marker on the arena's stream. Pre: inside a call that names this stream; index lock not
- * held. *seq (may be NULL) receives its number. ERR_CAPTURING when the stream cannot be marked now.
- */
-ductile_status dpool_mark(ductile_allocator *a, dpool_arena *arena, uint64_t *seq);
-
-/* Reads the arena's markers: raises done_seq and proven_epoch. Grow lock held, index lock not. */
-void dpool_poll_marks(ductile_allocator *a, dpool_arena *arena);
-
-/* Makes the old address of a donor, BUSY, RETIRING until marker `seq` of the arena is done. Index
- * lock held. */
-void dpool_retire_locked(ductile_allocator *a, dpool_block *b, uint64_t seq);
+/* Makes the old address of a donor, BUSY, RETIRING until the work on it is proven done. Index lock
+ * held. */
+void dpool_retire_locked(ductile_allocator *a, dpool_block *b);
 
 /* Do gaps appear in the order of calls, whatever the GPU has done (progress.c)? */
 bool dpool_retires_in_order(const ductile_allocator *a);
@@ -45,13 +35,13 @@ void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most);
  * unmaps none, unless most is UINT32_MAX. Grow lock held, index lock not. */
 void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
-/* Reads the markers of an arena, frees its pending blocks that are done, and unmaps its retiring
- * addresses that are proven. Grow lock held, index lock not. */
+/* Frees the pending blocks of an arena that are done, and unmaps about `most` granules of its
+ * retiring addresses that are proven. Grow lock held, index lock not. */
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
-/* Polls every arena completely, and all spans with waits: applies what waits have proven. Grow lock
- * held, index lock not. */
-void dpool_poll_all(ductile_allocator *a);
+/* Reads the marks, polls every arena, and up to `most` spans with waits. With UINT32_MAX it applies
+ * all that waits have proven. Grow lock held, index lock not. */
+void dpool_poll_all(ductile_allocator *a, uint32_t most);
 
 /* Releases cached handles above retain_bytes. Grow lock held, index lock not. */
 void dpool_respect_retain(ductile_allocator *a);

@@ -4,13 +4,12 @@
 #include "pool/blocks/region.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/streams/gpu_waits.h"
+#include "pool/streams/marks.h"
 #include "pool/streams/pending.h"
 #include "pool/streams/per_stream.h"
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/align.h"
-
-#include <stdlib.h>
 
 /* Something could not be waited for: why? */
 static ductile_status what_is_wrong(const ductile_allocator *a) {
@@ -140,130 +139,59 @@ static void wait_for_pending(ductile_allocator *a) {
     }
 }
 
-/* ---- How far arenas had come before a wait ------------------------------------------------- */
+/* ---- Arenas, one after another -------------------------------------------------------------- */
 
-/* Taken before a wait without locks: after the wait, exactly the work up to these points is known
- * done (U8). The arenas in it cannot disappear. */
-typedef struct wait_point {
-    dpool_arena *arena;
-    uint64_t epoch;
-    uint64_t seq;
-    dseg_idle idle; /* no proof: was not, or could not be, waited for */
-    uint64_t life;  /* of its pool without references then: no graph will start in it; else 0 */
-} wait_point;
-
-typedef struct wait_points {
-    wait_point *all;
-    uint32_t n;
-} wait_points;
-
-static ductile_status take_wait_points(ductile_allocator *a, wait_points *p) {
-    *p = (wait_points){NULL, 0};
-    uint64_t room = 0;
+/* The arena after this one, the first after NULL, NULL after the last. It cannot disappear until
+ * the next is held. */
+static dpool_arena *hold_next(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    while (p->all == NULL || room < a->counts.arenas) { /* other threads add arenas, at the front */
-        room = a->counts.arenas + 1;
-        dti_lock_release(&a->index_lock);
-        free(p->all);
-        p->all = calloc(room, sizeof *p->all);
-        if (p->all == NULL) {
-            return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-        }
-        dti_lock_acquire(&a->index_lock);
+    dpool_arena *next = arena != NULL ? arena->next : a->arenas;
+    if (next != NULL) {
+        next->n_waiters++;
     }
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        arena->alloc_epoch++; /* later frees get an epoch that this wait does not cover */
-        arena->n_waiters++;
-        p->all[p->n++] = (wait_point){.arena = arena,
-                                      .epoch = arena->alloc_epoch,
-                                      .seq = arena->marker_seq,
-                                      .life = dpool_released_life(arena)};
+    if (arena != NULL) {
+        arena->n_waiters--;
     }
     dti_lock_release(&a->index_lock);
-    return DUCTILE_OK;
-}
-
-/* Also for recorded streams, and for graphs, unless the pool is held again. */
-static void record_device_locked(const ductile_allocator *a, const wait_point *p) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dpool_arena *arena = p->arena;
-    arena->context_epoch = dti_max(arena->context_epoch, p->epoch);
-    if (p->life != 0 && dpool_released_life(arena) == p->life) {
-        arena->pool->awaits_context = false;
-    }
-}
-
-/* Records as done what the wait points hold, where there is proof. */
-static void record_wait_points(ductile_allocator *a, const wait_points *p, bool of_device) {
-    dti_lock_acquire(&a->index_lock);
-    for (uint32_t i = 0; i < p->n; i++) {
-        const wait_point *at = &p->all[i];
-        dpool_arena *arena = at->arena;
-        if (!dseg_is_proven(at->idle)) {
-            continue;
-        }
-        arena->proven_by = at->idle;
-        arena->proven_epoch = dti_max(arena->proven_epoch, at->epoch);
-        arena->done_seq = dti_max(arena->done_seq, at->seq);
-        if (of_device) {
-            record_device_locked(a, at);
-        }
-    }
-    dti_lock_release(&a->index_lock);
-}
-
-static void drop_wait_points(ductile_allocator *a, wait_points *p) {
-    dti_lock_acquire(&a->index_lock);
-    for (uint32_t i = 0; i < p->n; i++) {
-        p->all[i].arena->n_waiters--;
-    }
-    dti_lock_release(&a->index_lock);
-    free(p->all);
+    return next;
 }
 
 /* ---- The whole device ---------------------------------------------------------------------- */
 
+static bool is_captured(ductile_allocator *a, dpool_arena *arena) {
+    bool is = false;
+    if (dpool_stream_ref_begin(a, arena)) {
+        is = dvmm_is_capturing(a->driver, arena->stream);
+        dpool_stream_ref_end(a, arena);
+    }
+    return is;
+}
+
 /* A wait for the whole device breaks every capture in it, whatever mode the thread is in. */
-static bool any_is_captured(ductile_allocator *a, const wait_points *p) {
-    bool is_captured = false;
-    for (uint32_t i = 0; i < p->n && !is_captured; i++) {
-        dpool_arena *arena = p->all[i].arena;
-        if (dpool_stream_ref_begin(a, arena)) {
-            is_captured = dvmm_is_capturing(a->driver, arena->stream);
-            dpool_stream_ref_end(a, arena);
-        }
+static bool any_is_captured(ductile_allocator *a) {
+    bool any = false;
+    for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
+        any = any || is_captured(a, arena);
     }
-    return is_captured;
+    return any;
 }
 
-static ductile_status wait_and_record(ductile_allocator *a, wait_points *p, dseg_idle *idle) {
-    if (any_is_captured(a, p)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
-    if (dseg_sync_device(&a->markers, idle) != DUCTILE_OK) {
-        return what_is_wrong(a);
-    }
-    for (uint32_t i = 0; i < p->n; i++) {
-        p->all[i].idle = *idle;
-    }
-    record_wait_points(a, p, true);
-    dpool_wait_poll(a, UINT32_MAX);
-    return DUCTILE_OK;
-}
-
-ductile_status dpool_wait_device(ductile_allocator *a, dseg_idle *idle) {
+static ductile_status wait_for_device(ductile_allocator *a) {
     if (!dpool_context_wait_begin(a)) {
         return DUCTILE_ERR_CAPTURING;
     }
-    dseg_idle proof = {0};
-    wait_points p;
-    ductile_status status = take_wait_points(a, &p);
-    status = status == DUCTILE_OK ? wait_and_record(a, &p, &proof) : what_is_wrong(a);
-    drop_wait_points(a, &p);
-    dpool_context_wait_end(a);
-    if (idle != NULL) {
-        *idle = proof;
+    dpool_proof proof = {.age = dpool_advance_clock(a)};
+    ductile_status status = DUCTILE_ERR_CAPTURING;
+    if (!any_is_captured(a)) {
+        status = dseg_sync_device(&a->markers, &proof.idle) == DUCTILE_OK ? DUCTILE_OK
+                                                                          : what_is_wrong(a);
     }
+    if (status == DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        dpool_raise_proof(&a->proven, proof);
+        dti_lock_release(&a->index_lock);
+    }
+    dpool_context_wait_end(a);
     return status;
 }
 
@@ -271,26 +199,33 @@ ductile_status dpool_wait_device(ductile_allocator *a, dseg_idle *idle) {
 
 bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return b->epoch < dpool_proven_epoch(b->region->arena) &&
+    return b->age < dpool_proof_to_return(a, b->region->arena).age &&
            !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
 }
 
-static bool has_unproven_closed_locked(const ductile_allocator *a, const dpool_arena *arena) {
+bool dpool_awaits_closed_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_block *b = dpool_is_frozen(arena) ? NULL : arena->closed.first;
-    while (b != NULL && dpool_is_proven_locked(a, b)) {
+    while (b != NULL && (dpool_is_proven_locked(a, b) || !dseg_can_go(b->region->seg, 0))) {
         b = b->list_next;
     }
     return b != NULL;
 }
 
+/* May its memory serve other streams (U2)? */
+static bool may_leave_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return b->age < dpool_proof_to_leave(a, b->region->arena).age &&
+           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
+}
+
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending_first != NULL || has_unproven_closed_locked(a, arena)) {
+    if (arena->pending_first != NULL || dpool_awaits_closed_locked(a, arena)) {
         return true;
     }
     const dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);
-    while (b != NULL && b->size >= a->granule && dpool_is_proven_locked(a, b)) {
+    while (b != NULL && b->size >= a->granule && may_leave_locked(a, b)) {
         b = dpool_index_below(&arena->index, b);
     }
     return b != NULL && b->size >= a->granule;
@@ -303,17 +238,19 @@ static bool is_worth_a_wait(ductile_allocator *a, const dpool_arena *arena) {
     return is;
 }
 
-/* The newest marker of an arena whose stream must not be passed to the driver any more. A poll
- * reads what it proves. */
-static void wait_for_last_mark(ductile_allocator *a, const dpool_arena *arena) {
-    dvmm_marker *m = NULL;
+/* For an arena whose stream must not be passed to the driver any more. Its mark covers all work of
+ * a foreign stream that is gone; a poll may have read it. Else ERR_CAPTURING. */
+static ductile_status wait_for_own_mark(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    if (arena->n_marks > 0) {
-        m = arena->ring[arena->n_marks - 1].marker;
+    dvmm_marker *m = arena->own_mark.marker;
+    bool is_proven = arena->own_proven.age != 0;
+    if (m != NULL) {
         dvmm_marker_hold(m);
     }
     dti_lock_release(&a->index_lock);
-    (void)wait_and_drop(a, m, DUCTILE_OK);
+    bool is_last = arena->is_gone && arena->is_foreign && (m != NULL || is_proven);
+    ductile_status status = wait_and_drop(a, m, DUCTILE_OK);
+    return is_last ? status : DUCTILE_ERR_CAPTURING;
 }
 
 static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream stream,
@@ -342,35 +279,64 @@ static ductile_status wait_for_stream(ductile_allocator *a, ductile_stream strea
     return status;
 }
 
-/* at->idle stays without proof where the stream could not be waited for. */
-static ductile_status wait_for_arena(ductile_allocator *a, wait_point *at, bool has_live) {
-    ductile_status status = DUCTILE_ERR_CAPTURING;
-    if (dpool_stream_ref_begin(a, at->arena)) {
-        status = wait_for_stream(a, at->arena->stream, &at->idle);
-        dpool_stream_ref_end(a, at->arena);
-    } else if (!has_live) {
-        wait_for_last_mark(a, at->arena);
+static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
+    dpool_proof proof = {.age = dpool_advance_clock(a)};
+    if (!dpool_stream_ref_begin(a, arena)) {
+        return wait_for_own_mark(a, arena);
+    }
+    ductile_status status = wait_for_stream(a, arena->stream, &proof.idle);
+    dpool_stream_ref_end(a, arena);
+    if (status == DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        dpool_raise_proof(&arena->own_proven, proof);
+        dti_lock_release(&a->index_lock);
     }
     return status;
 }
 
-/* With live blocks, the thread must wait for all streams, and a stream that cannot be waited for is
- * an error. */
-static ductile_status wait_for_streams(ductile_allocator *a, const dpool_scope *s, bool has_live) {
-    wait_points p;
-    ductile_status status = take_wait_points(a, &p);
-    for (uint32_t i = 0; i < p.n && status == DUCTILE_OK; i++) {
-        wait_point *at = &p.all[i];
-        if (dpool_is_in(s, at->arena) && (has_live || is_worth_a_wait(a, at->arena))) {
-            ductile_status waited = wait_for_arena(a, at, has_live);
-            status = has_live ? waited : DUCTILE_OK;
+/* Which streams are waited for one by one. */
+typedef struct stream_choice {
+    dpool_scope of;
+    bool has_live;     /* all, because live blocks are in use; else where it may prove something */
+    bool only_foreign; /* those of other contexts */
+} stream_choice;
+
+/* Where live blocks are in use, a stream that cannot be waited for is an error. */
+static ductile_status wait_for_streams(ductile_allocator *a, const stream_choice *c) {
+    ductile_status status = DUCTILE_OK;
+    for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
+        bool is_meant = dpool_is_in(&c->of, arena) && (arena->is_foreign || !c->only_foreign);
+        if (status == DUCTILE_OK && is_meant && (c->has_live || is_worth_a_wait(a, arena))) {
+            ductile_status waited = wait_for_arena(a, arena);
+            status = c->has_live ? waited : DUCTILE_OK;
         }
     }
-    if (status == DUCTILE_OK) {
-        record_wait_points(a, &p, false);
-    }
-    drop_wait_points(a, &p);
     return status;
+}
+
+static void report_proof(ductile_allocator *a, dseg_idle *idle) {
+    if (idle != NULL) {
+        dti_lock_acquire(&a->index_lock);
+        *idle = a->proven.idle;
+        dti_lock_release(&a->index_lock);
+    }
+}
+
+ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
+    ductile_status status = dpool_wait_for_context_mark(a);
+    status = status == DUCTILE_ERR_CAPTURING ? wait_for_device(a) : status;
+    if (status == DUCTILE_OK) {
+        const stream_choice foreign = {.of.is_all = true, .only_foreign = true};
+        (void)wait_for_streams(a, &foreign);
+        dpool_wait_poll(a, UINT32_MAX);
+        report_proof(a, idle);
+    }
+    return status == DUCTILE_OK || status == DUCTILE_ERR_CAPTURING ? status : what_is_wrong(a);
+}
+
+ductile_status dpool_wait_for_foreign(ductile_allocator *a) {
+    const stream_choice all = {.of.is_all = true, .has_live = true, .only_foreign = true};
+    return wait_for_streams(a, &all) == DUCTILE_OK ? DUCTILE_OK : what_is_wrong(a);
 }
 
 /* ---- Recorded streams of blocks in use ------------------------------------------------------ */
@@ -520,22 +486,34 @@ bool dpool_awaits_device(ductile_allocator *a, const dpool_scope *s) {
     bool is = false;
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !is; arena = arena->next) {
-        is = dpool_is_in(s, arena) && dpool_released_life(arena) != 0 &&
-             arena->pool->awaits_context && arena->mapped_bytes > 0;
+        const dpool_private_pool *pool = arena->pool;
+        is = dpool_is_in(s, arena) && pool != NULL && pool->kind == DUCTILE_POOL_CAPTURE &&
+             !dpool_is_held(pool) && arena->mapped_bytes > 0 && pool->released_age >= a->proven.age;
     }
     dti_lock_release(&a->index_lock);
     return is;
 }
 
-/* Streams cannot prove what graphs did with a pool that no reference holds any more. */
+static bool any_is_worth_a_wait(ductile_allocator *a, const dpool_scope *s) {
+    bool any = false;
+    for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
+        any = any || (dpool_is_in(s, arena) && is_worth_a_wait(a, arena));
+    }
+    return any;
+}
+
 ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     bool any = false;
     wait_for_pending(a);
     (void)dpool_wait_on_host(a, &(dpool_scope){.is_all = true}, &any);
-    if (dpool_awaits_device(a, s) && dpool_wait_device(a, NULL) == DUCTILE_OK) {
+    if (!any_is_worth_a_wait(a, s)) {
         return DUCTILE_OK;
     }
-    return wait_for_streams(a, s, false);
+    bool is_marked = dpool_wait_for_context_mark(a) == DUCTILE_OK;
+    if (!is_marked && dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK) {
+        return DUCTILE_OK;
+    }
+    return wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_marked});
 }
 
 static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
@@ -558,7 +536,8 @@ static ductile_status wait_beside_capture(ductile_allocator *a, const dpool_scop
     dti_lock_acquire(&a->index_lock);
     bool needs_all = s->pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, s->pool);
     dti_lock_release(&a->index_lock);
-    return needs_all ? DUCTILE_ERR_CAPTURING : wait_for_streams(a, s, true);
+    return needs_all ? DUCTILE_ERR_CAPTURING
+                     : wait_for_streams(a, &(stream_choice){.of = *s, .has_live = true});
 }
 
 ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool) {
@@ -567,6 +546,10 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = dpool_wait_device(a, NULL);
-    return status == DUCTILE_ERR_CAPTURING ? wait_beside_capture(a, &s) : status;
+    status = dpool_wait_for_all_work(a, NULL);
+    if (status == DUCTILE_ERR_CAPTURING) {
+        return wait_beside_capture(a, &s);
+    }
+    const stream_choice foreign = {.of = s, .has_live = true, .only_foreign = true};
+    return status == DUCTILE_OK ? wait_for_streams(a, &foreign) : status;
 }

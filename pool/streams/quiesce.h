@@ -5,9 +5,10 @@
  *     possible users                              the host waits for        proven then
  *     streams recorded on PENDING blocks          their markers             that use of the block
  *     streams recorded in spans with waits        their markers             that pair of the span
- *     the stream of the arena                     the stream or a marker    its FREE memory
- *     graphs; streams of live blocks, or gone     the whole device          all of this device
- *     streams of other GPUs, beside live blocks   markers recorded now      the blocks they used
+ *     all streams of the context, graphs too      a context marker          all FREE memory
+ *         where none may be recorded:             the whole device          all FREE memory
+ *     a stream, of another context too            it, or its marker         FREE memory of its
+ * arena streams of other GPUs, beside live blocks   markers recorded now      the blocks they used
  *
  * The caller is in relaxed mode, so that no capture of another thread is broken, and holds no lock.
  * A poll afterwards applies what the waits have proven.
@@ -44,9 +45,16 @@ uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_
  * pending now. */
 uint64_t dpool_count_pending_marks(ductile_allocator *a);
 
-/* Waits for all work of the device: afterwards all free memory is proven. *idle (may be NULL): the
- * proof. ERR_CAPTURING when the wait would break a known capture; ERR_DRIVER, ... */
-ductile_status dpool_wait_device(ductile_allocator *a, dseg_idle *idle);
+/* Waits for all work, by a context marker where one may be recorded, else for the whole device:
+ * afterwards all free memory of streams of our context is proven. Then for each stream of another
+ * context, if that may prove free memory of its own; not for one that cannot be waited for.
+ * ERR_CAPTURING when the wait would break a known capture; ERR_DRIVER, ... *idle (may be NULL): the
+ * proof for our context. */
+ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle);
+
+/* Waits for all work of the arenas' streams of other contexts, one by one: live blocks may be in
+ * use. ERR_CAPTURING, ERR_DRIVER, ... when one cannot be waited for. */
+ductile_status dpool_wait_for_foreign(ductile_allocator *a);
 
 /*
  * Waits for the present work of every stream recorded on a block that is LIVE, PAUSED, PENDING or
@@ -61,14 +69,18 @@ ductile_status dpool_wait_recorded(ductile_allocator *a, const dpool_scope *s);
 
 /* ---- Is there anything to wait for? -------------------------------------------------------- */
 
-/* May the FREE block leave its stream (U2)? Index lock held. */
+/* May the memory of the FREE block be unmapped (U3)? Index lock held. */
 bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b);
 
 /* Is there FREE memory in granules that is not proven, or a pending block? Both locks held; without
  * the grow lock, pending blocks that a poll holds are not seen. */
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena);
 
-/* Does a pool that no reference holds await a wait for the device, because graphs used it? */
+/* Is there closed memory (growth/dedicated.h) that may go once it is proven, and is not? */
+bool dpool_awaits_closed_locked(const ductile_allocator *a, const dpool_arena *arena);
+
+/* Does a pool that no reference holds await a proof for the whole device, because graphs used it?
+ */
 bool dpool_awaits_device(ductile_allocator *a, const dpool_scope *s);
 
 #endif

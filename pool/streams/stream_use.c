@@ -2,6 +2,7 @@
 #include "pool/streams/stream_use.h"
 
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/streams/gpu_waits.h"
@@ -80,7 +81,7 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
     b->state = DPOOL_PENDING;
-    dpool_set_epoch(b, arena->alloc_epoch);
+    dpool_make_young_locked(a, b);
     b->uses->block = b;
     b->uses->pending_next = b->uses; /* in transit */
     number_marks_locked(a, b->uses);
@@ -103,9 +104,9 @@ static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
 /* Plans the next poll, unless a poll holds the list and the next one is already planned. */
 static void plan_poll_locked(const ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->next_poll_at <= arena->alloc_epoch) {
-        arena->pending_since = arena->alloc_epoch;
-        arena->next_poll_at = arena->alloc_epoch + 1;
+    if (arena->next_poll_at <= arena->n_calls) {
+        arena->pending_since = arena->n_calls;
+        arena->next_poll_at = arena->n_calls + 1;
     }
     arena->maintenance_at = dti_min(arena->maintenance_at, arena->next_poll_at);
 }
@@ -240,7 +241,7 @@ static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
     arena->pending_bytes -= b->size;
     a->counts.pending -= b->size;
     a->counts.pending_blocks--;
-    /* the epoch stays that of the free: its own stream's work on it was issued before then */
+    /* the age stays that of the free: all work on it was issued before then */
     (void)dpool_make_free_locked(a, b);
 }
 
@@ -267,11 +268,11 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
  */
 
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
-                                      uint64_t *context_epoch) {
+                                      uint64_t *proven_age) {
     dti_lock_acquire(&a->index_lock);
     dpool_pending_list all = {arena->pending_first, arena->pending_last};
     arena->pending_first = arena->pending_last = NULL;
-    *context_epoch = arena->context_epoch;
+    *proven_age = a->proven.age;
     dti_lock_release(&a->index_lock);
     return all;
 }
@@ -322,8 +323,8 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
  */
 static bool mark_arena(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, bool all) {
     bool is_left = false;
-    uint64_t context_epoch;
-    dpool_pending_list waiting = dpool_pending_take(a, arena, &context_epoch);
+    uint64_t proven_age;
+    dpool_pending_list waiting = dpool_pending_take(a, arena, &proven_age);
     for (dpool_use *uses = waiting.first; uses != NULL; uses = uses->pending_next) {
         is_left |= mark_uses(a, uses, stream, all);
     }

@@ -2,7 +2,8 @@
 /*
  * Streams that use a block besides its own (record_stream). At the free a marker is recorded on
  * each; the block is PENDING until all are done. A marker that could not be recorded keeps the
- * block pending until a wait for the whole context: a failed record never means "free" (U1).
+ * block pending until a context marker from after the free is done: a failed record never means
+ * "free" (U1).
  *
  * Markers of uses are numbered under the index lock, before they are recorded and behind the work
  * that they are to prove: of two on one stream the one with the higher number proves all that the
@@ -47,10 +48,10 @@ typedef struct dpool_pending_list {
     dpool_use *last;
 } dpool_pending_list;
 
-/* Takes the pending list out of the arena, and returns its context_epoch at that moment. Grow lock
- * held, index lock not. */
+/* Takes the pending list out of the arena. *proven_age: what context markers have proven by then.
+ * Grow lock held, index lock not. */
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
-                                      uint64_t *context_epoch);
+                                      uint64_t *proven_age);
 
 /* Puts the list back in front: its blocks were freed before those added meanwhile. Grow lock held;
  * the index lock may be held. */

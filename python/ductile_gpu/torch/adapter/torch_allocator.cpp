@@ -97,13 +97,15 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
     d.pools.end(d, pool);
 }
 
-/* The library asks the driver which stream is under capture. What PyTorch says here serves the
- * message of a refusal: during a capture nobody can wait for memory that streams still use. */
+/* Besides, it serves the message of a refusal: during a capture nobody can wait for memory that
+ * streams still use. */
 void Allocator::markCaptureBegin(DeviceIndex device) {
     device_at(device).captures++;
+    ductile_capture_begin();
 }
 
 void Allocator::markCaptureEnd(DeviceIndex device) {
+    ductile_capture_end();
     device_at(device).captures--;
 }
 

@@ -82,8 +82,7 @@ class Watch {
     void note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
                     Context context);
     /* Frees the block and notes it. */
-    ductile_status free(Device &device, void *ptr, const ductile_block_info &info,
-                        Context context);
+    ductile_status free(Device &device, void *ptr, const ductile_block_info &info, Context context);
     void note_out_of_memory(Device &device, size_t free, size_t size, cudaStream_t stream,
                             Context context);
     void note_annotation(Device &device, const ductile_block_info &block, const std::string &text,

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/blocks/age.h"
+
+#include "vmm/base/align.h"
+
+/* Writes the ages of the granules of b down. The first and the last may be shared with a neighbour,
+ * and what stands there of an earlier time is not younger than the youngest neighbour. */
+static void write_down(dpool_block *b) {
+    if (b->is_mixed) {
+        return;
+    }
+    uint64_t *ages = b->region->ages;
+    uint32_t first = dseg_granule(b->region->seg, b->addr);
+    uint32_t last = dseg_granule(b->region->seg, dpool_end(b) - 1);
+    ages[first] = dti_max(ages[first], b->age);
+    ages[last] = dti_max(ages[last], b->age);
+    for (uint32_t g = first + 1; g < last; g++) {
+        ages[g] = b->age;
+    }
+    b->is_mixed = true;
+}
+
+void dpool_mix_ages(dpool_block *b, dpool_block *gone) {
+    write_down(b);
+    write_down(gone);
+    b->age = dti_max(b->age, gone->age) & DPOOL_AGE_MASK;
+}
+
+dseg_span dpool_older_part(const dpool_block *b, dseg_span s, uint64_t below) {
+    if (b->age < below) {
+        return s;
+    }
+    const uint64_t *ages = b->region->ages;
+    while (b->is_mixed && !dseg_is_empty(s) && ages[s.end - 1] >= below) {
+        s.end--;
+    }
+    if (!b->is_mixed || dseg_is_empty(s)) {
+        return (dseg_span){s.first, s.first};
+    }
+    uint32_t first = s.end - 1;
+    while (first > s.first && ages[first - 1] < below) {
+        first--;
+    }
+    return (dseg_span){first, s.end};
+}
+
+uint64_t dpool_age_of(const dpool_block *b) {
+    if (!b->is_mixed) {
+        return b->age;
+    }
+    const dpool_region *r = b->region;
+    dseg_span s = dseg_granules_in(r->seg, b->addr, dpool_end(b));
+    uint64_t age = 0;
+    for (uint32_t g = s.first; g < s.end; g++) {
+        age = dti_max(age, r->ages[g]);
+    }
+    return age;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/streams/marks.h"
+
+#include "vmm/base/align.h"
+#include "vmm/capture_gate.h"
+#include "vmm/capture_mode.h"
+
+bool dpool_has_context_marks(const ductile_allocator *a) {
+    return dvmm_has_context_events(a->driver) &&
+           atomic_load_explicit(&a->captures, memory_order_relaxed) != DUCTILE_CAPTURES_UNANNOUNCED;
+}
+
+/* ---- When one is due ----------------------------------------------------------------------- */
+
+/* Of all frees so far; the pending ones count, whose own stream has used them too. */
+static uint64_t freed_bytes_locked(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return a->counts.allocated_total - a->counts.allocated;
+}
+
+bool dpool_mark_is_due_locked(const ductile_allocator *a, uint64_t bytes) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return a->marks.is_wanted || freed_bytes_locked(a) - a->marks.freed_bytes >= bytes;
+}
+
+void dpool_want_mark_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    a->marks.is_wanted = true;
+}
+
+/* ---- Recording ----------------------------------------------------------------------------- */
+
+/* The clock moves on before the record. So what is freed from now on is not covered, whichever
+ * comes first: the record or the free. */
+uint64_t dpool_advance_clock(ductile_allocator *a) {
+    dti_lock_acquire(&a->index_lock);
+    uint64_t age = ++a->age;
+    dti_lock_release(&a->index_lock);
+    return age;
+}
+
+/* The same for a mark of the context, after which nothing is due. */
+static uint64_t advance_for_context(ductile_allocator *a) {
+    dti_lock_acquire(&a->index_lock);
+    a->marks.freed_bytes = freed_bytes_locked(a);
+    a->marks.is_wanted = false;
+    uint64_t age = ++a->age;
+    dti_lock_release(&a->index_lock);
+    return age;
+}
+
+/* A full list keeps every other mark: what a mark that leaves would have proven, the next one
+ * proves, later. Returns those that left, `n` of them. */
+static uint32_t thin_out_locked(const ductile_allocator *a, dpool_marks *l, dvmm_marker **left) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->n; i += 2) {
+        left[n++] = l->all[i].marker;
+        l->all[i / 2] = l->all[i + 1];
+    }
+    l->n /= 2;
+    return n;
+}
+
+/* Threads may record in another order than their ages. */
+static void insert_locked(const ductile_allocator *a, dpool_marks *l, dpool_mark mark) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint32_t at = l->n++;
+    for (; at > 0 && l->all[at - 1].age > mark.age; at--) {
+        l->all[at] = l->all[at - 1];
+    }
+    l->all[at] = mark;
+}
+
+static void add_mark(ductile_allocator *a, dpool_mark mark) {
+    dvmm_marker *left[DPOOL_MOST_MARKS / 2];
+    uint32_t n = 0;
+    dti_lock_acquire(&a->index_lock);
+    if (a->marks.n == DPOOL_MOST_MARKS) {
+        n = thin_out_locked(a, &a->marks, left);
+    }
+    insert_locked(a, &a->marks, mark);
+    dti_lock_release(&a->index_lock);
+    for (uint32_t i = 0; i < n; i++) {
+        dvmm_marker_drop(&a->markers, left[i]);
+    }
+}
+
+/* A capture that no one announced is broken now. It happens once: from now on the allocator takes
+ * it that captures are not announced. */
+static void record_refusal(ductile_allocator *a) {
+    atomic_store_explicit(&a->captures, DUCTILE_CAPTURES_UNANNOUNCED, memory_order_relaxed);
+    atomic_store_explicit(&a->met_capture, true, memory_order_release);
+}
+
+static ductile_status record_context(ductile_allocator *a, dvmm_marker **out) {
+    int captures = atomic_load_explicit(&a->captures, memory_order_relaxed);
+    if (!dvmm_captures_hold(captures == DUCTILE_CAPTURES_ANNOUNCED)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    ductile_status status = dvmm_marker_record_context(&a->markers, out);
+    dvmm_captures_release();
+    if (status == DUCTILE_ERR_CAPTURING) {
+        record_refusal(a);
+    }
+    return status;
+}
+
+/* ERR_CAPTURING where none may be recorded. *held (may be NULL): the marker, held for the caller.
+ */
+static ductile_status mark_context(ductile_allocator *a, dvmm_marker **held) {
+    dpool_mark mark = {NULL, 0};
+    if (!dpool_has_context_marks(a)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    mark.age = advance_for_context(a);
+    ductile_status status = record_context(a, &mark.marker);
+    if (status != DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        dpool_want_mark_locked(a);
+        dti_lock_release(&a->index_lock);
+        return status;
+    }
+    if (held != NULL) {
+        dvmm_marker_hold(mark.marker);
+        *held = mark.marker;
+    }
+    add_mark(a, mark);
+    return DUCTILE_OK;
+}
+
+/* Only the first one under way is kept: a later call records the next, once this one is done.
+ * `is_last`: no later call can, so this one replaces it. */
+static ductile_status mark_stream(ductile_allocator *a, dpool_arena *arena, bool is_last) {
+    dti_lock_acquire(&a->index_lock);
+    bool may = dpool_arena_may_be_named(arena) && (is_last || arena->own_mark.marker == NULL);
+    dti_lock_release(&a->index_lock);
+    dpool_mark mark = {NULL, may ? dpool_advance_clock(a) : 0};
+    ductile_status status =
+        may ? dvmm_marker_record(&a->markers, arena->stream, &mark.marker) : DUCTILE_ERR_CAPTURING;
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dti_lock_acquire(&a->index_lock);
+    if (is_last) {
+        dpool_drop_own_mark_locked(a, arena);
+    }
+    bool is_first = arena->own_mark.marker == NULL;
+    if (is_first) {
+        arena->own_mark = mark;
+        a->marks.n_own++;
+    }
+    dti_lock_release(&a->index_lock);
+    if (!is_first) {
+        dvmm_marker_drop(&a->markers, mark.marker);
+    }
+    return DUCTILE_OK;
+}
+
+static ductile_status record_mark(ductile_allocator *a, dpool_arena *arena, bool is_last) {
+    dti_lock_acquire(&a->index_lock);
+    bool is_due = dpool_mark_is_due_locked(a, 1);
+    dti_lock_release(&a->index_lock);
+    bool is_foreign = arena != NULL && arena->is_foreign;
+    if (!is_due && !is_foreign && dpool_has_context_marks(a)) {
+        return DUCTILE_OK;
+    }
+    bool is_seen = arena != NULL && dvmm_is_capturing(a->driver, arena->stream);
+    ductile_status status = is_seen ? DUCTILE_ERR_CAPTURING : mark_context(a, NULL);
+    bool needs_own = arena != NULL && !is_seen && (status != DUCTILE_OK || is_foreign);
+    return needs_own ? mark_stream(a, arena, is_last) : status;
+}
+
+ductile_status dpool_record_mark(ductile_allocator *a, dpool_arena *arena) {
+    return record_mark(a, arena, false);
+}
+
+ductile_status dpool_record_last_mark(ductile_allocator *a, dpool_arena *arena) {
+    return record_mark(a, arena, true);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------- */
+
+void dpool_raise_proof(dpool_proof *proof, dpool_proof by) {
+    if (by.age > proof->age) {
+        *proof = by;
+    }
+}
+
+/* Holds the marks of a copy. */
+static void copy_marks(ductile_allocator *a, dpool_marks *copy) {
+    dti_lock_acquire(&a->index_lock);
+    *copy = a->marks;
+    for (uint32_t i = 0; i < copy->n; i++) {
+        dvmm_marker_hold(copy->all[i].marker);
+    }
+    dti_lock_release(&a->index_lock);
+}
+
+static bool is_done(ductile_allocator *a, const dpool_mark *mark) {
+    return dvmm_marker_query(&a->markers, mark->marker) == DUCTILE_OK;
+}
+
+/* The number of the oldest marks that are done. Mostly all are, or none; a mark that is done proves
+ * that all before it are. */
+static uint32_t count_done(ductile_allocator *a, const dpool_marks *l) {
+    if (l->n == 0 || is_done(a, &l->all[l->n - 1])) {
+        return l->n;
+    }
+    uint32_t done = 0;
+    uint32_t undone = l->n - 1;
+    for (uint32_t at = 0; done < undone; at = (done + undone) / 2) {
+        if (is_done(a, &l->all[at])) {
+            done = at + 1;
+        } else {
+            undone = at;
+        }
+    }
+    return done;
+}
+
+/* Takes the marks up to an age out of the list into `gone`. */
+static uint32_t take_out_locked(const ductile_allocator *a, dpool_marks *l, uint64_t upto,
+                                dvmm_marker **gone) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint32_t n = 0;
+    while (n < l->n && l->all[n].age <= upto) {
+        gone[n] = l->all[n].marker;
+        n++;
+    }
+    l->n -= n;
+    for (uint32_t i = 0; i < l->n; i++) {
+        l->all[i] = l->all[i + n];
+    }
+    return n;
+}
+
+static void accept(ductile_allocator *a, const dpool_mark *done) {
+    dvmm_marker *gone[DPOOL_MOST_MARKS];
+    dti_lock_acquire(&a->index_lock);
+    dpool_raise_proof(&a->proven, (dpool_proof){done->age, dseg_idle_by_marker(done->marker)});
+    uint32_t n = take_out_locked(a, &a->marks, done->age, gone);
+    dti_lock_release(&a->index_lock);
+    for (uint32_t i = 0; i < n; i++) {
+        dvmm_marker_drop(&a->markers, gone[i]);
+    }
+}
+
+static void poll_context(ductile_allocator *a) {
+    dpool_marks marks;
+    copy_marks(a, &marks);
+    uint32_t n = count_done(a, &marks);
+    if (n > 0) {
+        accept(a, &marks.all[n - 1]);
+    }
+    for (uint32_t i = 0; i < marks.n; i++) {
+        dvmm_marker_drop(&a->markers, marks.all[i].marker);
+    }
+}
+
+/* Only the holder of the grow lock takes an arena's own mark away. */
+static void poll_stream(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    dpool_mark mark = arena->own_mark;
+    dti_lock_release(&a->index_lock);
+    if (mark.marker == NULL || !is_done(a, &mark)) {
+        return;
+    }
+    dti_lock_acquire(&a->index_lock);
+    dpool_raise_proof(&arena->own_proven,
+                      (dpool_proof){mark.age, dseg_idle_by_marker(mark.marker)});
+    dpool_drop_own_mark_locked(a, arena);
+    dti_lock_release(&a->index_lock);
+}
+
+static bool has_own_marks(ductile_allocator *a) {
+    dti_lock_acquire(&a->index_lock);
+    bool has = a->marks.n_own > 0;
+    dti_lock_release(&a->index_lock);
+    return has;
+}
+
+void dpool_poll_marks(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    poll_context(a);
+    bool has_own = has_own_marks(a);
+    for (dpool_arena *arena = a->arenas; has_own && arena != NULL; arena = arena->next) {
+        poll_stream(a, arena);
+    }
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------- */
+
+static ductile_status wait_and_poll(ductile_allocator *a, dvmm_marker *m) {
+    ductile_status status = dvmm_marker_wait(&a->markers, m);
+    if (status == DUCTILE_OK) {
+        dti_lock_acquire(&a->grow_lock);
+        dpool_poll_marks(a);
+        dti_lock_release(&a->grow_lock);
+    }
+    dvmm_marker_drop(&a->markers, m);
+    return status;
+}
+
+ductile_status dpool_wait_for_context_mark(ductile_allocator *a) {
+    dvmm_marker *m = NULL;
+    ductile_status status = mark_context(a, &m);
+    return status == DUCTILE_OK ? wait_and_poll(a, m) : status;
+}
+
+bool dpool_wait_for_newest_mark(ductile_allocator *a) {
+    dvmm_marker *m = NULL;
+    dti_lock_acquire(&a->index_lock);
+    if (a->marks.n > 0) {
+        m = a->marks.all[a->marks.n - 1].marker;
+        dvmm_marker_hold(m);
+    }
+    dti_lock_release(&a->index_lock);
+    return m != NULL && wait_and_poll(a, m) == DUCTILE_OK;
+}
+
+dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                       uint64_t age) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_mark *m = NULL;
+    bool is_foreign = arena != NULL && arena->is_foreign;
+    for (uint32_t i = 0; i < a->marks.n && m == NULL && !is_foreign; i++) {
+        m = a->marks.all[i].age > age ? &a->marks.all[i] : NULL;
+    }
+    if (m == NULL && arena != NULL && arena->own_mark.marker != NULL && arena->own_mark.age > age) {
+        m = &arena->own_mark;
+    }
+    if (m == NULL) {
+        return NULL;
+    }
+    dvmm_marker_hold(m->marker);
+    return m->marker;
+}
+
+uint64_t dpool_marked_age_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_marks *l = &a->marks;
+    dpool_proof marked = {.age = l->n > 0 ? l->all[l->n - 1].age : a->proven.age};
+    return arena->is_foreign ? dpool_proof_to_leave(a, arena).age
+                             : dpool_restrict_proof(arena, marked).age;
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+void dpool_marks_fini(ductile_allocator *a) {
+    for (uint32_t i = 0; i < a->marks.n; i++) {
+        dvmm_marker_drop(&a->markers, a->marks.all[i].marker);
+    }
+    a->marks.n = 0;
+}
