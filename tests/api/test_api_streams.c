@@ -143,6 +143,11 @@ Test(many_streams, sixty_four_share_a_device, .fini = close_world) {
                            .seed = 4,
                            .n_streams = 64};
     assert_fine(world_open(&w, &setup, true));
+    for (size_t i = 0; i < 64; i++) {
+        assert_fine(world_must_alloc(&w, 1000 + i, i));
+    }
+    assert_u64(fixture_stats(w.f.allocator).arenas, 64);
+    assert_fine(world_free_all(&w));
     for (size_t round = 0; round < 3; round++) {
         for (size_t i = 0; i < 64; i++) {
             assert_fine(world_must_alloc(&w, 2 * MIB + i * 512, i));
@@ -155,7 +160,6 @@ Test(many_streams, sixty_four_share_a_device, .fini = close_world) {
         assert_fine(world_free_all(&w));
         assert_fine(world_audit(&w));
     }
-    assert_u64(fixture_stats(w.f.allocator).arenas, 64);
 }
 
 #define N_HOARDED 97

@@ -221,10 +221,12 @@ void share_and_join(play *p, size_t i) {
         free_at(p, i);
         return;
     }
+    p->waits_for_join[b.slot] = true;
     free_at(p, i);
     unsigned other = (b.slot + 1) % N_OWN;
     if (other != b.slot && rng_percent(&p->r, 50)) {
         make_on(p, other, 2 * p->typical_size);
     }
     (void)order_slots(p, user, b.slot);
+    p->waits_for_join[b.slot] = false;
 }

@@ -22,7 +22,8 @@ enum {
     N_GRAPHS = 3,
     N_CAPTURED = 8, /* blocks of one capture at most */
     PHASE_STEPS = 250,
-    N_KINDS = DUCTILE_VIOLATION_OVERLAP + 1
+    BROKEN_CAPTURE = DUCTILE_VIOLATION_OVERLAP + 1, /* a kind of violation that no device reports */
+    N_KINDS
 };
 
 #define PER_THREAD ((ductile_stream)2)
@@ -63,14 +64,16 @@ typedef struct play {
     unsigned busiest;      /* slot, in this phase           */
     graph graphs[N_GRAPHS];
     uint64_t n_captures;
+    uint64_t n_broken_captures;
     ductile_schedule schedule;
     uint64_t lag;
-    /* NULL, or what another thread does when a marker was recorded: see come_between() */
-    void (*at_mark)(struct play *p, ductile_stream stream);
+    /* NULL, or what another thread does when a context marker was recorded: see come_between() */
+    void (*at_mark)(struct play *p);
     block at_mark_block;
     bool is_interrupting;
-    bool is_lost;          /* the device */
-    bool ends_at[N_KINDS]; /* the first violation of the kind */
+    bool waits_for_join[N_SLOTS]; /* allocates nothing before a join: see share_and_join() */
+    bool is_lost;                 /* the device */
+    bool ends_at[N_KINDS];        /* the first violation of the kind */
 } play;
 
 typedef struct request {

@@ -17,4 +17,7 @@ typedef struct scenario {
 /* NULL behind the last one. */
 const scenario *scenario_at(size_t i);
 
+/* Those of them about the proof that free memory may leave its stream (scenarios_proof.c). */
+const scenario *proof_scenario_at(size_t i);
+
 #endif

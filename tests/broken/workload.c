@@ -91,7 +91,8 @@ static void capture(play *p) {
         while (g->n_blocks > 0 && keeps_nothing) {
             give_captured(p, g);
         }
-        (void)!ductile_virtual_capture_end(p->f.gpu, stream, &g->graph);
+        ductile_status status = ductile_virtual_capture_end(p->f.gpu, stream, &g->graph);
+        p->n_broken_captures += status != DUCTILE_OK;
     }
     do_pool_work(p, g, 4);
     while (g->n_blocks > 0 && keeps_nothing) {
@@ -150,7 +151,8 @@ static block *plain_block_of(play *p, ductile_stream stream) {
     size_t start = any_block(p);
     for (size_t i = 0; i < p->n_blocks; i++) {
         block *b = &p->blocks[(start + i) % p->n_blocks];
-        bool is_plain = !b->is_recorded && !is_threads(b->slot) && b->slot != CAPTURED;
+        bool is_plain = !b->is_recorded && !is_threads(b->slot) && b->slot != CAPTURED &&
+                        !p->waits_for_join[b->slot];
         bool is_theirs = stream == NULL || stream_of(p, b->slot) == stream;
         if (is_plain && is_theirs && is_in_no_pool(p, b)) {
             return b;
@@ -185,10 +187,18 @@ ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream 
 ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out) {
     ductile_status status = __real_dvmm_marker_record(pool, stream, out);
-    if (the_play.at_mark != NULL) {
-        the_play.at_mark(&the_play, stream);
-    }
     interrupt(&the_play, stream);
+    return status;
+}
+
+ductile_status __real_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
+ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
+ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out) {
+    ductile_status status = __real_dvmm_marker_record_context(pool, out);
+    if (the_play.at_mark != NULL) {
+        the_play.at_mark(&the_play);
+    }
+    interrupt(&the_play, NULL);
     return status;
 }
 
@@ -299,10 +309,20 @@ static void step(play *p) {
     }
 }
 
+static const char *kind_name(int kind) {
+    return kind == BROKEN_CAPTURE ? "broken-capture"
+                                  : ductile_virtual_violation_name((ductile_violation)kind);
+}
+
+static uint64_t count_of(const play *p, int kind) {
+    return kind == BROKEN_CAPTURE
+               ? p->n_broken_captures
+               : ductile_virtual_violations_of(p->f.gpu, (ductile_violation)kind);
+}
+
 static bool is_over(const play *p) {
     for (int kind = 0; kind < N_KINDS; kind++) {
-        if (p->ends_at[kind] &&
-            ductile_virtual_violations_of(p->f.gpu, (ductile_violation)kind) > 0) {
+        if (p->ends_at[kind] && count_of(p, kind) > 0) {
             return true;
         }
     }
@@ -327,10 +347,9 @@ static void end(play *p) {
 /* Says what the device saw; where: NULL, or the scenario. */
 static void report(const play *p, const char *where) {
     for (int kind = 0; kind < N_KINDS; kind++) {
-        uint64_t n = ductile_virtual_violations_of(p->f.gpu, (ductile_violation)kind);
+        uint64_t n = count_of(p, kind);
         if (n > 0) {
-            (void)printf("%s=%llu ", ductile_virtual_violation_name((ductile_violation)kind),
-                         (unsigned long long)n);
+            (void)printf("%s=%llu ", kind_name(kind), (unsigned long long)n);
         }
     }
     ductile_virtual_violation first = {.struct_size = sizeof first};
@@ -357,7 +376,7 @@ static void stop_if_over(const play *p, const char *where) {
 /* Ends the device; true when it saw a violation. */
 static bool judge(play *p, const char *where) {
     stop_if_over(p, where);
-    bool is_broken = fixture_state(&p->f).violations > 0;
+    bool is_broken = fixture_state(&p->f).violations > 0 || p->n_broken_captures > 0;
     if (is_broken) {
         report(p, where);
     }
@@ -380,6 +399,8 @@ static bool play_scenario(play *p, const scenario *s, const fixture_setup *setup
         exit(2);
     }
     p->is_interrupting = true; /* nobody comes between */
+    p->schedule = setup->schedule;
+    p->n_broken_captures = 0;
     s->play(p);
     stop_if_over(p, s->name);
     (void)ductile_destroy(p->f.allocator);
@@ -404,6 +425,8 @@ static bool play_scenarios(play *p, const arguments *a, const fixture_setup *set
 }
 
 static bool play_at_random(play *p, const arguments *a, const fixture_setup *setup) {
+    p->schedule = setup->schedule;
+    p->n_broken_captures = 0;
     if (!open_device(p, setup)) {
         exit(2);
     }
@@ -440,10 +463,10 @@ static int run(play *p, const arguments *a, const fixture_setup *setup) {
 
 /* ---- Arguments ----------------------------------------------------------------------------- */
 
-static ductile_violation kind_named(const char *name) {
+static int kind_named(const char *name) {
     for (int i = 0; i < N_KINDS; i++) {
-        if (strcmp(name, ductile_virtual_violation_name((ductile_violation)i)) == 0) {
-            return (ductile_violation)i;
+        if (strcmp(name, kind_name(i)) == 0) {
+            return i;
         }
     }
     command_refuse("no kind of violation has that name");

@@ -108,8 +108,9 @@ static const char *run_with_fault(const ductile_virtual_fault *fault, bool *fire
     return NULL;
 }
 
-static const char *const calls[] = {"phys_create",  "map",          "set_access",  "unmap",
-                                    "phys_release", "event_record", "event_query", "get_access"};
+static const char *const calls[] = {"phys_create", "map",          "set_access",
+                                    "unmap",       "phys_release", "context_record",
+                                    "event_query", "get_access"};
 #define N_CALLS (sizeof calls / sizeof calls[0])
 
 ParameterizedTestParameters(announce_faults, what_was_told_is_what_happened) {

@@ -96,7 +96,7 @@ typedef struct run {
 /* The virtual GPU asks for host memory too; where it gets none it is a driver that fails. */
 static bool is_for_lack_of_memory(ductile_status status) {
     return status == DUCTILE_ERR_OUT_OF_HOST_MEMORY || status == DUCTILE_ERR_OUT_OF_MEMORY ||
-           status == DUCTILE_ERR_DRIVER;
+           status == DUCTILE_ERR_OUT_OF_ADDRESSES || status == DUCTILE_ERR_DRIVER;
 }
 
 static const char *host_status(const char *call, ductile_status status, bool failed) {

@@ -122,7 +122,7 @@ static void *do_pause(void *user) {
 static void *do_wait_for_all(void *user) {
     errand *e = user;
     get_ready(e);
-    e->status = dpool_wait_device(e->allocator, NULL);
+    e->status = dpool_wait_for_all_work(e->allocator, NULL);
     come_back(e);
     return NULL;
 }
@@ -166,10 +166,20 @@ static void done_waits_for(void *(*body)(void *), errand *e) {
 
 static fixture f;
 
-static void open_lazy(void) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .n_devices = 2};
+static void open_with(const char *conf) {
+    fixture_setup setup = {
+        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .n_devices = 2, .conf = conf};
     assert_fine(fixture_open(&f, &setup));
     make_stops();
+}
+
+static void open_lazy(void) {
+    open_with(NULL);
+}
+
+/* No context marker may be recorded: the waits name streams, or are for the whole device. */
+static void open_unannounced(void) {
+    open_with("captures:unannounced");
 }
 
 /* The first stream does not exist any more: whoever names it from now on makes a violation. */
@@ -207,6 +217,7 @@ static errand with_last_stream(ductile_addr address, stop_at stops) {
 }
 
 TestSuite(stream_done_beside, .init = open_lazy);
+TestSuite(stream_done_beside_unannounced, .init = open_unannounced);
 
 Test(stream_done_beside, a_free_that_marks_the_stream) {
     errand e = with_last_stream(take_recorded(), AT_A_RECORD);
@@ -238,7 +249,7 @@ Test(stream_done_beside, a_free_that_could_not_mark_the_stream) {
     close_audited();
 }
 
-Test(stream_done_beside, a_trim_that_waits_for_the_stream) {
+Test(stream_done_beside_unannounced, a_trim_that_waits_for_the_stream) {
     assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
     errand e = with_last_stream(0, AT_A_LOOK);
     done_waits_for(do_trim, &e);
@@ -262,12 +273,33 @@ Test(stream_done_beside, a_pause_that_marks_the_stream) {
     close_audited();
 }
 
-Test(stream_done_beside, a_wait_for_the_whole_device) {
+Test(stream_done_beside_unannounced, a_wait_for_the_whole_device) {
     assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
     errand e = with_last_stream(0, AT_A_LOOK);
     done_waits_for(do_wait_for_all, &e);
     end_stream();
     close_audited();
+}
+
+/* A context marker stands behind the work of the stream, and nobody names it. */
+static void names_no_stream(void *(*body)(void *)) {
+    assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
+    errand e = with_last_stream(0, AT_A_LOOK);
+    pthread_t thread = start(body, &e);
+    cr_assert_eq(sem_wait(&reached), 0);
+    bool is_back = atomic_load(&e.is_back);
+    cr_assert_eq(sem_post(&released), 0);
+    finish(thread, &e);
+    cr_assert(is_back, "the stream was named");
+    close_audited();
+}
+
+Test(stream_done_beside, a_trim_that_names_no_stream) {
+    names_no_stream(do_trim);
+}
+
+Test(stream_done_beside, a_wait_for_all_work_that_names_no_stream) {
+    names_no_stream(do_wait_for_all);
 }
 
 /* ---- Imports ------------------------------------------------------------------------------- */

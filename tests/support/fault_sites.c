@@ -77,6 +77,7 @@ static void add_failed(dvmm_call call, uint64_t size) {
     case DVMM_CALL_event_create:
     case DVMM_CALL_event_record:
     case DVMM_CALL_context_record:
+    case DVMM_CALL_stream_is_ours:
     case DVMM_CALL_capture_status:
         failed.marks++;
         break;

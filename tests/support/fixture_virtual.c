@@ -2,6 +2,8 @@
 #include "tests/support/fixture_virtual.h"
 
 #include "tests/support/complain.h"
+#include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +36,7 @@ static const char *make_device(fixture *f, const fixture_setup *setup) {
     options.seed = setup->seed;
     options.log_calls = setup->log_calls;
     options.n_devices = setup->n_devices;
+    options.no_context_events = setup->no_context_events;
     options.detect = 1;
     f->capacity_bytes = options.capacity_bytes;
     NEED_OK(ductile_virtual_create(&f->gpu, &options));
@@ -62,6 +65,7 @@ const char *fixture_add_allocator(const fixture *f, const fixture_setup *setup,
                                   ductile_allocator **out) {
     ductile_options options;
     ductile_options_init(&options);
+    options.captures = DUCTILE_CAPTURES_POOLS;
     char message[256] = "";
     if (setup != NULL && setup->conf != NULL) {
         ductile_status status =
@@ -145,5 +149,14 @@ const char *fixture_sync_all(const fixture *f) {
     for (size_t i = 0; i < f->n_streams; i++) {
         NEED_OK(ductile_virtual_stream_sync(f->gpu, f->streams[i]));
     }
+    return fixture_finish_work(f);
+}
+
+const char *fixture_finish_work(const fixture *f) {
+    dvmm_driver *d = NULL;
+    NEED_OK(dvmm_open_virtual(f->gpu, &d));
+    ductile_status status = dvmm_context_sync(d);
+    dvmm_close(d);
+    NEED_OK(status);
     return NULL;
 }

@@ -27,7 +27,8 @@ typedef struct fixture_setup {
     uint64_t log_calls;
     size_t n_streams;
     uint32_t n_devices; /* of the machine */
-    const char *conf;   /* options, as in DUCTILE_CONF */
+    int no_context_events;
+    const char *conf; /* options, as in DUCTILE_CONF */
     ductile_log_fn log;
     void *log_user;
 } fixture_setup;
@@ -65,7 +66,11 @@ const char *fixture_leak_gate(const fixture *f);
 ductile_virtual_state fixture_state(const fixture *f);
 ductile_stats fixture_stats(ductile_allocator *allocator);
 
-/* Waits for every stream of the fixture. */
+/* Waits for every stream of the fixture, and then for the device. */
 const char *fixture_sync_all(const fixture *f);
+
+/* Completes all work of the device, also of streams that are gone, and the events behind it, which
+ * a lazy schedule holds back otherwise. Breaks captures under way. */
+const char *fixture_finish_work(const fixture *f);
 
 #endif

@@ -25,16 +25,16 @@ static dpool_block *free_granules(uint64_t n) {
 
 /* ---- Bounds -------------------------------------------------------------------------------- */
 
-Test(transitions, splitting_keeps_state_epoch_and_neighbours) {
+Test(transitions, splitting_keeps_state_age_and_neighbours) {
     dpool_block *b = free_granules(3);
     dpool_block *after = b->next;
     index_lock();
     dpool_make_busy_locked(f.allocator, b);
-    uint64_t epoch = b->epoch;
+    uint64_t age = b->age;
     dpool_block *rest = dpool_split(nodes, b, G);
     cr_assert(b->size == G && rest->addr == b->addr + G && rest->size == 2 * G);
     cr_assert(b->next == rest && rest->prev == b && rest->next == after && after->prev == rest);
-    cr_assert(rest->state == DPOOL_BUSY && rest->epoch == epoch && rest->region == b->region);
+    cr_assert(rest->state == DPOOL_BUSY && rest->age == age && rest->region == b->region);
     (void)dpool_make_free_locked(f.allocator, b);
     (void)dpool_make_free_locked(f.allocator, rest);
     index_unlock();
@@ -42,7 +42,11 @@ Test(transitions, splitting_keeps_state_epoch_and_neighbours) {
     close_audited();
 }
 
-Test(transitions, absorbing_keeps_the_later_epoch_and_gives_the_node_back) {
+static uint64_t ages_of(const dpool_block *b, uint32_t granule) {
+    return b->region->ages[dseg_granule(b->region->seg, b->addr) + granule];
+}
+
+Test(transitions, absorbing_keeps_the_younger_age_and_gives_the_node_back) {
     dpool_block *b = free_granules(3);
     dpool_block *after = b->next;
     index_lock();
@@ -50,13 +54,17 @@ Test(transitions, absorbing_keeps_the_later_epoch_and_gives_the_node_back) {
     uint64_t n_spare = nodes->n_spare;
     dpool_block *rest = dpool_split(nodes, b, G);
     cr_assert_eq(nodes->n_spare, n_spare - 1);
-    dpool_set_epoch(rest, b->epoch + 5);
-    uint64_t later = rest->epoch;
+    uint64_t older = b->age;
+    rest->age = (older + 5) & DPOOL_AGE_MASK;
     dpool_absorb_next(nodes, b);
     cr_assert(b->size == 3 * G && b->next == after && after->prev == b);
-    assert_u64(b->epoch, later);
+    assert_u64(b->age, older + 5);
+    cr_assert(b->is_mixed);
+    assert_u64(ages_of(b, 0), older); /* each granule keeps its own */
+    assert_u64(ages_of(b, 1), older + 5);
     assert_u64(nodes->n_spare, n_spare);
-    dpool_set_epoch(b, later - 5);
+    b->age = older & DPOOL_AGE_MASK;
+    b->is_mixed = false;
     (void)dpool_make_free_locked(f.allocator, b);
     index_unlock();
     close_audited();

@@ -145,13 +145,13 @@ Test(validate, pending_list) {
     assert_finds_change("A7", first->block, first_in_state(DPOOL_LIVE));
 }
 
-Test(validate, ring_of_markers) {
-    cr_assert_gt(arena->n_marks, 0);
-    dpool_ring_mark *mark = &arena->ring[0];
-    assert_finds_change("A6", mark->seq, 0);
-    assert_finds_change("A6", mark->seq, arena->marker_seq + 1);
-    assert_finds_change("A6", mark->epoch, arena->alloc_epoch + 1);
+Test(validate, context_markers_under_way) {
+    cr_assert_gt(a->marks.n, 0);
+    dpool_mark *mark = &a->marks.all[a->marks.n - 1];
+    assert_finds_change("A6", mark->age, a->age + 1);
     assert_finds_change("A6", mark->marker, NULL);
+    assert_finds_change("A6", a->marks.n, DPOOL_MOST_MARKS + 1);
+    assert_finds_change("A6", a->proven.age, a->age + 1);
 }
 
 /* Pushes all blocks from the front into the bins; returns one of them. */
@@ -202,7 +202,7 @@ Test(validate, private_pools) {
     assert_sound();
     assert_finds_change("G2", pool->n_arenas, pool->n_arenas + 1);
     assert_finds_change("G2", pool->n_routes, pool->n_routes + 1);
-    assert_finds_change("G3", pool->awaits_context, false);
+    assert_finds_change("G3", pool->released_age, a->age + 1);
     assert_ok(ductile_pool_end(a, id));
     assert_ok(ductile_pool_release(a, id));
 }

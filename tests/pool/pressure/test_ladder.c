@@ -139,19 +139,31 @@ static ductile_addr freed_late;
 
 ductile_status __real_dvmm_markers_wait_all(dvmm_marker_pool *pool);
 ductile_status __wrap_dvmm_markers_wait_all(dvmm_marker_pool *pool);
+ductile_status __real_dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
+ductile_status __wrap_dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker);
 
-ductile_status __wrap_dvmm_markers_wait_all(dvmm_marker_pool *pool) {
-    ductile_status status = __real_dvmm_markers_wait_all(pool);
+static void free_late(void) {
     if (freed_late != 0) {
         ductile_addr address = freed_late;
         freed_late = 0;
         give(address);
     }
+}
+
+ductile_status __wrap_dvmm_markers_wait_all(dvmm_marker_pool *pool) {
+    ductile_status status = __real_dvmm_markers_wait_all(pool);
+    free_late();
     return status;
 }
 
-Test(pressure, climbs_again_when_others_freed_while_it_climbed) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
+ductile_status __wrap_dvmm_marker_wait(dvmm_marker_pool *pool, dvmm_marker *marker) {
+    ductile_status status = __real_dvmm_marker_wait(pool, marker);
+    free_late();
+    return status;
+}
+
+static void climbs_twice(const char *conf, const char *wait) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = conf};
     open_fixture(&setup);
     (void)take(156 * MIB, 0);
     ductile_addr early = take(20 * MIB, 1);
@@ -160,8 +172,16 @@ Test(pressure, climbs_again_when_others_freed_while_it_climbed) {
     launch(freed_late, 80 * MIB, 1);
     give(early);
     (void)take(60 * MIB, 0);
-    assert_u64(count("context_sync"), 2);
+    assert_u64(count(wait), 2);
     close_audited();
+}
+
+Test(pressure, climbs_again_when_others_freed_while_it_climbed) {
+    climbs_twice(NULL, "event_sync");
+}
+
+Test(pressure, climbs_again_where_it_waits_for_the_device) {
+    climbs_twice("captures:unannounced", "context_sync");
 }
 
 /* Work that ends the device while somebody waits for it: no memory was missing, the device was. */

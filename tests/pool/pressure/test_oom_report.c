@@ -202,7 +202,8 @@ Test(oom_report, tells_of_others_when_they_hold_what_is_missing) {
 
 /* While a stream is captured nobody may wait for all work: what is free there stays unproven. */
 Test(oom_report, tells_of_streams_not_proven_done_and_of_the_capture) {
-    fixture_setup setup = {.n_streams = 3, .schedule = DUCTILE_SCHEDULE_LAZY};
+    fixture_setup setup = {
+        .n_streams = 3, .schedule = DUCTILE_SCHEDULE_LAZY, .conf = "captures:unannounced"};
     open_fixture(&setup);
     (void)take(512, 2);
     ductile_addr block = take(100 * MIB, 1);

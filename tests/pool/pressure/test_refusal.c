@@ -111,26 +111,36 @@ Test(refusal, creates_no_handle_twice_however_much_is_pending) {
 
 static int codes[] = {1, 2, 400, 401, 600, 900, 999};
 
-ParameterizedTestParameters(refusal, a_marker_that_fails_refuses_nothing_that_can_be_created) {
-    return cr_make_param_array(int, codes, sizeof codes / sizeof *codes, NULL);
-}
-
-/* Without a marker own memory cannot move; the device has enough of new. */
-ParameterizedTest(int *code, refusal, a_marker_that_fails_refuses_nothing_that_can_be_created) {
-    fixture_setup setup = {.capacity_bytes = GIB};
+/* Own memory moves without a marker. */
+static void serves_without(const char *call, int code, const char *conf) {
+    fixture_setup setup = {.conf = conf};
     open_fixture(&setup);
     (void)take(20 * MIB, 0);
     ductile_addr middle = take(20 * MIB, 0);
     (void)take(20 * MIB, 0);
     assert_ok(ductile_free(f.allocator, middle));
-    ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                   .call = "event_record",
-                                   .nth = 1,
-                                   .code = *code,
-                                   .persistent = 1};
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = call, .nth = 1, .code = code, .persistent = 1};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
     (void)take(40 * MIB, 0);
     cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0, "no marker was recorded");
+    assert_u64(fixture_stats(f.allocator).recycled_handles, 10);
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     close_audited();
+}
+
+ParameterizedTestParameters(refusal, a_context_marker_that_fails_refuses_nothing) {
+    return cr_make_param_array(int, codes, sizeof codes / sizeof *codes, NULL);
+}
+
+ParameterizedTest(int *code, refusal, a_context_marker_that_fails_refuses_nothing) {
+    serves_without("context_record", *code, NULL);
+}
+
+ParameterizedTestParameters(refusal, a_marker_of_the_stream_that_fails_refuses_nothing) {
+    return cr_make_param_array(int, codes, sizeof codes / sizeof *codes, NULL);
+}
+
+ParameterizedTest(int *code, refusal, a_marker_of_the_stream_that_fails_refuses_nothing) {
+    serves_without("event_record", *code, "captures:unannounced");
 }

@@ -155,7 +155,7 @@ Test(trim, the_threshold_is_a_share_of_the_device_when_there_is_no_limit) {
     for (size_t i = 0; i < 10; i++) {
         assert_ok(ductile_free(f.allocator, blocks[i]));
     }
-    for (size_t i = 0; i < 2 * DPOOL_MARK_EVERY; i++) {
+    for (size_t i = 0; i < 128; i++) {
         assert_ok(ductile_free(f.allocator, take(512, 0)));
     }
     (void)take(40 * MIB, 0);
@@ -180,7 +180,8 @@ static void assert_capture_survives_trim(void) {
 }
 
 static void free_unfinished(size_t user) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
+    fixture_setup setup = {
+        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .conf = "captures:unannounced"};
     assert_fine(fixture_open(&f, &setup));
     blocks[0] = take(4 * FIXTURE_GRANULE, 0);
     assert_ok(ductile_virtual_fill(f.gpu, blocks[0], 1, 512, f.streams[user]));

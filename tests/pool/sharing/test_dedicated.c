@@ -57,10 +57,12 @@ Test(dedicated, it_is_one_handle_in_a_range_of_its_own_whatever_the_size) {
 }
 
 Test(dedicated, what_was_freed_serves_again_from_the_cache_in_its_size) {
-    open_small();
-    give(take_one(6 * MIB));
+    open_lazy("");
+    ductile_addr first = take_one(6 * MIB);
+    launch(first, 6 * MIB, 0);
+    give(first);
     (void)take_one(2 * MIB); /* records the marker */
-    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    assert_fine(fixture_finish_work(&f));
     uint64_t creates = count("phys_create");
     expect_one_handle(take_one(5 * MIB), 3);
     assert_u64(count("phys_create"), creates);
@@ -119,7 +121,7 @@ Test(dedicated, while_the_gpu_works_on_it_freed_memory_stays_mapped) {
     assert_u64(count("unmap"), unmaps);
     assert_u64(cached(), 0);
     assert_sound();
-    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    assert_fine(fixture_finish_work(&f));
     (void)take_one(2 * MIB);
     assert_u64(count("unmap"), unmaps + 1);
     assert_sound();

@@ -32,13 +32,6 @@ static ductile_stats stats(void) {
     return fixture_stats(f.allocator);
 }
 
-/* Allocations of the stream go on; every so many of them record a marker. */
-static void go_on(size_t stream) {
-    for (int i = 0; i <= DPOOL_MARK_EVERY; i++) {
-        (void)take(512, stream);
-    }
-}
-
 /* Stream 0 writes the memory late, and has freed it; stream 1 is known. */
 static ductile_addr freed_at_work(uint64_t size) {
     (void)take(512, 1);
@@ -51,9 +44,9 @@ static ductile_addr freed_at_work(uint64_t size) {
 /* Stream 0 holds 200 MiB, another one 2: nothing can be created. */
 TestSuite(cross_stream_wait, .init = open_waiting);
 
-Test(cross_stream_wait, memory_behind_a_marker_is_taken_by_a_gpu_wait) {
+/* The request itself records the marker, behind the free. */
+Test(cross_stream_wait, memory_at_work_is_taken_by_a_gpu_wait) {
     (void)freed_at_work(200 * MIB);
-    go_on(0);
     uint64_t reserved = stats().reserved_bytes;
     ductile_addr taken = take(150 * MIB, 1);
     assert_u64(stats().reserved_bytes, reserved);
@@ -64,16 +57,23 @@ Test(cross_stream_wait, memory_behind_a_marker_is_taken_by_a_gpu_wait) {
     close_audited();
 }
 
-/* The program may yet order other streams' work behind the free: only a later allocation of the
- * stream says that it has done so. */
-Test(cross_stream_wait, memory_without_a_later_allocation_stays_with_its_stream) {
+/* A stream cannot wait where no context marker may be recorded. */
+static void memory_stays_until_the_host_waits(void) {
     (void)freed_at_work(200 * MIB);
+    uint64_t records = count("context_record");
     (void)take(150 * MIB, 1);
+    assert_u64(count("context_record"), records);
     assert_u64(stats().event_waits, 0);
     cr_assert(stats().stream_syncs > 0);
+}
+
+Test(cross_stream, memory_stays_with_its_stream_where_captures_are_unannounced) {
+    open_with("cross_stream_reuse:wait,limit_bytes:202M,captures:unannounced");
+    memory_stays_until_the_host_waits();
     close_audited();
 }
 
+/* The marker stands behind the work of every stream, also of one that nobody named. */
 Test(cross_stream_wait, programs_that_free_first_and_join_later_stay_correct) {
     (void)take(512, 1);
     ductile_addr shared = take(200 * MIB, 0);
@@ -82,7 +82,6 @@ Test(cross_stream_wait, programs_that_free_first_and_join_later_stay_correct) {
     fill(shared, 0xEE, 200 * MIB, 2); /* nobody is told of stream 2 */
     assert_ok(ductile_free(f.allocator, shared));
     assert_ok(ductile_virtual_stream_wait(f.gpu, f.streams[0], f.streams[2])); /* the join */
-    go_on(0);
     ductile_addr taken = take(150 * MIB, 1);
     assert_u64(stats().event_waits, 1);
     fill(taken, 0x22, 150 * MIB, 1);
@@ -93,12 +92,11 @@ Test(cross_stream_wait, programs_that_free_first_and_join_later_stay_correct) {
 /* The old addresses stay until the host knows the giver's work done. */
 Test(cross_stream_wait, old_addresses_are_unmapped_when_the_giver_is_done) {
     (void)freed_at_work(200 * MIB);
-    go_on(0);
     (void)take(150 * MIB, 1);
     assert_u64(stats().retiring_bytes, 150 * MIB);
     (void)take(4 * MIB, 1); /* polls */
     cr_assert(stats().retiring_bytes >= 150 * MIB);
-    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    assert_fine(fixture_finish_work(&f));
     (void)take(20 * MIB, 2);
     (void)take(20 * MIB, 2);
     cr_assert(stats().retiring_bytes <= 20 * MIB); /* what the last request moved itself */
@@ -108,11 +106,9 @@ Test(cross_stream_wait, old_addresses_are_unmapped_when_the_giver_is_done) {
 /* What a third stream gets of it is behind the first stream's work as well. */
 Test(cross_stream_wait, memory_passes_through_several_streams) {
     (void)freed_at_work(200 * MIB);
-    go_on(0);
     ductile_addr second = take(150 * MIB, 1);
     fill(second, 0xDD, 150 * MIB, 1);
     assert_ok(ductile_free(f.allocator, second));
-    go_on(1);
     uint64_t reserved = stats().reserved_bytes;
     ductile_addr third = take(130 * MIB, 2);
     assert_u64(stats().reserved_bytes, reserved);
@@ -123,7 +119,6 @@ Test(cross_stream_wait, memory_passes_through_several_streams) {
 
 Test(cross_stream_wait, the_host_waits_when_the_wait_fails) {
     (void)freed_at_work(200 * MIB);
-    go_on(0);
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "stream_wait_event", .nth = 1, .code = 1};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
@@ -134,13 +129,11 @@ Test(cross_stream_wait, the_host_waits_when_the_wait_fails) {
     close_audited();
 }
 
-/* ---- Without pressure, and without waits
- * ------------------------------------------------------------------- */
+/* ---- Without pressure, and without waits ---------------------------------------------------- */
 
 Test(cross_stream, wait_creates_first) {
     open_with("cross_stream_reuse:wait");
     (void)freed_at_work(100 * MIB);
-    go_on(0);
     uint64_t reserved = stats().reserved_bytes;
     (void)take(90 * MIB, 1);
     assert_u64(stats().reserved_bytes, reserved + 90 * MIB);
@@ -151,7 +144,6 @@ Test(cross_stream, wait_creates_first) {
 Test(cross_stream, done_waits_on_the_host_where_wait_does_not) {
     open_with("cross_stream_reuse:done");
     (void)freed_at_work(200 * MIB);
-    go_on(0);
     (void)take(150 * MIB, 1);
     assert_u64(stats().event_waits, 0);
     cr_assert(stats().stream_syncs > 0);

@@ -12,7 +12,11 @@
 #include <pthread.h>
 #include <semaphore.h>
 
-enum { UNIT = 512 }; /* the smallest block */
+enum {
+    UNIT = 512, /* the smallest block */
+    ROOM_FOR_HITS = 10 << 20,
+    MANY_HITS = 128
+};
 
 /* ---- A thread that stops ------------------------------------------------------------------- */
 
@@ -43,18 +47,43 @@ ductile_status __real_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream 
                                          dvmm_marker **out);
 ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out);
+ductile_status __real_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
+ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
+void __real_dvmm_captures_release(void);
+void __wrap_dvmm_captures_release(void);
 ductile_status __real_dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out);
 ductile_status __wrap_dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out);
+
+static bool keep_if_stopping(ductile_status status, dvmm_marker *marker) {
+    bool is_stopping = stops_next == AFTER_A_RECORD && status == DUCTILE_OK;
+    if (is_stopping) {
+        slow.marker = marker;
+        dvmm_marker_hold(slow.marker);
+    }
+    return is_stopping;
+}
 
 ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out) {
     ductile_status status = __real_dvmm_marker_record(pool, stream, out);
-    if (stops_next == AFTER_A_RECORD && status == DUCTILE_OK) {
-        slow.marker = *out;
-        dvmm_marker_hold(slow.marker);
+    if (keep_if_stopping(status, *out)) {
         stop_here();
     }
     return status;
+}
+
+ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out) {
+    ductile_status status = __real_dvmm_marker_record_context(pool, out);
+    (void)keep_if_stopping(status, *out);
+    return status;
+}
+
+/* While the record is made, other threads cannot make one: the thread stops right after. */
+void __wrap_dvmm_captures_release(void) {
+    __real_dvmm_captures_release();
+    if (slow.marker != NULL && stops_next == AFTER_A_RECORD) {
+        stop_here();
+    }
 }
 
 ductile_status __wrap_dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out) {
@@ -90,13 +119,14 @@ static ductile_addr take(size_t size, ductile_stream stream) {
 
 /* ---- Markers ------------------------------------------------------------------------------- */
 
-/* Hits until one of them records a marker, as one in 64 does; never stops when none does. */
+/* Hits until one of them records a marker, as one in 64 does when enough was freed; never stops
+ * when none does. */
 static void *hit_until_marked(void *unused) {
     (void)unused;
     stops_next = slow.where;
-    for (int i = 0; i < 2 * DPOOL_MARK_EVERY && slow.status == DUCTILE_OK; i++) {
+    for (int i = 0; i < MANY_HITS && slow.status == DUCTILE_OK; i++) {
         ductile_addr address = 0;
-        slow.status = ductile_alloc(slow.f.allocator, UNIT, slow.f.streams[0], &address);
+        slow.status = ductile_alloc(slow.f.allocator, ROOM_FOR_HITS, slow.f.streams[0], &address);
         (void)ductile_free(slow.f.allocator, address);
         if (stops_next == NOWHERE) {
             return NULL;
@@ -110,7 +140,7 @@ static void *hit_until_marked(void *unused) {
 /*
  * The slow thread has recorded its marker, which does not know of it. The kernel comes after that
  * marker, the memory it writes is freed and moved, its old addresses retire behind a marker of
- * their own: the slow thread's marker says nothing about them, whenever it gets into the ring.
+ * their own: the slow thread's marker says nothing about them, whenever it gets into the list.
  */
 Test(mark_order, a_marker_recorded_early_does_not_unmap_under_a_kernel) {
     fixture_setup setup = {
@@ -121,7 +151,8 @@ Test(mark_order, a_marker_recorded_early_does_not_unmap_under_a_kernel) {
     ductile_addr x = take(20 * MIB, stream);
     (void)take(2 * MIB, stream);
     ductile_addr y = take(20 * MIB, stream);
-    (void)take(2 * MIB + UNIT, stream); /* leaves room for hits behind it */
+    (void)take(2 * MIB, stream);
+    assert_ok(ductile_free(slow.f.allocator, take(ROOM_FOR_HITS, stream)));
     start_slow(hit_until_marked);
     cr_assert_not_null(slow.marker, "no hit recorded a marker");
 
@@ -129,14 +160,14 @@ Test(mark_order, a_marker_recorded_early_does_not_unmap_under_a_kernel) {
     assert_ok(ductile_virtual_launch(slow.f.gpu, stream, uses, 2));
     assert_ok(ductile_free(slow.f.allocator, x));
     assert_ok(ductile_free(slow.f.allocator, y));
-    (void)take(38 * MIB, stream);
+    (void)take(48 * MIB, stream);
     cr_assert_gt(fixture_stats(slow.f.allocator).retiring_bytes, 0, "nothing has moved");
     finish_slow();
 
     dvmm_marker_pool *markers = &slow.f.allocator->markers;
     assert_ok(dvmm_marker_wait(markers, slow.marker)); /* lazy: work up to there, nothing after */
     dvmm_marker_drop(markers, slow.marker);
-    (void)take(40 * MIB, stream); /* looks at the ring and unmaps what is proven */
+    (void)take(40 * MIB, stream); /* looks at the list and unmaps what is proven */
     assert_ok(ductile_virtual_stream_sync(slow.f.gpu, stream));
     assert_u64((unsigned)fixture_state(&slow.f).poisoned, 0);
     assert_fine(audit_fixture(&slow.f, NULL));
@@ -171,7 +202,7 @@ Test(mark_order, a_use_marked_early_does_not_free_what_is_used_later) {
     assert_ok(dvmm_marker_wait(markers, slow.marker)); /* lazy: work up to there, nothing after */
     dvmm_marker_drop(markers, slow.marker);
     bool is_early_free = false;
-    for (int i = 0; i < 2 * DPOOL_MARK_EVERY; i++) {
+    for (int i = 0; i < MANY_HITS; i++) {
         ductile_addr address = take(UNIT, slow.f.streams[0]);
         cr_assert_neq(address, late, "its work is under way");
         is_early_free |= address == early;

@@ -179,16 +179,19 @@ Test(recorded, a_pause_waits_for_pending_blocks_of_another_gpu) {
     close_all();
 }
 
+/* The marker of the context knows nothing of the other GPU's stream. */
 Test(recorded, a_pause_waits_for_nobody_else) {
     ductile_addr elsewhere = 0;
     ductile_addr block = take(G);
     assert_ok(ductile_alloc(a, G, own, &elsewhere));
     write_late(elsewhere, G, 5, theirs);
     uint64_t records = ductile_virtual_count(f.gpu, "event_record");
+    uint64_t context_records = ductile_virtual_count(f.gpu, "context_record");
     uint64_t waits = ductile_virtual_count(f.gpu, "event_sync");
     assert_ok(ductile_pause(a, POOL, 0));
     assert_u64(ductile_virtual_count(f.gpu, "event_record"), records);
-    assert_u64(ductile_virtual_count(f.gpu, "event_sync"), waits);
+    assert_u64(ductile_virtual_count(f.gpu, "context_record"), context_records + 1);
+    assert_u64(ductile_virtual_count(f.gpu, "event_sync"), waits + 1);
     assert_ok(ductile_resume(a, POOL));
     assert_ok(ductile_free(a, elsewhere));
     give_all_back(&block, 1);

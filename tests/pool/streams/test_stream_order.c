@@ -197,8 +197,10 @@ static void *capture(void *unused) {
 }
 
 static void open_full(void) {
-    fixture_setup setup = {
-        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
+    fixture_setup setup = {.capacity_bytes = 64 * MIB,
+                           .schedule = DUCTILE_SCHEDULE_LAZY,
+                           .n_streams = 3,
+                           .conf = "captures:unannounced"};
     assert_fine(fixture_open(&f, &setup));
     (void)take_for(8 * MIB, f.streams[0]);
     waiting = take_for(40 * MIB, f.streams[0]);

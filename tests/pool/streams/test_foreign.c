@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stream of another context of the device. Context markers do not cover its work, so memory that
+ * it freed serves other streams only behind a marker of its own, and its old addresses are unmapped
+ * only then. The detector sees a move or an unmap that came too early under every schedule.
+ */
+#include "pool/blocks/arena.h"
+#include "tests/support/one_fixture.h"
+
+enum { OURS = 0, OTHER = 1, FOREIGN = 2, N_SCHEDULES = 4 };
+
+/* The last stream is of another context. What is freed does not fit beside what is asked for. */
+static void open_foreign(int schedule) {
+    fixture_setup setup = {.schedule = (ductile_schedule)schedule,
+                           .lag = 3,
+                           .seed = 11,
+                           .n_streams = 3,
+                           .conf = "limit_bytes:128M"};
+    open_fixture(&setup);
+    assert_ok(ductile_virtual_stream_destroy(f.gpu, f.streams[FOREIGN]));
+    assert_ok(ductile_virtual_stream_create_foreign(f.gpu, &f.streams[FOREIGN]));
+}
+
+#define CLAIM(name)                                                                                \
+    static void name(void);                                                                        \
+    Test(foreign, name) {                                                                          \
+        for (int schedule = 0; schedule < N_SCHEDULES; schedule++) {                               \
+            open_foreign(schedule);                                                                \
+            name();                                                                                \
+            close_audited();                                                                       \
+        }                                                                                          \
+    }                                                                                              \
+    static void name(void)
+
+static dpool_arena *arena_of(size_t stream) {
+    dti_lock_acquire(&f.allocator->index_lock);
+    dpool_arena *arena = dpool_arena_any_locked(f.allocator, f.streams[stream]);
+    dti_lock_release(&f.allocator->index_lock);
+    cr_assert_not_null(arena);
+    return arena;
+}
+
+static uint64_t syncs(void) {
+    return fixture_stats(f.allocator).stream_syncs;
+}
+
+static uint64_t retiring(void) {
+    return fixture_stats(f.allocator).retiring_bytes;
+}
+
+static uint64_t recycled(void) {
+    return fixture_stats(f.allocator).recycled_handles;
+}
+
+static uint64_t freed_at; /* the age of what was freed */
+
+/* A kernel of the stream writes the memory, which is freed at once. */
+static void write_and_free(ductile_addr address, uint64_t size, size_t stream) {
+    launch(address, size, stream);
+    give(address);
+    freed_at = f.allocator->age;
+}
+
+static void free_at_work(uint64_t size, size_t stream) {
+    write_and_free(take(size, stream), size, stream);
+}
+
+/* A request that no free memory of the stream serves: records what is due, and polls. */
+static void miss(size_t stream) {
+    static uint64_t size;
+    size += 2 * MIB;
+    (void)take(size, stream);
+}
+
+/* So many hits record a marker, when enough was freed. */
+static void mark_by_hits(size_t stream) {
+    for (int i = 0; i < 200; i++) {
+        (void)take(512, stream);
+    }
+}
+
+static void finish(size_t stream) {
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[stream]));
+}
+
+/* ---- Asking -------------------------------------------------------------------------------- */
+
+Test(foreign, each_arena_asks_once) {
+    open_foreign(DUCTILE_SCHEDULE_EAGER);
+    for (int i = 0; i < 3; i++) {
+        give(take(4 * MIB, FOREIGN));
+        give(take(4 * MIB, OURS));
+    }
+    assert_u64(count("stream_is_ours"), 2);
+    cr_assert(arena_of(FOREIGN)->is_foreign);
+    cr_assert(!arena_of(OURS)->is_foreign);
+    close_audited();
+}
+
+Test(foreign, a_stream_is_foreign_when_asking_fails) {
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "stream_is_ours", .nth = 1, .code = 1};
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    give(take(4 * MIB, OURS));
+    cr_assert(arena_of(OURS)->is_foreign);
+    give(take(4 * MIB, OTHER));
+    cr_assert(!arena_of(OTHER)->is_foreign);
+    close_audited();
+}
+
+Test(foreign, the_default_streams_are_not) {
+    open_foreign(DUCTILE_SCHEDULE_EAGER);
+    for (uintptr_t stream = 0; stream <= 2; stream++) {
+        ductile_addr address = 0;
+        assert_ok(ductile_alloc(f.allocator, 512, (ductile_stream)stream, &address));
+        give(address);
+    }
+    assert_u64(count("stream_is_ours"), 0);
+    close_audited();
+}
+
+/* Of the marks of one stream alone, one at a time is under way. */
+static void read_its_mark(void) {
+    finish(FOREIGN);
+    miss(OURS);
+    cr_assert_null(arena_of(FOREIGN)->own_mark.marker);
+}
+
+/* ---- What a context marker does not prove -------------------------------------------------- */
+
+/* The context marker is done although the foreign stream is at work: nothing runs by itself. */
+static void prove_by_the_context(void) {
+    miss(OURS);
+    assert_ok(dvmm_context_sync(f.allocator->driver));
+    miss(OURS);
+    cr_assert_gt(f.allocator->proven.age, freed_at, "no context marker is done");
+}
+
+Test(foreign, memory_serves_no_other_stream_behind_a_context_marker) {
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    free_at_work(80 * MIB, FOREIGN);
+    prove_by_the_context();
+    uint64_t moved = recycled();
+    uint64_t waits = syncs();
+    (void)take(40 * MIB, OTHER);
+    assert_u64(recycled(), moved);
+    assert_u64(syncs(), waits);
+    close_audited();
+}
+
+Test(foreign, memory_of_ours_does) {
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    free_at_work(80 * MIB, OTHER);
+    prove_by_the_context();
+    uint64_t moved = recycled();
+    (void)take(40 * MIB, FOREIGN);
+    assert_u64(recycled(), moved + 20);
+    close_audited();
+}
+
+Test(foreign, memory_serves_another_stream_once_its_own_marker_is_done) {
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    ductile_addr address = take(80 * MIB, FOREIGN);
+    read_its_mark();
+    write_and_free(address, 80 * MIB, FOREIGN);
+    mark_by_hits(FOREIGN);
+    finish(FOREIGN);
+    uint64_t moved = recycled();
+    (void)take(40 * MIB, OTHER);
+    assert_u64(recycled(), moved + 20);
+    assert_u64(syncs(), 0);
+    close_audited();
+}
+
+/* Its own memory moves at once, in the order of the stream; the old addresses stay mapped. */
+Test(foreign, old_addresses_are_unmapped_once_its_own_marker_is_done) {
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    ductile_addr low = take(20 * MIB, FOREIGN);
+    (void)take(2 * MIB, FOREIGN);
+    read_its_mark();
+    write_and_free(low, 20 * MIB, FOREIGN);
+    ductile_addr high = take(30 * MIB, FOREIGN);
+    assert_u64(retiring(), 20 * MIB);
+    prove_by_the_context();
+    assert_u64(retiring(), 20 * MIB);
+    launch(high, 30 * MIB, FOREIGN);
+    read_its_mark();
+    assert_u64(retiring(), 0);
+    close_audited();
+}
+
+/* ---- What the host waits for --------------------------------------------------------------- */
+
+/* No more can be created: the foreign stream itself is waited for. */
+CLAIM(memory_serves_another_stream_behind_a_wait_for_it) {
+    free_at_work(100 * MIB, FOREIGN);
+    launch(take(110 * MIB, OTHER), 110 * MIB, OTHER);
+}
+
+CLAIM(memory_goes_back_behind_a_wait_for_it) {
+    free_at_work(100 * MIB, FOREIGN);
+    uint64_t released = 0;
+    assert_ok(ductile_trim(f.allocator, 0, &released));
+    assert_u64(reserved(), 0);
+}
+
+CLAIM(destroying_waits_for_what_it_does_with_live_memory) {
+    launch(take(10 * MIB, FOREIGN), 10 * MIB, FOREIGN);
+}
+
+/* ---- A foreign stream that ends ------------------------------------------------------------ */
+
+static void end_foreign(void) {
+    assert_ok(ductile_stream_done(f.allocator, f.streams[FOREIGN]));
+    assert_ok(ductile_virtual_stream_destroy(f.gpu, f.streams[FOREIGN]));
+    f.n_streams = FOREIGN;
+}
+
+CLAIM(memory_of_one_that_is_gone_serves_others_behind_its_last_marker) {
+    miss(FOREIGN); /* its marker is under way */
+    free_at_work(80 * MIB, FOREIGN);
+    end_foreign();
+    launch(take(100 * MIB, OTHER), 100 * MIB, OTHER);
+}
+
+CLAIM(destroying_waits_for_one_that_is_gone) {
+    ductile_addr address = take(10 * MIB, FOREIGN);
+    miss(FOREIGN);
+    launch(address, 10 * MIB, FOREIGN);
+    end_foreign();
+}

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Marks: when one is recorded, in what order they are kept, what those that are done prove, and
+ * what a record does that fails. The device is lazy: no marker is done before somebody waits.
+ */
+#include "pool/streams/marks.h"
+
+#include "tests/support/inside.h"
+
+#include <stdatomic.h>
+
+static ductile_allocator *a;
+
+static const ductile_pool_id GRAPH = {1, 0};
+static const ductile_pool_id PLAIN = {2, 0};
+
+static void open_with(const char *conf) {
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .conf = conf});
+    a = f.allocator;
+}
+
+static void open_lazy(void) {
+    open_with(NULL);
+}
+
+TestSuite(marks, .init = open_lazy);
+
+static void free_some(void) {
+    give(take(4096, 0));
+}
+
+static uint64_t records(void) {
+    return count("context_record");
+}
+
+static ductile_status record(void) {
+    return dpool_record_mark(a, NULL);
+}
+
+static void poll(void) {
+    grow_lock();
+    dpool_poll_marks(a);
+    grow_unlock();
+}
+
+static uint64_t proven(void) {
+    index_lock();
+    uint64_t age = a->proven.age;
+    index_unlock();
+    return age;
+}
+
+/* Waits for that marker, and for no later one. */
+static void finish_mark(uint32_t i) {
+    assert_ok(dvmm_marker_wait(&a->markers, a->marks.all[i].marker));
+}
+
+static void mark_some_work(void) {
+    ductile_addr block = take(4096, 0);
+    launch(block, 4096, 0);
+    give(block);
+    assert_ok(record());
+}
+
+/* ---- When one is recorded ------------------------------------------------------------------ */
+
+Test(marks, none_is_recorded_when_nothing_was_freed) {
+    ductile_addr block = take(4096, 0);
+    (void)take_granules(8, 1); /* a slow call */
+    assert_ok(record());
+    assert_u64(records(), 0);
+    give(block);
+    assert_ok(record());
+    assert_u64(records(), 1);
+    assert_ok(record());
+    assert_u64(records(), 1);
+    close_audited();
+}
+
+Test(marks, a_slow_call_records_what_was_freed_since_the_last) {
+    free_some();
+    (void)take_granules(4, 0);
+    assert_u64(records(), 1);
+    (void)take_granules(4, 0);
+    assert_u64(records(), 1);
+    close_audited();
+}
+
+/* 128 hits; between two of them so many bytes are freed. */
+static uint64_t records_of_hits(uint64_t freed_each) {
+    ductile_addr first = take(freed_each, 0);
+    give(first);
+    assert_ok(record());
+    uint64_t before = records();
+    for (int i = 0; i < 128; i++) {
+        ductile_addr block = take(freed_each, 0);
+        give(block);
+    }
+    return records() - before;
+}
+
+Test(marks, hits_record_one_in_64_once_8_mib_were_freed) {
+    (void)take(512, 1);
+    uint64_t n = records_of_hits(MIB);
+    cr_assert(n >= 1 && n <= 3, "%llu", (unsigned long long)n);
+    assert_u64(records_of_hits(512), 0);
+    close_audited();
+}
+
+Test(marks, hits_record_none_where_one_stream_is_known) {
+    assert_u64(records_of_hits(MIB), 0);
+    close_audited();
+}
+
+/* ---- While a capture may be under way ------------------------------------------------------ */
+
+static void assert_none_is_recorded(void) {
+    uint64_t before = records();
+    free_some();
+    assert_status(record(), DUCTILE_ERR_CAPTURING);
+    assert_status(dpool_wait_for_context_mark(a), DUCTILE_ERR_CAPTURING);
+    (void)take_granules(4, 0);
+    assert_u64(records(), before);
+}
+
+/* What was freed meanwhile is still due. */
+static void assert_recorded_again(void) {
+    uint64_t before = records();
+    assert_ok(record());
+    assert_u64(records(), before + 1);
+    assert_u64(proven(), 0);
+    close_audited();
+}
+
+Test(marks, none_is_recorded_while_a_pool_is_open) {
+    assert_ok(ductile_pool_begin(a, GRAPH, NULL, NULL));
+    assert_none_is_recorded();
+    assert_ok(ductile_pool_end(a, GRAPH));
+    assert_recorded_again();
+}
+
+static void open_plain_pool(ductile_pool_id id) {
+    assert_ok(ductile_pool_retain(a, id));
+    assert_ok(ductile_pool_set_kind(a, id, DUCTILE_POOL_PLAIN));
+    assert_ok(ductile_pool_begin(a, id, NULL, NULL));
+}
+
+Test(marks, none_is_recorded_while_a_plain_pool_is_open) {
+    open_plain_pool(PLAIN);
+    assert_none_is_recorded();
+    assert_ok(ductile_pool_end(a, PLAIN));
+    assert_recorded_again();
+}
+
+Test(marks_announced, a_plain_pool_keeps_none_from_being_recorded) {
+    open_with("captures:announced");
+    open_plain_pool(PLAIN);
+    free_some();
+    assert_ok(record());
+    assert_u64(records(), 1);
+    assert_ok(ductile_pool_end(a, PLAIN));
+    close_audited();
+}
+
+Test(marks, none_is_recorded_while_a_capture_is_announced) {
+    ductile_capture_begin();
+    assert_none_is_recorded();
+    ductile_capture_end();
+    assert_recorded_again();
+}
+
+Test(marks, captures_of_another_allocator_count) {
+    ductile_allocator *other = NULL;
+    assert_fine(fixture_add_allocator(&f, NULL, &other));
+    assert_ok(ductile_pool_begin(other, GRAPH, NULL, NULL));
+    assert_none_is_recorded();
+    assert_ok(ductile_destroy(other)); /* with its pool open */
+    assert_recorded_again();
+}
+
+/* ---- The list ------------------------------------------------------------------------------ */
+
+Test(marks, a_full_list_keeps_every_other_one) {
+    uint64_t ages[DPOOL_MOST_MARKS + 1];
+    for (size_t i = 0; i <= DPOOL_MOST_MARKS; i++) {
+        assert_u64(a->marks.n, i);
+        free_some();
+        assert_ok(record());
+        ages[i] = a->age;
+    }
+    assert_u64(a->marks.n, DPOOL_MOST_MARKS / 2 + 1);
+    for (size_t i = 0; i < DPOOL_MOST_MARKS / 2; i++) {
+        assert_u64(a->marks.all[i].age, ages[2 * i + 1]);
+    }
+    assert_u64(a->marks.all[DPOOL_MOST_MARKS / 2].age, ages[DPOOL_MOST_MARKS]);
+    assert_sound();
+    close_audited();
+}
+
+Test(marks, those_that_leave_are_recorded_again) {
+    for (size_t i = 0; i < 4 * DPOOL_MOST_MARKS; i++) {
+        free_some();
+        assert_ok(record());
+    }
+    assert_u64(count("event_create"), DPOOL_MOST_MARKS + 1);
+    close_audited();
+}
+
+/* What the mark that left would have proven, the next one proves. */
+Test(marks, memory_of_a_mark_that_left_is_proven_by_the_next) {
+    for (size_t i = 0; i <= DPOOL_MOST_MARKS; i++) {
+        mark_some_work();
+    }
+    uint64_t second = a->marks.all[0].age;
+    finish_mark(0);
+    poll();
+    assert_u64(proven(), second);
+    assert_u64(a->marks.n, DPOOL_MOST_MARKS / 2);
+    close_audited();
+}
+
+Test(marks, one_that_is_done_takes_all_before_it_along) {
+    for (int i = 0; i < 5; i++) {
+        mark_some_work();
+    }
+    uint64_t third = a->marks.all[2].age;
+    uint64_t fourth = a->marks.all[3].age;
+    poll();
+    assert_u64(proven(), 0);
+    assert_u64(a->marks.n, 5);
+    finish_mark(2);
+    poll();
+    assert_u64(proven(), third);
+    assert_u64(a->marks.n, 2);
+    assert_u64(a->marks.all[0].age, fourth);
+    close_audited();
+}
+
+/* ---- Two threads --------------------------------------------------------------------------- */
+
+/* Runs in the middle of a record, as another thread would. */
+static void (*meanwhile)(void);
+static bool is_before;
+
+ductile_status __real_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
+ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
+
+static void do_meanwhile(bool before) {
+    void (*what)(void) = is_before == before ? meanwhile : NULL;
+    if (what != NULL) {
+        meanwhile = NULL;
+        what();
+    }
+}
+
+ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out) {
+    do_meanwhile(true);
+    ductile_status status = __real_dvmm_marker_record_context(pool, out);
+    do_meanwhile(false);
+    return status;
+}
+
+/* Before or after the driver call of a record, another record is made, of a later age. */
+static void record_two(bool before) {
+    free_some();
+    meanwhile = mark_some_work;
+    is_before = before;
+    assert_ok(record());
+    assert_u64(a->marks.n, 2);
+    cr_assert_lt(a->marks.all[0].age, a->marks.all[1].age);
+    assert_sound();
+}
+
+Test(marks, are_in_the_order_of_their_ages_whoever_is_first) {
+    record_two(false);
+    finish_mark(0); /* the work came behind it */
+    poll();
+    assert_u64(a->marks.n, 1);
+    assert_u64(proven(), a->marks.all[0].age - 1);
+    close_audited();
+}
+
+Test(marks, a_later_one_that_was_recorded_first_proves_both) {
+    record_two(true);
+    uint64_t later = a->marks.all[1].age;
+    finish_mark(1);
+    poll();
+    assert_u64(proven(), later);
+    assert_u64(a->marks.n, 0);
+    close_audited();
+}
+
+/* What is freed while the driver records is not covered, whichever came first. */
+static ductile_addr freed_meanwhile;
+
+static void free_meanwhile(void) {
+    give(freed_meanwhile);
+}
+
+static void does_not_prove(bool before) {
+    (void)take(512, 0);
+    freed_meanwhile = take(2 * MIB, 0);
+    free_some();
+    meanwhile = free_meanwhile;
+    is_before = before;
+    assert_ok(record());
+    finish_mark(0);
+    poll();
+    index_lock();
+    cr_assert_geq(block_at(freed_meanwhile)->age, a->proven.age);
+    index_unlock();
+    assert_ok(record()); /* it is due */
+    assert_u64(records(), 2);
+    close_audited();
+}
+
+Test(marks, what_is_freed_before_the_record_but_after_the_clock_moved_is_not_proven) {
+    does_not_prove(true);
+}
+
+Test(marks, what_is_freed_behind_the_record_is_not_proven) {
+    does_not_prove(false);
+}
+
+/* ---- Records that fail --------------------------------------------------------------------- */
+
+static void fail_records(int code, int persistent) {
+    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                         .call = "context_record",
+                                         .nth = 1,
+                                         .code = code,
+                                         .persistent = persistent};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+}
+
+Test(marks, a_record_that_fails_proves_nothing_and_is_made_again) {
+    free_some();
+    fail_records(1, 0);
+    cr_assert_neq(record(), DUCTILE_OK);
+    assert_u64(a->marks.n, 0);
+    assert_fine(fixture_finish_work(&f));
+    poll();
+    assert_u64(proven(), 0);
+    assert_ok(record()); /* although nothing was freed since */
+    assert_u64(a->marks.n, 1);
+    finish_mark(0);
+    poll();
+    cr_assert_gt(proven(), 0);
+    close_audited();
+}
+
+/* Another allocator's, a library's: nobody announced it. */
+static unsigned n_warnings;
+
+static void count_warnings(void *user, ductile_log_level level, const char *text) {
+    (void)user;
+    n_warnings += level == DUCTILE_LOG_WARNING && strstr(text, "capture") != NULL;
+}
+
+static void open_logging(void) {
+    n_warnings = 0;
+    open_fixture(
+        &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .log = count_warnings});
+    a = f.allocator;
+}
+
+TestSuite(marks_met, .init = open_logging);
+
+static void meet_a_capture(void) {
+    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[2], DUCTILE_CAPTURE_RELAXED));
+    free_some();
+    assert_status(record(), DUCTILE_ERR_CAPTURING);
+    assert_status(ductile_virtual_capture_end(f.gpu, f.streams[2], NULL), DUCTILE_ERR_CAPTURING);
+}
+
+Test(marks_met, an_unannounced_capture_ends_recording_and_is_logged_once) {
+    meet_a_capture();
+    uint64_t before = records();
+    assert_u64(a->marks.n, 0);
+    for (int i = 0; i < 3; i++) {
+        free_some();
+        assert_status(record(), DUCTILE_ERR_CAPTURING);
+        (void)take_granules(2, 0);
+    }
+    assert_u64(records(), before);
+    assert_u64(n_warnings, 1);
+    close_audited();
+}
+
+Test(marks_met, later_captures_are_not_broken) {
+    meet_a_capture();
+    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[2], DUCTILE_CAPTURE_RELAXED));
+    free_some();
+    (void)take_granules(2, 0);
+    (void)record();
+    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[2], NULL));
+    close_audited();
+}
+
+Test(marks_met, recording_goes_on_when_the_program_says_so) {
+    meet_a_capture();
+    assert_ok(ductile_set_captures(a, DUCTILE_CAPTURES_POOLS));
+    assert_ok(record());
+    assert_u64(a->marks.n, 1);
+    assert_ok(ductile_set_captures(a, DUCTILE_CAPTURES_UNANNOUNCED));
+    free_some();
+    assert_status(record(), DUCTILE_ERR_CAPTURING);
+    assert_u64(a->marks.n, 1);
+    assert_status(ductile_set_captures(a, (ductile_captures)3), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_set_captures(NULL, DUCTILE_CAPTURES_POOLS), DUCTILE_ERR_INVALID_ARGUMENT);
+    close_audited();
+}
+
+/* The stream of the call is asked, so its own capture is seen, and not broken. */
+Test(marks_met, a_capture_of_the_calling_stream_is_seen) {
+    (void)take(512, 2);
+    free_some();
+    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[2], DUCTILE_CAPTURE_RELAXED));
+    assert_status(dpool_record_mark(a, arena_of(2)), DUCTILE_ERR_CAPTURING);
+    assert_u64(records(), 0);
+    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[2], NULL));
+    assert_ok(dpool_record_mark(a, arena_of(2)));
+    assert_u64(records(), 1);
+    close_audited();
+}
+
+/* ---- Where none may be recorded ------------------------------------------------------------ */
+
+static void finish_stream(void) {
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
+    poll();
+}
+
+/* A marker of the stream alone proves its old addresses, and no FREE memory to others. */
+static void marks_streams_alone(void) {
+    (void)take(512, 1);
+    ductile_addr block = take_granules(4, 0);
+    finish_stream(); /* slow calls have recorded one */
+    launch(block, 4 * FIXTURE_GRANULE, 0);
+    give(block);
+    assert_ok(dpool_record_mark(a, arena_of(0)));
+    assert_u64(records(), 0);
+    finish_stream();
+    index_lock();
+    dpool_arena *arena = dpool_arena_find_locked(a, NULL, f.streams[0]);
+    const dpool_block *b = block_at(block);
+    cr_assert_lt(b->age, dpool_proof_to_unmap(a, arena).age);
+    cr_assert_geq(b->age, dpool_proof_to_leave(a, arena).age);
+    index_unlock();
+    uint64_t held = reserved();
+    (void)take_granules(4, 1);
+    assert_u64(reserved(), held + 4 * FIXTURE_GRANULE);
+    close_audited();
+}
+
+Test(marks_alone, prove_old_addresses_where_captures_are_unannounced) {
+    open_with("captures:unannounced");
+    marks_streams_alone();
+}
+
+Test(marks_alone, prove_old_addresses_where_the_driver_is_old) {
+    open_fixture(&(fixture_setup){
+        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .no_context_events = 1});
+    a = f.allocator;
+    marks_streams_alone();
+}
+
+/* The last one replaces one under way, which knows nothing of later frees. */
+Test(marks_alone, the_last_one_of_a_stream_proves_all_it_freed) {
+    open_with("captures:unannounced");
+    ductile_addr early = take_granules(2, 0);
+    ductile_addr late = take_granules(2, 0);
+    finish_stream();
+    give(early);
+    assert_ok(dpool_record_mark(a, arena_of(0)));
+    dpool_arena *arena = arena_of(0);
+    launch(late, 2 * FIXTURE_GRANULE, 0);
+    give(late);
+    assert_ok(ductile_stream_done(a, f.streams[0]));
+    finish_stream();
+    index_lock();
+    cr_assert_lt(block_at(late)->age, arena->own_proven.age);
+    index_unlock();
+    close_audited();
+}
