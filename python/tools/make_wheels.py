@@ -314,7 +314,8 @@ def main() -> int:
             for line in trials(machine, wheel, given.emulator):
                 print(f"  {line}", flush=True)
         files = sorted(given.output.iterdir())
-        print(run(tools, "-m", "twine", "check", "--strict", *files).strip())
+        plain = {**os.environ, "TERM": "dumb", "COLUMNS": "400"}
+        print(run(tools, "-m", "twine", "check", "--strict", *files, env=plain).strip())
     except Failure as failure:
         print(f"python/tools/make_wheels.py: {failure}", file=sys.stderr)
         return 1
