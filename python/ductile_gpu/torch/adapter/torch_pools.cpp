@@ -143,12 +143,30 @@ int Pools::ask_filter(void *user, ductile_stream stream) {
     }
 }
 
+namespace {
+
+/* The filter of a capture asks the driver, and says no to the stream of the capture until that has
+ * begun; the filter of a thread, or of a stream, says yes to the caller's own stream. PyTorch's
+ * markCaptureBegin says it exactly, but only when the capture has begun. */
+bool is_for_capture(const StreamFilter &filter, DeviceIndex device) {
+    try {
+        return !filter(c10::cuda::getCurrentCUDAStream(device).stream());
+    } catch (const std::exception &) {
+        return true;
+    }
+}
+
+} // namespace
+
 void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     auto opening = std::make_shared<Opening>();
     opening->id = id;
     opening->is_native = is_native(id);
     opening->filter = std::move(filter);
     opening->thread = std::this_thread::get_id();
+    if (is_for_capture(opening->filter, device.index)) {
+        opening->announcement = std::make_unique<Announcement>();
+    }
     if (opening->is_native) {
         special.fetch_or(kRouted); /* stays: closing races with other threads' requests */
     }

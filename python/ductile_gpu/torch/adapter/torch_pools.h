@@ -57,8 +57,21 @@ class Pools {
         bool no_split = false;
     };
 
+    /* Announces a capture to the library from before it begins until after it has ended. */
+    struct Announcement {
+        Announcement() {
+            ductile_capture_begin();
+        }
+        Announcement(const Announcement &) = delete;
+        Announcement &operator=(const Announcement &) = delete;
+        ~Announcement() {
+            ductile_capture_end();
+        }
+    };
+
     struct Opening {
         MempoolId_t id;
+        std::unique_ptr<Announcement> announcement; /* of a capture */
         bool is_native;
         StreamFilter filter;
         std::thread::id thread;
