@@ -11,9 +11,9 @@
 
 /* How surely a capture is under way. */
 typedef enum dvmm_capture_notice {
-    DVMM_CAPTURE_ANNOUNCED, /* a capture, or a pool for one                          */
-    DVMM_CAPTURE_POSSIBLE   /* a pool that need not be for a capture; matters to those who hear of
-                               captures by pools alone */
+    DVMM_CAPTURE_ANNOUNCED, /* a capture                                              */
+    DVMM_CAPTURE_POSSIBLE   /* a pool, which may be for one; matters to those who hear of captures
+                               by pools alone */
 } dvmm_capture_notice;
 
 /* Between the two, captures may be under way. The first waits for records that have begun. */

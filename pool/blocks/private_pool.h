@@ -18,7 +18,6 @@
 #define DUCTILE_POOL_BLOCKS_PRIVATE_POOL_H
 
 #include "pool/base/allocator.h"
-#include "vmm/capture_gate.h"
 #include "vmm/host_copy.h"
 
 /* See pause.h. */
@@ -52,8 +51,7 @@ typedef struct dpool_route {
     uint64_t thread;   /* the thread that began it */
     uint32_t n_inside; /* threads in the filter */
     bool has_ended;
-    dvmm_capture_notice notice; /* given to the gate for it */
-    struct dpool_route *next;   /* older */
+    struct dpool_route *next; /* older */
 } dpool_route;
 
 static inline ductile_pool_id dpool_id_of(const dpool_private_pool *pool) {

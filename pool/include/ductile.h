@@ -160,7 +160,7 @@ typedef enum ductile_captures {
     DUCTILE_CAPTURES_POOLS = 1,       /* a capture is under way only while a pool of any kind is
                                          open (ductile_pools.h), or between ductile_capture_begin
                                          and ductile_capture_end                              */
-    DUCTILE_CAPTURES_ANNOUNCED = 2    /* the same, but plain pools do not count               */
+    DUCTILE_CAPTURES_ANNOUNCED = 2    /* only between these two calls                         */
 } ductile_captures;
 
 typedef enum ductile_log_level {

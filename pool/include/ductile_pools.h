@@ -49,9 +49,8 @@ typedef enum ductile_pool_kind {
 /**
  * Announces to all allocators of the process that a stream capture is about to begin, on any stream
  * and in any thread, and that it has ended. Each begin needs an end; captures may overlap.
- * Meanwhile no context marker is recorded. An open capture pool announces a capture by itself, and
- * so does an open plain pool, except to allocators with the option `captures:announced`. Call these
- * for captures during which no such pool is open.
+ * Meanwhile no context marker is recorded. To allocators with the option `captures:pools` an open
+ * pool announces a capture by itself; with `captures:announced` only these calls do.
  *
  * Threads:   safe. The first waits until a record that is under way in another thread has ended.
  * Cost:      one lock of the process; no driver call.

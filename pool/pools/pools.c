@@ -7,6 +7,7 @@
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/thread.h"
+#include "vmm/capture_gate.h"
 #include "vmm/capture_mode.h"
 
 #include <stdlib.h>
@@ -173,14 +174,6 @@ static void prove_released(ductile_allocator *a) {
     dvmm_capture_restore(a->driver, mode);
 }
 
-static bool is_plain_pool(ductile_allocator *a, ductile_pool_id id) {
-    dti_lock_acquire(&a->index_lock);
-    const dpool_private_pool *pool = dpool_find_pool_locked(a, id);
-    bool is = pool != NULL && dpool_is_held(pool) && pool->kind == DUCTILE_POOL_PLAIN;
-    dti_lock_release(&a->index_lock);
-    return is;
-}
-
 ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
                                   ductile_pool_filter filter, void *user) {
     ductile_status status = check_call(a, id);
@@ -196,8 +189,7 @@ ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
     }
     *route = (dpool_route){.filter = filter, .user = user, .thread = dti_thread_number()};
     prove_released(a);
-    route->notice = is_plain_pool(a, id) ? DVMM_CAPTURE_POSSIBLE : DVMM_CAPTURE_ANNOUNCED;
-    dvmm_captures_begin(route->notice);
+    dvmm_captures_begin(DVMM_CAPTURE_POSSIBLE);
     open_route(a, id, route, spare);
     return DUCTILE_OK;
 }
@@ -245,7 +237,7 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
             dpool_pause_briefly();
         }
     }
-    dvmm_captures_end(route->notice);
+    dvmm_captures_end(DVMM_CAPTURE_POSSIBLE);
     dpool_free_pool(gone);
     free(route);
 }
@@ -337,7 +329,7 @@ void dpool_pools_fini(ductile_allocator *a) {
     while (a->routes != NULL) {
         dpool_route *route = a->routes;
         a->routes = route->next;
-        dvmm_captures_end(route->notice);
+        dvmm_captures_end(DVMM_CAPTURE_POSSIBLE);
         free(route);
     }
     while (a->pools != NULL) {

@@ -58,11 +58,10 @@ void set_options(const char *text) {
     given_options = text;
 }
 
-/* PyTorch announces its captures: exactly since 2.13, by the pools that it opens for them before.
- * Those of other libraries it does not know of: then captures:unannounced is to be set. */
+/* The adapter announces PyTorch's captures (torch_pools.cpp). Those of other libraries it does not
+ * know of: then captures:unannounced is to be set. */
 void apply_settings(ductile_options &options, double cap) {
-    options.captures =
-        DUCTILE_TORCH_MINOR >= 13 ? DUCTILE_CAPTURES_ANNOUNCED : DUCTILE_CAPTURES_POOLS;
+    options.captures = DUCTILE_CAPTURES_ANNOUNCED;
     {
         const std::lock_guard<std::mutex> lock(given_mutex);
         parse_into(options, given_options);
