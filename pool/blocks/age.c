@@ -20,9 +20,18 @@ static void write_down(dpool_block *b) {
     b->is_mixed = true;
 }
 
+/* Is there no whole granule in the older block that the younger one would hide? */
+static bool hides_nothing(const dpool_block *b, const dpool_block *gone) {
+    const dpool_block *older = b->age < gone->age ? b : gone;
+    return !b->is_mixed && !gone->is_mixed &&
+           older->size < older->region->seg->store->granule_bytes;
+}
+
 void dpool_mix_ages(dpool_block *b, dpool_block *gone) {
-    write_down(b);
-    write_down(gone);
+    if (!hides_nothing(b, gone)) {
+        write_down(b);
+        write_down(gone);
+    }
     b->age = dti_max(b->age, gone->age) & DPOOL_AGE_MASK;
 }
 
