@@ -24,6 +24,7 @@ static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     if (arena->is_foreign && status != DUCTILE_OK) {
         arena->own_proven = (dpool_proof){0};
+        dpool_drop_own_mark_locked(a, arena);
     }
     dpool_arena_part_locked(a, arena);
     dti_lock_release(&a->index_lock);

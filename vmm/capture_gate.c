@@ -42,7 +42,7 @@ void dvmm_captures_begin(dvmm_capture_notice notice) {
 
 void dvmm_captures_end(dvmm_capture_notice notice) {
     lock_gate();
-    under_way[notice]--;
+    under_way[notice] -= under_way[notice] > 0; /* one end too many announces nothing */
     dti_lock_release(&gate);
 }
 

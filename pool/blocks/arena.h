@@ -117,16 +117,26 @@ static inline dpool_proof dpool_restrict_proof(const dpool_arena *arena, dpool_p
     return holds ? p : (dpool_proof){0};
 }
 
-/* Proves that FREE memory of the arena may leave its stream (U2). Index lock held. */
+/* Graphs may have used its memory, on any stream. Index lock held. */
+static inline bool dpool_had_graphs(const dpool_arena *arena) {
+    return arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
+}
+
+/* Proves that FREE memory of the arena may leave its stream (U2): by a proof of that stream, and
+ * where graphs used it, of the context. Index lock held. */
 static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
                                                const dpool_arena *arena) {
+    if (arena->is_foreign && dpool_had_graphs(arena) && dpool_least_age(arena) >= a->proven.age) {
+        return (dpool_proof){0};
+    }
     return dpool_restrict_proof(arena, arena->is_foreign ? arena->own_proven : a->proven);
 }
 
 /* Proves that old addresses of the arena may be unmapped (U3). Index lock held. */
 static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
                                                const dpool_arena *arena) {
-    bool is_own = arena->is_foreign || arena->own_proven.age > a->proven.age;
+    bool is_own =
+        arena->is_foreign || (!dpool_had_graphs(arena) && arena->own_proven.age > a->proven.age);
     return is_own ? arena->own_proven : a->proven;
 }
 
@@ -134,9 +144,8 @@ static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
  * held. */
 static inline dpool_proof dpool_proof_to_return(const ductile_allocator *a,
                                                 const dpool_arena *arena) {
-    bool had_graphs = arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
-    return had_graphs ? dpool_proof_to_leave(a, arena)
-                      : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
+    return dpool_had_graphs(arena) ? dpool_proof_to_leave(a, arena)
+                                   : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
 }
 
 /* May FREE memory of the arena, once proven, serve `other`? Index lock held. */

@@ -241,6 +241,7 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
     (void)dpool_map_take(&a->map, b->addr);
     dpool_leave_live_locked(a, b);
     dpool_free_at_once_locked(a, b);
+    a->marks.is_wanted = true; /* it is younger than before, though nothing was freed */
 }
 
 /* ---- PAUSED -------------------------------------------------------------------------------- */

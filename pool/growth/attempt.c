@@ -51,6 +51,7 @@ static bool search_again(ductile_allocator *a, dpool_request *r) {
 static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
     ductile_status status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
+        dpool_poll_all(a, UINT32_MAX);
         (void)dpool_unused_reclaim(a, DPOOL_UNUSED_IDLE, UINT64_MAX);
         dpool_unused_drop(a, true);
         status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);

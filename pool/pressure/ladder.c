@@ -346,10 +346,10 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
         dvmm_capture_mode mode = dpool_grow_lock(a);
         status = dpool_attempt(a, r);
         dpool_grow_unlock(a, mode);
-        status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
         if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
             status = attempt_behind_all_work(a, r);
         }
+        status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
     }
     keep_cache_small(a);
     dpool_log_losses(a);

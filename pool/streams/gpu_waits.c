@@ -112,6 +112,7 @@ static dpool_use *take_waited(ductile_allocator *a, dpool_block *b, ductile_addr
          s = dpool_span_find_in_locked(a, b->addr, to)) {
         dpool_span_take_out_locked(a, s);
         make_young_around(a, b, s);
+        a->marks.is_wanted = true; /* though nothing was freed */
         s->left = gone;
         gone = s;
     }

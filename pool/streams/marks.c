@@ -49,16 +49,20 @@ static uint64_t advance_for_context(ductile_allocator *a) {
     return age;
 }
 
-/* A full list keeps every other mark: what a mark that leaves would have proven, the next one
- * proves, later. Returns those that left, `n` of them. */
+/* A full list keeps every other mark, and the oldest and the newest: what a mark that leaves would
+ * have proven, the next one proves, later. Returns those that left, `n` of them. */
 static uint32_t thin_out_locked(const ductile_allocator *a, dpool_marks *l, dvmm_marker **left) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint32_t n = 0;
-    for (uint32_t i = 0; i < l->n; i += 2) {
-        left[n++] = l->all[i].marker;
-        l->all[i / 2] = l->all[i + 1];
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (i % 2 == 1 && i + 1 < l->n) {
+            left[n++] = l->all[i].marker;
+        } else {
+            l->all[kept++] = l->all[i];
+        }
     }
-    l->n /= 2;
+    l->n = kept;
     return n;
 }
 
@@ -106,9 +110,9 @@ static ductile_status record_context(ductile_allocator *a, dvmm_marker **out) {
     return status;
 }
 
-/* ERR_CAPTURING where none may be recorded. *held (may be NULL): the marker, held for the caller.
- */
-static ductile_status mark_context(ductile_allocator *a, dvmm_marker **held) {
+/* ERR_CAPTURING where none may be recorded. *held (may be NULL): the mark, its marker held for the
+ * caller. */
+static ductile_status mark_context(ductile_allocator *a, dpool_mark *held) {
     dpool_mark mark = {NULL, 0};
     if (!dpool_has_context_marks(a)) {
         return DUCTILE_ERR_CAPTURING;
@@ -123,7 +127,7 @@ static ductile_status mark_context(ductile_allocator *a, dvmm_marker **held) {
     }
     if (held != NULL) {
         dvmm_marker_hold(mark.marker);
-        *held = mark.marker;
+        *held = mark;
     }
     add_mark(a, mark);
     return DUCTILE_OK;
@@ -291,32 +295,31 @@ void dpool_poll_marks(ductile_allocator *a) {
 
 /* ---- Waiting ------------------------------------------------------------------------------- */
 
-static ductile_status wait_and_poll(ductile_allocator *a, dvmm_marker *m) {
-    ductile_status status = dvmm_marker_wait(&a->markers, m);
+/* Other marks may leave the list meanwhile, and this one, too. */
+static ductile_status wait_and_accept(ductile_allocator *a, const dpool_mark *mark) {
+    ductile_status status = dvmm_marker_wait(&a->markers, mark->marker);
     if (status == DUCTILE_OK) {
-        dti_lock_acquire(&a->grow_lock);
-        dpool_poll_marks(a);
-        dti_lock_release(&a->grow_lock);
+        accept(a, mark);
     }
-    dvmm_marker_drop(&a->markers, m);
+    dvmm_marker_drop(&a->markers, mark->marker);
     return status;
 }
 
 ductile_status dpool_wait_for_context_mark(ductile_allocator *a) {
-    dvmm_marker *m = NULL;
-    ductile_status status = mark_context(a, &m);
-    return status == DUCTILE_OK ? wait_and_poll(a, m) : status;
+    dpool_mark mark = {NULL, 0};
+    ductile_status status = mark_context(a, &mark);
+    return status == DUCTILE_OK ? wait_and_accept(a, &mark) : status;
 }
 
 bool dpool_wait_for_newest_mark(ductile_allocator *a) {
-    dvmm_marker *m = NULL;
+    dpool_mark mark = {NULL, 0};
     dti_lock_acquire(&a->index_lock);
     if (a->marks.n > 0) {
-        m = a->marks.all[a->marks.n - 1].marker;
-        dvmm_marker_hold(m);
+        mark = a->marks.all[a->marks.n - 1];
+        dvmm_marker_hold(mark.marker);
     }
     dti_lock_release(&a->index_lock);
-    return m != NULL && wait_and_poll(a, m) == DUCTILE_OK;
+    return mark.marker != NULL && wait_and_accept(a, &mark) == DUCTILE_OK;
 }
 
 dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, const dpool_arena *arena,

@@ -107,11 +107,11 @@ static inline bool is_passed(ductile_allocator *a, inquiry *q, const dpool_use *
 }
 
 /* A use that could not be marked. A proof for the context stands in for the marker, except for
- * streams of other GPUs, which may use the memory where peers have access: of those a marker may
- * still be recorded. */
+ * streams of other contexts, and of other GPUs, which may use the memory where peers have access:
+ * of those a marker may still be recorded. */
 static bool needs_no_marker(const ductile_allocator *a, const dpool_use *use, bool is_covered) {
     bool may_be_elsewhere = a->store.n_devices > 1 && !use->is_gone && use->thread == 0;
-    return is_covered && !may_be_elsewhere;
+    return is_covered && !may_be_elsewhere && !use->is_foreign;
 }
 
 static inline bool is_use_done(ductile_allocator *a, inquiry *q, const dpool_use *use,

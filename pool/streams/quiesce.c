@@ -10,6 +10,7 @@
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/align.h"
+#include "vmm/capture_gate.h"
 
 /* Something could not be waited for: why? */
 static ductile_status what_is_wrong(const ductile_allocator *a) {
@@ -177,7 +178,11 @@ static bool any_is_captured(ductile_allocator *a) {
 }
 
 static ductile_status wait_for_device(ductile_allocator *a) {
+    if (!dvmm_captures_hold(true)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
     if (!dpool_context_wait_begin(a)) {
+        dvmm_captures_release();
         return DUCTILE_ERR_CAPTURING;
     }
     dpool_proof proof = {.age = dpool_advance_clock(a)};
@@ -192,6 +197,7 @@ static ductile_status wait_for_device(ductile_allocator *a) {
         dti_lock_release(&a->index_lock);
     }
     dpool_context_wait_end(a);
+    dvmm_captures_release();
     return status;
 }
 
@@ -324,7 +330,7 @@ static void report_proof(ductile_allocator *a, dseg_idle *idle) {
 
 ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
     ductile_status status = dpool_wait_for_context_mark(a);
-    status = status == DUCTILE_ERR_CAPTURING ? wait_for_device(a) : status;
+    status = status != DUCTILE_OK ? wait_for_device(a) : status;
     if (status == DUCTILE_OK) {
         const stream_choice foreign = {.of.is_all = true, .only_foreign = true};
         (void)wait_for_streams(a, &foreign);

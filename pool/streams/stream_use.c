@@ -136,6 +136,7 @@ bool dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
     for (dpool_use *use = uses; use != NULL; use = use->next) {
         if (is_to_be_marked(use)) {
             (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+            use->is_foreign = use->marker == NULL && !dvmm_markers_cover(&a->markers, use->stream);
         }
         is_unmarked |= use->marker == NULL;
     }
@@ -158,6 +159,7 @@ typedef struct last_mark {
     dvmm_marker *marker; /* NULL: it could not be recorded */
     uint64_t number;
     uint64_t retired_id; /* stands for the stream from now on */
+    bool is_foreign;     /* no context marker covers it */
 } last_mark;
 
 /* Keeps an existing marker, as that of a stream that is gone. A new stream may get the handle, so a
@@ -170,6 +172,7 @@ static void end_uses_of(dpool_use *uses, ductile_stream stream, const last_mark 
         }
         use->is_gone = true;
         use->thread = last->retired_id;
+        use->is_foreign = last->is_foreign;
         if (use->marker == NULL && last->marker != NULL) {
             use->marker = last->marker;
             use->number = last->number;
@@ -225,6 +228,7 @@ ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool 
     last.retired_id = ++a->last_mark;
     dti_lock_release(&a->index_lock);
     ductile_status status = dvmm_marker_record(&a->markers, stream, &last.marker);
+    last.is_foreign = status != DUCTILE_OK && !dvmm_markers_cover(&a->markers, stream);
     dti_lock_acquire(&a->index_lock);
     end_uses_locked(a, stream, &last);
     *is_named = dpool_uses_name_locked(a, stream);

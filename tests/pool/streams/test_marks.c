@@ -188,11 +188,12 @@ Test(marks, a_full_list_keeps_every_other_one) {
         assert_ok(record());
         ages[i] = a->age;
     }
-    assert_u64(a->marks.n, DPOOL_MOST_MARKS / 2 + 1);
-    for (size_t i = 0; i < DPOOL_MOST_MARKS / 2; i++) {
-        assert_u64(a->marks.all[i].age, ages[2 * i + 1]);
+    assert_u64(a->marks.n, DPOOL_MOST_MARKS / 2 + 2);
+    for (size_t i = 0; i < DPOOL_MOST_MARKS / 2; i++) { /* the oldest, too */
+        assert_u64(a->marks.all[i].age, ages[2 * i]);
     }
-    assert_u64(a->marks.all[DPOOL_MOST_MARKS / 2].age, ages[DPOOL_MOST_MARKS]);
+    assert_u64(a->marks.all[DPOOL_MOST_MARKS / 2].age, ages[DPOOL_MOST_MARKS - 1]);
+    assert_u64(a->marks.all[DPOOL_MOST_MARKS / 2 + 1].age, ages[DPOOL_MOST_MARKS]);
     assert_sound();
     close_audited();
 }
@@ -211,8 +212,8 @@ Test(marks, memory_of_a_mark_that_left_is_proven_by_the_next) {
     for (size_t i = 0; i <= DPOOL_MOST_MARKS; i++) {
         mark_some_work();
     }
-    uint64_t second = a->marks.all[0].age;
-    finish_mark(0);
+    uint64_t second = a->marks.all[1].age; /* of those that were recorded, the third */
+    finish_mark(1);
     poll();
     assert_u64(proven(), second);
     assert_u64(a->marks.n, DPOOL_MOST_MARKS / 2);
