@@ -229,6 +229,45 @@ static void capture_elsewhere(lab *l, const conformance_row *row) {
     close_elsewhere(l, &e);
 }
 
+/* ---- Whose a stream is ---------------------------------------------------------------------- */
+
+static void say_whether_ours(lab *l, ductile_stream stream) {
+    int is_ours = -1;
+    say(l, CALL(l, stream_is_ours, stream, &is_ours));
+    note(l, "%s", is_ours == 1 ? "ours" : is_ours == 0 ? "not-ours" : "no-answer");
+}
+
+EXPERIMENT(legacy_is_ours) {
+    say_whether_ours(l, NULL);
+}
+
+EXPERIMENT(per_thread_is_ours) {
+    say_whether_ours(l, PER_THREAD_STREAM);
+}
+
+EXPERIMENT(blocking_is_ours) {
+    say_whether_ours(l, new_blocking_stream(l));
+}
+
+EXPERIMENT(non_blocking_is_ours) {
+    say_whether_ours(l, new_stream(l));
+}
+
+EXPERIMENT(captured_is_ours) {
+    ductile_stream stream = new_stream(l);
+    need(l, "begin", CALL(l, capture_begin, stream, DVMM_CAPTURE_GLOBAL));
+    say_whether_ours(l, stream);
+    say(l, CALL(l, capture_end, stream));
+}
+
+static void elsewhere_is_ours(lab *l, const conformance_row *row) {
+    elsewhere e = open_elsewhere(l, row->subject != 0);
+    if (e.stream != NULL) {
+        say_whether_ours(l, e.stream);
+    }
+    close_elsewhere(l, &e);
+}
+
 /* ---- The rows ------------------------------------------------------------------------------ */
 
 #define ROW_ELSEWHERE(name, what, run, is_green)                                                   \
@@ -254,6 +293,15 @@ const conformance_row context_rows[] = {
     ROW("context.queried_beside_capture", "query in a relaxed thread, under way and done",
         queried_beside_capture),
     ROW("context.waited_for_in_capture", "a captured stream waits for it", waited_for_in_capture),
+    ROW("context.ours.legacy_stream", "is the legacy stream ours", legacy_is_ours),
+    ROW("context.ours.per_thread_stream", "is the per-thread stream ours", per_thread_is_ours),
+    ROW("context.ours.blocking_stream", "is a blocking stream ours", blocking_is_ours),
+    ROW("context.ours.stream", "is a non-blocking stream ours", non_blocking_is_ours),
+    ROW("context.ours.captured_stream", "is a captured stream ours", captured_is_ours),
+    ROW_ELSEWHERE("context.elsewhere.ours_own", "is another context's stream ours",
+                  elsewhere_is_ours, 0),
+    ROW_ELSEWHERE("context.elsewhere.ours_green", "is a green context's stream ours",
+                  elsewhere_is_ours, 1),
     ROW_ELSEWHERE("context.elsewhere.own", "beside work of another context", work_elsewhere, 0),
     ROW_ELSEWHERE("context.elsewhere.green", "beside work of a green context", work_elsewhere, 1),
     ROW_ELSEWHERE("context.elsewhere.capture_own", "while another context's stream is captured",
