@@ -5,18 +5,18 @@
     python fsdp2.py --ways native,ductile,ductile-wait --steps 100
 
 16 layers of width 2,048, each sharded and checkpointed; batch and length change at every step. Rank
-0's peaks over all steps, the median time of a step, and a digest of the losses, which have to be the
-same in every way. `ductile-wait` sets cross_stream_reuse:wait; `capped-...` allows 2 % more memory
-than `native` has in use, and counts the retries.
+0's peaks over all steps, the median time of a step, and the last loss. `ductile-wait` sets
+cross_stream_reuse:wait; `capped-...` allows 2 % more memory than the first way has in use, and counts
+the retries. Losses differ a little from run to run, also under one allocator, because attention is
+not deterministic; distributed.py compares losses to the bit.
 
-Ends with status 1 when a way fails or its losses differ from the first way's.
+Ends with status 1 when a way fails, or when its last loss is further than 1 % from the first way's.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
-import hashlib
 import json
 import os
 import random
@@ -89,10 +89,9 @@ def train(given: argparse.Namespace) -> None:
     stats = torch.cuda.memory_stats()
     used, held = stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"]
     if rank == 0:
-        digest = hashlib.sha256(json.dumps(losses).encode()).hexdigest()[:16]
         row = {
             "case": "fsdp2", "backend": torch.cuda.get_allocator_backend(), "steps": given.steps,
-            "ranks": dist.get_world_size(), "digest": digest, "last_loss": losses[-1],
+            "ranks": dist.get_world_size(), "last_loss": losses[-1],
             "used_mib": round(used / MIB, 1), "held_mib": round(held / MIB, 1),
             "efficiency": round(used / held, 4), "retries": stats["num_alloc_retries"],
             "step_ms": round(1e3 * statistics.median(times[5:]), 1),
@@ -128,7 +127,7 @@ def text_of(row: dict[str, Any]) -> str:
     return (
         f"{row['way']:18}used {row['used_mib']:9.1f} MiB  held {row['held_mib']:9.1f} MiB  "
         f"{row['efficiency']:.4f}  {row['step_ms']:7.1f} ms a step  first five "
-        f"{row['first_steps_ms']:8.1f} ms  {row['retries']} retries  losses {row['digest']}"
+        f"{row['first_steps_ms']:8.1f} ms  {row['retries']} retries  loss {row['last_loss']:.3f}"
     )
 
 
@@ -158,8 +157,9 @@ def main() -> int:
         used = next((row["used_mib"] for row in rows if "used_mib" in row), 0)
         rows.append(run_way(way, int(used * 1.02), given))
         print(json.dumps(rows[-1]) if given.json else text_of(rows[-1]), flush=True)
-    digests = {row.get("digest") for row in rows}
-    return 0 if len(digests) == 1 and None not in digests else 1
+    losses = [row["last_loss"] for row in rows if "last_loss" in row]
+    is_close = all(abs(loss - losses[0]) <= 0.01 * losses[0] for loss in losses)
+    return 0 if len(losses) == len(rows) and is_close else 1
 
 
 if __name__ == "__main__":
