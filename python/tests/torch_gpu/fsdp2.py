@@ -4,11 +4,11 @@
     python fsdp2.py                     # each way in turn, a row for each
     python fsdp2.py --ways native,ductile,ductile-wait --steps 100
 
-16 layers of width 2,048, each sharded and checkpointed; batch and length change at every step. Rank
-0's peaks over all steps, the median time of a step, and the last loss. `ductile-wait` sets
-cross_stream_reuse:wait; `capped-...` allows 2 % more memory than the first way has in use, and counts
-the retries. Losses differ a little from run to run, also under one allocator, because attention is
-not deterministic; distributed.py compares losses to the bit.
+16 layers of width 2,048, each sharded and checkpointed; batch and length change at every step.
+Rank 0's peaks over all steps, the median time of a step, and the last loss. `ductile-wait` sets
+cross_stream_reuse:wait; `capped-...` allows 2 % more memory than the first way has in use, and
+counts the retries. Losses differ a little from run to run, also under one allocator, because
+attention is not deterministic; distributed.py compares losses to the bit.
 
 Ends with status 1 when a way fails, or when its last loss is further than 1 % from the first way's.
 """
