@@ -8,7 +8,8 @@
 
 static dti_lock gate;         /* guards the numbers; no driver call is made while it is held */
 static uint64_t under_way[2]; /* captures, by notice */
-static uint64_t n_holders;
+static uint64_t
+    n_holders[2]; /* which announcements they keep waiting: the surest one alone, or both */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void prepare(void) {
@@ -20,12 +21,18 @@ static void lock_gate(void) {
     dti_lock_acquire(&gate);
 }
 
-static void wait_for_holders(void) {
+static bool is_held(dvmm_capture_notice notice) {
+    bool is_sure = notice == DVMM_CAPTURE_ANNOUNCED;
+    return n_holders[DVMM_CAPTURE_POSSIBLE] > 0 ||
+           (is_sure && n_holders[DVMM_CAPTURE_ANNOUNCED] > 0);
+}
+
+static void wait_for_holders(dvmm_capture_notice notice) {
     const struct timespec moment = {.tv_nsec = 1000};
     bool any = true;
     while (any) {
         lock_gate();
-        any = n_holders > 0;
+        any = is_held(notice);
         dti_lock_release(&gate);
         if (any) {
             (void)nanosleep(&moment, NULL);
@@ -37,7 +44,7 @@ void dvmm_captures_begin(dvmm_capture_notice notice) {
     lock_gate();
     under_way[notice]++;
     dti_lock_release(&gate);
-    wait_for_holders();
+    wait_for_holders(notice);
 }
 
 void dvmm_captures_end(dvmm_capture_notice notice) {
@@ -50,13 +57,13 @@ bool dvmm_captures_hold(bool all_are_announced) {
     lock_gate();
     bool any = under_way[DVMM_CAPTURE_ANNOUNCED] > 0 ||
                (!all_are_announced && under_way[DVMM_CAPTURE_POSSIBLE] > 0);
-    n_holders += !any;
+    n_holders[all_are_announced ? DVMM_CAPTURE_ANNOUNCED : DVMM_CAPTURE_POSSIBLE] += !any;
     dti_lock_release(&gate);
     return !any;
 }
 
-void dvmm_captures_release(void) {
+void dvmm_captures_release(bool all_are_announced) {
     lock_gate();
-    n_holders--;
+    n_holders[all_are_announced ? DVMM_CAPTURE_ANNOUNCED : DVMM_CAPTURE_POSSIBLE]--;
     dti_lock_release(&gate);
 }

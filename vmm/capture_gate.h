@@ -23,6 +23,6 @@ void dvmm_captures_end(dvmm_capture_notice notice);
 /* Keeps announcements of captures waiting until dvmm_captures_release. False, and nothing to
  * release, when one may be under way; `all_are_announced`: possible ones do not count. */
 bool dvmm_captures_hold(bool all_are_announced);
-void dvmm_captures_release(void);
+void dvmm_captures_release(bool all_are_announced);
 
 #endif

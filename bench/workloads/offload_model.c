@@ -135,7 +135,7 @@ static void drop_layer(offload_model *m, uint64_t visit) {
 
 /* The side stream copies the gradient to the host. */
 static void send_gradient(offload_model *m, weight w) {
-    event_tensor gradient = sink_alloc(&m->sink, weight_bytes(m, w));
+    event_tensor gradient = sink_alloc(&m->sink, weight_bytes(m, (int)w));
     sink_use(&m->sink, gradient, m->side);
     sink_free(&m->sink, &gradient);
 }

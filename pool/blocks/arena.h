@@ -137,6 +137,10 @@ static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
                                                const dpool_arena *arena) {
     bool is_own =
         arena->is_foreign || (!dpool_had_graphs(arena) && arena->own_proven.age > a->proven.age);
+    bool needs_both = arena->is_foreign && dpool_had_graphs(arena);
+    if (needs_both && a->proven.age < arena->own_proven.age) {
+        return a->proven;
+    }
     return is_own ? arena->own_proven : a->proven;
 }
 

@@ -350,6 +350,9 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
             status = attempt_behind_all_work(a, r);
         }
         status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
+        if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
+            status = attempt_behind_all_work(a, r);
+        }
     }
     keep_cache_small(a);
     dpool_log_losses(a);

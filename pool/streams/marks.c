@@ -99,11 +99,12 @@ static void record_refusal(ductile_allocator *a) {
 
 static ductile_status record_context(ductile_allocator *a, dvmm_marker **out) {
     int captures = atomic_load_explicit(&a->captures, memory_order_relaxed);
-    if (!dvmm_captures_hold(captures == DUCTILE_CAPTURES_ANNOUNCED)) {
+    bool all_are_announced = captures == DUCTILE_CAPTURES_ANNOUNCED;
+    if (captures == DUCTILE_CAPTURES_UNANNOUNCED || !dvmm_captures_hold(all_are_announced)) {
         return DUCTILE_ERR_CAPTURING;
     }
     ductile_status status = dvmm_marker_record_context(&a->markers, out);
-    dvmm_captures_release();
+    dvmm_captures_release(all_are_announced);
     if (status == DUCTILE_ERR_CAPTURING) {
         record_refusal(a);
     }

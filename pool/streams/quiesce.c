@@ -182,7 +182,7 @@ static ductile_status wait_for_device(ductile_allocator *a) {
         return DUCTILE_ERR_CAPTURING;
     }
     if (!dpool_context_wait_begin(a)) {
-        dvmm_captures_release();
+        dvmm_captures_release(true);
         return DUCTILE_ERR_CAPTURING;
     }
     dpool_proof proof = {.age = dpool_advance_clock(a)};
@@ -197,7 +197,7 @@ static ductile_status wait_for_device(ductile_allocator *a) {
         dti_lock_release(&a->index_lock);
     }
     dpool_context_wait_end(a);
-    dvmm_captures_release();
+    dvmm_captures_release(true);
     return status;
 }
 

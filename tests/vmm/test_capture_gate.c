@@ -14,7 +14,7 @@
 static bool may_record(bool all_are_announced) {
     bool may = dvmm_captures_hold(all_are_announced);
     if (may) {
-        dvmm_captures_release();
+        dvmm_captures_release(all_are_announced);
     }
     return may;
 }
@@ -79,10 +79,10 @@ static void waits_for_holders(dvmm_capture_notice notice) {
     wait_a_moment();
     cr_assert(!atomic_load(&has_begun), "two records are under way");
     cr_assert_not(may_record(false));
-    dvmm_captures_release();
+    dvmm_captures_release(false);
     wait_a_moment();
     cr_assert(!atomic_load(&has_begun), "a record is under way");
-    dvmm_captures_release();
+    dvmm_captures_release(false);
     cr_assert_eq(pthread_join(thread, NULL), 0);
     cr_assert(atomic_load(&has_begun));
     dvmm_captures_end(notice);
@@ -107,7 +107,7 @@ static void *record_often(void *unused) {
         if (dvmm_captures_hold(true)) {
             atomic_fetch_add(&n_held, 1);
             atomic_fetch_sub(&n_held, 1);
-            dvmm_captures_release();
+            dvmm_captures_release(true);
         }
     }
     return NULL;

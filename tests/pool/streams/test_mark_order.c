@@ -49,8 +49,8 @@ ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream 
                                          dvmm_marker **out);
 ductile_status __real_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
 ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out);
-void __real_dvmm_captures_release(void);
-void __wrap_dvmm_captures_release(void);
+void __real_dvmm_captures_release(bool all_are_announced);
+void __wrap_dvmm_captures_release(bool all_are_announced);
 ductile_status __real_dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out);
 ductile_status __wrap_dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out);
 
@@ -79,8 +79,8 @@ ductile_status __wrap_dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_ma
 }
 
 /* While the record is made, other threads cannot make one: the thread stops right after. */
-void __wrap_dvmm_captures_release(void) {
-    __real_dvmm_captures_release();
+void __wrap_dvmm_captures_release(bool all_are_announced) {
+    __real_dvmm_captures_release(all_are_announced);
     if (slow.marker != NULL && stops_next == AFTER_A_RECORD) {
         stop_here();
     }

@@ -145,15 +145,19 @@ int Pools::ask_filter(void *user, ductile_stream stream) {
 
 namespace {
 
+bool accepts(const StreamFilter &filter, cudaStream_t stream, bool otherwise) {
+    try {
+        return filter(stream);
+    } catch (const std::exception &) {
+        return otherwise;
+    }
+}
+
 /* The filter of a capture asks the driver, and says no to the stream of the capture until that has
  * begun; the filter of a thread, or of a stream, says yes to the caller's own stream. PyTorch's
  * markCaptureBegin says it exactly, but only when the capture has begun. */
-bool is_for_capture(const StreamFilter &filter, DeviceIndex device) {
-    try {
-        return !filter(c10::cuda::getCurrentCUDAStream(device).stream());
-    } catch (const std::exception &) {
-        return true;
-    }
+bool is_for_capture(const StreamFilter &filter, cudaStream_t stream) {
+    return !accepts(filter, stream, false);
 }
 
 } // namespace
@@ -164,9 +168,11 @@ void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     opening->is_native = is_native(id);
     opening->filter = std::move(filter);
     opening->thread = std::this_thread::get_id();
-    if (is_for_capture(opening->filter, device.index)) {
-        opening->announcement = std::make_unique<Announcement>();
-    }
+    opening->stream = c10::cuda::getCurrentCUDAStream(device.index).stream();
+    drop_stale_announcements();
+    adopt_announcement(*opening);
+    bool is_new_capture =
+        opening->announcement == nullptr && is_for_capture(opening->filter, opening->stream);
     if (opening->is_native) {
         special.fetch_or(kRouted); /* stays: closing races with other threads' requests */
     }
@@ -177,11 +183,51 @@ void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     }
     try {
         open(device, *opening);
+        /* The capture begins after this; opening the pool records a marker, while that may be. */
+        if (is_new_capture) {
+            opening->announcement = std::make_unique<Announcement>();
+        }
     } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex_);
         open_.erase(std::find(open_.begin(), open_.end(), opening));
         drop_reference(id);
         throw;
+    }
+}
+
+/* A capture that failed ends no pool. A thread that opens a pool has no other capture that is about
+ * to begin. */
+void Pools::drop_stale_announcements() {
+    std::vector<std::shared_ptr<Opening>> own;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        for (const auto &o : open_) {
+            if (o->thread == std::this_thread::get_id() && o->announcement != nullptr) {
+                own.push_back(o);
+            }
+        }
+    }
+    for (const auto &o : own) {
+        if (!accepts(o->filter, o->stream, true)) {
+            o->announcement.reset();
+        }
+    }
+}
+
+/* While a child graph is captured, PyTorch closes and opens the pool of the outer capture. */
+void Pools::adopt_announcement(Opening &opening) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto found = parked_.find(opening.id);
+    if (found != parked_.end()) {
+        opening.announcement = std::move(found->second);
+        parked_.erase(found);
+    }
+}
+
+void Pools::park_announcement(Opening &opening) {
+    if (opening.announcement != nullptr && accepts(opening.filter, opening.stream, false)) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        parked_[opening.id] = std::move(opening.announcement);
     }
 }
 
@@ -222,6 +268,7 @@ std::shared_ptr<Pools::Opening> Pools::take_opening(const MempoolId_t &id) {
 /* The opening lives until the library has said that nobody is inside its filter. */
 void Pools::end(Device &device, const MempoolId_t &id) {
     std::shared_ptr<Opening> opening = take_opening(id);
+    park_announcement(*opening);
     if (opening->is_native) {
         native_allocator()->endAllocateToPool(device.index, id);
     } else {

@@ -75,18 +75,23 @@ class Pools {
         bool is_native;
         StreamFilter filter;
         std::thread::id thread;
+        cudaStream_t stream; /* the current one of the caller */
     };
 
     static int ask_filter(void *user, ductile_stream stream);
     std::shared_ptr<Opening> take_opening(const MempoolId_t &id);
     std::shared_ptr<Opening> opening_for(cudaStream_t stream);
     void open(Device &device, Opening &opening);
+    void drop_stale_announcements();
+    void adopt_announcement(Opening &opening);
+    void park_announcement(Opening &opening);
     void drop_reference(const MempoolId_t &id);
 
     std::mutex mutex_;
     std::map<MempoolId_t, Pool> pools_;
     std::map<MempoolId_t, Stat> held_;
     std::vector<std::shared_ptr<Opening>> open_; /* the latest last */
+    std::map<MempoolId_t, std::unique_ptr<Announcement>> parked_; /* of captures under way */
 };
 
 inline ductile_pool_id to_pool_id(const MempoolId_t &id) {
