@@ -145,6 +145,15 @@ int Pools::ask_filter(void *user, ductile_stream stream) {
 
 namespace {
 
+/* The default stream where there is no GPU to ask. */
+cudaStream_t current_stream(DeviceIndex device) {
+    try {
+        return c10::cuda::getCurrentCUDAStream(device).stream();
+    } catch (const std::exception &) {
+        return nullptr;
+    }
+}
+
 bool accepts(const StreamFilter &filter, cudaStream_t stream, bool otherwise) {
     try {
         return filter(stream);
@@ -168,7 +177,7 @@ void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     opening->is_native = is_native(id);
     opening->filter = std::move(filter);
     opening->thread = std::this_thread::get_id();
-    opening->stream = c10::cuda::getCurrentCUDAStream(device.index).stream();
+    opening->stream = current_stream(device.index);
     drop_stale_announcements();
     adopt_announcement(*opening);
     bool is_new_capture =
