@@ -54,12 +54,12 @@ dseg_span dpool_older_part(const dpool_block *b, dseg_span s, uint64_t below) {
 }
 
 uint64_t dpool_age_of(const dpool_block *b) {
-    if (!b->is_mixed) {
-        return b->age;
-    }
     const dpool_region *r = b->region;
+    uint64_t age = dpool_least_age(r->arena);
+    if (!b->is_mixed) {
+        return dti_max(age, b->age);
+    }
     dseg_span s = dseg_granules_in(r->seg, b->addr, dpool_end(b));
-    uint64_t age = 0;
     for (uint32_t g = s.first; g < s.end; g++) {
         age = dti_max(age, r->ages[g]);
     }

@@ -38,7 +38,8 @@ static inline void dpool_unite_ages(dpool_block *b, dpool_block *gone) {
  * Pre: the span lies in b. Linear when b is mixed. */
 dseg_span dpool_older_part(const dpool_block *b, dseg_span s, uint64_t below);
 
-/* The age of the youngest granule of b, a block of whole granules. Linear when it is mixed. */
+/* The age that a proof has to be above: of the youngest granule of b, a block of whole granules, or
+ * what its arena counts as at least. Linear when b is mixed. */
 uint64_t dpool_age_of(const dpool_block *b);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/announce.h"
 
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 
 #include "vmm/base/align.h"
@@ -19,12 +20,23 @@ static void count_announcing(ductile_allocator *a, int change) {
     dti_lock_release(&a->index_lock);
 }
 
-void dpool_announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
-    count_announcing(a, 1);
-    dti_lock_release(&a->grow_lock);
-    notify_block(a, change, b);
-    dti_lock_acquire(&a->grow_lock);
-    count_announcing(a, -1);
+static void announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
+    if (dpool_announces(a)) {
+        count_announcing(a, 1);
+        dti_lock_release(&a->grow_lock);
+        notify_block(a, change, b);
+        dti_lock_acquire(&a->grow_lock);
+        count_announcing(a, -1);
+    }
+}
+
+void dpool_announce_mapped(ductile_allocator *a, const dpool_block *b) {
+    announce_block(a, DUCTILE_MAP_MAPPED, b);
+}
+
+ductile_status dpool_unmap_announced(ductile_allocator *a, dpool_block *b, dseg_idle proof) {
+    announce_block(a, DUCTILE_MAP_LEAVING, b);
+    return dpool_unmap_block(a, b, proof);
 }
 
 /* ---- Plans --------------------------------------------------------------------------------- */

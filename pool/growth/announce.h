@@ -9,7 +9,7 @@
  *
  *     plan           donors, window -> BUSY       both locks
  *     LEAVING        the donors                   none
- *     execute        marker, map                  grow
+ *     execute        waits, map                   grow
  *     MAPPED         the window, unused donors;   none
  *                    after a failure the donors
  *     commit         BUSY -> LIVE, RETIRING       both
@@ -29,7 +29,11 @@
 void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p);
 void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_done);
 
-/* A BUSY block is about to be unmapped, or has been mapped. Grow lock held before and after. */
-void dpool_announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b);
+/* A BUSY block has been mapped. Grow lock held before and after. */
+void dpool_announce_mapped(ductile_allocator *a, const dpool_block *b);
+
+/* Announces that a BUSY block of whole handles leaves, and unmaps it: they go to the handle cache.
+ * Pre: the proof covers it. Grow lock held before and after; unlocked while callbacks run. */
+ductile_status dpool_unmap_announced(ductile_allocator *a, dpool_block *b, dseg_idle proof);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/dedicated.h"
 
-#include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/announce.h"
@@ -32,8 +31,8 @@ ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, 
     dpool_make_busy_locked(a, b);
     dti_lock_release(&a->index_lock);
     ductile_status status = dseg_fill_with_one(region->seg, max_held);
-    if (status == DUCTILE_OK && dpool_announces(a)) {
-        dpool_announce_block(a, DUCTILE_MAP_MAPPED, b);
+    if (status == DUCTILE_OK) {
+        dpool_announce_mapped(a, b);
     }
     dti_lock_acquire(&a->index_lock);
     if (status == DUCTILE_OK) {

@@ -281,7 +281,7 @@ static void choose_wait_locked(const ductile_allocator *a, dpool_plan *p) {
     uint64_t age = 0;
     for (uint32_t i = p->n_own_donors; i < p->n_donors; i++) {
         const dpool_arena *from = p->donors[i]->region->arena;
-        uint64_t of_donor = dti_max(dpool_age_of(p->donors[i]), dpool_least_age(from));
+        uint64_t of_donor = dpool_age_of(p->donors[i]);
         bool is_proven = of_donor < dpool_proof_to_leave(a, from).age;
         age = is_proven ? age : dti_max(age, of_donor);
     }
@@ -323,8 +323,7 @@ static void add_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint3
     p->donors[p->n_donors++] = donor;
     p->donated += n;
     if (!p->unmaps) { /* otherwise no work is under way on its handles */
-        uint64_t least = dpool_least_age(b->region->arena);
-        p->age = dti_max(p->age, dti_max(dpool_age_of(donor), least));
+        p->age = dti_max(p->age, dpool_age_of(donor));
     }
 }
 

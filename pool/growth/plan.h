@@ -6,9 +6,9 @@
  *
  *     place    a window of FREE and GAP blocks                    index lock
  *     plan     its blocks and those of donors -> BUSY             index lock
- *     execute  waits, create, map, access                         driver calls; may fail, then
- * undone commit   donors -> RETIRING, window -> LIVE/FREE            index lock; cannot fail abort
- * everything as before                               index lock; cannot fail
+ *     execute  waits, create, map, access: undone if one fails    no lock; driver calls
+ *     commit   donors -> RETIRING, window -> LIVE or FREE         index lock; cannot fail
+ *     abort    everything as before                               index lock; cannot fail
  *
  * The place is a window in a run of FREE and GAP blocks that needs the fewest new granules; among
  * equals one of whole granules, where memory comes and goes, then the lowest address. Finding it is

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/unused.h"
 
-#include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
@@ -81,10 +80,7 @@ ductile_status dpool_unused_reclaim(ductile_allocator *a, dpool_unused which, ui
            (b = take_next(a, which, most - n, &idle)) != NULL) {
         dpool_arena *arena = b->region->arena;
         n += b->size / a->granule;
-        if (dpool_announces(a)) {
-            dpool_announce_block(a, DUCTILE_MAP_LEAVING, b);
-        }
-        ductile_status status = dpool_unmap_block(a, b, idle);
+        ductile_status status = dpool_unmap_announced(a, b, idle);
         dpool_regions_release_empty(a, arena);
         first = first == DUCTILE_OK ? status : first;
     }

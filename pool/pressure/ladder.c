@@ -205,11 +205,26 @@ static bool relieve(ductile_allocator *a, dpool_climb *c) {
 
 /* ---- Attempts ------------------------------------------------------------------------------ */
 
-static ductile_status attempt_once(ductile_allocator *a, dpool_request *r) {
+static ductile_status attempt_now(ductile_allocator *a, dpool_request *r) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_attempt(a, r);
     dpool_grow_unlock(a, mode);
     return status;
+}
+
+static ductile_status wait_beside_captures(ductile_allocator *a) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    ductile_status status = dpool_wait_for_all_work(a, NULL);
+    dvmm_capture_restore(a->driver, mode);
+    return status;
+}
+
+/* When addresses are short: ranges of idle streams can be given back once the work on their memory
+ * is done. */
+static ductile_status attempt_once(ductile_allocator *a, dpool_request *r) {
+    ductile_status status = attempt_now(a, r);
+    bool may_help = status == DUCTILE_ERR_OUT_OF_ADDRESSES && wait_beside_captures(a) == DUCTILE_OK;
+    return may_help ? attempt_now(a, r) : status;
 }
 
 static bool has_lost_device(const ductile_allocator *a) {
@@ -270,14 +285,6 @@ static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *
         }
     }
     return status == DUCTILE_ERR_OUT_OF_MEMORY ? climb_hard(a, c) : status;
-}
-
-/* Ranges of idle streams can be given back once the work on their memory is done. */
-static ductile_status attempt_behind_all_work(ductile_allocator *a, dpool_request *r) {
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = dpool_wait_for_all_work(a, NULL);
-    dvmm_capture_restore(a->driver, mode);
-    return status == DUCTILE_OK ? attempt_once(a, r) : DUCTILE_ERR_OUT_OF_ADDRESSES;
 }
 
 /* ---- The slow path ------------------------------------------------------------------------- */
@@ -343,16 +350,8 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (r->size > s.most) {
         status = refuse_at_once(a, r);
     } else {
-        dvmm_capture_mode mode = dpool_grow_lock(a);
-        status = dpool_attempt(a, r);
-        dpool_grow_unlock(a, mode);
-        if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
-            status = attempt_behind_all_work(a, r);
-        }
+        status = attempt_once(a, r);
         status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
-        if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
-            status = attempt_behind_all_work(a, r);
-        }
     }
     keep_cache_small(a);
     dpool_log_losses(a);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pressure/trim.h"
 
-#include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
@@ -163,10 +162,7 @@ static ductile_status give_back_candidate(ductile_allocator *a, const dpool_aren
         if (b == NULL) {
             break;
         }
-        if (dpool_announces(a)) {
-            dpool_announce_block(a, DUCTILE_MAP_LEAVING, b);
-        }
-        first = first_error(first, dpool_unmap_block(a, b, idle));
+        first = first_error(first, dpool_unmap_announced(a, b, idle));
         first = first_error(first, release_surplus(a, g));
     }
     return first;

@@ -4,6 +4,7 @@
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/age.h"
 #include "pool/blocks/transitions.h"
+#include "pool/streams/marks.h"
 
 #include "vmm/base/align.h"
 #include "vmm/capture_mode.h"
@@ -112,7 +113,7 @@ static dpool_use *take_waited(ductile_allocator *a, dpool_block *b, ductile_addr
          s = dpool_span_find_in_locked(a, b->addr, to)) {
         dpool_span_take_out_locked(a, s);
         make_young_around(a, b, s);
-        a->marks.is_wanted = true; /* though nothing was freed */
+        dpool_want_mark_locked(a); /* though nothing was freed */
         s->left = gone;
         gone = s;
     }

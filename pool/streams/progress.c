@@ -35,7 +35,7 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
     b->state = DPOOL_RETIRING;
-    b->age = dti_max(dpool_age_of(b), dpool_least_age(arena)) & DPOOL_AGE_MASK;
+    b->age = dpool_age_of(b) & DPOOL_AGE_MASK;
     if (dpool_retires_in_order(a)) {
         dpool_list_append(&arena->retiring, b);
     } else {

@@ -44,12 +44,17 @@ static dvmm_event recorded(lab *l) {
     return event;
 }
 
-/* Whether a new event is held up until the word is written. */
-static void say_whether_held_up(lab *l, uint64_t *word) {
-    dvmm_event event = recorded(l);
+/* Whether the event is done before the word is written, and that it is afterwards. */
+static void say_what_ends_it(lab *l, dvmm_event event, uint64_t *word) {
     say_whether_done(l, event);
     open_word(word);
     say(l, CALL(l, event_sync, event));
+}
+
+/* Whether a new event is held up until the word is written. */
+static void say_whether_held_up(lab *l, uint64_t *word) {
+    dvmm_event event = recorded(l);
+    say_what_ends_it(l, event, word);
     say(l, CALL(l, event_query, event));
 }
 
@@ -134,9 +139,7 @@ EXPERIMENT(stream_waits) {
     dvmm_event event = recorded(l);
     say(l, CALL(l, stream_wait_event, waiter, event));
     need(l, "record", CALL(l, event_record, behind, waiter));
-    say_whether_done(l, behind);
-    open_word(word);
-    say(l, CALL(l, event_sync, behind));
+    say_what_ends_it(l, behind, word);
     say(l, CALL(l, event_query, event));
 }
 
@@ -144,9 +147,7 @@ EXPERIMENT(recorded_again) {
     dvmm_event event = recorded(l);
     uint64_t *word = hold(l, new_stream(l));
     say(l, CALL(l, context_record, event));
-    say_whether_done(l, event);
-    open_word(word);
-    say(l, CALL(l, event_sync, event));
+    say_what_ends_it(l, event, word);
 }
 
 /* ---- Captures ------------------------------------------------------------------------------ */
@@ -188,9 +189,7 @@ EXPERIMENT(queried_beside_capture) {
     dvmm_event event = recorded(l);
     need(l, "begin", CALL(l, capture_begin, stream, DVMM_CAPTURE_GLOBAL));
     need(l, "exchange", CALL(l, capture_exchange_mode, &mode));
-    say_whether_done(l, event);
-    open_word(word);
-    say(l, CALL(l, event_sync, event));
+    say_what_ends_it(l, event, word);
     say(l, CALL(l, event_query, event));
     need(l, "exchange", CALL(l, capture_exchange_mode, &mode));
     say(l, CALL(l, capture_end, stream));
@@ -212,9 +211,7 @@ static void work_elsewhere(lab *l, const conformance_row *row) {
     note(l, "context=%s", context_word(l, &e));
     hold_elsewhere(l, &e, word);
     dvmm_event event = recorded(l);
-    say_whether_done(l, event);
-    open_word(word);
-    say(l, CALL(l, event_sync, event));
+    say_what_ends_it(l, event, word);
     if (e.stream != NULL) {
         need(l, "sync", CALL(l, stream_sync, e.stream));
     }

@@ -51,6 +51,14 @@ static inline void rig_open(rig *r, const ductile_virtual_options *given) {
     rig_open_detecting(r, &options);
 }
 
+/* A machine of n devices. */
+static inline void rig_open_devices(rig *r, uint32_t n) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.n_devices = n;
+    rig_open(r, &options);
+}
+
 /* A device whose work completes by `schedule`. */
 static inline void rig_open_scheduled(rig *r, ductile_schedule schedule, uint64_t lag,
                                       uint64_t seed) {

@@ -3,9 +3,9 @@
  * The synthetic programs that leave streams behind: offload, whose side streams fall silent, and
  * oneshot, whose streams end. Both follow the seed and nothing else.
  */
-#include "bench/trace/trace_finish.h"
 #include "bench/workloads/offload_model.h"
 #include "bench/workloads/oneshot_model.h"
+#include "tests/bench/workloads/made_trace.h"
 
 #include <criterion/criterion.h>
 
@@ -26,30 +26,18 @@ static const offload_options small = {
 static const oneshot_options brief = {
     .steps = 50, .mib = {4, 64}, .blocks = {1, 5}, .numbers = 3, .is_told = true, .seed = 1};
 
-static trace *finish(trace_builder *b, const char *reason) {
-    cr_assert_null(reason, "%s", reason);
-    trace *t = trace_make(b, "made", &reason);
-    cr_assert_not_null(t, "%s", reason);
-    return t;
-}
-
 static trace *offload(const offload_options *options) {
     trace_builder b;
     cr_assert_null(offload_check(options));
     const char *reason = offload_generate(options, &b);
-    return finish(&b, reason);
+    return finish_trace(&b, reason);
 }
 
 static trace *oneshot(const oneshot_options *options) {
     trace_builder b;
     cr_assert_null(oneshot_check(options));
     const char *reason = oneshot_generate(options, &b);
-    return finish(&b, reason);
-}
-
-static bool same_events(const trace *a, const trace *b) {
-    return a->n_events == b->n_events &&
-           memcmp(a->events, b->events, a->n_events * sizeof *a->events) == 0;
+    return finish_trace(&b, reason);
 }
 
 static uint64_t live_at_end(const trace *t) {
@@ -67,14 +55,7 @@ static uint64_t live_at_end(const trace *t) {
 Test(offload, the_seed_decides_and_nothing_else) {
     offload_options other = small;
     other.seed = 2;
-    trace *first = offload(&small);
-    trace *again = offload(&small);
-    trace *third = offload(&other);
-    cr_expect(same_events(first, again));
-    cr_expect_not(same_events(first, third));
-    trace_free(first);
-    trace_free(again);
-    trace_free(third);
+    expect_seed_decides(offload(&small), offload(&small), offload(&other));
 }
 
 /* Once a side stream has allocated, no earlier one does so again. */
@@ -155,14 +136,7 @@ Test(offload, what_makes_no_sense_is_refused) {
 Test(oneshot, the_seed_decides_and_nothing_else) {
     oneshot_options other = brief;
     other.seed = 2;
-    trace *first = oneshot(&brief);
-    trace *again = oneshot(&brief);
-    trace *third = oneshot(&other);
-    cr_expect(same_events(first, again));
-    cr_expect_not(same_events(first, third));
-    trace_free(first);
-    trace_free(again);
-    trace_free(third);
+    expect_seed_decides(oneshot(&brief), oneshot(&brief), oneshot(&other));
 }
 
 /* All blocks of a stream, and all that was recorded on it, are freed when it ends. */

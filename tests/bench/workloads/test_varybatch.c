@@ -3,10 +3,10 @@
  * The synthetic training loop: its events make a trace like any other, follow the seed and nothing
  * else, and move as a training loop's memory does.
  */
-#include "bench/trace/trace_finish.h"
 #include "bench/trace/trace_read.h"
 #include "bench/trace/trace_write.h"
 #include "bench/workloads/vary_model.h"
+#include "tests/bench/workloads/made_trace.h"
 
 #include <criterion/criterion.h>
 
@@ -30,15 +30,7 @@ static const vary_options small = {
 static trace *build(const vary_options *options) {
     trace_builder b;
     const char *reason = vary_generate(options, &b);
-    cr_assert_null(reason, "%s", reason);
-    trace *t = trace_make(&b, "varybatch", &reason);
-    cr_assert_not_null(t, "%s", reason);
-    return t;
-}
-
-static bool same_events(const trace *a, const trace *b) {
-    return a->n_events == b->n_events &&
-           memcmp(a->events, b->events, a->n_events * sizeof *a->events) == 0;
+    return finish_trace(&b, reason);
 }
 
 /* ---- The model ----------------------------------------------------------------------------- */

@@ -131,12 +131,9 @@ CLAIM(context_event, does_not_wait_for_later_work) {
 
 /* A stream of another device is of another context, unless one of ours waits for it. */
 CLAIM(context_event, waits_for_no_other_context) {
-    ductile_virtual_options options;
     ductile_stream theirs = NULL;
-    ductile_virtual_options_init(&options);
-    options.n_devices = 2;
     rig_abandon(&r);
-    rig_open(&r, &options);
+    rig_open_devices(&r, 2);
     s1 = rig_stream(&r);
     assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
     close_gate(theirs);
@@ -271,12 +268,9 @@ CLAIM(context_event, a_wait_of_one_stream_orders_no_other) {
 
 CLAIM(context_event, work_of_another_device_is_not_proven) {
     static const int both[] = {0, 1};
-    ductile_virtual_options options;
     ductile_stream theirs = NULL;
-    ductile_virtual_options_init(&options);
-    options.n_devices = 2;
     rig_abandon(&r);
-    rig_open(&r, &options);
+    rig_open_devices(&r, 2);
     at = rig_row(&r, 1);
     assert_ok(dvmm_set_access_for(r.d, at, r.granule, DVMM_ACCESS_RW, both, 2));
     assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
@@ -343,11 +337,8 @@ Test(context_event, breaks_every_capture_of_the_context_at_once) {
 }
 
 Test(context_event, leaves_captures_of_another_device_alone) {
-    ductile_virtual_options options;
     ductile_stream theirs = NULL;
-    ductile_virtual_options_init(&options);
-    options.n_devices = 2;
-    rig_open(&r, &options);
+    rig_open_devices(&r, 2);
     assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
     assert_ok(dvmm_capture_begin(r.d, theirs, DVMM_CAPTURE_GLOBAL));
     assert_ok(dvmm_context_record(r.d, rig_event(&r)));

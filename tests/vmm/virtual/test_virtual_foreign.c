@@ -110,11 +110,8 @@ Test(foreign_stream, is_no_default_stream_which_nobody_asks_for) {
 }
 
 Test(foreign_stream, is_every_stream_of_another_device) {
-    ductile_virtual_options options;
     ductile_stream theirs = NULL;
-    ductile_virtual_options_init(&options);
-    options.n_devices = 2;
-    rig_open(&r, &options);
+    rig_open_devices(&r, 2);
     assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
     cr_assert(!dvmm_stream_is_ours(r.d, theirs));
     assert_ok(ductile_virtual_stream_create_on(r.gpu, 0, &theirs));

@@ -158,10 +158,7 @@ Test(virtual_share, each_device_has_its_own_access) {
 
 Test(virtual_share, a_new_mapping_is_open_to_nobody) {
     rig r;
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.n_devices = 2;
-    rig_open(&r, &options);
+    rig_open_devices(&r, 2);
     ductile_addr addr = rig_reserve(&r, 1);
     dvmm_phys phys = rig_create(&r, 1);
     const int both[] = {0, 1};

@@ -48,10 +48,11 @@ static bool bars_this_thread(const vgpu_capture *capture) {
     return bars_me || bars_all;
 }
 
-int dvmm_vgpu_check_prohibited(vgpu *gpu) {
+/* A call that those captures forbid breaks them. */
+static int break_captures(vgpu *gpu, bool (*forbids)(const vgpu_capture *capture)) {
     int code = DVMM_SUCCESS;
     for (vgpu_capture *capture = gpu->work.captures; capture != NULL; capture = capture->next) {
-        if (bars_this_thread(capture)) {
+        if (forbids(capture)) {
             capture->is_broken = true;
             code = DVMM_CAPTURE_UNSUPPORTED;
         }
@@ -59,11 +60,16 @@ int dvmm_vgpu_check_prohibited(vgpu *gpu) {
     return code;
 }
 
+int dvmm_vgpu_check_prohibited(vgpu *gpu) {
+    return break_captures(gpu, bars_this_thread);
+}
+
+static bool is_any(const vgpu_capture *capture) {
+    return capture != NULL;
+}
+
 int dvmm_vgpu_check_no_capture(vgpu *gpu) {
-    for (vgpu_capture *capture = gpu->work.captures; capture != NULL; capture = capture->next) {
-        capture->is_broken = true;
-    }
-    return gpu->work.captures != NULL ? DVMM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
+    return break_captures(gpu, is_any);
 }
 
 static bool has_stream_here(const vgpu_capture *capture) {
@@ -75,14 +81,7 @@ static bool has_stream_here(const vgpu_capture *capture) {
 }
 
 int dvmm_vgpu_check_context_capture(vgpu *gpu) {
-    int code = DVMM_SUCCESS;
-    for (vgpu_capture *capture = gpu->work.captures; capture != NULL; capture = capture->next) {
-        if (has_stream_here(capture)) {
-            capture->is_broken = true;
-            code = DVMM_CAPTURE_UNSUPPORTED;
-        }
-    }
-    return code;
+    return break_captures(gpu, has_stream_here);
 }
 
 static int refuse(vgpu_capture *capture, int code) {
