@@ -5,6 +5,7 @@
 #include "pool/blocks/arena.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/maintenance.h"
+#include "pool/growth/sizes.h"
 #include "pool/inspect/audit.h"
 #include "pool/pools/pools.h"
 #include "pool/pressure/ladder.h"
@@ -39,7 +40,7 @@ static ductile_status open_driver(ductile_allocator *a, char *message, size_t si
 static ductile_status choose_handles(ductile_allocator *a, char *message, size_t size) {
     uint64_t unit = dvmm_get_caps(a->driver)->granule_bytes;
     uint64_t smallest = a->options.handle_bytes != 0 ? a->options.handle_bytes : unit;
-    uint64_t largest = a->options.max_handle_bytes != 0 ? a->options.max_handle_bytes : smallest;
+    uint64_t largest = dpool_largest_handle(&a->options, smallest);
     if (!dti_is_aligned(smallest, unit) || !dti_is_aligned(largest, smallest) ||
         largest < smallest || smallest > 64 * DTI_GIB || largest > 64 * DTI_GIB) {
         (void)snprintf(message, size,
@@ -49,7 +50,7 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     a->granule = smallest;
-    a->max_handle_granules = (uint32_t)(largest / smallest);
+    dpool_sizes_init(a, largest);
     return DUCTILE_OK;
 }
 

@@ -105,14 +105,15 @@ dseg_span dseg_run_at_end(const dseg_segment *seg, dseg_span s, uint64_t most, b
     return at_top ? (dseg_span){s.end - n, s.end} : (dseg_span){s.first, s.first + n};
 }
 
-dseg_span dseg_topmost_run(const dseg_segment *seg, dseg_span s, uint64_t most) {
+dseg_span dseg_topmost_run(const dseg_segment *seg, dseg_span s, uint64_t most, uint32_t least) {
     dseg_span run = {0, 0};
     while (s.end > s.first && run.end - run.first < most) {
         dseg_span last = handle_over(seg, s.end - 1);
         if (last.first < s.first) {
             break;
         }
-        if (last.end == s.end && dseg_can_go(seg, last.first)) {
+        bool is_large = last.end - last.first >= least;
+        if (last.end == s.end && is_large && dseg_can_go(seg, last.first)) {
             run = (dseg_span){last.first, run.end == 0 ? s.end : run.end};
         } else if (run.end != 0) {
             break;

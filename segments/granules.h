@@ -68,7 +68,8 @@ bool dseg_can_go(const dseg_segment *seg, uint32_t granule);
 dseg_span dseg_run_at_end(const dseg_segment *seg, dseg_span s, uint64_t most, bool at_top);
 
 /* The topmost run of handles wholly inside the span that can go: about `most` granules, one handle
- * more when `most` would cut it. Empty when no handle can go. */
-dseg_span dseg_topmost_run(const dseg_segment *seg, dseg_span s, uint64_t most);
+ * more when `most` would cut it. Handles of less than `least` granules stay. Empty when no handle
+ * can go. */
+dseg_span dseg_topmost_run(const dseg_segment *seg, dseg_span s, uint64_t most, uint32_t least);
 
 #endif

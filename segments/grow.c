@@ -11,10 +11,7 @@
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
-enum {
-    SMALL_SHARE = 4, /* a handle of less than a quarter of what could be made is small */
-    BATCH = 64       /* handles mapped at once where there is no list of them          */
-};
+enum { BATCH = 64 }; /* handles mapped at once where there is no list of them */
 
 /* ---- Undo ---------------------------------------------------------------------------------- */
 
@@ -93,8 +90,8 @@ static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t
                     store->totals.held_bytes - store->totals.lost_bytes};
 }
 
-/* Each small handle costs a map call. While the cache holds enough memory to make one large handle
- * of, it gives no small ones. */
+/* Each handle costs a map call. While the cache holds enough memory to make one large handle of, it
+ * gives no smaller one. What may not be created is taken as it is. */
 static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     dvmm_handle_store *store = s->store;
     uint32_t best = (uint32_t)dti_min(most, s->max_created);
@@ -102,7 +99,7 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
         store->totals.held_bytes <= s->max_held; /* otherwise cached handles must suffice */
     bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
     dvmm_handle *h = dvmm_store_take(store, best);
-    if (h != NULL && is_enough && !s->takes_any && h->n_granules < best / SMALL_SHARE) {
+    if (h != NULL && is_enough && !s->takes_any && h->n_granules < best) {
         dvmm_store_put(store, h);
         return NULL;
     }

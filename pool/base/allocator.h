@@ -8,6 +8,7 @@
 
 #include "pool/base/callback_list.h"
 #include "pool/blocks/blocks_state.h"
+#include "pool/growth/growth_state.h"
 #include "pool/sharing/sharing_state.h"
 #include "pool/streams/streams_state.h"
 #include "segments/segment_set.h"
@@ -50,8 +51,7 @@ struct ductile_allocator {
     /* constant after creation */
     dvmm_driver *driver;
     ductile_options options;
-    uint64_t granule;             /* handle_bytes: the pool's granule */
-    uint32_t max_handle_granules; /* of handles that requests get, but for dedicated ones */
+    uint64_t granule; /* handle_bytes: the pool's granule */
     uint64_t device_bytes;
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option makes a hit do more than find a block */
@@ -82,6 +82,7 @@ struct ductile_allocator {
     dvmm_handle_store store;
     uint64_t soft_limit;           /* at most store.limit_bytes */
     struct dpool_plan *spare_plan; /* its arrays are kept for the next */
+    dpool_sizes sizes;
     dpool_pins pins;
     /* safe by themselves */
     _Atomic int captures;     /* ductile_captures, as it is now */
@@ -91,8 +92,14 @@ struct ductile_allocator {
     dpool_callbacks map_callbacks;
 };
 
+/* May there be handles of several granules? No lock needed. */
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {
-    return a->max_handle_granules > 1;
+    return atomic_load_explicit(&a->sizes.has_large, memory_order_relaxed);
+}
+
+/* Is little room left, so that handles are made small (growth/sizes.h)? No lock needed. */
+static inline bool dpool_is_tight(const ductile_allocator *a) {
+    return atomic_load_explicit(&a->sizes.is_tight, memory_order_relaxed);
 }
 
 /* PAUSED blocks are in the address map too. */

@@ -34,6 +34,10 @@ static const choice recycles[] = {{"ready", DUCTILE_RECYCLE_READY},
                                   {"pressure", DUCTILE_RECYCLE_PRESSURE},
                                   {"never", DUCTILE_RECYCLE_NEVER},
                                   {NULL, 0}};
+static const choice sizes[] = {{"auto", DUCTILE_SIZES_AUTO},
+                               {"tight", DUCTILE_SIZES_TIGHT},
+                               {"quick", DUCTILE_SIZES_QUICK},
+                               {NULL, 0}};
 static const choice records[] = {
     {"poll", DUCTILE_RECORD_POLL}, {"wait", DUCTILE_RECORD_WAIT}, {NULL, 0}};
 static const choice crossings[] = {{"done", DUCTILE_CROSS_STREAM_DONE},
@@ -57,6 +61,7 @@ static const key keys[] = {
     {"handle_bytes", SIZE, FIELD(handle_bytes), NULL},
     {"max_handle_bytes", SIZE, FIELD(max_handle_bytes), NULL},
     {"recycle", CHOICE, FIELD(recycle), recycles},
+    {"sizes", CHOICE, FIELD(sizes), sizes},
     {"compact", SWITCH_OFF, FIELD(compact_off), NULL},
     {"range_bytes", SIZE, FIELD(range_bytes), NULL},
     {"address_budget_bytes", SIZE, FIELD(address_budget_bytes), NULL},

@@ -6,6 +6,7 @@
 #include "pool/blocks/transitions.h"
 #include "pool/growth/dedicated.h"
 #include "pool/growth/plan.h"
+#include "pool/growth/sizes.h"
 #include "pool/growth/unused.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/marks.h"
@@ -16,6 +17,7 @@
 
 /* Granules unmapped in one call, and spans with waits polled: a bounded stall, but never less than
  * the call may retire, or retiring addresses would pile up and push the arena ever higher. */
+
 enum { MOST_PER_CALL = 64 };
 
 /* ---- What is there already ------------------------------------------------------------------ */
@@ -23,6 +25,7 @@ enum { MOST_PER_CALL = 64 };
 /* Reads the progress of other streams, unmaps a bounded part of their retiring addresses and of
  * what streams and pools have left that are gone. */
 static void poll_all(ductile_allocator *a, const dpool_request *r) {
+    dpool_sizes_look(a);
     (void)dpool_record_mark(a, r->arena);
     dpool_mark_unmarked(a, r->stream, false);
     dpool_poll_all(a, MOST_PER_CALL);
@@ -157,11 +160,14 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     return w;
 }
 
-/* Is there another way after a failure? The last way is for a stream that cannot wait now: its own
- * memory stays where it is, but proven memory of other streams can move, and new memory can be
- * created. */
-static bool find_next_way(const ductile_allocator *a, dpool_request *r, const dpool_plan *p,
-                          ways *w, ductile_status *status) {
+/* Is there another way after a failure? The first is the same with smaller handles. The last way is
+ * for a stream that cannot wait now: its own memory stays where it is, but proven memory of other
+ * streams can move, and new memory can be created. */
+static bool find_next_way(ductile_allocator *a, dpool_request *r, const dpool_plan *p, ways *w,
+                          ductile_status *status) {
+    if (p->was_refused && dpool_sizes_refused(a)) {
+        return true;
+    }
     if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
         w->at++;
         return true;

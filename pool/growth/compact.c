@@ -5,10 +5,15 @@
 #include "pool/blocks/room.h"
 #include "pool/growth/attempt.h"
 #include "pool/growth/plan.h"
+#include "pool/growth/sizes.h"
+#include "pool/growth/unused.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
-enum { HANDLES_PER_CALL = 32 };
+enum {
+    HANDLES_PER_CALL = 32,
+    SHRUNK_PER_CALL = 512 /* granules */
+};
 
 /* A capture may have begun in the pool of the arena since compaction became due (G1). */
 static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
@@ -65,6 +70,10 @@ static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
     dpool_prove_own(a, arena);
     dpool_poll_marks(a);                    /* old addresses that are done become gaps */
     dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
+    if (dpool_is_tight(a) && dpool_may_exchange(a) &&
+        dpool_unused_shrink(a, arena, SHRUNK_PER_CALL) > 0) {
+        return; /* the next allocation continues */
+    }
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {
         uint32_t moved = compact_once(a, p, arena, budget);

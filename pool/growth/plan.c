@@ -5,6 +5,7 @@
 #include "pool/blocks/age.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
+#include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
@@ -17,7 +18,7 @@
 
 enum {
     LEAST_ROOM = 64,   /* granules that any plan has room for                              */
-    WINDOW_NODES = 8,  /* splits at both ends, of blocks and of granules                   */
+    WINDOW_NODES = 10, /* splits at both ends, of blocks and of granules, and behind them  */
     HEALED_TIMES = 16, /* compaction fills a gap up to this many times its smaller free neighbour */
     EXCHANGED_TIMES = 2 /* that factor when handles of several sizes are exchanged for it */
 };
@@ -25,7 +26,8 @@ enum {
 /* ---- Room ---------------------------------------------------------------------------------- */
 
 static uint64_t most_granules(const ductile_allocator *a, uint64_t size) {
-    return size / a->granule + 2; /* a window may begin and end inside a granule */
+    /* a window may begin and end inside a granule */
+    return size / a->granule + 2 + dpool_most_ahead(a);
 }
 
 uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size) {
@@ -494,6 +496,56 @@ static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
     }
 }
 
+/* ---- Growing ahead -------------------------------------------------------------------------- */
+
+static bool ends_with_piece(const dpool_plan *p, const dpool_block *last) {
+    if (p->n_pieces == 0) {
+        return false;
+    }
+    const dseg_piece *piece = &p->pieces[p->n_pieces - 1];
+    return dseg_addr(p->region->seg, piece->first + piece->n_granules) == dpool_end(last);
+}
+
+/* The gap behind the window, if the window ends in another part of it. */
+static dpool_block *gap_behind(const dpool_plan *p) {
+    const dpool_block *last = p->rest;
+    if (last == NULL) {
+        ductile_addr end = p->body->addr + p->body_bytes;
+        for (last = p->body; dpool_end(last) < end;) {
+            last = last->next;
+        }
+    }
+    return ends_with_piece(p, last) && is_gap(last->next) ? last->next : NULL;
+}
+
+/* Takes n more granules behind the window. */
+static void take_behind(ductile_allocator *a, dpool_plan *p, dpool_block *gap, uint32_t n) {
+    dpool_block *more = carve_gap(a, gap, gap->addr, gap->addr + n * a->granule);
+    p->pieces[p->n_pieces - 1].n_granules += n;
+    p->n_granules += n;
+    if (p->rest != NULL) {
+        dpool_absorb_next(&a->nodes, p->rest);
+    } else {
+        p->rest = more;
+    }
+}
+
+/* A request that creates little takes more: the next ones find it there. */
+static void grow_ahead(ductile_allocator *a, dpool_plan *p, uint64_t cached) {
+    uint64_t had = p->donated + cached;
+    uint32_t least = dpool_ahead_granules(a);
+    if (p->n_granules <= had || p->n_granules - had >= least) {
+        return;
+    }
+    uint32_t n = least - (uint32_t)(p->n_granules - had);
+    uint64_t after = a->store.totals.held_bytes + least * a->granule;
+    dpool_block *gap = gap_behind(p);
+    if (gap != NULL && gap->size >= n * a->granule &&
+        after <= dti_min(p->max_held, a->sizes.room_bytes)) {
+        take_behind(a, p, gap, n);
+    }
+}
+
 /* ---- Requests and compaction --------------------------------------------------------------- */
 
 /* The bytes that must be created beside donated and cached handles, less what the limit still
@@ -523,7 +575,9 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
         collect(a, p, arena, need, UINT64_MAX);
         p->n_own_donors = p->n_donors;
     }
-    if (sources->other_streams && p->donated < need) {
+    bool creates = p->donated < need &&
+                   dpool_should_create_locked(a, (need - p->donated) * a->granule, p->max_held);
+    if (sources->other_streams && p->donated < need && !creates) {
         collect_foreign(a, p, need, sources);
         choose_wait_locked(a, p);
     }
@@ -532,6 +586,7 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
         dpool_plan_abort_locked(a, p);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
+    grow_ahead(a, p, cached);
     return DUCTILE_OK;
 }
 

@@ -64,6 +64,7 @@ typedef struct dpool_plan {
     uint64_t lacks;        /* the bytes of memory that were missing */
     bool unmaps;           /* donors found now are to be unmapped */
     dseg_idle idle;        /* which this proves to be right       */
+    bool was_refused;      /* execute failed because the device had no memory */
     bool wait_failed;      /* execute failed because the stream could not wait on the GPU */
     dvmm_marker *wait;     /* the receiving stream waits for it first; held; NULL for none */
 } dpool_plan;

@@ -7,6 +7,7 @@
 #include "pool/blocks/wait_spans.h"
 #include "pool/growth/announce.h"
 #include "pool/growth/plan.h"
+#include "pool/growth/sizes.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
 
@@ -54,11 +55,12 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
                      .n_pieces = p->n_pieces,
                      .donors = p->donations,
                      .n_donors = p->n_donors,
-                     .max_created = a->max_handle_granules,
+                     .max_created = dpool_handle_granules(a),
                      .max_held = p->max_held,
                      .handles = p->handles,
                      .max_handles = p->room};
     ductile_status status = dseg_grow(&g);
+    p->was_refused = status == DUCTILE_ERR_OUT_OF_MEMORY;
     p->n_handles = g.n_handles;
     p->n_moved = g.n_moved;
     p->lacks = g.granules_lacked * a->granule;

@@ -5,6 +5,7 @@
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/announce.h"
+#include "pool/growth/sizes.h"
 #include "pool/streams/quiesce.h"
 
 #include "segments/granules.h"
@@ -36,14 +37,16 @@ static dpool_block *find_closed_locked(ductile_allocator *a, const dpool_arena *
     return b;
 }
 
-/* Whole handles at the top of a FREE block that are proven and can go, BUSY. */
-static dpool_block *find_free_locked(ductile_allocator *a, const dpool_arena *arena,
-                                     uint64_t most) {
+/* Whole handles of at least that many granules at the top of a FREE block that are proven and can
+ * go, BUSY. */
+static dpool_block *find_free_locked(ductile_allocator *a, const dpool_arena *arena, uint64_t most,
+                                     uint32_t least) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_block *b = dpool_index_below(&arena->index, NULL);
          b != NULL && b->size >= a->granule; b = dpool_index_below(&arena->index, b)) {
         const dseg_segment *seg = b->region->seg;
-        dseg_span run = dseg_topmost_run(seg, dseg_granules_in(seg, b->addr, dpool_end(b)), most);
+        dseg_span run =
+            dseg_topmost_run(seg, dseg_granules_in(seg, b->addr, dpool_end(b)), most, least);
         if (dpool_is_proven_locked(a, b) && !dseg_is_empty(run)) {
             return dpool_carve_free_locked(a, b, dseg_addr(seg, run.first),
                                            dseg_addr(seg, run.end));
@@ -60,7 +63,7 @@ static dpool_block *take_next(ductile_allocator *a, dpool_unused which, uint64_t
     bool has_nodes = a->nodes.n_spare >= 2;
     for (const dpool_arena *at = a->arenas; at != NULL && b == NULL; at = at->next) {
         b = find_closed_locked(a, at);
-        b = b == NULL && has_nodes && is_unused(at, which) ? find_free_locked(a, at, most) : b;
+        b = b == NULL && has_nodes && is_unused(at, which) ? find_free_locked(a, at, most, 1) : b;
     }
     if (b != NULL) {
         *idle = dpool_proof_to_return(a, b->region->arena).idle;
@@ -85,6 +88,35 @@ ductile_status dpool_unused_reclaim(ductile_allocator *a, dpool_unused which, ui
         first = first == DUCTILE_OK ? status : first;
     }
     return first;
+}
+
+/* The largest free blocks first, from the top. */
+static dpool_block *take_oversized(ductile_allocator *a, const dpool_arena *arena, uint64_t most,
+                                   dseg_idle *idle) {
+    dti_lock_acquire(&a->index_lock);
+    dpool_block *b = NULL;
+    if (a->nodes.n_spare >= 2 && !dpool_is_frozen(arena) && !dpool_is_unbacked(arena)) {
+        b = find_free_locked(a, arena, most, dpool_handle_granules(a) + 1);
+        *idle = dpool_proof_to_return(a, arena).idle;
+    }
+    dti_lock_release(&a->index_lock);
+    return b;
+}
+
+uint64_t dpool_unused_shrink(ductile_allocator *a, dpool_arena *arena, uint64_t most) {
+    uint64_t n = 0;
+    dpool_block *b;
+    dseg_idle idle;
+    while (n < most && dpool_reserve_room(a, NODES) == DUCTILE_OK &&
+           (b = take_oversized(a, arena, most - n, &idle)) != NULL) {
+        uint64_t cached = a->store.totals.cached_bytes;
+        n += b->size / a->granule;
+        if (dpool_unmap_announced(a, b, idle) != DUCTILE_OK ||
+            dvmm_store_shrink_cache(&a->store, cached) != DUCTILE_OK) {
+            break;
+        }
+    }
+    return n;
 }
 
 void dpool_unused_drop(ductile_allocator *a, bool all) {

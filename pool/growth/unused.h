@@ -22,6 +22,10 @@ typedef enum dpool_unused {
 /* Unmaps what is proven, about `most` granules of it. Returns the first error of the driver. */
 ductile_status dpool_unused_reclaim(ductile_allocator *a, dpool_unused which, uint64_t most);
 
+/* Gives back what is free, and proven, in handles larger than those that are made now: about `most`
+ * granules of the arena. Returns how many went. Requests create small handles in their place. */
+uint64_t dpool_unused_shrink(ductile_allocator *a, dpool_arena *arena, uint64_t most);
+
 /* Gives back the ranges of arenas without memory, and those arenas that then hold nothing; with
  * `all` every empty range. */
 void dpool_unused_drop(ductile_allocator *a, bool all);

@@ -135,6 +135,12 @@ typedef enum ductile_recycle {
     DUCTILE_RECYCLE_NEVER = 3     /* create only                                                */
 } ductile_recycle;
 
+typedef enum ductile_sizes {
+    DUCTILE_SIZES_AUTO = 0,  /* large while there is room, small near the limit                 */
+    DUCTILE_SIZES_TIGHT = 1, /* handle_bytes always: least memory held, most driver calls       */
+    DUCTILE_SIZES_QUICK = 2  /* large always: fewest driver calls                               */
+} ductile_sizes;
+
 typedef enum ductile_record_policy {
     DUCTILE_RECORD_POLL = 0, /* the memory is reused once the recorded work has completed */
     DUCTILE_RECORD_WAIT = 1  /* the block's own stream may reuse the memory at once; it waits
@@ -219,6 +225,7 @@ typedef struct ductile_options {
                                          (ductile_pressure.h); 0: none                           */
     int time_driver_calls; /* 1: the statistics driver_time_ns and driver_host_ns are kept     */
     ductile_captures captures; /* when a capture may be under way; 0: at any time              */
+    ductile_sizes sizes;       /* of handles, unless handle_bytes or max_handle_bytes is set   */
 } ductile_options;
 
 /**

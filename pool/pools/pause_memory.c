@@ -3,6 +3,7 @@
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
+#include "pool/growth/sizes.h"
 #include "pool/pools/pause.h"
 
 #include "segments/granules.h"
@@ -202,7 +203,7 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     uint64_t before = region->seg->n_mapped;
     ductile_status status =
         region->is_dedicated ? dseg_fill_with_one(region->seg, UINT64_MAX)
-                             : dseg_refill(region->seg, s->first, s->end, a->max_handle_granules);
+                             : dseg_refill(region->seg, s->first, s->end, dpool_handle_granules(a));
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, (int64_t)added);

@@ -127,7 +127,7 @@ static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *a
 static dseg_span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64_t most) {
     const dseg_segment *seg = b->region->seg;
     return dseg_topmost_run(seg, dseg_granules_in(seg, b->addr, dpool_end(b)),
-                            dti_round_up(most, a->granule) / a->granule);
+                            dti_round_up(most, a->granule) / a->granule, 1);
 }
 
 /* Takes up to `most` bytes from the top of a candidate, if it still is one; the rest below stays

@@ -19,7 +19,7 @@ bool dpool_retires_in_order(const ductile_allocator *a);
 /* May a plan unmap proven memory, to exchange its handles for others? True where requests get
  * handles of several granules, and the held memory may depend on the progress of the GPU. */
 static inline bool dpool_may_exchange(const ductile_allocator *a) {
-    return a->max_handle_granules > 1 && !dpool_retires_in_order(a);
+    return dpool_has_large_handles(a) && !dpool_retires_in_order(a);
 }
 
 /* Called before a slow call on the stream: waits on the host when too many addresses are retiring.

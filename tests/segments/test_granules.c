@@ -90,11 +90,11 @@ Test(granules, at_an_end_go_as_one_run) {
 }
 
 Test(granules, that_can_go_may_lie_below_some_that_cannot) {
-    expect_span(dseg_topmost_run(seg, (dseg_span){0, 9}, 1), 7, 9);
-    expect_span(dseg_topmost_run(seg, (dseg_span){0, 9}, 9), 6, 9);
-    expect_span(dseg_topmost_run(seg, (dseg_span){0, 6}, 9), 0, 4);
-    expect_span(dseg_topmost_run(seg, (dseg_span){1, 8}, 9), 6, 7);
-    cr_assert(dseg_is_empty(dseg_topmost_run(seg, (dseg_span){2, 6}, 9)));
+    expect_span(dseg_topmost_run(seg, (dseg_span){0, 9}, 1, 1), 7, 9);
+    expect_span(dseg_topmost_run(seg, (dseg_span){0, 9}, 9, 1), 6, 9);
+    expect_span(dseg_topmost_run(seg, (dseg_span){0, 6}, 9, 1), 0, 4);
+    expect_span(dseg_topmost_run(seg, (dseg_span){1, 8}, 9, 1), 6, 7);
+    cr_assert(dseg_is_empty(dseg_topmost_run(seg, (dseg_span){2, 6}, 9, 1)));
 }
 
 Test(granules, have_states_in_runs) {

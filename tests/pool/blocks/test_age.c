@@ -178,7 +178,8 @@ Test(ages, a_small_young_free_beside_old_memory_hides_none_of_it) {
 
 /* The whole granule that holds a young part stays, and the rest on both sides of it goes. */
 Test(ages, a_young_granule_amid_old_ones_stays) {
-    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2});
+    open_fixture(
+        &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "sizes:tight"});
     ductile_addr low = take_granules(8, 0);
     ductile_addr young = take_granules(1, 0);
     ductile_addr high = take_granules(8, 0);

@@ -330,7 +330,7 @@ dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d) {
 
 /* Other threads' slow requests get through between two holds of the grow lock. */
 Test(pause, a_large_pool_is_unmapped_in_parts) {
-    fixture_setup setup = {.capacity_bytes = 8 * GIB};
+    fixture_setup setup = {.capacity_bytes = 8 * GIB, .conf = "sizes:tight"};
     assert_fine(fixture_open(&f, &setup));
     a = f.allocator;
     assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));

@@ -69,7 +69,8 @@ Test(trim, takes_the_upper_part_of_a_large_block) {
 }
 
 static double seconds_to_trim(size_t n) {
-    assert_fine(fixture_open(&f, &(fixture_setup){.capacity_bytes = 64 * GIB}));
+    assert_fine(
+        fixture_open(&f, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "sizes:tight"}));
     make_comb(n);
     double start = cpu_seconds();
     assert_ok(ductile_trim(f.allocator, 0, NULL));

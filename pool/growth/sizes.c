@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/growth/sizes.h"
+
+#include "pool/blocks/arena.h"
+#include "pool/streams/progress.h"
+
+#include "vmm/base/align.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+/* Chosen on recorded programs: docs/decisions/0027. */
+enum {
+    CALLS_BETWEEN_LOOKS = 64,
+    SHARE_OF_HELD = 64,   /* a handle is at most this part of what is held, */
+    SEVERAL_STREAMS = 2,  /* of several streams so many times less,         */
+    SHARE_OF_ROOM = 2048, /* and this part of the room                      */
+    TIGHT_ABOVE = 80,     /* per cent of the room                              */
+    TIGHT_UNTIL = 70,
+    SLACK = 2 /* per cent of the most that was in use                  */
+};
+
+static const uint64_t largest_bytes = 64 * MIB;
+static const uint64_t least_large_bytes = 24 * MIB; /* of SHARE_OF_HELD */
+static const uint64_t small_bytes = 4 * MIB;
+static const uint64_t ahead_bytes = 32 * MIB;
+static const uint64_t least_slack_bytes = 64 * MIB;
+
+/* One size was chosen by hand: nothing is made ahead, and no free memory is left to other streams.
+ */
+static bool is_fixed(const ductile_options *o) {
+    return o->sizes == DUCTILE_SIZES_TIGHT || o->handle_bytes != 0 || o->max_handle_bytes != 0;
+}
+
+static bool is_constant(const ductile_options *o) {
+    return is_fixed(o) || o->sizes == DUCTILE_SIZES_QUICK;
+}
+
+static void set_flag(_Atomic bool *flag, bool value) {
+    atomic_store_explicit(flag, value, memory_order_relaxed);
+}
+
+uint64_t dpool_largest_handle(const ductile_options *o, uint64_t smallest) {
+    if (is_fixed(o)) {
+        return o->max_handle_bytes != 0 ? o->max_handle_bytes : smallest;
+    }
+    return dti_max(dti_round_down(largest_bytes, smallest), smallest);
+}
+
+void dpool_sizes_init(ductile_allocator *a, uint64_t largest) {
+    a->sizes.most_granules = (uint32_t)(largest / a->granule);
+    set_flag(&a->sizes.has_large, a->sizes.most_granules > 1 && is_constant(&a->options));
+}
+
+/* ---- Sizes --------------------------------------------------------------------------------- */
+
+/* The list of arenas changes under the grow lock too. */
+static bool has_several_streams(const ductile_allocator *a) {
+    return a->arenas != NULL && a->arenas->next != NULL;
+}
+
+static uint64_t most_bytes(const ductile_allocator *a) {
+    if (is_constant(&a->options)) {
+        return UINT64_MAX;
+    }
+    uint64_t most = a->sizes.room_bytes / SHARE_OF_ROOM;
+    if (dpool_is_tight(a)) {
+        return dti_min(most, small_bytes);
+    }
+    uint64_t share = a->store.totals.held_bytes / SHARE_OF_HELD;
+    share /= has_several_streams(a) ? SEVERAL_STREAMS : 1; /* each strands memory */
+    return dti_min(most, dti_max(share, least_large_bytes));
+}
+
+uint32_t dpool_handle_granules(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    uint64_t n = dti_min(most_bytes(a) / a->granule, a->sizes.most_granules);
+    return (uint32_t)dti_max(n, 1);
+}
+
+uint32_t dpool_most_ahead(const ductile_allocator *a) {
+    return (uint32_t)(ahead_bytes / a->granule);
+}
+
+uint32_t dpool_ahead_granules(const ductile_allocator *a) {
+    bool has_none = is_fixed(&a->options) || dpool_is_tight(a);
+    return has_none ? 0 : (uint32_t)dti_min(dpool_most_ahead(a), dpool_handle_granules(a));
+}
+
+/* ---- The room ------------------------------------------------------------------------------ */
+
+/* Where the held memory must not depend on the time of a call, the driver is not asked. */
+static uint64_t read_room(ductile_allocator *a) {
+    uint64_t most = dti_min(a->store.limit_bytes, a->device_bytes);
+    uint64_t free_bytes = 0;
+    uint64_t total = 0;
+    if (dpool_retires_in_order(a) ||
+        dvmm_store_device_memory(&a->store, &free_bytes, &total) != DUCTILE_OK) {
+        return most;
+    }
+    return dti_min(most, a->store.totals.held_bytes + free_bytes);
+}
+
+/* Does not become false again while the memory that was held once would make it true. */
+static bool is_near(const dpool_sizes *s, bool is_tight) {
+    return s->most_held > s->room_bytes / 100 * (is_tight ? TIGHT_UNTIL : TIGHT_ABOVE);
+}
+
+void dpool_sizes_look(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    dpool_sizes *s = &a->sizes;
+    if (s->calls_until_look-- == 0) {
+        s->room_bytes = read_room(a);
+        s->calls_until_look = CALLS_BETWEEN_LOOKS;
+    }
+    s->most_held = dti_max(s->most_held, a->store.totals.held_bytes);
+    set_flag(&s->is_tight, !is_fixed(&a->options) && is_near(s, dpool_is_tight(a)));
+    if (dpool_handle_granules(a) > 1) {
+        set_flag(&s->has_large, true);
+    }
+}
+
+bool dpool_sizes_refused(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    if (is_fixed(&a->options) || dpool_is_tight(a)) {
+        return false;
+    }
+    a->sizes.room_bytes = a->store.totals.held_bytes;
+    set_flag(&a->sizes.is_tight, true);
+    return true;
+}
+
+/* The peaks of the statistics, which a user may reset. Where the held memory must not depend on the
+ * time of a call, what is pending does not count. */
+static uint64_t peak_in_use(const ductile_allocator *a) {
+    return dpool_retires_in_order(a) ? a->counts.allocated_peak : a->counts.active_peak;
+}
+
+bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    a->sizes.most_in_use = dti_max(a->sizes.most_in_use, peak_in_use(a));
+    if (is_fixed(&a->options) || dpool_is_tight(a)) {
+        return false;
+    }
+    uint64_t in_use = a->sizes.most_in_use;
+    uint64_t after = a->store.totals.held_bytes + bytes;
+    uint64_t most = dti_min(max_held, a->sizes.room_bytes / 100 * TIGHT_ABOVE);
+    return after <= dti_min(most, in_use + dti_max(in_use / 100 * SLACK, least_slack_bytes));
+}

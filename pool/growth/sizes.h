@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How large handles are made, by the room that is left (docs/decisions/0027).
+ *
+ * A driver call costs the same for a handle of 2 MiB and for one of 64 MiB. But memory that is free
+ * in a handle that a live block reaches into serves only requests that fit there. So handles are
+ * large while there is room, and small near the limit, where tightness decides whether a program
+ * lives. Then also what is free in large handles goes back, to be made again in small ones.
+ *
+ * The room is what this process may hold: the limit, or what it holds and the device has free, if
+ * that is less. All calls: grow lock held.
+ */
+#ifndef DUCTILE_POOL_GROWTH_SIZES_H
+#define DUCTILE_POOL_GROWTH_SIZES_H
+
+#include "pool/base/allocator.h"
+
+/* The largest handle that the options ever lead to, in bytes, beside that smallest one. */
+uint64_t dpool_largest_handle(const ductile_options *o, uint64_t smallest);
+
+/* Called once, with the result. Pre: a->granule is set. */
+void dpool_sizes_init(ductile_allocator *a, uint64_t largest);
+
+/* The granules of the largest handle that is made now, but for dedicated ones. */
+uint32_t dpool_handle_granules(const ductile_allocator *a);
+
+/* A request that creates fewer granules than this creates so many, for those that follow. */
+uint32_t dpool_ahead_granules(const ductile_allocator *a);
+
+/* The most that dpool_ahead_granules ever returns. */
+uint32_t dpool_most_ahead(const ductile_allocator *a);
+
+/* Looks how much room is left. One call in 64 asks the driver. Called by each attempt; index lock
+ * not held. */
+void dpool_sizes_look(ductile_allocator *a);
+
+/* The device had less memory than was thought. True when the request should be tried again, with
+ * smaller handles and the free memory of other streams. */
+bool dpool_sizes_refused(ductile_allocator *a);
+
+/* Should a request create so many bytes, though other streams have free memory? True while there is
+ * room, also below max_held, and little more is held than was ever in use: moving memory back and
+ * forth between streams costs more than creating it once. Index lock held. */
+bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held);
+
+#endif

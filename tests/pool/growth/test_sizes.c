@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How large handles are made: large while there is room, small near the limit; and what a request
+ * does that finds less room than was thought.
+ */
+#include "tests/support/one_fixture.h"
+
+#define MOST_BLOCKS 128
+#define LEAST_LARGE (24 * MIB)
+#define SMALL (4 * MIB)
+
+static ductile_addr blocks[MOST_BLOCKS];
+
+static void open_roomy(const char *conf) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 128 * GIB, .n_streams = 2, .conf = conf});
+}
+
+static uint64_t creates_of(uint64_t size) {
+    uint64_t before = count("phys_create");
+    (void)take(size, 0);
+    return count("phys_create") - before;
+}
+
+static uint64_t recycled(void) {
+    return fixture_stats(f.allocator).recycled_handles;
+}
+
+static void set_others(uint64_t bytes) {
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, bytes));
+}
+
+Test(sizes, with_room_a_large_request_is_few_handles) {
+    open_roomy(NULL);
+    cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
+    close_audited();
+}
+
+Test(sizes, tight_makes_the_smallest_handles_everywhere) {
+    open_roomy("sizes:tight");
+    assert_u64(creates_of(GIB), GIB / FIXTURE_GRANULE);
+    assert_u64(creates_of(FIXTURE_GRANULE), 1);
+    close_audited();
+}
+
+Test(sizes, quick_makes_the_largest_handles_at_once) {
+    open_roomy("sizes:quick");
+    assert_u64(creates_of(GIB), GIB / (64 * MIB));
+    close_audited();
+}
+
+Test(sizes, a_size_that_is_set_is_kept_whatever_the_room) {
+    open_roomy("max_handle_bytes:8M");
+    assert_u64(creates_of(GIB), GIB / (8 * MIB));
+    close_audited();
+}
+
+Test(sizes, on_a_small_device_handles_are_granules) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 2 * GIB});
+    assert_u64(creates_of(GIB), GIB / FIXTURE_GRANULE);
+    close_audited();
+}
+
+Test(sizes, a_small_request_creates_for_those_that_follow) {
+    open_roomy(NULL);
+    assert_u64(creates_of(FIXTURE_GRANULE), 1);
+    uint64_t held = reserved();
+    cr_assert_geq(held, LEAST_LARGE);
+    while (fixture_stats(f.allocator).allocated_bytes < held) {
+        assert_u64(creates_of(FIXTURE_GRANULE), 0);
+    }
+    close_audited();
+}
+
+static void fill_to(uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes / GIB; i++) {
+        blocks[i] = take(GIB, 0);
+    }
+}
+
+Test(sizes, near_the_limit_handles_are_small) {
+    open_roomy(NULL);
+    fill_to(110 * GIB);
+    cr_assert_geq(creates_of(GIB), GIB / SMALL);
+    close_audited();
+}
+
+Test(sizes, a_lowered_limit_counts_at_once) {
+    open_roomy(NULL);
+    fill_to(16 * GIB);
+    cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
+    assert_ok(ductile_set_limit(f.allocator, 19 * GIB));
+    cr_assert_geq(creates_of(GIB), GIB / SMALL);
+    close_audited();
+}
+
+Test(sizes, what_another_process_holds_is_no_room) {
+    open_roomy(NULL);
+    set_others(100 * GIB);
+    fill_to(24 * GIB);
+    cr_assert_geq(creates_of(GIB), GIB / SMALL);
+    close_audited();
+}
+
+/* At the turn of a dip what is free in large handles goes back; the next requests make small ones
+ * of it. */
+Test(sizes, near_the_limit_a_dip_gives_large_handles_back) {
+    open_roomy(NULL);
+    fill_to(110 * GIB);
+    uint64_t held = reserved();
+    for (size_t i = 0; i < 110; i++) {
+        if (i % 8 != 0) {
+            give(blocks[i]);
+        }
+    }
+    for (size_t i = 0; i < 1000; i++) {
+        give(take(512, 0));
+    }
+    cr_assert_lt(reserved(), held / 2, "%llu bytes are held", (unsigned long long)reserved());
+    close_audited();
+}
+
+Test(sizes, with_room_no_dip_gives_anything_back) {
+    open_roomy(NULL);
+    fill_to(64 * GIB);
+    uint64_t held = reserved();
+    for (size_t i = 0; i < 64; i++) {
+        give(blocks[i]);
+    }
+    for (size_t i = 0; i < 1000; i++) {
+        give(take(512, 0));
+    }
+    assert_u64(reserved(), held);
+    close_audited();
+}
+
+/* ---- Free memory of other streams ----------------------------------------------------------- */
+
+/* Stream 0 has freed 32 MiB, proven done; stream 1 has nothing. */
+static void free_for_others(void) {
+    ductile_addr block = take(32 * MIB, 0);
+    (void)take(512, 0); /* keeps the range */
+    give(block);
+}
+
+Test(sizes, with_room_little_is_created_rather_than_taken_from_other_streams) {
+    open_roomy(NULL);
+    free_for_others();
+    (void)take(32 * MIB, 1);
+    assert_u64(recycled(), 0);
+    close_audited();
+}
+
+Test(sizes, tight_takes_it_from_other_streams) {
+    open_roomy("sizes:tight");
+    free_for_others();
+    (void)take(32 * MIB, 1);
+    assert_u64(recycled(), 16);
+    close_audited();
+}
+
+/* Creating is the first choice, and the device refuses: then the memory of other streams serves. */
+static void device_refuses(const char *conf) {
+    open_roomy(conf);
+    free_for_others();
+    uint64_t held = reserved();
+    set_others(128 * GIB - held); /* after the library has looked */
+    (void)take(32 * MIB, 1);
+    assert_u64(reserved(), held);
+    assert_u64(fixture_stats(f.allocator).stream_syncs, 0);
+    close_audited();
+}
+
+Test(sizes, where_the_device_refuses_other_streams_memory_serves) {
+    device_refuses(NULL);
+    device_refuses("sizes:quick");
+}
+
+Test(sizes, the_soft_limit_comes_before_creating) {
+    open_roomy(NULL);
+    free_for_others();
+    uint64_t held = reserved();
+    assert_ok(ductile_set_soft_limit(f.allocator, held));
+    (void)take(32 * MIB, 1);
+    assert_u64(reserved(), held);
+    assert_u64(fixture_stats(f.allocator).stream_syncs, 0);
+    close_audited();
+}
+
+/* What a request creates beyond its own need is no reason to refuse it. */
+Test(sizes, the_last_granules_are_given_out) {
+    open_roomy(NULL);
+    (void)take(FIXTURE_GRANULE, 0);
+    set_others(128 * GIB - reserved() - 3 * FIXTURE_GRANULE);
+    (void)take(reserved() - FIXTURE_GRANULE, 0);
+    for (int i = 0; i < 3; i++) {
+        (void)take(FIXTURE_GRANULE, 0);
+    }
+    assert_refused(FIXTURE_GRANULE, 0);
+    close_audited();
+}
+
+/* Plans that failed for want of memory leave all as it was. */
+Test(sizes, a_request_that_is_refused_changes_nothing) {
+    open_roomy(NULL);
+    free_for_others();
+    uint64_t held = reserved();
+    set_others(120 * GIB);
+    assert_refused(10 * GIB, 1);
+    cr_assert_leq(reserved(), held);
+    set_others(0);
+    (void)take(10 * GIB, 1);
+    close_audited();
+}
