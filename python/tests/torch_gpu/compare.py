@@ -7,7 +7,7 @@ loop. For each it prints whether the losses are native's to the bit, the time of
 spread over the rounds, and the peaks of memory held and used.
 
 Ends with status 1 when a model could not be compared or Ductile misses what it is held to: equal
-losses, no more than 1.5 % held above what is used, a step that takes no longer than native's by
+losses, no more than 4 % held above what is used, a step that takes no longer than native's by
 more than the noise.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import allocators
 
-MOST_OVERHEAD = 0.015
+MOST_OVERHEAD = 0.04  # with room to spare handles are large
 # Student's t for 95 % on both sides, by the number of rounds less one.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
