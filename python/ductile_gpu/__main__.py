@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import Optional
 
 import ductile_gpu
-from ductile_gpu._cli import info, plot, record, replay, run
+from ductile_gpu._cli import export, info, plot, record, replay, run
 from ductile_gpu._cli.common import INTERRUPTED, PROGRAM, Failure, say
 
 COMMANDS: dict[str, ModuleType] = {
     "record": record,
     "replay": replay,
     "plot": plot,
+    "export": export,
     "run": run,
     "info": info,
 }
