@@ -42,6 +42,7 @@ from ductile_gpu._errors import (
     ProcessGone,
     Unsupported,
 )
+from ductile_gpu._live import listen
 from ductile_gpu._metrics import metrics
 from ductile_gpu._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._share import allocators, record_stream, share, shared
@@ -88,6 +89,7 @@ __all__ = [
     "bench_path",
     "include_dir",
     "library_path",
+    "listen",
     "metrics",
     "record_stream",
     "schema_path",

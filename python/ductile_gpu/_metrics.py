@@ -11,9 +11,7 @@ from ductile_gpu._abi import Stats
 from ductile_gpu._core import Allocator
 from ductile_gpu._share import allocators
 
-__all__ = ["CONTENT_TYPE", "metrics"]
-
-CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+__all__ = ["hardware_id", "metrics"]
 
 Labels = tuple[tuple[str, str], ...]
 Value = tuple[Labels, float]
@@ -206,10 +204,13 @@ def _sample(name: str, labels: Labels, value: float) -> str:
     return f"{name}{{{inside}}} {_number(value)}"
 
 
-def _identity(device: int, allocator: Allocator) -> Labels:
+def hardware_id(device: int, allocator: Allocator) -> str:
     """Which GPU it is, whatever number a process gives it."""
-    hw_id = "virtual" if allocator.is_virtual else _cuda.device_uuid(device)
-    return (("device", str(device)), ("hw_id", hw_id))
+    return "virtual" if allocator.is_virtual else _cuda.device_uuid(device)
+
+
+def _identity(device: int, allocator: Allocator) -> Labels:
+    return (("device", str(device)), ("hw_id", hardware_id(device, allocator)))
 
 
 def _write_family(family: _Family, found: list[tuple[Labels, Allocator, Stats]]) -> Iterator[str]:

@@ -145,6 +145,15 @@ def _open_device(device: int) -> int:
     return int(found)
 
 
+def _list_used() -> list[int]:
+    """The devices on which PyTorch holds memory."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return []
+    return [n for n in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(n) > 0]
+
+
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator. Raises BuildError where there is no adapter."""
     global _adapter
@@ -160,7 +169,7 @@ def install(options: Mapping[str, Any]) -> None:
         except RuntimeError as error:
             hints = "".join(map(suggest_option, options))
             raise ValueError(f"{error}{hints}") from None
-        _share.provide(_open_device)
+        _share.provide(_open_device, _list_used)
         call(loaded.ductile_torch_install)
         _follow_settings(loaded)
         _adapter = loaded
