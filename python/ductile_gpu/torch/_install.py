@@ -146,12 +146,14 @@ def _open_device(device: int) -> int:
 
 
 def _list_used() -> list[int]:
-    """The devices on which PyTorch holds memory."""
+    """The devices whose allocator has served something."""
     import torch
 
-    if not torch.cuda.is_initialized():
+    if _adapter is None or not torch.cuda.is_initialized():
         return []
-    return [n for n in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(n) > 0]
+    find = _adapter.ductile_torch_allocator
+    find.restype = ctypes.c_void_p
+    return [device for device in range(torch.cuda.device_count()) if find(device)]
 
 
 def install(options: Mapping[str, Any]) -> None:
