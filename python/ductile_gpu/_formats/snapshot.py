@@ -72,7 +72,8 @@ class Levels(NamedTuple):
 
 
 def _end_levels(snapshot: dict[str, Any], device: int) -> Levels:
-    """As the snapshot itself found the device."""
+    """As the snapshot itself found the device. A recording from its first allocation on, whose
+    end could not be looked at, has no segments: see `History`."""
     held = live = pending = 0
     for segment in snapshot["segments"]:
         if segment.get("device", 0) != device:
@@ -116,7 +117,10 @@ class History:
             self.entries: list[dict[str, Any]] = snapshot["device_traces"][device]
             actions = {entry["action"] for entry in self.entries}
             self._effects = EFFECTS if "free_requested" in actions else COMPLETED_ONLY
-            self.start = self._find_start(_end_levels(snapshot, device))
+            is_looked_at = bool(snapshot["segments"])
+            self.start = Levels(0, 0, 0)
+            if is_looked_at:
+                self.start = self._find_start(_end_levels(snapshot, device))
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise SnapshotError(
                 f"an entry is not as PyTorch writes it ({type(error).__name__}: {error})"

@@ -86,10 +86,11 @@ ADAPTER_API ductile_allocator *ductile_torch_open(int device, char *message, siz
     return a;
 }
 
-/* After the allocator's settings have been parsed again, with a memory fraction among them or not. */
+/* After the allocator's settings have been parsed again, with a memory fraction among them or not.
+ */
 ADAPTER_API int ductile_torch_refresh(int is_fraction_named, char *message, size_t size) {
-    return ductile_torch::guarded(
-        message, size, [&] { ductile_torch::refresh_settings(is_fraction_named != 0); });
+    return ductile_torch::guarded(message, size,
+                                  [&] { ductile_torch::refresh_settings(is_fraction_named != 0); });
 }
 
 /* Why calls do not take the quick path at the moment: bits of `Special`; 0: they do. */
@@ -113,6 +114,20 @@ ADAPTER_API int ductile_torch_alloc_at(size_t bytes, void *address, cudaStream_t
     });
 }
 
+/* Has PyTorch's allocator of the moment, Ductile or not, tell `event` of each allocation and free,
+ * with the action's number in PyTorch's TraceEntry. CUDA must be initialised. There is no way back.
+ */
+ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64_t address,
+                                                  uint64_t bytes, uint64_t stream),
+                                    char *message, size_t size) {
+    return ductile_torch::guarded(message, size, [&] {
+        ductile_torch::caching::get()->attachAllocatorTraceTracker([event](const auto &entry) {
+            event(static_cast<int>(entry.action_), entry.device_, entry.addr_, entry.size_,
+                  reinterpret_cast<uintptr_t>(entry.stream_));
+        });
+    });
+}
+
 /* The library's allocator of a device; NULL when it has served nothing yet. */
 ADAPTER_API ductile_allocator *ductile_torch_allocator(int device) {
     if (device < 0 || device >= ductile_torch::n_devices) {
@@ -128,9 +143,13 @@ ADAPTER_API const char *ductile_torch_built_for(void) {
 
 /* The sizes of what it and the library tell each other, of which the last is 0. */
 ADAPTER_API const size_t *ductile_torch_layout(void) {
-    static const size_t sizes[] = {sizeof(ductile_options), sizeof(ductile_stats),
-                                   sizeof(ductile_block_info), sizeof(ductile_oom_report),
-                                   sizeof(ductile_limits), sizeof(ductile_map_event), 0};
+    static const size_t sizes[] = {sizeof(ductile_options),
+                                   sizeof(ductile_stats),
+                                   sizeof(ductile_block_info),
+                                   sizeof(ductile_oom_report),
+                                   sizeof(ductile_limits),
+                                   sizeof(ductile_map_event),
+                                   0};
     return sizes;
 }
 
