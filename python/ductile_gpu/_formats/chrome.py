@@ -198,11 +198,14 @@ def chrome_events(snapshot: dict[str, Any], base_ns: int, most: int) -> Iterator
                 raise SnapshotError(f"an entry is not as PyTorch writes it ({error!r})") from None
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one each time
+
+
 def _write_list(file: IO[str], events: Iterable[Event]) -> None:
     comma = ""
     for event in events:
         file.write(comma)
-        file.write(json.dumps(event, separators=(",", ":")))
+        file.write(_encode(event))
         comma = ",\n"
 
 
@@ -214,8 +217,8 @@ def write_chrome(
     others: list[Event] = content.pop("traceEvents", [])
     content["baseTimeNanoseconds"] = base_ns
     is_packed = path.name.endswith(".gz")
-    with gzip.open(path, "wt", 6, "utf-8") if is_packed else open(path, "w", encoding="utf-8") as f:
-        f.write(json.dumps(content, separators=(",", ":"))[:-1])
+    with gzip.open(path, "wt", 1, "utf-8") if is_packed else open(path, "w", encoding="utf-8") as f:
+        f.write(_encode(content)[:-1])
         f.write(',"traceEvents":[\n')
         _write_list(f, others)
         f.write(",\n" if others else "")
