@@ -161,11 +161,19 @@ class _Listener:
         """In a child: the socket is the parent's."""
         self._socket.close()
 
+    def _accept(self) -> Optional[socket.socket]:
+        """The next peer; None when it is over."""
+        while self._socket.fileno() >= 0:
+            try:
+                return self._socket.accept()[0]
+            except OSError:  # closed, or the process has no descriptor left for now
+                time.sleep(_LEAST_INTERVAL)
+        return None
+
     def _serve(self) -> None:
         while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
+            connection = self._accept()
+            if connection is None:
                 return
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(_SEND_SECONDS)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import resource
 import select
 import socket
 import stat
@@ -258,6 +260,25 @@ def test_a_peer_that_says_and_takes_nothing_is_not_waited_for_long(place, monkey
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(path))
         assert top(os.getpid()).returncode == 0
+
+
+def test_a_process_without_descriptors_can_be_watched_again_later(place):
+    path = ductile_gpu.listen()
+    taken = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as peer:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            peer.connect(str(path))
+            time.sleep(3 * _live._LEAST_INTERVAL)
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert top(os.getpid()).returncode == 0
 
 
 def test_listening_twice_is_one_socket(place, shared):
