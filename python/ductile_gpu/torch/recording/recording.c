@@ -39,6 +39,8 @@ static struct {
     int failure; /* errno of the first write that failed; nothing is written after it */
     part devices[RECORDING_MAX_DEVICES];
     part stacks;
+    uint64_t last_us;    /* of the event before               */
+    uint64_t last_freed; /* its address, if it requested a free */
     ductile_recording_counts counts;
 } recording = {.mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP, .folder = -1};
 
@@ -159,6 +161,16 @@ static uint64_t now_us(void) {
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
+/* Most frees complete right behind their request: then it is the same time, and the clock need not
+ * be read. */
+static uint64_t time_of(int action, uint64_t address) {
+    if (action != RECORDING_FREE_COMPLETED || address != recording.last_freed) {
+        recording.last_us = now_us();
+    }
+    recording.last_freed = action == RECORDING_FREE_REQUESTED ? address : 0;
+    return recording.last_us;
+}
+
 static bool has_stack(int action) {
     return action == RECORDING_ALLOC || action == RECORDING_OOM ||
            action == RECORDING_SEGMENT_ALLOC || action == RECORDING_SEGMENT_MAP;
@@ -186,7 +198,7 @@ static void put_event(part *p, int action, uint64_t address, uint64_t size, uint
         pickle_int(pickle_get(at, action == RECORDING_OOM ? MEMO_DEVICE_FREE : MEMO_ADDR), address);
     at = pickle_int(pickle_get(at, MEMO_SIZE), size);
     at = pickle_int(pickle_get(at, MEMO_STREAM), stream);
-    at = pickle_int(pickle_get(at, MEMO_TIME), now_us());
+    at = pickle_int(pickle_get(at, MEMO_TIME), time_of(action, address));
     at = pickle_op(has_stack(action) ? put_stack(at, stack) : at, 'u');
     if (++p->in_list == EVENTS_PER_LIST) {
         at = pickle_op(at, 'e');
@@ -223,6 +235,7 @@ static void forget_parts(void) {
     recording.stacks = (part){.fd = -1};
     recording.counts = (ductile_recording_counts){0};
     recording.failure = 0;
+    recording.last_freed = 0;
 }
 
 static int begin_locked(const char *folder) {
