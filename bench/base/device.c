@@ -48,6 +48,22 @@ bool bench_device_find(bench_device_kind kind, int ordinal, bench_device *out, c
     return find_virtual(out, reason, reason_size);
 }
 
+bool bench_device_model(const bench_device *device, bench_device *out, char *reason,
+                        size_t reason_size) {
+    *out = *device;
+    if (device->is_virtual) {
+        return true;
+    }
+    bench_device found;
+    if (!bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &found, reason, reason_size)) {
+        return false;
+    }
+    if (found.caps.granule_bytes == device->caps.granule_bytes) {
+        *out = found;
+    }
+    return true;
+}
+
 ductile_status bench_device_open(const bench_device *device, ductile_virtual_gpu *gpu,
                                  dvmm_driver **out) {
     ductile_status status = gpu != NULL ? dvmm_open_virtual(gpu, out)

@@ -24,6 +24,12 @@ typedef struct bench_device {
 bool bench_device_find(bench_device_kind kind, int ordinal, bench_device *out, char *reason,
                        size_t reason_size);
 
+/* Where many replays are quick that take minutes on a GPU, whose handles are really made: the
+ * virtual GPU, where its granule is the device's; else the device itself. False: as
+ * bench_device_find. */
+bool bench_device_model(const bench_device *device, bench_device *out, char *reason,
+                        size_t reason_size);
+
 /* Opens a driver object, whose calls are timed: on `gpu`, or on the CUDA device found if that is
  * NULL. */
 ductile_status bench_device_open(const bench_device *device, ductile_virtual_gpu *gpu,

@@ -63,21 +63,13 @@ static bool has_snapshot(const replay_job *s) {
     return false;
 }
 
-/* Twenty replays of all passes take minutes on a GPU, where handles are really made, and seconds on
- * the model of one. A GPU of another granule has none. */
+/* With --tight, the smallest capacity takes twenty replays of all passes. */
 static bool find_model(replay_job *s) {
-    s->model = s->device;
-    if (!s->options->tight || s->device.is_virtual) {
-        return true;
-    }
-    bench_device found;
     char reason[256] = "";
-    if (!bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &found, reason, sizeof reason)) {
+    s->model = s->device;
+    if (s->options->tight && !bench_device_model(&s->device, &s->model, reason, sizeof reason)) {
         bench_complain("--tight: %s", reason);
         return false;
-    }
-    if (found.caps.granule_bytes == s->device.caps.granule_bytes) {
-        s->model = found;
     }
     return true;
 }

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ductile-bench varybatch: how much memory does a transformer's training loop hold under each
- * allocator when batch and sequence length change at every step?
+ * allocator when batch and sequence length change at every step? With --sweep: how does that grow
+ * with the spread of the two?
  */
 #include "bench/cli/commands.h"
 #include "bench/cli/generated.h"
+#include "bench/cli/sweep.h"
 #include "bench/workloads/vary_model.h"
+#include "bench/workloads/vary_sweep.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +17,8 @@
 typedef struct varybatch_options {
     generated_options generated;
     vary_options model;
+    bool sweep;
+    uint64_t n_seeds; /* with sweep */
 } varybatch_options;
 
 /* ---- Options ------------------------------------------------------------------------------- */
@@ -49,9 +54,28 @@ static bool parse_dtype(bench_parser *p, const char *value) {
     return ok;
 }
 
+/* The sweep sets these itself. */
+static const char *refuse_with_sweep(const varybatch_options *o) {
+    if (o->model.recompute || o->generated.min_capacity ||
+        o->generated.shared.capacity_bytes != 0) {
+        return "--sweep runs with and without --recompute, --min-capacity and --capacity: give "
+               "none";
+    }
+    return o->generated.trace_file != NULL ? "--sweep runs many traces: --write-trace writes one"
+                                           : NULL;
+}
+
 static bool complete(bench_parser *p) {
-    const varybatch_options *o = p->own;
-    return generated_complete(p, vary_check(&o->model));
+    varybatch_options *o = p->own;
+    const char *refusal = NULL;
+    if (o->model.steps == 0) {
+        o->model.steps = o->sweep ? 20 : 50;
+    }
+    if (o->sweep) {
+        refusal = refuse_with_sweep(o);
+        o->model.side_streams = o->model.side_streams > 0 ? o->model.side_streams : 2;
+    }
+    return generated_complete(p, refusal != NULL ? refusal : vary_check(&o->model));
 }
 
 #define AT(member) offsetof(varybatch_options, member)
@@ -71,14 +95,23 @@ static const bench_option own_options[] = {
     {"--seq", "MIN:MAX", bench_parse_interval,
      .help = "tokens per sequence, drawn for every step (64:1024)", .offset = AT(model.sequence),
      .min = 1},
-    {"--steps", "N", bench_parse_number, .help = "training steps (50)", .offset = AT(model.steps),
-     .min = 1},
+    {"--steps", "N", bench_parse_number, .help = "training steps (50; 20 with --sweep)",
+     .offset = AT(model.steps), .min = 1},
     {"--seed", "N", bench_parse_number, .help = "seed of the random numbers (1)",
      .offset = AT(model.seed)},
     {"--recompute", "on|off", parse_recompute,
      .help = "keep only the layers' inputs for the backward (off)"},
+    {"--side-streams", "N", bench_parse_number,
+     .help = "streams that run the second halves of layers in turn (0; 2 with --sweep)",
+     .offset = AT(model.side_streams)},
     {"--optimizer", "adamw|sgd", parse_optimizer, .help = "the optimizer (adamw)"},
     {"--dtype", "bf16|fp32", parse_dtype, .help = "of weights, activations and gradients (bf16)"},
+    {"--sweep", NULL, bench_parse_flag,
+     .help = "from constant to all of --batch and --seq, with and without recomputation, on one\n"
+             "                                    stream and on several, without a cap and near it",
+     .offset = AT(sweep)},
+    {"--seeds", "N", bench_parse_number, .help = "with --sweep: seeds of each (3)",
+     .offset = AT(n_seeds), .min = 1, .max = SWEEP_MAX_SEEDS},
     GENERATED_OPTIONS(varybatch_options),
     {0},
 };
@@ -92,30 +125,34 @@ static const varybatch_options defaults = {
               .vocab = 50257,
               .batch = {1, 12},
               .sequence = {64, 1024},
-              .steps = 50,
               .seed = 1,
               .element_bytes = 2,
               .optimizer = VARY_ADAMW},
+    .n_seeds = 3,
     .generated = {.n_passes = 1},
 };
 
 /* ---- Running ------------------------------------------------------------------------------- */
 
 static void print_heading(const vary_options *o, char *out, size_t size) {
-    (void)snprintf(
-        out, size,
-        "# ductile-bench varybatch: %" PRIu64 " layers, hidden %" PRIu64 ", %" PRIu64
-        " heads, vocabulary %" PRIu64 ",\n# batch %" PRIu64 ":%" PRIu64 ", sequence %" PRIu64
-        ":%" PRIu64 ", %" PRIu64 " steps, seed %" PRIu64 ", recompute %s, %s, %s\n",
-        o->layers, o->hidden, o->heads, o->vocab, o->batch.min, o->batch.max, o->sequence.min,
-        o->sequence.max, o->steps, o->seed, o->recompute ? "on" : "off",
-        o->optimizer == VARY_ADAMW ? "adamw" : "sgd", o->element_bytes == 2 ? "bf16" : "fp32");
+    (void)snprintf(out, size,
+                   "# ductile-bench varybatch: %" PRIu64 " layers, hidden %" PRIu64 ", %" PRIu64
+                   " heads, vocabulary %" PRIu64 ",\n# batch %" PRIu64 ":%" PRIu64
+                   ", sequence %" PRIu64 ":%" PRIu64 ", %" PRIu64 " steps, seed %" PRIu64
+                   ", recompute %s, %s, %s, %" PRIu64 " side streams\n",
+                   o->layers, o->hidden, o->heads, o->vocab, o->batch.min, o->batch.max,
+                   o->sequence.min, o->sequence.max, o->steps, o->seed, o->recompute ? "on" : "off",
+                   o->optimizer == VARY_ADAMW ? "adamw" : "sgd",
+                   o->element_bytes == 2 ? "bf16" : "fp32", o->side_streams);
 }
 
 static int run(const bench_options *options) {
     const varybatch_options *own = (const varybatch_options *)options;
     char heading[512];
     trace_builder b;
+    if (own->sweep) {
+        return sweep_run_all(&own->generated, &own->model, own->n_seeds);
+    }
     const char *reason = vary_generate(&own->model, &b);
     print_heading(&own->model, heading, sizeof heading);
     return generated_run(&own->generated, &(generated_trace){"varybatch", heading, &b, reason});
@@ -127,7 +164,9 @@ const bench_command command_varybatch = {
     .summary =
         "Replays the allocations of a synthetic transformer's training loop: forward keeps what\n"
         "backward needs, backward frees it while gradients appear, the optimizer adds its\n"
-        "temporaries; batch and sequence length change at every step.",
+        "temporaries; batch and sequence length change at every step. With --sweep it runs the "
+        "loop\n"
+        "while their spread grows, and says what is held over what is used.",
     .own = own_options,
     .defaults = &defaults.generated.shared,
     .size = sizeof defaults,

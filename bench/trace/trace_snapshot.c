@@ -5,6 +5,7 @@
  *   device_traces[gpu][i]   action, addr, size, stream       the history, oldest first
  *   segments[i]             device, stream, blocks           what was held when it was written
  *   segments[i].blocks[j]   address, size, requested_size, state
+ *   external_annotations    where optimizers' steps end
  *
  * The history is a ring: its beginning may be lost. A block that lives before the history begins
  * shows later, by being freed though nothing allocated it, or by being in use at the end though the
@@ -17,6 +18,7 @@
 
 #include "bench/base/hash_map.h"
 #include "bench/trace/pickle.h"
+#include "bench/trace/snapshot_steps.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -52,6 +54,7 @@ typedef struct snapshot_reader {
     hash_map
         blocks; /* first walk: addresses the history names; second: builder's block + 1 at each */
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
+    snapshot_steps steps;
     trace_builder *builder;
     trace_error *error;
 } snapshot_reader;
@@ -331,14 +334,25 @@ static bool feed_entry(snapshot_reader *r, size_t index, size_t *skip) {
     return true;
 }
 
+/* A step without an event is none: two optimizers may end together. */
+static bool end_step(snapshot_reader *r) {
+    trace_builder *b = r->builder;
+    if (b->n_events == 0 || b->events[b->n_events - 1].kind == TRACE_STEP) {
+        return true;
+    }
+    const char *reason = trace_build_step(b);
+    return reason == NULL || REFUSE(r, "%s", reason);
+}
+
 static bool feed_history(snapshot_reader *r) {
     size_t skip;
     for (size_t i = 0; i < r->n_entries; i += 1 + skip) {
-        if (!feed_entry(r, i, &skip)) {
+        bool ends_step = snapshot_steps_pass(&r->steps, pickle_item(r->history, i));
+        if ((ends_step && i > 0 && !end_step(r)) || !feed_entry(r, i, &skip)) {
             return false;
         }
     }
-    return true;
+    return !snapshot_steps_end(&r->steps) || end_step(r);
 }
 
 /* ---- Choosing the GPU ---------------------------------------------------------------------- */
@@ -385,6 +399,7 @@ static bool choose_gpu(snapshot_reader *r, const pickle_value *traces, int gpu, 
     }
     r->history = pickle_item(traces, r->gpu);
     r->n_entries = pickle_count(r->history);
+    r->steps.gpu = r->gpu;
     return count_events(r->history) > 0 ||
            REFUSE(r, "no allocation history in the snapshot: call "
                      "torch.cuda.memory._record_memory_history() before the run");
@@ -412,6 +427,7 @@ static bool read_document(const pickle_document *document, size_t size, int gpu,
         return REFUSE(r, "the pickle is not a PyTorch snapshot (a dict with device_traces)");
     }
     r->block_budget = size;
+    r->steps.annotations = pickle_find(root, "external_annotations");
     return choose_gpu(r, pickle_find(root, "device_traces"), gpu, size) &&
            convert(r, pickle_find(root, "segments"));
 }

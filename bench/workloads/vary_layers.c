@@ -18,11 +18,11 @@ uint64_t vary_activation_bytes(const vary_model *m, uint64_t width) {
 }
 
 static event_tensor alloc_activation(vary_model *m, uint64_t width) {
-    return sink_alloc(&m->sink, vary_activation_bytes(m, width));
+    return sink_alloc_on(&m->sink, vary_activation_bytes(m, width), m->stream);
 }
 
 static event_tensor alloc_full(vary_model *m, uint64_t width) {
-    return sink_alloc(&m->sink, tokens(m) * width * FULL_PRECISION);
+    return sink_alloc_on(&m->sink, tokens(m) * width * FULL_PRECISION, m->stream);
 }
 
 /* One number per head and token. */
@@ -34,8 +34,35 @@ static void drop(vary_model *m, event_tensor *tensor) {
     sink_free(&m->sink, tensor);
 }
 
+/* What a side stream has made, the first stream uses. */
+static void hand_over(vary_model *m, event_tensor tensor) {
+    if (m->stream != 0) {
+        sink_use(&m->sink, tensor, 0);
+    }
+}
+
+/* The optimizer works on the first stream. */
 void vary_add_gradient(vary_model *m, vary_parameter *parameter) {
-    parameter->gradient = sink_alloc(&m->sink, parameter->n_elements * m->options->element_bytes);
+    uint64_t bytes = parameter->n_elements * m->options->element_bytes;
+    parameter->gradient = sink_alloc_on(&m->sink, bytes, m->stream);
+    hand_over(m, parameter->gradient);
+}
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+/* What follows works on the layer's side stream, if there are any, and reads `input`. */
+static void enter_side(vary_model *m, const vary_layer *layer, event_tensor input) {
+    uint64_t n = m->options->side_streams;
+    if (n > 0) {
+        m->stream = 1 + (uint64_t)(layer - m->layers) % n;
+        sink_use(&m->sink, input, m->stream);
+    }
+}
+
+/* What follows works on the first stream again, and reads `output`. */
+static void leave_side(vary_model *m, event_tensor output) {
+    hand_over(m, output);
+    m->stream = 0;
 }
 
 /* ---- Forward ------------------------------------------------------------------------------- */
@@ -68,10 +95,13 @@ static void attend(vary_model *m, vary_layer *layer) {
 
 static event_tensor transform(vary_model *m, vary_layer *layer) {
     uint64_t inner = MLP_FACTOR * m->options->hidden;
+    enter_side(m, layer, layer->middle);
     layer->norm2 = normalise(m, layer->norm2_stats);
     layer->up = alloc_activation(m, inner);
     layer->activated = alloc_activation(m, inner);
-    return linear_and_add(m);
+    event_tensor output = linear_and_add(m);
+    leave_side(m, output);
+    return output;
 }
 
 static void drop_attention(vary_model *m, vary_layer *layer) {
@@ -129,6 +159,7 @@ static event_tensor norm_backward(vary_model *m, event_tensor around, event_tens
 
 static event_tensor mlp_backward(vary_model *m, vary_layer *layer, event_tensor gradient) {
     uint64_t hidden = m->options->hidden;
+    enter_side(m, layer, gradient);
     event_tensor through = alloc_activation(m, MLP_FACTOR * hidden);
     add_gradients(m, layer, WEIGHT_DOWN, WEIGHT_DOWN_BIAS);
     drop(m, &layer->activated);
@@ -139,6 +170,7 @@ static event_tensor mlp_backward(vary_model *m, vary_layer *layer, event_tensor 
     drop(m, &layer->norm2);
     add_gradients(m, layer, WEIGHT_NORM2, WEIGHT_NORM2_BIAS);
     event_tensor sum = norm_backward(m, gradient, &through);
+    leave_side(m, sum);
     drop_mlp(m, layer);
     drop(m, &layer->middle);
     return sum;

@@ -61,6 +61,7 @@ typedef struct vary_model {
     vary_parameter final_norm_bias;
     uint64_t batch; /* of the step under way */
     uint64_t sequence;
+    uint64_t stream; /* that runs what is issued now */
 } vary_model;
 
 /* Bytes of a tensor of `width` elements per token of the step. */

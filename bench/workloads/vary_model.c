@@ -157,7 +157,8 @@ static void run_loop(vary_model *m) {
 }
 
 const char *vary_generate(const vary_options *options, trace_builder *out) {
-    vary_model m = {.options = options};
+    vary_model m = {.options = options,
+                    .sink = {.builder = {.names_uses = options->side_streams > 0}}};
     m.layers = calloc((size_t)options->layers, sizeof(*m.layers));
     *out = (trace_builder){0};
     if (m.layers == NULL) {

@@ -32,6 +32,9 @@ const char *vary_check(const vary_options *o) {
     if (!interval_is_good(o->batch) || !interval_is_good(o->sequence)) {
         return "batch and seq are MIN:MAX with 1 <= MIN <= MAX <= 1048576";
     }
+    if (o->side_streams >= TRACE_MAX_STREAMS) {
+        return "there are 0 to 255 side streams";
+    }
     if (o->hidden % o->heads != 0) {
         return "hidden must be a multiple of heads";
     }

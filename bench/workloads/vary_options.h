@@ -13,7 +13,7 @@ typedef struct vary_interval {
     uint64_t max;
 } vary_interval;
 
-/* All positive; vary_check has the bounds. */
+/* Positive, but for side_streams; vary_check has the bounds. */
 typedef struct vary_options {
     uint64_t layers;
     uint64_t hidden;
@@ -26,6 +26,8 @@ typedef struct vary_options {
     uint64_t element_bytes; /* of weights, gradients and activations: 2 or 4 */
     vary_optimizer optimizer;
     bool recompute; /* keep only the input of each layer; run it again before its backward */
+    uint64_t
+        side_streams; /* beside the first: they run the second halves of layers in turn; may be 0 */
 } vary_options;
 
 /* NULL if the options are valid; otherwise the reason why not. */

@@ -650,7 +650,8 @@ typedef int (*ductile_write_fn)(void *user, const char *text, size_t length);
 
 /**
  * Writes the whole state as one JSON object: version, options, statistics, and segments with their
- * blocks. A later version only adds keys, as long as the major version is the same.
+ * blocks. A later version only adds keys, as long as the major version is the same. Its JSON schema
+ * is snapshot.schema.json, installed as share/ductile/snapshot.schema.json.
  *
  * Arguments: write: not NULL; gets the text piece by piece. user: passed to it.
  * Returns:   DUCTILE_OK, also when the callback ended the writing; ERR_INVALID_ARGUMENT,

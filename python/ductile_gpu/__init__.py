@@ -42,7 +42,9 @@ from ductile_gpu._errors import (
     ProcessGone,
     Unsupported,
 )
-from ductile_gpu._native import bench_path, include_dir, library_path
+from ductile_gpu._live import listen
+from ductile_gpu._metrics import metrics
+from ductile_gpu._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._share import allocators, record_stream, share, shared
 from ductile_gpu._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
 
@@ -87,7 +89,10 @@ __all__ = [
     "bench_path",
     "include_dir",
     "library_path",
+    "listen",
+    "metrics",
     "record_stream",
+    "schema_path",
     "share",
     "shared",
 ]

@@ -10,14 +10,16 @@ from types import ModuleType
 from typing import Optional
 
 import ductile_gpu
-from ductile_gpu._cli import info, plot, record, replay, run
+from ductile_gpu._cli import export, info, plot, record, replay, run, top
 from ductile_gpu._cli.common import INTERRUPTED, PROGRAM, Failure, say
 
 COMMANDS: dict[str, ModuleType] = {
     "record": record,
     "replay": replay,
     "plot": plot,
+    "export": export,
     "run": run,
+    "top": top,
     "info": info,
 }
 

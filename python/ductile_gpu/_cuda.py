@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import uuid
 from collections.abc import Iterator
 from ctypes import byref
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple, Optional
 
 __all__ = [
     "Device",
     "Stream",
+    "device_uuid",
     "devices",
     "driver_version",
     "memory_info",
@@ -92,6 +94,16 @@ def _describe(library: ctypes.CDLL, ordinal: int) -> Device:
     capability = (_attribute(device, _COMPUTE_MAJOR), _attribute(device, _COMPUTE_MINOR))
     has_vmm = bool(_attribute(device, _HAS_VMM))
     return Device(ordinal, name.value.decode(), total.value, capability, has_vmm)
+
+
+@cache
+def device_uuid(ordinal: int) -> str:
+    """What nvidia-smi calls the device: "GPU-" and its UUID."""
+    device = ctypes.c_int()
+    raw = (ctypes.c_ubyte * 16)()
+    _check(_open().cuDeviceGet(byref(device), ordinal), "cuDeviceGet")
+    _check(_open().cuDeviceGetUuid(raw, device), "cuDeviceGetUuid")
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from ductile_gpu import _abi
 
-__all__ = ["bench_path", "include_dir", "lib", "library_path"]
+__all__ = ["bench_path", "include_dir", "lib", "library_path", "schema_path"]
 
 
 def _package_folders() -> list[Path]:
@@ -45,6 +45,11 @@ def bench_path() -> Path:
 def include_dir() -> Path:
     """The folder of the public C headers, as this package was built from them."""
     return _find("include", "ductile.h").parent
+
+
+def schema_path() -> Path:
+    """The JSON schema of what `Allocator.snapshot` returns."""
+    return _find("", "snapshot.schema.json")
 
 
 def _sized_structs() -> Iterator[tuple[type[Any], str]]:

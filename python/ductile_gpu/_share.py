@@ -30,6 +30,7 @@ _lock = threading.RLock()
 _allocators: dict[int, Allocator] = {}
 _options = Options()
 _provider: Optional[Callable[[int], int]] = None
+_list_used: Optional[Callable[[], Iterable[int]]] = None
 
 
 def configure(options: Options) -> None:
@@ -47,17 +48,20 @@ def configure(options: Options) -> None:
         _options.update(options)
 
 
-def provide(open_device: Callable[[int], int]) -> None:
+def provide(
+    open_device: Callable[[int], int], list_used: Callable[[], Iterable[int]] = tuple
+) -> None:
     """Says where the process's allocators come from: PyTorch's adapter owns those it uses.
 
     Args:
         open_device: takes a device's ordinal and returns its ductile_allocator *, the same in every
             call, valid to the end of the process.
+        list_used: the devices that have such an allocator already.
 
     Raises:
         Busy: a device has a shared allocator already: another library was enabled first.
     """
-    global _provider
+    global _provider, _list_used
     with _lock:
         own = [device for device, found in _allocators.items() if not found.is_borrowed]
         if own:
@@ -66,6 +70,8 @@ def provide(open_device: Callable[[int], int]) -> None:
                 f"device {own[0]} has a shared allocator already: enable PyTorch before the others",
             )
         _provider = open_device
+        _list_used = list_used
+    _let_be_watched()
 
 
 def shared(device: int = 0) -> Allocator:
@@ -91,7 +97,15 @@ def _open(device: int) -> Allocator:
                 found = Allocator(device, virtual=None, **_options)
             _add_callbacks(found)
             _allocators[device] = found
+            _let_be_watched()
         return found
+
+
+def _let_be_watched() -> None:
+    """Where the environment asks for it. What it listens for needs this module, hence so late."""
+    from ductile_gpu import _live
+
+    _live.listen_if_asked()
 
 
 def adopt(device: int, allocator: Optional[Allocator]) -> None:
@@ -103,10 +117,16 @@ def adopt(device: int, allocator: Optional[Allocator]) -> None:
             _allocators[device] = allocator
 
 
-def allocators() -> dict[int, Allocator]:
-    """The shared allocators that exist, by device."""
+def _opened() -> dict[int, Allocator]:
     with _lock:
         return dict(_allocators)
+
+
+def allocators() -> dict[int, Allocator]:
+    """The shared allocators that exist, by device, those that only PyTorch has used included."""
+    for device in _list_used() if _list_used is not None else ():
+        shared(device)
+    return _opened()
 
 
 # ---- Who is asked for memory -------------------------------------------------------------------
@@ -249,7 +269,7 @@ def record_stream(array: Any, stream: Any) -> None:
     """
     address = _address_of(array)
     refused: Optional[ForeignPointer] = None
-    for allocator in allocators().values():
+    for allocator in _opened().values():
         try:
             allocator.record_stream(address, stream)
             return

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
@@ -22,6 +24,39 @@ def test_a_run_is_replayed_without_a_gpu():
     assert answer.returncode == 0, answer.stderr
     assert "Ductile holds" in answer.stdout
     assert "less than PyTorch native" in answer.stdout
+
+
+class Seen:
+    """A logger of any kind: keeps what it is told."""
+
+    def __init__(self):
+        self.values = {}
+
+    def add_scalar(self, name, value, step):
+        self.values[name] = (value, step)
+
+    def log(self, values, step, commit):
+        self.values.update({name: (value, step) for name, value in values.items()})
+
+    def log_metrics(self, values, step):
+        self.log(values, step, False)
+
+
+def test_callbacks_tell_each_logger_what_is_held(shared):
+    example = runpy.run_path(str(ROOT / "python" / "examples" / "callbacks.py"))
+    address = shared.alloc(64 << 20)
+    writer, run, logger, line = Seen(), Seen(), Seen(), {"loss": 1.0}
+    example["to_tensorboard"](writer, 7)
+    example["to_wandb"](run, 7)
+    trainer = SimpleNamespace(loggers=[logger], global_step=7)
+    example["LightningMemory"]().on_train_batch_end(trainer, None, None, None, 3)
+    example["TrainerMemory"]().on_log(None, None, None, logs=line)
+    for seen in (writer, run, logger):
+        assert seen.values["ductile/gpu0/live_gib"] == (1 / 16, 7)
+        assert seen.values["ductile/gpu0/held_gib"][0] >= 1 / 16
+    assert line["ductile/gpu0/live_gib"] == 1 / 16
+    assert line["loss"] == 1.0
+    shared.free(address)
 
 
 @pytest.mark.parametrize("path", ON_GPU, ids=lambda path: path.stem)

@@ -34,6 +34,8 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
         "ductile_gpu/lib/libductile.so",
         "ductile_gpu/bin/ductile-bench",
         "ductile_gpu/bin/plot",
+        "ductile_gpu/bin/plot_sweep",
+        "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
         "ductile_gpu/include/ductile_virtual.h",
         "ductile_gpu/_abi.py",

@@ -19,6 +19,7 @@ def _fresh(monkeypatch):
     monkeypatch.setattr(_share, "_allocators", {})
     monkeypatch.setattr(_share, "_options", {})
     monkeypatch.setattr(_share, "_provider", None)
+    monkeypatch.setattr(_share, "_list_used", None)
     monkeypatch.setattr(_share, "_givers", [])
 
 
@@ -47,6 +48,16 @@ def test_a_provider_owns_the_allocators(allocator):
     found = ductile_gpu.shared(0)
     assert found.is_borrowed
     assert found.pointer == allocator.pointer
+
+
+def test_allocators_that_only_the_provider_has_used_are_found(allocator):
+    used = []
+    _share.provide(lambda device: allocator.pointer, lambda: used)
+    assert ductile_gpu.allocators() == {}
+    used.append(3)
+    assert list(ductile_gpu.allocators()) == [3]
+    assert ductile_gpu.allocators()[3].pointer == allocator.pointer
+    assert 'device="3"' in ductile_gpu.metrics()
 
 
 def test_a_provider_that_comes_too_late_is_refused(made):

@@ -53,6 +53,9 @@ PLANTS = {
         '"nobody": say which caller, thread or process'),
     "a vague subject": (
         "check_words.py", "vmm/range.c", "/* Whoever holds the lock frees it. */\n", '"Whoever": say which caller'),
+    "a block state that is not published": (
+        "check_schema.py", "pool/inspect/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
+        "pool/inspect/snapshot.schema.json: lacks the state planted"),
     "a private word in a page": (
         "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
 }
@@ -65,8 +68,8 @@ ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range()
 def copy_tree(scratch):
     shutil.rmtree(scratch, ignore_errors=True)
     for top in ("vmm", "segments", "pool", "bench", "docs"):
-        for path in (ROOT / top).rglob("*.[chm]*"):
-            if path.suffix in (".c", ".h", ".md") and "results" not in path.parts:
+        for path in (ROOT / top).rglob("*.*"):
+            if path.suffix in (".c", ".h", ".md", ".json") and "results" not in path.parts:
                 copy = scratch / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from ductile_gpu import _native
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
@@ -30,8 +30,13 @@ interrupted. Options come before the script; what follows it is the script's.
   ductile-gpu record -o run.trace.gz train.py --epochs 1
   ductile-gpu replay run.trace.gz
 
+With --stacks each allocation has its Python stack, and what is recorded goes to disk at once: the
+memory it takes does not grow with the run.
+
+  ductile-gpu record --stacks -o run.pickle train.py
+
 Under torchrun each rank writes a file of its own: torchrun ... -m ductile_gpu record train.py."""
-SUFFIXES = (".trace.gz", ".trace", ".pickle")
+SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         help="where to write: NAME.trace.gz, NAME.trace, or NAME.pickle, which is PyTorch's own "
-        "snapshot (SCRIPT.trace.gz)",
+        "snapshot (SCRIPT.trace.gz; with --stacks SCRIPT.pickle)",
+    )
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="with the Python stack of each allocation and marks of the optimizer's steps, "
+        "streamed to disk; compiles PyTorch's adapter on first use",
     )
     parser.add_argument(
         "--gpu", metavar="N", type=int, help="which GPU a trace is of (the one with most events)"
@@ -55,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_script_arguments(parser)
 
 
-def _output_path(given: Optional[str], script: str) -> Path:
-    path = Path(given if given is not None else f"{Path(script).stem}.trace.gz")
+def _output_path(given: Optional[str], script: str, usual: str) -> Path:
+    path = Path(given if given is not None else f"{Path(script).stem}{usual}")
     suffix = next((known for known in SUFFIXES if path.name.endswith(known)), None)
     if suffix is None:
         known = ", ".join(SUFFIXES)
@@ -113,6 +124,83 @@ class Recorder:
             raise Failure(f"PyTorch could not write what it recorded: {error}") from error
 
 
+class StackRecorder(Recorder):
+    """Streams allocations with their stacks to a folder, from the first use of CUDA on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(None)
+        self.folder = folder
+        self.recording: Optional[Any] = None
+        self.track: Optional[Callable[[int], None]] = None
+        self.problem: Optional[Exception] = None
+
+    def arm(self, torch: ModuleType) -> None:
+        """A run of hours is not begun whose recording would fail."""
+        try:
+            from ductile_gpu.torch import _install
+
+            self.track = _install.load_tracker()
+        except Exception as error:
+            self.problem = error
+            raise SystemExit(1) from error
+        super().arm(torch)
+
+    def _start(self) -> None:
+        """CUDA has just been initialised: PyTorch's allocator has devices to be tracked."""
+        from ductile_gpu.torch import _recording
+
+        assert self.track is not None
+        try:
+            self.recording = _recording.StackRecording(self.folder)
+            self.track(_recording.event_function(self.recording.library))
+        except Exception as error:
+            self.problem = error
+            raise SystemExit(1) from error
+        self._mark_steps()
+        self.started = True
+
+    def _mark_steps(self) -> None:
+        assert self.torch is not None
+        hooks = self.torch.optim.optimizer
+        hooks.register_optimizer_step_pre_hook(self._marker("START"))
+        hooks.register_optimizer_step_post_hook(self._marker("END"))
+
+    def _marker(self, stage: str) -> Callable[..., None]:
+        def mark(optimizer: Any, _arguments: Any, _named: Any) -> None:
+            assert self.torch is not None
+            assert self.recording is not None
+            name = f"Optimizer.step#{type(optimizer).__name__}.step"
+            self.recording.annotate(stage, name, self.torch.cuda.current_device())
+
+        return mark
+
+    def explain(self) -> str:
+        return str(self.problem) if self.problem is not None else super().explain()
+
+    def _look(self) -> dict[str, Any]:
+        """What is held at the end; the recording is of use without it, too."""
+        assert self.torch is not None
+        try:
+            return dict(self.torch.cuda.memory._snapshot())
+        except Exception as error:
+            say(f"PyTorch cannot say what is held at the end ({error})")
+            return {"segments": []}
+
+    def dump(self, path: Path) -> None:
+        from ductile_gpu.torch._recording import RecordingError
+
+        assert self.recording is not None
+        found = self._look()
+        try:
+            counts = self.recording.close()
+            self.recording.save(path, found["segments"], found.get("allocator_settings", {}))
+        except (RecordingError, OSError) as error:
+            raise Failure(f"the recording could not be written: {error}") from error
+        if counts.unnamed:
+            say(f"{counts.unnamed:,} allocations have no stack: there were too many different ones")
+        say(f"{counts.events:,} events, {counts.stacks:,} different stacks")
+
+
 def _convert(snapshot: Path, output: Path, gpu: Optional[int]) -> None:
     command = [str(_native.bench_path()), "convert"]
     if gpu is not None:
@@ -130,9 +218,10 @@ def _convert(snapshot: Path, output: Path, gpu: Optional[int]) -> None:
 def _write(recorder: Recorder, output: Path, gpu: Optional[int]) -> None:
     progress("writing what was recorded")
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".ductile-") as folder:
-        snapshot = Path(folder) / "snapshot.pickle"
+        packed = ".gz" if output.name.endswith(".pickle.gz") else ""
+        snapshot = Path(folder) / f"snapshot.pickle{packed}"
         recorder.dump(snapshot)
-        if output.name.endswith(".pickle"):
+        if output.name.endswith((".pickle", ".pickle.gz")):
             os.replace(snapshot, output)
         else:
             _convert(snapshot, output, gpu)
@@ -140,12 +229,22 @@ def _write(recorder: Recorder, output: Path, gpu: Optional[int]) -> None:
     say(f"recorded in {output} ({size}); next: ductile-gpu replay {output}")
 
 
-def main(options: argparse.Namespace) -> int:
+def _check_stacks(options: argparse.Namespace, output: Path) -> None:
+    if not options.stacks:
+        if output.name.endswith(".pickle.gz"):
+            raise Failure(f"--output {output}: PyTorch writes NAME.pickle", MISUSED)
+        return
+    if not output.name.endswith((".pickle", ".pickle.gz")):
+        raise Failure(
+            f"--stacks: {output.name} would be a trace, which has no stacks: -o NAME.pickle",
+            MISUSED,
+        )
+    if options.max_events is not None:
+        raise Failure("--max-events: with --stacks the disk alone is the limit", MISUSED)
+
+
+def _record(options: argparse.Namespace, output: Path, recorder: Recorder) -> int:
     """Returns the script's exit status; 1 when it succeeded and nothing could be written."""
-    check_script(options.script, options.module)
-    output = _output_path(options.output, options.script)
-    _check_output(output)
-    recorder = Recorder(options.max_events)
     when_torch_is_imported(recorder.arm)
     status = run_script(options.script, options.module, options.arguments)
     try:
@@ -156,3 +255,16 @@ def main(options: argparse.Namespace) -> int:
         say(str(failure))
         return status or failure.status
     return status
+
+
+def main(options: argparse.Namespace) -> int:
+    """Returns the exit status of the script, or of what went wrong besides."""
+    check_script(options.script, options.module)
+    usual = ".pickle" if options.stacks else ".trace.gz"
+    output = _output_path(options.output, options.script, usual)
+    _check_stacks(options, output)
+    _check_output(output)
+    if not options.stacks:
+        return _record(options, output, Recorder(options.max_events))
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".ductile-") as folder:
+        return _record(options, output, StackRecorder(Path(folder)))

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Optional
 
 import ductile_gpu
-from ductile_gpu import _abi
+from ductile_gpu import _abi, _live
 from ductile_gpu._children import inherit
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, read_settings, say
 from ductile_gpu._cli.script import (
@@ -31,7 +31,8 @@ ductile_gpu.torch.enable() does in the first line of a program. The Python progr
 Ductile too. Options come before the script.
 
   ductile-gpu run train.py --epochs 1
-  ductile-gpu run --set limit_bytes=40G --summary train.py"""
+  ductile-gpu run --set limit_bytes=40G --summary train.py
+  ductile-gpu run --live train.py           # and, elsewhere: ductile-gpu top"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--summary", action="store_true", help="at the end, say what was in use and what was held"
+    )
+    parser.add_argument(
+        "--live", action="store_true", help="let `ductile-gpu top` look into it while it runs"
     )
     add_script_arguments(parser)
 
@@ -87,6 +91,8 @@ def main(options: argparse.Namespace) -> int:
             raise SystemExit(1) from error
 
     inherit(os.environ, options=settings)
+    if options.live:
+        os.environ[_live.VARIABLE] = "1"
     when_torch_is_imported(enable)
     status = run_script(options.script, options.module, options.arguments)
     if problem is not None:

@@ -7,7 +7,7 @@ import ctypes
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from ductile_gpu import _abi, _share
 from ductile_gpu._core import suggest_option
@@ -145,6 +145,16 @@ def _open_device(device: int) -> int:
     return int(found)
 
 
+def _list_used() -> list[int]:
+    """The devices whose allocator has served something."""
+    import torch
+
+    if _adapter is None or not torch.cuda.is_initialized():
+        return []
+    find = _adapter.ductile_torch_allocator
+    return [device for device in range(torch.cuda.device_count()) if find(device)]
+
+
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator. Raises BuildError where there is no adapter."""
     global _adapter
@@ -160,10 +170,27 @@ def install(options: Mapping[str, Any]) -> None:
         except RuntimeError as error:
             hints = "".join(map(suggest_option, options))
             raise ValueError(f"{error}{hints}") from None
-        _share.provide(_open_device)
+        _share.provide(_open_device, _list_used)
         call(loaded.ductile_torch_install)
         _follow_settings(loaded)
         _adapter = loaded
+
+
+def load_tracker() -> Callable[[int], None]:
+    """A function that has PyTorch's allocator, whichever it is, tell of each allocation and free.
+
+    It takes the address of a C function, as ductile_torch_track in adapter/install.cpp describes
+    it, and is to be called once CUDA is initialised.
+
+    Raises:
+        BuildError: there is no adapter.
+    """
+    loaded = _adapter if _adapter is not None else _load_any(_build.describe_torch())
+
+    def track(event: int) -> None:
+        call(loaded.ductile_torch_track, ctypes.c_void_p(event))
+
+    return track
 
 
 def is_installed() -> bool:

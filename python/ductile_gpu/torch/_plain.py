@@ -95,6 +95,16 @@ def _open_device(device: int) -> int:
     return int(found)
 
 
+def _list_used() -> list[int]:
+    """The devices that were allocated on."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return []
+    library = _open()
+    return [n for n in range(torch.cuda.device_count()) if library.ductile_torch_plain_is_used(n)]
+
+
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator without the adapter."""
     import torch
@@ -109,7 +119,7 @@ def install(options: Mapping[str, Any]) -> None:
         if not _open().ductile_torch_plain_set_options(_install.options_text(options).encode()):
             raise ValueError(f"no such options of Ductile: {_install.options_text(options)}")
         _pluggable = _make()
-        _share.provide(_open_device)
+        _share.provide(_open_device, _list_used)
         torch.cuda.memory.change_current_allocator(_pluggable)
         _make_up_for_statistics()
         _installed = True

@@ -309,3 +309,86 @@ Test(snapshot, the_same_history_many_times_over_is_refused) {
     make_bytes(&p, "eu.", 3);
     assert_refused(TRACE_BUSIEST_GPU, "more history entries than the file can hold");
 }
+
+/* ---- Steps --------------------------------------------------------------------------------- */
+
+static void timed_entry(const char *action, uint64_t address, uint64_t size, uint64_t time_us) {
+    make_bytes(&p, "}(", 2);
+    make_string_member(&p, "action", action);
+    make_int_member(&p, "addr", address);
+    make_int_member(&p, "size", size);
+    make_int_member(&p, "stream", 0);
+    make_int_member(&p, "time_us", time_us);
+    make_op(&p, 'u');
+}
+
+/* Three blocks, at the times 10, 20 and 30, and then the annotations. */
+static void begin_annotations(void) {
+    begin_traces();
+    timed_entry("alloc", 0x1000, 100, 10);
+    timed_entry("alloc", 0x2000, 100, 20);
+    timed_entry("alloc", 0x3000, 100, 30);
+    begin_segments();
+    make_op(&p, 'e');
+    make_string(&p, "external_annotations");
+    make_bytes(&p, "](", 2);
+}
+
+static void annotation(const char *stage, const char *name, uint64_t gpu, uint64_t time_us) {
+    make_bytes(&p, "}(", 2);
+    make_string_member(&p, "stage", stage);
+    make_string_member(&p, "name", name);
+    make_int_member(&p, "device", gpu);
+    make_int_member(&p, "time_us", time_us);
+    make_op(&p, 'u');
+}
+
+Test(snapshot, the_end_of_an_optimizers_step_ends_a_step) {
+    begin_annotations();
+    annotation("START", "Optimizer.step#SGD.step", 0, 11);
+    annotation("END", "Optimizer.step#SGD.step", 0, 15);
+    annotation("END", "Optimizer.step#SGD.step", 0, 40);
+    end_snapshot();
+    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 2);
+    cr_expect_eq(now.t.n_events, 3);
+}
+
+Test(snapshot, other_annotations_end_no_step) {
+    begin_annotations();
+    annotation("END", "Optimizer.zero_grad#SGD.zero_grad", 0, 15);
+    annotation("START", "Optimizer.step#SGD.step", 0, 16);
+    annotation("END", "Optimizer.step#SGD.step", 1, 17);
+    annotation("END", "Optimizer", 0, 18);
+    end_snapshot();
+    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 0);
+}
+
+Test(snapshot, steps_of_two_optimizers_without_an_event_between_them_are_one) {
+    begin_annotations();
+    annotation("END", "Optimizer.step#Adam.step", 0, 15);
+    annotation("END", "Optimizer.step#SGD.step", 0, 16);
+    annotation("END", "Optimizer.step#Adam.step", 0, 20);
+    end_snapshot();
+    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 1);
+}
+
+Test(snapshot, a_step_that_ends_before_the_history_begins_is_none) {
+    begin_annotations();
+    annotation("END", "Optimizer.step#Adam.step", 0, 5);
+    annotation("END", "Optimizer.step#Adam.step", 0, 25);
+    end_snapshot();
+    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 1);
+}
+
+Test(snapshot, a_history_without_times_has_no_steps_but_the_last) {
+    begin_traces();
+    entry("alloc", 0x1000, 100, 0);
+    entry("alloc", 0x2000, 100, 0);
+    begin_segments();
+    make_op(&p, 'e');
+    make_string(&p, "external_annotations");
+    make_bytes(&p, "](", 2);
+    annotation("END", "Optimizer.step#Adam.step", 0, 5);
+    end_snapshot();
+    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 1);
+}

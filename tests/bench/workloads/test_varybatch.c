@@ -6,6 +6,7 @@
 #include "bench/trace/trace_read.h"
 #include "bench/trace/trace_write.h"
 #include "bench/workloads/vary_model.h"
+#include "bench/workloads/vary_sweep.h"
 #include "tests/bench/workloads/made_trace.h"
 
 #include <criterion/criterion.h>
@@ -141,4 +142,110 @@ Test(vary_model, options_that_cannot_be_meant_are_refused) {
     bad.hidden = 1 << 20;
     bad.layers = 1 << 20;
     cr_expect_not_null(vary_check(&bad));
+}
+
+/* ---- Several streams ----------------------------------------------------------------------- */
+
+static size_t count(const trace *t, trace_kind kind, bool on_a_side) {
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_events; i++) {
+        bool is_side = t->streams[t->events[i].stream].number != 0;
+        n += t->events[i].kind == kind && is_side == on_a_side;
+    }
+    return n;
+}
+
+Test(vary_model, side_streams_take_part_of_the_same_allocations) {
+    vary_options on_three = small;
+    on_three.side_streams = 2;
+    trace *alone = build(&small);
+    trace *divided = build(&on_three);
+    cr_expect_eq(divided->n_streams, 3);
+    cr_expect_eq(divided->live_peak_bytes, alone->live_peak_bytes);
+    cr_expect_eq(divided->n_ops, alone->n_ops);
+    cr_expect_gt(count(divided, TRACE_ALLOC, true), count(divided, TRACE_ALLOC, false) / 4);
+    trace_free(alone);
+    trace_free(divided);
+}
+
+/* In a step and layer: the input and the gradient of the half that a side stream runs; of what it
+ * makes, the output, the gradient of the input, and those of six weights. */
+Test(vary_model, what_crosses_between_streams_is_recorded) {
+    vary_options on_two = small;
+    on_two.side_streams = 1;
+    trace *t = build(&on_two);
+    cr_expect_eq(count(t, TRACE_USE, true), 2 * small.steps * small.layers);
+    cr_expect_eq(count(t, TRACE_USE, false), 8 * small.steps * small.layers);
+    trace_free(t);
+}
+
+Test(vary_model, more_side_streams_than_a_trace_has_are_refused) {
+    vary_options bad = small;
+    bad.side_streams = 255;
+    cr_expect_null(vary_check(&bad));
+    bad.side_streams = 256;
+    cr_expect_not_null(vary_check(&bad));
+}
+
+/* ---- The sweep ----------------------------------------------------------------------------- */
+
+Test(vary_sweep, the_spread_grows_from_constant_to_the_whole_interval) {
+    sweep_plan plan = {.model = small, .n_seeds = 1};
+    for (unsigned spread = 0; spread < SWEEP_SPREADS; spread++) {
+        vary_options model = sweep_model(&plan, 0, spread);
+        cr_expect_eq(model.batch.max, small.batch.max);
+        cr_expect_eq(model.sequence.max, small.sequence.max);
+    }
+    cr_expect_eq(sweep_model(&plan, 0, 0).sequence.min, small.sequence.max);
+    cr_expect_eq(sweep_model(&plan, 0, 2).sequence.min, 72);
+    cr_expect_eq(sweep_model(&plan, 0, SWEEP_SPREADS - 1).sequence.min, small.sequence.min);
+}
+
+Test(vary_sweep, its_settings_are_recomputation_times_streams) {
+    sweep_plan plan = {.model = small, .n_seeds = 1};
+    bool seen[2][2] = {{false}};
+    plan.model.side_streams = 2;
+    for (unsigned setting = 0; setting < SWEEP_SETTINGS; setting++) {
+        vary_options model = sweep_model(&plan, setting, 0);
+        seen[model.recompute][model.side_streams == 2] = true;
+    }
+    cr_expect(seen[0][0] && seen[0][1] && seen[1][0] && seen[1][1]);
+}
+
+static sweep_sample measure(const contender_ops *contender, uint64_t seed) {
+    bench_device device;
+    char reason[256];
+    sweep_sample sample;
+    vary_options wide = small;
+    wide.sequence.max = 4096;
+    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
+    sweep_plan plan = {.model = wide,
+                       .n_seeds = 2,
+                       .replay = {.device = &device, .n_passes = 1},
+                       .judge = &device};
+    cr_assert_null(sweep_measure(&plan, 0, SWEEP_SPREADS - 1, seed, &contender, 1, &sample));
+    return sample;
+}
+
+Test(vary_sweep, near_its_smallest_capacity_a_contender_holds_no_more_than_that_allows) {
+    sweep_sample s = measure(&contender_classic, 0);
+    cr_assert_eq(s.uncapped.outcome, RUN_COMPLETED);
+    cr_assert_eq(s.tight.outcome, RUN_COMPLETED);
+    cr_expect_geq(s.uncapped.held_peak_bytes, s.min_capacity_bytes);
+    cr_expect_geq(s.min_capacity_bytes, s.live_peak_bytes);
+    cr_expect_leq(s.tight.held_peak_bytes, s.min_capacity_bytes / 100 * 102 + (2 << 20));
+    cr_expect_gt(s.uncapped.driver_ns_per_step, 0);
+    cr_expect_str_empty(s.message);
+}
+
+Test(vary_sweep, each_seed_is_another_run) {
+    cr_expect_neq(measure(&contender_ductile, 0).live_peak_bytes,
+                  measure(&contender_ductile, 1).live_peak_bytes);
+}
+
+Test(vary_sweep, an_absent_contender_is_no_run) {
+    sweep_sample s = measure(&contender_cumemallocasync, 0);
+    cr_expect_eq(s.uncapped.outcome, RUN_ABSENT);
+    cr_expect_eq(s.min_capacity_bytes, 0);
+    cr_expect_str_not_empty(s.message);
 }

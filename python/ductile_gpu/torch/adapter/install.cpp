@@ -113,6 +113,20 @@ ADAPTER_API int ductile_torch_alloc_at(size_t bytes, void *address, cudaStream_t
     });
 }
 
+/* Has PyTorch's allocator of the moment, Ductile or not, tell `event` of each allocation and free,
+ * with the action's number in PyTorch's TraceEntry. CUDA must be initialised. There is no way back.
+ */
+ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64_t address,
+                                                  uint64_t bytes, uint64_t stream),
+                                    char *message, size_t size) {
+    return ductile_torch::guarded(message, size, [&] {
+        ductile_torch::caching::get()->attachAllocatorTraceTracker([event](const auto &entry) {
+            event(static_cast<int>(entry.action_), entry.device_, entry.addr_, entry.size_,
+                  reinterpret_cast<uintptr_t>(entry.stream_));
+        });
+    });
+}
+
 /* The library's allocator of a device; NULL when it has served nothing yet. */
 ADAPTER_API ductile_allocator *ductile_torch_allocator(int device) {
     if (device < 0 || device >= ductile_torch::n_devices) {

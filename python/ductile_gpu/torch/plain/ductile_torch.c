@@ -70,6 +70,11 @@ static ductile_allocator *used_allocator(int device) {
                : NULL;
 }
 
+/* Whether it has an allocator. For the Python side. */
+TORCH_API int ductile_torch_plain_is_used(int device) {
+    return used_allocator(device) != NULL;
+}
+
 /* Options as in DUCTILE_CONF, for devices that are still to be used. 0 when they are refused. */
 TORCH_API int ductile_torch_plain_set_options(const char *text) {
     ductile_options probe;

@@ -6,9 +6,9 @@ The snapshot it writes is a real one (STUB_SNAPSHOT names it); STUB_LOG gets one
 
 import os
 
-from torch import _C, cuda
+from torch import _C, cuda, optim
 
-__all__ = ["_C", "cuda", "said"]
+__all__ = ["_C", "cuda", "optim", "said"]
 
 
 def said(line):

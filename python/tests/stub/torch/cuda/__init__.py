@@ -3,7 +3,7 @@
 
 from torch.cuda import memory
 
-__all__ = ["init", "is_initialized", "memory"]
+__all__ = ["current_device", "init", "is_initialized", "memory"]
 
 _queued = []
 _initialized = False
@@ -11,6 +11,10 @@ _initialized = False
 
 def is_initialized():
     return _initialized
+
+
+def current_device():
+    return 0
 
 
 def _lazy_call(function):

@@ -15,3 +15,8 @@ def _dump_snapshot(filename):
     torch.said("dumped")
     with gzip.open(os.environ["STUB_SNAPSHOT"]) as source, open(filename, "wb") as target:
         target.write(source.read())
+
+
+def _snapshot():
+    torch.said("looked")
+    return {"segments": [], "allocator_settings": {"backend": "native"}}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/trace/snapshot_steps.h"
+
+#include <string.h>
+
+static bool begins_with(const pickle_value *value, const char *text) {
+    size_t length = strlen(text);
+    return value != NULL && value->kind == PICKLE_STRING && value->length >= length &&
+           memcmp(value->as.text, text, length) == 0;
+}
+
+/* Early versions of PyTorch name no device. */
+static bool is_of_gpu(const snapshot_steps *s, const pickle_value *mark) {
+    uint64_t device;
+    return !pickle_get_unsigned(pickle_find(mark, "device"), &device) || device == s->gpu;
+}
+
+static bool is_step_end(const snapshot_steps *s, const pickle_value *mark) {
+    return pickle_is_string(pickle_find(mark, "stage"), "END") &&
+           begins_with(pickle_find(mark, "name"), "Optimizer.step#") && is_of_gpu(s, mark);
+}
+
+/* Moves past the annotations up to a time. */
+static bool pass_until(snapshot_steps *s, uint64_t time_us) {
+    bool has_ended = false;
+    for (; s->next < pickle_count(s->annotations); s->next++) {
+        const pickle_value *mark = pickle_item(s->annotations, s->next);
+        uint64_t at;
+        if (pickle_get_unsigned(pickle_find(mark, "time_us"), &at)) {
+            if (at > time_us) {
+                break;
+            }
+            has_ended = is_step_end(s, mark) || has_ended;
+        }
+    }
+    return has_ended;
+}
+
+bool snapshot_steps_pass(snapshot_steps *s, const pickle_value *entry) {
+    uint64_t time_us;
+    return s->annotations != NULL && pickle_get_unsigned(pickle_find(entry, "time_us"), &time_us) &&
+           pass_until(s, time_us);
+}
+
+bool snapshot_steps_end(snapshot_steps *s) {
+    return s->annotations != NULL && pass_until(s, UINT64_MAX);
+}

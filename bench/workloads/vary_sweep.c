@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/workloads/vary_sweep.h"
+
+#include "bench/base/progress_line.h"
+#include "bench/replay/mincap.h"
+#include "bench/trace/trace_finish.h"
+#include "bench/workloads/vary_model.h"
+
+#include "vmm/base/align.h"
+
+#include <stdio.h>
+
+const unsigned sweep_spreads[SWEEP_SPREADS] = {0, 25, 50, 75, 100};
+
+/* ---- The loops ----------------------------------------------------------------------------- */
+
+/* The largest value stays, so that runs of every spread need about as much memory. */
+static vary_interval narrowed(vary_interval whole, unsigned percent) {
+    return (vary_interval){whole.max - (whole.max - whole.min) * percent / 100, whole.max};
+}
+
+vary_options sweep_model(const sweep_plan *plan, unsigned setting, unsigned spread) {
+    vary_options model = plan->model;
+    model.batch = narrowed(model.batch, sweep_spreads[spread]);
+    model.sequence = narrowed(model.sequence, sweep_spreads[spread]);
+    model.recompute = setting % 2 == 1;
+    model.side_streams = setting / 2 == 1 ? model.side_streams : 0;
+    return model;
+}
+
+static trace *make_trace(const vary_options *model, const char **reason) {
+    trace_builder b;
+    *reason = vary_generate(model, &b);
+    return *reason == NULL ? trace_make(&b, "varybatch", reason) : NULL;
+}
+
+/* ---- One contender ------------------------------------------------------------------------- */
+
+static void note_fault(sweep_sample *sample, const replay_result *result) {
+    if (result->outcome == RUN_FAILED || result->outcome == RUN_ABSENT) {
+        (void)snprintf(sample->message, sizeof sample->message, "%s", result->message);
+    } else if (result->violations > 0) {
+        (void)snprintf(sample->message, sizeof sample->message, "%s", result->last_violation);
+    }
+}
+
+static sweep_run run_of(const replay_spec *spec, const replay_result *result) {
+    const contender_stats *all = &result->all.stats;
+    bool is_virtual = spec->device->is_virtual;
+    double steps = (double)(spec->trace->n_steps * spec->n_passes);
+    double driver_ns = (double)(is_virtual ? all->driver_time_ns : all->driver_host_ns);
+    return (sweep_run){
+        .outcome = result->outcome,
+        .held_peak_bytes = result->total.reserved_peak_bytes,
+        .host_ns_per_step = (replay_wall_ns(&result->all, is_virtual) - driver_ns) / steps,
+        .driver_ns_per_step = driver_ns / steps,
+        .host_waits = all->stream_syncs,
+    };
+}
+
+static void run_tight(const sweep_plan *plan, const replay_spec *uncapped,
+                      const replay_result *result, sweep_sample *sample) {
+    replay_spec spec = *uncapped;
+    replay_result capped;
+    spec.device = plan->judge;
+    sample->min_capacity_bytes = mincap_find(&spec, result);
+    if (sample->min_capacity_bytes == 0) {
+        sample->tight.outcome = RUN_OUT_OF_MEMORY;
+        return;
+    }
+    uint64_t least = sample->min_capacity_bytes;
+    spec.device = uncapped->device;
+    spec.capacity_bytes =
+        dti_round_up(least + least / 100 * SWEEP_ABOVE_PERCENT, spec.device->caps.granule_bytes);
+    replay_run(&spec, &capped);
+    sample->tight = run_of(&spec, &capped);
+    note_fault(sample, &capped);
+}
+
+static void measure_contender(const sweep_plan *plan, const replay_spec *spec,
+                              sweep_sample *sample) {
+    replay_result result;
+    replay_run(spec, &result);
+    *sample = (sweep_sample){.live_peak_bytes = spec->trace->live_peak_bytes,
+                             .uncapped = run_of(spec, &result),
+                             .tight = {.outcome = RUN_ABSENT}};
+    note_fault(sample, &result);
+    if (result.outcome == RUN_COMPLETED) {
+        run_tight(plan, spec, &result, sample);
+    }
+}
+
+/* ---- One trace ----------------------------------------------------------------------------- */
+
+static void tell_progress(const sweep_plan *plan, unsigned setting, unsigned spread,
+                          uint64_t seed) {
+    uint64_t traces_before = (setting * SWEEP_SPREADS + spread) * plan->n_seeds + seed;
+    progress_set_whole(traces_before, SWEEP_SETTINGS * SWEEP_SPREADS * plan->n_seeds);
+}
+
+const char *sweep_measure(const sweep_plan *plan, unsigned setting, unsigned spread, uint64_t seed,
+                          const contender_ops *const *contenders, size_t n, sweep_sample *samples) {
+    vary_options model = sweep_model(plan, setting, spread);
+    const char *reason = NULL;
+    model.seed += seed;
+    trace *t = make_trace(&model, &reason);
+    if (t == NULL) {
+        return reason;
+    }
+    replay_spec spec = plan->replay;
+    spec.trace = t;
+    tell_progress(plan, setting, spread, seed);
+    for (size_t i = 0; i < n; i++) {
+        spec.contender = contenders[i];
+        measure_contender(plan, &spec, &samples[i]);
+    }
+    progress_set_whole(0, 0);
+    trace_free(t);
+    return NULL;
+}

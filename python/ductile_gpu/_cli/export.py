@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""export: a recorded run as a Chrome trace, which Perfetto shows beside PyTorch's kernels."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
+from ductile_gpu._formats.chrome import (
+    Profile,
+    chrome_events,
+    first_time_us,
+    read_profile,
+    write_chrome,
+)
+from ductile_gpu._formats.snapshot import SnapshotError, read_snapshot
+
+SUMMARY = "write a recorded run as a Chrome trace, for Perfetto"
+DESCRIPTION = """\
+Writes the memory of a recorded run over time as Chrome trace JSON, which ui.perfetto.dev,
+chrome://tracing and TensorBoard open: what was live, pending and free, memory from the driver,
+refusals with their stacks, steps. With --profile it writes PyTorch's own profile and the memory
+into one file, on one clock.
+
+  ductile-gpu record -o run.pickle train.py
+  ductile-gpu export run.pickle -o run.json.gz
+  ductile-gpu export run.pickle --profile trace.json -o both.json.gz
+
+FILE is a snapshot of PyTorch: record's NAME.pickle, or what torch.cuda.memory._dump_snapshot wrote.
+Traces (.trace) have no times."""
+SUFFIXES = (".json", ".json.gz")
+FEWEST_EVENTS = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="a snapshot of PyTorch")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        type=Path,
+        help="where to write: NAME.json or NAME.json.gz (FILE.json.gz)",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="TRACE.json",
+        type=Path,
+        help="what torch.profiler's export_chrome_trace wrote of the same run; goes into the file",
+    )
+    parser.add_argument(
+        "--max-events",
+        metavar="N",
+        type=int,
+        default=1_000_000,
+        help="keep at most about N events a GPU, the peaks among them (1000000)",
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    progress(f"reading {path}")
+    try:
+        return read_snapshot(path)
+    except SnapshotError as error:
+        raise Failure(f"{path}: {error}") from None
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror or error}") from None
+
+
+def _read_profile(path: Optional[Path]) -> Optional[Profile]:
+    if path is None:
+        return None
+    progress(f"reading {path}")
+    try:
+        return read_profile(path)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise Failure(f"{path}: {error}") from None
+
+
+def _output_path(options: argparse.Namespace) -> Path:
+    given: Optional[Path] = options.output
+    path = given if given is not None else options.file.with_suffix(".json.gz")
+    if not path.name.endswith(SUFFIXES):
+        raise Failure(
+            f"--output {path}: the name must end in one of {', '.join(SUFFIXES)}", MISUSED
+        )
+    if options.max_events < FEWEST_EVENTS:
+        raise Failure(f"--max-events is at least {FEWEST_EVENTS}", MISUSED)
+    return path
+
+
+def _span(events: Iterable[dict[str, Any]]) -> tuple[float, float]:
+    times = [event["ts"] for event in events if event.get("ph") in ("X", "i", "C")]
+    return (min(times), max(times)) if times else (0.0, 0.0)
+
+
+def _warn_of_other_run(profile: Profile, snapshot: dict[str, Any]) -> None:
+    """Two files of different runs would stand in one file without ever meeting."""
+    first, last = _span(profile.content["traceEvents"])
+    ends = [trace[-1]["time_us"] for trace in snapshot["device_traces"] if trace]
+    begin_us = first_time_us(snapshot) - profile.base_ns / 1000
+    end_us = max(ends) - profile.base_ns / 1000
+    if begin_us > last or end_us < first:
+        say("the recording and the profile do not overlap in time: are they of the same run?")
+
+
+def _write(path: Path, snapshot: dict[str, Any], profile: Optional[Profile], most: int) -> None:
+    """Replaces the file only once the new one is whole."""
+    base_ns = profile.base_ns if profile is not None else first_time_us(snapshot) * 1000
+    part = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        write_chrome(part, chrome_events(snapshot, base_ns, most), base_ns, profile)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Writes one file."""
+    output = _output_path(options)
+    snapshot = _read(options.file)
+    profile = _read_profile(options.profile)
+    try:
+        if profile is not None:
+            _warn_of_other_run(profile, snapshot)
+        progress(f"writing {output}")
+        _write(output, snapshot, profile, options.max_events)
+    except SnapshotError as error:
+        raise Failure(f"{options.file}: {error}") from None
+    except OSError as error:
+        raise Failure(f"{output}: {error.strerror or error}") from None
+    size = in_bytes(output.stat().st_size)
+    say(f"written to {output} ({size}); open it at ui.perfetto.dev")
+    return 0

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plays a program that allocates and frees, for tests of the recording: a window of live blocks,
+ * each freed before its place is taken again. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <time.h>
+
+typedef void (*event_fn)(int action, int device, uint64_t address, uint64_t size, uint64_t stream);
+
+enum { ALLOC, FREE_REQUESTED, FREE_COMPLETED, LIVE = 1000 };
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t address_of(uint64_t i) {
+    return UINT64_C(0x7f0000000000) + (i % LIVE << 21);
+}
+
+static uint64_t size_of(uint64_t i) {
+    return 512 + i * 7919 % 2000000;
+}
+
+/* n allocations, the last LIVE of which stay. Returns how long it took. */
+uint64_t play(event_fn event, uint64_t n, int device) {
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < n; i++) {
+        if (i >= LIVE) {
+            event(FREE_REQUESTED, device, address_of(i), size_of(i - LIVE), 0);
+            event(FREE_COMPLETED, device, address_of(i), size_of(i - LIVE), 0);
+        }
+        event(ALLOC, device, address_of(i), size_of(i), 0);
+    }
+    return now_ns() - start;
+}
+
+/* For comparison. */
+void ignore(int action, int device, uint64_t address, uint64_t size, uint64_t stream) {
+    (void)action;
+    (void)device;
+    (void)address;
+    (void)size;
+    (void)stream;
+}

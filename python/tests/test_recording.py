@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is streamed to disk: a snapshot like PyTorch's, with stacks, in constant memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+import ductile_gpu
+from ductile_gpu._formats.snapshot import History, Levels, read_snapshot
+from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, event_function
+
+HERE = Path(__file__).parent
+LIVE = 1000  # as recording_driver.c
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """A program in C that allocates; its path."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    output = tmp_path_factory.mktemp("driver") / "driver.so"
+    command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-o", output]
+    subprocess.run([*command, HERE / "recording_driver.c"], check=True)
+    return output
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "parts"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def recording(folder):
+    found = StackRecording(folder)
+    yield found
+    found.library.ductile_recording_close((ctypes.c_uint64 * 4)())
+
+
+def tell(recording, action="alloc", address=1 << 40, size=512, device=0, stream=0):
+    """One event, by a call that keeps Python's lock, as a call from PyTorch's own code does."""
+    function = ctypes.PyDLL(recording.library._name).ductile_recording_event
+    function.argtypes = [ctypes.c_int, ctypes.c_int, *[ctypes.c_uint64] * 3]
+    function.restype = None
+    function(ACTIONS.index(action), device, address, size, stream)
+
+
+def play(recording, driver, n, device=0):
+    library = ctypes.PyDLL(str(driver))
+    library.play.restype = ctypes.c_uint64
+    event = ctypes.c_void_p(event_function(recording.library))
+    return library.play(event, ctypes.c_uint64(n), device)
+
+
+def finish(recording, path, segments=()):
+    counts = recording.close()
+    recording.save(path, segments, {})
+    return counts, read_snapshot(path)
+
+
+def names(entry):
+    return [frame["name"] for frame in entry["frames"]]
+
+
+# ---- What is recorded --------------------------------------------------------------------------
+
+
+def test_events_are_those_of_a_snapshot(recording, tmp_path):
+    for action in ("alloc", "free_requested", "free_completed", "segment_map"):
+        tell(recording, action, address=(1 << 63) + 5, size=3 << 31, stream=(1 << 47) + 1)
+    counts, found = finish(recording, tmp_path / "run.pickle")
+    assert counts.events == 4
+    (entries,) = found["device_traces"]
+    assert [entry["action"] for entry in entries] == [
+        "alloc", "free_requested", "free_completed", "segment_map",
+    ]  # fmt: skip
+    for entry in entries:
+        assert (entry["addr"], entry["size"]) == ((1 << 63) + 5, 3 << 31)
+        assert entry["stream"] == (1 << 47) + 1
+    times = [entry["time_us"] for entry in entries]
+    assert times == sorted(times)
+
+
+def test_times_are_those_of_the_clock(recording, tmp_path):
+    import time
+
+    before = time.time_ns() // 1000
+    tell(recording)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    assert before <= found["device_traces"][0][0]["time_us"] <= time.time_ns() // 1000
+
+
+def test_a_refusal_names_what_the_device_had(recording, tmp_path):
+    tell(recording, "oom", address=12345, size=1 << 40)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    (entry,) = found["device_traces"][0]
+    assert entry["device_free"] == 12345
+    assert "addr" not in entry
+    assert names(entry)
+
+
+def test_each_device_has_its_own_trace(recording, tmp_path):
+    tell(recording, device=2, size=7)
+    tell(recording, device=0, size=5)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    assert [[entry["size"] for entry in trace] for trace in found["device_traces"]] == [
+        [5], [], [7],
+    ]  # fmt: skip
+
+
+def test_what_pytorch_may_add_is_left_out(recording, tmp_path):
+    function = recording.library.ductile_recording_event
+    function(99, 0, 1, 1, 0)
+    function(-1, 0, 1, 1, 0)
+    function(0, 64, 1, 1, 0)
+    function(0, -1, 1, 1, 0)
+    counts, _ = finish(recording, tmp_path / "run.pickle")
+    assert counts.events == 0
+
+
+def test_any_unpickler_and_any_packing_reads_it(recording, driver, tmp_path):
+    play(recording, driver, 3000)
+    recording.annotate("START", "Optimizer.step#SGD.step", 0)
+    recording.close()
+    segments = [{"device": 0, "total_size": 5, "blocks": []}]
+    for name in ("run.pickle", "run.pickle.gz"):
+        recording.save(tmp_path / name, segments, {"backend": "native"})
+    plain = pickle.loads((tmp_path / "run.pickle").read_bytes())
+    assert plain == read_snapshot(tmp_path / "run.pickle.gz")
+    assert plain["segments"] == segments
+    assert plain["allocator_settings"] == {"backend": "native"}
+    assert plain["external_annotations"][0]["name"] == "Optimizer.step#SGD.step"
+    assert len(plain["device_traces"][0]) == 3 * 3000 - 2 * LIVE
+
+
+def test_a_replay_finds_the_same_peak(recording, driver, tmp_path):
+    play(recording, driver, 5000)
+    path = tmp_path / "run.pickle"
+    _, found = finish(recording, path)
+    command = [ductile_gpu.bench_path(), "replay", "--device", "virtual", "--json"]
+    answer = subprocess.run(
+        [*command, "--contender", "ductile", path], capture_output=True, text=True, check=True
+    )
+    history = History(found, 0)
+    assert history.start == Levels(0, 0, 0)
+    peak = max(levels.live + levels.pending for levels in history.levels())
+    assert json.loads(answer.stdout)["live_peak_bytes"] == peak > 0
+
+
+# ---- Stacks ------------------------------------------------------------------------------------
+
+
+def inner(recording):
+    tell(recording)
+
+
+def outer(recording):
+    inner(recording)
+    inner(recording)
+
+
+def test_an_allocation_has_its_stack_innermost_first(recording, tmp_path):
+    outer(recording)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    first, second = found["device_traces"][0]
+    assert names(first)[:4] == [
+        "tell", "inner", "outer", "test_an_allocation_has_its_stack_innermost_first",
+    ]  # fmt: skip
+    assert all(frame["filename"] == __file__ for frame in first["frames"][:4])
+    line = outer.__code__.co_firstlineno
+    assert [entry["frames"][2]["line"] for entry in (first, second)] == [line + 1, line + 2]
+
+
+def test_the_same_stack_is_kept_once(recording, tmp_path):
+    for _ in range(50):
+        inner(recording)
+    counts, found = finish(recording, tmp_path / "run.pickle")
+    assert counts.stacks == 1
+    stacks = [entry["frames"] for entry in found["device_traces"][0]]
+    assert all(stack is stacks[0] for stack in stacks)
+
+
+def test_a_stack_deeper_than_is_kept_has_its_inner_end(recording, tmp_path):
+    def deeper(n):
+        return inner(recording) if n == 0 else deeper(n - 1)
+
+    deeper(200)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    assert len(found["device_traces"][0][0]["frames"]) == 64
+    assert names(found["device_traces"][0][0])[:3] == ["tell", "inner", "deeper"]
+
+
+def test_code_that_is_gone_does_not_lend_its_place_to_other_code(recording, tmp_path):
+    """Code objects of known stacks stay: else another function could get one's address."""
+    for number in range(300):
+        space = {"tell": tell}
+        exec(f"def made_{number}(recording):\n    tell(recording)", space)
+        space[f"made_{number}"](recording)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    called = [names(entry)[1] for entry in found["device_traces"][0]]
+    assert called == [f"made_{number}" for number in range(300)]
+
+
+def test_a_thread_without_python_has_no_stack(recording, driver, tmp_path):
+    library = ctypes.CDLL(str(driver))  # lets Python's lock go, as the backward does
+    event = ctypes.c_void_p(event_function(recording.library))
+    thread = threading.Thread(target=library.play, args=(event, ctypes.c_uint64(10), 0))
+    thread.start()
+    thread.join()
+    _, found = finish(recording, tmp_path / "run.pickle")
+    for entry in found["device_traces"][0]:
+        assert names(entry) == ["(no Python on this thread: backward, or another library)"]
+
+
+def test_an_exception_under_way_stays_as_it_is(recording):
+    class Teller:
+        def __del__(self):
+            tell(recording)
+
+    def fail():
+        kept = Teller()  # told when the exception unwinds this frame
+        raise KeyError(str(bool(kept)))
+
+    with pytest.raises(KeyError):
+        fail()
+    assert recording.close().events == 1
+
+
+def test_long_names_keep_their_end_and_stay_texts(recording, tmp_path):
+    name = "ä" * 500 + "end"
+    space = {"tell": tell}
+    exec(f"def {name}(recording):\n    tell(recording)", space)
+    space[name](recording)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    kept = names(found["device_traces"][0][0])[1]
+    assert kept.endswith("ääend")
+    assert len(kept.encode()) <= 400
+
+
+# ---- Cost and failures -------------------------------------------------------------------------
+
+LONG_RUN = """
+    import ctypes, resource, sys
+    from pathlib import Path
+    from ductile_gpu.torch._recording import StackRecording, event_function
+    recording = StackRecording(Path(sys.argv[1]))
+    library = ctypes.PyDLL(sys.argv[2])
+    event = ctypes.c_void_p(event_function(recording.library))
+    def held():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    library.play(event, ctypes.c_uint64(10_000), 0)
+    before = held()
+    library.play(event, ctypes.c_uint64(700_000), 0)
+    print(held() - before)
+    print(recording.close().events)
+"""
+
+
+def test_memory_does_not_grow_with_the_run(folder, driver):
+    command = [sys.executable, "-c", textwrap.dedent(LONG_RUN), folder, driver]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    grown_kib, events = map(int, answer.stdout.split())
+    assert events > 2_000_000
+    assert sum(path.stat().st_size for path in folder.iterdir()) > 50 * MIB
+    assert grown_kib < 2048
+
+
+FULL_DISK = """
+    import ctypes, resource, signal, sys
+    from pathlib import Path
+    from ductile_gpu.torch._recording import RecordingError, StackRecording, event_function
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    recording = StackRecording(Path(sys.argv[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
+    library = ctypes.PyDLL(sys.argv[2])
+    library.play(ctypes.c_void_p(event_function(recording.library)), ctypes.c_uint64(200_000), 0)
+    try:
+        recording.close()
+    except RecordingError as error:
+        print(error)
+"""
+
+
+def test_a_disk_that_is_full_is_said_at_the_end(folder, driver):
+    command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), folder, driver]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert "File too large, after " in answer.stdout
+
+
+def test_a_second_recording_is_refused_and_the_first_goes_on(recording, tmp_path):
+    with pytest.raises(RecordingError, match="busy"):
+        StackRecording(tmp_path)
+    tell(recording)
+    assert recording.close().events == 1
+
+
+def test_one_can_follow_another(folder, tmp_path):
+    for number in range(3):
+        place = tmp_path / str(number)
+        place.mkdir()
+        found = StackRecording(place)
+        tell(found)
+        assert found.close().events == 1
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(RecordingError, match="No such file"):
+        StackRecording(tmp_path / "absent")
+
+
+def test_nothing_is_written_when_no_recording_is_under_way(recording, folder):
+    recording.close()
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    tell(recording)
+    assert sum(path.stat().st_size for path in folder.iterdir()) == size
+
+
+def test_a_forked_child_writes_nothing(recording):
+    tell(recording)
+    child = os.fork()
+    if child == 0:
+        for _ in range(100_000):
+            tell(recording)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert recording.close().events == 1
+
+
+def test_threads_may_tell_at_once(recording, driver, tmp_path):
+    library = ctypes.CDLL(str(driver))
+    event = ctypes.c_void_p(event_function(recording.library))
+    threads = [
+        threading.Thread(target=library.play, args=(event, ctypes.c_uint64(20_000), device))
+        for device in (0, 1, 0, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts, found = finish(recording, tmp_path / "run.pickle")
+    assert counts.events == 4 * (3 * 20_000 - 2 * LIVE)
+    assert [len(trace) for trace in found["device_traces"]] == [counts.events // 2] * 2
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+# In place of PyTorch's adapter: events come from the program in C.
+SITE = """
+    import ctypes, os, sys
+    from ductile_gpu.torch import _install
+    def load_tracker():
+        if "NO_ADAPTER" in os.environ:
+            raise RuntimeError("there is no C++ compiler")
+        def track(event):
+            library = ctypes.PyDLL(os.environ["DRIVER"])
+            sys.modules["__main__"].__dict__["train"] = lambda: library.play(
+                ctypes.c_void_p(event), ctypes.c_uint64(2000), 0)
+        return track
+    _install.load_tracker = load_tracker
+"""
+SCRIPT = """
+    import torch
+    optimizer = torch.optim.SGD()
+    torch.cuda.init()
+    def forward():
+        import __main__
+        __main__.train()
+    for step in range(3):
+        forward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def run(tmp_path, driver):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(textwrap.dedent(SITE))
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    paths = [site, HERE / "stub", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(path) for path in paths if str(path)),
+        "STUB_LOG": str(tmp_path / "stub.log"),
+        "DRIVER": str(driver),
+    }
+
+    def run(*words, **more):
+        return subprocess.run(
+            [sys.executable, "-m", "ductile_gpu", *map(str, words)],
+            cwd=tmp_path,
+            env={**environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+def test_a_script_is_recorded_with_stacks_and_steps(run, tmp_path):
+    answer = run("record", "--stacks", "train.py")
+    assert answer.returncode == 0, answer.stderr
+    assert "12,000 events, 3 different stacks" not in answer.stderr
+    assert "recorded in train.pickle" in answer.stderr
+    found = read_snapshot(tmp_path / "train.pickle")
+    assert len(found["device_traces"][0]) == 3 * (3 * 2000 - 2 * LIVE)
+    assert "forward" in names(found["device_traces"][0][0])
+    marks = [mark["stage"] for mark in found["external_annotations"]]
+    assert marks == ["START", "END"] * 3
+    left = {path.name for path in tmp_path.iterdir()}
+    assert not any(name.startswith(".ductile") for name in left), "the parts are gone"
+
+
+def test_the_recording_can_be_exported(run, tmp_path):
+    assert run("record", "--stacks", "-o", "run.pickle.gz", "train.py").returncode == 0
+    answer = run("export", "run.pickle.gz", "-o", "run.json")
+    assert answer.returncode == 0, answer.stderr
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert {"step 1", "step 2"} <= {event["name"] for event in events}
+
+
+def test_a_run_that_could_not_be_recorded_is_not_begun(run, tmp_path):
+    answer = run("record", "--stacks", "train.py", NO_ADAPTER="1")
+    assert answer.returncode == 1
+    assert "nothing was recorded: there is no C++ compiler" in answer.stderr
+    assert not (tmp_path / "train.pickle").exists()
+
+
+def test_what_cannot_be_meant_is_refused(run):
+    for words, line in (
+        (("--stacks", "-o", "run.trace.gz"), "which has no stacks"),
+        (("--stacks", "--max-events", "5"), "the disk alone is the limit"),
+        (("-o", "run.pickle.gz"), "PyTorch writes NAME.pickle"),
+    ):
+        answer = run("record", *words, "train.py")
+        assert answer.returncode == 2
+        assert line in answer.stderr

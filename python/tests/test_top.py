@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking into a running process: who may, what is shown, and what it costs when nobody does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import resource
+import select
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import ductile_gpu
+from ductile_gpu import _live
+from ductile_gpu._cli.top import render
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A runtime folder of our own, so that no other process is seen."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv(_live.VARIABLE, raising=False)
+    yield tmp_path
+    _live.stop()
+
+
+def top(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "ductile_gpu", "top", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+PROGRAM = """
+    import sys, time
+    import ductile_gpu
+    from ductile_gpu import _share
+    gpu = ductile_gpu.VirtualGPU("1G")
+    allocator = gpu.allocator()
+    kept = [allocator.alloc(10 << 20), allocator.alloc(3 << 20, gpu.stream())]
+    allocator.free(allocator.alloc(4 << 20))
+    _share.adopt(0, allocator)
+    LISTEN
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def program(place):
+    """Starts a process that holds 13 MiB; ends it."""
+    started = []
+
+    def start(listen="ductile_gpu.listen()", **environment):
+        text = textwrap.dedent(PROGRAM).replace("LISTEN", listen)
+        process = subprocess.Popen(
+            [sys.executable, "-c", text],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.communicate(timeout=60)
+
+
+def wait_until_gone(path):
+    deadline = time.monotonic() + 30
+    while path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# ---- Who may -----------------------------------------------------------------------------------
+
+
+def test_nothing_listens_unless_asked(place, program):
+    program(listen="pass")
+    assert list(place.iterdir()) == []
+    answer = top()
+    assert answer.returncode == 1
+    assert "no process of this user can be watched" in answer.stderr
+
+
+def test_only_the_user_can_reach_the_socket(place):
+    path = ductile_gpu.listen()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert path.parent.stat().st_uid == os.geteuid()
+
+
+def test_another_user_gets_no_answer(place, monkeypatch):
+    path = ductile_gpu.listen()
+    monkeypatch.setattr(_live, "peer_uid", lambda connection: os.geteuid() + 1)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_folder_that_others_can_enter_is_refused(place, mode):
+    folder = place / f"ductile-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        ductile_gpu.listen()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_folder_is_refused(place):
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    (place / f"ductile-{os.geteuid()}").symlink_to(elsewhere)
+    with pytest.raises(PermissionError):
+        ductile_gpu.listen()
+
+
+def test_sockets_in_a_folder_that_others_can_enter_are_not_asked(place, program):
+    process = program()
+    folder = place / f"ductile-{os.geteuid()}"
+    folder.chmod(0o755)
+    assert top(process.pid).returncode == 1
+    folder.chmod(0o700)
+    assert top(process.pid).returncode == 0
+
+
+def test_the_environment_is_enough(place, program):
+    process = program(listen="_share._let_be_watched()", DUCTILE_LIVE="1")
+    assert top(process.pid).returncode == 0
+
+
+def test_a_socket_that_cannot_be_made_does_not_end_the_program(place, monkeypatch, caplog):
+    monkeypatch.setenv(_live.VARIABLE, "1")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "absent"))
+    _live.listen_if_asked()
+    assert "DUCTILE_LIVE" in caplog.text
+
+
+# ---- What is shown -----------------------------------------------------------------------------
+
+
+def test_a_process_is_shown_by_stream(program):
+    process = program()
+    answer = top(process.pid)
+    assert answer.returncode == 0, answer.stderr
+    assert f"process {process.pid}" in answer.stdout
+    assert "held 18.0 MiB of 1.00 GiB: 13.0 MiB live, 0 bytes pending" in answer.stdout
+    rows = [line.split() for line in answer.stdout.splitlines() if "MiB" in line]
+    assert any(row[:4] == ["default", "-", "10.0", "MiB"] for row in rows)
+
+
+def test_the_groups_add_up_to_the_statistics(program):
+    found = json.loads(top(program().pid, "--json").stdout)
+    (allocator,) = found["allocators"]
+    for state, field in (("live", "allocated_bytes"), ("free", "free_bytes")):
+        total = sum(group["bytes"].get(state, 0) for group in allocator["groups"])
+        assert total == allocator["statistics"][field]
+    assert {group["stream"] for group in allocator["groups"]} > {0}
+
+
+def test_all_processes_are_shown(program):
+    first, second = program(), program()
+    lines = top("--json").stdout.splitlines()
+    assert {json.loads(line)["pid"] for line in lines} == {first.pid, second.pid}
+
+
+def test_rates_are_against_the_picture_before(program):
+    (before,) = [json.loads(top("--json", program().pid).stdout)]
+    now = json.loads(json.dumps(before))
+    now["time"] += 2
+    now["allocators"][0]["statistics"]["allocs"] += 100
+    text = "\n".join(render([now], {before["pid"]: before}))
+    assert "(50 a second)" in text
+    assert "a second" not in "\n".join(render([now], {}))
+
+
+def test_a_terminal_is_drawn_again_and_again(program):
+    process = program()
+    parent, child = pty.openpty()
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "ductile_gpu", "top", "--interval", "0.1"], stdout=child
+    )
+    os.close(child)
+    seen = b""
+    deadline = time.monotonic() + 30
+    while seen.count(b"\033[H") < 3 and time.monotonic() < deadline:
+        if select.select([parent], [], [], 1)[0]:
+            seen += os.read(parent, 65536)
+    assert seen.count(b"\033[H") >= 3
+    process.communicate(timeout=60)
+    assert watcher.wait(timeout=30) == 0, "it ends with the process that it shows"
+    os.close(parent)
+
+
+def test_an_allocator_that_cannot_be_described_is_said(place, gpu, monkeypatch):
+    monkeypatch.setattr(_live, "describe", lambda of: 1 / 0)
+    ductile_gpu.listen()
+    answer = top(os.getpid())
+    assert answer.returncode == 0
+    assert "ZeroDivisionError" in answer.stdout
+
+
+def test_an_interval_that_cannot_be_meant_is_refused():
+    assert top("--interval", "0").returncode == 2
+    assert top("process").returncode == 2
+
+
+# ---- The process's life ------------------------------------------------------------------------
+
+
+def test_the_socket_goes_with_the_process(place, program):
+    process = program()
+    (path,) = place.glob("*/*.sock")
+    process.communicate(timeout=60)
+    wait_until_gone(path)
+
+
+def test_what_a_killed_process_left_is_cleaned_up(place, program):
+    process = program()
+    (path,) = place.glob("*/*.sock")
+    process.kill()
+    process.wait()
+    assert path.exists()
+    assert top().returncode == 1
+    assert not path.exists()
+
+
+def test_a_forked_child_leaves_the_socket_to_its_parent(place):
+    path = ductile_gpu.listen()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if _live._listener is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert path.exists()
+    assert top(os.getpid()).returncode == 0
+
+
+def test_a_peer_that_says_and_takes_nothing_is_not_waited_for_long(place, monkeypatch):
+    monkeypatch.setattr(_live, "_SEND_SECONDS", 0.2)
+    monkeypatch.setattr(_live, "describe", lambda of: {"pid": os.getpid(), "error": "x" * 10**7})
+    path = ductile_gpu.listen()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(path))
+        assert top(os.getpid()).returncode == 0
+
+
+def test_a_process_without_descriptors_can_be_watched_again_later(place):
+    path = ductile_gpu.listen()
+    taken = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as peer:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            peer.connect(str(path))
+            time.sleep(3 * _live._LEAST_INTERVAL)
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert top(os.getpid()).returncode == 0
+
+
+def test_listening_twice_is_one_socket(place, shared):
+    assert ductile_gpu.listen() == ductile_gpu.listen()
+    found = json.loads(top(os.getpid(), "--json").stdout)
+    assert [one["device"] for one in found["allocators"]] == [0]
+
+
+def test_it_can_be_ended_and_begun_again(place):
+    path = ductile_gpu.listen()
+    _live.stop()
+    assert not path.exists()
+    assert ductile_gpu.listen() == path
+    assert top(os.getpid()).returncode == 0

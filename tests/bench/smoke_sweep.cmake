@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# The sweep: a line for each setting, spread and contender, tables for people, a picture where a
+# Python has matplotlib.
+cmake_minimum_required(VERSION 3.23)
+include(${CMAKE_CURRENT_LIST_DIR}/smoke.cmake)
+
+set(small_sweep varybatch --sweep ${small_loop} --contender ductile,classic,cumemallocasync)
+bench(lines ${small_sweep} --seeds 2 --json)
+string(REGEX MATCHALL "\"spread_percent\":" cells "${lines}")
+list(LENGTH cells n_cells)
+if(NOT n_cells EQUAL 60) # 4 settings, 5 spreads, 3 contenders
+  message(SEND_ERROR "${n_cells} cells, not 60:\n${lines}")
+endif()
+string(FIND "${lines}" "\n" end)
+string(SUBSTRING "${lines}" 0 ${end} first)
+foreach(key live_peak_bytes reserved_peak_bytes held_over_used host_us_per_step driver_us_per_step
+    stream_syncs min_capacity_bytes min_capacity_over_used tight_reserved_peak_bytes
+    tight_host_us_per_step tight_driver_us_per_step tight_stream_syncs)
+  string(JSON n LENGTH "${first}" ${key})
+  string(JSON value GET "${first}" ${key} 1)
+  if(NOT n EQUAL 2 OR NOT value MATCHES "^[0-9.]+$")
+    message(SEND_ERROR "${key} has ${n} values, the second ${value}:\n${first}")
+  endif()
+endforeach()
+
+bench(tables ${small_sweep} --seeds 1)
+foreach(text "held / used without a cap" "smallest capacity / used" "recompute on, 3 streams"
+    "cumemallocasync is absent")
+  if(NOT tables MATCHES "${text}")
+    message(SEND_ERROR "no '${text}' in\n${tables}")
+  endif()
+endforeach()
+
+foreach(candidate ${PYTHON} /usr/bin/python3)
+  execute_process(COMMAND ${candidate} -c "import matplotlib" RESULT_VARIABLE status
+    OUTPUT_QUIET ERROR_QUIET)
+  if(status EQUAL 0)
+    file(WRITE ${SCRATCH}/sweep.jsonl "${lines}")
+    file(REMOVE ${SCRATCH}/sweep.png)
+    execute_process(COMMAND ${candidate} ${ROOT}/bench/plot_sweep.py sweep.jsonl sweep.png
+      WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
+    file(READ ${SCRATCH}/sweep.png head LIMIT 4 HEX)
+    if(NOT head STREQUAL "89504e47")
+      message(FATAL_ERROR "sweep.png is no picture")
+    endif()
+    break()
+  endif()
+endforeach()
