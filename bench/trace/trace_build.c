@@ -199,5 +199,6 @@ void trace_build_drop(trace_builder *b) {
     free(b->events);
     free(b->blocks);
     free(b->uses);
+    trace_stacks_drop(&b->stacks);
     *b = (trace_builder){0};
 }

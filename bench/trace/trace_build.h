@@ -5,6 +5,7 @@
 #define DUCTILE_BENCH_TRACE_TRACE_BUILD_H
 
 #include "bench/trace/trace.h"
+#include "bench/trace/trace_stacks.h"
 
 typedef enum build_state {
     BUILD_LIVE,
@@ -42,6 +43,8 @@ typedef struct trace_builder {
     size_t n_streams;
     uint64_t n_steps;
     uint64_t n_stream_ends;
+    size_t n_elders;     /* the first blocks: allocated before the recording began */
+    trace_stacks stacks; /* where blocks were allocated, as far as that was recorded */
     bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
                         else a completion stands for a use by the next stream                  */
     bool is_snapshot;

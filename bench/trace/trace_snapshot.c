@@ -2,9 +2,10 @@
 /*
  * PyTorch snapshots: the pickle that torch.cuda.memory._dump_snapshot writes. Of it are read
  *
- *   device_traces[gpu][i]   action, addr, size, stream       the history, oldest first
+ *   device_traces[gpu][i]   action, addr, size, stream,      the history, oldest first
+ *                           frames
  *   segments[i]             device, stream, blocks           what was held when it was written
- *   segments[i].blocks[j]   address, size, requested_size, state
+ *   segments[i].blocks[j]   address, size, requested_size, state, frames
  *   external_annotations    where optimizers' steps end
  *
  * The history is a ring: its beginning may be lost. A block that lives before the history begins
@@ -17,6 +18,7 @@
 #include "bench/trace/trace_snapshot.h"
 
 #include "bench/base/hash_map.h"
+#include "bench/trace/frames.h"
 #include "bench/trace/pickle.h"
 #include "bench/trace/snapshot_steps.h"
 
@@ -35,6 +37,7 @@ typedef struct entry {
     uint64_t address;
     uint64_t size;
     uint64_t stream;
+    const pickle_value *frames; /* NULL: none */
 } entry;
 
 /* A block that lives before the history begins. */
@@ -42,6 +45,7 @@ typedef struct elder {
     uint64_t address;
     uint64_t size;
     uint64_t stream;
+    const pickle_value *frames; /* of its allocation; NULL: not known */
 } elder;
 
 typedef struct snapshot_reader {
@@ -55,6 +59,7 @@ typedef struct snapshot_reader {
         blocks; /* first walk: addresses the history names; second: builder's block + 1 at each */
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
     snapshot_steps steps;
+    frames_reader frames;
     trace_builder *builder;
     trace_error *error;
 } snapshot_reader;
@@ -100,6 +105,7 @@ static bool read_entry(snapshot_reader *r, size_t index, entry *out) {
         !pickle_get_unsigned(pickle_find(dict, "stream"), &out->stream)) {
         return REFUSE(r, "history entry %zu lacks addr, size or stream as a plain number", index);
     }
+    out->frames = pickle_find(dict, "frames");
     return true;
 }
 
@@ -162,9 +168,19 @@ static bool block_size(const pickle_value *block, uint64_t *out) {
            pickle_get_unsigned(pickle_find(block, "size"), out);
 }
 
+/* Old versions kept the stack with the block's history, the latest allocation first. */
+static const pickle_value *block_frames(const pickle_value *block) {
+    const pickle_value *frames = pickle_find(block, "frames");
+    const pickle_value *history = pickle_find(block, "history");
+    if (pickle_count(frames) > 0 || pickle_count(history) == 0) {
+        return frames;
+    }
+    return pickle_find(pickle_item(history, 0), "frames");
+}
+
 static bool visit_active_block(snapshot_reader *r, const pickle_value *block, uint64_t address,
                                uint64_t stream) {
-    elder found = {.address = address, .stream = stream};
+    elder found = {.address = address, .stream = stream, .frames = block_frames(block)};
     bool is_new;
     if (!block_size(block, &found.size)) {
         return REFUSE(r, "a block of the segments lacks a size");
@@ -229,7 +245,16 @@ static bool stream_number(snapshot_reader *r, uint64_t stream, uint64_t *out) {
     return known != 0 || hash_map_put(&r->streams, stream, *out) || out_of_host_memory(r);
 }
 
-static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uint64_t stream) {
+static bool note_stack(snapshot_reader *r, uint32_t block, const pickle_value *frames) {
+    trace_stacks *stacks = &r->builder->stacks;
+    uint32_t stack = 0;
+    bool ok = frames_read(&r->frames, frames, stacks, &stack) &&
+              trace_stacks_note(stacks, block, stack);
+    return ok || out_of_host_memory(r);
+}
+
+static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uint64_t stream,
+                        const pickle_value *frames) {
     uint64_t number = 0;
     uint32_t block = 0;
     if (!stream_number(r, stream, &number)) {
@@ -239,15 +264,18 @@ static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uin
     if (reason != NULL) {
         return REFUSE(r, "block 0x%" PRIx64 ": %s", address, reason);
     }
-    return hash_map_put(&r->blocks, address, (uintptr_t)block + 1) || out_of_host_memory(r);
+    return note_stack(r, block, frames) &&
+           (hash_map_put(&r->blocks, address, (uintptr_t)block + 1) || out_of_host_memory(r));
 }
 
 static bool build_elders(snapshot_reader *r, size_t first, size_t end) {
     for (size_t i = first; i < end; i++) {
-        if (!build_alloc(r, r->elders[i].address, r->elders[i].size, r->elders[i].stream)) {
+        const elder *e = &r->elders[i];
+        if (!build_alloc(r, e->address, e->size, e->stream, e->frames)) {
             return false;
         }
     }
+    r->builder->n_elders = r->builder->n_blocks;
     return true;
 }
 
@@ -273,7 +301,7 @@ static bool feed_alloc(snapshot_reader *r, size_t index, const entry *e) {
                       ", which was not freed before: the history has a gap",
                       index, e->address);
     }
-    return build_alloc(r, e->address, e->size, e->stream);
+    return build_alloc(r, e->address, e->size, e->stream, e->frames);
 }
 
 /* The first walk has read every entry: none can fail here. */
@@ -446,6 +474,7 @@ bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *
     free(r.elders);
     hash_map_drop(&r.blocks);
     hash_map_drop(&r.streams);
+    frames_drop(&r.frames);
     pickle_close(document);
     return ok;
 }
