@@ -85,6 +85,14 @@ static void print_holders(FILE *out, const view_recording *r) {
     (void)putc(']', out);
 }
 
+static void print_step_peaks(FILE *out, const trace_holders *holders) {
+    (void)fputs(",\"step_peaks\":[", out);
+    for (size_t i = 0; i < holders->n_steps; i++) {
+        (void)fprintf(out, "%s%" PRIu64, comma(i), holders->step_peaks[i]);
+    }
+    (void)putc(']', out);
+}
+
 static void print_stacks(FILE *out, const view_recording *r) {
     (void)fputs(",\"stacks\":[", out);
     for (size_t i = 0; i < r->n_stacks; i++) {
@@ -111,6 +119,7 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
     print_bool(out, "marks_steps", recording->marks_steps);
     print_streams(out, t);
     print_steps(out, t);
+    print_step_peaks(out, recording->holders);
     print_holders(out, recording);
     print_stacks(out, recording);
     (void)fputs("}\n", out);

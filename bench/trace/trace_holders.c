@@ -123,10 +123,14 @@ static void play_until_peak(holders_walk *w, size_t end) {
     note_peak(w);
 }
 
-static size_t find_peak(holders_walk *w) {
+static size_t find_peaks(holders_walk *w) {
     size_t end = 0;
+    size_t step = 0;
     for (size_t i = 0; i < w->from->n_events; i++) {
+        step += i == w->steps->ends[step];
         play(w, &w->from->events[i]);
+        uint64_t *peak = &w->to->step_peaks[step];
+        *peak = w->live > *peak ? w->live : *peak;
         if (w->live > w->to->peak_bytes) {
             w->to->peak_bytes = w->live;
             end = i + 1;
@@ -163,7 +167,7 @@ static void start_over(holders_walk *w) {
 }
 
 static void walk(holders_walk *w) {
-    size_t peak_end = find_peak(w);
+    size_t peak_end = find_peaks(w);
     start_over(w);
     play_until_peak(w, peak_end);
     start_over(w);
@@ -176,7 +180,9 @@ const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
     holders_walk w = {.from = b, .steps = steps, .to = out};
     *out = (trace_holders){0};
     w.of_block = calloc(b->n_blocks + 1, sizeof *w.of_block);
-    bool ok = w.of_block != NULL && assign_all(&w);
+    out->step_peaks = calloc(steps->n, sizeof *out->step_peaks);
+    out->n_steps = steps->n;
+    bool ok = w.of_block != NULL && out->step_peaks != NULL && assign_all(&w);
     if (ok) {
         walk(&w);
     }
@@ -188,5 +194,6 @@ const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
 
 void trace_holders_drop(trace_holders *holders) {
     free(holders->all);
+    free(holders->step_peaks);
     *holders = (trace_holders){0};
 }

@@ -30,6 +30,8 @@ typedef struct trace_holders {
     size_t level_steps[TRACE_HOLDERS_LEVELS]; /* which steps, from 0 */
     size_t n_levels;
     uint64_t peak_bytes;
+    uint64_t *step_peaks; /* the live peak of each step */
+    size_t n_steps;
 } trace_holders;
 
 /* Returns NULL, or a reason. Release with trace_holders_drop in every case. */
