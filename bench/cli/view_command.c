@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ductile-bench view: what a report draws of a recorded run. For each file one line for the recording, and
- * one for each contender.
+ * ductile-bench view: what a report draws of a recorded run. For each file one line for the
+ * recording, and one for each contender.
  */
 #include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
@@ -245,9 +245,11 @@ const bench_command command_view = {
     .name = "view",
     .brief = "what a report draws of a recorded run, as JSON",
     .summary =
-        "Replays recordings on the virtual GPU and prints, one JSON object a line, for each of them\n"
+        "Replays recordings on the virtual GPU and prints, one JSON object a line, for each of "
+        "them\n"
         "who holds the memory at the peak, and for each contender its memory over time and by\n"
-        "address, the smallest capacity, and where it stops on smaller devices. `ductile-gpu report`\n"
+        "address, the smallest capacity, and where it stops on smaller devices. `ductile-gpu "
+        "report`\n"
         "draws it. Contenders that do not know their own memory are left out.",
     .own = own_options,
     .operand = "FILE",

@@ -142,8 +142,9 @@ static void print_points(FILE *out, const view *v) {
     for (size_t i = 0; i < v->n_points; i++) {
         const view_point *p = &v->points[i];
         const view_memory *m = &p->memory;
-        const uint64_t fields[] = {p->event, p->asked,  m->held,    m->live,     m->pending, m->free,
-                                   m->cached, m->holes, p->creates, p->releases, p->maps,    p->waits};
+        const uint64_t fields[] = {p->event,   p->asked,    m->held,   m->live,
+                                   m->pending, m->free,     m->cached, m->holes,
+                                   p->creates, p->releases, p->maps,   p->waits};
         for (size_t k = 0; k < sizeof fields / sizeof fields[0]; k++) {
             (void)fprintf(out, "%s%" PRIu64, k > 0 ? "," : i > 0 ? ",[" : "[", fields[k]);
         }

@@ -193,7 +193,7 @@ static void visit_block(void *user, const rival_block *block) {
     if (block->is_mapped) {
         contender_span span = {.address = block->address,
                                .size = block->size,
-                               .state = block->is_live                  ? SPAN_LIVE
+                               .state = block->is_live                 ? SPAN_LIVE
                                         : rival_block_is_usable(block) ? SPAN_FREE
                                                                        : SPAN_PENDING};
         to->visit(to->user, &span);

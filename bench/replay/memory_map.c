@@ -35,7 +35,7 @@ static void follow(memory_map *map, uint64_t end) {
 static unsigned size_class(uint64_t size) {
     unsigned class = 0;
     for (uint64_t bound = DTI_MIB; class < 7 && size >= bound; bound *= 4) {
-        class++;
+        class ++;
     }
     return class;
 }
@@ -46,14 +46,13 @@ static unsigned age_class(const memory_map *map, uint64_t age) {
     uint64_t step = map->trace->n_events / n_steps + 1;
     unsigned class = 0;
     for (uint64_t bound = step / 16 + 1; class < 7 && age >= bound; bound *= 4) {
-        class++;
+        class ++;
     }
     return class;
 }
 
 static uint16_t live_cell(const memory_map *map, const memory_block *block, uint64_t now) {
-    unsigned stream =
-        block->stream < MEMORY_MAP_STREAMS ? block->stream : MEMORY_MAP_STREAMS - 1u;
+    unsigned stream = block->stream < MEMORY_MAP_STREAMS ? block->stream : MEMORY_MAP_STREAMS - 1u;
     return (uint16_t)(MEMORY_MAP_FIRST_LIVE + (stream << 6 | size_class(block->size) << 3 |
                                                age_class(map, now - block->born)));
 }

@@ -3,9 +3,16 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
+/* Of Python are files that end in .py, and code without a file: "<string>". */
 static bool is_compiled(const pickle_value *frame) {
-    return pickle_is_string(pickle_find(frame, "filename"), "??");
+    const pickle_value *file = pickle_find(frame, "filename");
+    if (file == NULL || file->kind != PICKLE_STRING || file->length == 0) {
+        return true;
+    }
+    bool is_source = file->length >= 3 && memcmp(file->as.text + file->length - 3, ".py", 3) == 0;
+    return !is_source && file->as.text[0] != '<';
 }
 
 static bool has_others(const pickle_value *frames) {
@@ -35,7 +42,7 @@ static void add_frame(frames_reader *r, const pickle_value *frame) {
         r->text[r->length++] = '\n';
     }
     add_text(r, pickle_find(frame, "name"), false);
-    if (!is_compiled(frame)) {
+    if (!pickle_is_string(pickle_find(frame, "filename"), "??")) {
         r->text[r->length++] = ' ';
         add_text(r, pickle_find(frame, "filename"), true);
         (void)pickle_get_unsigned(pickle_find(frame, "line"), &line);

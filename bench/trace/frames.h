@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The call stacks of a PyTorch snapshot: lists of dicts with name, filename and line, the innermost
- * first. Frames of compiled code ("??") are left out where others are there.
+ * first. Frames of compiled code are left out where the stack has frames of Python.
  *
  * Cost: linear in the input, though a file may name one list, or one text, many times: a list is
  * read once, at most FRAMES_MAX frames and FRAMES_MAX_TEXT bytes of each text are.

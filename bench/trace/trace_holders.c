@@ -17,9 +17,9 @@ typedef struct holders_walk {
     const trace_steps *steps;
     trace_holders *to;
     size_t capacity;
-    hash_map by_key;     /* to the holder's index + 1 */
-    uint32_t *of_block;  /* its holder */
-    level *now;          /* of each holder */
+    hash_map by_key;    /* to the holder's index + 1 */
+    uint32_t *of_block; /* its holder */
+    level *now;         /* of each holder */
     uint64_t live;
 } holders_walk;
 

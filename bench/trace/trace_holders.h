@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who holds the memory where live memory is largest, and at the ends of steps. A holder is all
+ * The holders of memory where live memory is largest, and at the ends of steps. A holder is all
  * blocks that one stack allocated on one stream, of one class of size and one length of life: the
  * bytes of all holders are the live peak, to the byte.
  */
@@ -13,14 +13,14 @@
 enum { TRACE_HOLDERS_LEVELS = 64 };
 
 typedef struct trace_holder {
-    uint32_t stack;     /* number in the builder's stacks; 0: not known        */
-    uint16_t stream;    /* in the builder's order                              */
-    uint8_t size_class; /* sizes from 2 to this, below twice that              */
-    bool is_elder;      /* allocated before the recording began                */
-    bool is_lasting;    /* as trace_steps                                      */
-    uint64_t blocks;    /* at the peak                                         */
-    uint64_t bytes;     /* at the peak                                         */
-    uint64_t freed;     /* of these: freed, but another stream still uses them */
+    uint32_t stack;                        /* number in the builder's stacks; 0: not known        */
+    uint16_t stream;                       /* in the builder's order                              */
+    uint8_t size_class;                    /* sizes from 2 to this, below twice that              */
+    bool is_elder;                         /* allocated before the recording began                */
+    bool is_lasting;                       /* as trace_steps                                      */
+    uint64_t blocks;                       /* at the peak                                         */
+    uint64_t bytes;                        /* at the peak                                         */
+    uint64_t freed;                        /* of these: freed, but another stream still uses them */
     uint64_t levels[TRACE_HOLDERS_LEVELS]; /* bytes at the step ends */
 } trace_holder;
 

@@ -248,8 +248,8 @@ static bool stream_number(snapshot_reader *r, uint64_t stream, uint64_t *out) {
 static bool note_stack(snapshot_reader *r, uint32_t block, const pickle_value *frames) {
     trace_stacks *stacks = &r->builder->stacks;
     uint32_t stack = 0;
-    bool ok = frames_read(&r->frames, frames, stacks, &stack) &&
-              trace_stacks_note(stacks, block, stack);
+    bool ok =
+        frames_read(&r->frames, frames, stacks, &stack) && trace_stacks_note(stacks, block, stack);
     return ok || out_of_host_memory(r);
 }
 

@@ -55,17 +55,29 @@ class Browser:
         raise OSError("chromedriver did not start")
 
     def _open(self, width: int, height: int, dark: bool) -> None:
-        words = ["headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage",
-                 f"window-size={width},{height}", "hide-scrollbars", "force-color-profile=srgb"]
+        words = [
+            "headless=new",
+            "no-sandbox",
+            "disable-gpu",
+            "disable-dev-shm-usage",
+            f"window-size={width},{height}",
+            "hide-scrollbars",
+            "force-color-profile=srgb",
+        ]
         if dark:
             words.append("force-dark-mode")
         chrome = {"binary": CHROMIUM, "args": [f"--{word}" for word in words]}
-        wanted = {"browserName": "chrome", "goog:chromeOptions": chrome,
-                  "goog:loggingPrefs": {"browser": "ALL"}}
+        wanted = {
+            "browserName": "chrome",
+            "goog:chromeOptions": chrome,
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
         made = self._call("POST", "", {"capabilities": {"alwaysMatch": wanted}})
         self._session = "/" + made["sessionId"]
-        self.devtools("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.devtools(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
 
     def _call(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> Any:
         request = urllib.request.Request(
@@ -86,8 +98,13 @@ class Browser:
 
     def resize(self, width: int, height: int, scale: float = 1) -> None:
         """The page's size, also below what a window can have."""
-        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                      deviceScaleFactor=scale, mobile=width < 600)
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=width < 600,
+        )
 
     def open(self, path: Path) -> None:
         """Opens a report and waits until it is drawn."""
@@ -101,8 +118,15 @@ class Browser:
 
     def settle(self) -> None:
         """Waits until what was asked for is painted."""
-        self._call("POST", "/execute/async", {"args": [], "script":
-            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done));"})
+        self._call(
+            "POST",
+            "/execute/async",
+            {
+                "args": [],
+                "script": "const done = arguments[0];"
+                "requestAnimationFrame(() => requestAnimationFrame(done));",
+            },
+        )
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Runs JavaScript; returns what it returns."""
@@ -122,23 +146,31 @@ class Browser:
         """Focuses the element and types; names of keys as in KEYS."""
         self.run("document.querySelector(arguments[0]).focus()", selector)
         text = "".join(KEYS.get(key, key) for key in keys)
-        actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
-        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "k", "actions": actions}]})
+        strokes = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
+        keyboard = {"type": "key", "id": "k", "actions": strokes}
+        self._call("POST", "/actions", {"actions": [keyboard]})
         self.settle()
 
     def drag(self, selector: str, start: float, end: float) -> None:
         """Drags inside an element, from and to fractions of its width."""
         box = self.run(
             "const e = document.querySelector(arguments[0]); e.scrollIntoView({block: 'center'});"
-            "const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]", selector)
+            "const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]",
+            selector,
+        )
         y = round(box[1] + box[3] / 3)
         xs = [round(box[0] + part * box[2]) for part in (start, (start + end) / 2, end)]
         moves: list[dict[str, Any]] = [
-            {"type": "pointerMove", "x": x, "y": y, "duration": 10} for x in xs]
+            {"type": "pointerMove", "x": x, "y": y, "duration": 10} for x in xs
+        ]
         moves.insert(1, {"type": "pointerDown", "button": 0})
         moves.append({"type": "pointerUp", "button": 0})
-        pointer = {"type": "pointer", "id": "m", "actions": moves,
-                   "parameters": {"pointerType": "mouse"}}
+        pointer = {
+            "type": "pointer",
+            "id": "m",
+            "actions": moves,
+            "parameters": {"pointerType": "mouse"},
+        }
         self._call("POST", "/actions", {"actions": [pointer]})
         self.settle()
 
@@ -149,9 +181,11 @@ class Browser:
 
     def picture(self, path: Path, selector: Optional[str] = None) -> None:
         """The whole page as PNG, or the part of it that an element covers."""
-        script = ("const b = arguments[0] ? document.querySelector(arguments[0]).getBoundingClientRect()"
-                  " : document.documentElement.getBoundingClientRect();"
-                  "return [b.x + scrollX, b.y + scrollY, b.width, b.height]")
+        script = (
+            "const e = arguments[0] ? document.querySelector(arguments[0])"
+            " : document.documentElement; const b = e.getBoundingClientRect();"
+            "return [b.x + scrollX, b.y + scrollY, b.width, b.height]"
+        )
         x, y, width, height = self.run(script, selector)
         clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
         shot = self.devtools("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)

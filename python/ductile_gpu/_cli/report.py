@@ -16,8 +16,8 @@ from ductile_gpu._report._page import make_page, write_page
 SUMMARY = "make a page of a recorded run: why it ran out, what would fit, who holds it"
 DESCRIPTION = """\
 Replays recordings on the virtual GPU, as `replay` does, and writes one HTML file that needs no
-network: the verdict, memory over time and by address under Ductile and PyTorch's two allocators, who
-holds it at the peak, and which devices suffice. FILE is a trace of `record` or a snapshot that
+network: the verdict, memory over time and by address under Ductile and PyTorch's two allocators,
+who holds it at the peak, and which devices suffice. FILE is a trace of `record` or a snapshot that
 torch.cuda.memory._dump_snapshot wrote.
 
   ductile-gpu record -o run.trace.gz train.py
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="PAGE.html", default="report.html", help="(report.html)"
     )
     parser.add_argument(
-        "--compare", action="store_true", help="of two files: what grew from the first to the second"
+        "--compare",
+        action="store_true",
+        help="of two files: what grew from the first to the second",
     )
     parser.add_argument(
         "--batch", metavar="N,N,..", help="sizes of the last recorded steps: forecast the largest"
@@ -64,7 +66,9 @@ def _check(options: argparse.Namespace) -> Path:
         raise Failure(f"{output.parent}: no such folder for the report")
     if output.is_dir() or not os.access(output.parent, os.W_OK):
         raise Failure(f"{output}: the report cannot be written there")
-    if any(Path(file).exists() and output.exists() and output.samefile(file) for file in options.files):
+    if any(
+        Path(file).exists() and output.exists() and output.samefile(file) for file in options.files
+    ):
         raise Failure(f"{output}: the report would replace the recording", MISUSED)
     return output
 

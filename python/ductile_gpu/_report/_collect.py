@@ -45,7 +45,8 @@ class Recording:
 
     def step_of(self, event: int) -> int:
         """The step, counted from 1, that an event of the replay lies in."""
-        return 1 + sum(end <= event for end in self.facts["step_ends"][: self.n_steps - 1])
+        ends: list[int] = self.facts["step_ends"][: self.n_steps - 1]
+        return 1 + sum(end <= event for end in ends)
 
     @property
     def n_steps(self) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The largest batch that fits, from steps recorded with different ones.
 
-A step's live peak grows as base + slope * batch; an allocator needs that times what it needs for the
-recording's own peak. What the recorded steps deviate from the line says how certain that is.
+A step's live peak grows as base + slope * batch; an allocator needs that times what it needs for
+the recording's own peak. How far the recorded steps lie from the line says how certain that is.
 """
 
 from __future__ import annotations

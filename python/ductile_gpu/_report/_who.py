@@ -22,8 +22,11 @@ _RULES = tuple(
         ("graphs", r"torch.cuda.graphs\.py|^capture_begin "),
         ("optimizer", r"torch.optim.|[^ ]*(adam|sgd|optimizer)[^ /\\]*\.py:"),
         ("backward pass (gradients)", r"torch.autograd.(__init__|graph|function)\.py|^backward "),
-        ("weights", r"^(_apply|convert|to|cuda|half|bfloat16|float|load_state_dict|from_pretrained|"
-                    r"reset_parameters|load_weights?|load_model) |nn.init\.py"),
+        (
+            "weights",
+            r"^(_apply|convert|to|cuda|half|bfloat16|float|load_state_dict|from_pretrained|"
+            r"reset_parameters|load_weights?|load_model) |nn.init\.py",
+        ),
         ("forward pass (activations)", r"^(forward|_call_impl|__call__) |nn.functional\.py"),
     )
 )
@@ -87,7 +90,7 @@ def _slope(levels: list[int]) -> float:
 def _growth(recording: Recording, levels: list[int]) -> int:
     """Bytes a step that are never given back; 0 unless it grows in nearly all of them."""
     late = levels[len(levels) // 2 :]
-    steps = recording.facts["level_steps"]
+    steps: list[int] = recording.facts["level_steps"]
     rises = sum(b > a for a, b in zip(late, late[1:]))
     falls = sum(b < a for a, b in zip(late, late[1:]))
     if len(late) < 4 or falls > 0 or 2 * rises < len(late) - 1:
@@ -144,7 +147,7 @@ def compare(before: Recording, after: Recording) -> tuple[str, list[dict[str, An
     by = "stack" if both else "size"
     old = _sums(group(before, by), both)
     new = _sums(group(after, by), both)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key in {*old, *new}:
         was, n_was = old.get(key, (0, 0))
         now, n_now = new.get(key, (0, 0))

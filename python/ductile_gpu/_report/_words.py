@@ -60,8 +60,10 @@ def _holding(recording: Recording) -> Sentence:
     done = {name: run for name, run in recording.runs.items() if run["completed"]}
     if not done:
         return []
-    held = [f"{NAMES[name]} {in_bytes(run['reserved_peak_bytes'])}" for name, run in done.items()]
-    return [(f"For it are held, without a cap: {_list(held)}. ", False)]
+    peaks = {name: in_bytes(run["reserved_peak_bytes"]) for name, run in done.items()}
+    held = [f"{peak} by {NAMES[name]}" for name, peak in peaks.items()]
+    held[0] = held[0].replace(" by ", " are held by ", 1)
+    return [(f"Without a cap, {_list(held)}. ", False)]
 
 
 def _smallest(recording: Recording) -> Sentence:
@@ -90,8 +92,11 @@ def _binding(recording: Recording) -> Sentence:
     if beyond * 50 < recording.live_peak:
         return [("What binds is live memory: no allocator can do with much less.", False)]
     return [
-        (f"What binds is live memory; {_capital(NAMES[most])} needs {in_bytes(beyond)} more, "
-         "lost between blocks.", False)
+        (
+            f"What binds is live memory; {NAMES[most]} needs {in_bytes(beyond)} more, "
+            "lost between blocks.",
+            False,
+        )
     ]
 
 

@@ -62,10 +62,11 @@ function drawMap(canvas, run, picture) {
   const events = run.map.events, x = (event) => (event - state.from) / (state.to - state.from) * width;
   pen.clearRect(0, 0, width, height);
   pen.imageSmoothingEnabled = false;
+  const used = height * run.map.rows * run.map.row_bytes / tallest();
   events.forEach((event, i) => {
     const end = i + 1 < events.length ? events[i + 1] : state.recording.replay_events;
     if (end < state.from || event > state.to) return;
-    pen.drawImage(picture, i, 0, 1, picture.height, x(event), 0, Math.max(1, x(end) - x(event) + 0.5), height);
+    pen.drawImage(picture, i, 0, 1, picture.height, x(event), 0, Math.max(1, x(end) - x(event) + 0.5), used);
   });
   if (state.cursor >= state.from && state.cursor <= state.to) {
     pen.fillStyle = colourOf("ink");
@@ -74,6 +75,9 @@ function drawMap(canvas, run, picture) {
     pen.globalAlpha = 1;
   }
 }
+
+// All maps have one scale.
+const tallest = () => Math.max(...state.recording.runs.map((run) => run.map.rows * run.map.row_bytes));
 
 function shareOf(map) {
   const bytes = { mapped: 0, live: 0 };

@@ -70,7 +70,7 @@ function paintFit() {
         variant.driver_time_ns, recording, variant.purpose));
     }
   }
-  byId("fit").replaceChildren(heading("", "held at most", "live / held", "smallest device", "live / device", "time in the driver"), element("tbody", {}, ...rows));
+  byId("fit").replaceChildren(heading("", "held at most", "live / held", "smallest device", "live / device", "driver time, modelled"), element("tbody", {}, ...rows));
 }
 
 function paintForecast() {

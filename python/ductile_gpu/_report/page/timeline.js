@@ -138,7 +138,7 @@ function drawLabels(pen, y, bottom) {
     pen.font = "600 13px system-ui, sans-serif";
     pen.fillText(label.text, plot.width - plot.right + 10, label.y - 7);
     pen.font = "12px system-ui, sans-serif";
-    pen.fillText(label.name, plot.width - plot.right + 10, label.y + 7);
+    pen.fillText(plot.right < 120 ? label.name.replace(" segments", "") : label.name, plot.width - plot.right + 10, label.y + 7);
   }
 }
 
@@ -197,7 +197,8 @@ function paintTimeline() {
   const [pen, width, height] = fit(byId("timeline"));
   plot.width = width;
   plot.height = height;
-  plot.right = width < 520 ? 118 : 176;
+  plot.right = width < 520 ? 104 : 176;
+  plot.left = width < 520 ? 36 : 52;
   const bottom = height - plot.bottom - plot.marks - 6;
   const top = topOf(state.recording);
   const y = (bytes) => bottom - bytes / top * (bottom - plot.top);
