@@ -179,7 +179,7 @@ class Browser:
         log = self._call("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in log if entry["level"] == "SEVERE"]
 
-    def picture(self, path: Path, selector: Optional[str] = None) -> None:
+    def picture(self, path: Path, selector: Optional[str] = None, margin: int = 0) -> None:
         """The whole page as PNG, or the part of it that an element covers."""
         script = (
             "const e = arguments[0] ? document.querySelector(arguments[0])"
@@ -187,7 +187,8 @@ class Browser:
             "return [b.x + scrollX, b.y + scrollY, b.width, b.height]"
         )
         x, y, width, height = self.run(script, selector)
-        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+        clip = {"x": x - margin, "y": y - margin, "scale": 1}
+        clip.update(width=width + 2 * margin, height=height + 2 * margin)
         shot = self.devtools("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 

@@ -3,15 +3,22 @@
 const KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
 const byId = (id) => document.getElementById(id);
 
+// As Python rounds: what lies in the middle goes to the even neighbour.
+function fixed(value, digits) {
+  const scaled = value * 10 ** digits, whole = Math.floor(scaled);
+  if (scaled - whole !== 0.5) return value.toFixed(digits);
+  return ((whole % 2 === 0 ? whole : whole + 1) / 10 ** digits).toFixed(digits);
+}
+
 // The same words as the command line: "31.56 GiB", "12.3 MiB".
 function size(bytes) {
   const sign = bytes < 0 ? "−" : "";
   let value = Math.abs(bytes);
   for (const unit of ["bytes", "KiB", "MiB"]) {
-    if (value < 1024) return sign + (unit === "bytes" ? value.toFixed(0) : value.toFixed(1)) + " " + unit;
+    if (value < 1024) return sign + (unit === "bytes" ? fixed(value, 0) : fixed(value, 1)) + " " + unit;
     value /= 1024;
   }
-  return sign + value.toFixed(value < 100 ? 2 : 1) + " GiB";
+  return sign + fixed(value, value < 100 ? 2 : 1) + " GiB";
 }
 
 const count = (n) => n.toLocaleString("en-US");
@@ -61,8 +68,9 @@ function stepOf(recording, event) {
   return low + 1;
 }
 
-const inStep = (recording, event) => recording.n_steps > 1
+const stepName = (recording, event) => recording.n_steps > 1
   ? "step " + count(stepOf(recording, event)) : "event " + count(event);
+const inStep = (recording, event) => (recording.n_steps > 1 ? "in " : "at ") + stepName(recording, event);
 
 // The index of the last sample at or before an event.
 function sampleAt(series, event) {

@@ -6,6 +6,7 @@ const USUAL = [24, 40, 80, 141];
 function outcomeOn(run, capacity) {
   const needed = run.min_capacity ?? (run.completed ? run.held_peak : Infinity);
   if (capacity >= needed) return { fits: true, needed };
+  if (run.stops.some((stop) => stop.completed && stop.capacity === capacity)) return { fits: true, needed, byChance: true };
   const failed = run.stops.filter((stop) => !stop.completed);
   const below = failed.filter((stop) => stop.capacity <= capacity).pop();
   const above = failed.find((stop) => stop.capacity > capacity);
@@ -37,8 +38,8 @@ function whyNot(outcome) {
   if (!stop) return outcome.needed === Infinity ? "ran out of memory in the replay." : `needs ${size(outcome.needed)}.`;
   const place = outcome.exact || !outcome.above || !outcome.below ||
     stepOf(recording, outcome.below.event) === stepOf(recording, outcome.above.event)
-    ? "in " + inStep(recording, stop.event)
-    : `between ${inStep(recording, outcome.below.event)} and ${inStep(recording, outcome.above.event)}`;
+    ? inStep(recording, stop.event)
+    : `between ${stepName(recording, outcome.below.event)} and ${stepName(recording, outcome.above.event)}`;
   const on = outcome.exact ? "" : ` With ${size(stop.capacity)}:`;
   return `${place}; it needs ${size(outcome.needed)}.${on} ${size(stop.request)} were refused: ${sumOf(stop)}. What binds is ${bindingTerm(stop)}.`;
 }
@@ -50,7 +51,8 @@ function paintDevice() {
   for (const button of document.querySelectorAll(".presets button")) button.setAttribute("aria-pressed", String(Number(button.dataset.gib) * GIB === state.device));
   byId("fits").replaceChildren(...state.recording.runs.map((run) => {
     const outcome = outcomeOn(run, state.device);
-    const room = outcome.fits ? `${size(state.device - outcome.needed)} to spare: it needs ${size(outcome.needed)}.` : "Fails " + whyNot(outcome);
+    const room = outcome.byChance ? `A replay of exactly this size completes, but not of every larger one: only from ${size(outcome.needed)} on.`
+      : outcome.fits ? `${size(state.device - outcome.needed)} to spare: it needs ${size(outcome.needed)}.` : "Fails " + whyNot(outcome);
     return element("li", { "data-run": run.id, "data-fits": String(outcome.fits) }, element("span", { class: "who", text: run.name }),
       element("span", { class: outcome.fits ? "yes" : "no", text: outcome.fits ? "✓ fits" : "✗ fails" }), element("span", { class: "why", text: room }));
   }));

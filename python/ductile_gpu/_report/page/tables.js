@@ -44,7 +44,7 @@ function paintWho() {
     element("tbody", {}, ...kept.map((row) => whoRow(row, state.by, total, hasGrowth))),
     element("tfoot", {}, element("tr", { "data-total": total }, element("th", { scope: "row", text: "live at the peak" }), element("td", { text: size(total) }),
       element("td", { text: "100.0 %" }), element("td", { text: count(blocks) }), ...(hasGrowth ? [element("td")] : []))));
-  byId("who-note").textContent = `Live memory at the peak, in ${inStep(recording, recording.peak_event)}: ${count(total)} bytes in ${plural(blocks, "block", "blocks")}, ` +
+  byId("who-note").textContent = `Live memory at the peak, ${inStep(recording, recording.peak_event)}: ${count(total)} bytes in ${plural(blocks, "block", "blocks")}, ` +
     "those allocated before the recording began included." +
     (recording.who.stack ? "" : " The recording has no stacks: length of life, stream and size are all that tells.");
   chooser("by", Object.keys(recording.who).map((by) => [by, BY[by]]), state.by, (by) => { state.by = by; });
@@ -78,7 +78,7 @@ function paintForecast() {
   byId("forecast-section").hidden = !forecast;
   if (!forecast) return;
   byId("forecast-note").textContent = forecast.note;
-  byId("forecast").replaceChildren(heading("", `largest ${forecast.unit} on ${size(state.device)}`, "certain between"),
+  byId("forecast").replaceChildren(heading("", `largest ${forecast.unit} on ${size(state.device)}`, "likely between"),
     element("tbody", {}, ...state.recording.runs.map((run) => {
       const [least, best, most] = largestOn(forecast, run.id, state.device);
       return element("tr", { "data-run": run.id, "data-largest": best }, element("th", { scope: "row", text: run.name }),

@@ -84,18 +84,38 @@ function shownSamples(series) {
   return [first, last];
 }
 
+// To the screen's own pixels, so that areas side by side leave no seam.
+function snap(x) {
+  const scale = window.devicePixelRatio || 1;
+  return Math.floor(x * scale) / scale;
+}
+
+// Of the samples in each pixel the one with most live memory: a peak of a moment stays visible.
+function fullestSamples(series) {
+  const [first, last] = shownSamples(series), chosen = [];
+  let pixel = null;
+  for (let i = first; i <= last; i++) {
+    const x = snap(xOf(series.event[i]));
+    if (x !== pixel) chosen.push(i);
+    else if (series.live[i] > series.live[chosen[chosen.length - 1]]) chosen[chosen.length - 1] = i;
+    pixel = x;
+  }
+  return chosen;
+}
+
+// From one sample to the next memory stays as it is: steps, not slopes.
 function drawAreas(pen, run, y) {
-  const series = run.series;
-  const [first, last] = shownSamples(series);
-  const below = new Float64Array(last - first + 1);
+  const series = run.series, chosen = fullestSamples(series);
+  const edges = chosen.map((i) => snap(xOf(series.event[i])));
+  edges.push(snap(xOf(state.to)) + 1);
+  const below = chosen.map(() => 0);
   for (const name of AREAS) {
-    pen.beginPath();
-    for (let i = first; i <= last; i++) pen.lineTo(xOf(series.event[i]), y(below[i - first] + series[name][i]));
-    for (let i = last; i >= first; i--) pen.lineTo(xOf(series.event[i]), y(below[i - first]));
-    pen.closePath();
     pen.fillStyle = colourOf(name);
-    pen.fill();
-    for (let i = first; i <= last; i++) below[i - first] += series[name][i];
+    chosen.forEach((i, k) => {
+      const top = y(below[k] + series[name][i]);
+      if (series[name][i] > 0) pen.fillRect(edges[k], top, edges[k + 1] - edges[k], y(below[k]) - top);
+      below[k] += series[name][i];
+    });
   }
 }
 
@@ -197,7 +217,7 @@ function paintTimeline() {
   const [pen, width, height] = fit(byId("timeline"));
   plot.width = width;
   plot.height = height;
-  plot.right = width < 520 ? 104 : 176;
+  plot.right = width < 440 ? 104 : width < 700 ? 150 : 176;
   plot.left = width < 520 ? 36 : 52;
   const bottom = height - plot.bottom - plot.marks - 6;
   const top = topOf(state.recording);
@@ -226,7 +246,7 @@ function paintTimeline() {
 function readingAt(run, event) {
   const series = run.series, i = sampleAt(series, event);
   const parts = AREAS.filter((name) => name === "live" || series[name][i] > 0).map((name) => size(series[name][i]) + " " + name);
-  return `${inStep(state.recording, event)}: ${run.name} holds ${size(series.held[i])} = ${parts.join(" + ")}`;
+  return `${stepName(state.recording, event)}: ${run.name} holds ${size(series.held[i])} = ${parts.join(" + ")}`;
 }
 
 function describeCursor(run) {
