@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+import ductile_gpu
 from ductile_gpu._report import _forecast, _page, _who, _words
 from ductile_gpu._report._collect import Choices, Recording, RecordingError, collect
 
@@ -323,3 +325,37 @@ def test_text_of_a_recording_cannot_become_a_part_of_the_page(tmp_path):
 def test_a_recording_error_is_raised_for_programs(tmp_path):
     with pytest.raises(RecordingError, match="No such file"):
         collect(tmp_path / "absent", Choices(), lambda line: None)
+
+
+# ---- A live process ----------------------------------------------------------------------------
+
+
+def test_a_process_reports_the_blocks_that_are_live(shared, gpu, tmp_path):
+    stream = gpu.stream()
+    kept = [shared.alloc(size * MIB, stream) for size in (3, 5, 7)]
+    shared.free(kept.pop(0))
+    path = ductile_gpu.report(tmp_path / "live.html")
+    text = path.read_text()
+    assert "The peak is 12.0 MiB live" in text
+    assert "live on GPU 0" in text
+    for address in kept:
+        shared.free(address)
+
+
+def test_a_process_without_anything_to_report_says_what_to_do(tmp_path):
+    with pytest.raises(RuntimeError, match="_record_memory_history"):
+        ductile_gpu.report(tmp_path / "live.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_reports_what_pytorch_has_recorded(tmp_path):
+    stub = Path(__file__).parent / "stub"
+    whole = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
+    program = "import torch, ductile_gpu; print(ductile_gpu.report('r.html'))"
+    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(whole), "STUB_LOG": "stub.log"}
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
+    )  # fmt: skip
+    recording = recording_of(whole)
+    assert _words.plain(_words.verdict(recording)) in (tmp_path / "r.html").read_text()

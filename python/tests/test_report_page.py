@@ -164,8 +164,11 @@ def test_each_allocator_fits_exactly_from_its_smallest_device_on(page):
     for name, run in recording_of(VIT).runs.items():
         set_device(page, run["min_capacity_bytes"])
         assert fits(page)[name] == "true"
-        set_device(page, run["min_capacity_bytes"] - granule)
-        assert fits(page)[name] == "false"
+        less = run["min_capacity_bytes"] - granule
+        completes = next(s["completed"] for s in run["stops"] if s["capacity_bytes"] == less)
+        set_device(page, less)
+        assert fits(page)[name] == str(completes).lower()
+        assert not completes or less < recording_of(VIT).live_peak
 
 
 def test_the_slider_moves_the_device_and_says_where_each_fails(page):
@@ -186,7 +189,7 @@ def test_where_it_fails_is_where_a_replay_with_that_capacity_fails(page, name):
     for stop in run["stops"]:
         set_device(page, stop["capacity_bytes"])
         if stop["completed"]:  # which says nothing about larger ones
-            assert "completes, but not of every larger one" in text_of(page, row)
+            assert re.search("not of every larger one|less than the live peak", text_of(page, row))
             continue
         step = recording_of(VIT).step_of(stop["event"])
         assert f"Fails in step {step};" in text_of(page, row)

@@ -2,15 +2,23 @@
 
 const USUAL = [24, 40, 80, 141];
 
-// What is known of a device of that size: completes, fails at a replayed size, or between two of them.
+// What is known of a device of that size: completes, fails at a replayed size, or between two of them. A
+// replay may also complete with less than the smallest size from which all do.
 function outcomeOn(run, capacity) {
   const needed = run.min_capacity ?? (run.completed ? run.held_peak : Infinity);
   if (capacity >= needed) return { fits: true, needed };
-  if (run.stops.some((stop) => stop.completed && stop.capacity === capacity)) return { fits: true, needed, byChance: true };
+  const below = run.stops.filter((stop) => stop.capacity <= capacity).pop();
+  const above = run.stops.find((stop) => stop.capacity > capacity);
+  if (below && below.completed && (below.capacity === capacity || !above || above.completed)) return { fits: true, needed, isBelow: true };
   const failed = run.stops.filter((stop) => !stop.completed);
-  const below = failed.filter((stop) => stop.capacity <= capacity).pop();
-  const above = failed.find((stop) => stop.capacity > capacity);
-  return { fits: false, needed, exact: below && below.capacity === capacity ? below : null, below, above };
+  return { fits: false, needed, exact: below && below.capacity === capacity ? below : null,
+    below: failed.filter((stop) => stop.capacity <= capacity).pop(), above: failed.find((stop) => stop.capacity > capacity) };
+}
+
+function whyBelow(capacity, needed) {
+  return capacity < state.recording.live_peak
+    ? "Completes with less than the live peak: it waits until other streams' work is done, and the memory is free earlier than in the recording."
+    : `A replay of this size completes, but not of every larger one: only from ${size(needed)} on.`;
 }
 
 // Which term of capacity = live + pending + free + room keeps the request from being served.
@@ -51,7 +59,7 @@ function paintDevice() {
   for (const button of document.querySelectorAll(".presets button")) button.setAttribute("aria-pressed", String(Number(button.dataset.gib) * GIB === state.device));
   byId("fits").replaceChildren(...state.recording.runs.map((run) => {
     const outcome = outcomeOn(run, state.device);
-    const room = outcome.byChance ? `A replay of exactly this size completes, but not of every larger one: only from ${size(outcome.needed)} on.`
+    const room = outcome.isBelow ? whyBelow(state.device, outcome.needed)
       : outcome.fits ? `${size(state.device - outcome.needed)} to spare: it needs ${size(outcome.needed)}.` : "Fails " + whyNot(outcome);
     return element("li", { "data-run": run.id, "data-fits": String(outcome.fits) }, element("span", { class: "who", text: run.name }),
       element("span", { class: outcome.fits ? "yes" : "no", text: outcome.fits ? "✓ fits" : "✗ fails" }), element("span", { class: "why", text: room }));

@@ -2,7 +2,7 @@
 
 const FIRST_LIVE = 3;
 const SIZE_LABELS = ["below 1 MiB", "1–4 MiB", "4–16 MiB", "16–64 MiB", "64–256 MiB", "256 MiB–1 GiB", "1–4 GiB", "4 GiB and more"];
-const AGE_LABELS = ["below 1/16 step", "1/16–1/4", "1/4–1", "1–4 steps", "4–16", "16–64", "64–256", "256 and more"];
+const AGE_LABELS = ["below 1/16", "1/16–1/4", "1/4–1", "1–4", "4–16", "16–64", "64–256", "256 and more"];
 // From young to old, from small to large: told apart by lightness alone.
 const RAMP = ["#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154"];
 const STREAM_COLOURS = ["#30638e", "#e09f3e", "#0b7a57", "#8d5a97", "#d1495b", "#5f9ea0", "#b5838d", "#6b705c"];
@@ -119,9 +119,10 @@ function classesShown(kind) {
 }
 
 function paintMapLegend() {
-  const names = { age: (n) => AGE_LABELS[n], size: (n) => SIZE_LABELS[n], stream: (n) => "stream " + (state.recording.streams[n] ?? n) };
+  const names = { age: (n) => AGE_LABELS[n], size: (n) => SIZE_LABELS[n], stream: (n) => String(state.recording.streams[n] ?? n) };
   const items = classesShown(state.colour).map((part) => [state.colour === "stream" ? STREAM_COLOURS[part % STREAM_COLOURS.length] : RAMP[part], names[state.colour](part)]);
+  const heading = element("li", { text: { age: "age in steps:", size: "size:", stream: "stream:" }[state.colour] });
   items.push(["var(--free)", "free"], ["var(--pending)", "pending"]);
-  byId("map-legend").replaceChildren(...items.map(([colour, text]) => element("li", {}, element("i", { style: "background: " + colour }), text)));
+  byId("map-legend").replaceChildren(heading, ...items.map(([colour, text]) => element("li", {}, element("i", { style: "background: " + colour }), text)));
   chooser("colour", [["age", "age"], ["size", "size"], ["stream", "stream"]], state.colour, (key) => { state.colour = key; });
 }
