@@ -108,7 +108,7 @@ def test_another_option_of_ductile_gives_what_replay_gives_for_it():
 MIB = 1 << 20
 
 
-def frame(name: str, file: str = "/home/me/train.py", line: int = 7) -> dict[str, Any]:
+def frame(name: str, file: str = "/code/train.py", line: int = 7) -> dict[str, Any]:
     return {"name": name, "filename": file, "line": line}
 
 
@@ -162,7 +162,7 @@ def test_blocks_from_before_the_recording_are_counted(tmp_path):
     path = write_snapshot(tmp_path / "run.pickle.gz", history, blocks)
     recording = collect(path, Choices(quick=True), lambda line: None)
     rows = {row["key"]: row["bytes"] for row in _who.group(recording, "stack")}
-    assert rows == {_who.BEFORE: 17 * MIB, "f /home/me/train.py:7": 3 * MIB}
+    assert rows == {_who.BEFORE: 17 * MIB, "f /code/train.py:7": 3 * MIB}
     assert sum(rows.values()) == recording.live_peak
 
 
