@@ -7,6 +7,7 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
+#include "bench/cli/in_children.h"
 #include "bench/cli/view_json.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
@@ -20,7 +21,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { EVEN_STOPS = 24 };
+enum { EVEN_STOPS = 24, MOST_SEARCHED_EVENTS = 2000000 };
 
 /* Devices that people have, in GiB. */
 static const uint64_t usual_devices[] = {8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 180, 192};
@@ -29,6 +30,7 @@ typedef struct view_options {
     bench_options shared; /* operands: the recordings */
     int gpu;
     bool quick;
+    bool full;
 } view_options;
 
 /* One recording. */
@@ -85,6 +87,9 @@ static const bench_option own_options[] = {
     {"--quick", NULL, bench_parse_flag,
      .help = "neither search the smallest capacity nor try smaller devices",
      .offset = offsetof(view_options, quick)},
+    {"--full", NULL, bench_parse_flag,
+     .help = "do both also for recordings of more than 2000000 events, which are quick otherwise",
+     .offset = offsetof(view_options, full)},
     {0},
 };
 
@@ -161,9 +166,13 @@ static void try_smaller(const replay_spec *spec, uint64_t suffices, view *v) {
     }
 }
 
+static bool searches(const view_job *j) {
+    return !j->options->quick && (j->options->full || j->trace->n_events <= MOST_SEARCHED_EVENTS);
+}
+
 static void find_what_suffices(const view_job *j, view_run *run, view *v) {
     const replay_result *result = run->result;
-    run->has_min_capacity = !j->options->quick && result->outcome == RUN_COMPLETED;
+    run->has_min_capacity = searches(j) && result->outcome == RUN_COMPLETED;
     if (run->has_min_capacity) {
         run->min_capacity_bytes = mincap_find(run->spec, result);
     }
@@ -185,7 +194,9 @@ static replay_spec make_spec(const view_job *j, const contender_ops *contender) 
                          .n_passes = 1};
 }
 
-static bool view_contender(view_job *j, const contender_ops *contender) {
+static bool view_contender(void *user, size_t index, FILE *out) {
+    view_job *j = user;
+    const contender_ops *contender = j->options->shared.contenders[index];
     replay_spec spec = make_spec(j, contender);
     replay_result result = {0};
     view v;
@@ -198,8 +209,7 @@ static bool view_contender(view_job *j, const contender_ops *contender) {
     }
     if (ok) {
         find_what_suffices(j, &run, &v);
-        view_json_run(stdout, &run);
-        (void)fflush(stdout);
+        view_json_run(out, &run);
     }
     view_fini(&v);
     return ok;
@@ -218,12 +228,7 @@ static bool view_recording_of(view_job *j, const char *path) {
                                 .n_stacks = j->stacks.n,
                                 .marks_steps = j->marks_steps};
     view_json_recording(stdout, &recording, &j->device);
-    (void)fflush(stdout);
-    bool ok = true;
-    for (size_t i = 0; ok && i < j->options->shared.n_contenders; i++) {
-        ok = view_contender(j, j->options->shared.contenders[i]);
-    }
-    return ok;
+    return in_children(view_contender, j, j->options->shared.n_contenders, stdout);
 }
 
 static int run(const bench_options *options) {

@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="do not search the smallest device: one replay each"
     )
     parser.add_argument(
+        "--full",
+        action="store_true",
+        help="search it also for recordings of more than 2 million events, which are quick otherwise",
+    )
+    parser.add_argument(
         "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"
     )
     parser.add_argument(
@@ -83,7 +88,9 @@ def _read_sizes(text: Optional[str]) -> Optional[list[int]]:
 
 
 def _collect_all(options: argparse.Namespace) -> list[Recording]:
-    choices = Choices(options.gpu, options.capacity, tuple(options.set), options.quick)
+    choices = Choices(
+        options.gpu, options.capacity, tuple(options.set), options.quick, options.full
+    )
     recordings = []
     for file in options.files:
         progress(f"{file}: replaying")

@@ -66,6 +66,7 @@ class Choices:
     capacity: Optional[str] = None
     settings: Sequence[str] = ()
     quick: bool = False
+    full: bool = False
 
 
 def _ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
@@ -93,11 +94,16 @@ def _shared_arguments(choices: Choices) -> list[str]:
     return arguments
 
 
-def _view(path: Path, contender: str, choices: Choices) -> list[dict[str, Any]]:
-    arguments = [*_shared_arguments(choices), "--contender", contender]
+def _view(path: Path, choices: Choices) -> Recording:
+    """One program replays under all allocators, beside each other."""
+    arguments = [*_shared_arguments(choices), "--contender", ",".join(NAMES)]
     if choices.quick:
         arguments.append("--quick")
-    return _ask_bench("view", *arguments, "--", str(path))
+    if choices.full:
+        arguments.append("--full")
+    facts, *runs = _ask_bench("view", *arguments, "--", str(path))
+    found = {run["contender"]: run for run in runs}
+    return Recording(facts, {name: found[name] for name in NAMES})
 
 
 def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
 
 
 def _wanted_options(facts: dict[str, Any], choices: Choices) -> list[str]:
-    if choices.quick or choices.capacity is not None:
+    if choices.capacity is not None:
         return []
     return [
         setting
@@ -128,21 +134,16 @@ def _wanted_options(facts: dict[str, Any], choices: Choices) -> list[str]:
 
 
 def collect(path: Path, choices: Choices, progress: Progress) -> Recording:
-    """Replays one recording under every allocator, two at a time.
+    """Replays one recording under every allocator, and under Ductile with other options.
 
     Raises RecordingError: the file is no recording, or cannot be replayed.
     """
-    recording: Optional[Recording] = None
+    recording = _view(path, choices)
+    searched = any(run.get("min_capacity_bytes") for run in recording.runs.values())
+    wanted = _wanted_options(recording.facts, choices) if searched else []
+    if wanted:
+        progress(f"{path.name}: replaying under Ductile with other options")
     with ThreadPoolExecutor(max_workers=2) as workers:
-        jobs = {name: workers.submit(_view, path, name, choices) for name in NAMES}
-        for name, job in jobs.items():
-            facts, run = job.result()
-            recording = recording or Recording(facts)
-            recording.runs[name] = run
-            progress(f"{path.name}: replayed under {NAMES[name]}")
-        assert recording is not None
-        wanted = _wanted_options(recording.facts, choices)
-        for variant in workers.map(lambda setting: _variant(path, setting, choices), wanted):
-            recording.variants.append(variant)
-            progress(f"{path.name}: replayed under Ductile with {variant['setting']}")
+        found = workers.map(lambda setting: _variant(path, setting, choices), wanted)
+        recording.variants.extend(found)
     return recording

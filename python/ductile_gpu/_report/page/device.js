@@ -7,6 +7,7 @@ const USUAL = [24, 40, 80, 141];
 function outcomeOn(run, capacity) {
   const needed = run.min_capacity ?? (run.completed ? run.held_peak : Infinity);
   if (capacity >= needed) return { fits: true, needed };
+  if (run.completed && run.min_capacity === null) return { fits: null, needed };
   const below = run.stops.filter((stop) => stop.capacity <= capacity).pop();
   const above = run.stops.find((stop) => stop.capacity > capacity);
   if (below && below.completed && (below.capacity === capacity || !above || above.completed)) return { fits: true, needed, isBelow: true };
@@ -59,10 +60,11 @@ function paintDevice() {
   for (const button of document.querySelectorAll(".presets button")) button.setAttribute("aria-pressed", String(Number(button.dataset.gib) * GIB === state.device));
   byId("fits").replaceChildren(...state.recording.runs.map((run) => {
     const outcome = outcomeOn(run, state.device);
-    const room = outcome.isBelow ? whyBelow(state.device, outcome.needed)
+    const room = outcome.fits === null ? `Not searched: without a cap it holds ${size(outcome.needed)}, and may do with less.`
+      : outcome.isBelow ? whyBelow(state.device, outcome.needed)
       : outcome.fits ? `${size(state.device - outcome.needed)} to spare: it needs ${size(outcome.needed)}.` : "Fails " + whyNot(outcome);
     return element("li", { "data-run": run.id, "data-fits": String(outcome.fits) }, element("span", { class: "who", text: run.name }),
-      element("span", { class: outcome.fits ? "yes" : "no", text: outcome.fits ? "✓ fits" : "✗ fails" }), element("span", { class: "why", text: room }));
+      element("span", { class: outcome.fits ? "yes" : outcome.fits === null ? "" : "no", text: outcome.fits ? "✓ fits" : outcome.fits === null ? "unknown" : "✗ fails" }), element("span", { class: "why", text: room }));
   }));
 }
 
