@@ -20,6 +20,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { EVEN_STOPS = 24, MOST_SEARCHED_EVENTS = 2000000 };
 
@@ -42,6 +43,8 @@ typedef struct view_job {
     trace_holders holders;
     trace_stream streams[TRACE_MAX_STREAMS];
     trace_stacks stacks;
+    build_refusal refusals[BUILD_MAX_REFUSALS];
+    size_t n_refusals;
     bool marks_steps;
     trace *trace;
 } view_job;
@@ -114,6 +117,8 @@ static const char *study(view_job *j) {
     if (reason == NULL && !j->marks_steps) {
         reason = trace_steps_mark(b, &j->steps);
     }
+    memcpy(j->refusals, b->refusals, sizeof j->refusals);
+    j->n_refusals = b->n_refusals;
     j->stacks = b->stacks;
     b->stacks = (trace_stacks){0};
     return reason;
@@ -226,6 +231,8 @@ static bool view_recording_of(view_job *j, const char *path) {
                                 .streams = j->streams,
                                 .stacks = j->stacks.texts,
                                 .n_stacks = j->stacks.n,
+                                .refusals = j->refusals,
+                                .n_refusals = j->n_refusals,
                                 .marks_steps = j->marks_steps};
     view_json_recording(stdout, &recording, &j->device);
     return in_children(view_contender, j, j->options->shared.n_contenders, stdout);

@@ -93,6 +93,29 @@ static void print_step_peaks(FILE *out, const trace_holders *holders) {
     (void)putc(']', out);
 }
 
+/* The index of the event that allocates block number n. */
+static size_t find_alloc(const trace *t, size_t n) {
+    size_t seen = 0;
+    for (size_t i = 0; i < t->n_events; i++) {
+        if (t->events[i].kind == TRACE_ALLOC && seen++ == n) {
+            return i;
+        }
+    }
+    return t->n_events - 1;
+}
+
+static void print_refusals(FILE *out, const view_recording *r) {
+    (void)fputs(",\"refusals\":[", out);
+    for (size_t i = 0; i < r->n_refusals; i++) {
+        const build_refusal *refusal = &r->refusals[i];
+        (void)fprintf(out, "%s{\"event\":%zu", comma(i), find_alloc(r->trace, refusal->n_blocks));
+        print_number(out, "request_bytes", refusal->size);
+        print_number(out, "device_free_bytes", refusal->device_free_bytes);
+        (void)putc('}', out);
+    }
+    (void)putc(']', out);
+}
+
 static void print_stacks(FILE *out, const view_recording *r) {
     (void)fputs(",\"stacks\":[", out);
     for (size_t i = 0; i < r->n_stacks; i++) {
@@ -120,6 +143,7 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
     print_streams(out, t);
     print_steps(out, t);
     print_step_peaks(out, recording->holders);
+    print_refusals(out, recording);
     print_holders(out, recording);
     print_stacks(out, recording);
     (void)fputs("}\n", out);

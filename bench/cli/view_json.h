@@ -16,6 +16,8 @@ typedef struct view_recording {
     const trace_stream *streams; /* in the holders' order */
     char *const *stacks;
     size_t n_stacks;
+    const build_refusal *refusals;
+    size_t n_refusals;
     bool marks_steps; /* else they were found */
 } view_recording;
 

@@ -4,6 +4,7 @@
  *
  *   device_traces[gpu][i]   action, addr, size, stream,      the history, oldest first
  *                           frames
+ *                           of "oom": size, device_free
  *   segments[i]             device, stream, blocks           what was held when it was written
  *   segments[i].blocks[j]   address, size, requested_size, state, frames
  *   external_annotations    where optimizers' steps end
@@ -30,11 +31,17 @@ enum { MAX_GPUS = 1024 };
 /* Of what a snapshot's objects may take in memory. */
 #define MEMORY_LIMIT ((uint64_t)8 << 30)
 
-typedef enum action { ACTION_OTHER, ACTION_ALLOC, ACTION_FREE, ACTION_COMPLETE } action;
+typedef enum action {
+    ACTION_OTHER,
+    ACTION_ALLOC,
+    ACTION_FREE,
+    ACTION_COMPLETE,
+    ACTION_REFUSAL
+} action;
 
 typedef struct entry {
     action action;
-    uint64_t address;
+    uint64_t address; /* of a refusal: the memory that was free on the device */
     uint64_t size;
     uint64_t stream;
     const pickle_value *frames; /* NULL: none */
@@ -81,6 +88,7 @@ static action action_of(const pickle_value *name) {
         {"alloc", ACTION_ALLOC},
         {"free_requested", ACTION_FREE},
         {"free_completed", ACTION_COMPLETE},
+        {"oom", ACTION_REFUSAL},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (pickle_is_string(name, known[i].name)) {
@@ -98,6 +106,11 @@ static bool read_entry(snapshot_reader *r, size_t index, entry *out) {
     }
     *out = (entry){.action = action_of(name)};
     if (out->action == ACTION_OTHER) {
+        return true;
+    }
+    if (out->action == ACTION_REFUSAL) { /* nothing of it is needed for a replay */
+        (void)pickle_get_unsigned(pickle_find(dict, "size"), &out->size);
+        (void)pickle_get_unsigned(pickle_find(dict, "device_free"), &out->address);
         return true;
     }
     if (!pickle_get_unsigned(pickle_find(dict, "addr"), &out->address) ||
@@ -141,7 +154,7 @@ static bool find_elders_in_history(snapshot_reader *r) {
         if (!read_entry(r, i, &e)) {
             return false;
         }
-        if (e.action == ACTION_OTHER) {
+        if (e.action == ACTION_OTHER || e.action == ACTION_REFUSAL) {
             continue;
         }
         if (!note_address(r, e.address, &is_new)) {
@@ -356,6 +369,9 @@ static bool feed_entry(snapshot_reader *r, size_t index, size_t *skip) {
         return feed_free(r, index, &e, skip);
     case ACTION_COMPLETE:
         return feed_completion(r, index, &e);
+    case ACTION_REFUSAL:
+        trace_build_refusal(r->builder, e.size, e.address);
+        return true;
     case ACTION_OTHER:
         break;
     }
@@ -388,7 +404,8 @@ static bool feed_history(snapshot_reader *r) {
 static size_t count_events(const pickle_value *history) {
     size_t n = 0;
     for (size_t i = 0; i < pickle_count(history); i++) {
-        n += action_of(pickle_find(pickle_item(history, i), "action")) != ACTION_OTHER;
+        action found = action_of(pickle_find(pickle_item(history, i), "action"));
+        n += found != ACTION_OTHER && found != ACTION_REFUSAL;
     }
     return n;
 }

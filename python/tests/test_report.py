@@ -166,6 +166,18 @@ def test_blocks_from_before_the_recording_are_counted(tmp_path):
     assert sum(rows.values()) == recording.live_peak
 
 
+def test_what_the_recorded_program_was_refused_comes_first(tmp_path):
+    refusal = {"action": "oom", "size": 64 * MIB, "device_free": 3 * MIB, "stream": 0}
+    history = [entry("alloc", 1, 2 * MIB), refusal, entry("alloc", 2, MIB), {"action": "oom"}]
+    path = write_snapshot(tmp_path / "run.pickle.gz", history)
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    text = _words.plain(_words.verdict(recording))
+    assert text.startswith(
+        "The program ran out of memory at event 1: 64.0 MiB were refused with 3.0 MiB free on the "
+        "device, and 1 more later. The peak is 3.0 MiB live"
+    )
+
+
 def test_a_comparison_names_what_grew_and_sums_to_the_difference(tmp_path):
     before = [entry("alloc", 1, 10 * MIB, frame("a")), entry("alloc", 2, 5 * MIB, frame("b"))]
     after = [

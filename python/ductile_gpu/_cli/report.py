@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="search it also for recordings of more than 2 million events, which are quick otherwise",
+        help="search it also where there are more than 2 million events",
     )
     parser.add_argument(
         "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"

@@ -85,6 +85,7 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
         "runs": [_run(name, recording.runs[name]) for name in NAMES],
         "variants": recording.variants,
         "who": {by: _rows(rows) for by, rows in _who.views(recording).items()},
+        "refusals": facts["refusals"],
         "forecast": forecast,
     }
 

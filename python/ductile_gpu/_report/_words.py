@@ -32,6 +32,20 @@ def _peak(recording: Recording) -> Sentence:
     return [("The peak is ", False), (f"{live} live", True), (f", {where}. ", False)]
 
 
+def _recorded_refusals(recording: Recording) -> Sentence:
+    """What the recorded program itself was refused."""
+    refusals = recording.facts["refusals"]
+    if not refusals:
+        return []
+    first = refusals[0]
+    asked, free = in_bytes(first["request_bytes"]), in_bytes(first["device_free_bytes"])
+    more = f", and {len(refusals) - 1} more later" if len(refusals) > 1 else ""
+    return [
+        (f"The program ran out of memory {_when(recording, first['event'])}", True),
+        (f": {asked} were refused with {free} free on the device{more}. ", False),
+    ]
+
+
 def _refusal(recording: Recording, name: str, run: dict[str, Any]) -> Sentence:
     event = int(run["stopped_at_event"])
     stop = next((s for s in reversed(run["stops"]) if not s["completed"]), None)
@@ -102,7 +116,7 @@ def _binding(recording: Recording) -> Sentence:
 
 def verdict(recording: Recording) -> Sentence:
     """What the peak was or what ran out, what would suffice, and the term that binds."""
-    pieces = _peak(recording)
+    pieces = [*_recorded_refusals(recording), *_peak(recording)]
     for name, run in recording.runs.items():
         if not run["completed"]:
             pieces += _refusal(recording, name, run)

@@ -140,6 +140,22 @@ function drawRefusal(pen, run, y) {
   pen.stroke();
 }
 
+// Where the recorded program itself was refused memory.
+function drawRefusals(pen, bottom) {
+  pen.strokeStyle = pen.fillStyle = colourOf("bad");
+  pen.lineWidth = 1.5;
+  pen.textAlign = "center";
+  pen.textBaseline = "bottom";
+  for (const refusal of state.recording.refusals) {
+    const x = xOf(refusal.event);
+    pen.beginPath();
+    pen.moveTo(x, plot.top);
+    pen.lineTo(x, bottom);
+    pen.stroke();
+    pen.fillText("✗ refused", x, plot.top - 2);
+  }
+}
+
 // Labels at the lines' ends, moved apart where they would touch.
 function drawLabels(pen, y, bottom) {
   const recording = state.recording;
@@ -233,6 +249,7 @@ function paintTimeline() {
   for (const other of state.recording.runs) if (other !== run) drawLine(pen, other, y);
   drawLine(pen, run, y);
   drawDevice(pen, y, top);
+  drawRefusals(pen, bottom);
   drawCursor(pen, bottom);
   pen.restore();
   drawMarks(pen, run);
