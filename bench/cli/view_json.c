@@ -93,6 +93,17 @@ static void print_step_peaks(FILE *out, const trace_holders *holders) {
     (void)putc(']', out);
 }
 
+static void print_profiles(FILE *out, const trace_holders *holders) {
+    (void)fputs(",\"step_profiles\":[", out);
+    for (size_t i = 0; i < holders->n_profiles; i++) {
+        for (size_t k = 0; k < TRACE_HOLDERS_PARTS; k++) {
+            const char *before = k > 0 ? "," : i > 0 ? "],[" : "[";
+            (void)fprintf(out, "%s%" PRIu64, before, holders->profiles[i][k]);
+        }
+    }
+    (void)fputs(holders->n_profiles > 0 ? "]]" : "]", out);
+}
+
 /* The index of the event that allocates block number n. */
 static size_t find_alloc(const trace *t, size_t n) {
     size_t seen = 0;
@@ -143,6 +154,7 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
     print_streams(out, t);
     print_steps(out, t);
     print_step_peaks(out, recording->holders);
+    print_profiles(out, recording->holders);
     print_refusals(out, recording);
     print_holders(out, recording);
     print_stacks(out, recording);

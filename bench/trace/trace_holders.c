@@ -123,6 +123,30 @@ static void play_until_peak(holders_walk *w, size_t end) {
     note_peak(w);
 }
 
+/* What follows the last mark is the program's end, which no other step has. */
+static size_t end_of_step(const holders_walk *w, size_t step) {
+    size_t end = w->steps->ends[step];
+    const trace_event *events = w->from->events;
+    if (step + 1 == w->steps->n && w->from->n_steps > 0) {
+        while (events[end - 1].kind != TRACE_STEP) {
+            end--;
+        }
+    }
+    return end;
+}
+
+static void note_profile(holders_walk *w, size_t step, size_t event) {
+    trace_holders *to = w->to;
+    size_t begin = trace_step_begin(w->steps, step);
+    size_t end = end_of_step(w, step);
+    if (step + to->n_profiles < to->n_steps || event >= end) {
+        return;
+    }
+    size_t part = (event - begin) * TRACE_HOLDERS_PARTS / (end - begin);
+    uint64_t *peak = &to->profiles[step + to->n_profiles - to->n_steps][part];
+    *peak = w->live > *peak ? w->live : *peak;
+}
+
 static size_t find_peaks(holders_walk *w) {
     size_t end = 0;
     size_t step = 0;
@@ -131,6 +155,7 @@ static size_t find_peaks(holders_walk *w) {
         play(w, &w->from->events[i]);
         uint64_t *peak = &w->to->step_peaks[step];
         *peak = w->live > *peak ? w->live : *peak;
+        note_profile(w, step, i);
         if (w->live > w->to->peak_bytes) {
             w->to->peak_bytes = w->live;
             end = i + 1;
@@ -182,6 +207,7 @@ const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
     w.of_block = calloc(b->n_blocks + 1, sizeof *w.of_block);
     out->step_peaks = calloc(steps->n, sizeof *out->step_peaks);
     out->n_steps = steps->n;
+    out->n_profiles = steps->n < TRACE_HOLDERS_PROFILES ? steps->n : TRACE_HOLDERS_PROFILES;
     bool ok = w.of_block != NULL && out->step_peaks != NULL && assign_all(&w);
     if (ok) {
         walk(&w);

@@ -232,8 +232,58 @@ def test_the_forecast_of_a_run_that_grows_evenly_is_exact(tmp_path):
 def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path):
     even = collect(training(tmp_path, [2, 4, 6]), Choices(quick=True), lambda line: None)
     uneven = collect(training(tmp_path, [2, 5, 6]), Choices(quick=True), lambda line: None)
-    doubts = [_forecast.forecast(r, [2, 4, 6], "batch")["needs"]["ductile"] for r in (even, uneven)]
-    assert doubts[1]["spread"] > doubts[0]["spread"] + 50 * MIB
+    found = [_forecast.forecast(r, [2, 4, 6], "batch")["needs"]["ductile"] for r in (even, uneven)]
+    widths = [
+        _forecast.largest(needs, 8192 * MIB, "best") - _forecast.largest(needs, 8192 * MIB, "worst")
+        for needs in found
+    ]
+    assert widths[0] <= 1
+    assert widths[1] >= 2
+
+
+def vary(batch: int, steps: int, *more: str) -> str:
+    """What a synthetic transformer's training loop answers, or writes, for one batch."""
+    command = [str(ductile_gpu.bench_path()), "varybatch", "--device", "virtual"]
+    command += ["--batch", f"{batch}:{batch}", "--seq", "512:512", "--steps", str(steps), *more]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def transformer(folder: Path, batches: tuple[int, ...]) -> Path:
+    """One step with each batch, each of which begins and ends with nothing."""
+    lines: list[str] = []
+    for number, batch in enumerate(batches):
+        file = folder / f"{batch}.trace"
+        vary(batch, 2, "--contender", "classic", "--write-trace", str(file))
+        live: dict[str, None] = {}
+        for kind, *words in (
+            line.split() for line in file.read_text().splitlines() if line.strip()
+        ):
+            if kind in ("a", "f"):
+                block = f"{number}{words[0]:0>9}"
+                if kind == "a":
+                    live[block] = None
+                else:
+                    del live[block]
+                lines.append(" ".join([kind, block, *words[1:]]))
+        lines += [*(f"f {block}" for block in live), "s"]
+    path = folder / "transformer.trace"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_forecast_of_a_transformer_is_what_larger_batches_need(tmp_path):
+    """Small batches need most in the optimizer, large ones in the backward pass."""
+    recording = collect(transformer(tmp_path, (2, 4, 6)), Choices(), lambda line: None)
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")["needs"]
+    for batch in (11, 18):
+        words = ("--json", "--min-capacity", "--contender", "ductile,expandable,classic")
+        results = map(json.loads, vary(batch, 4, *words).splitlines())
+        needed = {result["contender"]: result["min_capacity_bytes"] for result in results}
+        for name in ("ductile", "expandable"):
+            assert abs(_forecast.largest(found[name], needed[name]) - batch) <= 1, (name, batch)
+        for name, needs in found.items():
+            worst, best = (_forecast.largest(needs, needed[name], c) for c in ("worst", "best"))
+            assert worst <= batch <= best, (name, batch)
 
 
 @pytest.mark.parametrize(

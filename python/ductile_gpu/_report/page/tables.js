@@ -86,10 +86,10 @@ function paintForecast() {
     })));
 }
 
-// As _forecast.py: needs grow as base + slope times the batch, times what the allocator adds.
+// As _forecast.py: an allocator's need is the highest of its lines, base + slope times the batch.
 function largestOn(forecast, id, capacity) {
-  const { base, slope, spread } = forecast.needs[id];
-  return [spread, 0, -spread].map((error) => Math.max(0, Math.floor((capacity - base - error) / slope)));
+  const most = (line, room) => line.slope > 0 ? Math.floor(room / line.slope) : room < 0 ? 0 : Infinity;
+  return ["worst", "expected", "best"].map((name) => Math.max(0, Math.min(...forecast.needs[id][name].map((line) => most(line, capacity - line.base)))));
 }
 
 function paintCompare() {
