@@ -98,8 +98,7 @@ static const bench_option own_options[] = {
 
 /* ---- The recording ------------------------------------------------------------------------- */
 
-static bool complain(const view_job *j, const char *path, const char *reason) {
-    (void)j;
+static bool complain(const char *path, const char *reason) {
     bench_complain_of(path, 0, reason);
     return false;
 }
@@ -132,13 +131,13 @@ static bool load(view_job *j, const char *path) {
         return false;
     }
     if (o->gpu != TRACE_BUSIEST_GPU && !j->builder.is_snapshot) {
-        return complain(j, path, "--gpu needs a PyTorch snapshot, and this is not one");
+        return complain(path, "--gpu needs a PyTorch snapshot, and this is not one");
     }
     const char *reason = study(j);
     if (reason == NULL) {
         j->trace = trace_make(&j->builder, path, &reason);
     }
-    return j->trace != NULL || complain(j, path, reason);
+    return j->trace != NULL || complain(path, reason);
 }
 
 static void drop(view_job *j) {
@@ -184,7 +183,8 @@ static void find_what_suffices(const view_job *j, view_run *run, view *v) {
     if (run->min_capacity_bytes > 0) {
         try_smaller(run->spec, run->min_capacity_bytes, v);
     } else if (result->outcome == RUN_OUT_OF_MEMORY) {
-        view_try(run->spec, run->spec->capacity_bytes, v);
+        uint64_t capped = run->spec->capacity_bytes;
+        view_try(run->spec, capped != 0 ? capped : j->device.caps.total_bytes, v);
     }
 }
 
@@ -206,8 +206,8 @@ static bool view_contender(void *user, size_t index, FILE *out) {
     replay_result result = {0};
     view v;
     view_run run = {.spec = &spec, .result = &result, .view = &v};
-    bool ok = view_replay(&spec, &v, &result) ||
-              complain(j, j->trace->path, "the host has no memory left");
+    bool ok =
+        view_replay(&spec, &v, &result) || complain(j->trace->path, "the host has no memory left");
     if (ok && (result.outcome == RUN_FAILED || result.outcome == RUN_ABSENT)) {
         bench_complain("%s: %s: %s", j->trace->path, contender->name, result.message);
         ok = false;

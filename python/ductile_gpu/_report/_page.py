@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 import zlib
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -144,15 +145,13 @@ def make_page(
     text = (PARTS / "page.html").read_text(encoding="utf-8")
     scripts = "\n".join((PARTS / f"{n}.js").read_text(encoding="utf-8") for n in SCRIPTS)
     pieces = {
-        "@TITLE@": html.escape(" and ".join(r.name for r in recordings[:2])),
-        "@CSS@": (PARTS / "page.css").read_text(encoding="utf-8"),
-        "@VERDICTS@": _verdicts(recordings),
-        "@PAYLOAD@": _pack(data),
-        "@JS@": scripts,
+        "TITLE": html.escape(" and ".join(r.name for r in recordings[:2])),
+        "CSS": (PARTS / "page.css").read_text(encoding="utf-8"),
+        "VERDICTS": _verdicts(recordings),
+        "PAYLOAD": _pack(data),
+        "JS": scripts,
     }
-    for mark, piece in pieces.items():
-        text = text.replace(mark, piece)
-    return text
+    return re.sub(f"@({'|'.join(pieces)})@", lambda found: pieces[found[1]], text)
 
 
 def write_page(path: Path, text: str) -> None:
