@@ -325,7 +325,7 @@ def test_a_run_that_does_not_fit_is_explained(tmp_path):
     path = training(tmp_path, [2, 4, 6])
     recording = collect(path, Choices(capacity="1500M"), lambda line: None)
     text = _words.plain(_words.verdict(recording))
-    assert "Native runs out of memory in step 4 of 4: 600.0 MiB were refused with" in text
+    assert "With native, memory runs out in step 4 of 4: 600.0 MiB were refused with" in text
     stop = recording.runs["ductile"]["stops"][0]
     assert stop["capacity_bytes"] == 1500 * MIB
     assert stop["live"] + stop["pending"] + stop["free"] + stop["cached"] == stop["held"]

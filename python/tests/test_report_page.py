@@ -257,7 +257,7 @@ def test_another_allocator_and_another_colour_draw_another_picture(page):
     before = page.run(DRAWN, "#timeline"), page.run(DRAWN, "#map-ductile")
     page.click("#split [data-key=classic]")
     assert page.run(DRAWN, "#timeline") != before[0]
-    assert "native holds" in text_of(page, "#readout").partition(". ")[0]
+    assert "native holds" in text_of(page, "#readout").partition("; ")[0]
     page.click("#colour [data-key=size]")
     assert page.run(DRAWN, "#map-ductile") != before[1]
 
@@ -344,7 +344,7 @@ def test_a_run_of_one_event_is_drawn(window, tmp_path):
 def test_a_run_that_does_not_fit_is_marked(window, tmp_path):
     recording = collect(VIT, Choices(capacity="9G"), lambda line: None)
     open_page(window, tmp_path, _page.make_page([recording]))
-    assert "runs out of memory in step" in text_of(window, "#verdict")
+    assert "memory runs out in step" in text_of(window, "#verdict")
     assert window.complaints() == []
 
 

@@ -49,9 +49,7 @@ def _recorded_refusals(recording: Recording) -> Sentence:
 def _refusal(recording: Recording, name: str, run: dict[str, Any]) -> Sentence:
     event = int(run["stopped_at_event"])
     stop = next((s for s in reversed(run["stops"]) if not s["completed"]), None)
-    pieces: Sentence = [
-        (f"{_capital(NAMES[name])} runs out of memory {_when(recording, event)}", True)
-    ]
+    pieces: Sentence = [(f"With {NAMES[name]}, memory runs out {_when(recording, event)}", True)]
     if stop is not None:
         terms = [f"{in_bytes(stop[term])} {term}" for term in ("live", "pending") if stop[term]]
         if stop["free"]:
@@ -64,10 +62,6 @@ def _refusal(recording: Recording, name: str, run: dict[str, Any]) -> Sentence:
         asked, capacity = in_bytes(stop["request_bytes"]), in_bytes(stop["capacity_bytes"])
         pieces.append((f": {asked} were refused with {' + '.join(terms)} = {capacity}", False))
     return [*pieces, (". ", False)]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _holding(recording: Recording) -> Sentence:
@@ -99,15 +93,21 @@ def _binding(recording: Recording) -> Sentence:
         for name, run in recording.runs.items()
         if run.get("min_capacity_bytes")
     }
+    capacity = min(int(run["capacity_bytes"]) for run in recording.runs.values())
+    if recording.live_peak > capacity:
+        return [
+            (f"What binds is live memory: nothing can serve it in {in_bytes(capacity)}.", False)
+        ]
     if not found:
         return []
     most = max(found, key=lambda name: found[name])
     beyond = found[most] - recording.live_peak
+    verb = "need" if most == "expandable" else "needs"
     if beyond * 50 < recording.live_peak:
         return [("What binds is live memory: no allocator can do with much less.", False)]
     return [
         (
-            f"What binds is live memory; {NAMES[most]} needs {in_bytes(beyond)} more, "
+            f"What binds is live memory; {NAMES[most]} {verb} {in_bytes(beyond)} more, "
             "lost between blocks.",
             False,
         )

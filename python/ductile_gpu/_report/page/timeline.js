@@ -8,6 +8,7 @@ const plot = { left: 52, right: 176, top: 18, marks: 62, bottom: 26, width: 0, h
 
 const runOf = (id) => state.recording.runs.find((run) => run.id === id);
 const xOf = (event) => plot.left + (event - state.from) / (state.to - state.from) * (plot.width - plot.left - plot.right);
+const holds = (run) => run.name + (run.id === "expandable" ? " hold" : " holds");
 const eventAt = (x) => state.from + (x - plot.left) / (plot.width - plot.left - plot.right) * (state.to - state.from);
 
 function fit(canvas) {
@@ -263,13 +264,13 @@ function paintTimeline() {
 function readingAt(run, event) {
   const series = run.series, i = sampleAt(series, event);
   const parts = AREAS.filter((name) => name === "live" || series[name][i] > 0).map((name) => size(series[name][i]) + " " + name);
-  return `${stepName(state.recording, event)}: ${run.name} holds ${size(series.held[i])} = ${parts.join(" + ")}`;
+  return `${stepName(state.recording, event)}: ${holds(run)} ${size(series.held[i])} = ${parts.join(" + ")}`;
 }
 
 function describeCursor(run) {
   const others = state.recording.runs.filter((other) => other !== run)
-    .map((other) => `${other.name} holds ${size(other.series.held[sampleAt(other.series, state.cursor)])}`);
-  const text = `At ${readingAt(run, state.cursor)}. ${others.join("; ")}.`;
+    .map((other) => `${holds(other)} ${size(other.series.held[sampleAt(other.series, state.cursor)])}`);
+  const text = `At ${readingAt(run, state.cursor)}; ${others.join(", ")}.`;
   byId("readout").textContent = text;
   const canvas = byId("timeline");
   canvas.setAttribute("aria-valuemax", state.recording.replay_events - 1);
