@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "python" / "tests"))
 
 import browser  # noqa: E402
+from batches import transformer  # noqa: E402
 
 from ductile_gpu._report import _forecast, _page  # noqa: E402
 from ductile_gpu._report._collect import Choices, Recording, collect  # noqa: E402
@@ -83,23 +84,9 @@ def shoot_section(studio: Studio, target: Path, path: Path, heading: str, *befor
     studio.shoot(target, page, section(heading), before=before, margin=12)
 
 
-def steady_training(folder: Path) -> Path:
-    """A run whose steps have batches of 4, 8 and 12: what a forecast is made from."""
-    lines = [f"a 1 {6000 * MIB} 0", f"a 2 {40 * MIB} 0", "s"]
-    number = 10
-    for batch in (4, 8, 12):
-        layers = list(range(number, number + 24))
-        lines += [f"a {layer} {(batch * 30 + (layer * batch) % 7) * MIB} 0" for layer in layers]
-        lines += [f"f {layer}" for layer in reversed(layers)] + ["s"]
-        number += len(layers)
-    path = folder / "batches_4_8_12.trace"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 def shoot_forecast(studio: Studio, target: Path) -> None:
-    recording = collect(steady_training(studio.folder), Choices(), lambda line: None)
-    found = _forecast.forecast(recording, [4, 8, 12], "batch")
+    recording = collect(transformer(studio.folder, (2, 4, 6)), Choices(), lambda line: None)
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")
     page = _page.make_page([recording], [found])
     studio.shoot(target, page, section("forecast-title"), before=[device(24)], margin=12)
 
