@@ -71,7 +71,9 @@ def shown(window: browser.Browser) -> list[int]:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=names(RECORDINGS))
-def test_the_page_shows_what_the_command_line_says(window, tmp_path, path):
+def test_the_page_shows_what_the_command_line_says_and_every_table_sums_to_the_peak(
+    window, tmp_path, path
+):
     recording = recording_of(path)
     open_page(window, tmp_path, _page.make_page([recording]))
     assert text_of(window, "#verdict") == _words.plain(_words.verdict(recording)).strip()
@@ -81,13 +83,6 @@ def test_the_page_shows_what_the_command_line_says(window, tmp_path, path):
         data = window.run("return {...document.querySelector(arguments[0]).dataset}", row)
         assert data["needed"] == str(run["min_capacity_bytes"])
         assert data["held"] == str(run["reserved_peak_bytes"])
-    assert window.complaints() == []
-
-
-@pytest.mark.parametrize("path", RECORDINGS, ids=names(RECORDINGS))
-def test_every_table_of_holders_sums_to_the_live_peak(window, tmp_path, path):
-    recording = recording_of(path)
-    open_page(window, tmp_path, _page.make_page([recording]))
     for by in _who.views(recording):
         window.click(f"#by [data-key={by}]")
         rows = window.run(
@@ -98,6 +93,7 @@ def test_every_table_of_holders_sums_to_the_live_peak(window, tmp_path, path):
         assert window.run("return document.querySelector('#who tfoot tr').dataset.total") == str(
             recording.live_peak
         )
+    assert window.complaints() == []
 
 
 def test_sizes_are_spelled_as_on_the_command_line(page):

@@ -50,7 +50,7 @@ function whyNot(outcome) {
     ? inStep(recording, stop.event)
     : `between ${stepName(recording, outcome.below.event)} and ${stepName(recording, outcome.above.event)}`;
   const on = outcome.exact ? "" : ` With ${size(stop.capacity)}:`;
-  return `${place}; it needs ${size(outcome.needed)}.${on} ${size(stop.request)} were refused: ${sumOf(stop)}. What binds is ${bindingTerm(stop)}.`;
+  return `${place}; it needs ${size(outcome.needed)}.${on} ${size(stop.request)} were refused with ${sumOf(stop)} = ${size(stop.capacity)}. What binds is ${bindingTerm(stop)}.`;
 }
 
 function paintDevice() {
