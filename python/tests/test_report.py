@@ -95,7 +95,7 @@ def test_one_granule_less_than_the_smallest_device_fails(path):
 
 def test_another_option_of_ductile_gives_what_replay_gives_for_it():
     recording = recording_of(TRACES[0])
-    variant = next(v for v in recording.variants if v["setting"] == "max_handle_bytes=64M")
+    variant = next(v for v in recording.variants if v["setting"] == "sizes=tight")
     command = [sys.executable, "-m", "ductile_gpu", "replay", "--json", "--min-capacity"]
     command += ["--set", variant["setting"], str(TRACES[0])]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)

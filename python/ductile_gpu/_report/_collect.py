@@ -18,7 +18,8 @@ NAMES = {"ductile": "Ductile", "expandable": "expandable segments", "classic": "
 
 # Options of Ductile that trade memory against time, and what they are for.
 OPTION_SETS = {
-    "max_handle_bytes=64M": "large handles: less driver time",
+    "sizes=tight": "small handles only: least memory, most time in the driver",
+    "sizes=quick": "large handles always: least time in the driver",
     "cross_stream_reuse=wait": "waits on the GPU instead of new memory",
 }
 
