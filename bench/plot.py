@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws reserved against live memory over time from what `ductile-bench replay --timeline` wrote."""
+"""Draws held and live memory over time from what `ductile-bench replay --timeline` wrote."""
 
 import argparse
 import csv
@@ -25,6 +25,15 @@ STYLES = {
     "cumemalloc": {"color": "#9a9a9a", "linewidth": 0.6, "alpha": 0.7, "zorder": 1},
 }
 OTHER_STYLE = {"color": "#777777", "linewidth": 1.0, "zorder": 1}
+# As every page calls them.
+NAMES = {
+    "ductile": "Ductile",
+    "ductile wait": "Ductile, wait",
+    "ductile poll": "Ductile, poll",
+    "expandable": "expandable segments",
+    "classic": "native",
+}
+LIVE_TEXT = "#6b6250"
 LIVE_COLOR = "#e3dccb"
 
 
@@ -46,8 +55,8 @@ class Run:
         self.live_peak = live_peak
         self.reserved_peak = max(self.reserved_peak, reserved_peak)
 
-    def efficiency(self):
-        return self.live_peak / self.reserved_peak if self.reserved_peak else float("nan")
+    def peak(self):
+        return self.reserved_peak / GIB
 
 
 def fail(reason):
@@ -76,25 +85,42 @@ def by_legend(contender):
     return names.index(contender) if contender in names else len(names)
 
 
+def spread(labels, gap):
+    """(height, text, colour), moved apart where they would touch; the highest last."""
+    placed = []
+    for height, text, color in sorted(labels):
+        placed.append((max(height, placed[-1][0] + gap if placed else height), text, color))
+    return placed
+
+
+def label_ends(axes, runs, top):
+    """What each holds at most, at its line's end."""
+    live = max(run.live_peak for run in runs.values()) / GIB
+    labels = [(live, f"{live:.2f} GiB live", LIVE_TEXT)]
+    for name, run in runs.items():
+        color = STYLES.get(name, OTHER_STYLE)["color"]
+        labels.append((run.peak(), f"{run.peak():.2f} GiB {NAMES.get(name, name)}", color))
+    for height, text, color in spread(labels, top / 15):
+        axes.text(101.5, height, text, color=color, fontsize=9, va="center")
+
+
 def draw_panel(axes, trace, runs):
     longest = max(runs.values(), key=lambda run: len(run.events))
     last = max(longest.events[-1], 1)
     percent = [100 * event / last for event in longest.events]
-    axes.fill_between(percent, longest.live, color=LIVE_COLOR, linewidth=0, zorder=0, label="live")
+    axes.fill_between(percent, longest.live, color=LIVE_COLOR, linewidth=0, zorder=0)
     for name in sorted(runs, key=by_legend):
         run = runs[name]
         axes.plot([100 * event / last for event in run.events], run.reserved,
-                  label=f"{name}  {100 * run.efficiency():.1f} %",
                   **STYLES.get(name, OTHER_STYLE))
     top = max(max(run.reserved) for run in runs.values())
     axes.set_title(trace, fontsize=11, loc="left", fontweight="bold")
     axes.set_xlim(0, 100)
-    axes.set_ylim(0, 1.38 * top)
+    axes.set_ylim(0, 1.08 * top)
     axes.set_ylabel("GiB")
     axes.grid(axis="y", color="#000000", alpha=0.08, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper left", fontsize=9, frameon=False, ncol=2, handlelength=2.6,
-                columnspacing=1.4, borderaxespad=0.2)
+    label_ends(axes, runs, top)
 
 
 def draw(traces, pyplot, path):
@@ -109,9 +135,9 @@ def draw(traces, pyplot, path):
     for axes in flat[len(traces):]:
         axes.set_visible(False)
     for axes in flat[max(0, len(traces) - columns):len(traces)]:
-        axes.set_xlabel("progress of the replay, %")
-    figure.suptitle("Memory held from the driver (lines) against memory in use (area); "
-                    "peak in use / peak held, %", fontsize=11)
+        axes.set_xlabel("events of the run, %")
+    figure.suptitle("Memory held (lines) and live (area); at the right, the most of each",
+                    fontsize=11)
     figure.savefig(path, dpi=130)
 
 

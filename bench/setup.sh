@@ -88,6 +88,10 @@ list_missing() {
         python)
             want python3-venv "Python 3.9 or newer with venv" has_venv
             ;;
+        browser)
+            want chromium "the browser chromium" command -v chromium
+            want chromium-driver "its driver, chromedriver" command -v chromedriver
+            ;;
         picture)
             want python3-matplotlib "Python 3 with matplotlib" find_plot_python
             ;;

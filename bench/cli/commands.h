@@ -6,6 +6,7 @@
 #include "bench/cli/command_line.h"
 
 extern const bench_command command_replay;
+extern const bench_command command_view;
 extern const bench_command command_convert;
 extern const bench_command command_varybatch;
 extern const bench_command command_fsdp;

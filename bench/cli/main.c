@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 static const bench_command *const commands[] = {
-    &command_replay,  &command_convert, &command_varybatch, &command_fsdp,
-    &command_offload, &command_oneshot, &command_churn,
+    &command_replay, &command_view,    &command_convert, &command_varybatch,
+    &command_fsdp,   &command_offload, &command_oneshot, &command_churn,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -36,6 +36,17 @@ typedef struct contender_stats {
     uint64_t driver_host_ns;     /* as this host spent it                                */
 } contender_stats;
 
+typedef enum contender_span_state { SPAN_LIVE, SPAN_PENDING, SPAN_FREE } contender_span_state;
+
+/* A span of memory that is mapped, and so held. Pending: freed, but not yet proven unused. */
+typedef struct contender_span {
+    ductile_addr address;
+    uint64_t size;
+    contender_span_state state;
+} contender_span;
+
+typedef void (*contender_visit)(void *user, const contender_span *span);
+
 typedef struct contender_ops {
     const char *name;
     const char *summary; /* for --help, one line */
@@ -50,6 +61,9 @@ typedef struct contender_ops {
     ductile_status (*stream_done)(void *self, ductile_stream stream);
     ductile_status (*trim)(void *self); /* empty_cache */
     void (*stats)(void *self, contender_stats *out);
+    /* Visits all memory that is mapped, in any order. What is held besides is cached. NULL: the
+     * contender does not know its own memory. */
+    void (*walk)(void *self, contender_visit visit, void *user);
 } contender_ops;
 
 extern const contender_ops contender_ductile;

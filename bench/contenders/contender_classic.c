@@ -118,6 +118,10 @@ static void classic_stats(void *self, contender_stats *out) {
     out->address_span_bytes = cache->reserved_peak_bytes;
 }
 
+static void classic_walk(void *self, contender_visit visit, void *user) {
+    rival_cache_walk(self, visit, user);
+}
+
 const contender_ops contender_classic = {
     .name = "classic",
     .summary = "PyTorch's native allocator: 2 and 20 MiB segments, flushed at the cap",
@@ -128,4 +132,5 @@ const contender_ops contender_classic = {
     .record_stream = classic_record_stream,
     .trim = classic_trim,
     .stats = classic_stats,
+    .walk = classic_walk,
 };

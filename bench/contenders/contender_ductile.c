@@ -80,6 +80,41 @@ static void read_stats(void *self, contender_stats *out) {
     };
 }
 
+typedef struct walk_target {
+    contender_visit visit;
+    void *user;
+} walk_target;
+
+/* Of memory that moved, the old address is RETIRING, and its memory is counted at the new one. */
+static int visit_block(void *user, const ductile_block_info *block) {
+    const walk_target *to = user;
+    contender_span span = {.address = block->address, .size = block->size, .state = SPAN_PENDING};
+    switch (block->state) {
+    case DUCTILE_BLOCK_LIVE:
+        span.state = SPAN_LIVE;
+        break;
+    case DUCTILE_BLOCK_FREE:
+        span.state = SPAN_FREE;
+        break;
+    case DUCTILE_BLOCK_PENDING:
+    case DUCTILE_BLOCK_BUSY:
+        break;
+    case DUCTILE_BLOCK_GAP:
+    case DUCTILE_BLOCK_RETIRING:
+    case DUCTILE_BLOCK_QUARANTINED:
+    case DUCTILE_BLOCK_IMPORTED:
+    case DUCTILE_BLOCK_PAUSED:
+        return 0;
+    }
+    to->visit(to->user, &span);
+    return 0;
+}
+
+static void walk(void *self, contender_visit visit, void *user) {
+    walk_target to = {visit, user};
+    (void)!ductile_walk(self, visit_block, &to);
+}
+
 const contender_ops contender_ductile = {
     .name = "ductile",
     .summary = "this library; --set changes its options",
@@ -91,4 +126,5 @@ const contender_ops contender_ductile = {
     .stream_done = stream_done,
     .trim = trim,
     .stats = read_stats,
+    .walk = walk,
 };

@@ -312,6 +312,11 @@ static void expandable_stats(void *self, contender_stats *out) {
     out->address_span_bytes = e->span_peak_bytes;
 }
 
+static void expandable_walk(void *self, contender_visit visit, void *user) {
+    const expandable *e = self;
+    rival_cache_walk(&e->cache, visit, user);
+}
+
 const contender_ops contender_expandable = {
     .name = "expandable",
     .summary =
@@ -323,4 +328,5 @@ const contender_ops contender_expandable = {
     .record_stream = expandable_record_stream,
     .trim = expandable_trim,
     .stats = expandable_stats,
+    .walk = expandable_walk,
 };

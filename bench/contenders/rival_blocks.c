@@ -86,6 +86,17 @@ bool rival_store_reserve(rival_store *store, size_t n) {
     return true;
 }
 
+void rival_store_walk(const rival_store *store, void (*visit)(void *user, const rival_block *block),
+                      void *user) {
+    for (const rival_chunk *chunk = store->chunks; chunk != NULL; chunk = chunk->next) {
+        for (size_t i = 0; i < BLOCKS_PER_CHUNK; i++) {
+            if (chunk->blocks[i].arena != NULL) {
+                visit(user, &chunk->blocks[i]);
+            }
+        }
+    }
+}
+
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
 rival_block *rival_block_take(rival_store *store, rival_arena *arena, ductile_addr address,
@@ -98,6 +109,7 @@ rival_block *rival_block_take(rival_store *store, rival_arena *arena, ductile_ad
 }
 
 void rival_block_put(rival_store *store, rival_block *block) {
+    block->arena = NULL;
     block->next = store->spare;
     store->spare = block;
     store->n_spare++;

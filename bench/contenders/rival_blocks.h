@@ -39,7 +39,7 @@ struct rival_block {
     rival_node node;
     rival_block *prev; /* neighbours by address in the same segment */
     rival_block *next;
-    rival_arena *arena;
+    rival_arena *arena;     /* NULL: the block is spare */
     rival_segment *segment; /* NULL for a span of one driver allocation */
     ductile_addr address;
     uint64_t size;
@@ -65,6 +65,9 @@ void rival_store_fini(rival_store *store);
 rival_arena *rival_store_arena(rival_store *store, ductile_stream stream, bool is_small);
 /* Makes n blocks spare, so that taking them cannot fail. False: no host memory. */
 bool rival_store_reserve(rival_store *store, size_t n);
+/* Visits every block that is not spare, in no order. */
+void rival_store_walk(const rival_store *store, void (*visit)(void *user, const rival_block *block),
+                      void *user);
 
 /* An unlinked block over a span. Pre: rival_store_reserve left one spare. */
 rival_block *rival_block_take(rival_store *store, rival_arena *arena, ductile_addr address,

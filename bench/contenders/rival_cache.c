@@ -181,6 +181,30 @@ ductile_status rival_cache_record_stream(rival_cache *cache, ductile_addr addres
                          : DUCTILE_ERR_NOT_LIVE;
 }
 
+/* ---- Inspection ---------------------------------------------------------------------------- */
+
+typedef struct walk_target {
+    contender_visit visit;
+    void *user;
+} walk_target;
+
+static void visit_block(void *user, const rival_block *block) {
+    const walk_target *to = user;
+    if (block->is_mapped) {
+        contender_span span = {.address = block->address,
+                               .size = block->size,
+                               .state = block->is_live                 ? SPAN_LIVE
+                                        : rival_block_is_usable(block) ? SPAN_FREE
+                                                                       : SPAN_PENDING};
+        to->visit(to->user, &span);
+    }
+}
+
+void rival_cache_walk(const rival_cache *cache, contender_visit visit, void *user) {
+    walk_target to = {visit, user};
+    rival_store_walk(&cache->store, visit_block, &to);
+}
+
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
 void rival_cache_stats(const rival_cache *cache, contender_stats *out) {

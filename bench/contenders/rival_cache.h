@@ -69,6 +69,9 @@ bool rival_cache_fits_cap(const rival_cache *cache, uint64_t more);
 void rival_cache_add_reserved(rival_cache *cache, uint64_t bytes);
 void rival_cache_sub_reserved(rival_cache *cache, uint64_t bytes);
 
+/* For contender_ops. */
+void rival_cache_walk(const rival_cache *cache, contender_visit visit, void *user);
+
 /* All but address_span_bytes. */
 void rival_cache_stats(const rival_cache *cache, contender_stats *out);
 

@@ -233,7 +233,8 @@ static bool play(replay *r, size_t first, size_t end) {
 /* ---- Between stretches of the loop --------------------------------------------------------- */
 
 static bool wants_sample(const replay *r) {
-    return r->spec->watch != NULL && r->next_sample < r->trace->n_samples;
+    const replay_watch *watch = r->spec->watch;
+    return watch != NULL && watch->sample != NULL && r->next_sample < r->trace->n_samples;
 }
 
 /* Whether work completes as the replay goes on. */
@@ -266,14 +267,29 @@ static void move_to_next_sample(replay *r) {
     r->next_sample += is_second ? 2 * (size_t)r->spec->n_passes - 1 : 1;
 }
 
+static replay_moment look(const replay *r, size_t event, uint64_t live_bytes) {
+    replay_moment now = {.event = r->n_events_before + event,
+                         .live_bytes = live_bytes,
+                         .contender = r->stage.contender,
+                         .addresses = r->addresses};
+    r->stage.ops->stats(r->stage.contender, &now.stats);
+    return now;
+}
+
 static void take_sample(replay *r) {
-    const replay_spec *spec = r->spec;
+    const replay_watch *watch = r->spec->watch;
     const trace_sample *sample = &r->trace->samples[r->next_sample];
-    contender_stats stats = {0};
-    r->stage.ops->stats(r->stage.contender, &stats);
-    spec->watch->sample(spec->watch->user, spec, r->n_events_before + sample->event,
-                        sample->live_bytes, &stats);
+    replay_moment now = look(r, sample->event, sample->live_bytes);
+    watch->sample(watch->user, r->spec, &now);
     move_to_next_sample(r);
+}
+
+static void show_stop(const replay *r) {
+    const replay_watch *watch = r->spec->watch;
+    if (watch != NULL && watch->stop != NULL && r->result->outcome == RUN_OUT_OF_MEMORY) {
+        replay_moment now = look(r, (size_t)r->result->stopped_at_event, 0);
+        watch->stop(watch->user, r->spec, &now);
+    }
 }
 
 /* Events up to `at` have been played; the clock stands still. */
@@ -310,6 +326,9 @@ static bool play_all(replay *r) {
         stopwatch_pause(&r->watch);
         at = stop;
         between(r, at);
+    }
+    if (!ok) {
+        show_stop(r);
     }
     r->n_ops = ok ? t->n_ops : count_ops(t, (size_t)r->result->stopped_at_event);
     return ok;

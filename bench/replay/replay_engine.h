@@ -17,11 +17,21 @@
 
 struct replay_spec;
 
-/* Gets live and held memory at every sample of the trace, in time order. `event` counts through all
- * passes. */
+/* A replay between two events. */
+typedef struct replay_moment {
+    uint64_t event;      /* the last one played, counted through all passes; of a stop, the one that
+                            was refused */
+    uint64_t live_bytes; /* the trace's; not known at a stop: 0 */
+    contender_stats stats;
+    void *contender;
+    const ductile_addr *addresses; /* by the trace's slots; 0: the slot is empty */
+} replay_moment;
+
+/* Sees the replay at every sample of the trace, in time order, and where it runs out of memory.
+ * Either may be NULL. */
 typedef struct replay_watch {
-    void (*sample)(void *user, const struct replay_spec *spec, uint64_t event, uint64_t live_bytes,
-                   const contender_stats *stats);
+    void (*sample)(void *user, const struct replay_spec *spec, const replay_moment *now);
+    void (*stop)(void *user, const struct replay_spec *spec, const replay_moment *now);
     void *user;
 } replay_watch;
 

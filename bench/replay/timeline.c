@@ -30,10 +30,9 @@ void timeline_add(timeline *t, const char *panel, const char *contender, uint64_
                   stats->reserved_peak_bytes);
 }
 
-static void write_sample(void *user, const replay_spec *spec, uint64_t event, uint64_t live_bytes,
-                         const contender_stats *stats) {
-    timeline_add(user, spec->trace->name, spec->contender->name, event, live_bytes,
-                 spec->trace->live_peak_bytes, stats);
+static void write_sample(void *user, const replay_spec *spec, const replay_moment *now) {
+    timeline_add(user, spec->trace->name, spec->contender->name, now->event, now->live_bytes,
+                 spec->trace->live_peak_bytes, &now->stats);
 }
 
 /* Every line of the heading becomes a comment. */

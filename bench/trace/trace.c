@@ -6,8 +6,10 @@
 void trace_drop_events(trace *t) {
     free(t->events);
     free(t->gates);
+    free(t->step_ends);
     t->events = NULL;
     t->gates = NULL;
+    t->step_ends = NULL;
 }
 
 void trace_free(trace *t) {

@@ -10,6 +10,8 @@
  *   trace_build.c     what readers and generators call for each event; checks their order
  *   trace_finish.c    makes the array
  *   trace_steps.c     finds the steps of a run
+ *   trace_stacks.c    where blocks were allocated
+ *   trace_holders.c   who holds the memory at the peak
  *   trace_variant.c   other runs of the same program
  *   trace_write.c     writes the events as version 2 or 3
  */
@@ -85,6 +87,9 @@ typedef struct trace {
     uint64_t n_ops;         /* allocations and frees                                          */
     uint64_t n_steps;       /* training steps marked                                          */
     uint64_t live_peak_bytes;
+    size_t peak_event; /* the first allocation that makes live memory so large */
+    size_t *step_ends; /* of each step marked: the index behind its last event */
+    size_t n_step_ends;
     bool is_snapshot;
     int gpu; /* of a snapshot: the GPU whose history was read */
     /* Where live memory is least and most in equal parts of the trace: its envelope; and its end.

@@ -96,6 +96,13 @@ const char *trace_build_step(trace_builder *b) {
     return NULL;
 }
 
+void trace_build_refusal(trace_builder *b, uint64_t size, uint64_t device_free_bytes) {
+    if (b->n_refusals < BUILD_MAX_REFUSALS) {
+        b->refusals[b->n_refusals++] = (build_refusal){
+            .n_blocks = b->n_blocks, .size = size, .device_free_bytes = device_free_bytes};
+    }
+}
+
 const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told) {
     size_t n_known = b->n_streams;
     size_t index = stream_index(b, stream);
@@ -199,5 +206,6 @@ void trace_build_drop(trace_builder *b) {
     free(b->events);
     free(b->blocks);
     free(b->uses);
+    trace_stacks_drop(&b->stacks);
     *b = (trace_builder){0};
 }

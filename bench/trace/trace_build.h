@@ -5,6 +5,7 @@
 #define DUCTILE_BENCH_TRACE_TRACE_BUILD_H
 
 #include "bench/trace/trace.h"
+#include "bench/trace/trace_stacks.h"
 
 typedef enum build_state {
     BUILD_LIVE,
@@ -30,6 +31,15 @@ typedef struct build_use {
     uint16_t stream;
 } build_use;
 
+/* A request that the recorded program was refused. */
+typedef struct build_refusal {
+    size_t n_blocks; /* of the builder, at that moment */
+    uint64_t size;
+    uint64_t device_free_bytes;
+} build_refusal;
+
+enum { BUILD_MAX_REFUSALS = 16 };
+
 /* All zero is an empty builder. Owned by one reader, dropped by it in every case. */
 typedef struct trace_builder {
     trace_event *events; /* slot holds the block's number until finished */
@@ -42,6 +52,10 @@ typedef struct trace_builder {
     size_t n_streams;
     uint64_t n_steps;
     uint64_t n_stream_ends;
+    size_t n_elders; /* the first blocks: allocated before the recording began */
+    build_refusal refusals[BUILD_MAX_REFUSALS]; /* the first of them */
+    size_t n_refusals;
+    trace_stacks stacks; /* where blocks were allocated, as far as that was recorded */
     bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
                         else a completion stands for a use by the next stream                  */
     bool is_snapshot;
@@ -57,6 +71,7 @@ const char *trace_build_free(trace_builder *b, uint32_t block);
 const char *trace_build_free_in_use(trace_builder *b, uint32_t block);
 const char *trace_build_complete(trace_builder *b, uint32_t block);
 const char *trace_build_step(trace_builder *b);
+void trace_build_refusal(trace_builder *b, uint64_t size, uint64_t device_free_bytes);
 /* The program destroys the stream, after telling the allocator or not. */
 const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told);
 

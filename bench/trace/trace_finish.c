@@ -71,6 +71,7 @@ static const char *finish_alloc(finisher *f, build_block *block) {
     }
     if (f->live > f->to->live_peak_bytes) {
         f->to->live_peak_bytes = f->live;
+        f->to->peak_event = f->n_written;
     }
     block->slot = f->n_free_slots > 0 ? f->free_slots[--f->n_free_slots] : f->to->n_slots++;
     write_event(f, (trace_event){.kind = TRACE_ALLOC,
@@ -239,8 +240,10 @@ static const char *finish_event(finisher *f, const trace_event *event) {
     case TRACE_STREAM_END:
         finish_stream_end(f, event);
         return NULL;
-    case TRACE_FREE_GATED: /* made here, never gathered */
     case TRACE_STEP:
+        f->to->step_ends[f->to->n_step_ends++] = f->n_written;
+        return NULL;
+    case TRACE_FREE_GATED: /* made here, never gathered */
         break;
     }
     return NULL;
@@ -301,11 +304,12 @@ static const char *rewrite_events(finisher *f) {
 
 static const char *finish(finisher *f) {
     f->free_slots = reallocarray(NULL, f->from->n_blocks + 1, sizeof *f->free_slots);
-    if (f->free_slots == NULL) {
-        return no_memory;
+    f->to->step_ends = reallocarray(NULL, f->from->n_steps + 1, sizeof *f->to->step_ends);
+    const char *reason = no_memory;
+    if (f->free_slots != NULL && f->to->step_ends != NULL) {
+        rank_streams(f);
+        reason = rewrite_events(f);
     }
-    rank_streams(f);
-    const char *reason = rewrite_events(f);
     free(f->free_slots);
     free(f->nodes);
     return reason;

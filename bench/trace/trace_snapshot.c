@@ -2,9 +2,11 @@
 /*
  * PyTorch snapshots: the pickle that torch.cuda.memory._dump_snapshot writes. Of it are read
  *
- *   device_traces[gpu][i]   action, addr, size, stream       the history, oldest first
+ *   device_traces[gpu][i]   action, addr, size, stream,      the history, oldest first
+ *                           frames
+ *                           of "oom": size, device_free
  *   segments[i]             device, stream, blocks           what was held when it was written
- *   segments[i].blocks[j]   address, size, requested_size, state
+ *   segments[i].blocks[j]   address, size, requested_size, state, frames
  *   external_annotations    where optimizers' steps end
  *
  * The history is a ring: its beginning may be lost. A block that lives before the history begins
@@ -17,6 +19,7 @@
 #include "bench/trace/trace_snapshot.h"
 
 #include "bench/base/hash_map.h"
+#include "bench/trace/frames.h"
 #include "bench/trace/pickle.h"
 #include "bench/trace/snapshot_steps.h"
 
@@ -28,13 +31,20 @@ enum { MAX_GPUS = 1024 };
 /* Of what a snapshot's objects may take in memory. */
 #define MEMORY_LIMIT ((uint64_t)8 << 30)
 
-typedef enum action { ACTION_OTHER, ACTION_ALLOC, ACTION_FREE, ACTION_COMPLETE } action;
+typedef enum action {
+    ACTION_OTHER,
+    ACTION_ALLOC,
+    ACTION_FREE,
+    ACTION_COMPLETE,
+    ACTION_REFUSAL
+} action;
 
 typedef struct entry {
     action action;
-    uint64_t address;
+    uint64_t address; /* of a refusal: the memory that was free on the device */
     uint64_t size;
     uint64_t stream;
+    const pickle_value *frames; /* NULL: none */
 } entry;
 
 /* A block that lives before the history begins. */
@@ -42,6 +52,7 @@ typedef struct elder {
     uint64_t address;
     uint64_t size;
     uint64_t stream;
+    const pickle_value *frames; /* of its allocation; NULL: not known */
 } elder;
 
 typedef struct snapshot_reader {
@@ -55,6 +66,7 @@ typedef struct snapshot_reader {
         blocks; /* first walk: addresses the history names; second: builder's block + 1 at each */
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
     snapshot_steps steps;
+    frames_reader frames;
     trace_builder *builder;
     trace_error *error;
 } snapshot_reader;
@@ -76,6 +88,7 @@ static action action_of(const pickle_value *name) {
         {"alloc", ACTION_ALLOC},
         {"free_requested", ACTION_FREE},
         {"free_completed", ACTION_COMPLETE},
+        {"oom", ACTION_REFUSAL},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (pickle_is_string(name, known[i].name)) {
@@ -95,11 +108,17 @@ static bool read_entry(snapshot_reader *r, size_t index, entry *out) {
     if (out->action == ACTION_OTHER) {
         return true;
     }
+    if (out->action == ACTION_REFUSAL) { /* nothing of it is needed for a replay */
+        (void)pickle_get_unsigned(pickle_find(dict, "size"), &out->size);
+        (void)pickle_get_unsigned(pickle_find(dict, "device_free"), &out->address);
+        return true;
+    }
     if (!pickle_get_unsigned(pickle_find(dict, "addr"), &out->address) ||
         !pickle_get_unsigned(pickle_find(dict, "size"), &out->size) ||
         !pickle_get_unsigned(pickle_find(dict, "stream"), &out->stream)) {
         return REFUSE(r, "history entry %zu lacks addr, size or stream as a plain number", index);
     }
+    out->frames = pickle_find(dict, "frames");
     return true;
 }
 
@@ -135,7 +154,7 @@ static bool find_elders_in_history(snapshot_reader *r) {
         if (!read_entry(r, i, &e)) {
             return false;
         }
-        if (e.action == ACTION_OTHER) {
+        if (e.action == ACTION_OTHER || e.action == ACTION_REFUSAL) {
             continue;
         }
         if (!note_address(r, e.address, &is_new)) {
@@ -162,9 +181,19 @@ static bool block_size(const pickle_value *block, uint64_t *out) {
            pickle_get_unsigned(pickle_find(block, "size"), out);
 }
 
+/* Old versions kept the stack with the block's history, the latest allocation first. */
+static const pickle_value *block_frames(const pickle_value *block) {
+    const pickle_value *frames = pickle_find(block, "frames");
+    const pickle_value *history = pickle_find(block, "history");
+    if (pickle_count(frames) > 0 || pickle_count(history) == 0) {
+        return frames;
+    }
+    return pickle_find(pickle_item(history, 0), "frames");
+}
+
 static bool visit_active_block(snapshot_reader *r, const pickle_value *block, uint64_t address,
                                uint64_t stream) {
-    elder found = {.address = address, .stream = stream};
+    elder found = {.address = address, .stream = stream, .frames = block_frames(block)};
     bool is_new;
     if (!block_size(block, &found.size)) {
         return REFUSE(r, "a block of the segments lacks a size");
@@ -229,7 +258,16 @@ static bool stream_number(snapshot_reader *r, uint64_t stream, uint64_t *out) {
     return known != 0 || hash_map_put(&r->streams, stream, *out) || out_of_host_memory(r);
 }
 
-static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uint64_t stream) {
+static bool note_stack(snapshot_reader *r, uint32_t block, const pickle_value *frames) {
+    trace_stacks *stacks = &r->builder->stacks;
+    uint32_t stack = 0;
+    bool ok =
+        frames_read(&r->frames, frames, stacks, &stack) && trace_stacks_note(stacks, block, stack);
+    return ok || out_of_host_memory(r);
+}
+
+static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uint64_t stream,
+                        const pickle_value *frames) {
     uint64_t number = 0;
     uint32_t block = 0;
     if (!stream_number(r, stream, &number)) {
@@ -239,15 +277,18 @@ static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uin
     if (reason != NULL) {
         return REFUSE(r, "block 0x%" PRIx64 ": %s", address, reason);
     }
-    return hash_map_put(&r->blocks, address, (uintptr_t)block + 1) || out_of_host_memory(r);
+    return note_stack(r, block, frames) &&
+           (hash_map_put(&r->blocks, address, (uintptr_t)block + 1) || out_of_host_memory(r));
 }
 
 static bool build_elders(snapshot_reader *r, size_t first, size_t end) {
     for (size_t i = first; i < end; i++) {
-        if (!build_alloc(r, r->elders[i].address, r->elders[i].size, r->elders[i].stream)) {
+        const elder *e = &r->elders[i];
+        if (!build_alloc(r, e->address, e->size, e->stream, e->frames)) {
             return false;
         }
     }
+    r->builder->n_elders = r->builder->n_blocks;
     return true;
 }
 
@@ -273,7 +314,7 @@ static bool feed_alloc(snapshot_reader *r, size_t index, const entry *e) {
                       ", which was not freed before: the history has a gap",
                       index, e->address);
     }
-    return build_alloc(r, e->address, e->size, e->stream);
+    return build_alloc(r, e->address, e->size, e->stream, e->frames);
 }
 
 /* The first walk has read every entry: none can fail here. */
@@ -328,6 +369,9 @@ static bool feed_entry(snapshot_reader *r, size_t index, size_t *skip) {
         return feed_free(r, index, &e, skip);
     case ACTION_COMPLETE:
         return feed_completion(r, index, &e);
+    case ACTION_REFUSAL:
+        trace_build_refusal(r->builder, e.size, e.address);
+        return true;
     case ACTION_OTHER:
         break;
     }
@@ -360,7 +404,8 @@ static bool feed_history(snapshot_reader *r) {
 static size_t count_events(const pickle_value *history) {
     size_t n = 0;
     for (size_t i = 0; i < pickle_count(history); i++) {
-        n += action_of(pickle_find(pickle_item(history, i), "action")) != ACTION_OTHER;
+        action found = action_of(pickle_find(pickle_item(history, i), "action"));
+        n += found != ACTION_OTHER && found != ACTION_REFUSAL;
     }
     return n;
 }
@@ -446,6 +491,7 @@ bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *
     free(r.elders);
     hash_map_drop(&r.blocks);
     hash_map_drop(&r.streams);
+    frames_drop(&r.frames);
     pickle_close(document);
     return ok;
 }

@@ -2,6 +2,7 @@
 #include "bench/trace/trace_steps.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { HALF = 2, FEW = 16 }; /* the most blocks alive, over these */
 
@@ -129,4 +130,31 @@ void trace_steps_drop(trace_steps *steps) {
     free(steps->born);
     free(steps->is_lasting);
     *steps = (trace_steps){0};
+}
+
+/* From the end on, so that every event moves once. */
+static void spread_events(trace_builder *b, const trace_steps *steps) {
+    trace_event *events = b->events;
+    size_t to = b->n_events + steps->n - 1;
+    for (size_t step = steps->n - 1; step > 0; step--) {
+        size_t begin = steps->ends[step - 1];
+        size_t n = steps->ends[step] - begin;
+        to -= n;
+        memmove(&events[to], &events[begin], n * sizeof *events);
+        events[--to] = (trace_event){.kind = TRACE_STEP};
+    }
+}
+
+const char *trace_steps_mark(trace_builder *b, const trace_steps *steps) {
+    size_t n_marks = steps->n - 1;
+    trace_event *grown = reallocarray(b->events, b->n_events + n_marks + 1, sizeof *grown);
+    if (grown == NULL) {
+        return "the host has no memory left";
+    }
+    b->events = grown;
+    spread_events(b, steps);
+    b->n_events += n_marks;
+    b->events_capacity = b->n_events + 1;
+    b->n_steps += n_marks;
+    return NULL;
 }

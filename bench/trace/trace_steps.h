@@ -34,6 +34,10 @@ typedef struct trace_steps {
 const char *trace_steps_find(const trace_builder *b, trace_steps *out);
 void trace_steps_drop(trace_steps *steps);
 
+/* Marks the borders in the builder, as a recording that knows its steps does. Returns NULL, or a
+ * reason. Pre: the builder marks none. */
+const char *trace_steps_mark(trace_builder *b, const trace_steps *steps);
+
 /* The first event of a step. */
 static inline size_t trace_step_begin(const trace_steps *steps, size_t step) {
     return step == 0 ? 0 : steps->ends[step - 1];

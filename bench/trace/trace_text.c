@@ -17,7 +17,9 @@ typedef struct text_reader {
     const char *at;
     const char *line_end;
     uint64_t line;
-    hash_map blocks; /* ID of the file to number of the builder + 1 */
+    uint64_t first_id;
+    bool is_counted; /* IDs count up from first_id, as recorders write them: no map is needed */
+    hash_map blocks; /* otherwise: ID of the file to number of the builder + 1 */
     uint64_t version;
     trace_builder *builder;
     trace_error *error;
@@ -79,6 +81,45 @@ static bool expect_line_end(text_reader *r) {
     return w.length == 0 || REFUSE(r, "more text after the event: '%.*s'", shown(w), w.text);
 }
 
+/* ---- IDs ----------------------------------------------------------------------------------- */
+
+static bool find_block(const text_reader *r, uint64_t id, uint32_t *block) {
+    if (r->is_counted) {
+        *block = (uint32_t)(id - r->first_id);
+        return id - r->first_id < r->builder->n_blocks;
+    }
+    uintptr_t found = hash_map_find(&r->blocks, id);
+    *block = (uint32_t)(found - 1);
+    return found != 0;
+}
+
+/* From here on IDs are looked up. */
+static bool stop_counting(text_reader *r) {
+    r->is_counted = false;
+    for (size_t i = 0; i < r->builder->n_blocks; i++) {
+        if (!hash_map_put(&r->blocks, r->first_id + i, (uintptr_t)i + 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Before the block is built. */
+static bool follow_ids(text_reader *r, uint64_t id) {
+    size_t n = r->builder->n_blocks;
+    if (n == 0) {
+        r->first_id = id;
+        r->is_counted = true;
+    }
+    return !r->is_counted || id - r->first_id == n || stop_counting(r);
+}
+
+static bool note_block(text_reader *r, uint64_t id, uint32_t block) {
+    return r->is_counted || hash_map_put(&r->blocks, id, (uintptr_t)block + 1);
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
 static bool read_alloc(text_reader *r) {
     uint64_t id = 0;
     uint64_t size = 0;
@@ -87,29 +128,30 @@ static bool read_alloc(text_reader *r) {
         !read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
         return false;
     }
-    if (hash_map_find(&r->blocks, id) != 0) {
+    uint32_t block = 0;
+    if (find_block(r, id, &block)) {
         return REFUSE(r, "ID %llu was allocated before", (unsigned long long)id);
     }
-    uint32_t block = 0;
+    if (!follow_ids(r, id)) {
+        return REFUSE(r, "the host has no memory left");
+    }
     const char *reason = trace_build_alloc(r->builder, size, stream, &block);
     if (reason != NULL) {
         return REFUSE(r, "%s", reason);
     }
-    return hash_map_put(&r->blocks, id, (uintptr_t)block + 1) ||
-           REFUSE(r, "the host has no memory left");
+    return note_block(r, id, block) || REFUSE(r, "the host has no memory left");
 }
 
-static bool find_block(text_reader *r, uint64_t id, uint32_t *block) {
-    uintptr_t found = hash_map_find(&r->blocks, id);
-    *block = (uint32_t)(found - 1);
-    return found != 0 || REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
+static bool look_up(text_reader *r, uint64_t id, uint32_t *block) {
+    return find_block(r, id, block) ||
+           REFUSE(r, "ID %llu was never allocated", (unsigned long long)id);
 }
 
 /* `f` and `c`. */
 static bool read_end(text_reader *r, const char *(*add)(trace_builder *b, uint32_t block)) {
     uint64_t id = 0;
     uint32_t block = 0;
-    if (!read_number(r, "ID", &id) || !expect_line_end(r) || !find_block(r, id, &block)) {
+    if (!read_number(r, "ID", &id) || !expect_line_end(r) || !look_up(r, id, &block)) {
         return false;
     }
     const char *reason = add(r->builder, block);
@@ -121,7 +163,7 @@ static bool read_use(text_reader *r) {
     uint64_t stream = 0;
     uint32_t block = 0;
     if (!read_number(r, "ID", &id) || !read_number(r, "STREAM", &stream) || !expect_line_end(r) ||
-        !find_block(r, id, &block)) {
+        !look_up(r, id, &block)) {
         return false;
     }
     const char *reason = trace_build_use(r->builder, block, stream);

@@ -13,7 +13,10 @@ named, and they import their library then. `ductile-gpu --help` shows the comman
 from __future__ import annotations
 
 import importlib
+import os
+from pathlib import Path
 from types import ModuleType
+from typing import Union
 
 from ductile_gpu import _abi
 from ductile_gpu._abi import BlockState, Options, Schedule, Stats, Status
@@ -92,12 +95,28 @@ __all__ = [
     "listen",
     "metrics",
     "record_stream",
+    "report",
     "schema_path",
     "share",
     "shared",
 ]
 
 _ON_DEMAND = frozenset(("cuda_core", "cupy", "numba", "rmm", "torch"))
+
+
+def report(path: Union[str, os.PathLike[str]] = "report.html") -> Path:
+    """Writes a report of this process: one HTML file, as `ductile-gpu report` makes it.
+
+    Of what PyTorch has recorded, where torch.cuda.memory._record_memory_history is on; otherwise of
+    the blocks that are live now on the shared allocators of `share`. Takes seconds: recordings are
+    replayed.
+
+    Returns the file. Raises RuntimeError when there is nothing to report, OSError when it cannot be
+    written.
+    """
+    from ductile_gpu._report._live import write_live
+
+    return write_live(path)
 
 
 def __getattr__(name: str) -> ModuleType:

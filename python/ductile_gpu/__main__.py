@@ -10,12 +10,13 @@ from types import ModuleType
 from typing import Optional
 
 import ductile_gpu
-from ductile_gpu._cli import export, info, plot, record, replay, run, top
+from ductile_gpu._cli import export, info, plot, record, replay, report, run, top
 from ductile_gpu._cli.common import INTERRUPTED, PROGRAM, Failure, say
 
 COMMANDS: dict[str, ModuleType] = {
     "record": record,
     "replay": replay,
+    "report": report,
     "plot": plot,
     "export": export,
     "run": run,

@@ -271,9 +271,9 @@ def test_a_replay_says_what_each_allocator_needs(place):
     answer = place.run("replay", SNAPSHOT)
     assert answer.returncode == 0, answer.stderr
     rows = {line.strip().split("  ")[0]: line for line in answer.stdout.splitlines()}
-    assert {"PyTorch native", "PyTorch expandable segments", "Ductile"} <= set(rows)
-    assert "840.0 MiB" in rows["PyTorch native"]
-    assert re.search(r"Ductile holds .* less than PyTorch native", answer.stdout)
+    assert {"native", "expandable segments", "Ductile"} <= set(rows)
+    assert "840.0 MiB" in rows["native"]
+    assert re.search(r"Ductile holds .* less than native", answer.stdout)
 
 
 def test_what_is_no_trace_is_called_so(place):

@@ -11,8 +11,8 @@ from ductile_gpu import _native
 
 SUMMARY = "draw what ductile-bench wrote: a replay's timeline, or a sweep"
 DESCRIPTION = """\
-Draws memory held against memory in use, a panel for each trace; or, from the JSON of a sweep, what
-is held over what is used as sizes spread. Needs matplotlib: pip install ductile-gpu[plot].
+Draws memory held and live memory, a panel for each trace; or, from the JSON of a sweep, what
+is held over what is live as sizes spread. Needs matplotlib: pip install ductile-gpu[plot].
 
   ductile-bench replay --timeline run.csv run.trace.gz
   ductile-gpu plot run.csv run.png

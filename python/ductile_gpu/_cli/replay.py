@@ -22,8 +22,8 @@ memory PyTorch's native allocator, its expandable segments and Ductile would hav
 
 ductile-bench replay --help shows what else a replay can do."""
 NAMES = {
-    "classic": "PyTorch native",
-    "expandable": "PyTorch expandable segments",
+    "classic": "native",
+    "expandable": "expandable segments",
     "ductile": "Ductile",
 }
 
@@ -77,7 +77,7 @@ def _needed(result: dict[str, Any]) -> str:
     if not result["completed"]:
         return f"out of memory at event {result['stopped_at_event']:,} of {result['events']:,}"
     held = result["reserved_peak_bytes"]
-    return f"{in_bytes(held):>10}   {100 * result['efficiency']:5.1f} %"
+    return f"{in_bytes(held):>10}   {100 * result['efficiency']:9.1f} %"
 
 
 def _smallest(result: dict[str, Any]) -> str:
@@ -88,10 +88,10 @@ def _smallest(result: dict[str, Any]) -> str:
 def _print_table(results: dict[str, dict[str, Any]]) -> None:
     first = next(iter(results.values()))
     live = in_bytes(first["live_peak_bytes"])
-    print(f"{first['file']}: {first['events']:,} events; at the peak {live} in use")
+    print(f"{first['file']}: {first['events']:,} events; at the peak {live} live")
     width = max(len(NAMES[name]) for name in results)
     smallest = "   smallest GPU" if any("min_capacity_bytes" in r for r in results.values()) else ""
-    print(f"\n  {'':{width}}   {'held':>10}    in use{smallest}")
+    print(f"\n  {'':{width}}   {'held':>10}   live / held{smallest}")
     for name, result in results.items():
         print(f"  {NAMES[name]:{width}}   {_needed(result)}{_smallest(result)}".rstrip())
 

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an option of Ductile, as in DUCTILE_CONF; repeatable",
     )
     parser.add_argument(
-        "--summary", action="store_true", help="at the end, say what was in use and what was held"
+        "--summary", action="store_true", help="at the end, say what was live and what was held"
     )
     parser.add_argument(
         "--live", action="store_true", help="let `ductile-gpu top` look into it while it runs"
@@ -57,7 +57,7 @@ def _summarise() -> None:
     for device, allocator in sorted(ductile_gpu.allocators().items()):
         stats = allocator.stats()
         say(
-            f"GPU {device}: at the peak {in_bytes(stats.allocated_peak_bytes)} in use, "
+            f"GPU {device}: at the peak {in_bytes(stats.allocated_peak_bytes)} live, "
             f"{in_bytes(stats.reserved_peak_bytes)} held; {stats.allocs:,} allocations"
         )
 

@@ -343,13 +343,12 @@ typedef struct samples {
     uint64_t reserved[MAX_CALLS];
 } samples;
 
-static void keep_sample(void *user, const replay_spec *spec, uint64_t event, uint64_t live_bytes,
-                        const contender_stats *stats) {
+static void keep_sample(void *user, const replay_spec *spec, const replay_moment *at) {
     samples *s = user;
     (void)spec;
-    s->events[s->n] = event;
-    s->live[s->n] = live_bytes;
-    s->reserved[s->n++] = stats->reserved_bytes;
+    s->events[s->n] = at->event;
+    s->live[s->n] = at->live_bytes;
+    s->reserved[s->n++] = at->stats.reserved_bytes;
 }
 
 Test(replay, samples_show_live_and_held_memory_at_the_same_moment) {

@@ -70,6 +70,14 @@ Test(trace, slots_are_dense_and_used_again) {
     assert_event(t, 5, TRACE_FREE, 50, 1, 0);
 }
 
+Test(trace, ids_may_count_up_for_a_while_and_then_jump) {
+    const trace *t = read_good("a 7 100 0\na 8 50 0\nf 7\na 3 80 0\nf 8\na 9 1 0\nf 3\nf 9\n");
+    cr_assert_eq(t->n_file_events, 8);
+    cr_assert_eq(t->live_peak_bytes, 150);
+    assert_event(t, 4, TRACE_FREE, 50, 1, 0);
+    assert_event(t, 6, TRACE_FREE, 80, 0, 0);
+}
+
 Test(trace, blanks_line_ends_and_empty_lines_are_free) {
     const trace *t = read_good("\n  a\t1   100 0  \r\n\nf 1");
     cr_assert_eq(t->n_file_events, 2);
@@ -249,6 +257,9 @@ static const bad_case bad_cases[] = {
     {"a 1 100 0\ns 3\n", 2, "more text"},
     {"a 1 100 0\na 1 100 0\n", 2, "ID 1 was allocated before"},
     {"a 1 100 0\nf 1\na 1 100 0\n", 3, "ID 1 was allocated before"},
+    {"a 5 100 0\na 6 100 0\na 2 9 0\na 6 1 0\n", 4, "ID 6 was allocated before"},
+    {"a 5 100 0\na 6 100 0\na 2 9 0\nf 7\n", 4, "ID 7 was never allocated"},
+    {"a 5 100 0\nf 4\n", 2, "ID 4 was never allocated"},
     {"a 1 100 0\nf 2\n", 2, "ID 2 was never allocated"},
     {"a 1 100 0\nc 2\n", 2, "ID 2 was never allocated"},
     {"a 1 100 0\nf 1\nf 1\n", 3, "ID 1 is freed twice"},

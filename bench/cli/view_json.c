@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/cli/view_json.h"
+
+#include "bench/base/provenance.h"
+
+#include <inttypes.h>
+
+static void print_number(FILE *out, const char *name, uint64_t value) {
+    (void)fprintf(out, ",\"%s\":%" PRIu64, name, value);
+}
+
+static void print_bool(FILE *out, const char *name, bool value) {
+    (void)fprintf(out, ",\"%s\":%s", name, value ? "true" : "false");
+}
+
+static void print_text(FILE *out, const char *name, const char *text) {
+    (void)fprintf(out, ",\"%s\":", name);
+    print_json_string(out, text);
+}
+
+static const char *comma(size_t index) {
+    return index > 0 ? "," : "";
+}
+
+/* ---- The recording ------------------------------------------------------------------------- */
+
+static void print_streams(FILE *out, const trace *t) {
+    (void)fputs(",\"streams\":[", out);
+    for (size_t i = 0; i < t->n_streams; i++) {
+        (void)fprintf(out, "%s%" PRIu64, comma(i), t->streams[i].number);
+    }
+    (void)putc(']', out);
+}
+
+static void print_steps(FILE *out, const trace *t) {
+    (void)fputs(",\"step_ends\":[", out);
+    for (size_t i = 0; i < t->n_step_ends; i++) {
+        (void)fprintf(out, "%s%zu", comma(i), t->step_ends[i]);
+    }
+    (void)putc(']', out);
+}
+
+static void print_levels(FILE *out, const trace_holder *h, size_t n) {
+    (void)fputs(",\"levels\":[", out);
+    for (size_t i = 0; i < n; i++) {
+        (void)fprintf(out, "%s%" PRIu64, comma(i), h->levels[i]);
+    }
+    (void)fputs("]}", out);
+}
+
+static bool ever_holds(const trace_holder *h, size_t n_levels) {
+    bool holds = h->bytes > 0;
+    for (size_t i = 0; i < n_levels; i++) {
+        holds = holds || h->levels[i] > 0;
+    }
+    return holds;
+}
+
+static void print_holder(FILE *out, const view_recording *r, const trace_holder *h) {
+    (void)fprintf(out, "{\"stack\":%" PRIu32, h->stack);
+    print_number(out, "stream", r->streams[h->stream].number);
+    print_number(out, "size_from", UINT64_C(1) << h->size_class);
+    print_bool(out, "before_recording", h->is_elder);
+    print_bool(out, "lasting", h->is_lasting);
+    print_number(out, "blocks", h->blocks);
+    print_number(out, "bytes", h->bytes);
+    print_number(out, "freed_bytes", h->freed);
+    print_levels(out, h, r->holders->n_levels);
+}
+
+static void print_holders(FILE *out, const view_recording *r) {
+    const trace_holders *holders = r->holders;
+    size_t n_printed = 0;
+    (void)fputs(",\"level_steps\":[", out);
+    for (size_t i = 0; i < holders->n_levels; i++) {
+        (void)fprintf(out, "%s%zu", comma(i), holders->level_steps[i]);
+    }
+    (void)fputs("],\"holders\":[", out);
+    for (size_t i = 0; i < holders->n; i++) {
+        if (ever_holds(&holders->all[i], holders->n_levels)) {
+            (void)fputs(comma(n_printed++), out);
+            print_holder(out, r, &holders->all[i]);
+        }
+    }
+    (void)putc(']', out);
+}
+
+static void print_step_peaks(FILE *out, const trace_holders *holders) {
+    (void)fputs(",\"step_peaks\":[", out);
+    for (size_t i = 0; i < holders->n_steps; i++) {
+        (void)fprintf(out, "%s%" PRIu64, comma(i), holders->step_peaks[i]);
+    }
+    (void)putc(']', out);
+}
+
+static void print_profiles(FILE *out, const trace_holders *holders) {
+    (void)fputs(",\"step_profiles\":[", out);
+    for (size_t i = 0; i < holders->n_profiles; i++) {
+        for (size_t k = 0; k < TRACE_HOLDERS_PARTS; k++) {
+            const char *before = k > 0 ? "," : i > 0 ? "],[" : "[";
+            (void)fprintf(out, "%s%" PRIu64, before, holders->profiles[i][k]);
+        }
+    }
+    (void)fputs(holders->n_profiles > 0 ? "]]" : "]", out);
+}
+
+/* The index of the event that allocates block number n. */
+static size_t find_alloc(const trace *t, size_t n) {
+    size_t seen = 0;
+    for (size_t i = 0; i < t->n_events; i++) {
+        if (t->events[i].kind == TRACE_ALLOC && seen++ == n) {
+            return i;
+        }
+    }
+    return t->n_events - 1;
+}
+
+static void print_refusals(FILE *out, const view_recording *r) {
+    (void)fputs(",\"refusals\":[", out);
+    for (size_t i = 0; i < r->n_refusals; i++) {
+        const build_refusal *refusal = &r->refusals[i];
+        (void)fprintf(out, "%s{\"event\":%zu", comma(i), find_alloc(r->trace, refusal->n_blocks));
+        print_number(out, "request_bytes", refusal->size);
+        print_number(out, "device_free_bytes", refusal->device_free_bytes);
+        (void)putc('}', out);
+    }
+    (void)putc(']', out);
+}
+
+static void print_stacks(FILE *out, const view_recording *r) {
+    (void)fputs(",\"stacks\":[", out);
+    for (size_t i = 0; i < r->n_stacks; i++) {
+        (void)fputs(comma(i), out);
+        print_json_string(out, r->stacks[i]);
+    }
+    (void)putc(']', out);
+}
+
+void view_json_recording(FILE *out, const view_recording *recording, const bench_device *device) {
+    const trace *t = recording->trace;
+    (void)putc('{', out);
+    provenance_print_json(out, device);
+    (void)fputs("\"kind\":\"recording\"", out);
+    print_text(out, "trace", t->name);
+    print_text(out, "file", t->path);
+    print_bool(out, "snapshot", t->is_snapshot);
+    print_number(out, "gpu", t->is_snapshot ? (uint64_t)t->gpu : 0);
+    print_number(out, "events", t->n_file_events);
+    print_number(out, "replay_events", t->n_events);
+    print_number(out, "live_peak_bytes", t->live_peak_bytes);
+    print_number(out, "peak_event", t->peak_event);
+    print_number(out, "granule_bytes", device->caps.granule_bytes);
+    print_bool(out, "marks_steps", recording->marks_steps);
+    print_streams(out, t);
+    print_steps(out, t);
+    print_step_peaks(out, recording->holders);
+    print_profiles(out, recording->holders);
+    print_refusals(out, recording);
+    print_holders(out, recording);
+    print_stacks(out, recording);
+    (void)fputs("}\n", out);
+}
+
+/* ---- A contender --------------------------------------------------------------------------- */
+
+static void print_memory(FILE *out, const view_memory *m) {
+    (void)fprintf(out,
+                  "\"held\":%" PRIu64 ",\"live\":%" PRIu64 ",\"pending\":%" PRIu64
+                  ",\"free\":%" PRIu64 ",\"cached\":%" PRIu64 ",\"holes\":%" PRIu64
+                  ",\"largest_hole\":%" PRIu64,
+                  m->held, m->live, m->pending, m->free, m->cached, m->holes, m->largest_hole);
+}
+
+static void print_points(FILE *out, const view *v) {
+    (void)fputs(",\"point_fields\":[\"event\",\"asked\",\"held\",\"live\",\"pending\",\"free\","
+                "\"cached\",\"holes\",\"creates\",\"releases\",\"maps\",\"waits\"],\"points\":[",
+                out);
+    for (size_t i = 0; i < v->n_points; i++) {
+        const view_point *p = &v->points[i];
+        const view_memory *m = &p->memory;
+        const uint64_t fields[] = {p->event,   p->asked,    m->held,   m->live,
+                                   m->pending, m->free,     m->cached, m->holes,
+                                   p->creates, p->releases, p->maps,   p->waits};
+        for (size_t k = 0; k < sizeof fields / sizeof fields[0]; k++) {
+            (void)fprintf(out, "%s%" PRIu64, k > 0 ? "," : i > 0 ? ",[" : "[", fields[k]);
+        }
+        (void)putc(']', out);
+    }
+    (void)putc(']', out);
+}
+
+static void print_stops(FILE *out, const view *v) {
+    (void)fputs(",\"stops\":[", out);
+    for (size_t i = 0; i < v->n_stops; i++) {
+        const view_stop *stop = &v->stops[i];
+        (void)fprintf(out, "%s{\"capacity_bytes\":%" PRIu64, comma(i), stop->capacity_bytes);
+        print_bool(out, "completed", stop->completed);
+        if (!stop->completed) {
+            print_number(out, "event", stop->event);
+            print_number(out, "request_bytes", stop->request_bytes);
+            (void)putc(',', out);
+            print_memory(out, &stop->memory);
+        }
+        (void)putc('}', out);
+    }
+    (void)putc(']', out);
+}
+
+/* Equal cells that follow each other: how many, and which. */
+static void print_column(FILE *out, const uint16_t *cells) {
+    for (size_t from = 0; from < MEMORY_MAP_ROWS;) {
+        size_t to = from + 1;
+        while (to < MEMORY_MAP_ROWS && cells[to] == cells[from]) {
+            to++;
+        }
+        (void)fprintf(out, "%s%zu,%u", comma(from), to - from, (unsigned)cells[from]);
+        from = to;
+    }
+}
+
+static void print_map(FILE *out, const memory_map *map) {
+    (void)fprintf(out, ",\"map\":{\"rows\":%d,\"row_bytes\":%" PRIu64 ",\"events\":[",
+                  MEMORY_MAP_ROWS, map->row_bytes);
+    for (size_t i = 0; i < map->n_columns; i++) {
+        (void)fprintf(out, "%s%" PRIu64, comma(i), map->columns[i].event);
+    }
+    (void)fputs("],\"columns\":[", out);
+    for (size_t i = 0; i < map->n_columns; i++) {
+        (void)fprintf(out, "%s[", comma(i));
+        print_column(out, &map->cells[i * MEMORY_MAP_ROWS]);
+        (void)putc(']', out);
+    }
+    (void)fputs("]}", out);
+}
+
+static void print_settings(FILE *out, const replay_spec *spec) {
+    (void)fputs(",\"settings\":[", out);
+    for (size_t i = 0; spec->contender == &contender_ductile && i < spec->n_settings; i++) {
+        (void)fputs(comma(i), out);
+        print_json_string(out, spec->settings[i]);
+    }
+    (void)putc(']', out);
+}
+
+static void print_outcome(FILE *out, const view_run *run) {
+    const replay_result *result = run->result;
+    bool completed = result->outcome == RUN_COMPLETED;
+    print_number(out, "reserved_peak_bytes", result->total.reserved_peak_bytes);
+    print_bool(out, "completed", completed);
+    if (!completed) {
+        print_text(out, "reason",
+                   result->outcome == RUN_OUT_OF_MEMORY ? "out of memory" : result->message);
+        print_number(out, "stopped_at_event", result->stopped_at_event);
+    }
+    if (run->min_capacity_bytes > 0) {
+        print_number(out, "min_capacity_bytes", run->min_capacity_bytes);
+    } else if (run->has_min_capacity) {
+        (void)fputs(",\"min_capacity_bytes\":null", out);
+    }
+    print_number(out, "driver_time_ns", result->total.driver_time_ns);
+}
+
+void view_json_run(FILE *out, const view_run *run) {
+    const replay_spec *spec = run->spec;
+    (void)fputs("{\"kind\":\"run\"", out);
+    print_text(out, "file", spec->trace->path);
+    print_text(out, "contender", spec->contender->name);
+    print_settings(out, spec);
+    print_number(out, "capacity_bytes",
+                 spec->capacity_bytes != 0 ? spec->capacity_bytes : spec->device->caps.total_bytes);
+    print_outcome(out, run);
+    print_points(out, run->view);
+    print_stops(out, run->view);
+    print_map(out, &run->view->map);
+    (void)fputs("}\n", out);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/replay/memory_map.h"
+
+#include "bench/base/hash_map.h"
+
+#include "vmm/base/align.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Addresses are laid out in pieces of this size. */
+#define PIECE (2 * DTI_MIB)
+
+/* ---- What the trace says of blocks --------------------------------------------------------- */
+
+bool memory_map_init(memory_map *map, const trace *t) {
+    *map = (memory_map){.trace = t};
+    map->blocks = calloc((size_t)t->n_slots + 1, sizeof *map->blocks);
+    return map->blocks != NULL;
+}
+
+static void follow(memory_map *map, uint64_t end) {
+    for (; map->next_event < end; map->next_event++) {
+        const trace_event *event = &map->trace->events[map->next_event];
+        if (event->kind == TRACE_ALLOC) {
+            map->blocks[event->slot] = (memory_block){
+                .born = map->next_event, .size = event->size, .stream = event->stream};
+        } else if (event->kind == TRACE_FREE || event->kind == TRACE_FREE_GATED) {
+            map->blocks[event->slot].size = 0;
+        }
+    }
+}
+
+/* Below 1 MiB, 4, 16, 64, 256 MiB, 1, 4 GiB, and above. */
+static unsigned size_class(uint64_t size) {
+    unsigned class = 0;
+    for (uint64_t bound = DTI_MIB; class < 7 && size >= bound; bound *= 4) {
+        class ++;
+    }
+    return class;
+}
+
+/* Below 1/16 of a step, 1/4, 1, 4, 16, 64, 256 steps, and above. */
+static unsigned age_class(const memory_map *map, uint64_t age) {
+    uint64_t n_steps = map->trace->n_step_ends + 1;
+    uint64_t step = map->trace->n_events / n_steps + 1;
+    unsigned class = 0;
+    for (uint64_t bound = step / 16 + 1; class < 7 && age >= bound; bound *= 4) {
+        class ++;
+    }
+    return class;
+}
+
+static uint16_t live_cell(const memory_map *map, const memory_block *block, uint64_t now) {
+    unsigned stream = block->stream < MEMORY_MAP_STREAMS ? block->stream : MEMORY_MAP_STREAMS - 1u;
+    return (uint16_t)(MEMORY_MAP_FIRST_LIVE + (stream << 6 | size_class(block->size) << 3 |
+                                               age_class(map, now - block->born)));
+}
+
+/* ---- A column ------------------------------------------------------------------------------ */
+
+static bool has_room(memory_column *column) {
+    if (column->n == column->capacity) {
+        size_t wanted = column->capacity == 0 ? 256 : 2 * column->capacity;
+        memory_run *grown = reallocarray(column->runs, wanted, sizeof *grown);
+        column->runs = grown != NULL ? grown : column->runs;
+        column->capacity = grown != NULL ? wanted : column->capacity;
+    }
+    return column->n < column->capacity;
+}
+
+static void add_run(memory_map *map, memory_run run) {
+    memory_column *column = &map->columns[map->n_columns];
+    if (!has_room(column)) {
+        map->has_failed = true;
+        return;
+    }
+    column->runs[column->n++] = run;
+}
+
+/* Live memory the trace knows better. */
+static void add_span(void *user, const contender_span *span) {
+    if (span->state != SPAN_LIVE) {
+        add_run(user, (memory_run){.address = span->address,
+                                   .size = span->size,
+                                   .cell = span->state == SPAN_FREE ? 1 : 2});
+    }
+}
+
+static void add_live(memory_map *map, const replay_moment *now) {
+    for (uint32_t slot = 0; slot < map->trace->n_slots; slot++) {
+        const memory_block *block = &map->blocks[slot];
+        if (block->size > 0 && now->addresses[slot] != 0) {
+            add_run(map, (memory_run){.address = now->addresses[slot],
+                                      .size = dti_round_up(block->size, 512),
+                                      .cell = live_cell(map, block, now->event)});
+        }
+    }
+}
+
+static int by_address(const void *a, const void *b) {
+    ductile_addr x = ((const memory_run *)a)->address;
+    ductile_addr y = ((const memory_run *)b)->address;
+    return (x > y) - (x < y);
+}
+
+static void unite_runs(memory_column *column) {
+    size_t n = 0;
+    for (size_t i = 0; i < column->n; i++) {
+        memory_run *run = &column->runs[i];
+        memory_run *last = &column->runs[n > 0 ? n - 1 : 0];
+        if (n > 0 && last->cell == run->cell && last->address + last->size == run->address) {
+            last->size += run->size;
+        } else {
+            column->runs[n++] = *run;
+        }
+    }
+    column->n = n;
+}
+
+void memory_map_add(memory_map *map, const contender_ops *ops, const replay_moment *now) {
+    if (map->has_failed || map->n_columns == MEMORY_MAP_COLUMNS) {
+        return;
+    }
+    memory_column *column = &map->columns[map->n_columns];
+    follow(map, now->event + 1);
+    column->event = now->event;
+    ops->walk(now->contender, add_span, map);
+    add_live(map, now);
+    if (column->n > 0) {
+        qsort(column->runs, column->n, sizeof *column->runs, by_address);
+    }
+    unite_runs(column);
+    map->n_columns++;
+}
+
+/* ---- The picture --------------------------------------------------------------------------- */
+
+/* The pieces of the address space that ever have memory, in order. */
+typedef struct layout {
+    hash_map ranks; /* from a piece's number to its place + 1 */
+    uint64_t *pieces;
+    size_t n;
+} layout;
+
+static bool note_run(layout *l, const memory_run *run) {
+    uint64_t last = (run->address + run->size - 1) / PIECE;
+    for (uint64_t piece = run->address / PIECE; piece <= last; piece++) {
+        if (hash_map_find(&l->ranks, piece) == 0 && !hash_map_put(&l->ranks, piece, 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool note_runs(layout *l, const memory_map *map) {
+    for (size_t i = 0; i < map->n_columns; i++) {
+        const memory_column *column = &map->columns[i];
+        for (size_t k = 0; k < column->n; k++) {
+            if (!note_run(l, &column->runs[k])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a;
+    uint64_t y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool rank_pieces(layout *l) {
+    l->pieces = calloc(l->ranks.n_used + 1, sizeof *l->pieces);
+    if (l->pieces == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < l->ranks.n_slots; i++) {
+        if (l->ranks.slots[i].value != 0) {
+            l->pieces[l->n++] = l->ranks.slots[i].key;
+        }
+    }
+    qsort(l->pieces, l->n, sizeof *l->pieces, by_value);
+    for (size_t i = 0; i < l->n; i++) {
+        hash_map_set(&l->ranks, l->pieces[i], i + 1);
+    }
+    return true;
+}
+
+/* What lies in one row at one time. */
+typedef struct row {
+    uint64_t bytes[MEMORY_MAP_FIRST_LIVE + 1]; /* by state; the last is live */
+    uint64_t largest;                          /* of the live runs */
+    uint16_t cell;                             /* of that one */
+} row;
+
+/* A part of a run that lies in one piece, and so side by side in the layout. */
+static void add_part(const memory_map *map, row *rows, uint64_t from, uint64_t to, uint16_t cell) {
+    while (from < to) {
+        uint64_t index = from / map->row_bytes;
+        uint64_t end = (index + 1) * map->row_bytes < to ? (index + 1) * map->row_bytes : to;
+        row *in = &rows[index];
+        unsigned state = cell < MEMORY_MAP_FIRST_LIVE ? cell : MEMORY_MAP_FIRST_LIVE;
+        in->bytes[state] += end - from;
+        if (state == MEMORY_MAP_FIRST_LIVE && end - from > in->largest) {
+            in->largest = end - from;
+            in->cell = cell;
+        }
+        from = end;
+    }
+}
+
+static void add_to_rows(const memory_map *map, const layout *l, row *rows, const memory_run *run) {
+    uint64_t end = run->address + run->size;
+    for (uint64_t at = run->address; at < end;) {
+        uint64_t piece_end = (at / PIECE + 1) * PIECE;
+        uint64_t part_end = piece_end < end ? piece_end : end;
+        uint64_t base = (hash_map_find(&l->ranks, at / PIECE) - 1) * PIECE + at % PIECE;
+        add_part(map, rows, base, base + (part_end - at), run->cell);
+        at = part_end;
+    }
+}
+
+static uint16_t choose_cell(const memory_map *map, const row *of) {
+    uint64_t mapped = of->bytes[1] + of->bytes[2] + of->bytes[MEMORY_MAP_FIRST_LIVE];
+    uint64_t most = map->row_bytes > mapped ? map->row_bytes - mapped : 0;
+    uint16_t cell = 0;
+    for (uint16_t state = 1; state <= MEMORY_MAP_FIRST_LIVE; state++) {
+        if (of->bytes[state] > most) {
+            most = of->bytes[state];
+            cell = state == MEMORY_MAP_FIRST_LIVE ? of->cell : state;
+        }
+    }
+    return cell;
+}
+
+static void draw_column(memory_map *map, const layout *l, size_t index) {
+    row rows[MEMORY_MAP_ROWS + 1] = {0};
+    const memory_column *column = &map->columns[index];
+    for (size_t i = 0; i < column->n; i++) {
+        add_to_rows(map, l, rows, &column->runs[i]);
+    }
+    for (size_t i = 0; i < MEMORY_MAP_ROWS; i++) {
+        map->cells[index * MEMORY_MAP_ROWS + i] = choose_cell(map, &rows[i]);
+    }
+}
+
+bool memory_map_draw(memory_map *map) {
+    layout l = {0};
+    map->cells = calloc(map->n_columns * MEMORY_MAP_ROWS + 1, sizeof *map->cells);
+    bool ok = !map->has_failed && map->cells != NULL && note_runs(&l, map) && rank_pieces(&l);
+    if (ok) {
+        map->row_bytes = dti_round_up(l.n * PIECE / MEMORY_MAP_ROWS + 1, 512);
+        for (size_t i = 0; i < map->n_columns; i++) {
+            draw_column(map, &l, i);
+        }
+    }
+    hash_map_drop(&l.ranks);
+    free(l.pieces);
+    return ok;
+}
+
+void memory_map_fini(memory_map *map) {
+    for (size_t i = 0; i < MEMORY_MAP_COLUMNS; i++) {
+        free(map->columns[i].runs);
+    }
+    free(map->blocks);
+    free(map->cells);
+    *map = (memory_map){0};
+}

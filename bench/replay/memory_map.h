@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A picture of a replay's memory: time across, addresses down. Addresses that never have memory
+ * behind them take no room; what lies in a row at a time is the state that most of its bytes have.
+ *
+ *   cell   meaning
+ *   0      no memory there
+ *   1      free
+ *   2      pending
+ *   3...   live: 3 + (stream << 6 | class of size << 3 | class of age), of the largest block
+ */
+#ifndef DUCTILE_BENCH_REPLAY_MEMORY_MAP_H
+#define DUCTILE_BENCH_REPLAY_MEMORY_MAP_H
+
+#include "bench/replay/replay_engine.h"
+
+enum {
+    MEMORY_MAP_COLUMNS = 256,
+    MEMORY_MAP_ROWS = 192,
+    MEMORY_MAP_FIRST_LIVE = 3,
+    MEMORY_MAP_STREAMS = 64 /* streams behind the last one share its number */
+};
+
+typedef struct memory_run {
+    ductile_addr address;
+    uint64_t size;
+    uint16_t cell;
+} memory_run;
+
+typedef struct memory_column {
+    uint64_t event;
+    memory_run *runs; /* by ascending address */
+    size_t n, capacity;
+} memory_column;
+
+/* What is known of the block in a slot of the trace. */
+typedef struct memory_block {
+    uint64_t born; /* event */
+    uint64_t size; /* 0: the slot is empty */
+    uint16_t stream;
+} memory_block;
+
+/* All zero and a trace is an empty map. Valid as long as the trace. */
+typedef struct memory_map {
+    const trace *trace;
+    memory_block *blocks; /* by slot */
+    uint64_t next_event;  /* events before it are in blocks */
+    memory_column columns[MEMORY_MAP_COLUMNS];
+    size_t n_columns;
+    uint64_t row_bytes; /* valid after memory_map_draw */
+    uint16_t *cells;    /* column by column; valid after memory_map_draw */
+    bool has_failed;    /* the host had no memory left */
+} memory_map;
+
+/* False: no host memory. */
+bool memory_map_init(memory_map *map, const trace *t);
+/* Adds a column for this moment; without effect when there are enough. */
+void memory_map_add(memory_map *map, const contender_ops *ops, const replay_moment *now);
+/* Fills row_bytes and cells. False: no host memory, now or before. */
+bool memory_map_draw(memory_map *map);
+void memory_map_fini(memory_map *map);
+
+#endif

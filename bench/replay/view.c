@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/replay/view.h"
+
+#include <stdlib.h>
+
+/* ---- Memory by state ----------------------------------------------------------------------- */
+
+static void add_span(void *user, const contender_span *span) {
+    view_memory *memory = user;
+    switch (span->state) {
+    case SPAN_LIVE:
+        memory->live += span->size;
+        break;
+    case SPAN_PENDING:
+        memory->pending += span->size;
+        break;
+    case SPAN_FREE:
+        memory->free += span->size;
+        memory->holes++;
+        memory->largest_hole =
+            span->size > memory->largest_hole ? span->size : memory->largest_hole;
+        break;
+    }
+}
+
+static view_memory look(const contender_ops *ops, const replay_moment *now) {
+    view_memory memory = {.held = now->stats.reserved_bytes};
+    ops->walk(now->contender, add_span, &memory);
+    memory.cached = memory.held - memory.live - memory.pending - memory.free;
+    return memory;
+}
+
+/* ---- The replay ---------------------------------------------------------------------------- */
+
+/* Columns of the map are taken at samples, evenly. */
+static bool is_column(const trace *t, size_t sample) {
+    return t->n_samples <= MEMORY_MAP_COLUMNS ||
+           sample * MEMORY_MAP_COLUMNS / t->n_samples !=
+               (sample + 1) * MEMORY_MAP_COLUMNS / t->n_samples;
+}
+
+static void take_point(void *user, const replay_spec *spec, const replay_moment *now) {
+    view *v = user;
+    const contender_stats *stats = &now->stats;
+    v->points[v->n_points++] = (view_point){.event = now->event,
+                                            .asked = now->live_bytes,
+                                            .memory = look(spec->contender, now),
+                                            .creates = stats->creates,
+                                            .releases = stats->releases,
+                                            .maps = stats->maps,
+                                            .waits = stats->stream_syncs + stats->event_waits};
+    if (is_column(spec->trace, v->next_sample++)) {
+        memory_map_add(&v->map, spec->contender, now);
+    }
+}
+
+bool view_replay(const replay_spec *spec, view *out, replay_result *result) {
+    replay_spec own = *spec;
+    replay_watch watch = {.sample = take_point, .user = out};
+    *out = (view){0};
+    out->points = calloc(spec->trace->n_samples + 1, sizeof *out->points);
+    if (spec->contender->walk == NULL || out->points == NULL ||
+        !memory_map_init(&out->map, spec->trace)) {
+        return false;
+    }
+    own.watch = &watch;
+    own.n_passes = 1;
+    replay_run(&own, result);
+    return memory_map_draw(&out->map);
+}
+
+/* ---- Smaller devices ----------------------------------------------------------------------- */
+
+static void note_stop(void *user, const replay_spec *spec, const replay_moment *now) {
+    view_stop *stop = user;
+    const trace_event *event = &spec->trace->events[now->event];
+    stop->request_bytes = event->kind == TRACE_ALLOC ? event->size : 0;
+    stop->memory = look(spec->contender, now);
+}
+
+void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
+    if (v->n_stops == VIEW_MAX_STOPS) {
+        return;
+    }
+    view_stop *stop = &v->stops[v->n_stops++];
+    replay_spec own = *spec;
+    replay_watch watch = {.stop = note_stop, .user = stop};
+    replay_result result;
+    own.watch = &watch;
+    own.n_passes = 1;
+    own.capacity_bytes = capacity_bytes;
+    stop->capacity_bytes = capacity_bytes;
+    replay_run(&own, &result);
+    stop->completed = result.outcome == RUN_COMPLETED;
+    stop->event = result.stopped_at_event;
+}
+
+void view_fini(view *v) {
+    free(v->points);
+    memory_map_fini(&v->map);
+    *v = (view){0};
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/trace/trace_holders.h"
+
+#include "bench/base/hash_map.h"
+
+#include <stdlib.h>
+
+static const char no_memory[] = "the host has no memory left";
+
+/* What a holder has at the event that the walk has come to. */
+typedef struct level {
+    uint64_t blocks, bytes, freed;
+} level;
+
+typedef struct holders_walk {
+    const trace_builder *from;
+    const trace_steps *steps;
+    trace_holders *to;
+    size_t capacity;
+    hash_map by_key;    /* to the holder's index + 1 */
+    uint32_t *of_block; /* its holder */
+    level *now;         /* of each holder */
+    uint64_t live;
+} holders_walk;
+
+/* ---- Which holder a block has -------------------------------------------------------------- */
+
+static uint8_t size_class_of(uint64_t size) {
+    return (uint8_t)(63 - __builtin_clzll(size));
+}
+
+static trace_holder describe(const holders_walk *w, size_t block) {
+    const build_block *of = &w->from->blocks[block];
+    return (trace_holder){.stack = trace_stacks_of(&w->from->stacks, (uint32_t)block),
+                          .stream = of->stream,
+                          .size_class = size_class_of(of->size),
+                          .is_elder = block < w->from->n_elders,
+                          .is_lasting = w->steps->is_lasting[block]};
+}
+
+static uint64_t key_of(const trace_holder *h) {
+    uint64_t flags = (uint64_t)h->is_elder << 1 | (uint64_t)h->is_lasting;
+    return (uint64_t)h->stack << 32 | (uint64_t)h->stream << 16 | (uint64_t)h->size_class << 8 |
+           flags << 1 | 1;
+}
+
+static bool has_room(holders_walk *w) {
+    trace_holders *to = w->to;
+    if (to->n == w->capacity) {
+        size_t wanted = w->capacity == 0 ? 256 : 2 * w->capacity;
+        trace_holder *grown = reallocarray(to->all, wanted, sizeof *grown);
+        to->all = grown != NULL ? grown : to->all;
+        w->capacity = grown != NULL ? wanted : w->capacity;
+    }
+    return to->n < w->capacity;
+}
+
+static bool assign(holders_walk *w, size_t block) {
+    trace_holder holder = describe(w, block);
+    uint64_t key = key_of(&holder);
+    uintptr_t known = hash_map_find(&w->by_key, key);
+    if (known == 0) {
+        if (!has_room(w) || !hash_map_put(&w->by_key, key, w->to->n + 1)) {
+            return false;
+        }
+        w->to->all[w->to->n++] = holder;
+        known = w->to->n;
+    }
+    w->of_block[block] = (uint32_t)(known - 1);
+    return true;
+}
+
+static bool assign_all(holders_walk *w) {
+    for (size_t i = 0; i < w->from->n_blocks; i++) {
+        if (!assign(w, i)) {
+            return false;
+        }
+    }
+    w->now = calloc(w->to->n + 1, sizeof *w->now);
+    return w->now != NULL;
+}
+
+/* ---- The walk ------------------------------------------------------------------------------ */
+
+static void note_peak(holders_walk *w) {
+    for (size_t i = 0; i < w->to->n; i++) {
+        trace_holder *h = &w->to->all[i];
+        h->blocks = w->now[i].blocks;
+        h->bytes = w->now[i].bytes;
+        h->freed = w->now[i].freed;
+    }
+}
+
+static void end_block(holders_walk *w, const build_block *block, level *now) {
+    now->blocks--;
+    now->bytes -= block->size;
+    now->freed -= block->state == BUILD_FREED ? 0 : block->size;
+    w->live -= block->size;
+}
+
+/* As trace_finish counts: a block that another stream uses lives until that use ends. */
+static void play(holders_walk *w, const trace_event *event) {
+    if (event->kind != TRACE_ALLOC && event->kind != TRACE_FREE && event->kind != TRACE_OPEN) {
+        return;
+    }
+    const build_block *block = &w->from->blocks[event->slot];
+    level *now = &w->now[w->of_block[event->slot]];
+    if (event->kind == TRACE_ALLOC) {
+        now->blocks++;
+        now->bytes += block->size;
+        w->live += block->size;
+    } else if (event->kind == TRACE_OPEN || block->state == BUILD_FREED) {
+        end_block(w, block, now);
+    } else {
+        now->freed += block->size;
+    }
+}
+
+static void play_until_peak(holders_walk *w, size_t end) {
+    for (size_t i = 0; i < end; i++) {
+        play(w, &w->from->events[i]);
+    }
+    note_peak(w);
+}
+
+/* What follows the last mark is the program's end, which no other step has. */
+static size_t end_of_step(const holders_walk *w, size_t step) {
+    size_t end = w->steps->ends[step];
+    const trace_event *events = w->from->events;
+    if (step + 1 == w->steps->n && w->from->n_steps > 0) {
+        while (events[end - 1].kind != TRACE_STEP) {
+            end--;
+        }
+    }
+    return end;
+}
+
+static void note_profile(holders_walk *w, size_t step, size_t event) {
+    trace_holders *to = w->to;
+    size_t begin = trace_step_begin(w->steps, step);
+    size_t end = end_of_step(w, step);
+    if (step + to->n_profiles < to->n_steps || event >= end) {
+        return;
+    }
+    size_t part = (event - begin) * TRACE_HOLDERS_PARTS / (end - begin);
+    uint64_t *peak = &to->profiles[step + to->n_profiles - to->n_steps][part];
+    *peak = w->live > *peak ? w->live : *peak;
+}
+
+static size_t find_peaks(holders_walk *w) {
+    size_t end = 0;
+    size_t step = 0;
+    for (size_t i = 0; i < w->from->n_events; i++) {
+        step += i == w->steps->ends[step];
+        play(w, &w->from->events[i]);
+        uint64_t *peak = &w->to->step_peaks[step];
+        *peak = w->live > *peak ? w->live : *peak;
+        note_profile(w, step, i);
+        if (w->live > w->to->peak_bytes) {
+            w->to->peak_bytes = w->live;
+            end = i + 1;
+        }
+    }
+    return end;
+}
+
+static void choose_levels(holders_walk *w) {
+    size_t n = w->steps->n;
+    w->to->n_levels = n < TRACE_HOLDERS_LEVELS ? n : TRACE_HOLDERS_LEVELS;
+    for (size_t i = 0; i < w->to->n_levels; i++) {
+        w->to->level_steps[i] = (i + 1) * n / w->to->n_levels - 1;
+    }
+}
+
+static void note_levels(holders_walk *w) {
+    size_t at = 0;
+    for (size_t i = 0; i < w->to->n_levels; i++) {
+        for (; at < w->steps->ends[w->to->level_steps[i]]; at++) {
+            play(w, &w->from->events[at]);
+        }
+        for (size_t k = 0; k < w->to->n; k++) {
+            w->to->all[k].levels[i] = w->now[k].bytes;
+        }
+    }
+}
+
+static void start_over(holders_walk *w) {
+    for (size_t i = 0; i < w->to->n; i++) {
+        w->now[i] = (level){0};
+    }
+    w->live = 0;
+}
+
+static void walk(holders_walk *w) {
+    size_t peak_end = find_peaks(w);
+    start_over(w);
+    play_until_peak(w, peak_end);
+    start_over(w);
+    choose_levels(w);
+    note_levels(w);
+}
+
+const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
+                               trace_holders *out) {
+    holders_walk w = {.from = b, .steps = steps, .to = out};
+    *out = (trace_holders){0};
+    w.of_block = calloc(b->n_blocks + 1, sizeof *w.of_block);
+    out->step_peaks = calloc(steps->n, sizeof *out->step_peaks);
+    out->n_steps = steps->n;
+    out->n_profiles = steps->n < TRACE_HOLDERS_PROFILES ? steps->n : TRACE_HOLDERS_PROFILES;
+    bool ok = w.of_block != NULL && out->step_peaks != NULL && assign_all(&w);
+    if (ok) {
+        walk(&w);
+    }
+    free(w.of_block);
+    free(w.now);
+    hash_map_drop(&w.by_key);
+    return ok ? NULL : no_memory;
+}
+
+void trace_holders_drop(trace_holders *holders) {
+    free(holders->all);
+    free(holders->step_peaks);
+    *holders = (trace_holders){0};
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The holders of memory where live memory is largest, and at the ends of steps. A holder is all
+ * blocks that one stack allocated on one stream, of one class of size and one length of life: the
+ * bytes of all holders are the live peak, to the byte.
+ */
+#ifndef DUCTILE_BENCH_TRACE_TRACE_HOLDERS_H
+#define DUCTILE_BENCH_TRACE_TRACE_HOLDERS_H
+
+#include "bench/trace/trace_steps.h"
+
+/* Step ends that are looked at, evenly chosen, the last among them. */
+enum { TRACE_HOLDERS_LEVELS = 64, TRACE_HOLDERS_PROFILES = 16, TRACE_HOLDERS_PARTS = 256 };
+
+typedef struct trace_holder {
+    uint32_t stack;                        /* number in the builder's stacks; 0: not known        */
+    uint16_t stream;                       /* in the builder's order                              */
+    uint8_t size_class;                    /* sizes from 2 to this, below twice that              */
+    bool is_elder;                         /* allocated before the recording began                */
+    bool is_lasting;                       /* as trace_steps                                      */
+    uint64_t blocks;                       /* at the peak                                         */
+    uint64_t bytes;                        /* at the peak                                         */
+    uint64_t freed;                        /* of these: freed, but another stream still uses them */
+    uint64_t levels[TRACE_HOLDERS_LEVELS]; /* bytes at the step ends */
+} trace_holder;
+
+typedef struct trace_holders {
+    trace_holder *all;
+    size_t n;
+    size_t level_steps[TRACE_HOLDERS_LEVELS]; /* which steps, from 0 */
+    size_t n_levels;
+    uint64_t peak_bytes;
+    uint64_t *step_peaks; /* the live peak of each step */
+    size_t n_steps;
+    /* The live peak of each equal part of the latest steps, the last step last. In steps of one
+     * program a part does the same work, whatever the batch is. */
+    uint64_t profiles[TRACE_HOLDERS_PROFILES][TRACE_HOLDERS_PARTS];
+    size_t n_profiles;
+} trace_holders;
+
+/* Returns NULL, or a reason. Release with trace_holders_drop in every case. */
+const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
+                               trace_holders *out);
+void trace_holders_drop(trace_holders *holders);
+
+#endif

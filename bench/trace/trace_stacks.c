@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/trace/trace_stacks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* FNV-1a. */
+static uint64_t hash_text(const char *text, size_t length) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < length; i++) {
+        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+static bool is_text(const trace_stacks *s, uintptr_t number, const char *text, size_t length) {
+    const char *known = s->texts[number - 1];
+    return strlen(known) == length && memcmp(known, text, length) == 0;
+}
+
+/* Sets *hash to where the text is, or would be. Returns its number, or 0. */
+static uintptr_t find(const trace_stacks *s, const char *text, size_t length, uint64_t *hash) {
+    uintptr_t number;
+    *hash = hash_text(text, length);
+    while ((number = hash_map_find(&s->numbers, *hash)) != 0 && !is_text(s, number, text, length)) {
+        ++*hash;
+    }
+    return number;
+}
+
+static bool has_room(trace_stacks *s) {
+    if (s->n == s->capacity) {
+        size_t wanted = s->capacity == 0 ? 256 : 2 * s->capacity;
+        char **grown = reallocarray(s->texts, wanted, sizeof *grown);
+        s->texts = grown != NULL ? grown : s->texts;
+        s->capacity = grown != NULL ? wanted : s->capacity;
+    }
+    return s->n < s->capacity;
+}
+
+bool trace_stacks_add(trace_stacks *s, const char *text, size_t length, uint32_t *number) {
+    uint64_t hash;
+    *number = (uint32_t)find(s, text, length, &hash);
+    if (*number != 0 || length == 0 || length > TRACE_STACKS_MAX_BYTES - s->bytes) {
+        return true;
+    }
+    char *copy = has_room(s) ? strndup(text, length) : NULL;
+    if (copy == NULL || !hash_map_put(&s->numbers, hash, s->n + 1)) {
+        free(copy);
+        return false;
+    }
+    s->texts[s->n++] = copy;
+    s->bytes += length;
+    *number = (uint32_t)s->n;
+    return true;
+}
+
+bool trace_stacks_note(trace_stacks *s, uint32_t block, uint32_t number) {
+    if (number == 0) {
+        return true;
+    }
+    if (block >= s->n_blocks) {
+        size_t wanted = 2 * (size_t)block + 1024;
+        uint32_t *grown = reallocarray(s->of_block, wanted, sizeof *grown);
+        if (grown == NULL) {
+            return false;
+        }
+        memset(grown + s->n_blocks, 0, (wanted - s->n_blocks) * sizeof *grown);
+        s->of_block = grown;
+        s->n_blocks = wanted;
+    }
+    s->of_block[block] = number;
+    return true;
+}
+
+uint32_t trace_stacks_of(const trace_stacks *s, uint32_t block) {
+    return block < s->n_blocks ? s->of_block[block] : 0;
+}
+
+void trace_stacks_drop(trace_stacks *s) {
+    for (size_t i = 0; i < s->n; i++) {
+        free(s->texts[i]);
+    }
+    free(s->texts);
+    free(s->of_block);
+    hash_map_drop(&s->numbers);
+    *s = (trace_stacks){0};
+}

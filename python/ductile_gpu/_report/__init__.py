@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports: one file that says why memory ran out, what would fit, and who holds it.
+
+_collect    replays recordings and gathers what the report shows
+_who        who holds the memory, by stack, category, stream
+_forecast   the largest batch that fits
+_words      the sentences
+_page       one HTML file of it all
+"""
+
+from __future__ import annotations
+
+from ductile_gpu._report._collect import Recording, collect
+from ductile_gpu._report._page import make_page, write_page
+
+__all__ = ["Recording", "collect", "make_page", "write_page"]

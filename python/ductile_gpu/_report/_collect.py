@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers what a report shows: ductile-bench replays, this reads what it prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ductile_gpu import _native
+
+# In the order in which pages and tables show them.
+NAMES = {"ductile": "Ductile", "expandable": "expandable segments", "classic": "native"}
+
+# Options of Ductile that trade memory against time, and what they are for.
+OPTION_SETS = {
+    "sizes=tight": "small handles only: least memory, most time in the driver",
+    "sizes=quick": "large handles always: least time in the driver",
+    "cross_stream_reuse=wait": "waits on the GPU instead of new memory",
+}
+
+
+class RecordingError(Exception):
+    """A recording that cannot be reported on; one line says why."""
+
+
+@dataclass
+class Recording:
+    """What is known of one recorded run."""
+
+    facts: dict[str, Any]
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by contender
+    variants: list[dict[str, Any]] = field(default_factory=list)  # Ductile under other options
+
+    @property
+    def name(self) -> str:
+        return str(self.facts["trace"])
+
+    @property
+    def live_peak(self) -> int:
+        return int(self.facts["live_peak_bytes"])
+
+    def step_of(self, event: int) -> int:
+        """The step, counted from 1, that an event of the replay lies in."""
+        ends: list[int] = self.facts["step_ends"][: self.n_steps - 1]
+        return 1 + sum(end <= event for end in ends)
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps there are; 1 where none were found. What follows the last mark is its."""
+        ends = len(self.facts["step_ends"])
+        return max(1, ends if self.facts["marks_steps"] else ends + 1)
+
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Choices:
+    """What is asked of the replays."""
+
+    gpu: Optional[int] = None
+    capacity: Optional[str] = None
+    settings: Sequence[str] = ()
+    quick: bool = False
+    full: bool = False
+
+
+def _ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
+    answer = subprocess.run(
+        [str(_native.bench_path()), command, *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if answer.returncode != 0:
+        said = answer.stderr.strip().splitlines() or [f"ductile-bench {command} failed"]
+        raise RecordingError(said[-1].removeprefix("ductile-bench: ") if said else command)
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def _shared_arguments(choices: Choices) -> list[str]:
+    arguments = []
+    if choices.gpu is not None:
+        arguments += ["--gpu", str(choices.gpu)]
+    if choices.capacity is not None:
+        arguments += ["--capacity", choices.capacity]
+    for setting in choices.settings:
+        arguments += ["--set", setting]
+    return arguments
+
+
+def _view(path: Path, choices: Choices) -> Recording:
+    """One program replays under all allocators, beside each other."""
+    arguments = [*_shared_arguments(choices), "--contender", ",".join(NAMES)]
+    if choices.quick:
+        arguments.append("--quick")
+    if choices.full:
+        arguments.append("--full")
+    facts, *runs = _ask_bench("view", *arguments, "--", str(path))
+    found = {run["contender"]: run for run in runs}
+    return Recording(facts, {name: found[name] for name in NAMES})
+
+
+def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
+    """Ductile with one option changed; the smallest device is searched as `replay` does."""
+    gpu = [] if choices.gpu is None else ["--gpu", str(choices.gpu)]
+    settings = [word for known in (*choices.settings, setting) for word in ("--set", known)]
+    arguments = ["--device", "virtual", "--json", "--min-capacity", "--contender", "ductile"]
+    result = _ask_bench("replay", *arguments, *gpu, *settings, "--", str(path))[0]
+    return {
+        "setting": setting,
+        "purpose": OPTION_SETS[setting],
+        "held_peak_bytes": result["reserved_peak_bytes"],
+        "min_capacity_bytes": result.get("min_capacity_bytes"),
+        "completed": result["completed"],
+        "driver_time_ns": round(1000 * result["all_passes"]["driver_time_us"]),
+    }
+
+
+def _wanted_options(facts: dict[str, Any], choices: Choices) -> list[str]:
+    if choices.capacity is not None:
+        return []
+    return [
+        setting
+        for setting in OPTION_SETS
+        if setting not in choices.settings
+        and (len(facts["streams"]) > 1 or not setting.startswith("cross_stream"))
+    ]
+
+
+def collect(path: Path, choices: Choices, progress: Progress) -> Recording:
+    """Replays one recording under every allocator, and under Ductile with other options.
+
+    Raises RecordingError: the file is no recording, or cannot be replayed.
+    """
+    recording = _view(path, choices)
+    searched = any(run.get("min_capacity_bytes") for run in recording.runs.values())
+    wanted = _wanted_options(recording.facts, choices) if searched else []
+    if wanted:
+        progress(f"{path.name}: replaying under Ductile with other options")
+    with ThreadPoolExecutor(max_workers=2) as workers:
+        found = workers.map(lambda setting: _variant(path, setting, choices), wanted)
+        recording.variants.extend(found)
+    return recording

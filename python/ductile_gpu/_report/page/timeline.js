@@ -1,0 +1,342 @@
+// The timeline: lines of what is held, areas of what one allocator does with it, marks of what it did.
+
+const AREAS = ["live", "pending", "free", "cached"];
+const MARKS = [["creates", "grown", "handles created"], ["moves", "moved", "handles moved"],
+  ["releases", "given back", "handles released"], ["waits", "waited", "waits"]];
+const DASHES = { ductile: [], expandable: [7, 3], classic: [2, 3] };
+const plot = { left: 52, right: 176, top: 18, marks: 62, bottom: 26, width: 0, height: 0 };
+
+const runOf = (id) => state.recording.runs.find((run) => run.id === id);
+const xOf = (event) => plot.left + (event - state.from) / (state.to - state.from) * (plot.width - plot.left - plot.right);
+const holds = (run) => run.name + (run.id === "expandable" ? " hold" : " holds");
+const eventAt = (x) => state.from + (x - plot.left) / (plot.width - plot.left - plot.right) * (state.to - state.from);
+
+function fit(canvas) {
+  const scale = window.devicePixelRatio || 1;
+  const box = canvas.getBoundingClientRect();
+  canvas.width = Math.round(box.width * scale);
+  canvas.height = Math.round(box.height * scale);
+  const pen = canvas.getContext("2d");
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.font = "12px system-ui, sans-serif";
+  return [pen, box.width, box.height];
+}
+
+function topOf(recording) {
+  return 1.06 * Math.max(...recording.runs.map((run) => run.held_peak), recording.live_peak, 1);
+}
+
+// 1, 2, 5, 10, ... so that at most `most` lie below the top.
+function niceStep(top, most) {
+  let step = Math.pow(10, Math.floor(Math.log10(top / most)));
+  for (const factor of [1, 2, 5, 10]) if (top / (step * factor) <= most) return step * factor;
+  return step * 10;
+}
+
+function drawGrid(pen, y, top) {
+  const unit = top >= 2 * GIB ? GIB : MIB;
+  const step = niceStep(top / unit, 6) * unit;
+  pen.fillStyle = colourOf("soft");
+  pen.strokeStyle = colourOf("line");
+  pen.lineWidth = 1;
+  pen.textAlign = "right";
+  pen.textBaseline = "middle";
+  for (let value = 0; value <= top; value += step) {
+    pen.beginPath();
+    pen.moveTo(plot.left, y(value));
+    pen.lineTo(plot.width - plot.right, y(value));
+    pen.stroke();
+    pen.fillText(String(Math.round(value / unit * 100) / 100), plot.left - 6, y(value));
+  }
+  pen.textAlign = "left";
+  pen.fillText(unit === GIB ? "GiB" : "MiB", 6, 8);
+}
+
+function drawSteps(pen, bottom) {
+  const recording = state.recording;
+  const axis = plot.height - plot.bottom;
+  pen.fillStyle = pen.strokeStyle = colourOf("soft");
+  pen.textBaseline = "top";
+  pen.textAlign = "center";
+  if (recording.n_steps < 2) {
+    const step = niceStep(state.to - state.from, 6);
+    for (let at = Math.ceil(state.from / step) * step; at <= state.to; at += step) pen.fillText(count(at), xOf(at), axis + 6);
+    pen.textAlign = "left";
+    pen.fillText("event", plot.width - plot.right + 10, axis + 6);
+    return;
+  }
+  const first = stepOf(recording, state.from), last = stepOf(recording, state.to - 1);
+  const every = Math.max(1, niceStep(last - first + 1, Math.max(2, Math.floor((plot.width - plot.left - plot.right) / 48))));
+  for (let step = first; step <= last; step++) {
+    if (step !== first && step % every !== 0) continue;
+    if (step === first && every > 1 && (every - step % every) % every > 0 && (every - step % every) < every / 2) continue;
+    const begins = step === 1 ? 0 : recording.step_ends[step - 2];
+    const x = Math.max(plot.left, xOf(begins));
+    pen.fillRect(x, axis, 1, 5);
+    pen.fillText(String(step), x, axis + 8);
+  }
+  pen.textAlign = "left";
+  pen.fillText("step", plot.width - plot.right + 10, axis + 8);
+}
+
+function shownSamples(series) {
+  const first = Math.max(0, sampleAt(series, state.from));
+  const last = Math.min(series.event.length - 1, sampleAt(series, state.to) + 1);
+  return [first, last];
+}
+
+// To the screen's own pixels, so that areas side by side leave no seam.
+function snap(x) {
+  const scale = window.devicePixelRatio || 1;
+  return Math.floor(x * scale) / scale;
+}
+
+// Of the samples in each pixel the one with most live memory: a peak of a moment stays visible.
+function fullestSamples(series) {
+  const [first, last] = shownSamples(series), chosen = [];
+  let pixel = null;
+  for (let i = first; i <= last; i++) {
+    const x = snap(xOf(series.event[i]));
+    if (x !== pixel) chosen.push(i);
+    else if (series.live[i] > series.live[chosen[chosen.length - 1]]) chosen[chosen.length - 1] = i;
+    pixel = x;
+  }
+  return chosen;
+}
+
+// From one sample to the next memory stays as it is: steps, not slopes.
+function drawAreas(pen, run, y) {
+  const series = run.series, chosen = fullestSamples(series);
+  const edges = chosen.map((i) => snap(xOf(series.event[i])));
+  edges.push(snap(xOf(state.to)) + 1);
+  const below = chosen.map(() => 0);
+  for (const name of AREAS) {
+    pen.fillStyle = colourOf(name);
+    chosen.forEach((i, k) => {
+      const top = y(below[k] + series[name][i]);
+      if (series[name][i] > 0) pen.fillRect(edges[k], top, edges[k + 1] - edges[k], y(below[k]) - top);
+      below[k] += series[name][i];
+    });
+  }
+}
+
+function drawLine(pen, run, y) {
+  const [first, last] = shownSamples(run.series);
+  pen.beginPath();
+  for (let i = first; i <= last; i++) pen.lineTo(xOf(run.series.event[i]), y(run.series.held[i]));
+  pen.strokeStyle = colourOf(run.id);
+  pen.lineWidth = run.id === state.split ? 2.5 : 1.75;
+  pen.setLineDash(DASHES[run.id]);
+  pen.stroke();
+  pen.setLineDash([]);
+  if (!run.completed) drawRefusal(pen, run, y);
+}
+
+function drawRefusal(pen, run, y) {
+  const x = xOf(run.stopped_at_event), at = y(run.held_peak);
+  pen.strokeStyle = colourOf("bad");
+  pen.lineWidth = 2;
+  pen.beginPath();
+  for (const sign of [1, -1]) { pen.moveTo(x - 5, at - 5 * sign); pen.lineTo(x + 5, at + 5 * sign); }
+  pen.stroke();
+}
+
+// Where the recorded program itself was refused memory.
+function drawRefusals(pen, bottom) {
+  pen.strokeStyle = pen.fillStyle = colourOf("bad");
+  pen.lineWidth = 1.5;
+  pen.textAlign = "center";
+  pen.textBaseline = "bottom";
+  for (const refusal of state.recording.refusals) {
+    const x = xOf(refusal.event);
+    pen.beginPath();
+    pen.moveTo(x, plot.top);
+    pen.lineTo(x, bottom);
+    pen.stroke();
+    pen.fillText("✗ refused", x, plot.top - 2);
+  }
+}
+
+// Labels at the lines' ends, moved apart where they would touch.
+function drawLabels(pen, y, bottom) {
+  const recording = state.recording;
+  const labels = recording.runs.map((run) => ({ text: size(run.held_peak), name: run.name,
+    colour: colourOf(run.id), y: y(run.held_peak) }));
+  labels.push({ text: size(recording.live_peak), name: "live", colour: colourOf("soft"), y: y(recording.live_peak) });
+  labels.sort((a, b) => a.y - b.y);
+  const gap = 32;
+  for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + gap);
+  let limit = bottom - 6;
+  for (let i = labels.length - 1; i >= 0; i--) { labels[i].y = Math.min(labels[i].y, limit); limit = labels[i].y - gap; }
+  pen.textAlign = "left";
+  pen.textBaseline = "middle";
+  for (const label of labels) {
+    pen.fillStyle = label.colour;
+    pen.font = "600 13px system-ui, sans-serif";
+    pen.fillText(label.text, plot.width - plot.right + 10, label.y - 7);
+    pen.font = "12px system-ui, sans-serif";
+    pen.fillText(plot.right < 120 ? label.name.replace(" segments", "") : label.name, plot.width - plot.right + 10, label.y + 7);
+  }
+}
+
+function drawDevice(pen, y, top) {
+  if (state.device > top) return;
+  pen.strokeStyle = colourOf("ink");
+  pen.fillStyle = colourOf("ink");
+  pen.lineWidth = 1.25;
+  pen.setLineDash([10, 4]);
+  pen.beginPath();
+  pen.moveTo(plot.left, y(state.device));
+  pen.lineTo(plot.width - plot.right, y(state.device));
+  pen.stroke();
+  pen.setLineDash([]);
+  pen.textAlign = "left";
+  pen.textBaseline = "bottom";
+  pen.fillText("device: " + size(state.device), plot.left + 6, y(state.device) - 3);
+}
+
+// One strip for each kind: how much of it fell into each pixel.
+function drawMarks(pen, run) {
+  const axis = plot.height - plot.bottom;
+  const strip = plot.marks / MARKS.length;
+  pen.textBaseline = "middle";
+  MARKS.forEach(([name, label], row) => {
+    const series = run.series, top = axis - plot.marks + row * strip + 3;
+    const [first, last] = shownSamples(series);
+    let most = 1;
+    for (let i = 1; i < series.event.length; i++) most = Math.max(most, series[name][i] - series[name][i - 1]);
+    pen.fillStyle = colourOf(run.id);
+    for (let i = Math.max(1, first); i <= last; i++) {
+      const n = series[name][i] - series[name][i - 1];
+      if (n <= 0) continue;
+      const height = Math.max(2, (strip - 4) * Math.sqrt(n / most));
+      pen.fillRect(Math.max(plot.left, xOf(series.event[i])), top + strip - 4 - height, 1.5, height);
+    }
+    pen.fillStyle = colourOf("soft");
+    pen.textAlign = "left";
+    pen.fillText(label + " " + count(series[name][series[name].length - 1]), plot.width - plot.right + 10, top + strip / 2 - 2);
+  });
+}
+
+function drawCursor(pen, bottom) {
+  if (state.cursor === null || state.cursor < state.from || state.cursor > state.to) return;
+  pen.strokeStyle = colourOf("ink");
+  pen.globalAlpha = 0.5;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  pen.moveTo(xOf(state.cursor), plot.top);
+  pen.lineTo(xOf(state.cursor), bottom);
+  pen.stroke();
+  pen.globalAlpha = 1;
+}
+
+function paintTimeline() {
+  const [pen, width, height] = fit(byId("timeline"));
+  plot.width = width;
+  plot.height = height;
+  plot.right = width < 440 ? 104 : width < 700 ? 150 : 176;
+  plot.left = width < 520 ? 36 : 52;
+  const bottom = height - plot.bottom - plot.marks - 6;
+  const top = topOf(state.recording);
+  const y = (bytes) => bottom - bytes / top * (bottom - plot.top);
+  const run = runOf(state.split);
+  pen.clearRect(0, 0, width, height);
+  drawGrid(pen, y, top);
+  pen.save();
+  pen.beginPath();
+  pen.rect(plot.left, 0, width - plot.left - plot.right, height);
+  pen.clip();
+  drawAreas(pen, run, y);
+  for (const other of state.recording.runs) if (other !== run) drawLine(pen, other, y);
+  drawLine(pen, run, y);
+  drawDevice(pen, y, top);
+  drawRefusals(pen, bottom);
+  drawCursor(pen, bottom);
+  pen.restore();
+  drawMarks(pen, run);
+  drawSteps(pen, bottom);
+  drawLabels(pen, y, bottom);
+  describeCursor(run);
+}
+
+// ---- In words -----------------------------------------------------------------------------------
+
+function readingAt(run, event) {
+  const series = run.series, i = sampleAt(series, event);
+  const parts = AREAS.filter((name) => name === "live" || series[name][i] > 0).map((name) => size(series[name][i]) + " " + name);
+  return `${stepName(state.recording, event)}: ${holds(run)} ${size(series.held[i])} = ${parts.join(" + ")}`;
+}
+
+function describeCursor(run) {
+  const others = state.recording.runs.filter((other) => other !== run)
+    .map((other) => `${holds(other)} ${size(other.series.held[sampleAt(other.series, state.cursor)])}`);
+  const text = `At ${readingAt(run, state.cursor)}; ${others.join(", ")}.`;
+  byId("readout").textContent = text;
+  const canvas = byId("timeline");
+  canvas.setAttribute("aria-valuemax", state.recording.replay_events - 1);
+  canvas.setAttribute("aria-valuenow", state.cursor);
+  canvas.setAttribute("aria-valuetext", text);
+}
+
+function paintTimeTable() {
+  const recording = state.recording, n = Math.min(recording.n_steps > 1 ? recording.n_steps : 20, 60);
+  const table = byId("time-table");
+  table.replaceChildren(element("thead", {}, element("tr", {}, element("th", { text: recording.n_steps > 1 ? "at the end of step" : "at event", scope: "col" }),
+    element("th", { text: "live", scope: "col" }), ...recording.runs.map((run) => element("th", { text: "held by " + run.name, scope: "col" })))));
+  const body = element("tbody");
+  for (let k = 1; k <= n; k++) {
+    const step = Math.round(k * recording.n_steps / n);
+    const event = recording.n_steps > 1 ? (recording.step_ends[step - 1] ?? recording.replay_events) - 1 : Math.round(k * recording.replay_events / n) - 1;
+    const first = recording.runs[0].series;
+    body.append(element("tr", {}, element("th", { scope: "row", text: count(recording.n_steps > 1 ? step : event) }),
+      element("td", { text: size(first.asked[sampleAt(first, event)]) }),
+      ...recording.runs.map((run) => element("td", { text: size(run.series.held[sampleAt(run.series, event)]) }))));
+  }
+  table.append(body);
+}
+
+function paintLegend() {
+  const legend = byId("legend");
+  legend.replaceChildren(...AREAS.map((name) => element("li", {}, element("i", { style: `background: var(--${name})` }), name)));
+  byId("split-name").textContent = runOf(state.split).name;
+  chooser("split", state.recording.runs.map((run) => [run.id, run.name]), state.split, (id) => { state.split = id; });
+}
+
+// ---- Hands --------------------------------------------------------------------------------------
+
+function listenToTimeline() {
+  const canvas = byId("timeline");
+  let dragged = null;
+  const local = (event) => event.clientX - canvas.getBoundingClientRect().left;
+  canvas.addEventListener("pointerdown", (event) => { dragged = { from: local(event), touch: event.pointerType === "touch", last: local(event) }; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointermove", (event) => {
+    if (dragged && dragged.touch) { setRange(state.from - (eventAt(local(event)) - eventAt(dragged.last)), state.to - (eventAt(local(event)) - eventAt(dragged.last))); dragged.last = local(event); }
+    else if (!dragged) { state.cursor = Math.round(Math.min(Math.max(state.from, eventAt(local(event))), state.to - 1)); showSoon(); }
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    if (!dragged) return;
+    const [a, b] = [dragged.from, local(event)].sort((x, y) => x - y);
+    if (!dragged.touch && b - a > 6) setRange(eventAt(a), eventAt(b));
+    else if (b - a <= 6) setCursor(eventAt(a));
+    dragged = null;
+  });
+  canvas.addEventListener("pointercancel", () => { dragged = null; });
+  canvas.addEventListener("dblclick", () => setRange(0, state.recording.replay_events));
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && document.activeElement !== canvas) return;
+    event.preventDefault();
+    zoom(event.deltaY > 0 ? 1.25 : 0.8, eventAt(local(event)));
+  }, { passive: false });
+  const keys = {
+    ArrowLeft: () => setCursor(state.cursor - (state.to - state.from) / 100), ArrowRight: () => setCursor(state.cursor + (state.to - state.from) / 100),
+    Home: () => setCursor(0), End: () => setCursor(state.recording.replay_events - 1),
+    "+": () => zoom(0.5, state.cursor), "=": () => zoom(0.5, state.cursor), "-": () => zoom(2, state.cursor),
+    0: () => setRange(0, state.recording.replay_events), Escape: () => setRange(0, state.recording.replay_events),
+  };
+  canvas.addEventListener("keydown", (event) => {
+    if (keys[event.key] && !event.ctrlKey && !event.metaKey) { event.preventDefault(); keys[event.key](); }
+  });
+  const actions = { in: () => zoom(0.5, state.cursor), out: () => zoom(2, state.cursor), left: () => pan(-0.5), right: () => pan(0.5),
+    all: () => setRange(0, state.recording.replay_events) };
+  for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", actions[button.dataset.zoom]);
+}

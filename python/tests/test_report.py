@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ductile-gpu report: what it says equals what replay says, and every sum is the live peak."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batches import transformer, vary
+from conftest import ROOT
+
+import ductile_gpu
+from ductile_gpu._report import _forecast, _page, _who, _words
+from ductile_gpu._report._collect import Choices, Recording, RecordingError, collect
+
+TRACES = sorted((ROOT / "bench" / "traces").glob("*.trace.gz"))
+SNAPSHOTS = sorted((ROOT / "tests" / "bench" / "data").glob("*.pickle.gz"))
+MORE = os.environ.get("DUCTILE_RECORDINGS")  # a folder of others to try
+RECORDINGS = [*TRACES, *SNAPSHOTS, *(sorted(Path(MORE).iterdir()) if MORE else [])]
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name.partition(".")[0] for path in paths]
+
+
+_KNOWN: dict[Path, Recording] = {}
+
+
+def recording_of(path: Path) -> Recording:
+    if path not in _KNOWN:
+        _KNOWN[path] = collect(path, Choices(), lambda line: None)
+    return _KNOWN[path]
+
+
+def report(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ductile_gpu", "report", *map(str, words)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def replay(path: Path) -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-m", "ductile_gpu", "replay", "--min-capacity", "--json", str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return {line["contender"]: line for line in map(json.loads, answer.stdout.splitlines())}
+
+
+# ---- Figures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=names(RECORDINGS))
+def test_every_grouping_sums_to_the_live_peak_to_the_byte(path):
+    recording = recording_of(path)
+    for by, rows in _who.views(recording).items():
+        assert sum(row["bytes"] for row in rows) == recording.live_peak, by
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=names(RECORDINGS))
+def test_peaks_and_smallest_devices_are_those_of_replay(path):
+    recording = recording_of(path)
+    for name, result in replay(path).items():
+        run = recording.runs[name]
+        assert recording.live_peak == result["live_peak_bytes"]
+        assert run["reserved_peak_bytes"] == result["reserved_peak_bytes"]
+        assert run["min_capacity_bytes"] == result["min_capacity_bytes"]
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=names(RECORDINGS))
+def test_what_is_held_is_live_pending_free_and_cached(path):
+    for run in recording_of(path).runs.values():
+        fields = run["point_fields"]
+        for values in run["points"]:
+            point = dict(zip(fields, values))
+            parts = sum(point[name] for name in ("live", "pending", "free", "cached"))
+            assert parts == point["held"]
+            assert min(values) >= 0
+
+
+@pytest.mark.parametrize("path", TRACES, ids=names(TRACES))
+def test_one_granule_less_than_the_smallest_device_fails(path):
+    recording = recording_of(path)
+    granule = recording.facts["granule_bytes"]
+    for run in recording.runs.values():
+        stops = {stop["capacity_bytes"]: stop["completed"] for stop in run["stops"]}
+        needed = run["min_capacity_bytes"]
+        if needed - granule >= recording.live_peak:
+            assert stops[needed - granule] is False
+
+
+def test_another_option_of_ductile_gives_what_replay_gives_for_it():
+    recording = recording_of(TRACES[0])
+    variant = next(v for v in recording.variants if v["setting"] == "sizes=tight")
+    command = [sys.executable, "-m", "ductile_gpu", "replay", "--json", "--min-capacity"]
+    command += ["--set", variant["setting"], str(TRACES[0])]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    ours = next(line for line in lines if line["contender"] == "ductile")
+    assert variant["held_peak_bytes"] == ours["reserved_peak_bytes"]
+    assert variant["min_capacity_bytes"] == ours["min_capacity_bytes"]
+
+
+# ---- Stacks ------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+
+
+def frame(name: str, file: str = "/code/train.py", line: int = 7) -> dict[str, Any]:
+    return {"name": name, "filename": file, "line": line}
+
+
+def entry(action: str, address: int, size: int, *frames: dict[str, Any]) -> dict[str, Any]:
+    made = {"action": action, "addr": address, "size": size, "stream": 0}
+    return {**made, "frames": list(frames)}
+
+
+def write_snapshot(path: Path, history: list[dict[str, Any]], blocks: Any = ()) -> Path:
+    segment = {"device": 0, "stream": 0, "address": 1 << 30, "blocks": list(blocks)}
+    with gzip.open(path, "wb") as file:
+        pickle.dump({"device_traces": [history], "segments": [segment]}, file, protocol=4)
+    return path
+
+
+def old_block(address: int, size: int, *frames: dict[str, Any]) -> dict[str, Any]:
+    made = {"address": address, "size": size, "requested_size": size}
+    return {**made, "state": "active_allocated", "frames": list(frames)}
+
+
+def test_memory_is_told_apart_by_the_stack_that_allocated_it(tmp_path):
+    history = [
+        entry("alloc", 4096, 30 * MIB, frame("at::empty", "??", 0), frame("forward", "model.py")),
+        entry("alloc", 8192, 20 * MIB, frame("step", "/x/torch/optim/adam.py")),
+        entry("alloc", 9000, 5 * MIB, frame("forward", "model.py")),
+    ]
+    blocks = [old_block(1 << 30, 2 * MIB, frame("_apply", "/x/torch/nn/modules/module.py"))]
+    path = write_snapshot(tmp_path / "run.pickle.gz", history, blocks)
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    rows = {row["key"]: row["bytes"] for row in _who.group(recording, "stack")}
+    assert rows == {
+        "forward model.py:7": 35 * MIB,
+        "step /x/torch/optim/adam.py:7": 20 * MIB,
+        "_apply /x/torch/nn/modules/module.py:7": 2 * MIB,
+    }
+    categories = {row["key"]: row["bytes"] for row in _who.group(recording, "category")}
+    assert categories == {
+        "forward pass (activations)": 35 * MIB,
+        "optimizer": 20 * MIB,
+        "weights": 2 * MIB,
+    }
+
+
+def test_blocks_from_before_the_recording_are_counted(tmp_path):
+    history = [
+        entry("alloc", 4096, 3 * MIB, frame("f")),
+        entry("free_requested", 77, 10 * MIB, frame("freed_here")),
+        entry("free_completed", 77, 10 * MIB),
+    ]
+    blocks = [old_block(1 << 30, 7 * MIB)]
+    path = write_snapshot(tmp_path / "run.pickle.gz", history, blocks)
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    rows = {row["key"]: row["bytes"] for row in _who.group(recording, "stack")}
+    assert rows == {_who.BEFORE: 17 * MIB, "f /code/train.py:7": 3 * MIB}
+    assert sum(rows.values()) == recording.live_peak
+
+
+def test_what_the_recorded_program_was_refused_comes_first(tmp_path):
+    refusal = {"action": "oom", "size": 64 * MIB, "device_free": 3 * MIB, "stream": 0}
+    history = [entry("alloc", 1, 2 * MIB), refusal, entry("alloc", 2, MIB), {"action": "oom"}]
+    path = write_snapshot(tmp_path / "run.pickle.gz", history)
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    text = _words.plain(_words.verdict(recording))
+    assert text.startswith(
+        "The program ran out of memory at event 1: 64.0 MiB were refused with 3.0 MiB free on the "
+        "device, and 1 more later. The peak is 3.0 MiB live"
+    )
+
+
+def test_a_comparison_names_what_grew_and_sums_to_the_difference(tmp_path):
+    before = [entry("alloc", 1, 10 * MIB, frame("a")), entry("alloc", 2, 5 * MIB, frame("b"))]
+    after = [
+        entry("alloc", 1, 30 * MIB, frame("a", line=9)),  # its line moved
+        entry("alloc", 2, 1 * MIB, frame("c")),
+    ]
+    recordings = [
+        collect(write_snapshot(tmp_path / f"{i}.pickle.gz", history), Choices(quick=True), print)
+        for i, history in enumerate((before, after))
+    ]
+    by, rows = _who.compare(*recordings)
+    assert by == "stack"
+    changes = {row["key"].split(" ")[0]: row["change"] for row in rows}
+    assert changes == {"a": 20 * MIB, "b": -5 * MIB, "c": 1 * MIB}
+    assert sum(changes.values()) == recordings[1].live_peak - recordings[0].live_peak
+
+
+def test_what_grows_in_every_step_is_told(tmp_path):
+    lines, live = [], 0
+    for step in range(12):
+        lines += [f"a {100 + step} {3 * MIB} 0"]  # never freed
+        lines += [f"a {1000 + step} {900 * MIB} 0", f"f {1000 + step}", "s"]
+        live += 3
+    path = tmp_path / "leak.trace"
+    path.write_text("\n".join(lines) + "\n")
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    growth = {row["key"]: row["growth"] for row in _who.group(recording, "size")}
+    assert growth == {"512 MiB to 1 GiB": 0, "2 MiB to 4 MiB": 3 * MIB}
+
+
+# ---- The forecast ------------------------------------------------------------------------------
+
+
+def training(folder: Path, batches: list[int], each: int = 100, fixed: int = 1000) -> Path:
+    lines = [f"a 1 {fixed * MIB} 0", "a 2 1024 0", "s"]
+    for step, batch in enumerate(batches):
+        lines += [f"a {10 + step} {batch * each * MIB} 0", f"f {10 + step}", "s"]
+    path = folder / "training.trace"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_forecast_of_a_run_that_grows_evenly_is_exact(tmp_path):
+    recording = collect(training(tmp_path, [2, 4, 6]), Choices(), lambda line: None)
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")
+    for name in recording.runs:
+        # 1000 MiB and 100 for each, in handles of 2 MiB and segments of 2 and 20
+        for capacity, most in ((4096, 30), (8192, 71)):
+            assert most - 1 <= _forecast.largest(found["needs"][name], capacity * MIB) <= most, name
+
+
+def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path):
+    even = collect(training(tmp_path, [2, 4, 6]), Choices(quick=True), lambda line: None)
+    uneven = collect(training(tmp_path, [2, 5, 6]), Choices(quick=True), lambda line: None)
+    found = [_forecast.forecast(r, [2, 4, 6], "batch")["needs"]["ductile"] for r in (even, uneven)]
+    widths = [
+        _forecast.largest(needs, 8192 * MIB, "best") - _forecast.largest(needs, 8192 * MIB, "worst")
+        for needs in found
+    ]
+    assert widths[0] <= 1
+    assert widths[1] >= 2
+
+
+def test_the_forecast_of_a_transformer_is_what_larger_batches_need(tmp_path):
+    """Small batches need most in the optimizer, large ones in the backward pass."""
+    recording = collect(transformer(tmp_path, (2, 4, 6)), Choices(), lambda line: None)
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")["needs"]
+    for batch in (11, 18):
+        words = ("--json", "--min-capacity", "--contender", "ductile,expandable,classic")
+        results = map(json.loads, vary(batch, 4, *words).splitlines())
+        needed = {result["contender"]: result["min_capacity_bytes"] for result in results}
+        for name in ("ductile", "expandable"):
+            assert abs(_forecast.largest(found[name], needed[name]) - batch) <= 1, (name, batch)
+        for name, needs in found.items():
+            worst, best = (_forecast.largest(needs, needed[name], c) for c in ("worst", "best"))
+            assert worst <= batch <= best, (name, batch)
+
+
+@pytest.mark.parametrize(
+    ("batches", "line"),
+    [("4", "at least two"), ("4,4", "two that differ"), ("1,2,3,4,5,6", "names 6 steps"),
+     ("6,4,2", "does not grow"), ("a,b", "takes numbers"), ("0,1", "at least 1")],
+)  # fmt: skip
+def test_sizes_that_tell_nothing_are_refused(tmp_path, batches, line):
+    path = training(tmp_path, [2, 4, 6])
+    answer = report("--quick", "--batch", batches, path, folder=tmp_path)
+    assert answer.returncode in (1, 2)
+    assert line in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+def test_the_command_writes_one_file_that_fetches_nothing(tmp_path):
+    answer = report("-o", "r.html", SNAPSHOTS[0], folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    text = (tmp_path / "r.html").read_text()
+    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", text)
+    assert "default-src 'none'" in text
+    assert "@" not in re.sub(r"@media|@keyframes", "", text.partition("<body>")[0])
+
+
+def test_the_verdict_on_standard_output_is_the_pages(tmp_path):
+    path = TRACES[-1]
+    answer = report("-o", "r.html", "--quick", path, folder=tmp_path)
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    assert answer.stdout == f"{recording.name}: {_words.plain(_words.verdict(recording))}\n"
+
+
+def test_a_run_that_does_not_fit_is_explained(tmp_path):
+    path = training(tmp_path, [2, 4, 6])
+    recording = collect(path, Choices(capacity="1500M"), lambda line: None)
+    text = _words.plain(_words.verdict(recording))
+    assert "With native, memory runs out in step 4 of 4: 600.0 MiB were refused with" in text
+    stop = recording.runs["ductile"]["stops"][0]
+    assert stop["capacity_bytes"] == 1500 * MIB
+    assert stop["live"] + stop["pending"] + stop["free"] + stop["cached"] == stop["held"]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"", "empty"),
+        (b"# version 2\n", "no event"),
+        (b"a 1 512 0\nf 1\nf 1\n", "freed twice"),
+        (b"a 1 512", "STREAM is missing"),
+        (b"<html>", "neither a trace nor"),
+        (gzip.compress(b"a 1 512 0\n" * 50)[:-9], "run.trace"),
+        (b"\x80\x04cos\nsystem\n(S'true'\ntR.", "pickle"),
+        (pickle.dumps({"device_traces": [[]], "segments": []}), "no allocation history"),
+    ],
+    ids=["empty", "no-event", "gap", "cut", "foreign", "cut-gzip", "hostile", "no-history"],
+)
+def test_a_bad_recording_is_one_line_and_leaves_no_file(tmp_path, content, line):
+    (tmp_path / "run.trace").write_bytes(content)
+    (tmp_path / "report.html").write_text("an older report")
+    answer = report("run.trace", folder=tmp_path)
+    assert answer.returncode == 1
+    assert line in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert "Traceback" not in answer.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "run.trace"]
+    assert (tmp_path / "report.html").read_text() == "an older report"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("missing.gz",), 1, "missing.gz"),
+        (("--compare", "one"), 2, "two files"),
+        (("-o", "nowhere/r.html", "x"), 1, "no such folder"),
+        (("-o", "x", "x"), 2, "would replace the recording"),
+    ],
+)
+def test_misuse_is_one_line(tmp_path, words, status, line):
+    (tmp_path / "x").write_text("a 1 512 0\n")
+    answer = report(*words, folder=tmp_path)
+    assert answer.returncode == status
+    assert line in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_text_of_a_recording_cannot_become_a_part_of_the_page(tmp_path):
+    name = "</script><script>alert(1)</script>"
+    history = [entry("alloc", 1, MIB, frame(name, "<img src=x onerror=alert(2)>"))]
+    path = write_snapshot(tmp_path / "a&b<c>@JS@.pickle.gz", history)
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    text = _page.make_page([recording])
+    assert "alert(" not in text
+    assert "a&b<c>" not in text
+    assert "a&amp;b&lt;c&gt;@JS@" in text
+
+
+def test_a_recording_error_is_raised_for_programs(tmp_path):
+    with pytest.raises(RecordingError, match="No such file"):
+        collect(tmp_path / "absent", Choices(), lambda line: None)
+
+
+# ---- A live process ----------------------------------------------------------------------------
+
+
+def test_a_process_reports_the_blocks_that_are_live(shared, gpu, tmp_path):
+    stream = gpu.stream()
+    kept = [shared.alloc(size * MIB, stream) for size in (3, 5, 7)]
+    shared.free(kept.pop(0))
+    path = ductile_gpu.report(tmp_path / "live.html")
+    text = path.read_text()
+    assert "The peak is 12.0 MiB live" in text
+    assert "live on GPU 0" in text
+    for address in kept:
+        shared.free(address)
+
+
+def test_a_process_without_anything_to_report_says_what_to_do(tmp_path):
+    with pytest.raises(RuntimeError, match="_record_memory_history"):
+        ductile_gpu.report(tmp_path / "live.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_reports_what_pytorch_has_recorded(tmp_path):
+    stub = Path(__file__).parent / "stub"
+    whole = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
+    program = "import torch, ductile_gpu; print(ductile_gpu.report('r.html'))"
+    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(whole), "STUB_LOG": "stub.log"}
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
+    )  # fmt: skip
+    recording = recording_of(whole)
+    assert _words.plain(_words.verdict(recording)) in (tmp_path / "r.html").read_text()

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Takes the pictures of the documentation from reports, in a headless browser.
+
+    python/tools/make_pictures.py [--only NAME] [FOLDER]
+
+FOLDER is docs/images unless given. Needs the installed package (python/tests/run --install-only),
+chromium and chromedriver. The recordings are those of bench/traces and tests/bench/data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python" / "tests"))
+
+import browser  # noqa: E402
+from batches import transformer  # noqa: E402
+
+from ductile_gpu._report import _forecast, _page  # noqa: E402
+from ductile_gpu._report._collect import Choices, Recording, collect  # noqa: E402
+
+TRACES = ROOT / "bench" / "traces"
+GPT2 = TRACES / "gpt2_medium_var_batch_seq.trace.gz"
+LLAMA = TRACES / "llama_1b_lora_recompute.trace.gz"
+RESNET = TRACES / "resnet50_var_batch_res.trace.gz"
+VIT = TRACES / "vit_multistream_record.trace.gz"
+WIDE, PHONE = (1100, 900, 1.5), (390, 844, 1.5)
+MIB = 1 << 20
+
+Shot = Callable[["Studio", Path], None]
+
+
+class Studio:
+    """Collects each recording once, and has one window open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[Path, Recording] = {}
+
+    def recording(self, path: Path) -> Recording:
+        if path not in self.known:
+            self.known[path] = collect(path, Choices(), lambda line: None)
+        return self.known[path]
+
+    def shoot(
+        self,
+        target: Path,
+        page: str,
+        selector: Optional[str] = None,
+        size: tuple[int, int, float] = WIDE,
+        dark: bool = False,
+        before: Iterable[str] = (),
+        margin: int = 0,
+    ) -> None:
+        file = self.folder / "page.html"
+        file.write_text(page, encoding="utf-8")
+        with browser.Browser(dark=dark) as window:
+            window.resize(*size)
+            window.open(file)
+            for script in before:
+                window.run(script)
+                window.settle()
+            window.picture(target, selector, margin)
+
+
+def device(gib: float) -> str:
+    return f"state.device = {gib} * GIB; show()"
+
+
+def section(heading: str) -> str:
+    return f"section[aria-labelledby={heading}]"
+
+
+def shoot_section(studio: Studio, target: Path, path: Path, heading: str, *before: str) -> None:
+    page = _page.make_page([studio.recording(path)])
+    studio.shoot(target, page, section(heading), before=before, margin=12)
+
+
+def shoot_forecast(studio: Studio, target: Path) -> None:
+    recording = collect(transformer(studio.folder, (2, 4, 6)), Choices(), lambda line: None)
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")
+    page = _page.make_page([recording], [found])
+    studio.shoot(target, page, section("forecast-title"), before=[device(24)], margin=12)
+
+
+# A small transformer's training step, as a recording with stacks names it: FUNCTION, FILE, MiB.
+WEIGHTS = ("_apply", "torch/nn/modules/module.py", 96)
+STATES = (("_init_group", "torch/optim/adamw.py", 96), ("_init_group", "torch/optim/adamw.py", 96))
+GRADIENTS = ("_engine_run_backward", "torch/autograd/graph.py", 96)
+ACTIVATIONS = (("attention", "model.py", 210), ("mlp", "model.py", 140), ("norm", "model.py", 35))
+
+
+def frames_of(name: str, file: str) -> list[dict[str, Any]]:
+    outer = [("train_step", "train.py", 52), ("<module>", "train.py", 80)]
+    if file == "model.py":
+        outer.insert(0, ("forward", "model.py", 31))
+    frames = [(name, file, 17 + len(name)), *outer]
+    return [{"name": n, "filename": f, "line": line} for n, f, line in frames]
+
+
+def write_training(path: Path, growth: float) -> Path:
+    """A snapshot with stacks: 12 layers; the activations of attention grow by that factor."""
+    kinds = [WEIGHTS, *STATES, GRADIENTS] * 12
+    kinds += [(n, f, round(m * growth) if n == "attention" else m) for n, f, m in ACTIVATIONS] * 12
+    entry = {"action": "alloc", "stream": 0}
+    history = [
+        {**entry, "addr": (i + 1) << 36, "size": size * MIB, "frames": frames_of(name, file)}
+        for i, (name, file, size) in enumerate(kinds)
+    ]
+    path.write_bytes(pickle.dumps({"device_traces": [history], "segments": []}, protocol=4))
+    return path
+
+
+def shoot_who(studio: Studio, target: Path) -> None:
+    path = write_training(studio.folder / "training.pickle", 1)
+    shoot_section(studio, target, path, "who-title")
+
+
+def shoot_comparison(studio: Studio, target: Path) -> None:
+    paths = [write_training(studio.folder / f"{n}.pickle", g) for n, g in
+             (("length_1024", 1), ("length_2048", 2))]  # fmt: skip
+    page = _page.make_page([studio.recording(path) for path in paths], None, True)
+    studio.shoot(target, page, section("compare-title"), margin=12)
+
+
+# Each recording's timeline as a tile: the page's own drawing, copied.
+SHEET = """
+const sheet = element('div', { id: 'sheet' });
+sheet.style = 'display: grid; grid-template-columns: 1fr 1fr; gap: 20px 28px; padding: 16px;' +
+  'width: 1000px; position: absolute; left: 0; top: 0; background: var(--paper); z-index: 9;';
+document.body.append(sheet);
+byId('timeline').style = 'width: 470px; height: 300px';
+for (const recording of state.data.recordings) {
+  choose(recording);
+  state.split = arguments[0];
+  state.cursor = null;
+  show();
+  const source = byId('timeline'), tile = element('canvas');
+  tile.width = source.width;
+  tile.height = source.height;
+  tile.style = 'width: 470px; height: 300px';
+  tile.getContext('2d').drawImage(source, 0, 0);
+  sheet.append(element('div', {}, element('h3', { text: recording.name }), tile));
+}
+document.body.replaceChildren(sheet);
+"""
+
+
+def shoot_readme(studio: Studio, target: Path) -> None:
+    """Four runs: the picture of the README."""
+    page = _page.make_page([studio.recording(path) for path in (GPT2, LLAMA, RESNET, VIT)])
+    script = SHEET.replace("arguments[0]", "'ductile'")
+    studio.shoot(target, page, "#sheet", (1100, 900, 2), before=[script])
+
+
+SHOTS: dict[str, Shot] = {
+    "replay": shoot_readme,
+    "report": lambda s, t: s.shoot(
+        t, _page.make_page([s.recording(GPT2)]), before=[device(32)]
+    ),
+    "report-device": lambda s, t: shoot_section(s, t, GPT2, "device-title", device(32)),
+    "report-timeline": lambda s, t: shoot_section(
+        s, t, GPT2, "time-title", device(40), "state.split = 'classic'; show()"
+    ),
+    "report-map": lambda s, t: shoot_section(s, t, VIT, "map-title"),
+    "report-who": shoot_who,
+    "report-fit": lambda s, t: shoot_section(s, t, VIT, "fit-title"),
+    "report-forecast": shoot_forecast,
+    "report-compare": shoot_comparison,
+    "report-phone": lambda s, t: s.shoot(
+        t, _page.make_page([s.recording(VIT)]), "#shot", PHONE, True,
+        ["for (const e of document.querySelectorAll('main > section')) if (!/verdict|device|time/"
+         ".test(e.getAttribute('aria-labelledby'))) e.hidden = true; document.body.id = 'shot'"],
+    ),
+}  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", metavar="NAME", choices=SHOTS, help=", ".join(SHOTS))
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", type=Path,
+                        default=ROOT / "docs" / "images")  # fmt: skip
+    options = parser.parse_args(arguments)
+    missing = browser.why_missing()
+    if missing is not None:
+        print(f"make_pictures.py: {missing}", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        studio: Any = Studio(Path(folder))
+        for name in [options.only] if options.only else SHOTS:
+            SHOTS[name](studio, options.folder / f"{name}.png")
+            print(options.folder / f"{name}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

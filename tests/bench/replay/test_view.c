@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a report draws of a replay. The idea: a trace small enough to know every number of it, and
+ * the sums that hold at every moment under every contender.
+ */
+#include "bench/replay/view.h"
+#include "bench/trace/trace_finish.h"
+#include "bench/trace/trace_text.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+static trace *read_trace(const char *text) {
+    trace_builder b = {0};
+    trace_error error = {0};
+    const char *reason = NULL;
+    cr_assert(trace_read_text(text, strlen(text), &b, &error), "%s", error.reason);
+    trace *t = trace_make(&b, "x.trace", &reason);
+    cr_assert_not_null(t, "%s", reason);
+    return t;
+}
+
+static bench_device find_device(void) {
+    bench_device device;
+    char reason[256];
+    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
+    return device;
+}
+
+/* 64 and 32 MiB; the first is freed before 96 MiB come, for which neither hole suffices. */
+static const char holes[] = "a 1 67108864 0\na 2 33554432 0\nf 1\ns\na 3 100663296 0\nf 2\n";
+
+static void check_points(const view *v, const char *name) {
+    for (size_t i = 0; i < v->n_points; i++) {
+        const view_memory *m = &v->points[i].memory;
+        cr_expect_eq(m->held, m->live + m->pending + m->free + m->cached, "%s: point %zu", name, i);
+        cr_expect_geq(m->live, v->points[i].asked, "%s: point %zu", name, i);
+        cr_expect_leq(m->largest_hole, m->free, "%s: point %zu", name, i);
+    }
+}
+
+Test(view, what_is_held_is_live_pending_free_and_cached_at_every_moment) {
+    const contender_ops *all[] = {&contender_ductile, &contender_expandable, &contender_classic};
+    bench_device device = find_device();
+    trace *t = read_trace(holes);
+    for (size_t i = 0; i < 3; i++) {
+        replay_spec spec = {.trace = t, .device = &device, .contender = all[i], .n_passes = 1};
+        replay_result result;
+        view v;
+        cr_assert(view_replay(&spec, &v, &result));
+        cr_expect_eq(result.outcome, RUN_COMPLETED);
+        cr_expect_gt(v.n_points, 3);
+        check_points(&v, all[i]->name);
+        view_fini(&v);
+    }
+    trace_free(t);
+}
+
+Test(view, a_contender_that_does_not_know_its_memory_has_no_view) {
+    bench_device device = find_device();
+    trace *t = read_trace(holes);
+    replay_spec spec = {
+        .trace = t, .device = &device, .contender = &contender_cumemalloc, .n_passes = 1};
+    replay_result result;
+    view v;
+    cr_expect_not(view_replay(&spec, &v, &result));
+    view_fini(&v);
+    trace_free(t);
+}
+
+Test(view, a_stop_says_what_was_refused_and_what_was_free) {
+    bench_device device = find_device();
+    trace *t = read_trace(holes);
+    replay_spec spec = {
+        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
+    view v = {0};
+    view_try(&spec, 120 * MIB, &v); /* the hole of 64 MiB goes back, and 88 MiB do not suffice */
+    view_try(&spec, 200 * MIB, &v);
+    cr_assert_eq(v.n_stops, 2);
+    cr_expect_not(v.stops[0].completed);
+    cr_expect_eq(v.stops[0].event, 3);
+    cr_expect_eq(v.stops[0].request_bytes, 96 * MIB);
+    cr_expect_eq(v.stops[0].memory.live, 32 * MIB);
+    cr_expect(v.stops[1].completed);
+    view_fini(&v);
+    trace_free(t);
+}
+
+/* The bytes of a column's cells of one kind. */
+static uint64_t bytes_of(const view *v, size_t column, bool live) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < MEMORY_MAP_ROWS; i++) {
+        uint16_t cell = v->map.cells[column * MEMORY_MAP_ROWS + i];
+        n += live ? cell >= MEMORY_MAP_FIRST_LIVE : cell == 1;
+    }
+    return n * v->map.row_bytes;
+}
+
+Test(view, the_map_shows_live_and_free_memory_in_proportion) {
+    bench_device device = find_device();
+    trace *t = read_trace(holes);
+    replay_spec spec = {
+        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
+    replay_result result;
+    view v;
+    cr_assert(view_replay(&spec, &v, &result));
+    cr_assert_eq(v.map.n_columns, v.n_points);
+    for (size_t i = 0; i < v.n_points; i++) {
+        const view_memory *m = &v.points[i].memory;
+        uint64_t slack = 4 * v.map.row_bytes;
+        cr_expect_leq(bytes_of(&v, i, true), m->live + slack, "column %zu", i);
+        cr_expect_geq(bytes_of(&v, i, true) + slack, m->live, "column %zu", i);
+        cr_expect_leq(bytes_of(&v, i, false), m->free + slack, "column %zu", i);
+        cr_expect_geq(bytes_of(&v, i, false) + slack, m->free, "column %zu", i);
+    }
+    view_fini(&v);
+    trace_free(t);
+}
