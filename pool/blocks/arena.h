@@ -122,22 +122,38 @@ static inline bool dpool_had_graphs(const dpool_arena *arena) {
     return arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
 }
 
+/* A foreign stream has ended, and its last mark is done: what its blocks were used for later, other
+ * streams did. Index lock held. */
+static inline bool dpool_has_no_work_left(const dpool_arena *arena) {
+    return arena->is_gone && arena->own_mark.marker == NULL && arena->own_proven.age != 0;
+}
+
+/* Of two proofs the later one. */
+static inline dpool_proof dpool_later_proof(dpool_proof p, dpool_proof q) {
+    return p.age > q.age ? p : q;
+}
+
 /* Proves that FREE memory of the arena may leave its stream (U2): by a proof of that stream, and
  * where graphs used it, of the context. Index lock held. */
 static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
                                                const dpool_arena *arena) {
+    dpool_proof proof = a->proven;
     if (arena->is_foreign && dpool_had_graphs(arena) && dpool_least_age(arena) >= a->proven.age) {
         return (dpool_proof){0};
     }
-    return dpool_restrict_proof(arena, arena->is_foreign ? arena->own_proven : a->proven);
+    if (arena->is_foreign) {
+        proof = dpool_has_no_work_left(arena) ? dpool_later_proof(arena->own_proven, a->proven)
+                                              : arena->own_proven;
+    }
+    return dpool_restrict_proof(arena, proof);
 }
 
 /* Proves that old addresses of the arena may be unmapped (U3). Index lock held. */
 static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
                                                const dpool_arena *arena) {
-    bool is_own =
-        arena->is_foreign || (!dpool_had_graphs(arena) && arena->own_proven.age > a->proven.age);
-    bool needs_both = arena->is_foreign && dpool_had_graphs(arena);
+    bool is_foreign = arena->is_foreign && !dpool_has_no_work_left(arena);
+    bool is_own = is_foreign || (!dpool_had_graphs(arena) && arena->own_proven.age > a->proven.age);
+    bool needs_both = is_foreign && dpool_had_graphs(arena);
     if (needs_both && a->proven.age < arena->own_proven.age) {
         return a->proven;
     }

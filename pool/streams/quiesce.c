@@ -508,6 +508,26 @@ static bool any_is_worth_a_wait(ductile_allocator *a, const dpool_scope *s) {
     return any;
 }
 
+/* Blocks that were freed after their stream had ended: no marker of it stands behind them. */
+static bool awaits_after_its_end(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool is = arena->is_gone && (!arena->is_foreign || dpool_has_no_work_left(arena)) &&
+              dpool_awaits_proof_locked(a, arena);
+    dti_lock_release(&a->index_lock);
+    return is;
+}
+
+static bool any_awaits_after_its_end(ductile_allocator *a, const dpool_scope *s) {
+    bool any = false;
+    dti_lock_acquire(&a->grow_lock);
+    dpool_poll_marks(a);
+    dti_lock_release(&a->grow_lock);
+    for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
+        any = any || (dpool_is_in(s, arena) && awaits_after_its_end(a, arena));
+    }
+    return any;
+}
+
 ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     bool any = false;
     wait_for_pending(a);
@@ -519,7 +539,12 @@ ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     if (!is_marked && dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK) {
         return DUCTILE_OK;
     }
-    return wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_marked});
+    ductile_status status =
+        wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_marked});
+    if (!is_marked && any_awaits_after_its_end(a, s)) {
+        (void)wait_for_device(a);
+    }
+    return status;
 }
 
 static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {

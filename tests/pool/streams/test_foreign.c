@@ -230,3 +230,45 @@ CLAIM(destroying_waits_for_one_that_is_gone) {
     launch(address, 10 * MIB, FOREIGN);
     end_foreign();
 }
+
+static void set_captures(ductile_captures captures) {
+    assert_ok(ductile_set_captures(f.allocator, captures));
+}
+
+CLAIM(a_block_freed_after_its_end_goes_back) {
+    ductile_addr address = take(80 * MIB, FOREIGN);
+    launch(address, 80 * MIB, FOREIGN);
+    end_foreign();
+    give(address);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+}
+
+CLAIM(a_block_freed_after_its_end_goes_back_without_context_markers) {
+    set_captures(DUCTILE_CAPTURES_UNANNOUNCED);
+    ductile_addr address = take(80 * MIB, FOREIGN);
+    launch(address, 80 * MIB, FOREIGN);
+    end_foreign();
+    give(address);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+}
+
+CLAIM(a_block_freed_after_its_end_serves_others_behind_a_wait) {
+    ductile_addr address = take(80 * MIB, FOREIGN);
+    launch(address, 80 * MIB, FOREIGN);
+    end_foreign();
+    give(address);
+    launch(take(100 * MIB, OTHER), 100 * MIB, OTHER);
+}
+
+/* The same of a stream of our own context, where no context marker may be recorded. */
+CLAIM(a_block_of_ours_freed_after_its_end_goes_back) {
+    set_captures(DUCTILE_CAPTURES_UNANNOUNCED);
+    ductile_addr address = take(80 * MIB, OTHER);
+    launch(address, 80 * MIB, OTHER);
+    assert_ok(ductile_stream_done(f.allocator, f.streams[OTHER]));
+    give(address);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+}
