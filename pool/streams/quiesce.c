@@ -333,8 +333,10 @@ ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
     status = status != DUCTILE_OK ? wait_for_device(a) : status;
     if (status == DUCTILE_OK) {
         const stream_choice foreign = {.of.is_all = true, .only_foreign = true};
+        bool any = false;
         (void)wait_for_streams(a, &foreign);
         dpool_wait_poll(a, UINT32_MAX);
+        (void)dpool_wait_on_host(a, &foreign.of, &any); /* other contexts' and GPUs' streams */
         report_proof(a, idle);
     }
     return status == DUCTILE_OK || status == DUCTILE_ERR_CAPTURING ? status : what_is_wrong(a);

@@ -10,15 +10,16 @@
 enum { OURS = 0, OTHER = 1, FOREIGN = 2, N_SCHEDULES = 4 };
 
 /* The last stream is of another context. What is freed does not fit beside what is asked for. */
-static void open_foreign(int schedule) {
-    fixture_setup setup = {.schedule = (ductile_schedule)schedule,
-                           .lag = 3,
-                           .seed = 11,
-                           .n_streams = 3,
-                           .conf = "limit_bytes:128M"};
+static void open_with(int schedule, const char *conf) {
+    fixture_setup setup = {
+        .schedule = (ductile_schedule)schedule, .lag = 3, .seed = 11, .n_streams = 3, .conf = conf};
     open_fixture(&setup);
     assert_ok(ductile_virtual_stream_destroy(f.gpu, f.streams[FOREIGN]));
     assert_ok(ductile_virtual_stream_create_foreign(f.gpu, &f.streams[FOREIGN]));
+}
+
+static void open_foreign(int schedule) {
+    open_with(schedule, "limit_bytes:128M");
 }
 
 #define CLAIM(name)                                                                                \
@@ -203,6 +204,20 @@ CLAIM(memory_goes_back_behind_a_wait_for_it) {
     uint64_t released = 0;
     assert_ok(ductile_trim(f.allocator, 0, &released));
     assert_u64(reserved(), 0);
+}
+
+/* Recorded for a block whose own stream may reuse it at once: others have to wait for it. */
+Test(foreign, recorded_work_is_waited_for_before_a_request_is_refused) {
+    for (int schedule = 0; schedule < N_SCHEDULES; schedule++) {
+        open_with(schedule, "limit_bytes:128M,record_stream:wait,captures:unannounced");
+        ductile_addr address = take(100 * MIB, OURS);
+        assert_ok(ductile_virtual_stream_wait(f.gpu, f.streams[FOREIGN], f.streams[OURS]));
+        launch(address, 100 * MIB, FOREIGN);
+        ductile_virtual_block_end(f.gpu, address);
+        assert_ok(ductile_free_on(f.allocator, address, f.streams[FOREIGN]));
+        launch(take(110 * MIB, OTHER), 110 * MIB, OTHER);
+        close_audited();
+    }
 }
 
 CLAIM(destroying_waits_for_what_it_does_with_live_memory) {
