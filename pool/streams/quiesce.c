@@ -537,13 +537,11 @@ ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     if (!any_is_worth_a_wait(a, s)) {
         return DUCTILE_OK;
     }
-    bool is_marked = dpool_wait_for_context_mark(a) == DUCTILE_OK;
-    if (!is_marked && dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK) {
-        return DUCTILE_OK;
-    }
+    bool is_proven = dpool_wait_for_context_mark(a) == DUCTILE_OK ||
+                     (dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK);
     ductile_status status =
-        wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_marked});
-    if (!is_marked && any_awaits_after_its_end(a, s)) {
+        wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_proven});
+    if (!is_proven && any_awaits_after_its_end(a, s)) {
         (void)wait_for_device(a);
     }
     return status;

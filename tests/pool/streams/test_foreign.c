@@ -220,6 +220,19 @@ Test(foreign, recorded_work_is_waited_for_before_a_request_is_refused) {
     }
 }
 
+/* A pool that is gone has the trim wait for the device, which does not cover the stream. */
+CLAIM(memory_goes_back_beside_that_of_a_pool_that_is_gone) {
+    const ductile_pool_id graphs = {5, 1};
+    assert_ok(ductile_set_captures(f.allocator, DUCTILE_CAPTURES_UNANNOUNCED));
+    free_at_work(40 * MIB, FOREIGN);
+    assert_ok(ductile_pool_begin(f.allocator, graphs, NULL, NULL));
+    free_at_work(40 * MIB, OTHER);
+    assert_ok(ductile_pool_end(f.allocator, graphs));
+    assert_ok(ductile_pool_release(f.allocator, graphs));
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+}
+
 CLAIM(destroying_waits_for_what_it_does_with_live_memory) {
     launch(take(10 * MIB, FOREIGN), 10 * MIB, FOREIGN);
 }
