@@ -256,6 +256,11 @@ static ductile_status wait_for_own_mark(ductile_allocator *a, const dpool_arena 
     dti_lock_release(&a->index_lock);
     bool is_last = arena->is_gone && arena->is_foreign && (m != NULL || is_proven);
     ductile_status status = wait_and_drop(a, m, DUCTILE_OK);
+    if (m != NULL && status == DUCTILE_OK) {
+        dti_lock_acquire(&a->grow_lock);
+        dpool_poll_marks(a);
+        dti_lock_release(&a->grow_lock);
+    }
     return is_last ? status : DUCTILE_ERR_CAPTURING;
 }
 

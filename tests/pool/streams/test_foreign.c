@@ -290,6 +290,16 @@ CLAIM(a_block_freed_after_its_end_serves_others_behind_a_wait) {
     launch(take(100 * MIB, OTHER), 100 * MIB, OTHER);
 }
 
+Test(foreign, a_dedicated_block_freed_after_its_end_serves_others) {
+    open_with(DUCTILE_SCHEDULE_LAZY, "limit_bytes:128M,record_stream:wait");
+    ductile_addr address = 0;
+    assert_ok(ductile_alloc_dedicated(f.allocator, 2 * MIB, f.streams[FOREIGN], &address));
+    end_foreign();
+    give(address);
+    launch(take(128 * MIB, OTHER), 128 * MIB, OTHER);
+    close_audited();
+}
+
 /* The same of a stream of our own context, where no context marker may be recorded. */
 CLAIM(a_block_of_ours_freed_after_its_end_goes_back) {
     set_captures(DUCTILE_CAPTURES_UNANNOUNCED);
