@@ -300,6 +300,34 @@ Test(foreign, a_dedicated_block_freed_after_its_end_serves_others) {
     close_audited();
 }
 
+/* Its last mark fails, and there is no memory to resume with. */
+Test(foreign, a_paused_pool_is_not_resumed_halfway_after_its_end) {
+    const ductile_pool_id id = {0, 9};
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr ours = take(50 * MIB, OURS);
+    ductile_addr address = take(10 * MIB, FOREIGN);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_ok(ductile_pause(f.allocator, id, 0));
+    ductile_addr other = take(100 * MIB, OTHER);
+    ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                   .call = "capture_status",
+                                   .nth = 1,
+                                   .code = 999,
+                                   .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    cr_assert_neq(ductile_stream_done(f.allocator, f.streams[FOREIGN]), DUCTILE_OK);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_status(ductile_resume(f.allocator, id), DUCTILE_ERR_OUT_OF_MEMORY);
+    give(other);
+    assert_ok(ductile_resume(f.allocator, id));
+    give(address);
+    give(ours);
+    /* nothing tells when the work of the stream is done: its memory is left to the process's end */
+    assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DRIVER);
+    fixture_abandon(&f);
+}
+
 /* The same of a stream of our own context, where no context marker may be recorded. */
 CLAIM(a_block_of_ours_freed_after_its_end_goes_back) {
     set_captures(DUCTILE_CAPTURES_UNANNOUNCED);
