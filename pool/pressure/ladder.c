@@ -180,6 +180,7 @@ static const rung ladder[] = {
     {reclaim_dedicated, true},             /* closed memory that is proven              */
     {wait_for_all_work, false},            /* memory of silent streams                  */
     {wait_and_pass_through_driver, false}, /* the second again, now that all is proven  */
+    {release_oversized_cached, false},     /* the first again: dedicated ones among them */
 };
 
 enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
