@@ -34,6 +34,12 @@ static const struct operation {
     {do_views, 3},        {do_misuse, 4},         {do_pin, 7},           {do_share, 2},
     {do_close_import, 2}, {do_anew, 1},
 };
+
+/* What a soak leaves out: what changes how much memory there is, or ends everything. */
+static const char *(*const unsteady[])(subject *s, const record *r) = {
+    do_phase, do_limit, do_soft_limit, do_external, do_fault,        do_share,    do_anew,
+    do_peer,  do_pause, do_pool_open,  do_callback, do_set_captures, do_pool_hold};
+
 enum { N_OPERATIONS = sizeof operations / sizeof operations[0] };
 
 static const struct operation *chosen(uint8_t op) {
@@ -45,6 +51,15 @@ static const struct operation *chosen(uint8_t op) {
         at -= operations[i].weight;
     }
     return &operations[0];
+}
+
+bool subject_is_steady(uint8_t op) {
+    for (size_t i = 0; i < sizeof unsteady / sizeof *unsteady; i++) {
+        if (chosen(op)->run == unsteady[i]) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static record read_record(const uint8_t *b) {

@@ -5,6 +5,7 @@
  * to fail, a file with it, and the command that repeats it.
  */
 #include "tests/model/decoder.h"
+#include "tests/model/soak.h"
 #include "tests/support/command.h"
 #include "tests/support/rng.h"
 
@@ -18,7 +19,7 @@
 enum { DEADLINE_S = 300, MOST_SHRINKS = 3000, MOST_BYTES = 1 << 24 };
 
 typedef struct arguments {
-    uint64_t seed, seeds, operations, seconds;
+    uint64_t seed, seeds, operations, seconds, soak;
     const char *input, *save;
     bool list, no_shrink, progress, keep_going;
 } arguments;
@@ -247,6 +248,7 @@ int main(int argc, char **argv) {
         {"--seeds", .number = &a.seeds},
         {"--operations", .number = &a.operations},
         {"--seconds", .number = &a.seconds},
+        {"--soak", .number = &a.soak},
         {"--input", .text = &a.input, .placeholder = "FILE"},
         {"--save", .text = &a.save, .placeholder = "FOLDER"},
         {"--list", .flag = &a.list},
@@ -256,5 +258,8 @@ int main(int argc, char **argv) {
     };
     command_read("model-run", options, sizeof options / sizeof *options, argc, argv);
     (void)unsetenv("DUCTILE_CONF");
+    if (a.soak > 0) {
+        return command_end(soak_run(a.soak));
+    }
     return a.input != NULL ? run_input(&a) : run_seeds(&a);
 }

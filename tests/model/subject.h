@@ -251,6 +251,8 @@ const char *end_sharing(subject *s);
 /* ---- operations.c -------------------------------------------------------------------------- */
 
 const char *do_anew(subject *s, const record *r);
+/* Does the operation leave the amount of memory, and the allocator, as they are? */
+bool subject_is_steady(uint8_t op);
 /* Does what the record says, and audits when it is time. */
 const char *subject_step(subject *s, const record *r);
 #endif
