@@ -311,15 +311,16 @@ const char *do_free_on(subject *s, const record *r) {
     TRY(use_elsewhere(s, b, slot));
     model_block gone = *b;
     ductile_virtual_block_end(s->f.gpu, gone.address);
+    (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
+    s->live_bytes -= gone.size;
     ductile_status status = ductile_free_on(s->f.allocator, gone.address, s->slots[slot].stream);
     TRY(may_be(s, "free_on", status, status == DUCTILE_OK));
     if (status != DUCTILE_OK) {
+        s->live_bytes += gone.size;
         ductile_virtual_block_begin(s->f.gpu, gone.address, gone.size);
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
-        return NULL;
+        return model_add(&s->m, &gone);
     }
-    s->live_bytes -= gone.size;
-    (void)model_remove(&s->m, model_find(&s->m, gone.address));
     s->last_freed = gone.address;
     note_if_gone(s, gone.pool);
     return NULL;

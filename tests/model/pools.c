@@ -254,7 +254,9 @@ static const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
     TRY(sync_foreign(s));
     tell_device(s, pool, false);
     s->pools[pool].keeps_contents = flags != 0;
+    s->moving_pool = pool;
     ductile_status status = ductile_pause(s->f.allocator, s->pools[pool].id, flags);
+    s->moving_pool = 0;
     say(s, "pause pool %u: %s", pool, ductile_status_name(status));
     if (status == DUCTILE_OK && is_there) {
         mark_paused(s, pool, true);
@@ -285,7 +287,9 @@ static const char *refill(subject *s, unsigned pool) {
 }
 
 const char *resume_pool(subject *s, unsigned pool) {
+    s->moving_pool = pool;
     ductile_status status = ductile_resume(s->f.allocator, s->pools[pool].id);
+    s->moving_pool = 0;
     say(s, "resume pool %u: %s", pool, ductile_status_name(status));
     TRY(may_be(s, "resume", status, status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY));
     if (status != DUCTILE_OK) {

@@ -130,7 +130,7 @@ const char *soak_run(uint64_t n_operations) {
     TRY(subject_open(&s, head));
     s.audit_period = AUDIT_PERIOD;
     s.target_bytes = s.setup.capacity_bytes / 100 * 95;
-    s.typical_bytes = 3 * MIB;
+    s.typical_bytes = 6 * MIB;
     TRY(play(&s, n_operations));
     return subject_close(&s);
 }

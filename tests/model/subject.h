@@ -111,6 +111,7 @@ typedef struct subject {
     pool_state pools[N_POOLS + 1]; /* [0] is none */
     route routes[MOST_ROUTES];
     size_t n_routes;
+    unsigned moving_pool; /* is being paused or resumed; 0: none */
     graph_state graphs[N_GRAPHS];
     uint64_t n_captures;
     pin_state pins[MOST_PINS];
