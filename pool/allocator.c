@@ -191,7 +191,7 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_p
     return b;
 }
 
-/* Nobody has seen the block: a request that fails counts as none. */
+/* No caller has seen the block: a request that fails counts as none. */
 static void take_back(ductile_allocator *a, dpool_block *b) {
     dti_lock_acquire(&a->index_lock);
     dpool_unserve_locked(a, b);

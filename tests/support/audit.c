@@ -180,7 +180,8 @@ static const char *recounted(const ductile_stats *s, const recount *r, bool is_p
     TRY(same("allocated_bytes", s->allocated_bytes, r->bytes[DUCTILE_BLOCK_LIVE]));
     TRY(same("paused_bytes", s->paused_bytes, r->bytes[DUCTILE_BLOCK_PAUSED]));
     TRY(same("paused_blocks", s->paused_blocks, r->blocks[DUCTILE_BLOCK_PAUSED]));
-    if (s->paused_blocks == 0 && !is_paused) { /* behind paused blocks may be memory the driver kept mapped */
+    if (s->paused_blocks == 0 &&
+        !is_paused) { /* behind paused blocks may be memory the driver kept mapped */
         TRY(same("free_bytes", s->free_bytes, r->bytes[DUCTILE_BLOCK_FREE]));
     }
     TRY(same("pending_bytes", s->pending_bytes, r->bytes[DUCTILE_BLOCK_PENDING]));
