@@ -76,6 +76,8 @@ static void choose_sizes(subject *s, const uint8_t *b) {
     if (s->max_handle_bytes != 0) {
         add_option(s, "max_handle_bytes:%llu", (unsigned long long)s->max_handle_bytes);
     }
+    s->is_tight = b[23] / 2 % 4 < 2;
+    add_option(s, "sizes:%s", s->is_tight ? "tight" : b[23] / 2 % 4 == 2 ? "auto" : "quick");
     s->has_rounding = b[14] % 8 == 0;
     if (s->has_rounding) {
         add_option(s, "roundup_power2_divisions:%u", 1u << b[14] / 8 % 6);
@@ -225,7 +227,7 @@ bool is_simple(const subject *s) {
         any_pool |= pool_exists(s, i);
     }
     return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->importer == NULL &&
-           !s->is_faulty && s->max_handle_bytes == 0 && !s->has_rounding &&
+           !s->is_faulty && s->max_handle_bytes == 0 && s->is_tight && !s->has_rounding &&
            !s->is_short_of_addresses;
 }
 
