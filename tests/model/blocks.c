@@ -280,6 +280,7 @@ static const char *record_use(subject *s, model_block *b, size_t slot) {
     TRY(may_be(s, "record_stream", status, status == DUCTILE_OK));
     if (status == DUCTILE_OK) {
         b->recorded |= 1u << slot;
+        s->slots[slot].is_recorded = true;
     } else {
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
     }
@@ -321,6 +322,7 @@ const char *do_free_on(subject *s, const record *r) {
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
         return model_add(&s->m, &gone);
     }
+    s->slots[slot].is_recorded = true;
     s->last_freed = gone.address;
     note_if_gone(s, gone.pool);
     return NULL;

@@ -90,12 +90,17 @@ const char *do_replace_stream(subject *s, const record *r) {
     stream_kind kind = s->slots[slot].kind;
     bool is_default = kind == LEGACY_STREAM || kind == THREAD_STREAM;
     bool is_untold = r->b % 4 == 0 && may_end_untold(s, slot);
-    bool needs_wait = kind == PEER_STREAM || r->c % 2 == 0;
+    /* Rule 4 of the contract: who records a stream of another context waits for it. */
+    bool is_waited_for = kind == FOREIGN_STREAM && s->slots[slot].is_recorded;
+    bool needs_wait = kind == PEER_STREAM || is_waited_for || r->c % 2 == 0;
     if (is_default || is_captured(s, slot) || (is_capturing(s) && needs_wait)) {
         return NULL;
     }
     say(s, "stream %zu ends, %s", slot, is_untold ? "untold" : "told");
     TRY(free_recorded(s, slot));
+    if (is_waited_for) {
+        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
+    }
     TRY(kind == PEER_STREAM ? sync_peers(s) : NULL); /* its work would go on when access ends */
     TRY(leave_blocks(s, slot, is_untold || r->c % 2 == 0));
     if (is_untold) {

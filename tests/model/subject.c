@@ -164,6 +164,7 @@ const char *make_stream(subject *s, size_t slot, stream_kind kind) {
         break;
     }
     s->slots[slot].kind = kind;
+    s->slots[slot].is_recorded = false;
     NEED(status == DUCTILE_OK, "a stream cannot be made: %s", ductile_status_name(status));
     return NULL;
 }

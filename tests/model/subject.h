@@ -65,6 +65,7 @@ typedef enum stream_kind {
 typedef struct slot_state {
     ductile_stream stream;
     stream_kind kind;
+    bool is_recorded; /* on some block, since it was made */
 } slot_state;
 
 typedef struct pool_state {
