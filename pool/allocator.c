@@ -191,22 +191,32 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_p
     return b;
 }
 
-static ductile_status zero_fill(ductile_allocator *a, ductile_addr addr, uint64_t size,
+/* No caller has seen the block: a request that fails counts as none. */
+static void take_back(ductile_allocator *a, dpool_block *b) {
+    dti_lock_acquire(&a->index_lock);
+    dpool_unserve_locked(a, b);
+    dti_lock_release(&a->index_lock);
+    if (a->options.caching_off != 0) {
+        (void)dpool_trim(a, 0);
+    }
+}
+
+static ductile_status zero_fill(ductile_allocator *a, dpool_block *b, uint64_t size,
                                 ductile_stream stream) {
-    ductile_status status = dseg_zero(&a->store, addr, size, stream);
+    ductile_status status = dseg_zero(&a->store, b->addr, size, stream);
     if (status != DUCTILE_OK) {
-        (void)ductile_free(a, addr);
+        take_back(a, b);
     }
     return status;
 }
 
-static ductile_status hand_over(ductile_allocator *a, const dpool_block *b, size_t size,
+static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t size,
                                 ductile_stream stream, ductile_addr *out) {
     ductile_status status = DUCTILE_OK;
     ductile_addr addr = b->addr;
     dpool_audit(a, DPOOL_AUDIT_CALL);
     if (a->options.zero != 0) {
-        status = zero_fill(a, addr, size, stream);
+        status = zero_fill(a, b, size, stream);
     }
     *out = status == DUCTILE_OK ? addr : 0;
     return status;

@@ -122,22 +122,45 @@ static inline bool dpool_had_graphs(const dpool_arena *arena) {
     return arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
 }
 
+/* The same, and launches of them may come or be under way. Index lock held. */
+static inline bool dpool_has_graphs(const ductile_allocator *a, const dpool_arena *arena) {
+    return dpool_had_graphs(arena) &&
+           (dpool_is_held(arena->pool) || dpool_least_age(arena) >= a->proven.age);
+}
+
+/* A foreign stream has ended, and its last mark is done: what its blocks were used for later, other
+ * streams did. Index lock held. */
+static inline bool dpool_has_no_work_left(const dpool_arena *arena) {
+    return arena->is_gone && arena->own_mark.marker == NULL && arena->own_proven.age != 0;
+}
+
+/* Of two proofs the later one. */
+static inline dpool_proof dpool_later_proof(dpool_proof p, dpool_proof q) {
+    return p.age > q.age ? p : q;
+}
+
 /* Proves that FREE memory of the arena may leave its stream (U2): by a proof of that stream, and
  * where graphs used it, of the context. Index lock held. */
 static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
                                                const dpool_arena *arena) {
-    if (arena->is_foreign && dpool_had_graphs(arena) && dpool_least_age(arena) >= a->proven.age) {
+    dpool_proof proof = a->proven;
+    if (arena->is_foreign && dpool_has_graphs(a, arena)) {
         return (dpool_proof){0};
     }
-    return dpool_restrict_proof(arena, arena->is_foreign ? arena->own_proven : a->proven);
+    if (arena->is_foreign) {
+        proof = dpool_has_no_work_left(arena) ? dpool_later_proof(arena->own_proven, a->proven)
+                                              : arena->own_proven;
+    }
+    return dpool_restrict_proof(arena, proof);
 }
 
 /* Proves that old addresses of the arena may be unmapped (U3). Index lock held. */
 static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
                                                const dpool_arena *arena) {
-    bool is_own =
-        arena->is_foreign || (!dpool_had_graphs(arena) && arena->own_proven.age > a->proven.age);
-    bool needs_both = arena->is_foreign && dpool_had_graphs(arena);
+    bool is_foreign = arena->is_foreign && !dpool_has_no_work_left(arena);
+    bool has_graphs = dpool_has_graphs(a, arena);
+    bool is_own = is_foreign || (!has_graphs && arena->own_proven.age > a->proven.age);
+    bool needs_both = is_foreign && has_graphs;
     if (needs_both && a->proven.age < arena->own_proven.age) {
         return a->proven;
     }
@@ -148,8 +171,8 @@ static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
  * held. */
 static inline dpool_proof dpool_proof_to_return(const ductile_allocator *a,
                                                 const dpool_arena *arena) {
-    return dpool_had_graphs(arena) ? dpool_proof_to_leave(a, arena)
-                                   : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
+    return dpool_has_graphs(a, arena) ? dpool_proof_to_leave(a, arena)
+                                      : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
 }
 
 /* May FREE memory of the arena, once proven, serve `other`? Index lock held. */

@@ -578,7 +578,7 @@ typedef enum ductile_block_state {
     DUCTILE_BLOCK_GAP = 4,
     DUCTILE_BLOCK_RETIRING = 5,
     DUCTILE_BLOCK_QUARANTINED = 6,
-    DUCTILE_BLOCK_IMPORTED = 7, /* memory of another process; fills its range */
+    DUCTILE_BLOCK_IMPORTED = 7, /* memory of another process, alone in its range */
     DUCTILE_BLOCK_PAUSED = 8    /* live, but without memory until ductile_resume */
 } ductile_block_state;
 
@@ -592,7 +592,7 @@ typedef struct ductile_block_info {
     size_t struct_size; /* set by the caller */
     ductile_addr address;
     uint64_t size;           /* bytes, rounded                                            */
-    uint64_t requested_size; /* bytes asked for; 0 unless live, pending or paused         */
+    uint64_t requested_size; /* bytes asked for; 0 unless live, pending, paused, imported */
     ductile_block_state state;
     ductile_stream stream;      /* the stream that the memory belongs to                  */
     ductile_addr segment;       /* start of the range that holds the block                */
@@ -631,7 +631,8 @@ typedef int (*ductile_walk_fn)(void *user, const ductile_block_info *block);
 
 /**
  * Visits every block of every range, in ascending order of address within each range. The blocks of
- * a range cover it without gap or overlap.
+ * a range cover it without gap or overlap. An import is one block, which may begin after its range
+ * does and end before it.
  *
  * Arguments: visit: not NULL. user: passed to it.
  * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT, ERR_FORKED.

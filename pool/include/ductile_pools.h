@@ -4,7 +4,8 @@
  *
  * Two numbers identify a pool, as in PyTorch. While a pool is open, it serves the requests that
  * belong to it from ranges of its own. A freed block goes back to its pool, whichever thread frees
- * it. A pool exists as long as the program holds a reference or a block of it is live.
+ * it. A pool exists as long as the program holds a reference, a block of it is live, or memory of
+ * it has not gone yet.
  *
  *     ductile_pool_id id = {1, 0};
  *     (void)ductile_pool_begin(a, id, is_in_my_capture, me);     // takes a reference

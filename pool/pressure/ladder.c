@@ -50,10 +50,20 @@ static bool may_always_move(const ductile_allocator *a, const dpool_climb *c) {
            !dpool_has_large_handles(a); /* larger handles may fit no gap */
 }
 
+/* The limit may have been lowered. */
+static uint64_t bytes_above_limit(ductile_allocator *a) {
+    uint64_t held = dvmm_store_read(&a->store).held_bytes;
+    dti_lock_acquire(&a->index_lock);
+    uint64_t limit = a->counts.limit;
+    dti_lock_release(&a->index_lock);
+    return held > limit ? held - limit : 0;
+}
+
 /* What goes back may have been part of the place, so that the second time all of the request is
  * missing: it may begin and end inside a granule. */
-static uint64_t bytes_to_pass(const ductile_allocator *a, const dpool_climb *c) {
-    return c->n_tries == 0 ? c->request->missing : c->request->size + 2 * a->granule;
+static uint64_t bytes_to_pass(ductile_allocator *a, const dpool_climb *c) {
+    return c->n_tries == 0 ? c->request->missing
+                           : bytes_above_limit(a) + c->request->size + 2 * a->granule;
 }
 
 /* What the options keep from moving can still go through the driver: as much as is missing goes
@@ -180,6 +190,7 @@ static const rung ladder[] = {
     {reclaim_dedicated, true},             /* closed memory that is proven              */
     {wait_for_all_work, false},            /* memory of silent streams                  */
     {wait_and_pass_through_driver, false}, /* the second again, now that all is proven  */
+    {release_oversized_cached, false},     /* the first again: dedicated ones among them */
 };
 
 enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };

@@ -256,6 +256,11 @@ static ductile_status wait_for_own_mark(ductile_allocator *a, const dpool_arena 
     dti_lock_release(&a->index_lock);
     bool is_last = arena->is_gone && arena->is_foreign && (m != NULL || is_proven);
     ductile_status status = wait_and_drop(a, m, DUCTILE_OK);
+    if (m != NULL && status == DUCTILE_OK) {
+        dti_lock_acquire(&a->grow_lock);
+        dpool_poll_marks(a);
+        dti_lock_release(&a->grow_lock);
+    }
     return is_last ? status : DUCTILE_ERR_CAPTURING;
 }
 
@@ -333,8 +338,10 @@ ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
     status = status != DUCTILE_OK ? wait_for_device(a) : status;
     if (status == DUCTILE_OK) {
         const stream_choice foreign = {.of.is_all = true, .only_foreign = true};
+        bool any = false;
         (void)wait_for_streams(a, &foreign);
         dpool_wait_poll(a, UINT32_MAX);
+        (void)dpool_wait_on_host(a, &foreign.of, &any); /* other contexts' and GPUs' streams */
         report_proof(a, idle);
     }
     return status == DUCTILE_OK || status == DUCTILE_ERR_CAPTURING ? status : what_is_wrong(a);
@@ -508,6 +515,26 @@ static bool any_is_worth_a_wait(ductile_allocator *a, const dpool_scope *s) {
     return any;
 }
 
+/* Blocks that were freed after their stream had ended: no marker of it stands behind them. */
+static bool awaits_after_its_end(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool is = arena->is_gone && (!arena->is_foreign || dpool_has_no_work_left(arena)) &&
+              dpool_awaits_proof_locked(a, arena);
+    dti_lock_release(&a->index_lock);
+    return is;
+}
+
+static bool any_awaits_after_its_end(ductile_allocator *a, const dpool_scope *s) {
+    bool any = false;
+    dti_lock_acquire(&a->grow_lock);
+    dpool_poll_marks(a);
+    dti_lock_release(&a->grow_lock);
+    for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
+        any = any || (dpool_is_in(s, arena) && awaits_after_its_end(a, arena));
+    }
+    return any;
+}
+
 ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     bool any = false;
     wait_for_pending(a);
@@ -515,11 +542,14 @@ ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     if (!any_is_worth_a_wait(a, s)) {
         return DUCTILE_OK;
     }
-    bool is_marked = dpool_wait_for_context_mark(a) == DUCTILE_OK;
-    if (!is_marked && dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK) {
-        return DUCTILE_OK;
+    bool is_proven = dpool_wait_for_context_mark(a) == DUCTILE_OK ||
+                     (dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK);
+    ductile_status status =
+        wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_proven});
+    if (!is_proven && any_awaits_after_its_end(a, s)) {
+        (void)wait_for_device(a);
     }
-    return wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_marked});
+    return status;
 }
 
 static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {

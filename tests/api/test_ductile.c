@@ -368,6 +368,30 @@ Test(limits, the_address_budget_is_kept, .fini = close_fixture) {
 
 /* ---- Options that change what a block is --------------------------------------------------- */
 
+Test(options, a_fill_that_fails_leaves_the_statistics_as_they_were, .fini = close_fixture) {
+    static const char *const confs[] = {"zero:on", "zero:on,caching:off"};
+    for (int i = 0; i < 2; i++) {
+        fixture_setup setup = {.conf = confs[i]};
+        ductile_addr address = 1;
+        ductile_virtual_fault fault = {
+            .struct_size = sizeof fault, .call = "fill", .nth = 1, .code = 1};
+        assert_fine(fixture_open(&f, &setup));
+        assert_ok(ductile_alloc(f.allocator, MIB, f.streams[0], &address));
+        ductile_stats before = fixture_stats(f.allocator);
+        assert_ok(ductile_virtual_inject(f.gpu, &fault));
+        assert_status(ductile_alloc(f.allocator, MIB, f.streams[0], &address), DUCTILE_ERR_DRIVER);
+        ductile_stats after = fixture_stats(f.allocator);
+        assert_u64(address, 0);
+        assert_u64(after.allocs, before.allocs);
+        assert_u64(after.frees, before.frees);
+        assert_u64(after.requested_total_bytes, before.requested_total_bytes);
+        assert_u64(after.allocated_total_bytes, before.allocated_total_bytes);
+        assert_u64(after.allocated_bytes, before.allocated_bytes);
+        assert_u64(after.reserved_bytes, before.reserved_bytes);
+        close_fixture();
+    }
+}
+
 Test(options, zero_fills_also_what_is_used_again, .fini = close_fixture) {
     fixture_setup setup = {.conf = "zero:on", .schedule = DUCTILE_SCHEDULE_LAZY};
     assert_fine(fixture_open(&f, &setup));

@@ -4,8 +4,9 @@
  * instead. Numbers without a project are those of pytorch/pytorch. docs/testing.md has the table
  * of what is tested elsewhere.
  */
-#include "tests/support/churn.h"
 #include "tests/support/one_fixture.h"
+#include "tests/support/rng.h"
+#include "tests/support/world.h"
 #include "vmm/driver/driver.h"
 
 #include <pthread.h>
@@ -175,21 +176,29 @@ Test(known_failures, an_upper_size_for_splitting_does_not_make_memory_grow) {
 
 /* #119452, #134338: with these options an allocator near its limit asserted. */
 Test(known_failures, options_that_bound_the_cache_go_together_near_the_limit) {
-    churn_setup setup = {.fixture = {.capacity_bytes = 48 * MIB,
-                                     .schedule = DUCTILE_SCHEDULE_RANDOM,
-                                     .seed = 9,
-                                     .n_streams = 3,
-                                     .conf =
-                                         "max_split_size_mb:20,garbage_collection_threshold:0.6,"
+    const fixture_setup setup = {.capacity_bytes = 48 * MIB,
+                                 .schedule = DUCTILE_SCHEDULE_RANDOM,
+                                 .seed = 9,
+                                 .n_streams = 3,
+                                 .conf = "max_split_size_mb:20,garbage_collection_threshold:0.6,"
                                          "per_process_memory_fraction:1.0,retain_bytes:4M,"
-                                         "roundup_power2_divisions:4"},
-                         .seed = 4711,
-                         .n_ops = 1500,
-                         .has_contents = true,
-                         .may_refuse = true}; /* rounding up is not the model's */
-    churn_tally tally;
-    assert_fine(churn_run(&setup, &tally));
-    cr_assert(tally.refusals > 20, "only %llu refusals", (unsigned long long)tally.refusals);
+                                         "roundup_power2_divisions:4"};
+    world w;
+    rng r = rng_seeded(4711);
+    uint64_t n_refused = 0;
+    assert_fine(world_open(&w, &setup, true));
+    w.may_refuse = true; /* rounding up is not the model's */
+    for (int i = 0; i < 1500; i++) {
+        if (w.m.n > 0 && rng_percent(&r, 45)) {
+            assert_fine(world_free(&w, rng_below(&r, w.m.n)));
+        } else {
+            assert_fine(world_alloc(&w, rng_between(&r, 1, 8 * MIB), rng_below(&r, 3)));
+            n_refused += w.status != DUCTILE_OK;
+        }
+        assert_fine(world_audit(&w));
+    }
+    cr_assert(n_refused > 20, "only %llu refusals", (unsigned long long)n_refused);
+    assert_fine(world_close(&w));
 }
 
 /* vllm #52951: the cache belonged to the stream, and each call came with another stream object: 2

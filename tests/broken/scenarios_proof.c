@@ -244,7 +244,7 @@ static void request_of_a_new_stream(play *p) {
 }
 
 /* A mark says nothing about a stream of another context. */
-static void leave_work_of_another_context(play *p) {
+static void leave_work_of_another_context(play *p, bool ends) {
     ductile_stream *stream = &p->f.streams[OTHER_USER];
     be_eager(p);
     need(p, ductile_virtual_stream_destroy(p->f.gpu, *stream) == DUCTILE_OK, "destroy");
@@ -253,17 +253,26 @@ static void leave_work_of_another_context(play *p) {
     block used = take(p, OTHER_USER, SIZE);
     leave(p, OTHER_USER, 512);
     use_long(p, OTHER_USER, &used, 1);
+    if (ends) {
+        need(p, ductile_stream_done(p->f.allocator, *stream) == DUCTILE_OK, "done");
+    }
     give(p, &used);
     come_to_proof(p, OWNER);
 }
 
 static void owner_of_another_context(play *p) {
-    leave_work_of_another_context(p);
+    leave_work_of_another_context(p, false);
+    want(p, SIZE);
+}
+
+/* The block is freed after the stream's end, while its work is under way. */
+static void owner_of_another_context_ends(play *p) {
+    leave_work_of_another_context(p, true);
     want(p, SIZE);
 }
 
 static void trim_of_another_context(play *p) {
-    leave_work_of_another_context(p);
+    leave_work_of_another_context(p, false);
     need(p, ductile_trim(p->f.allocator, 0, NULL) == DUCTILE_OK, "trim");
 }
 
@@ -485,6 +494,7 @@ const scenario *proof_scenario_at(size_t i) {
         {"trim-after-the-owner-is-gone", "captures:unannounced", trim_after_the_owner_is_gone},
         {"request-of-a-new-stream", NULL, request_of_a_new_stream},
         {"owner-of-another-context", NULL, owner_of_another_context},
+        {"owner-of-another-context-ends", NULL, owner_of_another_context_ends},
         {"trim-of-another-context", NULL, trim_of_another_context},
         {"pending-elsewhere", NULL, pending_elsewhere},
         {"request-after-unpin", NULL, request_after_unpin},

@@ -430,10 +430,10 @@ static fault_kind kind_of(const char *call, uint64_t way) {
 /* A call from a new place fails in every way. Another fails with each code, and all after it, which
  * leads through every place that the whole sweep comes to; that one is for DUCTILE_TEST_ALL=1. */
 static bool is_tried(const fault_site *site, const fault_kind *kind) {
-    if (site->is_new || churn_setting("DUCTILE_TEST_ALL", 0) != 0) {
+    if (site->is_new || test_setting("DUCTILE_TEST_ALL", 0) != 0) {
         return true;
     }
-    rng r = rng_seeded(churn_setting("DUCTILE_TEST_SEED", 1) * 1000003 + site->nth);
+    rng r = rng_seeded(test_setting("DUCTILE_TEST_SEED", 1) * 1000003 + site->nth);
     return kind->persistent && kind->effect == 0 && kind->in_destroy == rng_percent(&r, 50);
 }
 

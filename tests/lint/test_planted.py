@@ -58,6 +58,10 @@ PLANTS = {
         "pool/inspect/snapshot.schema.json: lacks the state planted"),
     "a private word in a page": (
         "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
+    "a promise without a test": (
+        "check_promises.py", "docs/promises.md",
+        "| all is well | nothing | `tests/api/test_ductile.c` `all_is_well` |\n",
+        "'all is well' names all_is_well, which tests/api/test_ductile.c does not contain"),
 }
 
 # The other half of a circle, and a function to be declared in the wrong place.

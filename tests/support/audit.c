@@ -19,7 +19,8 @@ static const char *same(const char *what, uint64_t got, uint64_t expected) {
 typedef struct recount {
     uint64_t bytes[DUCTILE_BLOCK_PAUSED + 1];
     uint64_t blocks[DUCTILE_BLOCK_PAUSED + 1];
-    uint64_t requested_bytes;
+    uint64_t requested_bytes; /* of live blocks */
+    uint64_t paused_requested_bytes;
     uint64_t segments;
     uint64_t address_bytes;
     uint64_t span_bytes; /* from the first to the last block that has memory, over ranges */
@@ -40,7 +41,9 @@ static const char *enter_segment(walk *w, const ductile_block_info *b) {
     w->count->address_bytes += b->segment_bytes;
     w->first_memory = 0;
     w->end_memory = 0;
-    NEED(b->address == b->segment, "range %llx begins with block %llx", b->segment, b->address);
+    bool is_import = b->state == DUCTILE_BLOCK_IMPORTED; /* lies anywhere in its range */
+    NEED(b->address == b->segment || is_import, "range %llx begins with block %llx", b->segment,
+         b->address);
     return NULL;
 }
 
@@ -54,7 +57,7 @@ static const char *follow_block(const ductile_block_info *last, const ductile_bl
 }
 
 static const char *leave_segment(const ductile_block_info *last) {
-    if (last->size == 0) {
+    if (last->size == 0 || last->state == DUCTILE_BLOCK_IMPORTED) {
         return NULL;
     }
     NEED(last->address + last->size == last->segment + last->segment_bytes,
@@ -65,6 +68,8 @@ static const char *leave_segment(const ductile_block_info *last) {
 static const char *live_is_known(const model *m, const ductile_block_info *b) {
     size_t i = model_find(m, b->address);
     NEED(i < m->n, "live block %llx was never handed out", b->address);
+    NEED(m->blocks[i].is_paused == (b->state == DUCTILE_BLOCK_PAUSED), "block %llx is %s paused",
+         b->address, m->blocks[i].is_paused ? "not" : "by itself");
     TRY(same("requested size of a live block", b->requested_size, m->blocks[i].requested));
     NEED(b->size >= m->blocks[i].size, "live block %llx has %llu bytes, not %llu", b->address,
          ULL(b->size), ULL(m->blocks[i].size));
@@ -77,10 +82,11 @@ static const char *sound_block(const walk *w, const ductile_block_info *b) {
     NEED(b->state <= DUCTILE_BLOCK_PAUSED, "block %llx is in state %d", b->address, (int)b->state);
     NEED(b->state != DUCTILE_BLOCK_BUSY, "block %llx is left busy", b->address);
     bool has_request = b->state == DUCTILE_BLOCK_LIVE || b->state == DUCTILE_BLOCK_PENDING ||
-                       b->state == DUCTILE_BLOCK_PAUSED;
+                       b->state == DUCTILE_BLOCK_PAUSED || b->state == DUCTILE_BLOCK_IMPORTED;
     NEED((b->requested_size != 0) == has_request, "block %llx in state %d has %llu requested bytes",
          b->address, (int)b->state, ULL(b->requested_size));
-    if (b->state == DUCTILE_BLOCK_LIVE && w->model != NULL) {
+    bool is_users = b->state == DUCTILE_BLOCK_LIVE || b->state == DUCTILE_BLOCK_PAUSED;
+    if (is_users && w->model != NULL) {
         return live_is_known(w->model, b);
     }
     return NULL;
@@ -90,6 +96,7 @@ static void add_block(walk *w, const ductile_block_info *b) {
     w->count->bytes[b->state] += b->size;
     w->count->blocks[b->state]++;
     w->count->requested_bytes += b->state == DUCTILE_BLOCK_LIVE ? b->requested_size : 0;
+    w->count->paused_requested_bytes += b->state == DUCTILE_BLOCK_PAUSED ? b->requested_size : 0;
     if (b->state == DUCTILE_BLOCK_GAP) {
         return;
     }
@@ -128,8 +135,10 @@ static const char *walk_all(ductile_allocator *allocator, const model *m, recoun
     TRY(w.why);
     TRY(leave_segment(&w.last));
     if (m != NULL) {
-        TRY(same("live blocks walked", out->blocks[DUCTILE_BLOCK_LIVE], m->n));
-        TRY(same("bytes requested, walked", out->requested_bytes, m->requested_bytes));
+        TRY(same("live blocks walked",
+                 out->blocks[DUCTILE_BLOCK_LIVE] + out->blocks[DUCTILE_BLOCK_PAUSED], m->n));
+        TRY(same("bytes requested, walked", out->requested_bytes + out->paused_requested_bytes,
+                 m->requested_bytes));
     }
     return NULL;
 }
@@ -166,12 +175,13 @@ static const char *peaks(const ductile_stats *s) {
     return NULL;
 }
 
-static const char *recounted(const ductile_stats *s, const recount *r) {
+static const char *recounted(const ductile_stats *s, const recount *r, bool is_paused) {
     TRY(same("requested_bytes", s->requested_bytes, r->requested_bytes));
     TRY(same("allocated_bytes", s->allocated_bytes, r->bytes[DUCTILE_BLOCK_LIVE]));
     TRY(same("paused_bytes", s->paused_bytes, r->bytes[DUCTILE_BLOCK_PAUSED]));
     TRY(same("paused_blocks", s->paused_blocks, r->blocks[DUCTILE_BLOCK_PAUSED]));
-    if (s->paused_blocks == 0) { /* behind paused blocks may be memory the driver kept mapped */
+    if (s->paused_blocks == 0 &&
+        !is_paused) { /* behind paused blocks may be memory the driver kept mapped */
         TRY(same("free_bytes", s->free_bytes, r->bytes[DUCTILE_BLOCK_FREE]));
     }
     TRY(same("pending_bytes", s->pending_bytes, r->bytes[DUCTILE_BLOCK_PENDING]));
@@ -182,7 +192,7 @@ static const char *recounted(const ductile_stats *s, const recount *r) {
     TRY(same("pending_blocks", s->pending_blocks, r->blocks[DUCTILE_BLOCK_PENDING]));
     TRY(same("gap_blocks", s->gap_blocks, r->blocks[DUCTILE_BLOCK_GAP]));
     TRY(same("segments", s->segments, r->segments));
-    if (r->blocks[DUCTILE_BLOCK_QUARANTINED] + s->paused_blocks == 0) {
+    if (r->blocks[DUCTILE_BLOCK_QUARANTINED] + s->paused_blocks == 0 && !is_paused) {
         TRY(same("address_span_bytes", s->address_span_bytes, r->span_bytes));
     }
     return NULL;
@@ -202,7 +212,7 @@ static const char *audit_into(ductile_allocator *allocator, const model *m, duct
     *s = fixture_stats(allocator);
     TRY(identities(s));
     TRY(peaks(s));
-    return recounted(s, r);
+    return recounted(s, r, m != NULL && m->has_paused_pool);
 }
 
 const char *audit_allocator(ductile_allocator *allocator, const model *m) {

@@ -30,6 +30,7 @@ static const char *make_device(fixture *f, const fixture_setup *setup) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
     options.capacity_bytes = setup->capacity_bytes != 0 ? setup->capacity_bytes : 256 * MIB;
+    options.granule_bytes = setup->granule_bytes;
     options.address_bytes = setup->address_bytes;
     options.schedule = setup->schedule;
     options.lag = setup->lag;

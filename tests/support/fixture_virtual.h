@@ -20,6 +20,7 @@
 /* Zero means: 256 MiB, all addresses, eager, no lag, no seed, no log, one stream, defaults. */
 typedef struct fixture_setup {
     uint64_t capacity_bytes;
+    uint64_t granule_bytes; /* 0: 2 MiB */
     uint64_t address_bytes;
     ductile_schedule schedule;
     uint64_t lag;

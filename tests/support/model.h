@@ -21,6 +21,9 @@ typedef struct model_block {
     size_t stream;      /* index of the stream it was allocated on                           */
     uint32_t recorded;  /* bit i: stream i was recorded on it                                */
     uint8_t pattern;    /* the byte it is filled with, when contents are checked             */
+    bool is_blank;      /* its contents are undefined                                        */
+    bool is_paused, is_dedicated;
+    unsigned pool; /* 0: none; else the caller's number of its private pool */
 } model_block;
 
 /* Owner: one test. Blocks ascend by address and are disjoint. */
@@ -28,6 +31,7 @@ typedef struct model {
     model_block *blocks;
     size_t n, capacity;
     uint64_t requested_bytes; /* sum over blocks */
+    bool has_paused_pool;     /* which may hold mapped memory that no block shows */
 } model;
 
 void model_init(model *m);

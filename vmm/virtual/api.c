@@ -124,6 +124,16 @@ ductile_status ductile_virtual_graph_launch(ductile_virtual_graph *graph, ductil
     UNDER_LOCK(gpu, dvmm_vgpu_graph_launch(graph, stream));
 }
 
+void ductile_virtual_graph_rest(ductile_virtual_graph *graph, int rests) {
+    if (graph == NULL) {
+        return;
+    }
+    ductile_virtual_gpu *gpu = dvmm_vgpu_gpu_of(graph);
+    dti_lock_acquire(&gpu->lock);
+    dvmm_vgpu_graph_rest(graph, rests != 0);
+    dti_lock_release(&gpu->lock);
+}
+
 void ductile_virtual_graph_destroy(ductile_virtual_graph *graph) {
     if (graph == NULL) {
         return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Map callbacks: what is told, in which order, and what other threads can do meanwhile. That a
- * table kept by them is always true is tests/property/test_prop_announce.c.
+ * table kept by them is always true is tests/model.
  */
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"

@@ -452,3 +452,22 @@ Test(pools, an_earlier_state_can_be_had_again) {
     assert_fine(audit_allocator(a, NULL));
     assert_ok(ductile_pool_release(a, ONE));
 }
+
+/* One after another, and the wait for the device that the first one makes covers only the first. */
+Test(gone_pool, gives_back_each_block_without_context_markers) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 64 * MIB,
+                                  .schedule = DUCTILE_SCHEDULE_LAZY,
+                                  .n_streams = 2,
+                                  .no_context_events = 1});
+    assert_ok(ductile_pool_begin(f.allocator, ONE, NULL, NULL));
+    ductile_addr first = take(MIB, 0);
+    ductile_addr second = take(MIB, 1);
+    assert_ok(ductile_pool_end(f.allocator, ONE));
+    assert_ok(ductile_pool_release(f.allocator, ONE));
+    give(first);
+    assert_ok(ductile_empty_cache(f.allocator));
+    give(second);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
+    close_audited();
+}

@@ -444,6 +444,27 @@ Test(limits, lowered_below_what_is_held_take_nothing_alive) {
     close_audited();
 }
 
+/* Also where memory may not move between streams, and where the largest handle is a dedicated one's
+ * that fits nowhere else. */
+Test(limits, lowered_below_what_is_held_refuse_nothing_that_fits) {
+    fixture_setup setup = {.capacity_bytes = 160 * MIB,
+                           .schedule = DUCTILE_SCHEDULE_LAZY,
+                           .n_streams = 3,
+                           .conf = "cross_stream_reuse:off,record_stream:wait"};
+    open_fixture(&setup);
+    ductile_addr dedicated = 0;
+    assert_ok(ductile_alloc_dedicated(f.allocator, 6 * FIXTURE_GRANULE, f.streams[0], &dedicated));
+    launch(dedicated, 6 * FIXTURE_GRANULE, 0);
+    ductile_addr large = take(94 * MIB, 1);
+    launch(large, 94 * MIB, 1);
+    give(dedicated);
+    assert_ok(ductile_set_limit(f.allocator, 6 * FIXTURE_GRANULE));
+    give(large);
+    (void)take(300000, 2);
+    (void)take(5 * FIXTURE_GRANULE, 2);
+    close_audited();
+}
+
 /* ---- Several threads ----------------------------------------------------------------------- */
 
 enum { N_THREADS = 6, N_ROUNDS = 150 };

@@ -106,6 +106,10 @@ Test(oom_report, names_those_who_hold_most_largest_first) {
     }
     ductile_oom_report r = refused(250 * MIB, 0);
     assert_u64(r.n_holders, 12);
+    for (int i = 0; i < DUCTILE_OOM_SIZES; i++) { /* what lies behind the holders is its own */
+        assert_u64(r.free_blocks_by_size[i], 0);
+        assert_u64(r.free_bytes_by_size[i], 0);
+    }
     for (size_t i = 0; i < DUCTILE_OOM_HOLDERS; i++) {
         assert_u64(r.holders[i].held_bytes, 2 * MIB * (12 - i));
         assert_u64(r.holders[i].live_bytes, r.holders[i].held_bytes);

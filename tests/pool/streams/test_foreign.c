@@ -10,15 +10,16 @@
 enum { OURS = 0, OTHER = 1, FOREIGN = 2, N_SCHEDULES = 4 };
 
 /* The last stream is of another context. What is freed does not fit beside what is asked for. */
-static void open_foreign(int schedule) {
-    fixture_setup setup = {.schedule = (ductile_schedule)schedule,
-                           .lag = 3,
-                           .seed = 11,
-                           .n_streams = 3,
-                           .conf = "limit_bytes:128M"};
+static void open_with(int schedule, const char *conf) {
+    fixture_setup setup = {
+        .schedule = (ductile_schedule)schedule, .lag = 3, .seed = 11, .n_streams = 3, .conf = conf};
     open_fixture(&setup);
     assert_ok(ductile_virtual_stream_destroy(f.gpu, f.streams[FOREIGN]));
     assert_ok(ductile_virtual_stream_create_foreign(f.gpu, &f.streams[FOREIGN]));
+}
+
+static void open_foreign(int schedule) {
+    open_with(schedule, "limit_bytes:128M");
 }
 
 #define CLAIM(name)                                                                                \
@@ -205,6 +206,33 @@ CLAIM(memory_goes_back_behind_a_wait_for_it) {
     assert_u64(reserved(), 0);
 }
 
+/* Recorded for a block whose own stream may reuse it at once: others have to wait for it. */
+Test(foreign, recorded_work_is_waited_for_before_a_request_is_refused) {
+    for (int schedule = 0; schedule < N_SCHEDULES; schedule++) {
+        open_with(schedule, "limit_bytes:128M,record_stream:wait,captures:unannounced");
+        ductile_addr address = take(100 * MIB, OURS);
+        assert_ok(ductile_virtual_stream_wait(f.gpu, f.streams[FOREIGN], f.streams[OURS]));
+        launch(address, 100 * MIB, FOREIGN);
+        ductile_virtual_block_end(f.gpu, address);
+        assert_ok(ductile_free_on(f.allocator, address, f.streams[FOREIGN]));
+        launch(take(110 * MIB, OTHER), 110 * MIB, OTHER);
+        close_audited();
+    }
+}
+
+/* A pool that is gone has the trim wait for the device, which does not cover the stream. */
+CLAIM(memory_goes_back_beside_that_of_a_pool_that_is_gone) {
+    const ductile_pool_id graphs = {5, 1};
+    assert_ok(ductile_set_captures(f.allocator, DUCTILE_CAPTURES_UNANNOUNCED));
+    free_at_work(40 * MIB, FOREIGN);
+    assert_ok(ductile_pool_begin(f.allocator, graphs, NULL, NULL));
+    free_at_work(40 * MIB, OTHER);
+    assert_ok(ductile_pool_end(f.allocator, graphs));
+    assert_ok(ductile_pool_release(f.allocator, graphs));
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+}
+
 CLAIM(destroying_waits_for_what_it_does_with_live_memory) {
     launch(take(10 * MIB, FOREIGN), 10 * MIB, FOREIGN);
 }
@@ -229,4 +257,84 @@ CLAIM(destroying_waits_for_one_that_is_gone) {
     miss(FOREIGN);
     launch(address, 10 * MIB, FOREIGN);
     end_foreign();
+}
+
+static void set_captures(ductile_captures captures) {
+    assert_ok(ductile_set_captures(f.allocator, captures));
+}
+
+CLAIM(a_block_freed_after_its_end_goes_back) {
+    ductile_addr address = take(80 * MIB, FOREIGN);
+    launch(address, 80 * MIB, FOREIGN);
+    end_foreign();
+    give(address);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+}
+
+CLAIM(a_block_freed_after_its_end_goes_back_without_context_markers) {
+    set_captures(DUCTILE_CAPTURES_UNANNOUNCED);
+    ductile_addr address = take(80 * MIB, FOREIGN);
+    launch(address, 80 * MIB, FOREIGN);
+    end_foreign();
+    give(address);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+}
+
+CLAIM(a_block_freed_after_its_end_serves_others_behind_a_wait) {
+    ductile_addr address = take(80 * MIB, FOREIGN);
+    launch(address, 80 * MIB, FOREIGN);
+    end_foreign();
+    give(address);
+    launch(take(100 * MIB, OTHER), 100 * MIB, OTHER);
+}
+
+Test(foreign, a_dedicated_block_freed_after_its_end_serves_others) {
+    open_with(DUCTILE_SCHEDULE_LAZY, "limit_bytes:128M,record_stream:wait");
+    ductile_addr address = 0;
+    assert_ok(ductile_alloc_dedicated(f.allocator, 2 * MIB, f.streams[FOREIGN], &address));
+    end_foreign();
+    give(address);
+    launch(take(128 * MIB, OTHER), 128 * MIB, OTHER);
+    close_audited();
+}
+
+/* Its last mark fails, and there is no memory to resume with. */
+Test(foreign, a_paused_pool_is_not_resumed_halfway_after_its_end) {
+    const ductile_pool_id id = {0, 9};
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr ours = take(50 * MIB, OURS);
+    ductile_addr address = take(10 * MIB, FOREIGN);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_ok(ductile_pause(f.allocator, id, 0));
+    ductile_addr other = take(100 * MIB, OTHER);
+    ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                   .call = "capture_status",
+                                   .nth = 1,
+                                   .code = 999,
+                                   .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    cr_assert_neq(ductile_stream_done(f.allocator, f.streams[FOREIGN]), DUCTILE_OK);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_status(ductile_resume(f.allocator, id), DUCTILE_ERR_OUT_OF_MEMORY);
+    give(other);
+    assert_ok(ductile_resume(f.allocator, id));
+    give(address);
+    give(ours);
+    /* nothing tells when the work of the stream is done: its memory is left to the process's end */
+    assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DRIVER);
+    fixture_abandon(&f);
+}
+
+/* The same of a stream of our own context, where no context marker may be recorded. */
+CLAIM(a_block_of_ours_freed_after_its_end_goes_back) {
+    set_captures(DUCTILE_CAPTURES_UNANNOUNCED);
+    ductile_addr address = take(80 * MIB, OTHER);
+    launch(address, 80 * MIB, OTHER);
+    assert_ok(ductile_stream_done(f.allocator, f.streams[OTHER]));
+    give(address);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
 }

@@ -101,6 +101,29 @@ CLAIM(graph, a_launch_under_way_is_work_like_any_other) {
     saw_one(DUCTILE_VIOLATION_EARLY_UNMAP);
 }
 
+CLAIM(graph, memory_may_go_while_it_rests) {
+    ductile_virtual_graph *graph = graph_that_writes(at, BLOCK);
+    ductile_virtual_graph_rest(graph, 1);
+    unmap(at);
+    assert_ok(dvmm_map(r.d, at, r.granule, rig_create(&r, 1)));
+    assert_ok(dvmm_set_access(r.d, at, r.granule, DVMM_ACCESS_RW));
+    ductile_virtual_graph_rest(graph, 0);
+    launch(graph, s2);
+    sync(s2);
+    saw_nothing();
+    unmap(at);
+    saw_one(DUCTILE_VIOLATION_GRAPH_MEMORY);
+    ductile_virtual_graph_destroy(graph);
+}
+
+CLAIM(graph, is_not_launched_while_it_rests) {
+    ductile_virtual_graph *graph = graph_that_writes(at, BLOCK);
+    ductile_virtual_graph_rest(graph, 1);
+    launch(graph, s2);
+    saw_one(DUCTILE_VIOLATION_MISUSE);
+    ductile_virtual_graph_destroy(graph);
+}
+
 /* The block of the capture is gone; its bytes belong to somebody else now. */
 CLAIM(graph, memory_with_another_owner_is_reused) {
     begin(at, BLOCK);

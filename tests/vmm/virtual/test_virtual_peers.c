@@ -55,6 +55,23 @@ CLAIM(wait_for_this_device_is_none_for_another) {
     saw_early_unmap(true);
 }
 
+static void close_to_them(void) {
+    static const int they[] = {1};
+    assert_ok(dvmm_set_access_for(r.d, at, r.granule, DVMM_ACCESS_NONE, they, 1));
+}
+
+CLAIM(they_lose_access_beside_work_of_ours) {
+    work(own);
+    close_to_them();
+    saw_early_unmap(false);
+}
+
+CLAIM(they_do_not_lose_access_beside_work_of_theirs) {
+    work(theirs);
+    close_to_them();
+    saw_early_unmap(true);
+}
+
 CLAIM(wait_for_their_stream_is) {
     work(theirs);
     assert_ok(dvmm_stream_sync(r.d, theirs));

@@ -281,7 +281,7 @@ static void set_until_hole(vgpu *gpu, ductile_addr addr, uint64_t size, int devi
     ductile_addr end = addr + size;
     while (addr < end && (mapping = dvmm_vgpu_mapping_at(gpu, addr)) != NULL) {
         if ((dvmm_vgpu_access_of(mapping, device) & ~access) != 0) {
-            dvmm_vgpu_race_close(gpu, mapping);
+            dvmm_vgpu_race_close(gpu, mapping, device);
         }
         set_one(mapping, device, access);
         addr += mapping->phys->size;

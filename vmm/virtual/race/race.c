@@ -145,11 +145,16 @@ static void use_mapping(vgpu *gpu, vgpu_mapping *mapping, const vgpu_access *acc
     }
 }
 
-/* The work that may still use the mapping, as far as the host knows; NULL when none does. */
-static const vgpu_access *user_at_work(const vgpu *gpu, const vgpu_mapping *mapping) {
+enum { ANY_DEVICE = -1 };
+
+/* The device's work that may still use the mapping, as far as the host knows; NULL when there is
+ * none. */
+static const vgpu_access *user_at_work(const vgpu *gpu, const vgpu_mapping *mapping, int device) {
     for (uint32_t i = 0; i < mapping->users.n; i++) {
-        if (!dvmm_vgpu_is_known(&gpu->race.lanes, mapping->users.last[i].tick)) {
-            return &mapping->users.last[i];
+        const vgpu_access *user = &mapping->users.last[i];
+        if ((device == ANY_DEVICE || device == user->device) &&
+            !dvmm_vgpu_is_known(&gpu->race.lanes, user->tick)) {
+            return user;
         }
     }
     return NULL;
@@ -205,6 +210,7 @@ static void record_use(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op, size_t i
     uint64_t block_before = 0;
     for (uint64_t done = 0; done < use->size && dvmm_vgpu_detects(gpu);) {
         vgpu_access access = {.tick = tick,
+                              .device = queue->device,
                               .side = {.stream = queue->handle,
                                        .stream_id = queue->id,
                                        .operation = queue->n_work,
@@ -291,8 +297,9 @@ void dvmm_vgpu_race_read(vgpu *gpu, ductile_addr from, uint64_t size) {
     }
 }
 
-static void check_idle(vgpu *gpu, const vgpu_mapping *mapping, const ductile_virtual_side *host) {
-    const vgpu_access *user = user_at_work(gpu, mapping);
+static void check_idle(vgpu *gpu, const vgpu_mapping *mapping, int device,
+                       const ductile_virtual_side *host) {
+    const vgpu_access *user = user_at_work(gpu, mapping, device);
     if (user != NULL) {
         report(gpu, DUCTILE_VIOLATION_EARLY_UNMAP, &user->side, host);
     }
@@ -304,7 +311,7 @@ void dvmm_vgpu_race_unmap(vgpu *gpu, const vgpu_mapping *mapping) {
     }
     ductile_virtual_side host = host_at(gpu, mapping->start, mapping->phys->size, mapping->phys);
     gpu->race.reported = 0;
-    check_idle(gpu, mapping, &host);
+    check_idle(gpu, mapping, ANY_DEVICE, &host);
     if (mapping->users.n_graphs != 0) {
         report_lone(gpu, DUCTILE_VIOLATION_GRAPH_MEMORY, &host);
     }
@@ -314,13 +321,13 @@ void dvmm_vgpu_race_unmap(vgpu *gpu, const vgpu_mapping *mapping) {
     }
 }
 
-void dvmm_vgpu_race_close(vgpu *gpu, const vgpu_mapping *mapping) {
+void dvmm_vgpu_race_close(vgpu *gpu, const vgpu_mapping *mapping, int device) {
     if (!dvmm_vgpu_detects(gpu)) {
         return;
     }
     ductile_virtual_side host = host_at(gpu, mapping->start, mapping->phys->size, mapping->phys);
     gpu->race.reported = 0;
-    check_idle(gpu, mapping, &host);
+    check_idle(gpu, mapping, device, &host);
 }
 
 void dvmm_vgpu_race_map(vgpu *gpu, const vgpu_phys *phys, ductile_addr addr) {

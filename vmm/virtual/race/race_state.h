@@ -28,6 +28,7 @@
 /* One use of memory by one piece of work. */
 typedef struct vgpu_access {
     vgpu_tick tick;
+    int device; /* whose work it is */
     ductile_virtual_side side;
 } vgpu_access;
 

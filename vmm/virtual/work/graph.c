@@ -3,6 +3,7 @@
 #include "vmm/virtual/work/graph.h"
 
 #include "vmm/virtual/state.h"
+#include "vmm/virtual/watch.h"
 #include "vmm/virtual/work/events.h"
 #include "vmm/virtual/work/script.h"
 #include "vmm/virtual/work/streams.h"
@@ -46,6 +47,9 @@ static int issue_script(vgpu *gpu, ductile_stream stream, const vgpu_script *scr
 int dvmm_vgpu_graph_launch(ductile_virtual_graph *graph, ductile_stream stream) {
     vgpu *gpu = graph->gpu;
     vgpu_queue *queue;
+    if (graph->rests) {
+        dvmm_vgpu_violation(gpu, "a graph at rest was launched");
+    }
     int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
     if (code != DVMM_SUCCESS || queue->capture != NULL) {
         return code != DVMM_SUCCESS ? code : issue_script(gpu, stream, &graph->script);
@@ -59,6 +63,13 @@ int dvmm_vgpu_graph_launch(ductile_virtual_graph *graph, ductile_stream stream) 
     dvmm_vgpu_marker_drop(graph->launched);
     graph->launched = NULL;
     return code == DVMM_SUCCESS ? dvmm_vgpu_record_in(gpu, queue, &graph->launched) : code;
+}
+
+void dvmm_vgpu_graph_rest(ductile_virtual_graph *graph, bool rests) {
+    if (graph->rests != rests) {
+        graph->rests = rests;
+        (rests ? dvmm_vgpu_script_let_go : dvmm_vgpu_script_hold)(graph->gpu, &graph->script);
+    }
 }
 
 ductile_virtual_gpu *dvmm_vgpu_gpu_of(const ductile_virtual_graph *graph) {

@@ -6,6 +6,7 @@
 #include "vmm/virtual/state.h"
 
 int dvmm_vgpu_graph_launch(ductile_virtual_graph *graph, ductile_stream stream);
+void dvmm_vgpu_graph_rest(ductile_virtual_graph *graph, bool rests);
 void dvmm_vgpu_graph_destroy(ductile_virtual_graph *graph);
 /* Needs no lock. */
 ductile_virtual_gpu *dvmm_vgpu_gpu_of(const ductile_virtual_graph *graph);

@@ -40,6 +40,12 @@ static void hold_use(vgpu *gpu, vgpu_script *script, const ductile_virtual_use *
     }
 }
 
+static void hold_uses(vgpu *gpu, vgpu_script *script, const vgpu_op *op) {
+    for (size_t i = 0; i < op->n_uses && dvmm_vgpu_detects(gpu); i++) {
+        hold_use(gpu, script, &op->uses[i]);
+    }
+}
+
 /* A mapping that went although it was held has taken its count along. */
 static void let_go(vgpu *gpu, const dvmm_slot *held) {
     vgpu_mapping *mapping = dvmm_slots_find(&gpu->memory.mappings, held->number);
@@ -68,9 +74,7 @@ int dvmm_vgpu_script_add(vgpu *gpu, vgpu_script *script, vgpu_op *op) {
         dvmm_vgpu_op_free(op);
         return DVMM_OUT_OF_MEMORY;
     }
-    for (size_t i = 0; i < op->n_uses && dvmm_vgpu_detects(gpu); i++) {
-        hold_use(gpu, script, &op->uses[i]);
-    }
+    hold_uses(gpu, script, op);
     op->next = NULL;
     if (script->last != NULL) {
         script->last->next = op;
@@ -81,10 +85,21 @@ int dvmm_vgpu_script_add(vgpu *gpu, vgpu_script *script, vgpu_op *op) {
     return DVMM_SUCCESS;
 }
 
-void dvmm_vgpu_script_fini(vgpu *gpu, vgpu_script *script) {
+void dvmm_vgpu_script_let_go(vgpu *gpu, vgpu_script *script) {
     for (size_t i = 0; i < script->n_held; i++) {
         let_go(gpu, &script->held[i]);
     }
+    script->n_held = 0;
+}
+
+void dvmm_vgpu_script_hold(vgpu *gpu, vgpu_script *script) {
+    for (const vgpu_op *op = script->first; op != NULL; op = op->next) {
+        hold_uses(gpu, script, op);
+    }
+}
+
+void dvmm_vgpu_script_fini(vgpu *gpu, vgpu_script *script) {
+    dvmm_vgpu_script_let_go(gpu, script);
     free(script->held);
     while (script->first != NULL) {
         vgpu_op *op = script->first;

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks: requests, frees, uses on streams, contents. */
+#include "tests/model/subject.h"
+
+#include <string.h>
+
+/* ---- Operands ------------------------------------------------------------------------------ */
+
+size_t owner_slot(const subject *s, uint8_t operand) {
+    size_t slot = operand % N_SLOTS;
+    return s->slots[slot].kind == PEER_STREAM ? 0 : slot;
+}
+
+size_t user_slot(const subject *s, uint8_t operand) {
+    size_t slot = operand % N_SLOTS;
+    return s->slots[slot].kind == PEER_STREAM && !s->has_peer ? 1 : slot;
+}
+
+model_block *any_block(subject *s, uint32_t operand) {
+    return s->m.n > 0 ? &s->m.blocks[operand % s->m.n] : NULL;
+}
+
+uint64_t any_size(const subject *s, const record *r) {
+    const uint64_t g = s->granule;
+    const uint64_t edges[] = {0,          1,          511,
+                              512,        513,        g - 1,
+                              g,          g + 1,      3 * g + 5,
+                              2 * g,      UINT64_MAX, UINT64_MAX - 511,
+                              1ull << 63, 1ull << 47, s->setup.capacity_bytes,
+                              g - 512};
+    switch (r->c % 16) {
+    case 0:
+        return edges[r->d % 16];
+    case 1:
+        return 1 + r->d % (s->setup.capacity_bytes + g);
+    case 2:
+    case 3:
+        return 1 + r->d % (8 * g);
+    case 4:
+    case 5:
+    case 6:
+        return 1 + r->d % g;
+    case 7:
+    case 8:
+    case 9:
+        return 1 + r->d % 65536;
+    default:
+        return 1 + s->typical_bytes / 2 + r->d % (2 * s->typical_bytes);
+    }
+}
+
+unsigned pool_for(const subject *s, size_t slot) {
+    for (size_t i = s->n_routes; i-- > 0;) {
+        if (s->routes[i].only == N_SLOTS || s->routes[i].only == slot) {
+            return s->routes[i].pool;
+        }
+    }
+    return 0;
+}
+
+/* ---- Contents ------------------------------------------------------------------------------ */
+
+enum { SAMPLE_BYTES = 64 };
+
+const char *fill_block(subject *s, model_block *b, size_t slot) {
+    ductile_status status =
+        ductile_virtual_fill(s->f.gpu, b->address, b->pattern, b->size, s->slots[slot].stream);
+    NEED(status == DUCTILE_OK, "block %llx of %llu bytes cannot be written: %s", b->address,
+         (unsigned long long)b->size, ductile_status_name(status));
+    b->is_blank = is_captured(s, slot); /* a graph fills it when it is launched, if ever */
+    return NULL;
+}
+
+static const char *verify_sample(subject *s, const model_block *b, uint64_t at, size_t slot) {
+    uint8_t bytes[SAMPLE_BYTES];
+    NEED_OK(ductile_virtual_read_back(s->f.gpu, bytes, b->address + at, sizeof bytes,
+                                      s->slots[slot].stream));
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        NEED(bytes[i] == b->pattern, "block %llx of %llu bytes holds %02x at %llu, not %02x",
+             b->address, (unsigned long long)b->size, bytes[i], (unsigned long long)(at + i),
+             b->pattern);
+    }
+    return NULL;
+}
+
+/* Both ends, and places in every granule: what another block would have overwritten. */
+const char *verify_block(subject *s, const model_block *b) {
+    if (b->is_paused || b->is_blank || is_capturing(s)) {
+        return NULL;
+    }
+    size_t slot = b->stream == GONE ? 0 : b->stream;
+    for (uint64_t at = 0; at < b->size; at += s->granule / 2) {
+        TRY(verify_sample(s, b, at, slot));
+    }
+    return verify_sample(s, b, b->size - SAMPLE_BYTES, slot);
+}
+
+/* ---- Requests ------------------------------------------------------------------------------ */
+
+static const char *report_is_sound(subject *s, uint64_t size) {
+    ductile_oom_report r = {.struct_size = sizeof r};
+    NEED_OK(ductile_get_oom_report(s->f.allocator, &r));
+    NEED(r.number > 0 && r.requested_bytes == size, "the report is of a request for %llu",
+         (unsigned long long)r.requested_bytes);
+    NEED(r.held_bytes ==
+             r.live_bytes + r.free_bytes + r.pending_bytes + r.cached_bytes + r.quarantined_bytes,
+         "the report's sum is not what is held");
+    return NULL;
+}
+
+/* Without pools, pins and the like, memory may be refused only when whole granules that hold no
+ * live byte are too few. */
+static const char *lacks_memory(subject *s, uint64_t size) {
+    uint64_t rounded = model_rounded(size);
+    uint64_t needed = rounded / s->granule + (rounded % s->granule != 0);
+    uint64_t held = model_pinned_granules(&s->m, s->granule);
+    uint64_t allowed = limit_of(s) / s->granule;
+    NEED(!is_simple(s) || held + needed > allowed,
+         "alloc of %llu refused, though of %llu granules only %llu hold live bytes",
+         (unsigned long long)size, (unsigned long long)allowed, (unsigned long long)held);
+    return s->is_faulty ? NULL : report_is_sound(s, size);
+}
+
+static const char *refused(subject *s, uint64_t size, size_t slot) {
+    bool is_paused = s->pools[pool_for(s, slot)].is_paused;
+    bool is_short = s->status == DUCTILE_ERR_OUT_OF_ADDRESSES && s->is_short_of_addresses;
+    bool is_busy = s->status == DUCTILE_ERR_BUSY && is_paused;
+    bool is_out = s->status == DUCTILE_ERR_OUT_OF_MEMORY;
+    TRY(may_be(s, "alloc", s->status, is_short || is_busy || is_out));
+    return is_out ? lacks_memory(s, size) : NULL;
+}
+
+const char *admit_block(subject *s, model_block *b) {
+    b->size = model_rounded(b->requested);
+    b->pattern = ++s->next_pattern;
+    TRY(model_add(&s->m, b));
+    s->live_bytes += b->size;
+    if (s->is_listening) {
+        TRY(shadow_covers(&s->listener, b->address, b->size));
+    }
+    ductile_virtual_block_begin(s->f.gpu, b->address, b->size);
+    model_block *own = &s->m.blocks[model_find(&s->m, b->address)];
+    own->is_blank = true;
+    return fixture_state(&s->f).poisoned != 0 ? NULL : fill_block(s, own, b->stream);
+}
+
+/* A stream under capture allocates only from the pool of its graph. */
+static bool may_allocate(const subject *s, size_t slot) {
+    return s->m.n < MOST_BLOCKS && (!is_captured(s, slot) || pool_for(s, slot) > N_PLAIN_POOLS);
+}
+
+static const char *request_block(subject *s, uint64_t size, size_t slot, bool is_dedicated) {
+    model_block b = {.address = 1,
+                     .requested = size,
+                     .stream = slot,
+                     .pool = pool_for(s, slot),
+                     .is_dedicated = is_dedicated};
+    if (!may_allocate(s, slot)) {
+        say(s, "no alloc");
+        return NULL;
+    }
+    ductile_stream stream = s->slots[slot].stream;
+    s->status = is_dedicated ? ductile_alloc_dedicated(s->f.allocator, size, stream, &b.address)
+                             : ductile_alloc(s->f.allocator, size, stream, &b.address);
+    say(s, "%s %llu on %zu, pool %u: %s %llx", is_dedicated ? "dedicated" : "alloc",
+        (unsigned long long)size, slot, b.pool, ductile_status_name(s->status), b.address);
+    if (s->status != DUCTILE_OK) {
+        NEED(b.address == 0, "a refused request wrote %llx", b.address);
+        return refused(s, size, slot);
+    }
+    NEED((size == 0) == (b.address == 0), "%llu bytes are at %llx", (unsigned long long)size,
+         b.address);
+    NEED(size == 0 || !s->pools[b.pool].is_paused, "a paused pool has served a request");
+    return size == 0 ? NULL : admit_block(s, &b);
+}
+
+const char *do_alloc(subject *s, const record *r) {
+    return request_block(s, any_size(s, r), owner_slot(s, r->a), false);
+}
+
+const char *do_dedicated(subject *s, const record *r) {
+    return request_block(s, any_size(s, r), owner_slot(s, r->a), true);
+}
+
+/* ---- Frees --------------------------------------------------------------------------------- */
+
+static ductile_status free_call(subject *s, ductile_addr address, unsigned how) {
+    int pends = 7;
+    if (how % 4 != 1) {
+        return ductile_free(s->f.allocator, address);
+    }
+    ductile_status status = ductile_free_reporting(s->f.allocator, address, &pends);
+    s->wrong = pends == 0 || pends == 1 ? s->wrong : "is_pending was not set";
+    return status;
+}
+
+const char *free_block(subject *s, size_t i, unsigned how) {
+    model_block b = s->m.blocks[i];
+    if (!b.is_paused) {
+        ductile_virtual_block_end(s->f.gpu, b.address);
+    }
+    /* In a callback of the same call the block must not be found again. */
+    (void)model_remove(&s->m, i);
+    s->live_bytes -= b.size;
+    ductile_status status = free_call(s, b.address, how);
+    TRY(may_be(s, "free", status, status == DUCTILE_OK));
+    if (status != DUCTILE_OK) {
+        s->live_bytes += b.size;
+        if (!b.is_paused) {
+            ductile_virtual_block_begin(s->f.gpu, b.address, b.size);
+        }
+        return model_add(&s->m, &b);
+    }
+    s->last_freed = b.address;
+    note_if_gone(s, b.pool);
+    return NULL;
+}
+
+const char *free_blocks_of_pool(subject *s, unsigned pool) {
+    for (size_t i = s->m.n; i-- > 0;) {
+        if (i < s->m.n && s->m.blocks[i].pool == pool) {
+            TRY(free_block(s, i, 0));
+        }
+    }
+    return NULL;
+}
+
+const char *do_free(subject *s, const record *r) {
+    if (s->m.n == 0) {
+        return NULL;
+    }
+    size_t i = r->d % s->m.n;
+    say(s, "free %llx", s->m.blocks[i].address);
+    if (r->b % 4 == 0) {
+        TRY(verify_block(s, &s->m.blocks[i]));
+    }
+    return free_block(s, i, r->c);
+}
+
+/* Towards the phase's target. */
+const char *do_balance(subject *s, const record *r) {
+    bool grows = r->b < (s->live_bytes < s->target_bytes ? 190 : 70);
+    return grows ? do_alloc(s, r) : do_free(s, r);
+}
+
+const char *do_phase(subject *s, const record *r) {
+    static const uint64_t percents[] = {5, 20, 50, 70, 85, 95, 105, 130};
+    s->target_bytes = s->setup.capacity_bytes / 100 * percents[r->a % 8];
+    s->typical_bytes = s->granule >> r->b % 8;
+    say(s, "live memory goes to %llu bytes in blocks of about %llu",
+        (unsigned long long)s->target_bytes, (unsigned long long)s->typical_bytes);
+    return NULL;
+}
+
+/* ---- Uses on other streams ----------------------------------------------------------------- */
+
+static bool may_use(const subject *s, const model_block *b, size_t slot) {
+    bool is_own_captured = b->stream != GONE && is_captured(s, b->stream);
+    return b->stream != slot && !b->is_paused && !is_captured(s, slot) && !is_own_captured;
+}
+
+static const char *order(subject *s, size_t first, size_t then) {
+    if (first == GONE || first == then) {
+        return NULL; /* its work was waited for */
+    }
+    NEED_OK(ductile_virtual_stream_wait(s->f.gpu, s->slots[then].stream, s->slots[first].stream));
+    return NULL;
+}
+
+const char *use_elsewhere(subject *s, model_block *b, size_t slot) {
+    TRY(order(s, b->stream, slot));
+    ductile_virtual_use use = {.address = b->address, .size = b->size, .writes = 1};
+    NEED_OK(ductile_virtual_launch(s->f.gpu, s->slots[slot].stream, &use, 1));
+    return NULL;
+}
+
+static const char *record_use(subject *s, model_block *b, size_t slot) {
+    ductile_status status =
+        ductile_record_stream(s->f.allocator, b->address, s->slots[slot].stream);
+    TRY(may_be(s, "record_stream", status, status == DUCTILE_OK));
+    if (status == DUCTILE_OK) {
+        b->recorded |= 1u << slot;
+        s->slots[slot].is_recorded = true;
+    } else {
+        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
+    }
+    return NULL;
+}
+
+const char *do_use(subject *s, const record *r) {
+    model_block *b = any_block(s, r->d);
+    size_t slot = user_slot(s, r->a);
+    if (b == NULL || !may_use(s, b, slot)) {
+        return NULL;
+    }
+    say(s, "use %llx of %zu on %zu, and record", b->address, b->stream, slot);
+    if (r->b % 2 == 0) {
+        TRY(record_use(s, b, slot));
+        return use_elsewhere(s, b, slot);
+    }
+    TRY(use_elsewhere(s, b, slot));
+    return record_use(s, b, slot);
+}
+
+const char *do_free_on(subject *s, const record *r) {
+    model_block *b = any_block(s, r->d);
+    size_t slot = user_slot(s, r->a);
+    if (b == NULL || !may_use(s, b, slot)) {
+        return NULL;
+    }
+    say(s, "use %llx of %zu on %zu, and free it there", b->address, b->stream, slot);
+    TRY(use_elsewhere(s, b, slot));
+    model_block gone = *b;
+    ductile_virtual_block_end(s->f.gpu, gone.address);
+    (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
+    s->live_bytes -= gone.size;
+    ductile_status status = ductile_free_on(s->f.allocator, gone.address, s->slots[slot].stream);
+    TRY(may_be(s, "free_on", status, status == DUCTILE_OK));
+    if (status != DUCTILE_OK) {
+        s->live_bytes += gone.size;
+        ductile_virtual_block_begin(s->f.gpu, gone.address, gone.size);
+        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
+        return model_add(&s->m, &gone);
+    }
+    s->slots[slot].is_recorded = true;
+    s->last_freed = gone.address;
+    note_if_gone(s, gone.pool);
+    return NULL;
+}
+
+/* Without a word to the allocator: the block's own stream waits for the use, before the free or
+ * right after it. */
+const char *do_join(subject *s, const record *r) {
+    model_block *b = any_block(s, r->d);
+    size_t slot = user_slot(s, r->a);
+    if (b == NULL || b->stream == GONE || !may_use(s, b, slot)) {
+        return NULL;
+    }
+    size_t own = b->stream;
+    stream_kind kind = s->slots[slot].kind;
+    bool is_late = r->b % 2 == 0 && kind != FOREIGN_STREAM && kind != PEER_STREAM && s->caches &&
+                   s->slots[own].kind != FOREIGN_STREAM;
+    say(s, "use %llx of %zu on %zu, joined %s", b->address, own, slot,
+        is_late ? "after its free" : "at once");
+    TRY(use_elsewhere(s, b, slot));
+    if (!is_late) {
+        return order(s, slot, own);
+    }
+    TRY(free_block(s, (size_t)(b - s->m.blocks), 0));
+    return order(s, slot, own);
+}
+
+/* ---- Looks --------------------------------------------------------------------------------- */
+
+const char *do_verify(subject *s, const record *r) {
+    say(s, "verify");
+    for (size_t i = r->a % 8; i < s->m.n; i += 8) {
+        TRY(verify_block(s, &s->m.blocks[i]));
+    }
+    return NULL;
+}
+
+const char *do_query(subject *s, const record *r) {
+    const model_block *b = any_block(s, r->d);
+    if (b == NULL) {
+        return NULL;
+    }
+    say(s, "query %llx", b->address);
+    ductile_block_info info = {.struct_size = sizeof info};
+    NEED_OK(ductile_query_block(s->f.allocator, b->address, &info));
+    ductile_block_state state = b->is_paused ? DUCTILE_BLOCK_PAUSED : DUCTILE_BLOCK_LIVE;
+    NEED(info.address == b->address && info.requested_size == b->requested &&
+             info.size >= b->size && info.state == state,
+         "the query describes another block than %llx", b->address);
+    NEED(info.pool.first == s->pools[b->pool].id.first &&
+             info.pool.second == s->pools[b->pool].id.second,
+         "block %llx is in another pool", b->address);
+    NEED(b->stream == GONE || info.stream == s->slots[b->stream].stream,
+         "block %llx is of another stream", b->address);
+    bool is_pinned = false; /* paused blocks show nothing of it */
+    for (size_t i = 0; i < s->n_pins && !b->is_paused; i++) {
+        is_pinned |= s->pins[i].address < b->address + b->size &&
+                     b->address < s->pins[i].address + s->pins[i].size;
+    }
+    NEED(!is_pinned || (info.flags & DUCTILE_BLOCK_PINNED) != 0, "block %llx is not pinned",
+         b->address);
+    return NULL;
+}

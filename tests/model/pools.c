@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private pools: open, held, paused. Pools above N_PLAIN_POOLS belong to graphs. */
+#include "tests/model/subject.h"
+
+/* ---- Which pools there are ----------------------------------------------------------------- */
+
+size_t blocks_in(const subject *s, unsigned pool) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->m.n; i++) {
+        n += s->m.blocks[i].pool == pool;
+    }
+    return n;
+}
+
+bool pool_exists(const subject *s, unsigned pool) {
+    return s->pools[pool].n_refs > 0 || blocks_in(s, pool) > 0;
+}
+
+static void set_paused(subject *s, unsigned pool, bool is_paused) {
+    s->pools[pool].is_paused = is_paused;
+    s->m.has_paused_pool = false;
+    for (unsigned i = 1; i <= N_POOLS; i++) {
+        s->m.has_paused_pool |= s->pools[i].is_paused || s->pools[i].may_be_paused;
+    }
+}
+
+/* A pool that nobody holds goes with its memory, paused or not. */
+void note_if_gone(subject *s, unsigned pool) {
+    if (pool != 0 && !pool_exists(s, pool)) {
+        s->pools[pool].may_be_paused |= s->pools[pool].is_paused;
+        set_paused(s, pool, false);
+    }
+}
+
+/* The first reference makes a new pool, or takes up what is left of one. */
+static const char *note_if_back(subject *s, unsigned pool) {
+    pool_state *p = &s->pools[pool];
+    ductile_pool_info info = {.struct_size = sizeof info};
+    NEED_OK(ductile_pool_query(s->f.allocator, p->id, &info));
+    NEED(info.paused == 0 || p->may_be_paused, "a new pool is paused");
+    p->may_be_paused = false;
+    set_paused(s, pool, info.paused != 0);
+    return NULL;
+}
+
+static pool_state *name_pool(subject *s, unsigned pool) {
+    if (pool >= 1 && pool <= N_PLAIN_POOLS) {
+        s->pools[pool].id = (ductile_pool_id){pool, 7};
+    }
+    return &s->pools[pool];
+}
+
+static unsigned plain_pool(uint8_t operand) {
+    return 1 + operand % N_PLAIN_POOLS;
+}
+
+/* ---- Open, held ---------------------------------------------------------------------------- */
+
+static int accepts(void *user, ductile_stream stream) {
+    return stream == *(const ductile_stream *)user;
+}
+
+const char *open_pool(subject *s, unsigned pool, size_t only) {
+    pool_state *p = name_pool(s, pool);
+    bool is_new = !pool_exists(s, pool);
+    ductile_status status = only == N_SLOTS ? ductile_pool_begin(s->f.allocator, p->id, NULL, NULL)
+                                            : ductile_pool_begin(s->f.allocator, p->id, accepts,
+                                                                 &s->slots[only].stream);
+    TRY(may_be(s, "pool_begin", status, status == DUCTILE_OK));
+    if (status == DUCTILE_OK) {
+        p->n_refs++;
+        p->n_open++;
+        s->routes[s->n_routes++] = (route){pool, only};
+    }
+    return status == DUCTILE_OK && is_new ? note_if_back(s, pool) : NULL;
+}
+
+const char *close_pool(subject *s, unsigned pool) {
+    pool_state *p = &s->pools[pool];
+    size_t i = s->n_routes;
+    while (i > 0 && s->routes[i - 1].pool != pool) {
+        i--;
+    }
+    if (i == 0) {
+        return NULL;
+    }
+    ductile_status status = ductile_pool_end(s->f.allocator, p->id);
+    TRY(may_be(s, "pool_end", status, status == DUCTILE_OK));
+    for (; i < s->n_routes; i++) {
+        s->routes[i - 1] = s->routes[i];
+    }
+    s->n_routes--;
+    p->n_open--;
+    return NULL;
+}
+
+const char *release_pool(subject *s, unsigned pool) {
+    pool_state *p = &s->pools[pool];
+    ductile_status status = ductile_pool_release(s->f.allocator, p->id);
+    TRY(may_be(s, "pool_release", status, status == DUCTILE_OK));
+    p->n_refs -= status == DUCTILE_OK;
+    note_if_gone(s, pool);
+    return NULL;
+}
+
+const char *do_pool_open(subject *s, const record *r) {
+    unsigned pool = plain_pool(r->a);
+    if (!has(s, POOLS) || s->n_routes >= MOST_ROUTES / 2) {
+        return NULL;
+    }
+    say(s, "pool %u opens", pool);
+    return open_pool(s, pool, r->b % 2 == 0 ? N_SLOTS : owner_slot(s, r->c));
+}
+
+const char *do_pool_close(subject *s, const record *r) {
+    (void)r;
+    for (size_t i = s->n_routes; i-- > 0;) {
+        unsigned pool = s->routes[i].pool;
+        if (pool <= N_PLAIN_POOLS) {
+            say(s, "pool %u closes", pool);
+            return close_pool(s, pool);
+        }
+    }
+    return NULL;
+}
+
+const char *do_pool_hold(subject *s, const record *r) {
+    unsigned pool = plain_pool(r->a);
+    pool_state *p = name_pool(s, pool);
+    if (!has(s, POOLS)) {
+        return NULL;
+    }
+    if (p->n_refs > p->n_open && r->b % 3 != 0) {
+        say(s, "pool %u loses a reference", pool);
+        return release_pool(s, pool);
+    }
+    say(s, "pool %u gets a reference", pool);
+    bool is_new = !pool_exists(s, pool);
+    ductile_status status = ductile_pool_retain(s->f.allocator, p->id);
+    TRY(may_be(s, "pool_retain", status, status == DUCTILE_OK));
+    p->n_refs += status == DUCTILE_OK;
+    return status == DUCTILE_OK && is_new ? note_if_back(s, pool) : NULL;
+}
+
+const char *do_pool_kind(subject *s, const record *r) {
+    unsigned pool = plain_pool(r->a);
+    pool_state *p = name_pool(s, pool);
+    if (!has(s, POOLS)) {
+        return NULL;
+    }
+    say(s, "pool %u becomes of kind %u", pool, r->b % 2);
+    ductile_status status =
+        ductile_pool_set_kind(s->f.allocator, p->id, (ductile_pool_kind)(r->b % 2));
+    bool is_fine = status == DUCTILE_OK || status == DUCTILE_ERR_BUSY;
+    return may_be(s, "pool_set_kind", status,
+                  p->n_refs > 0 ? is_fine : status == DUCTILE_ERR_INVALID_ARGUMENT);
+}
+
+/* ---- Looks --------------------------------------------------------------------------------- */
+
+static int count_live(void *user, const ductile_block_info *block) {
+    size_t *n = user;
+    *n += block->state == DUCTILE_BLOCK_LIVE || block->state == DUCTILE_BLOCK_PAUSED;
+    return 0;
+}
+
+/* What nobody holds exists until its memory has gone. */
+static bool may_answer(const subject *s, unsigned pool, ductile_status status) {
+    return status == DUCTILE_OK ||
+           (status == DUCTILE_ERR_INVALID_ARGUMENT && !pool_exists(s, pool));
+}
+
+const char *do_pool_view(subject *s, const record *r) {
+    unsigned pool = 1 + r->a % N_POOLS;
+    const pool_state *p = name_pool(s, pool);
+    ductile_pool_info info = {.struct_size = sizeof info};
+    ductile_stats stats = {.struct_size = sizeof stats};
+    size_t n = 0;
+    if (p->id.first == 0) {
+        return NULL;
+    }
+    say(s, "view pool %u", pool);
+    ductile_status got[3] = {ductile_pool_query(s->f.allocator, p->id, &info),
+                             ductile_pool_get_stats(s->f.allocator, p->id, &stats),
+                             ductile_pool_walk(s->f.allocator, p->id, count_live, &n)};
+    for (size_t i = 0; i < 3; i++) {
+        NEED(may_answer(s, pool, got[i]) && got[i] == got[0], "view %zu of pool %u: %s", i, pool,
+             ductile_status_name(got[i]));
+    }
+    if (got[0] == DUCTILE_OK) {
+        bool is_paused = info.paused != 0;
+        NEED(info.references == p->n_refs && info.open == p->n_open &&
+                 (is_paused == p->is_paused || !pool_exists(s, pool)),
+             "pool %u has %llu references, is open %llu times, paused %d", pool,
+             (unsigned long long)info.references, (unsigned long long)info.open, info.paused);
+        NEED(n == blocks_in(s, pool) && stats.live_blocks + stats.paused_blocks == n,
+             "pool %u has %zu blocks, not %zu", pool, n, blocks_in(s, pool));
+    }
+    return NULL;
+}
+
+const char *do_pool_trim(subject *s, const record *r) {
+    unsigned pool = r->a % (N_POOLS + 1);
+    ductile_pool_id id = name_pool(s, pool)->id;
+    uint64_t released = 1;
+    if (pool != 0 && id.first == 0) {
+        return NULL;
+    }
+    say(s, "trim pool %u", pool);
+    ductile_status status = ductile_pool_trim(s->f.allocator, id, &released);
+    return may_be(s, "pool_trim", status,
+                  pool == 0 ? status == DUCTILE_OK : may_answer(s, pool, status));
+}
+
+/* ---- Pause --------------------------------------------------------------------------------- */
+
+static void tell_device(subject *s, unsigned pool, bool live) {
+    for (size_t i = 0; i < s->m.n; i++) {
+        const model_block *b = &s->m.blocks[i];
+        if (b->pool == pool && live) {
+            ductile_virtual_block_begin(s->f.gpu, b->address, b->size);
+        } else if (b->pool == pool) {
+            ductile_virtual_block_end(s->f.gpu, b->address);
+        }
+    }
+    if (pool > N_PLAIN_POOLS) {
+        ductile_virtual_graph_rest(s->graphs[pool - N_PLAIN_POOLS - 1].graph, !live);
+    }
+}
+
+static void mark_paused(subject *s, unsigned pool, bool is_paused) {
+    set_paused(s, pool, is_paused);
+    for (size_t i = 0; i < s->m.n; i++) {
+        model_block *b = &s->m.blocks[i];
+        if (b->pool == pool) {
+            b->is_paused = is_paused;
+            b->is_blank |= is_paused && !s->pools[pool].keeps_contents;
+        }
+    }
+}
+
+/* The device does not wait for streams of another context; the program has to. */
+static const char *sync_foreign(subject *s) {
+    for (size_t i = 0; i < N_SLOTS; i++) {
+        if (s->slots[i].kind == FOREIGN_STREAM) {
+            NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[i].stream));
+        }
+    }
+    return NULL;
+}
+
+static const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
+    bool is_there = pool_exists(s, pool);
+    TRY(sync_foreign(s));
+    tell_device(s, pool, false);
+    s->pools[pool].keeps_contents = flags != 0;
+    s->moving_pool = pool;
+    ductile_status status = ductile_pause(s->f.allocator, s->pools[pool].id, flags);
+    s->moving_pool = 0;
+    say(s, "pause pool %u: %s", pool, ductile_status_name(status));
+    if (status == DUCTILE_OK && is_there) {
+        mark_paused(s, pool, true);
+    } else if (status == DUCTILE_OK) {
+        s->pools[pool].may_be_paused = true;
+        set_paused(s, pool, false);
+    } else {
+        TRY(sync_all(s)); /* to the device the blocks are new ones now */
+        tell_device(s, pool, true);
+    }
+    bool is_none = !is_there && (may_answer(s, pool, status) || status == DUCTILE_ERR_BUSY);
+    /* An open pool may mean a capture. */
+    bool meets_capture = s->n_routes > 0 && status == DUCTILE_ERR_CAPTURING;
+    return may_be(s, "pause", status,
+                  is_none || meets_capture || (is_there && status == DUCTILE_OK));
+}
+
+/* Blocks whose contents were not kept get new ones. */
+static const char *refill(subject *s, unsigned pool) {
+    for (size_t i = 0; i < s->m.n; i++) {
+        model_block *b = &s->m.blocks[i];
+        bool can = b->stream != GONE && !is_captured(s, b->stream);
+        if (b->pool == pool && b->is_blank && can) {
+            TRY(fill_block(s, b, b->stream));
+        }
+    }
+    return NULL;
+}
+
+const char *resume_pool(subject *s, unsigned pool) {
+    s->moving_pool = pool;
+    ductile_status status = ductile_resume(s->f.allocator, s->pools[pool].id);
+    s->moving_pool = 0;
+    say(s, "resume pool %u: %s", pool, ductile_status_name(status));
+    TRY(may_be(s, "resume", status, status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY));
+    if (status != DUCTILE_OK) {
+        return NULL;
+    }
+    mark_paused(s, pool, false);
+    tell_device(s, pool, true);
+    return refill(s, pool);
+}
+
+const char *do_pause(subject *s, const record *r) {
+    unsigned pool = 1 + r->a % N_POOLS;
+    if (!has(s, POOLS) || name_pool(s, pool)->id.first == 0 || is_capturing(s) ||
+        (s->n_pins > 0 && !s->pools[pool].is_paused)) {
+        return NULL;
+    }
+    return s->pools[pool].is_paused ? resume_pool(s, pool) : pause_pool(s, pool, r->b % 3 != 0);
+}
+
+/* ---- Back at an address -------------------------------------------------------------------- */
+
+/* A block of a graph is freed and made again, as a checkpoint is restored. */
+const char *do_alloc_at(subject *s, const record *r) {
+    model_block *b = any_block(s, r->d);
+    if (b == NULL || b->pool <= N_PLAIN_POOLS || b->is_paused || b->is_dedicated ||
+        b->recorded != 0 || b->stream == GONE || is_capturing(s) || s->is_faulty) {
+        return NULL;
+    }
+    say(s, "free %llx and have it back", b->address);
+    model_block again = *b;
+    s->graphs[b->pool - N_PLAIN_POOLS - 1].is_stale = true;
+    TRY(free_block(s, (size_t)(b - s->m.blocks), 0));
+    TRY(sync_all(s));
+    NEED_OK(ductile_pool_alloc_at(s->f.allocator, s->pools[again.pool].id, again.address,
+                                  again.requested));
+    again.recorded = 0;
+    return admit_block(s, &again);
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+const char *end_pools(subject *s) {
+    while (s->n_routes > 0) {
+        size_t before = s->n_routes;
+        TRY(close_pool(s, s->routes[s->n_routes - 1].pool));
+        if (s->n_routes == before) {
+            break; /* the device is lost */
+        }
+    }
+    for (unsigned pool = 1; pool <= N_POOLS && !s->is_over; pool++) {
+        if (s->pools[pool].is_paused) {
+            TRY(resume_pool(s, pool));
+        }
+        TRY(s->pools[pool].is_paused ? free_blocks_of_pool(s, pool) : NULL);
+        for (unsigned n = s->pools[pool].n_refs; n > 0; n--) {
+            TRY(release_pool(s, pool));
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs the decoder on seeds, or on a file. Each run is a process of its own, so that a crash is a
+ * finding like any other. After a failure: the seed, the shortest list of operations that was found
+ * to fail, a file with it, and the command that repeats it.
+ */
+#include "tests/model/decoder.h"
+#include "tests/model/soak.h"
+#include "tests/support/command.h"
+#include "tests/support/rng.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DEADLINE_S = 300, MOST_SHRINKS = 3000, MOST_BYTES = 1 << 24 };
+
+typedef struct arguments {
+    uint64_t seed, seeds, operations, seconds, soak;
+    const char *input, *save;
+    bool list, no_shrink, progress, keep_going;
+} arguments;
+
+/* ---- Bytes of a seed ----------------------------------------------------------------------- */
+
+typedef struct generator {
+    rng r;
+    uint64_t left; /* operations */
+    bool has_head;
+} generator;
+
+static generator generator_of(uint64_t seed, uint64_t operations) {
+    return (generator){rng_seeded(seed), operations, false};
+}
+
+static bool generate(void *user, uint8_t *out, size_t n) {
+    generator *g = user;
+    if (g->has_head && g->left == 0) {
+        return false;
+    }
+    for (size_t i = 0; i < n; i += sizeof(uint64_t)) {
+        uint64_t word = rng_next(&g->r);
+        memcpy(out + i, &word, sizeof word);
+    }
+    g->left -= g->has_head;
+    g->has_head = true;
+    return true;
+}
+
+/* ---- One run in a process of its own ------------------------------------------------------- */
+
+typedef struct outcome {
+    bool is_broken;
+    uint64_t n_operations;
+    char why[1024];
+} outcome;
+
+typedef const char *(*runner)(void *user, bool trace, uint64_t *n_operations);
+
+static _Noreturn void run_in_child(runner run, void *user, bool trace, int out) {
+    outcome o = {0};
+    (void)alarm(DEADLINE_S);
+    const char *why = run(user, trace, &o.n_operations);
+    o.is_broken = why != NULL;
+    (void)snprintf(o.why, sizeof o.why, "%s", why != NULL ? why : "");
+    bool is_told = write(out, &o, sizeof o) == (ssize_t)sizeof o;
+    (void)fflush(stdout);
+    _Exit(is_told ? 0 : 2);
+}
+
+static outcome fork_run(runner run, void *user, bool trace) {
+    outcome o = {.is_broken = true};
+    int ends[2];
+    if (pipe(ends) != 0) {
+        command_refuse("no pipe");
+    }
+    (void)fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        (void)close(ends[0]);
+        run_in_child(run, user, trace, ends[1]);
+    }
+    (void)close(ends[1]);
+    bool is_told = child > 0 && read(ends[0], &o, sizeof o) == (ssize_t)sizeof o;
+    (void)close(ends[0]);
+    int status = 0;
+    (void)waitpid(child, &status, 0);
+    if (!is_told || status != 0) {
+        o.is_broken = true;
+        (void)snprintf(o.why, sizeof o.why,
+                       WIFSIGNALED(status) ? "ended by signal %d" : "status %d",
+                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    }
+    return o;
+}
+
+static const char *run_generator(void *user, bool trace, uint64_t *n) {
+    generator g = *(generator *)user;
+    return decoder_run(generate, &g, trace, n);
+}
+
+typedef struct bytes {
+    uint8_t *at;
+    size_t size;
+} bytes;
+
+static const char *run_bytes(void *user, bool trace, uint64_t *n) {
+    const bytes *b = user;
+    return decoder_run_bytes(b->at, b->size, trace, n);
+}
+
+/* ---- Shrinking ----------------------------------------------------------------------------- */
+
+static bytes bytes_of(generator g) {
+    bytes b = {malloc(DECODER_HEAD_BYTES + g.left * DECODER_RECORD_BYTES), 0};
+    if (b.at == NULL) {
+        command_refuse("no host memory");
+    }
+    size_t n = DECODER_HEAD_BYTES;
+    while (generate(&g, b.at + b.size, n)) {
+        b.size += n;
+        n = DECODER_RECORD_BYTES;
+    }
+    return b;
+}
+
+/* The same finding: up to its first number. */
+static bool is_same(const char *a, const char *b) {
+    size_t n = strcspn(a, "0123456789");
+    return n == strcspn(b, "0123456789") && strncmp(a, b, n) == 0;
+}
+
+static bool breaks_without(const bytes *b, size_t first, size_t n, bytes *shorter,
+                           const outcome *o) {
+    shorter->size = b->size - n;
+    memcpy(shorter->at, b->at, first);
+    memcpy(shorter->at + first, b->at + first + n, b->size - first - n);
+    outcome now = fork_run(run_bytes, shorter, false);
+    return now.is_broken && is_same(now.why, o->why);
+}
+
+/* Leaves out ever smaller pieces as long as what is left fails. */
+static void shrink(bytes *b, const outcome *o) {
+    bytes shorter = {malloc(b->size), 0};
+    size_t records = (b->size - DECODER_HEAD_BYTES) / DECODER_RECORD_BYTES;
+    unsigned tries = 0;
+    for (size_t piece = (records + 1) / 2; piece > 0 && shorter.at != NULL; piece /= 2) {
+        size_t n = piece * DECODER_RECORD_BYTES;
+        for (size_t first = DECODER_HEAD_BYTES; first + n <= b->size && tries < MOST_SHRINKS;) {
+            tries++;
+            if (breaks_without(b, first, n, &shorter, o)) {
+                memcpy(b->at, shorter.at, shorter.size);
+                b->size = shorter.size;
+            } else {
+                first += n;
+            }
+        }
+    }
+    free(shorter.at);
+}
+
+static void save(const bytes *b, const char *path) {
+    FILE *f = fopen(path, "wb");
+    if (f == NULL || fwrite(b->at, 1, b->size, f) != b->size || fclose(f) != 0) {
+        command_refuse("the failing bytes cannot be written");
+    }
+}
+
+static void explain(const arguments *a, uint64_t seed, const outcome *o, bytes *b) {
+    char path[256];
+    (void)printf("seed %llu: %s\n", (unsigned long long)seed, o->why);
+    size_t used = DECODER_HEAD_BYTES + (o->n_operations + 1) * DECODER_RECORD_BYTES;
+    if (o->n_operations > 0 && used < b->size && strstr(o->why, "at the end") == NULL) {
+        b->size = used;
+    }
+    if (!a->no_shrink) {
+        shrink(b, o);
+    }
+    (void)snprintf(path, sizeof path, "%s/failure-%llu.bytes", a->save, (unsigned long long)seed);
+    save(b, path);
+    outcome again = fork_run(run_bytes, b, !a->no_shrink);
+    (void)printf(
+        "%s\nrepeat: model-run --list --input %s\n   all: model-run --seed %llu --operations "
+        "%llu\n",
+        again.why, path, (unsigned long long)seed, (unsigned long long)a->operations);
+    (void)fflush(stdout);
+}
+
+/* ---- The program --------------------------------------------------------------------------- */
+
+static bytes read_file(const char *path) {
+    bytes b = {malloc(MOST_BYTES), 0};
+    FILE *f = fopen(path, "rb");
+    if (f == NULL || b.at == NULL) {
+        command_refuse("the input cannot be read");
+    }
+    b.size = fread(b.at, 1, MOST_BYTES, f);
+    (void)fclose(f);
+    return b;
+}
+
+static int run_input(const arguments *a) {
+    bytes b = read_file(a->input);
+    outcome o = fork_run(run_bytes, &b, a->list);
+    free(b.at);
+    (void)printf("%s\n", o.is_broken ? o.why : "nothing found");
+    return o.is_broken ? COMMAND_BROKEN : COMMAND_PASSED;
+}
+
+static int run_seeds(const arguments *a) {
+    uint64_t n_operations = 0;
+    uint64_t n_seeds = 0;
+    uint64_t n_broken = 0;
+    time_t end = time(NULL) + (time_t)a->seconds;
+    for (uint64_t seed = a->seed; n_seeds < a->seeds && (a->seconds == 0 || time(NULL) < end);
+         seed++) {
+        generator g = generator_of(seed, a->operations);
+        outcome o = fork_run(run_generator, &g, a->list);
+        n_operations += o.n_operations;
+        n_seeds++;
+        if (o.is_broken) {
+            bytes b = bytes_of(g);
+            explain(a, seed, &o, &b);
+            free(b.at);
+            n_broken++;
+            if (!a->keep_going) {
+                break;
+            }
+        }
+        if (a->progress && n_seeds % 100 == 0) {
+            (void)printf("seeds %llu operations %llu\n", (unsigned long long)n_seeds,
+                         (unsigned long long)n_operations);
+            (void)fflush(stdout);
+        }
+    }
+    command_figure("seeds", n_seeds);
+    command_figure("operations", n_operations);
+    return n_broken > 0 ? COMMAND_BROKEN : COMMAND_PASSED;
+}
+
+int main(int argc, char **argv) {
+    arguments a = {.seed = 1, .seeds = 200, .operations = 1000, .save = "."};
+    const command_option options[] = {
+        {"--seed", .number = &a.seed},
+        {"--seeds", .number = &a.seeds},
+        {"--operations", .number = &a.operations},
+        {"--seconds", .number = &a.seconds},
+        {"--soak", .number = &a.soak},
+        {"--input", .text = &a.input, .placeholder = "FILE"},
+        {"--save", .text = &a.save, .placeholder = "FOLDER"},
+        {"--list", .flag = &a.list},
+        {"--no-shrink", .flag = &a.no_shrink},
+        {"--progress", .flag = &a.progress},
+        {"--keep-going", .flag = &a.keep_going},
+    };
+    command_read("model-run", options, sizeof options / sizeof *options, argc, argv);
+    (void)unsetenv("DUCTILE_CONF");
+    if (a.soak > 0) {
+        return command_end(soak_run(a.soak));
+    }
+    return a.input != NULL ? run_input(&a) : run_seeds(&a);
+}

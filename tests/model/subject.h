@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program under test that is read from bytes: an allocator on a virtual GPU, and beside it what
+ * an independent model knows of it. The first record of the bytes chooses the device and the
+ * options, every other record is one operation (operations.c). Whatever the bytes are, the program
+ * they make keeps the contract; so whatever the model, the device or the allocator's own check
+ * complains of is a bug.
+ *
+ * The model knows which blocks are live, of which stream and pool, and what they contain; which
+ * pools are open, held and paused; and how much memory there is. It knows nothing of how the
+ * allocator finds memory.
+ */
+#ifndef TESTS_MODEL_SUBJECT_H
+#define TESTS_MODEL_SUBJECT_H
+
+#include "tests/support/complain.h"
+#include "tests/support/fixture_virtual.h"
+#include "tests/support/model.h"
+#include "tests/support/shadow.h"
+
+#include <stdbool.h>
+
+enum {
+    N_SLOTS = 8,
+    GONE = N_SLOTS, /* in place of a slot: the stream has ended */
+    N_PLAIN_POOLS = 3,
+    N_GRAPHS = 2,
+    N_POOLS = N_PLAIN_POOLS + N_GRAPHS, /* numbers of pools count from 1 */
+    MOST_ROUTES = 12,
+    MOST_BLOCKS = 128,
+    MOST_PINS = 8,
+    MOST_IMPORTS = 3,
+    NO_GRAPH = N_GRAPHS
+};
+
+/* One operation as the bytes say it: which, and its operands. */
+typedef struct record {
+    uint8_t op, a, b, c;
+    uint32_t d;
+} record;
+
+/* What kinds of operations a run has at all: some rules hold only without some of them. */
+typedef enum family {
+    POOLS = 1,
+    CAPTURES = 2,
+    PINS = 4,
+    PEERS = 8,
+    SHARING = 16,
+    FAULTS = 32,
+    PRESSURE = 64,
+    CALLBACKS = 128,
+    FOREIGN = 256, /* streams of another context */
+    ALL_FAMILIES = 511
+} family;
+
+typedef enum stream_kind {
+    ORDINARY_STREAM,
+    BLOCKING_STREAM,
+    LEGACY_STREAM,
+    THREAD_STREAM,
+    FOREIGN_STREAM,
+    PEER_STREAM
+} stream_kind;
+
+typedef struct slot_state {
+    ductile_stream stream;
+    stream_kind kind;
+    bool is_recorded; /* on some block, since it was made */
+} slot_state;
+
+typedef struct pool_state {
+    ductile_pool_id id;
+    unsigned n_refs, n_open;
+    bool is_paused;
+    bool may_be_paused;  /* it was when it was last held, and may be there still */
+    bool keeps_contents; /* while paused */
+} pool_state;
+
+/* Requests go to the newest route that accepts them. */
+typedef struct route {
+    unsigned pool;
+    size_t only; /* the slot it accepts; N_SLOTS: all of this thread's */
+} route;
+
+typedef struct graph_state {
+    ductile_virtual_graph *graph; /* NULL: none, or its capture is under way */
+    bool is_capturing;
+    bool is_announced;
+    bool is_stale; /* not to be launched any more */
+    size_t slot;   /* captured */
+} graph_state;
+
+typedef struct pin_state {
+    ductile_addr address;
+    uint64_t size;
+    bool is_export;
+} pin_state;
+
+/* Owner: one run. */
+typedef struct subject {
+    fixture f;
+    fixture_setup setup;
+    char conf[400];
+    model m;
+    shadow listener;
+    unsigned families;
+    unsigned audit_period;
+    ductile_captures captures, captures_at_first;
+    bool is_tight; /* handles of one granule */
+    bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
+    uint64_t granule, max_handle_bytes;
+    slot_state slots[N_SLOTS];
+    pool_state pools[N_POOLS + 1]; /* [0] is none */
+    route routes[MOST_ROUTES];
+    size_t n_routes;
+    unsigned moving_pool; /* is being paused or resumed; 0: none */
+    graph_state graphs[N_GRAPHS];
+    uint64_t n_captures;
+    pin_state pins[MOST_PINS];
+    size_t n_pins;
+    ductile_allocator *importer;
+    int socket_out, socket_in;
+    ductile_addr imports[MOST_IMPORTS];
+    size_t n_imports;
+    uint64_t oom_callback; /* 0: none */
+    bool has_peer;
+    bool is_listening;
+    bool has_silent_memory;             /* a stream ended untold */
+    uint64_t cap_bytes, external_bytes; /* 0: none */
+    double fraction;
+    uint64_t reserved_bytes; /* at the latest audit */
+    uint64_t live_bytes, target_bytes, typical_bytes;
+    bool is_armed;     /* a fault is planned */
+    bool is_faulty;    /* one was planned before */
+    bool is_over;      /* the device is lost */
+    const char *wrong; /* in a callback */
+    uint8_t next_pattern;
+    ductile_addr last_freed;
+    uint64_t step;
+    ductile_status status; /* of the latest call */
+    char text[200];        /* of the latest operation */
+} subject;
+
+/* ---- subject.c ----------------------------------------------------------------------------- */
+
+/* Reads the first record and opens everything. `text` of the subject says what was chosen. */
+const char *subject_open(subject *s, const uint8_t *chosen);
+/* Ends everything in order and passes the leak gate. */
+const char *subject_close(subject *s);
+/* Ends everything and checks nothing. */
+void subject_abandon(subject *s);
+/* Destroys the allocator with its live blocks and makes another one on the same device. */
+const char *subject_make_anew(subject *s);
+const char *subject_audit(subject *s);
+
+__attribute__((format(printf, 2, 3))) void say(subject *s, const char *format, ...);
+/* The status of a call: is it one that it may have? After a fault more may come. */
+const char *may_be(subject *s, const char *call, ductile_status status, bool is_admissible);
+bool has(const subject *s, family f);
+bool is_capturing(const subject *s);
+bool is_captured(const subject *s, size_t slot);
+/* Nothing but blocks on streams: then it is known when memory may be refused. */
+bool is_simple(const subject *s);
+/* Waits for the work of all streams; not during a capture. */
+const char *sync_all(subject *s);
+/* Makes the slot's stream; the slot has none. */
+const char *make_stream(subject *s, size_t slot, stream_kind kind);
+
+/* ---- blocks.c ------------------------------------------------------------------------------ */
+
+/* The slot the operand means: one that may allocate, or any that may use memory. */
+size_t owner_slot(const subject *s, uint8_t operand);
+size_t user_slot(const subject *s, uint8_t operand);
+model_block *any_block(subject *s, uint32_t operand);
+uint64_t any_size(const subject *s, const record *r);
+/* The number of the pool that serves the slot's requests; 0: none. */
+unsigned pool_for(const subject *s, size_t slot);
+const char *free_block(subject *s, size_t i, unsigned how);
+const char *free_blocks_of_pool(subject *s, unsigned pool);
+const char *verify_block(subject *s, const model_block *b);
+const char *fill_block(subject *s, model_block *b, size_t slot);
+const char *admit_block(subject *s, model_block *b);
+/* The program's work with a block on another stream, in order. */
+const char *use_elsewhere(subject *s, model_block *b, size_t slot);
+
+const char *do_alloc(subject *s, const record *r);
+const char *do_dedicated(subject *s, const record *r);
+const char *do_free(subject *s, const record *r);
+const char *do_balance(subject *s, const record *r);
+const char *do_phase(subject *s, const record *r);
+const char *do_use(subject *s, const record *r);
+const char *do_free_on(subject *s, const record *r);
+const char *do_join(subject *s, const record *r);
+const char *do_verify(subject *s, const record *r);
+const char *do_query(subject *s, const record *r);
+
+/* ---- streams.c ----------------------------------------------------------------------------- */
+
+const char *do_advance(subject *s, const record *r);
+const char *do_sync(subject *s, const record *r);
+const char *do_order(subject *s, const record *r);
+const char *do_replace_stream(subject *s, const record *r);
+const char *do_peer(subject *s, const record *r);
+const char *do_capture_begin(subject *s, const record *r);
+const char *do_capture_end(subject *s, const record *r);
+const char *do_launch(subject *s, const record *r);
+const char *do_destroy_graph(subject *s, const record *r);
+const char *do_set_captures(subject *s, const record *r);
+const char *end_graphs(subject *s);
+
+/* ---- pools.c ------------------------------------------------------------------------------- */
+
+bool pool_exists(const subject *s, unsigned pool);
+size_t blocks_in(const subject *s, unsigned pool);
+/* To be called after a block or a reference of the pool has gone. */
+void note_if_gone(subject *s, unsigned pool);
+const char *open_pool(subject *s, unsigned pool, size_t only);
+const char *close_pool(subject *s, unsigned pool);
+const char *release_pool(subject *s, unsigned pool);
+const char *resume_pool(subject *s, unsigned pool);
+const char *end_pools(subject *s);
+
+const char *do_pool_open(subject *s, const record *r);
+const char *do_pool_close(subject *s, const record *r);
+const char *do_pool_hold(subject *s, const record *r);
+const char *do_pool_kind(subject *s, const record *r);
+const char *do_pool_view(subject *s, const record *r);
+const char *do_pool_trim(subject *s, const record *r);
+const char *do_pause(subject *s, const record *r);
+const char *do_alloc_at(subject *s, const record *r);
+
+/* ---- memory.c ------------------------------------------------------------------------------ */
+
+uint64_t limit_of(const subject *s);
+
+const char *do_trim(subject *s, const record *r);
+const char *do_empty(subject *s, const record *r);
+const char *do_limit(subject *s, const record *r);
+const char *do_soft_limit(subject *s, const record *r);
+const char *do_external(subject *s, const record *r);
+const char *do_fault(subject *s, const record *r);
+const char *do_no_fault(subject *s, const record *r);
+const char *do_callback(subject *s, const record *r);
+const char *do_views(subject *s, const record *r);
+const char *do_misuse(subject *s, const record *r);
+
+/* ---- sharing.c ----------------------------------------------------------------------------- */
+
+const char *do_pin(subject *s, const record *r);
+const char *do_share(subject *s, const record *r);
+const char *do_close_import(subject *s, const record *r);
+const char *end_sharing(subject *s);
+
+/* ---- operations.c -------------------------------------------------------------------------- */
+
+const char *do_anew(subject *s, const record *r);
+/* Does the operation leave the amount of memory, and the allocator, as they are? */
+bool subject_is_steady(uint8_t op);
+/* Does what the record says, and audits when it is time. */
+const char *subject_step(subject *s, const record *r);
+#endif
