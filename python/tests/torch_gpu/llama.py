@@ -59,12 +59,11 @@ Shape = list[int]
 Row = dict[str, Any]
 
 
-def draw(steps: int, largest_batch: int, longest: int) -> list[Shape]:
+def draw(steps: int, batches: tuple[int, int], longest: int) -> list[Shape]:
     """Batch and length of each step, the same for every way and rank."""
     choose = random.Random(7)
     return [
-        [choose.randint(1, largest_batch), choose.randrange(128, longest + 1, 64)]
-        for _ in range(steps)
+        [choose.randint(*batches), choose.randrange(128, longest + 1, 64)] for _ in range(steps)
     ]
 
 
@@ -205,16 +204,16 @@ class Case(NamedTuple):
 
 
 def all_cases() -> dict[str, Case]:
-    compiling = 60
+    compiling = {"compiled": 60, "compiled-step": 180}
     made = []
     for kind, hook in itertools.product(KINDS, (False, True)):
-        seconds = (60 if hook else 120) + compiling * kind.startswith("compiled")
+        seconds = (60 if hook else 120) + compiling.get(kind, 0)
         made.append(Case(kind + "-hook" * hook, kind, play_in_turns, seconds, hook=hook))
     capped = ("ductile", "capped ductile", "capped expandable")
     made.append(Case("capped", "fsdp2", play_capped, 120, ways=capped))
     made.append(Case("pairs", "fsdp2", play_together, 330, ways=("ductile", "ductile")))
     for kind in KINDS:
-        seconds = 90 + compiling * kind.startswith("compiled")
+        seconds = 90 + compiling.get(kind, 0)
         made.append(Case(f"exact-{kind}", kind, play_together, seconds, exact=True))
     return {case.name: case for case in made}
 
@@ -222,16 +221,22 @@ def all_cases() -> dict[str, Case]:
 CASES = all_cases()
 
 
+def steps_of(case: Case, given: argparse.Namespace) -> int:
+    if case.name == "pairs":
+        return int(given.long)
+    if case.exact:
+        return int(given.exact)
+    rounds = min(given.rounds, given.hook_rounds) if case.hook else given.rounds
+    return int((rounds + 1) * given.steps)
+
+
 def shapes_of(case: Case, given: argparse.Namespace) -> list[Shape]:
     batch, longest = (2, 1024) if case.exact else (6, 2048)
     if given.cpu_check:
         batch, longest = 2, 192
-    if case.name == "pairs":
-        return draw(given.long, batch, longest)
-    if case.exact:
-        return draw(given.exact, batch, longest)
-    rounds = min(given.rounds, given.hook_rounds) if case.hook else given.rounds
-    return draw((rounds + 1) * given.steps, batch, longest)
+    # For a batch of 1 all would be compiled once more.
+    batches = (2, max(batch, 3)) if case.kind.startswith("compiled") else (1, batch)
+    return draw(steps_of(case, given), batches, longest)
 
 
 class Match:
