@@ -293,8 +293,8 @@ def test_every_way_sees_the_same_steps_and_shorter_cases_their_beginning() -> No
     steps = {name: llama.shapes_of(case, given) for name, case in llama.CASES.items()}
     assert len(steps["fsdp2"]) == 8
     assert steps["fsdp2-hook"] == steps["fsdp2"][:4]
-    assert steps["pairs"][:8] == steps["fsdp2"]
-    assert len(steps["pairs"]) == 9
+    assert steps["long"][:8] == steps["fsdp2"] == steps["pairs"]
+    assert len(steps["long"]) == 9
 
 
 def test_cases_for_which_no_time_is_left_are_not_begun() -> None:
@@ -308,10 +308,10 @@ def test_cases_for_which_no_time_is_left_are_not_begun() -> None:
 def test_a_llama_trains_in_turns_and_agrees() -> None:
     needs("torch", "transformers")
     words = ("--rounds", "1", "--steps", "1", "--long", "2", "--exact", "2", "--cpu-check")
-    cases = ["fsdp2", "moe", "capped", "pairs", "exact-ddp"]
+    cases = ["fsdp2", "moe", "capped", "pairs", "long", "exact-ddp"]
     status, rows = run("llama.py", "--ways", "native,ductile", "--cases", ",".join(cases), *words)
     assert [row["case"] for row in rows] == sorted((row["case"] for row in rows), key=cases.index)
-    assert len(rows) == 2 + 2 + 3 + 2 + 2
+    assert len(rows) == 2 + 2 + 3 + 2 + 1 + 2
     assert all("error" not in row and row["steps"] == 2 for row in rows), rows
     exact = {row["digest"] for row in rows if row["case"] == "exact-ddp"}
     assert len(exact) == 1

@@ -3,7 +3,7 @@
 in use, how long a step takes, whether losses agree.
 
     python llama.py                                     # every case, each way in turn
-    python llama.py --cases fsdp2,pairs --output rows.jsonl
+    python llama.py --cases fsdp2,long --output rows.jsonl
     python llama.py --ways native,ductile+max_handle_bytes:64M --cases fsdp2 --rounds 8
 
 16 layers of width 2,048, recomputed in the backward pass; batch and length change at every step. A
@@ -16,12 +16,13 @@ on each GPU, and a time limit.
   compiled-step         DDP, with the whole step under torch.compile, the optimizer included
   ...-hook              the same with TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK=1
   capped                fsdp2 with 2 % more memory than Ductile has in use
-  pairs                 fsdp2, two processes of Ductile on each GPU at the same time, --long steps
+  pairs                 fsdp2, two processes of Ductile on each GPU at the same time
+  long                  fsdp2 on Ductile, 300 steps: does it ever hang?
   exact-...             deterministic algorithms: losses have to be native's to the bit
 
 Ways are native, expandable, and ductile, with options as in ductile+cross_stream_reuse:wait. They
 take turns of a few steps, so that all see the same machine; the ratio of the same turns' times is
-given with its 95 % interval. `exact` cases and `pairs` measure no time, and run beside each other.
+given with its 95 % interval. The last three measure no time, and run beside each other.
 Memory is that of the rank which uses least of what it holds.
 
 Ends with status 1 when a way fails, or Ductile misses what it is held to: native's losses (to the
@@ -211,7 +212,8 @@ def all_cases() -> dict[str, Case]:
         made.append(Case(kind + "-hook" * hook, kind, play_in_turns, seconds, hook=hook))
     capped = ("ductile", "capped ductile", "capped expandable")
     made.append(Case("capped", "fsdp2", play_capped, 120, ways=capped))
-    made.append(Case("pairs", "fsdp2", play_together, 330, ways=("ductile", "ductile")))
+    made.append(Case("pairs", "fsdp2", play_together, 120, ways=("ductile", "ductile")))
+    made.append(Case("long", "fsdp2", play_together, 330, ways=("ductile",)))
     for kind in KINDS:
         seconds = 90 + compiling.get(kind, 0)
         made.append(Case(f"exact-{kind}", kind, play_together, seconds, exact=True))
@@ -222,7 +224,7 @@ CASES = all_cases()
 
 
 def steps_of(case: Case, given: argparse.Namespace) -> int:
-    if case.name == "pairs":
+    if case.name == "long":
         return int(given.long)
     if case.exact:
         return int(given.exact)
@@ -432,11 +434,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas")
     parser.add_argument("--ways", default=",".join(WAYS), help="which, separated by commas")
     parser.add_argument("--ranks", type=int, help="processes, one on each GPU (default: all GPUs)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns that count; one more warms up")
-    parser.add_argument("--hook-rounds", type=int, default=2, help="the same with NCCL's hook")
-    parser.add_argument("--steps", type=int, default=5, help="steps of a turn")
-    parser.add_argument("--long", type=int, default=300, help="steps of `pairs`")
-    parser.add_argument("--exact", type=int, default=15, help="steps of exact cases")
+    parser.add_argument("--rounds", type=int, default=4, help="turns that count; one more warms up")
+    parser.add_argument("--hook-rounds", type=int, default=1, help="the same with NCCL's hook")
+    parser.add_argument("--steps", type=int, default=4, help="steps of a turn")
+    parser.add_argument("--long", type=int, default=300, help="steps of `long`")
+    parser.add_argument("--exact", type=int, default=8, help="steps of exact cases")
     parser.add_argument("--beside", type=int, default=2, help="untimed cases beside each other")
     parser.add_argument("--seconds", type=float, help="limit for each case (default: its own)")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for all together")
