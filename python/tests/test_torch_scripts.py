@@ -254,6 +254,16 @@ def test_a_training_that_failed_keeps_what_it_has_answered() -> None:
     assert llama.text_of(row).endswith("FAILED: did not begin")
 
 
+def test_without_what_is_in_use_there_is_no_cap() -> None:
+    import llama
+
+    given = llama.parse(["--cases", "capped", "--limit", "0.1", "--ranks", "1", "--cpu-check"])
+    rows = llama.Match(llama.CASES["capped"], given).play(time.monotonic())
+    assert [row["way"] for row in rows] == ["ductile", "capped ductile", "capped expandable"]
+    assert "did not answer in time" in rows[0]["error"]
+    assert all("not begun" in llama.text_of(row) for row in rows[1:])
+
+
 def test_the_memory_reported_is_of_the_rank_that_wastes_most() -> None:
     import llama
 

@@ -180,6 +180,8 @@ def play_capped(game: Game) -> None:
     for shapes in game.turns():
         free.take(shapes, game.deadline)
     if free.error:
+        for group in capped:
+            group.error = f"not begun, because {free.way} without a cap has failed"
         return
     used = max(answer["used"] for answer in free.answers[-1])
     free.answers.clear()
