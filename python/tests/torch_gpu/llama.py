@@ -215,7 +215,7 @@ def all_cases() -> dict[str, Case]:
     capped = ("ductile", "capped ductile", "capped expandable")
     made.append(Case("capped", "fsdp2", play_capped, 120, ways=capped))
     made.append(Case("pairs", "fsdp2", play_together, 120, ways=("ductile", "ductile")))
-    made.append(Case("long", "fsdp2", play_together, 330, ways=("ductile",)))
+    made.append(Case("long", "fsdp2", play_together, 450, ways=("ductile",)))
     for kind in KINDS:
         seconds = 90 + compiling.get(kind, 0)
         made.append(Case(f"exact-{kind}", kind, play_together, seconds, exact=True))

@@ -186,10 +186,11 @@ def make_step(kind: str, device: str, size: Size) -> Step:
     compiler: dict[str, Any] = {"dynamic": True}
     if device == "cpu":
         compiler["backend"] = "aot_eager"  # to try it out, without minutes of C++
-    if kind in ("ddp", "compiled-step"):
+    if kind == "ddp":
+        return as_step(*replicate(model, device), [])
+    if kind == "compiled-step":
         torch._dynamo.config.optimize_ddp = False  # it cannot take checkpoints apart
-        step = as_step(*replicate(model, device), [])
-        return torch.compile(step, **compiler) if kind == "compiled-step" else step
+        return torch.compile(as_step(*replicate(model, device), []), **compiler)
     apart = give_experts(model, size, rank, ranks, device) if kind == "moe" else []
     if kind == "compiled":
         for layer in model.model.layers:
