@@ -275,6 +275,33 @@ def test_calls_take_the_quick_path_again_once_nothing_hinders_them(
     )
 
 
+# ---- Settings ----------------------------------------------------------------------------------
+
+
+def test_settings_that_c_plus_plus_code_changes_are_followed(play: Callable[[str], str]) -> None:
+    """Rounding needs calls to leave the quick path; a fraction is a cap on the library."""
+    out = play(
+        """
+if int(torch.__version__.split(".")[1]) < 10:
+    print("not before 2.10")
+    raise SystemExit
+detours = adapter.ductile_torch_detours
+free(alloc(MIB))
+assert detours() == 0
+call("probe_settings", b"roundup_power2_divisions:4")
+assert detours() == 2, detours()
+call("probe_settings", b"per_process_memory_fraction:0.25")
+assert detours() == 0, detours()
+assert library().limits().fraction == 0.25, library().limits()
+try:
+    call("probe_settings", b"no_such_key:1")
+except RuntimeError as error:
+    print("refused")
+"""
+    )
+    assert out.strip() in ("refused", "not before 2.10")
+
+
 # ---- Sharing -----------------------------------------------------------------------------------
 
 SHARE = """
@@ -322,6 +349,78 @@ finally:
 """
     )
     assert out.split() == ["nobody", "answers"]
+
+
+def test_memory_can_be_asked_for_in_another_network_namespace(play: Callable[[str], str]) -> None:
+    """As in containers that share --ipc but not --net. Threads can leave their namespace alone."""
+    out = play(
+        SHARE
+        + """
+import threading
+handle = share(alloc(4 * MIB))
+said = []
+
+def receive():
+    if ctypes.CDLL(None).unshare(0x40000000) != 0:
+        said.append("not allowed")
+        return
+    try:
+        connect(handle[4:28])
+        said.append("reached by its abstract name")
+    except ConnectionRefusedError:
+        said.append("not by its abstract name")
+    try:
+        call("probe_receive", handle, ctypes.c_size_t(len(handle)))
+    except RuntimeError as error:  # once the other side has answered, CUDA is asked for a stream
+        said.append("answered" if "CUDA driver" in str(error) else str(error))
+
+thread = threading.Thread(target=receive)
+thread.start()
+thread.join()
+print(*said)
+"""
+    )
+    if "not allowed" in out:
+        pytest.skip("this user may not make network namespaces")
+    assert out.strip() == "not by its abstract name answered"
+
+
+def test_the_file_that_shares_memory_goes_with_its_process(play: Callable[[str], str]) -> None:
+    out = play(
+        SHARE
+        + """
+import glob
+
+def own():
+    return {f"/dev/shm/ductile-{share(alloc(4 * MIB))[4:28].decode()}"}
+
+def there():
+    return set(glob.glob("/dev/shm/ductile-*"))
+
+def in_child(end):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, own().pop().encode())
+        end()
+    os.close(writer)
+    os.wait()
+    return {os.read(reader, 4096).decode()}
+
+left = in_child(lambda: ctypes.CDLL(None).exit(0))
+print("exit leaves", len(left & there()))
+left = in_child(lambda: os.kill(os.getpid(), 9))
+print("kill leaves", len(left & there()))
+mine = own()
+print("the next removes", len(left - there()), "and has", len(mine & there()))
+if os.fork() == 0:
+    ctypes.CDLL(None).exit(0)
+os.wait()
+print("a child leaves", len(mine & there()))
+"""
+    )
+    assert out.splitlines() == [
+        "exit leaves 0", "kill leaves 1", "the next removes 1 and has 1", "a child leaves 1",
+    ]  # fmt: skip
 
 
 def test_whoever_asks_must_know_the_block_s_token(play: Callable[[str], str]) -> None:

@@ -3,6 +3,7 @@
 # through find_package, and through pkg-config, static and shared.
 cmake_minimum_required(VERSION 3.23)
 
+separate_arguments(EMULATOR UNIX_COMMAND "${EMULATOR}")
 file(REMOVE_RECURSE ${SCRATCH})
 set(program ${SCRATCH}/program)
 file(MAKE_DIRECTORY ${program})
@@ -31,7 +32,7 @@ function(build_and_run name)
   run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${program} -B ${SCRATCH}/${name} -D CMAKE_C_COMPILER=${CC}
     -D CMAKE_BUILD_TYPE=Debug ${ARGN})
   run(${CMAKE_COMMAND} --build ${SCRATCH}/${name} -j 2)
-  run(${SCRATCH}/${name}/consumer)
+  run(${EMULATOR} ${SCRATCH}/${name}/consumer)
 endfunction()
 
 # As a subdirectory, shared; that build installs the shared package, and BUILD the static one, below
@@ -63,6 +64,6 @@ foreach(kind static shared)
     separate_arguments(flags UNIX_COMMAND "${flags}")
     run(${CC} ${program}/consumer.c -o ${SCRATCH}/by-pkg-config-${kind} ${flags}
       -Wl,-rpath,${prefix}/${LIBDIR})
-    run(${SCRATCH}/by-pkg-config-${kind})
+    run(${EMULATOR} ${SCRATCH}/by-pkg-config-${kind})
   endif()
 endforeach()

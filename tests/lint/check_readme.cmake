@@ -12,5 +12,6 @@ cmake_path(GET LIBRARY PARENT_PATH library_dir)
 execute_process(COMMAND ${CC} -std=c11 -Wall -Wextra -Wpedantic -Werror
   -I ${ROOT}/pool/include example.c -o example ${LIBRARY} -ldl -pthread -Wl,-rpath,${library_dir}
   WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND ${CMAKE_COMMAND} -E env DUCTILE_CONF=driver:virtual ./example
+separate_arguments(EMULATOR UNIX_COMMAND "${EMULATOR}")
+execute_process(COMMAND ${CMAKE_COMMAND} -E env DUCTILE_CONF=driver:virtual ${EMULATOR} ./example
   WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)

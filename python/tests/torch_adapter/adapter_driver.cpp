@@ -4,6 +4,9 @@
  * the Python functions for history and pools would initialise CUDA first. Plain functions, called
  * through ctypes; each returns a message, empty when all is well.
  */
+#if DUCTILE_TORCH_MINOR >= 10
+#include <c10/core/AllocatorConfig.h>
+#endif
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <torch/csrc/cuda/memory_snapshot.h>
@@ -55,6 +58,17 @@ API const char *probe_alloc(size_t size, unsigned long long stream, void **out) 
 
 API const char *probe_free(void *ptr) {
     return guarded([&] { caching::raw_delete(ptr); });
+}
+
+/* As C++ code changes settings at run time: since 2.10 there is a function for it. */
+API const char *probe_settings(const char *text) {
+    return guarded([&] {
+#if DUCTILE_TORCH_MINOR >= 10
+        c10::CachingAllocator::setAllocatorSettings(text);
+#else
+        TORCH_CHECK(false, "this PyTorch has no such function for ", text);
+#endif
+    });
 }
 
 API const char *probe_record(bool on, size_t entries) {

@@ -14,21 +14,18 @@ more than the noise.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
-import select
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import allocators
+import turns
 
 MOST_OVERHEAD = 0.04  # with room to spare handles are large
-# Student's t for 95 % on both sides, by the number of rounds less one.
-T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 # ---- One allocator -----------------------------------------------------------------------------
@@ -85,6 +82,7 @@ class Turns:
 
 def serve(model: str, steps: int, device: str, tiny: bool) -> None:
     """Trains as many steps as each line of standard input says, and answers with one line."""
+    faulthandler.enable()
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     import models
@@ -99,15 +97,11 @@ def serve(model: str, steps: int, device: str, tiny: bool) -> None:
     torch.backends.cudnn.benchmark = False
     shapes = models.draw(models.TINY if tiny else models.RANGES[model], steps, seed=0)
     training = models.make(model, shapes, device=device, tiny=tiny)
-    turns = Turns(channel, device)
-    training.train(turns.before_step, turns.after_step)
+    own = Turns(channel, device)
+    training.train(own.before_step, own.after_step)
 
 
-class Failed(Exception):
-    """A model that cannot be compared."""
-
-
-class Worker:
+class Worker(turns.Worker):
     """A process that trains under one allocator. It imports at once, and builds at `begin`."""
 
     def __init__(self, allocator: str, model: str, steps: int, flags: list[str]) -> None:
@@ -116,57 +110,18 @@ class Worker:
         where.update(CUBLAS_WORKSPACE_CONFIG=":4096:8", TRANSFORMERS_VERBOSITY="error")
         where.update(HF_HUB_OFFLINE="1")  # nothing is fetched
         where.setdefault("CUDA_VISIBLE_DEVICES", "0")  # the Trainer would take all of them
-        self.said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        self.process = allocators.start(
-            [sys.executable, __file__, "--serve", model, "--total", str(steps), *flags],
-            env=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
-        )  # fmt: skip
-
-    def _fail(self, reason: str) -> NoReturn:
-        self.said.seek(0)
-        tail = "".join(self.said.readlines()[-25:])
-        raise Failed(f"the process on {self.allocator} {reason}\n{tail}".rstrip())
-
-    def _send(self, line: str) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            self._fail("has ended")
+        command = [__file__, "--serve", model, "--total", str(steps), *flags]
+        super().__init__(allocator, command, where)
 
     def begin(self) -> None:
-        self._send("begin\n")
+        self.send("begin")
 
     def take(self, steps: int, deadline: float) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        self._send(f"{steps}\n")
-        left = max(0.0, deadline - time.monotonic())
-        if not select.select([self.process.stdout], [], [], left)[0]:
-            self._fail("did not answer in time")
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            self._fail(f"has ended with status {self.process.returncode}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        allocators.kill(self.process)
-        self.process.wait()
-        self.said.close()
+        self.send(str(steps))
+        return self.hear(deadline)
 
 
 # ---- All of them -------------------------------------------------------------------------------
-
-
-def paired(theirs: list[float], natives: list[float]) -> tuple[float, float]:
-    """Mean ratio of the same rounds' times, and half the width of its 95 % interval."""
-    ratios = [one / other for one, other in zip(theirs, natives)]
-    if len(ratios) < 2:
-        return ratios[0], float("inf")
-    t = T95[min(len(ratios) - 2, len(T95) - 1)]
-    return statistics.fmean(ratios), t * statistics.stdev(ratios) / len(ratios) ** 0.5
 
 
 def judge(row: dict[str, Any]) -> list[str]:
@@ -197,7 +152,7 @@ def collect(
     rows = []
     for allocator, of_rounds in means.items():
         last = answers[allocator][-1]
-        ratio, noise = paired(of_rounds, means["native"])
+        ratio, noise = turns.paired(of_rounds, means["native"])
         row = {
             "model": model,
             "allocator": allocator,
@@ -235,7 +190,7 @@ def compare(model: str, workers: list[Worker], given: argparse.Namespace) -> boo
     deadline = time.monotonic() + given.seconds
     try:
         rows = collect(model, workers, given.rounds, given.steps, deadline)
-    except Failed as error:
+    except turns.Failed as error:
         if given.json:
             print(json.dumps({"model": model, "failed": str(error)}), flush=True)
         else:

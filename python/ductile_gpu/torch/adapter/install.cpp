@@ -49,6 +49,7 @@ void install() {
     TORCH_CHECK(current->name() == "native", "PyTorch's allocator is \"", current->name(),
                 "\", not its own native one: Ductile does not replace it");
     remember_native(current);
+    follow_settings();
     std::shared_ptr<caching::CUDAAllocator> shared(the_allocator(),
                                                    [](caching::CUDAAllocator *) {});
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);

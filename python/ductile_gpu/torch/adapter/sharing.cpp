@@ -3,9 +3,9 @@
  * Memory for other processes and other devices.
  *
  * A block is shared by name: the bytes that PyTorch passes to the other process say where to ask
- * for it, an abstract UNIX socket of this process. A thread answers there, and passes the memory's
- * descriptors through the socket: that needs no right to trace this process, as fetching them would
- * (pidfd_getfd), which containers and default settings refuse.
+ * for it, a UNIX socket of this process (sharing_socket.h). A thread answers there, and passes the
+ * memory's descriptors through the socket: that needs no right to trace this process, as fetching
+ * them would (pidfd_getfd), which containers and default settings refuse.
  *
  *     producer                                consumer
  *     shareIpcHandle: export_block, handle -> getIpcDevPtr: connect, send the request
@@ -13,17 +13,15 @@
  *     the same: ductile_export(socket)     -> ductile_import(socket)
  *     delete_block: ductile_unexport          last use of the pointer: ductile_import_close
  *
- * Names of abstract sockets are public, and anybody may take one whose owner has died. So each
+ * Names of sockets are public, and anybody may take one whose owner has died. So each
  * export has two random numbers, which its handle carries: who asks must know the one, who answers
  * the other, and both must be of this user.
  */
 #include "torch_allocator.h"
 
-#include <pthread.h>
-#include <sys/random.h>
+#include "sharing_socket.h"
+
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,9 +39,7 @@ namespace {
 /* ---- What is passed ------------------------------------------------------------------------- */
 
 constexpr char kTag[4] = {'D', 'U', 'C', '2'};
-constexpr size_t kNameBytes = 24;
-constexpr time_t kPatience = 30; /* seconds, for either side */
-constexpr int kMaxAnswers = 64;  /* threads that answer at once */
+constexpr int kMaxAnswers = 64; /* threads that answer at once */
 /* For a consumer that has begun to take a block which is freed now. */
 constexpr std::chrono::seconds kGrace{1};
 
@@ -64,33 +60,6 @@ struct Handle {
 };
 static_assert(std::is_trivially_copyable_v<Handle>, "a handle is passed as bytes");
 
-struct Socket {
-    int fd = -1;
-    explicit Socket(int given) : fd(given) {
-    }
-    Socket(const Socket &) = delete;
-    Socket &operator=(const Socket &) = delete;
-    ~Socket() {
-        if (fd >= 0) {
-            (void)close(fd);
-        }
-    }
-    void limit_waiting() const {
-        timeval patience = {kPatience, 0};
-        (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-        (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    }
-};
-
-sockaddr_un abstract_address(const char *name) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, name, kNameBytes);
-    return address;
-}
-
-constexpr socklen_t kAddressBytes = offsetof(sockaddr_un, sun_path) + 1 + kNameBytes;
-
 /* ---- The producer --------------------------------------------------------------------------- */
 
 struct Export {
@@ -105,15 +74,7 @@ std::mutex exports_mutex;
 auto &exports = *new std::map<void *, Export>();
 auto &export_ended = *new std::condition_variable();
 auto &socket_name = *new std::string();
-std::atomic<int> listening{-1};
 std::atomic<int> n_answers{0};
-
-/* Only processes of this user are served. */
-bool is_own_user(int fd) {
-    ucred peer = {};
-    socklen_t size = sizeof peer;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
-}
 
 template <typename Value> void send_all(int fd, const Value &value) {
     TORCH_CHECK(send(fd, &value, sizeof value, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof value),
@@ -143,8 +104,7 @@ class Passing {
         if (is_there_) {
             const std::lock_guard<std::mutex> lock(exports_mutex);
             Export &entry = exports.at(ptr_);
-            entry.under_way.erase(
-                std::find(entry.under_way.begin(), entry.under_way.end(), fd_));
+            entry.under_way.erase(std::find(entry.under_way.begin(), entry.under_way.end(), fd_));
             entry.taken += is_taken ? 1 : 0;
         }
         export_ended.notify_all();
@@ -214,49 +174,11 @@ void serve(int listener) {
     }
 }
 
-template <typename Value> void fill_randomly(Value &value) {
-    TORCH_CHECK(getrandom(&value, sizeof value, 0) == static_cast<ssize_t>(sizeof value),
-                "Ductile: the system gives no random bytes");
-}
-
-std::string random_name() {
-    std::array<unsigned char, kNameBytes / 2> bytes{};
-    fill_randomly(bytes);
-    static const char *digits = "0123456789abcdef";
-    std::string name;
-    for (unsigned char byte : bytes) {
-        name += digits[byte >> 4];
-        name += digits[byte & 15];
-    }
-    return name;
-}
-
-/* A child's copy of the socket would take calls for a parent that has died. */
-void close_in_child() {
-    int fd = listening.exchange(-1);
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-}
-
-/* Starts the thread that answers, once. exports_mutex held. */
+/* Starts to answer, once. exports_mutex held. */
 void listen_locked() {
-    if (!socket_name.empty()) {
-        return;
+    if (socket_name.empty()) {
+        socket_name = start_listening(serve);
     }
-    std::string name = random_name();
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_un address = abstract_address(name.data());
-    if (fd < 0 || bind(fd, reinterpret_cast<sockaddr *>(&address), kAddressBytes) != 0 ||
-        listen(fd, 64) != 0) {
-        int error = errno;
-        Socket closed(fd);
-        TORCH_CHECK(false, "Ductile: no socket to share memory by: ", std::strerror(error));
-    }
-    listening = fd;
-    (void)pthread_atfork(nullptr, nullptr, close_in_child);
-    std::thread(serve, fd).detach();
-    socket_name = name;
 }
 
 /* Fills in what the other process needs to ask for the block. */
@@ -287,8 +209,7 @@ auto &imports = *new std::unordered_map<std::string, std::shared_ptr<Import>>();
 
 /* False: nobody answers, or somebody else than the process that made the handle. */
 bool ask(int fd, const Handle &handle) {
-    sockaddr_un address = abstract_address(handle.name);
-    if (connect(fd, reinterpret_cast<sockaddr *>(&address), kAddressBytes) != 0) {
+    if (!connect_to(fd, handle.name)) {
         return false;
     }
     errno = ECONNREFUSED; /* what the name's next owner amounts to */

@@ -4,6 +4,7 @@
 #include "install.cpp"
 #include "out_of_memory.cpp"
 #include "sharing.cpp"
+#include "sharing_socket.cpp"
 #include "snapshot.cpp"
 #include "statistics.cpp"
 #include "torch_allocator.cpp"

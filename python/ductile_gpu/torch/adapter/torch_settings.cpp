@@ -105,6 +105,21 @@ void refresh_settings(bool is_fraction_named) {
     }
 }
 
+/* PyTorch calls one hook after its own part of the settings was parsed: CUDA's. */
+void follow_settings() {
+#if DUCTILE_TORCH_MINOR >= 10
+    std::function<void(const std::string &)> cudas;
+#if DUCTILE_TORCH_MINOR >= 11
+    cudas = Common::getConfigParserHook();
+#endif
+    auto hook = [cudas](const std::string &text) {
+        cudas ? cudas(text) : Config::instance().parseArgs(text);
+        refresh_settings(text.find("per_process_memory_fraction") != std::string::npos);
+    };
+    Common::registerDeviceConfigParserHook(hook, {});
+#endif
+}
+
 bool rejects_early() {
 #if DUCTILE_TORCH_MINOR >= 12
     return Config::throw_on_cudamalloc_oom();

@@ -21,6 +21,10 @@ void count_rounded(int change);
  * named before: set_per_process_memory_fraction may have come in between. */
 void refresh_settings(bool is_fraction_named);
 
+/* From now on settings are read again whenever PyTorch's setAllocatorSettings has parsed them, from
+ * Python or from C++ (2.10 and newer). Once in a process. */
+void follow_settings();
+
 /* throw_on_cudamalloc_oom: what would exceed the memory fraction is refused at once. */
 bool rejects_early();
 

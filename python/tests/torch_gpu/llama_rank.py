@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of llama.py. Imports at once; each line of standard input asks for something:
+
+    {"begin": CAP}            makes the model, under a cap of so many bytes (0: none)
+    {"take": [[B, L], ...]}   trains with a batch of that size and length for each
+
+The answer is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import llama_models
+import torch
+import torch.distributed as dist
+
+
+def be_deterministic() -> None:
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # no training wants that
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+class Rank:
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.device = plan["device"]
+        self.size = llama_models.TINY if self.device == "cpu" else llama_models.FULL
+        self.steps_done = 0
+
+    def begin(self, cap: int) -> dict[str, Any]:
+        plan, own = self.plan, None
+        if self.device == "cuda":
+            own = torch.device("cuda", plan["rank"])
+            torch.cuda.set_device(own)
+            if cap:
+                torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.mem_get_info()[1])
+        if plan["exact"]:
+            be_deterministic()
+        dist.init_process_group(
+            "nccl" if own else "gloo", init_method=f"file://{plan['store']}", rank=plan["rank"],
+            world_size=plan["ranks"], device_id=own,
+        )  # fmt: skip
+        self.step = llama_models.make_step(plan["kind"], self.device, self.size)
+        if plan["kind"].startswith("compiled"):
+            self.take([[2, 128], [3, 192]])  # all ways compile at the same time
+        self.wait_for_gpu()
+        return {"ready": True}
+
+    def wait_for_gpu(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def train(self, shape: list[int]) -> float:
+        seed = self.steps_done * self.plan["ranks"] + self.plan["rank"]
+        self.steps_done += 1
+        source = torch.Generator().manual_seed(seed)
+        ids = torch.randint(self.size.words, shape, generator=source).to(self.device)
+        return float(self.step(ids).item())
+
+    def take(self, shapes: list[list[int]]) -> dict[str, Any]:
+        losses, times = [], []
+        for shape in shapes:
+            start = time.perf_counter()
+            losses.append(self.train(shape).hex())
+            if len(losses) == len(shapes):
+                self.wait_for_gpu()  # the next turn is another's
+            times.append(time.perf_counter() - start)
+        return {"losses": losses, "times": times, **self.memory()}
+
+    def memory(self) -> dict[str, Any]:
+        if self.device == "cpu":
+            return {"backend": "cpu", "used": 0, "held": 0, "retries": 0}
+        stats = torch.cuda.memory_stats()
+        return {
+            "backend": torch.cuda.get_allocator_backend(),
+            "used": stats["allocated_bytes.all.peak"],
+            "held": stats["reserved_bytes.all.peak"],
+            "retries": stats["num_alloc_retries"],
+        }
+
+
+def main() -> int:
+    plan = json.loads(sys.argv[1])
+    faulthandler.enable()  # one that hangs is aborted, and shows where it stood
+    faulthandler.dump_traceback_later(plan["seconds"], exit=True)
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    rank = Rank(plan)
+    for line in sys.stdin:
+        ((word, value),) = json.loads(line).items()
+        print(json.dumps(getattr(rank, word)(value)), file=channel, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    # Communicators with several ranks end in an order that is not ours: the process just goes.
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that take turns on the GPU, so that all of them see the same machine, and what may be
+concluded from the times of their turns."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import allocators
+
+# Student's t for 95 % on both sides, by the number of rounds less one.
+T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+
+
+class Failed(Exception):
+    """A process that cannot go on."""
+
+
+class Worker:
+    """A process that is told what to do in lines, and answers each with a line of JSON."""
+
+    def __init__(self, name: str, command: Sequence[str], where: dict[str, str]) -> None:
+        self.name = name
+        self.said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self.process = allocators.start(
+            [sys.executable, *command], env=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.said,
+        )  # fmt: skip
+
+    def _fail(self, reason: str) -> NoReturn:
+        self.said.seek(0)
+        tail = "".join(self.said.readlines()[-25:])
+        raise Failed(f"the process on {self.name} {reason}\n{tail}".rstrip())
+
+    def _show_where_it_stands(self) -> None:
+        """A process that called faulthandler.enable() says it as it ends."""
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait(timeout=3)
+
+    def send(self, line: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self._fail("has ended")
+
+    def hear(self, deadline: float) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        left = max(0.0, deadline - time.monotonic())
+        if not select.select([self.process.stdout], [], [], left)[0]:
+            self._show_where_it_stands()
+            self._fail("did not answer in time")
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self._fail(f"has ended with status {self.process.returncode}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        allocators.kill(self.process)
+        self.process.wait()
+        self.said.close()
+
+
+def paired(theirs: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Mean ratio of the same rounds' times, and half the width of its 95 % interval."""
+    ratios = [one / other for one, other in zip(theirs, others)]
+    if len(ratios) < 2:
+        return ratios[0], float("inf")
+    t = T95[min(len(ratios) - 2, len(T95) - 1)]
+    return statistics.fmean(ratios), t * statistics.stdev(ratios) / len(ratios) ** 0.5
