@@ -38,6 +38,7 @@ static play the_play;
 
 /* ---- Graphs -------------------------------------------------------------------------------- */
 
+#define MAX_CONF 256
 #define CAPTURED ((unsigned)N_OWN - 1) /* the slot whose stream is captured; it never ends */
 
 static graph *find_graph(play *p, bool exists) {
@@ -384,8 +385,13 @@ static bool judge(play *p, const char *where) {
     return is_broken;
 }
 
+/* With handles of one granule: more of them move, and scenarios count granules. */
 static bool open_device(play *p, const fixture_setup *setup) {
-    const char *why = fixture_open(&p->f, setup);
+    char conf[MAX_CONF];
+    fixture_setup own = *setup;
+    (void)snprintf(conf, sizeof conf, "sizes:tight,%s", setup->conf != NULL ? setup->conf : "");
+    own.conf = conf;
+    const char *why = fixture_open(&p->f, &own);
     if (why != NULL) {
         (void)fprintf(stderr, "workload: %s\n", why);
     }
