@@ -49,6 +49,13 @@ static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
     return status;
 }
 
+/* Nothing can be created before that much has gone back. */
+static uint64_t held_above(const ductile_allocator *a, uint64_t max_held) {
+    uint64_t most = dti_min(max_held, a->store.limit_bytes);
+    uint64_t held = a->store.totals.held_bytes;
+    return held > most ? held - most : 0;
+}
+
 static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     dseg_growth g = {.seg = p->region->seg,
                      .pieces = p->pieces,
@@ -64,6 +71,9 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     p->n_handles = g.n_handles;
     p->n_moved = g.n_moved;
     p->lacks = g.granules_lacked * a->granule;
+    if (p->was_refused) {
+        p->lacks += held_above(a, p->max_held);
+    }
     return status;
 }
 

@@ -211,3 +211,31 @@ Test(sizes, a_request_that_is_refused_changes_nothing) {
     (void)take(10 * GIB, 1);
     close_audited();
 }
+
+/* ---- A limit below what is held -------------------------------------------------------------- */
+
+/* Every other of 64 blocks is freed, and then less may be held than is. */
+static void lower_below_held(uint64_t size, uint64_t limit) {
+    open_roomy(NULL);
+    for (size_t i = 0; i < 64; i++) {
+        blocks[i] = take(size, 0);
+    }
+    for (size_t i = 0; i < 64; i += 2) {
+        give(blocks[i]);
+    }
+    assert_ok(ductile_set_limit(f.allocator, limit));
+}
+
+/* Near the limit no handle as large is made, but those that are there serve. */
+Test(sizes, where_nothing_may_be_created_large_handles_are_taken_as_they_are) {
+    lower_below_held(128 * MIB, 4 * GIB + 512 * MIB);
+    assert_u64(creates_of(256 * MIB), 0);
+    close_audited();
+}
+
+/* The blocks are no whole handles, so what is free fills no window. */
+Test(sizes, where_nothing_may_be_created_handles_that_do_not_fit_go_back_first) {
+    lower_below_held(65 * MIB, 2 * GIB + 512 * MIB);
+    (void)take(200 * MIB, 0);
+    close_audited();
+}
