@@ -186,6 +186,23 @@ Test(sizes, the_soft_limit_comes_before_creating) {
     close_audited();
 }
 
+/* Memory under work moves only where its handles fit, so the soft limit refuses at first. */
+Test(sizes, what_the_soft_limit_refuses_is_no_want_of_room) {
+    open_fixture(&(fixture_setup){
+        .capacity_bytes = 128 * GIB, .n_streams = 2, .schedule = DUCTILE_SCHEDULE_LAZY});
+    for (size_t i = 0; i < 64; i++) {
+        blocks[i] = take(LEAST_LARGE, 0);
+        launch(blocks[i], LEAST_LARGE, 0);
+    }
+    for (size_t i = 0; i < 64; i += 2) {
+        give(blocks[i]);
+    }
+    assert_ok(ductile_set_soft_limit(f.allocator, reserved()));
+    (void)take(70 * MIB, 0);
+    cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
+    close_audited();
+}
+
 /* What a request creates beyond its own need is no reason to refuse it. */
 Test(sizes, the_last_granules_are_given_out) {
     open_roomy(NULL);
