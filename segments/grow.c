@@ -81,7 +81,7 @@ typedef struct supply {
     dvmm_handle_store *store;
     uint32_t max_created;
     uint64_t max_held;
-    bool takes_any;       /* what is cached comes first, however small */
+    bool takes_any;       /* what is cached comes first, of whatever size */
     uint64_t held_before; /* what may be held, but for what donors cannot give */
 } supply;
 
@@ -94,9 +94,9 @@ static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t
  * gives no smaller one. What may not be created is taken as it is. */
 static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     dvmm_handle_store *store = s->store;
-    uint32_t best = (uint32_t)dti_min(most, s->max_created);
     bool may_create =
         store->totals.held_bytes <= s->max_held; /* otherwise cached handles must suffice */
+    uint32_t best = may_create && !s->takes_any ? (uint32_t)dti_min(most, s->max_created) : most;
     bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
     dvmm_handle *h = dvmm_store_take(store, best);
     if (h != NULL && is_enough && !s->takes_any && h->n_granules < best) {

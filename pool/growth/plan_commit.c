@@ -49,6 +49,19 @@ static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
     return status;
 }
 
+/* What would be held above the limits with so many bytes more. */
+static uint64_t held_above(const ductile_allocator *a, const dpool_plan *p, uint64_t bytes) {
+    uint64_t most = dti_min(p->max_held, a->store.limit_bytes);
+    uint64_t after = a->store.totals.held_bytes + bytes;
+    return after > most ? after - most : 0;
+}
+
+/* Nothing can be created before what is held above a limit has gone back. */
+static void note_refusal(const ductile_allocator *a, dpool_plan *p, uint64_t bytes_lacked) {
+    p->was_refused = held_above(a, p, bytes_lacked) == 0; /* else perhaps by a limit */
+    p->lacks = bytes_lacked + held_above(a, p, 0);
+}
+
 static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     dseg_growth g = {.seg = p->region->seg,
                      .pieces = p->pieces,
@@ -60,10 +73,11 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
                      .handles = p->handles,
                      .max_handles = p->room};
     ductile_status status = dseg_grow(&g);
-    p->was_refused = status == DUCTILE_ERR_OUT_OF_MEMORY;
     p->n_handles = g.n_handles;
     p->n_moved = g.n_moved;
-    p->lacks = g.granules_lacked * a->granule;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        note_refusal(a, p, g.granules_lacked * a->granule);
+    }
     return status;
 }
 

@@ -58,6 +58,13 @@ static const char *expect_large_handles(world *w) {
     return NULL;
 }
 
+/* Requests grow ahead, into handles of any size, until little room is left. */
+static const char *expect_quick_handles(world *w) {
+    w->may_refuse = true;
+    w->handle_bytes = 64 * MIB;
+    return NULL;
+}
+
 static const char *make_large_holes(world *w) {
     TRY(expect_large_handles(w));
     return make_holes(w);
@@ -93,6 +100,11 @@ static const char *peak_and_dip(world *w) {
 static const char *recycle_and_heal(world *w) {
     TRY(recycle(w));
     return peak_and_dip(w);
+}
+
+static const char *grow_and_heal(world *w) {
+    TRY(grow(w));
+    return recycle_and_heal(w);
 }
 
 static const char *trim(world *w) {
@@ -220,6 +232,11 @@ static const char *prepare_pause(world *w) {
     return alloc_some(w, 1, FIXTURE_GRANULE, 0);
 }
 
+static const char *prepare_quick_pause(world *w) {
+    TRY(expect_quick_handles(w));
+    return prepare_pause(w);
+}
+
 /* The other GPU has yet to write to some blocks. */
 static const char *pause_and_resume(world *w) {
     for (size_t i = 0; i < w->m.n; i += 2) {
@@ -334,6 +351,26 @@ static const fault_scenario scenarios[] = {
       .conf = "max_handle_bytes:8M"},
      expect_large_handles,
      cross_streams},
+    {"grow ahead",
+     {.capacity_bytes = 4 * CAPACITY, .conf = "sizes:quick"},
+     expect_quick_handles,
+     grow_and_heal},
+    {"streams that grow ahead",
+     {.capacity_bytes = 4 * CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAGGING,
+      .lag = 2,
+      .n_streams = 3,
+      .conf = "sizes:quick"},
+     expect_quick_handles,
+     cross_streams},
+    {"pause where requests grow ahead",
+     {.capacity_bytes = 4 * CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAZY,
+      .n_streams = 3,
+      .n_devices = 2,
+      .conf = "sizes:quick"},
+     prepare_quick_pause,
+     pause_and_resume},
     {"heal", {.capacity_bytes = CAPACITY}, NULL, peak_and_dip},
     {"heal with lag",
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 3},

@@ -48,9 +48,10 @@ static const char *step(world *w, rng *r, uint64_t target) {
     return world_free(w, i);
 }
 
-/* Live memory swings, so that handles move and healing is due. */
+/* Live memory swings, so that handles move and healing is due. The larger device gets large
+ * handles. */
 static const char *run(const struct completion *c, uint64_t seed, history *h) {
-    fixture_setup setup = {.capacity_bytes = 4 * GIB,
+    fixture_setup setup = {.capacity_bytes = seed % 2 == 0 ? 4 * GIB : 64 * GIB,
                            .schedule = c->schedule,
                            .lag = c->lag,
                            .seed = seed + c->lag,

@@ -218,6 +218,17 @@ Test(grow, takes_small_cached_handles_only_where_they_must_do) {
     end_growth();
 }
 
+/* Near the limit no handle as large is made any more. */
+Test(grow, takes_large_cached_handles_where_nothing_may_be_created) {
+    dvmm_store_put(&store, new_handle(4));
+    store.limit_bytes = 3 * r.granule;
+    dseg_piece piece = {.first = 0, .n_granules = 4};
+    dseg_growth g = growth(&piece, NULL, 0, 1);
+    assert_ok(dseg_grow(&g));
+    assert_u64(g.n_handles, 1);
+    end_growth();
+}
+
 /* ---- Growing that fails -------------------------------------------------------------------- */
 
 static uint64_t held_before;
@@ -303,6 +314,16 @@ Test(refill, takes_small_cached_handles_where_none_can_be_created) {
     }
     break_calls("phys_create", 1, DVMM_OUT_OF_MEMORY, 0);
     assert_ok(dseg_refill(seg, 0, 8, 16));
+    mend_calls();
+    assert_u64(seg->n_mapped, 8);
+    end_growth();
+}
+
+Test(refill, takes_large_cached_handles_where_none_can_be_created) {
+    dvmm_store_put(&store, new_handle(5));
+    dvmm_store_put(&store, new_handle(3));
+    break_calls("phys_create", 1, DVMM_OUT_OF_MEMORY, 0);
+    assert_ok(dseg_refill(seg, 0, 8, 2));
     mend_calls();
     assert_u64(seg->n_mapped, 8);
     end_growth();

@@ -186,6 +186,23 @@ Test(sizes, the_soft_limit_comes_before_creating) {
     close_audited();
 }
 
+/* Memory under work moves only where its handles fit, so the soft limit refuses at first. */
+Test(sizes, what_the_soft_limit_refuses_is_no_want_of_room) {
+    open_fixture(&(fixture_setup){
+        .capacity_bytes = 128 * GIB, .n_streams = 2, .schedule = DUCTILE_SCHEDULE_LAZY});
+    for (size_t i = 0; i < 64; i++) {
+        blocks[i] = take(LEAST_LARGE, 0);
+        launch(blocks[i], LEAST_LARGE, 0);
+    }
+    for (size_t i = 0; i < 64; i += 2) {
+        give(blocks[i]);
+    }
+    assert_ok(ductile_set_soft_limit(f.allocator, reserved()));
+    (void)take(70 * MIB, 0);
+    cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
+    close_audited();
+}
+
 /* What a request creates beyond its own need is no reason to refuse it. */
 Test(sizes, the_last_granules_are_given_out) {
     open_roomy(NULL);
@@ -209,5 +226,33 @@ Test(sizes, a_request_that_is_refused_changes_nothing) {
     cr_assert_leq(reserved(), held);
     set_others(0);
     (void)take(10 * GIB, 1);
+    close_audited();
+}
+
+/* ---- A limit below what is held -------------------------------------------------------------- */
+
+/* Every other of 64 blocks is freed, and then less may be held than is. */
+static void lower_below_held(uint64_t size, uint64_t limit) {
+    open_roomy(NULL);
+    for (size_t i = 0; i < 64; i++) {
+        blocks[i] = take(size, 0);
+    }
+    for (size_t i = 0; i < 64; i += 2) {
+        give(blocks[i]);
+    }
+    assert_ok(ductile_set_limit(f.allocator, limit));
+}
+
+/* Near the limit no handle as large is made, but those that are there serve. */
+Test(sizes, where_nothing_may_be_created_large_handles_are_taken_as_they_are) {
+    lower_below_held(128 * MIB, 4 * GIB + 512 * MIB);
+    assert_u64(creates_of(256 * MIB), 0);
+    close_audited();
+}
+
+/* The blocks are no whole handles, so what is free fills no window. */
+Test(sizes, where_nothing_may_be_created_handles_that_do_not_fit_go_back_first) {
+    lower_below_held(65 * MIB, 2 * GIB + 512 * MIB);
+    (void)take(200 * MIB, 0);
     close_audited();
 }
