@@ -533,7 +533,7 @@ static void take_behind(ductile_allocator *a, dpool_plan *p, dpool_block *gap, u
 /* A request that creates little takes more: the next ones find it there. */
 static void grow_ahead(ductile_allocator *a, dpool_plan *p, uint64_t cached) {
     uint64_t had = p->donated + cached;
-    uint32_t least = dpool_ahead_granules(a);
+    uint32_t least = dpool_ahead_granules(a, p->arena);
     if (p->n_granules <= had || p->n_granules - had >= least) {
         return;
     }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/sizes.h"
 
-#include "pool/blocks/arena.h"
 #include "pool/streams/progress.h"
 
 #include "vmm/base/align.h"
@@ -81,9 +80,13 @@ uint32_t dpool_most_ahead(const ductile_allocator *a) {
     return (uint32_t)(ahead_bytes / a->granule);
 }
 
-uint32_t dpool_ahead_granules(const ductile_allocator *a) {
-    bool has_none = is_fixed(&a->options) || dpool_is_tight(a);
-    return has_none ? 0 : (uint32_t)dti_min(dpool_most_ahead(a), dpool_handle_granules(a));
+/* A stream or pool that holds little grows by as much again: there may be hundreds. */
+uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *arena) {
+    if (is_fixed(&a->options) || dpool_is_tight(a)) {
+        return 0;
+    }
+    uint64_t held = arena->mapped_bytes / a->granule;
+    return (uint32_t)dti_min(dti_min(held, dpool_most_ahead(a)), dpool_handle_granules(a));
 }
 
 /* ---- The room ------------------------------------------------------------------------------ */

@@ -13,7 +13,7 @@
 #ifndef DUCTILE_POOL_GROWTH_SIZES_H
 #define DUCTILE_POOL_GROWTH_SIZES_H
 
-#include "pool/base/allocator.h"
+#include "pool/blocks/arena.h"
 
 /* The largest handle that the options ever lead to, in bytes, beside that smallest one. */
 uint64_t dpool_largest_handle(const ductile_options *o, uint64_t smallest);
@@ -25,7 +25,7 @@ void dpool_sizes_init(ductile_allocator *a, uint64_t largest);
 uint32_t dpool_handle_granules(const ductile_allocator *a);
 
 /* A request that creates fewer granules than this creates so many, for those that follow. */
-uint32_t dpool_ahead_granules(const ductile_allocator *a);
+uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *arena);
 
 /* The most that dpool_ahead_granules ever returns. */
 uint32_t dpool_most_ahead(const ductile_allocator *a);
