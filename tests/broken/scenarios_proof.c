@@ -224,8 +224,8 @@ static void heal_with_memory_at_work(play *p) {
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
-/* One block is freed before its stream ends, the other after it. A capture that is announced forbids
- * to wait for the device. */
+/* One block is freed before its stream ends, the other after it. A capture that is announced
+ * forbids to wait for the device. */
 static void trim_after_the_owner_is_gone(play *p) {
     be_eager(p);
     block used = take(p, OWNER, SIZE);

@@ -17,8 +17,8 @@ void apply_settings(ductile_options &options, double cap);
 /* That many more live blocks are larger than was asked for. */
 void count_rounded(int change);
 
-/* Reads again what may change at run time. A fraction that was named counts, although it is what was
- * named before: set_per_process_memory_fraction may have come in between. */
+/* Reads again what may change at run time. A fraction that was named counts, although it is what
+ * was named before: set_per_process_memory_fraction may have come in between. */
 void refresh_settings(bool is_fraction_named);
 
 /* From now on settings are read again whenever PyTorch's setAllocatorSettings has parsed them, from
