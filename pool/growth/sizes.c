@@ -80,9 +80,10 @@ uint32_t dpool_most_ahead(const ductile_allocator *a) {
     return (uint32_t)(ahead_bytes / a->granule);
 }
 
-/* A stream or pool that holds little grows by as much again: there may be hundreds. */
+/* A stream or pool that holds little grows by as much again: there may be hundreds. What a graph
+ * does not use is lost for all others, as long as it lives. */
 uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *arena) {
-    if (is_fixed(&a->options) || dpool_is_tight(a)) {
+    if (is_fixed(&a->options) || dpool_is_tight(a) || dpool_had_graphs(arena)) {
         return 0;
     }
     uint64_t held = arena->mapped_bytes / a->granule;

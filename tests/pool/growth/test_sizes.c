@@ -81,6 +81,18 @@ Test(sizes, a_stream_that_holds_little_grows_by_little) {
     close_audited();
 }
 
+Test(sizes, a_graphs_pool_grows_by_what_it_uses) {
+    const ductile_pool_id pool = {1, 2};
+    open_roomy(NULL);
+    assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
+    for (int i = 0; i < 5; i++) {
+        (void)take(5 * FIXTURE_GRANULE, 0);
+    }
+    assert_u64(reserved(), 25 * FIXTURE_GRANULE);
+    assert_ok(ductile_pool_end(f.allocator, pool));
+    close_audited();
+}
+
 static void fill_to(uint64_t bytes) {
     for (uint64_t i = 0; i < bytes / GIB; i++) {
         blocks[i] = take(GIB, 0);
