@@ -28,6 +28,7 @@ if GIVEN.only and not NATIVE:
 
 FEATURES: list[Callable[[], None]] = []
 MIB = 1 << 20
+BESIDE = 0 if NATIVE else 32  # MiB that Ductile may create beyond a request with room to spare
 
 
 def feature(function: Callable[[], None]) -> Callable[[], None]:
@@ -150,7 +151,8 @@ def a_graphs_memory_is_counted() -> None:
         torch.cuda.empty_cache()
         blocks, in_use, held = (now - then for now, then in zip(count(), before))
         assert (blocks, in_use) == (1, size)
-        assert held <= native_left * MIB, (size, held)
+        # what is free in a handle that the result's block reaches into cannot go back
+        assert held <= (native_left + BESIDE) * MIB, (size, held)
         del given, result
         torch.cuda.synchronize()
 
