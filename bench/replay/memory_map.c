@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/memory_map.h"
 
+#include "bench/base/array.h"
 #include "bench/base/hash_map.h"
 
 #include "vmm/base/align.h"
@@ -59,19 +60,9 @@ static uint16_t live_cell(const memory_map *map, const memory_block *block, uint
 
 /* ---- A column ------------------------------------------------------------------------------ */
 
-static bool has_room(memory_column *column) {
-    if (column->n == column->capacity) {
-        size_t wanted = column->capacity == 0 ? 256 : 2 * column->capacity;
-        memory_run *grown = reallocarray(column->runs, wanted, sizeof *grown);
-        column->runs = grown != NULL ? grown : column->runs;
-        column->capacity = grown != NULL ? wanted : column->capacity;
-    }
-    return column->n < column->capacity;
-}
-
 static void add_run(memory_map *map, memory_run run) {
     memory_column *column = &map->columns[map->n_columns];
-    if (!has_room(column)) {
+    if (!array_has_room(&column->runs, sizeof *column->runs, &column->capacity, column->n)) {
         map->has_failed = true;
         return;
     }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/trace_build.h"
 
+#include "bench/base/array.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,30 +19,12 @@ bool trace_refuse(trace_error *error, uint64_t line, const char *format, ...) {
     return false;
 }
 
-/* Twice the room, or NULL with everything as it was. */
-static void *grow(void *items, size_t *capacity, size_t item_size) {
-    size_t wanted = *capacity == 0 ? 4096 : 2 * *capacity;
-    void *grown = reallocarray(items, wanted, item_size);
-    if (grown != NULL) {
-        *capacity = wanted;
-    }
-    return grown;
-}
-
 static bool has_room_for_event(trace_builder *b) {
-    if (b->n_events == b->events_capacity) {
-        trace_event *grown = grow(b->events, &b->events_capacity, sizeof *b->events);
-        b->events = grown != NULL ? grown : b->events;
-    }
-    return b->n_events < b->events_capacity;
+    return array_has_room(&b->events, sizeof *b->events, &b->events_capacity, b->n_events);
 }
 
 static bool has_room_for_block(trace_builder *b) {
-    if (b->n_blocks == b->blocks_capacity) {
-        build_block *grown = grow(b->blocks, &b->blocks_capacity, sizeof *b->blocks);
-        b->blocks = grown != NULL ? grown : b->blocks;
-    }
-    return b->n_blocks < b->blocks_capacity;
+    return array_has_room(&b->blocks, sizeof *b->blocks, &b->blocks_capacity, b->n_blocks);
 }
 
 static const char *add_event(trace_builder *b, trace_kind kind, uint32_t block) {
@@ -128,11 +112,7 @@ static bool is_used_by(const trace_builder *b, const build_block *block, size_t 
 }
 
 static bool has_room_for_use(trace_builder *b) {
-    if (b->n_uses == b->uses_capacity) {
-        build_use *grown = grow(b->uses, &b->uses_capacity, sizeof *b->uses);
-        b->uses = grown != NULL ? grown : b->uses;
-    }
-    return b->n_uses < b->uses_capacity;
+    return array_has_room(&b->uses, sizeof *b->uses, &b->uses_capacity, b->n_uses);
 }
 
 /* The block's own stream and streams it is known to be used by are not noted again. */

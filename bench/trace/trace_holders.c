@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/trace_holders.h"
 
+#include "bench/base/array.h"
 #include "bench/base/hash_map.h"
 
 #include <stdlib.h>
@@ -45,14 +46,7 @@ static uint64_t key_of(const trace_holder *h) {
 }
 
 static bool has_room(holders_walk *w) {
-    trace_holders *to = w->to;
-    if (to->n == w->capacity) {
-        size_t wanted = w->capacity == 0 ? 256 : 2 * w->capacity;
-        trace_holder *grown = reallocarray(to->all, wanted, sizeof *grown);
-        to->all = grown != NULL ? grown : to->all;
-        w->capacity = grown != NULL ? wanted : w->capacity;
-    }
-    return to->n < w->capacity;
+    return array_has_room(&w->to->all, sizeof *w->to->all, &w->capacity, w->to->n);
 }
 
 static bool assign(holders_walk *w, size_t block) {

@@ -18,6 +18,7 @@
  */
 #include "bench/trace/trace_snapshot.h"
 
+#include "bench/base/array.h"
 #include "bench/base/hash_map.h"
 #include "bench/trace/frames.h"
 #include "bench/trace/pickle.h"
@@ -128,14 +129,8 @@ static bool add_elder(snapshot_reader *r, elder block) {
     if (block.size == 0) {
         return true;
     }
-    if (r->n_elders == r->elders_capacity) {
-        size_t wanted = r->elders_capacity == 0 ? 256 : 2 * r->elders_capacity;
-        elder *grown = reallocarray(r->elders, wanted, sizeof *grown);
-        if (grown == NULL) {
-            return out_of_host_memory(r);
-        }
-        r->elders = grown;
-        r->elders_capacity = wanted;
+    if (!array_has_room(&r->elders, sizeof *r->elders, &r->elders_capacity, r->n_elders)) {
+        return out_of_host_memory(r);
     }
     r->elders[r->n_elders++] = block;
     return true;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/trace_stacks.h"
 
+#include "bench/base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,23 +30,15 @@ static uintptr_t find(const trace_stacks *s, const char *text, size_t length, ui
     return number;
 }
 
-static bool has_room(trace_stacks *s) {
-    if (s->n == s->capacity) {
-        size_t wanted = s->capacity == 0 ? 256 : 2 * s->capacity;
-        char **grown = reallocarray(s->texts, wanted, sizeof *grown);
-        s->texts = grown != NULL ? grown : s->texts;
-        s->capacity = grown != NULL ? wanted : s->capacity;
-    }
-    return s->n < s->capacity;
-}
-
 bool trace_stacks_add(trace_stacks *s, const char *text, size_t length, uint32_t *number) {
     uint64_t hash;
     *number = (uint32_t)find(s, text, length, &hash);
     if (*number != 0 || length == 0 || length > TRACE_STACKS_MAX_BYTES - s->bytes) {
         return true;
     }
-    char *copy = has_room(s) ? strndup(text, length) : NULL;
+    char *copy = array_has_room(&s->texts, sizeof *s->texts, &s->capacity, s->n)
+                     ? strndup(text, length)
+                     : NULL;
     if (copy == NULL || !hash_map_put(&s->numbers, hash, s->n + 1)) {
         free(copy);
         return false;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/fsdp_model.h"
 
+#include "bench/base/array.h"
+
 #include <stdlib.h>
 
 enum { WEIGHT_BYTES = 2, MAX_UNITS = 2048, MAX_HELD = 64 };
@@ -58,15 +60,9 @@ typedef struct fsdp_builder {
 
 static void add(fsdp_builder *b, fsdp_op op) {
     fsdp_program *p = b->to;
-    if (p->n_ops == p->capacity) {
-        size_t wanted = p->capacity == 0 ? 1024 : 2 * p->capacity;
-        fsdp_op *grown = reallocarray(p->ops, wanted, sizeof *grown);
-        if (grown == NULL) {
-            b->failed = true;
-            return;
-        }
-        p->ops = grown;
-        p->capacity = wanted;
+    if (!array_has_room(&p->ops, sizeof *p->ops, &p->capacity, p->n_ops)) {
+        b->failed = true;
+        return;
     }
     p->ops[p->n_ops++] = op;
 }

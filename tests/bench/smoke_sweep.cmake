@@ -31,18 +31,8 @@ foreach(text "held / used without a cap" "smallest capacity / used" "recompute o
   endif()
 endforeach()
 
-foreach(candidate ${PYTHON} /usr/bin/python3)
-  execute_process(COMMAND ${candidate} -c "import matplotlib" RESULT_VARIABLE status
-    OUTPUT_QUIET ERROR_QUIET)
-  if(status EQUAL 0)
-    file(WRITE ${SCRATCH}/sweep.jsonl "${lines}")
-    file(REMOVE ${SCRATCH}/sweep.png)
-    execute_process(COMMAND ${candidate} ${ROOT}/bench/plot_sweep.py sweep.jsonl sweep.png
-      WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
-    file(READ ${SCRATCH}/sweep.png head LIMIT 4 HEX)
-    if(NOT head STREQUAL "89504e47")
-      message(FATAL_ERROR "sweep.png is no picture")
-    endif()
-    break()
-  endif()
-endforeach()
+find_matplotlib(python)
+if(python)
+  file(WRITE ${SCRATCH}/sweep.jsonl "${lines}")
+  expect_picture(${python} plot_sweep.py sweep.jsonl sweep.png)
+endif()

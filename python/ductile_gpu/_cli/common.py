@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 PROGRAM = "ductile-gpu"
@@ -36,6 +37,28 @@ def in_bytes(size: float) -> str:
             return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.2f} GiB" if abs(size) < 100 else f"{size:.1f} GiB"
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """--set KEY=VALUE."""
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of Ductile, as in DUCTILE_CONF; repeatable",
+    )
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """On what a recording is replayed, and which part of it."""
+    parser.add_argument(
+        "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"
+    )
+    parser.add_argument(
+        "--gpu", metavar="N", type=int, help="of a snapshot: which GPU (the one with most events)"
+    )
+    add_settings(parser)
 
 
 def read_settings(words: list[str]) -> dict[str, str]:

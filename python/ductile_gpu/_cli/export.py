@@ -7,7 +7,7 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
 from ductile_gpu._formats.chrome import (
@@ -34,6 +34,7 @@ FILE is a snapshot of PyTorch: record's NAME.pickle, or what torch.cuda.memory._
 Traces (.trace) have no times."""
 SUFFIXES = (".json", ".json.gz")
 FEWEST_EVENTS = 100
+Content = TypeVar("Content")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,22 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, read: Callable[[Path], Content]) -> Content:
     progress(f"reading {path}")
     try:
-        return read_snapshot(path)
-    except SnapshotError as error:
-        raise Failure(f"{path}: {error}") from None
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror or error}") from None
-
-
-def _read_profile(path: Optional[Path]) -> Optional[Profile]:
-    if path is None:
-        return None
-    progress(f"reading {path}")
-    try:
-        return read_profile(path)
+        return read(path)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -124,8 +113,8 @@ def _write(path: Path, snapshot: dict[str, Any], profile: Optional[Profile], mos
 def main(options: argparse.Namespace) -> int:
     """Writes one file."""
     output = _output_path(options)
-    snapshot = _read(options.file)
-    profile = _read_profile(options.profile)
+    snapshot = _read(options.file, read_snapshot)
+    profile = None if options.profile is None else _read(options.profile, read_profile)
     try:
         if profile is not None:
             _warn_of_other_run(profile, snapshot)

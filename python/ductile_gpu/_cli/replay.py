@@ -9,7 +9,8 @@ import subprocess
 from typing import Any
 
 from ductile_gpu import _native
-from ductile_gpu._cli.common import Failure, in_bytes
+from ductile_gpu._bench import replay_arguments
+from ductile_gpu._cli.common import Failure, add_replay_options, in_bytes
 
 SUMMARY = "say what a recorded run would need, without a GPU"
 DESCRIPTION = """\
@@ -36,30 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also the smallest GPU on which the run completes; takes many replays",
     )
-    parser.add_argument(
-        "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"
-    )
-    parser.add_argument(
-        "--gpu", metavar="N", type=int, help="of a snapshot: which GPU (the one with most events)"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="an option of Ductile, as in DUCTILE_CONF; repeatable",
-    )
+    add_replay_options(parser)
     parser.add_argument("--json", action="store_true", help="ductile-bench's own lines of JSON")
 
 
 def _command(options: argparse.Namespace) -> list[str]:
     command = [str(_native.bench_path()), "replay", "--device", "virtual", "--json"]
     command += ["--contender", ",".join(NAMES)]
-    for name in ("capacity", "gpu"):
-        if getattr(options, name) is not None:
-            command += [f"--{name}", str(getattr(options, name))]
-    for setting in options.set:
-        command += ["--set", setting]
+    command += replay_arguments(options.gpu, options.capacity, options.set)
     if options.min_capacity:
         command.append("--min-capacity")
     return [*command, "--", *options.files]

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
+from ductile_gpu._cli.common import MISUSED, Failure, add_replay_options, in_bytes, progress, say
 from ductile_gpu._report import _forecast, _words
 from ductile_gpu._report._collect import Choices, Recording, RecordingError, collect
 from ductile_gpu._report._page import make_page, write_page
@@ -48,19 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="search it also where there are more than 2 million events",
     )
-    parser.add_argument(
-        "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"
-    )
-    parser.add_argument(
-        "--gpu", metavar="N", type=int, help="of a snapshot: which GPU (the one with most events)"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="an option of Ductile, as in DUCTILE_CONF; repeatable",
-    )
+    add_replay_options(parser)
 
 
 def _check(options: argparse.Namespace) -> Path:

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import ductile_gpu
 from ductile_gpu import _abi, _live
 from ductile_gpu._children import inherit
-from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, read_settings, say
+from ductile_gpu._cli.common import MISUSED, Failure, add_settings, in_bytes, read_settings, say
 from ductile_gpu._cli.script import (
     add_script_arguments,
     check_script,
@@ -37,13 +37,7 @@ Ductile too. Options come before the script.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="an option of Ductile, as in DUCTILE_CONF; repeatable",
-    )
+    add_settings(parser)
     parser.add_argument(
         "--summary", action="store_true", help="at the end, say what was live and what was held"
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ductile_gpu import _native
+from ductile_gpu._bench import replay_arguments
 
 # In the order in which pages and tables show them.
 NAMES = {"ductile": "Ductile", "expandable": "expandable segments", "classic": "native"}
@@ -84,20 +85,13 @@ def _ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
-def _shared_arguments(choices: Choices) -> list[str]:
-    arguments = []
-    if choices.gpu is not None:
-        arguments += ["--gpu", str(choices.gpu)]
-    if choices.capacity is not None:
-        arguments += ["--capacity", choices.capacity]
-    for setting in choices.settings:
-        arguments += ["--set", setting]
-    return arguments
-
-
 def _view(path: Path, choices: Choices) -> Recording:
     """One program replays under all allocators, beside each other."""
-    arguments = [*_shared_arguments(choices), "--contender", ",".join(NAMES)]
+    arguments = [
+        *replay_arguments(choices.gpu, choices.capacity, choices.settings),
+        "--contender",
+        ",".join(NAMES),
+    ]
     if choices.quick:
         arguments.append("--quick")
     if choices.full:
@@ -109,10 +103,9 @@ def _view(path: Path, choices: Choices) -> Recording:
 
 def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
     """Ductile with one option changed; the smallest device is searched as `replay` does."""
-    gpu = [] if choices.gpu is None else ["--gpu", str(choices.gpu)]
-    settings = [word for known in (*choices.settings, setting) for word in ("--set", known)]
+    chosen = replay_arguments(choices.gpu, None, (*choices.settings, setting))
     arguments = ["--device", "virtual", "--json", "--min-capacity", "--contender", "ductile"]
-    result = _ask_bench("replay", *arguments, *gpu, *settings, "--", str(path))[0]
+    result = _ask_bench("replay", *arguments, *chosen, "--", str(path))[0]
     return {
         "setting": setting,
         "purpose": OPTION_SETS[setting],
