@@ -91,12 +91,13 @@ static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t
 }
 
 /* Each handle costs a map call. While the cache holds enough memory to make one large handle of, it
- * gives no smaller one. What may not be created is taken as it is. */
+ * gives no smaller one. A larger one than requests get serves as it is only where nothing at all
+ * may be created. */
 static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     dvmm_handle_store *store = s->store;
-    bool may_create =
-        store->totals.held_bytes <= s->max_held; /* otherwise cached handles must suffice */
-    uint32_t best = may_create && !s->takes_any ? (uint32_t)dti_min(most, s->max_created) : most;
+    bool may_create = store->totals.held_bytes <= s->max_held;
+    bool may_exchange = store->totals.held_bytes <= store->limit_bytes;
+    uint32_t best = may_exchange && !s->takes_any ? (uint32_t)dti_min(most, s->max_created) : most;
     bool is_enough = may_create && store->totals.cached_bytes >= best * store->granule_bytes;
     dvmm_handle *h = dvmm_store_take(store, best);
     if (h != NULL && is_enough && !s->takes_any && h->n_granules < best) {
@@ -107,12 +108,12 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
 }
 
 /* Releases cached handles of other sizes before creating a handle, so that the held bytes do not
- * grow. */
+ * grow: that is allowed also above a soft limit. */
 static ductile_status create(const supply *s, uint32_t most, dvmm_handle **out) {
     uint32_t n = (uint32_t)dti_min(most, s->max_created);
     uint64_t bytes = n * s->store->granule_bytes;
     (void)dvmm_store_release_cached(s->store, s->held_before - dti_min(s->held_before, bytes));
-    return dvmm_store_create(s->store, n, s->max_held, out);
+    return dvmm_store_create(s->store, n, dti_max(s->max_held, s->held_before), out);
 }
 
 static ductile_status take_or_create(const supply *s, uint32_t most, dvmm_handle **out) {

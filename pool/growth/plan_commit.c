@@ -75,6 +75,9 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     ductile_status status = dseg_grow(&g);
     p->n_handles = g.n_handles;
     p->n_moved = g.n_moved;
+    for (uint32_t i = 0; i < g.n_handles && status == DUCTILE_OK; i++) {
+        dpool_sizes_note(a, g.handles[i]->n_granules);
+    }
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         note_refusal(a, p, g.granules_lacked * a->granule);
     }

@@ -118,8 +118,13 @@ void dpool_sizes_look(ductile_allocator *a) {
     }
     s->most_held = dti_max(s->most_held, a->store.totals.held_bytes);
     set_flag(&s->is_tight, !is_fixed(&a->options) && is_near(s, dpool_is_tight(a)));
-    if (dpool_handle_granules(a) > 1) {
-        set_flag(&s->has_large, true);
+    dpool_sizes_note(a, dpool_handle_granules(a));
+}
+
+void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    if (n_granules > 1) {
+        set_flag(&a->sizes.has_large, true);
     }
 }
 

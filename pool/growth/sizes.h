@@ -30,9 +30,13 @@ uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *are
 /* The most that dpool_ahead_granules ever returns. */
 uint32_t dpool_most_ahead(const ductile_allocator *a);
 
-/* Looks how much room is left. One call in 64 asks the driver. Called by each attempt; index lock
- * not held. */
+/* Looks how much room is left. One call in 64 asks the driver. Called by each attempt and
+ * resume; index lock not held. */
 void dpool_sizes_look(ductile_allocator *a);
+
+/* Requests may get a handle of so many granules, or have got one: also the cached handle of a
+ * dedicated block, where nothing may be created. */
+void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules);
 
 /* The device had less memory than was thought. True when the request should be tried again, with
  * smaller handles and the free memory of other streams. */

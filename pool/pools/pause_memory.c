@@ -226,6 +226,7 @@ ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t cached_before = a->store.totals.cached_bytes;
     set_unbacked(a, pool, false);
+    dpool_sizes_look(a);
     ductile_status status = map_all(a, pool);
     if (status != DUCTILE_OK) {
         set_unbacked(a, pool, true);

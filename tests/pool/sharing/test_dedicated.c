@@ -90,6 +90,39 @@ Test(dedicated, what_was_freed_comes_to_others_as_small_handles) {
     close_audited();
 }
 
+/* A limit below what is held lets nothing be created: its handle serves as it is. */
+Test(dedicated, its_handle_moves_whole_when_it_serves_others) {
+    open_fixture(
+        &(fixture_setup){.capacity_bytes = 64 * MIB, .n_streams = 2, .conf = "sizes:tight"});
+    ductile_addr one = take_one(6 * MIB);
+    (void)take_granules(8, 0);
+    give(one);
+    assert_ok(ductile_set_limit(f.allocator, 20 * MIB));
+    ductile_addr next = take_granules(3, 0);
+    assert_u64(fixture_stats(f.allocator).handles, 9);
+    give(next);
+    assert_ok(ductile_set_limit(f.allocator, 22 * MIB));
+    (void)take_granules(2, 1);
+    (void)take_granules(1, 1);
+    assert_u64(reserved(), 22 * MIB);
+    assert_sound();
+    close_audited();
+}
+
+Test(dedicated, above_a_soft_limit_what_was_freed_comes_to_others_as_small_handles) {
+    open_fixture(
+        &(fixture_setup){.capacity_bytes = 64 * MIB, .n_streams = 2, .conf = "sizes:tight"});
+    ductile_addr one = take_one(6 * MIB);
+    (void)take_granules(8, 0);
+    give(one);
+    assert_ok(ductile_set_soft_limit(f.allocator, 8 * MIB));
+    (void)take_granules(3, 1);
+    assert_u64(fixture_stats(f.allocator).handles, 11);
+    assert_u64(reserved(), 22 * MIB);
+    assert_sound();
+    close_audited();
+}
+
 /* The device is full of free memory in small handles: they go back, for one large one. */
 Test(dedicated, free_memory_makes_room_for_it) {
     open_small();
