@@ -23,7 +23,8 @@ on each GPU, and a time limit.
 Ways are native, expandable, and ductile, with options as in ductile+cross_stream_reuse:wait. They
 take turns of a few steps, so that all see the same machine; the ratio of the same turns' times is
 given with its 95 % interval. The last three measure no time, and run beside each other.
-Memory is that of the rank which uses least of what it holds.
+Memory is that of the rank which uses least of what it holds; active is what is used and what was
+freed while work on it was under way.
 
 Ends with status 1 when a way fails, or Ductile misses what it is held to: native's losses (to the
 bit, or within 1 % where attention is not deterministic), expandable's share of memory in use, in
@@ -286,6 +287,7 @@ def memory_of(answers: Sequence[dict[str, Any]]) -> Row:
     return {
         "backend": worst["backend"],
         "used_mib": round(worst["used"] / MIB, 1),
+        "active_mib": round(worst["active"] / MIB, 1),
         "held_mib": round(worst["held"] / MIB, 1),
         "efficiency": round(worst["used"] / max(worst["held"], 1), 4),
         "retries": sum(answer["retries"] for answer in answers),
@@ -375,9 +377,9 @@ def text_of(row: Row) -> str:
     if "backend" not in row:
         return f"    {row['way']:33}FAILED: {row['error']}"
     parts = [
-        f"    {row['way']:33}used {row['used_mib']:9.1f} MiB  held {row['held_mib']:9.1f} "
-        f"{row['efficiency']:.4f}  {row['retries']} retries  loss {row['last_loss']:.4f} after "
-        f"{row['steps']} steps  {row['digest']}"
+        f"    {row['way']:33}used {row['used_mib']:9.1f} MiB  active {row['active_mib']:9.1f}  "
+        f"held {row['held_mib']:9.1f} {row['efficiency']:.4f}  {row['retries']} retries  "
+        f"loss {row['last_loss']:.4f} after {row['steps']} steps  {row['digest']}"
     ]
     if "step_ms" in row:
         noise = row["of_first_noise"]

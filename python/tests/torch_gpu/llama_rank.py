@@ -79,11 +79,12 @@ class Rank:
 
     def memory(self) -> dict[str, Any]:
         if self.device == "cpu":
-            return {"backend": "cpu", "used": 0, "held": 0, "retries": 0}
+            return {"backend": "cpu", "used": 0, "active": 0, "held": 0, "retries": 0}
         stats = torch.cuda.memory_stats()
         return {
             "backend": torch.cuda.get_allocator_backend(),
             "used": stats["allocated_bytes.all.peak"],
+            "active": stats["active_bytes.all.peak"],
             "held": stats["reserved_bytes.all.peak"],
             "retries": stats["num_alloc_retries"],
         }
