@@ -124,7 +124,7 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
 
 /* ---- Where memory may come from ------------------------------------------------------------- */
 
-enum { MOST_WAYS = 4 };
+enum { MOST_WAYS = 3 };
 
 /* The ways to get memory, from the least disturbing to the last before the request is refused or
  * the host waits. */
@@ -147,12 +147,9 @@ static ways list_ways(ductile_allocator *a, const dpool_request *r) {
     }
     s.own = true;
     s.other_streams = o->cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
+    s.behind_wait = o->cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT;
     s.pools = r->from_pools;
     w.all[w.n++] = s;
-    if (o->cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT) {
-        s.behind_wait = true;
-        w.all[w.n++] = s;
-    }
     if (s.other_streams && dpool_has_pools(a)) {
         s.pools = true;
         w.all[w.n++] = s;

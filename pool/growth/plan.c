@@ -269,14 +269,6 @@ static void busy_window(ductile_allocator *a, dpool_plan *p, const dpool_place *
 
 /* ---- Waits on the GPU ---------------------------------------------------------------------- */
 
-/* FREE memory of the arena below this age may be taken. Index lock held. */
-static uint64_t takeable_age_locked(const ductile_allocator *a, const dpool_arena *from,
-                                    const dpool_sources *sources) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    return sources->behind_wait ? dpool_marked_age_locked(a, from)
-                                : dpool_proof_to_leave(a, from).age;
-}
-
 /* One marker covers all streams: the oldest that proves all donors of other streams. */
 static void choose_wait_locked(const ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -471,27 +463,32 @@ static uint64_t spare_bytes(const dpool_arena *arena) {
     return arena->mapped_bytes - arena->live_bytes - arena->pending_bytes;
 }
 
-static void collect_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
-                         const dpool_sources *sources) {
+typedef void collector(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need);
+
+static void collect_proven(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
     collect_done(a, p, from, need);
-    collect(a, p, from, need, takeable_age_locked(a, from, sources));
+    collect(a, p, from, need, dpool_proof_to_leave(a, from).age);
+}
+
+static void collect_marked(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
+    collect(a, p, from, need, dpool_marked_age_locked(a, from));
 }
 
 /* From the arena with most free memory first: what a stream with little is robbed of, it soon wants
  * back (docs/decisions/0026). */
 static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
-                            const dpool_sources *sources) {
+                            const dpool_sources *sources, collector *collect_of) {
     dpool_arena *richest = NULL;
     for (dpool_arena *at = a->arenas; at != NULL; at = at->next) {
         bool is_richer = richest == NULL || spare_bytes(at) > spare_bytes(richest);
         richest = is_donor(p, at, sources) && is_richer ? at : richest;
     }
     if (richest != NULL) {
-        collect_from(a, p, richest, need, sources);
+        collect_of(a, p, richest, need);
     }
     for (dpool_arena *at = a->arenas; at != NULL && p->donated < need; at = at->next) {
         if (at != richest && is_donor(p, at, sources)) {
-            collect_from(a, p, at, need, sources);
+            collect_of(a, p, at, need);
         }
     }
 }
@@ -578,7 +575,10 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
     bool creates = p->donated < need &&
                    dpool_should_create_locked(a, (need - p->donated) * a->granule, p->max_held);
     if (sources->other_streams && p->donated < need && !creates) {
-        collect_foreign(a, p, need, sources);
+        collect_foreign(a, p, need, sources, collect_proven);
+        if (sources->behind_wait && p->donated < need) {
+            collect_foreign(a, p, need, sources, collect_marked);
+        }
         choose_wait_locked(a, p);
     }
     p->lacks = lacking(a, p, cached);

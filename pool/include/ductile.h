@@ -150,8 +150,8 @@ typedef enum ductile_record_policy {
 typedef enum ductile_cross_stream {
     DUCTILE_CROSS_STREAM_DONE = 0, /* memory moves between streams once it is proven done */
     DUCTILE_CROSS_STREAM_OFF = 1,  /* memory moves between streams only through the driver */
-    DUCTILE_CROSS_STREAM_WAIT = 2  /* when memory is short, it also moves from a stream that is
-                                      still at work; the new stream waits for it on the GPU */
+    DUCTILE_CROSS_STREAM_WAIT = 2 /* rather than that memory is created, it also moves from a stream
+                                     that is still at work; the new stream waits on the GPU  */
 } ductile_cross_stream;
 
 /**

@@ -131,13 +131,43 @@ Test(cross_stream_wait, the_host_waits_when_the_wait_fails) {
 
 /* ---- Without pressure, and without waits ---------------------------------------------------- */
 
-Test(cross_stream, wait_creates_first) {
-    open_with("cross_stream_reuse:wait");
+Test(cross_stream, wait_takes_memory_at_work_before_new_memory) {
+    open_with("cross_stream_reuse:wait,sizes:tight");
     (void)freed_at_work(100 * MIB);
     uint64_t reserved = stats().reserved_bytes;
-    (void)take(90 * MIB, 1);
-    assert_u64(stats().reserved_bytes, reserved + 90 * MIB);
+    ductile_addr taken = take(90 * MIB, 1);
+    assert_u64(stats().reserved_bytes, reserved);
+    assert_u64(stats().event_waits, 1);
+    fill(taken, 0x55, 90 * MIB, 1);
+    expect_contents(taken, 0x55, 90 * MIB, 1);
+    close_audited();
+}
+
+/* While more may be held than was ever in use. */
+Test(cross_stream, wait_does_not_wait_while_memory_is_created_for_speed) {
+    open_with("cross_stream_reuse:wait");
+    (void)freed_at_work(40 * MIB);
+    (void)take(30 * MIB, 1);
     assert_u64(stats().event_waits, 0);
+    (void)take(30 * MIB, 2);
+    (void)take(30 * MIB, 2);
+    cr_assert(stats().event_waits > 0);
+    close_audited();
+}
+
+Test(cross_stream, wait_takes_memory_that_is_done_first) {
+    open_with("cross_stream_reuse:wait,sizes:tight");
+    ductile_addr done = take(100 * MIB, 2);
+    ductile_addr at_work = take(20 * MIB, 0);
+    give(done);
+    (void)take(4 * MIB, 2); /* records the marker */
+    assert_fine(fixture_finish_work(&f));
+    launch(at_work, 20 * MIB, 0);
+    give(at_work);
+    (void)take(90 * MIB, 1);
+    assert_u64(stats().event_waits, 0);
+    (void)take(20 * MIB, 1);
+    assert_u64(stats().event_waits, 1);
     close_audited();
 }
 
