@@ -21,8 +21,9 @@ on each GPU, and a time limit.
   exact-...             deterministic algorithms: losses have to be native's to the bit
 
 Ways are native, expandable, and ductile, with options as in ductile+cross_stream_reuse:wait. They
-take turns of a few steps, so that all see the same machine; the ratio of the same turns' times is
-given with its 95 % interval. The last three measure no time, and run beside each other.
+take turns of a few steps, so that all see the same machine, and go through all shapes twice: the
+first time libraries load what a shape needs. The ratio of the same turns' times of the second time
+is given with its 95 % interval. The last three measure no time, and run beside each other.
 Memory is that of the rank which uses least of what it holds; active is what is used and what was
 freed while work on it was under way.
 
@@ -212,7 +213,7 @@ class Case(NamedTuple):
 
 
 def all_cases() -> dict[str, Case]:
-    compiling = {"compiled": 60, "compiled-step": 180}
+    compiling = {"compiled": 120, "compiled-step": 180}
     made = []
     for kind, hook in itertools.product(KINDS, (False, True)):
         seconds = (60 if hook else 120) + compiling.get(kind, 0)
@@ -236,7 +237,7 @@ def steps_of(case: Case, given: argparse.Namespace) -> int:
     if case.exact:
         return int(given.exact)
     rounds = min(given.rounds, given.hook_rounds) if case.hook else given.rounds
-    return int((rounds + 1) * given.steps)
+    return int(rounds * given.steps)
 
 
 def shapes_of(case: Case, given: argparse.Namespace) -> list[Shape]:
@@ -245,7 +246,7 @@ def shapes_of(case: Case, given: argparse.Namespace) -> list[Shape]:
         batch, longest = 2, 192
     # For a batch of 1 all would be compiled once more.
     batches = (2, max(batch, 3)) if case.kind.startswith("compiled") else (1, batch)
-    return draw(steps_of(case, given), batches, longest)
+    return draw(steps_of(case, given), batches, longest) * (2 if case.is_timed else 1)
 
 
 class Match:
@@ -310,8 +311,9 @@ def row_of(case: Case, group: Group) -> Row:
 
 
 def step_times(group: Group) -> list[float]:
-    """Mean step of each turn in ms. The first turn is for warming up."""
-    return [1e3 * statistics.fmean(turn[0]["times"]) for turn in group.answers[1:]]
+    """Mean step of each turn in ms. In the first half of them each shape is new."""
+    warm = group.answers[len(group.answers) // 2 :]
+    return [1e3 * statistics.fmean(turn[0]["times"]) for turn in warm]
 
 
 def add_times(rows: list[Row], groups: list[Group]) -> None:
@@ -445,8 +447,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas")
     parser.add_argument("--ways", default=",".join(WAYS), help="which, separated by commas")
     parser.add_argument("--ranks", type=int, help="processes, one on each GPU (default: all GPUs)")
-    parser.add_argument("--rounds", type=int, default=4, help="turns that count; one more warms up")
-    parser.add_argument("--hook-rounds", type=int, default=1, help="the same with NCCL's hook")
+    parser.add_argument("--rounds", type=int, default=4, help="turns that count, after as many")
+    parser.add_argument("--hook-rounds", type=int, default=2, help="the same with NCCL's hook")
     parser.add_argument("--steps", type=int, default=4, help="steps of a turn")
     parser.add_argument("--long", type=int, default=300, help="steps of `long`")
     parser.add_argument("--exact", type=int, default=8, help="steps of exact cases")
