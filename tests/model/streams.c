@@ -85,6 +85,27 @@ static const char *sync_peers(subject *s) {
     return NULL;
 }
 
+static bool has_graph(const subject *s) {
+    for (size_t i = 0; i < N_GRAPHS; i++) {
+        if (s->graphs[i].graph != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Nobody can wait for a stream that is under capture or gone; the launch of a graph has to come
+ * after what it did before. */
+static const char *join_all_with(subject *s, size_t slot) {
+    for (size_t i = 0; i < N_SLOTS; i++) {
+        if (i != slot && !is_captured(s, i)) {
+            NEED_OK(
+                ductile_virtual_stream_wait(s->f.gpu, s->slots[i].stream, s->slots[slot].stream));
+        }
+    }
+    return NULL;
+}
+
 const char *do_replace_stream(subject *s, const record *r) {
     size_t slot = r->a % N_SLOTS;
     stream_kind kind = s->slots[slot].kind;
@@ -97,6 +118,7 @@ const char *do_replace_stream(subject *s, const record *r) {
         return NULL;
     }
     say(s, "stream %zu ends, %s", slot, is_untold ? "untold" : "told");
+    TRY(has_graph(s) ? join_all_with(s, slot) : NULL);
     TRY(free_recorded(s, slot));
     if (is_waited_for) {
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
@@ -167,6 +189,7 @@ const char *do_capture_begin(subject *s, const record *r) {
         return NULL; /* blocks of an earlier graph could not be freed */
     }
     say(s, "capture on %zu", slot);
+    TRY(join_all_with(s, slot));
     s->pools[pool] = (pool_state){.id = {++s->n_captures, 1}};
     TRY(open_pool(s, pool, slot));
     if (s->status != DUCTILE_OK) {
