@@ -64,7 +64,7 @@ DUCTILE_API void ductile_capture_end(void);
  * capture is broken, the log callback gets a warning, and the allocator takes it from then on that
  * captures are unannounced; this call tells it otherwise.
  *
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
  * On error:  nothing has changed.
  * Threads:   safe. A record that is under way in another thread may still end after the call.
  * Cost:      no driver call.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pools/pools.h"
 
+#include "pool/base/guards.h"
 #include "pool/blocks/arena.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/quiesce.h"
@@ -111,8 +112,12 @@ void ductile_capture_end(void) {
 }
 
 ductile_status ductile_set_captures(ductile_allocator *a, ductile_captures captures) {
-    if (a == NULL || (unsigned)captures > DUCTILE_CAPTURES_ANNOUNCED) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status status = dpool_may_read(a);
+    if (status == DUCTILE_OK && (unsigned)captures > DUCTILE_CAPTURES_ANNOUNCED) {
+        status = DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (status != DUCTILE_OK) {
+        return status;
     }
     atomic_store_explicit(&a->captures, (int)captures, memory_order_relaxed);
     return DUCTILE_OK;

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When a call must not be made at all, each call of the interface says so: in a child of fork, while
+ * the process exits, without an allocator, and when the device is lost. One table has all calls, so
+ * that none is forgotten; a call is made with arguments that are right, so that nothing else refuses
+ * it.
+ */
+#include "tests/support/in_child.h"
+#include "tests/support/one_fixture.h"
+#include "vmm/driver/driver.h"
+
+#include <ductile_pools.h>
+#include <ductile_pressure.h>
+#include <ductile_share.h>
+#include <stdlib.h>
+
+static ductile_addr block;
+static uint64_t oom_callback;
+static uint64_t map_callback;
+static const ductile_pool_id pool = {4, 2};
+
+static int skip_block(void *user, const ductile_block_info *info) {
+    (void)user;
+    (void)info;
+    return 0;
+}
+
+static int skip_text(void *user, const char *text, size_t length) {
+    (void)user;
+    (void)text;
+    (void)length;
+    return 0;
+}
+
+static uint64_t free_nothing(void *user, ductile_allocator *a, uint64_t missing,
+                             ductile_stream stream) {
+    (void)user;
+    (void)a;
+    (void)missing;
+    (void)stream;
+    return 0;
+}
+
+static void hear_nothing(void *user, ductile_allocator *a, const ductile_map_event *event) {
+    (void)user;
+    (void)a;
+    (void)event;
+}
+
+/* ---- Every call ---------------------------------------------------------------------------- */
+
+/* What a call needs: the driver, so that it is refused at exit and on a lost device; or only that
+ * the process is the one that made the allocator. */
+typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
+
+#define CALLS(X)                                                                                   \
+    X(NEEDS_DRIVER, ductile_alloc(a, 512, f.streams[0], &address))                                 \
+    X(NEEDS_DRIVER, ductile_alloc_dedicated(a, 512, f.streams[0], &address))                       \
+    X(NEEDS_DRIVER, ductile_record_stream(a, block, f.streams[1]))                                 \
+    X(NEEDS_DRIVER, ductile_trim(a, 0, &bytes))                                                    \
+    X(NEEDS_DRIVER, ductile_empty_cache(a))                                                        \
+    X(NEEDS_DRIVER, ductile_stream_done(a, f.streams[1]))                                          \
+    X(NEEDS_DRIVER, ductile_pool_retain(a, pool))                                                  \
+    X(NEEDS_DRIVER, ductile_pool_begin(a, pool, NULL, NULL))                                       \
+    X(NEEDS_DRIVER, ductile_pool_end(a, pool))                                                     \
+    X(NEEDS_DRIVER, ductile_pool_release(a, pool))                                                 \
+    X(NEEDS_DRIVER, ductile_pool_set_kind(a, pool, DUCTILE_POOL_PLAIN))                            \
+    X(NEEDS_DRIVER, ductile_pool_trim(a, pool, &bytes))                                            \
+    X(NEEDS_DRIVER, ductile_pool_alloc_at(a, pool, block, 512))                                    \
+    X(NEEDS_DRIVER, ductile_pause(a, pool, 0))                                                     \
+    X(NEEDS_DRIVER, ductile_resume(a, pool))                                                       \
+    X(NEEDS_DRIVER, ductile_pin(a, block))                                                         \
+    X(NEEDS_DRIVER, ductile_export(a, block, 0))                                                   \
+    X(NEEDS_DRIVER, ductile_import(a, 0, NULL, &address, &bytes))                                  \
+    X(NEEDS_DRIVER, ductile_enable_peer(a, 1))                                                     \
+    X(NEEDS_DRIVER, ductile_disable_peer(a, 1))                                                    \
+    X(NEEDS_PROCESS, ductile_free(a, block))                                                       \
+    X(NEEDS_PROCESS, ductile_free_reporting(a, block, &is_pending))                                \
+    X(NEEDS_PROCESS, ductile_free_on(a, block, f.streams[1]))                                      \
+    X(NEEDS_PROCESS, ductile_unpin(a, block))                                                      \
+    X(NEEDS_PROCESS, ductile_unexport(a, block))                                                   \
+    X(NEEDS_PROCESS, ductile_import_close(a, block))                                               \
+    X(NEEDS_PROCESS, ductile_set_captures(a, DUCTILE_CAPTURES_UNANNOUNCED))                        \
+    X(NEEDS_PROCESS, ductile_set_limit(a, 64 * MIB))                                               \
+    X(NEEDS_PROCESS, ductile_set_soft_limit(a, 64 * MIB))                                          \
+    X(NEEDS_PROCESS, ductile_set_memory_fraction(a, 0.5))                                          \
+    X(NEEDS_PROCESS, ductile_get_limits(a, &limits))                                               \
+    X(NEEDS_PROCESS, ductile_get_stats(a, &stats))                                                 \
+    X(NEEDS_PROCESS, ductile_get_oom_report(a, &report))                                           \
+    X(NEEDS_PROCESS, ductile_query_block(a, block, &info))                                         \
+    X(NEEDS_PROCESS, ductile_walk(a, skip_block, NULL))                                            \
+    X(NEEDS_PROCESS, ductile_snapshot_json(a, skip_text, NULL))                                    \
+    X(NEEDS_PROCESS, ductile_check(a, text, sizeof text))                                          \
+    X(NEEDS_PROCESS, ductile_pool_get_stats(a, pool, &stats))                                      \
+    X(NEEDS_PROCESS, ductile_pool_query(a, pool, &pool_info))                                      \
+    X(NEEDS_PROCESS, ductile_pool_walk(a, pool, skip_block, NULL))                                 \
+    X(NEEDS_PROCESS, ductile_add_oom_callback(a, free_nothing, NULL, 0, &bytes))                   \
+    X(NEEDS_PROCESS, ductile_add_map_callback(a, hear_nothing, NULL, 0, &bytes))                   \
+    X(NEEDS_PROCESS, ductile_remove_oom_callback(a, oom_callback))                                 \
+    X(NEEDS_PROCESS, ductile_remove_map_callback(a, map_callback))
+
+typedef struct answer {
+    need need;
+    const char *call;
+    ductile_status status;
+} answer;
+
+enum { MOST_CALLS = 64 };
+
+/* Makes every call once, and returns how many there are. */
+static size_t ask_all(ductile_allocator *a, answer *answers) {
+    ductile_addr address = 0;
+    uint64_t bytes = 0;
+    int is_pending = 0;
+    char text[256];
+    ductile_stats stats = {.struct_size = sizeof stats};
+    ductile_limits limits = {.struct_size = sizeof limits};
+    ductile_oom_report report = {.struct_size = sizeof report};
+    ductile_block_info info = {.struct_size = sizeof info};
+    ductile_pool_info pool_info = {.struct_size = sizeof pool_info};
+    size_t n = 0;
+#define ASK(need, call) answers[n++] = (answer){need, #call, call};
+    CALLS(ASK)
+#undef ASK
+    ductile_reset_peaks(a);
+    ductile_options options = {.struct_size = sizeof options};
+    if (a != NULL) {
+        ductile_get_options(a, &options);
+    }
+    return n;
+}
+
+/* How many answered something else; each is printed. */
+static int differing(ductile_allocator *a, ductile_status expected, bool of_all) {
+    answer answers[MOST_CALLS];
+    size_t n = ask_all(a, answers);
+    int n_wrong = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool counts = of_all || answers[i].need == NEEDS_DRIVER;
+        if (counts && answers[i].status != expected) {
+            (void)fprintf(stderr, "%s: %s, not %s\n", answers[i].call,
+                          ductile_status_name(answers[i].status), ductile_status_name(expected));
+            n_wrong++;
+        }
+    }
+    return n_wrong;
+}
+
+/* An allocator with a block, a pool, and callbacks. */
+static void open_everything(void) {
+    const fixture_setup setup = {.n_streams = 2, .n_devices = 2};
+    open_fixture(&setup);
+    block = take(3 * MIB, 0);
+    assert_ok(ductile_pool_retain(f.allocator, pool));
+    assert_ok(ductile_add_oom_callback(f.allocator, free_nothing, NULL, 0, &oom_callback));
+    assert_ok(ductile_add_map_callback(f.allocator, hear_nothing, NULL, 0, &map_callback));
+}
+
+static void close_everything(void) {
+    give(block);
+    assert_ok(ductile_pool_release(f.allocator, pool));
+    close_audited();
+}
+
+/* ---- Claims -------------------------------------------------------------------------------- */
+
+static uint64_t calls_before;
+
+static int ask_in_child(void) {
+    bool is_silent = true;
+    int n_wrong = differing(f.allocator, DUCTILE_ERR_FORKED, true);
+    is_silent = fixture_state(&f).calls == calls_before;
+    return is_silent ? n_wrong : 100 + n_wrong;
+}
+
+Test(refusals, every_call_in_a_forked_child_is_told_so) {
+    open_everything();
+    calls_before = fixture_state(&f).calls;
+    cr_assert_eq(in_child(ask_in_child), 0);
+    close_everything();
+}
+
+/* Registered before the library saw the process, so it runs when the library has seen its end. */
+static void ask_at_exit(void) {
+    int n_wrong = differing(f.allocator, DUCTILE_ERR_EXITING, false);
+    _exit(fixture_state(&f).calls == calls_before ? 42 + n_wrong : 1);
+}
+
+static int exit_with_everything(void) {
+    if (atexit(ask_at_exit) != 0) {
+        return 2;
+    }
+    open_everything();
+    calls_before = fixture_state(&f).calls;
+    exit(3); /* the handler has the last word */
+}
+
+Test(refusals, every_call_that_needs_the_driver_is_told_of_the_exit) {
+    cr_assert_eq(in_child(exit_with_everything), 42);
+}
+
+Test(refusals, every_call_without_an_allocator_is_an_invalid_argument) {
+    open_everything();
+    cr_assert_eq(differing(NULL, DUCTILE_ERR_INVALID_ARGUMENT, true), 0);
+    close_everything();
+}
+
+Test(refusals, every_call_that_needs_the_driver_is_told_that_the_device_is_lost) {
+    open_everything();
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .nth = 1, .code = DVMM_ILLEGAL_ADDRESS};
+    ductile_addr none = 0;
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_status(ductile_alloc(f.allocator, 64 * MIB, f.streams[0], &none),
+                  DUCTILE_ERR_DEVICE_LOST);
+    cr_assert_eq(differing(f.allocator, DUCTILE_ERR_DEVICE_LOST, false), 0);
+    assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DEVICE_LOST);
+    fixture_abandon(&f);
+}
