@@ -37,15 +37,20 @@ enum {
 
 /* ---- Planned failures ---------------------------------------------------------------------- */
 
+/* The code that was planned for a call. */
+static cu_result code_of(const char *call) {
+    if (fake->failing == NULL || strcmp(fake->failing, call) != 0) {
+        return DVMM_SUCCESS;
+    }
+    return fake->fail_from-- > 0 ? DVMM_SUCCESS : fake->fail_code;
+}
+
 /* The code a call returns before it does anything. */
 static cu_result planned(const char *call) {
     fake->last_call = call;
     fake->context_of_last_call = fake->current;
     fake->n_calls++;
-    if (fake->failing == NULL || strcmp(fake->failing, call) != 0) {
-        return DVMM_SUCCESS;
-    }
-    return fake->fail_from-- > 0 ? DVMM_SUCCESS : fake->fail_code;
+    return code_of(call);
 }
 
 /* The body of a call that does one thing when it is not planned to fail. */
@@ -100,6 +105,8 @@ static int attribute(cu_device_attribute which) {
         return fake->has_pools;
     case CU_HAS_WAIT_VALUE_64:
         return fake->has_wait_value;
+    case CU_HAS_SHARED_FABRIC:
+        return fake->has_fabric;
     default:
         return 0;
     }
@@ -128,10 +135,14 @@ static int n_below;
 
 static cu_result fake_cuCtxGetCurrent(cu_context *out) {
     *out = fake->current;
-    return DVMM_SUCCESS;
+    return code_of("cuCtxGetCurrent");
 }
 
 static cu_result fake_cuCtxPushCurrent(cu_context context) {
+    cu_result code = code_of("cuCtxPushCurrent");
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
     fake->pushes++;
     below[n_below++ % 4] = fake->current;
     fake->current = context;
@@ -539,7 +550,8 @@ EXPORTED cu_result cuGetProcAddress_v2(const char *name, void **out, int version
 
 cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
                               int *answer) {
-    *answer = CU_FIND_SUCCESS;
+    bool is_hidden = fake->hidden != NULL && strcmp(fake->hidden, name) == 0;
+    *answer = is_hidden ? fake->hidden_answer : CU_FIND_SUCCESS;
     return find(name, out, version, flags);
 }
 #endif

@@ -25,6 +25,7 @@ enum { FAKE_CALLS_KEPT = 64 };
 typedef struct fake_state {
     /* planned by the test */
     const char *hidden;  /* function the driver's search finds nothing for (but "succeeds") */
+    int hidden_answer;   /* what a search of CUDA 12 says of it beside its code             */
     const char *failing; /* function that returns fail_code                                 */
     int fail_code;
     int fail_from; /* the first so many calls of it succeed                                 */
@@ -33,6 +34,7 @@ typedef struct fake_state {
     int has_vmm;
     int has_pools;
     int has_wait_value;
+    int has_fabric;
     unsigned long long granted; /* what cuMemGetAccess answers */
 
     /* counted by the fake */

@@ -350,3 +350,26 @@ Test(refill, stops_where_an_address_is_lost) {
     assert_ok(dseg_unmap_all(seg, DSEG_MAPPED, idle));
     segment_rig_abandon();
 }
+
+/* A mapping that was kept and that nobody can read any more: what it is cannot be told. */
+Test(refill, stops_where_nobody_can_tell_what_stayed) {
+    (void)back(1, 1);
+    break_calls("get_access", 1, DVMM_UNKNOWN, 0);
+    assert_status(dseg_refill(seg, 0, 3, 1), DUCTILE_ERR_DRIVER);
+    mend_calls();
+    assert_state(0, 1, DSEG_MAPPED);
+    assert_state(2, 1, DSEG_EMPTY);
+    assert_ok(dseg_refill(seg, 0, 3, 1));
+    assert_u64(seg->n_mapped, 3);
+    end_growth();
+}
+
+Test(refill, with_one_handle_stops_where_nobody_can_tell_what_stayed) {
+    dvmm_handle *stayed = back(0, N_GRANULES);
+    break_calls("get_access", 1, DVMM_UNKNOWN, 0);
+    assert_status(dseg_fill_with_one(seg, UINT64_MAX), DUCTILE_ERR_DRIVER);
+    mend_calls();
+    assert_ok(dseg_fill_with_one(seg, UINT64_MAX));
+    cr_assert(seg->slots[0].handle == stayed, "what stayed was mapped anew");
+    end_growth();
+}

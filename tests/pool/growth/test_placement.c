@@ -124,3 +124,33 @@ Test(placement_of_whole_granules, lacks_no_more_than_others) {
     assert_u64(place.start, behind);
     close_audited();
 }
+
+/* Of two windows that lack the same the lower one, in whichever order their gaps are met. */
+static void equal_windows(bool lower_gap_is_made_first) {
+    ductile_addr blocks[9];
+    fixture_open(&f, NULL);
+    for (int i = 0; i < 9; i++) {
+        blocks[i] = take_granules(1, 0);
+    }
+    first = blocks[0];
+    give(blocks[lower_gap_is_made_first ? 2 : 6]);
+    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    give(blocks[lower_gap_is_made_first ? 6 : 2]);
+    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    for (int i = 1; i < 9; i += 2) {
+        give(blocks[i]);
+    }
+    assert_layout(first, "L1 F1 G1 F1 L1 F1 G1 F1 L1 G");
+    assert_place(choose(3 * G), 1, 1);
+    close_audited();
+}
+
+TestSuite(equal_places);
+
+Test(equal_places, the_lower_serves_when_its_gap_is_older) {
+    equal_windows(true);
+}
+
+Test(equal_places, the_lower_serves_when_its_gap_is_younger) {
+    equal_windows(false);
+}

@@ -540,3 +540,18 @@ Test(pause, blocks_can_be_looked_at_on_the_way_there_and_back) {
     assert_ok(ductile_free(a, pinned));
     close_pool();
 }
+
+/* Only what was pinned when its pool was paused stays: the mark goes with the resume. */
+Test(pause, memory_that_stayed_once_leaves_the_next_time) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    assert_ok(ductile_pin(a, blocks[3]));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    cr_assert_gt(fixture_state(&f).used_bytes, 0, "pinned memory left");
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_ok(ductile_unpin(a, blocks[3]));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_paused();
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_contents();
+    close_pool();
+}

@@ -471,3 +471,47 @@ Test(gone_pool, gives_back_each_block_without_context_markers) {
     assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
     close_audited();
 }
+
+/* ---- Statistics of one pool ---------------------------------------------------------------- */
+
+TestSuite(pool_stats);
+
+static ductile_stats stats_of_pool(ductile_pool_id id) {
+    ductile_stats s = {.struct_size = sizeof s};
+    assert_ok(ductile_pool_get_stats(f.allocator, id, &s));
+    return s;
+}
+
+Test(pool_stats, they_count_what_waits_for_other_streams) {
+    const ductile_pool_id id = {8, 1};
+    const fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
+    assert_fine(fixture_open(&f, &setup));
+    ductile_addr blocks[3];
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1 << 20, f.streams[0], &blocks[i]));
+    }
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_u64(stats_of_pool(id).pending_blocks, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ductile_virtual_fill(f.gpu, blocks[i], 1, 1 << 20, f.streams[1]));
+        assert_ok(ductile_free_on(f.allocator, blocks[i], f.streams[1]));
+    }
+    ductile_stats s = stats_of_pool(id);
+    assert_u64(s.pending_blocks, 2);
+    assert_u64(s.pending_bytes, 2 << 20);
+    assert_u64(s.live_blocks, 1);
+    assert_ok(ductile_free(f.allocator, blocks[2]));
+    assert_ok(ductile_pool_release(f.allocator, id));
+    assert_fine(fixture_close(&f));
+}
+
+Test(pool_stats, a_kind_that_is_none_is_refused) {
+    const ductile_pool_id id = {8, 2};
+    assert_fine(fixture_open(&f, NULL));
+    assert_ok(ductile_pool_retain(f.allocator, id));
+    assert_status(ductile_pool_set_kind(f.allocator, id, (ductile_pool_kind)2),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_ok(ductile_pool_release(f.allocator, id));
+    assert_fine(fixture_close(&f));
+}

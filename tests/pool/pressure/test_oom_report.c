@@ -303,3 +303,56 @@ Test(oom_report, tells_the_length_it_needs_and_never_writes_more) {
     free(exact);
     close_audited();
 }
+
+/* ---- What nothing else says ---------------------------------------------------------------- */
+
+Test(oom_report, leaves_nothing_of_the_callers_in_the_struct) {
+    open_fixture(NULL);
+    ductile_oom_report r;
+    memset(&r, 0xFF, sizeof r);
+    r.struct_size = sizeof r;
+    assert_ok(ductile_get_oom_report(f.allocator, &r));
+    const unsigned char *bytes = (const unsigned char *)&r;
+    for (size_t i = sizeof r.struct_size; i < sizeof r; i++) {
+        cr_assert_eq(bytes[i], 0, "byte %zu", i);
+    }
+    close_audited();
+}
+
+Test(oom_report, tells_of_memory_that_the_driver_lost) {
+    open_fixture(NULL);
+    ductile_oom_report r = refused(f.capacity_bytes + FIXTURE_GRANULE, 0);
+    says_nothing_of(&r, "lost to driver failures");
+    give(take_granules(3, 0));
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "unmap", .nth = 1, .code = DVMM_UNKNOWN};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_status(ductile_empty_cache(f.allocator), DUCTILE_ERR_DRIVER);
+    r = refused(f.capacity_bytes, 0);
+    cr_assert_gt(r.quarantined_bytes, 0);
+    advises(&r, "lost to driver failures");
+    (void)ductile_destroy(f.allocator);
+    fixture_abandon(&f);
+}
+
+/* ---- The log ------------------------------------------------------------------------------- */
+
+static char logged[1024];
+
+static void keep_warning(void *user, ductile_log_level level, const char *text) {
+    (void)user;
+    if (level == DUCTILE_LOG_WARNING) {
+        (void)snprintf(logged, sizeof logged, "%s", text);
+    }
+}
+
+Test(oom_report, a_refusal_reaches_the_log_with_its_numbers) {
+    char expected[64];
+    open_fixture(&(fixture_setup){.log = keep_warning});
+    uint64_t size = f.capacity_bytes + 5 * FIXTURE_GRANULE;
+    (void)refused(size, 0);
+    (void)snprintf(expected, sizeof expected, "out of memory: %llu bytes requested, ",
+                   (unsigned long long)size);
+    cr_assert_not_null(strstr(logged, expected), "%s", logged);
+    close_audited();
+}

@@ -76,6 +76,54 @@ Test(driver_cuda_foreign, an_event_that_cannot_be_recorded_there_is_not) {
     }
 }
 
+/* The context of theirs is the second that is made current: the first is ours. */
+Test(driver_cuda_foreign, an_event_is_not_recorded_where_their_context_cannot_be_entered) {
+    dvmm_event event = NULL;
+    cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
+    fake->failing = "cuCtxPushCurrent";
+    fake->fail_code = DVMM_OUT_OF_MEMORY;
+    fake->fail_from = 1;
+    cr_assert_eq(ops->event_record(ctx, event, FAKE_FOREIGN_STREAM), DVMM_OUT_OF_MEMORY);
+    fake->failing = NULL;
+    cr_assert_eq(fake->events, 1);
+    cr_assert_null(fake->current);
+    cr_assert_eq(ops->event_destroy(ctx, event), DVMM_SUCCESS);
+}
+
+/* A stream of ours that the driver does not take is no foreign one. */
+Test(driver_cuda_foreign, an_invalid_stream_of_ours_is_told_so_and_nothing_is_recorded_elsewhere) {
+    dvmm_event event = NULL;
+    ductile_stream stream = NULL;
+    cr_assert_eq(ops->stream_create(ctx, &stream), DVMM_SUCCESS);
+    cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
+    fake->failing = "cuEventRecord";
+    fake->fail_code = DVMM_INVALID_HANDLE;
+    fake->fail_from = 0;
+    cr_assert_eq(ops->event_record(ctx, event, stream), DVMM_INVALID_HANDLE);
+    fake->failing = NULL;
+    cr_assert_eq(fake->foreign_waits, 0);
+    cr_assert_eq(fake->events, 1);
+    cr_assert_eq(ops->event_destroy(ctx, event), DVMM_SUCCESS);
+    cr_assert_eq(ops->stream_destroy(ctx, stream), DVMM_SUCCESS);
+}
+
+/* Its stream is left to the context's end: there is no way to reach it. */
+Test(driver_cuda_foreign, a_close_that_cannot_enter_the_context_still_closes) {
+    dvmm_event event = NULL;
+    cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
+    cr_assert_eq(ops->event_record(ctx, event, FAKE_FOREIGN_STREAM), DVMM_SUCCESS);
+    cr_assert_eq(ops->event_destroy(ctx, event), DVMM_SUCCESS);
+    fake->failing = "cuCtxPushCurrent";
+    fake->fail_code = DVMM_ILLEGAL_STATE;
+    fake->fail_from = 0;
+    dvmm_close(driver);
+    cr_assert_eq(fake->contexts, 0);
+    cr_assert_eq(fake->streams, 1);
+    fake->streams = 0;
+    fake->failing = NULL;
+    driver = NULL; /* close_fake has nothing left to close */
+}
+
 /* ---- Whose a stream is ---------------------------------------------------------------------- */
 
 static void expect_ours(ductile_stream stream, bool expected) {

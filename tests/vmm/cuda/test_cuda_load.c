@@ -139,6 +139,13 @@ Test(driver_cuda_load, names_each_required_function_that_is_missing) {
     expect_nothing_held(fake);
 }
 
+Test(driver_cuda_load, believes_a_search_that_says_it_found_nothing) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->hidden = "cuMemCreate";
+    fake->hidden_answer = 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
+    expect_refusal(fake, 0, DUCTILE_ERR_DRIVER_TOO_OLD, "cuMemCreate");
+}
+
 static dvmm_caps caps_without(fake_state *fake, const char *hidden) {
     fake->hidden = hidden;
     dvmm_driver *driver = open_fake();
@@ -170,6 +177,27 @@ Test(driver_cuda_load, asks_the_device_for_features) {
     fake->has_wait_value = 0;
     dvmm_caps caps = caps_without(fake, NULL);
     cr_expect(!caps.has_async_pool && !caps.has_stream_memops);
+}
+
+Test(driver_cuda_load, lives_without_a_default_pool) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->failing = "cuDeviceGetDefaultMemPool";
+    fake->fail_code = DVMM_NOT_SUPPORTED;
+    cr_expect(!caps_without(fake, NULL).has_async_pool);
+}
+
+Test(driver_cuda_load, lives_without_a_name) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->failing = "cuDeviceGetName";
+    fake->fail_code = DVMM_UNKNOWN;
+    cr_expect_str_empty(caps_without(fake, NULL).name);
+}
+
+Test(driver_cuda_load, offers_fabric_handles_where_the_device_has_them) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    cr_expect_eq(caps_without(fake, NULL).share_types & DVMM_SHARE_FABRIC, 0);
+    fake->has_fabric = 1;
+    cr_expect_neq(caps_without(fake, NULL).share_types & DVMM_SHARE_FABRIC, 0);
 }
 
 Test(driver_cuda_load, answers_unsupported_for_missing_features) {
@@ -235,6 +263,13 @@ Test(driver_cuda_load, says_how_many_devices_there_are) {
     fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
     expect_refusal(fake, 2, DUCTILE_ERR_NO_DEVICE, "no device 2: the driver sees 2");
     expect_refusal(fake, -1, DUCTILE_ERR_NO_DEVICE, "no device -1");
+}
+
+Test(driver_cuda_load, refuses_a_device_when_nobody_can_count_them) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    fake->failing = "cuDeviceGetCount";
+    fake->fail_code = DVMM_UNKNOWN;
+    expect_refusal(fake, 2, DUCTILE_ERR_NO_DEVICE, "there is no device 2");
 }
 
 Test(driver_cuda_load, refuses_a_driver_before_11_2) {
@@ -499,11 +534,11 @@ Test(driver_cuda_load, entries_push_nothing_when_our_context_is_current) {
     close_operands(&o);
 }
 
-/* Every driver function that may fail, fails once: its code comes through, the context is back. */
-Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
-    operands o = open_operands();
-    const dvmm_driver_ops *ops = o.ops;
-    void *ctx = o.ctx;
+/* Every entry fails once: through `instead`, or through the function it ends with. The code comes
+ * through, and no context is left. */
+static void fail_all_calls(const operands *o, const char *instead) {
+    const dvmm_driver_ops *ops = o->ops;
+    void *ctx = o->ctx;
     const dvmm_phys_props props = {0};
     uint64_t a = 0;
     uint64_t b = 0;
@@ -518,16 +553,59 @@ Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
     int can = 0;
     const int devices[] = {0, 1};
     dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1};
-    o.fake->fail_code = DVMM_ILLEGAL_STATE;
+    o->fake->fail_code = DVMM_ILLEGAL_STATE;
 #define FAIL_CALL(function, in_context, call)                                                      \
-    o.fake->failing = function;                                                                    \
-    cr_expect_eq(call, DVMM_ILLEGAL_STATE, "%s", #call);                                           \
-    cr_expect_null(o.fake->current, "%s left a context", #call);
+    if (instead == NULL || (in_context)) {                                                         \
+        o->fake->failing = instead != NULL ? instead : (function);                                 \
+        cr_expect_eq(call, DVMM_ILLEGAL_STATE, "%s", #call);                                       \
+    }                                                                                              \
+    cr_expect_null(o->fake->current, "%s left a context", #call);
     ENTRIES(FAIL_CALL)
 #undef FAIL_CALL
-    o.fake->failing = NULL;
+    o->fake->failing = NULL;
+}
+
+Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
+    operands o = open_operands();
+    fail_all_calls(&o, NULL);
     dvmm_close(o.driver);
 }
+
+Test(driver_cuda_load, entries_that_cannot_bring_our_context_make_no_call) {
+    static const char *const steps[] = {"cuCtxGetCurrent", "cuCtxPushCurrent"};
+    operands o = open_operands();
+    ductile_addr addr = 0;
+    cr_assert_eq(o.ops->mem_alloc_async(o.ctx, 1, NULL, &addr), DVMM_SUCCESS); /* asks the pool */
+    for (size_t i = 0; i < LENGTH(steps); i++) {
+        int calls = o.fake->n_calls;
+        fail_all_calls(&o, steps[i]);
+        cr_expect_eq(o.fake->n_calls, calls, "%s failed, and the entry went on", steps[i]);
+    }
+    close_operands(&o);
+}
+
+/* What an entry does before the function that it ends with. */
+Test(driver_cuda_load, entries_hand_on_the_code_of_each_step) {
+    static const char *const steps[] = {"cuDeviceGet", "cuMemPoolSetAttribute",
+                                        "cuStreamEndCapture", "cuMemcpyDtoHAsync"};
+    operands o = open_operands();
+    uint64_t word = 0;
+    ductile_addr addr = 0;
+    o.fake->fail_code = DVMM_ILLEGAL_STATE;
+    for (size_t i = 0; i < LENGTH(steps); i++) {
+        int can = 0;
+        o.fake->failing = steps[i];
+        int code = i == 0   ? o.ops->can_access_peer(o.ctx, 1, &can)
+                   : i == 1 ? o.ops->mem_alloc_async(o.ctx, 1, NULL, &addr)
+                   : i == 2 ? o.ops->capture_end(o.ctx, NULL)
+                            : o.ops->read_back(o.ctx, &word, 1, 1, NULL);
+        cr_expect_eq(code, DVMM_ILLEGAL_STATE, "%s", steps[i]);
+        cr_expect_str_eq(o.fake->last_call, steps[i]);
+    }
+    o.fake->failing = NULL;
+    close_operands(&o);
+}
+
 
 Test(driver_cuda_load, keeps_the_pools_memory_from_first_use_on) {
     operands o = open_operands();

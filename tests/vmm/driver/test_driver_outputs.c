@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whatever a call asks for, a failure answers with nothing: no caller meets what a driver left. */
+#include "tests/support/rig.h"
+
+static rig r;
+
+static void open_rig(void) {
+    rig_open_devices(&r, 2);
+}
+
+static void close_rig(void) {
+    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_close(&r);
+}
+
+TestSuite(driver_outputs, .init = open_rig, .fini = close_rig);
+
+static void fail_next(void) {
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .nth = 1, .code = DVMM_INVALID_VALUE};
+    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+}
+
+#define assert_asked(call)                                                                         \
+    do {                                                                                           \
+        fail_next();                                                                               \
+        assert_status(call, DUCTILE_ERR_DRIVER);                                                   \
+    } while (0)
+
+Test(driver_outputs, numbers_are_zero) {
+    uint64_t first = 9;
+    uint64_t second = 9;
+    assert_asked(dvmm_mem_info(r.d, &first, &second));
+    assert_u64(first + second, 0);
+    first = second = 9;
+    assert_asked(dvmm_async_pool_info(r.d, &first, &second));
+    assert_u64(first + second, 0);
+}
+
+Test(driver_outputs, access_is_none) {
+    dvmm_access access = DVMM_ACCESS_RW;
+    assert_asked(dvmm_get_access(r.d, r.granule, &access));
+    assert_u64(access, DVMM_ACCESS_NONE);
+    access = DVMM_ACCESS_RW;
+    assert_asked(dvmm_get_access_for(r.d, r.granule, 1, &access));
+    assert_u64(access, DVMM_ACCESS_NONE);
+    bool can = true;
+    assert_asked(dvmm_can_access_peer(r.d, 1, &can));
+    cr_assert_not(can);
+}
+
+Test(driver_outputs, what_is_made_is_nothing) {
+    const dvmm_phys_props props = {0};
+    ductile_addr addr = 1;
+    dvmm_phys phys = 1;
+    ductile_stream stream = (ductile_stream)&r;
+    dvmm_event event = (dvmm_event)&r;
+    assert_asked(dvmm_address_reserve(r.d, r.granule, &addr));
+    assert_asked(dvmm_phys_create(r.d, r.granule, &props, &phys));
+    assert_asked(dvmm_stream_create(r.d, &stream));
+    assert_asked(dvmm_event_create(r.d, &event));
+    assert_u64(addr, 0);
+    assert_u64(phys, 0);
+    cr_assert_null(stream);
+    cr_assert_null(event);
+}
