@@ -3,6 +3,7 @@
  * What the allocator tells about itself: statistics that obey their identities, a block and the
  * free bytes beside it, a walk that tiles each range, a snapshot that is JSON.
  */
+#include "pool/base/allocator.h"
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
@@ -298,4 +299,29 @@ Test(json_check, refuses_what_is_not_json) {
     for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
         assert_fine(json_check(right[i]));
     }
+}
+
+/* ---- Host memory --------------------------------------------------------------------------- */
+
+/* Of blocks and of the table that finds them, both counted from what is there. */
+static uint64_t bookkeeping(const ductile_allocator *a) {
+    return a->nodes.host_bytes + (a->map.slots != NULL ? (a->map.mask + 1) * sizeof(uint64_t) : 0);
+}
+
+Test(host_memory, it_grows_by_what_the_blocks_need) {
+    open_world();
+    assert_fine(world_must_alloc(&w, 512, 0)); /* range and arena are there */
+    ductile_stats before = fixture_stats(w.f.allocator);
+    uint64_t known = bookkeeping(w.f.allocator);
+    for (int i = 0; i < 3000; i++) {
+        ductile_addr block = 0;
+        assert_ok(ductile_alloc(w.f.allocator, 512, w.f.streams[0], &block));
+    }
+    ductile_stats after = fixture_stats(w.f.allocator);
+    assert_u64(after.segments, before.segments);
+    assert_u64(after.host_bytes - before.host_bytes, bookkeeping(w.f.allocator) - known);
+    cr_assert_gt(after.host_bytes - before.host_bytes, 3000 * 64);
+    (void)ductile_destroy(w.f.allocator);
+    model_fini(&w.m);
+    fixture_abandon(&w.f);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a call must not be made at all, each call of the interface says so: in a child of fork, while
- * the process exits, without an allocator, and when the device is lost. One table has all calls, so
- * that none is forgotten; a call is made with arguments that are right, so that nothing else refuses
- * it.
+ * When a call must not be made at all, each call of the interface says so: in a child of fork,
+ * while the process exits, without an allocator, and when the device is lost. One table has all
+ * calls, so that none is forgotten; a call is made with arguments that are right, so that nothing
+ * else refuses it.
  */
 #include "tests/support/in_child.h"
 #include "tests/support/one_fixture.h"

@@ -9,6 +9,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/numbered.h"
 #include "tests/support/shadow.h"
+#include "vmm/driver/driver.h"
 
 #include <string.h>
 
@@ -139,4 +140,47 @@ ParameterizedTest(uint64_t *index, announce_faults, what_was_told_is_what_happen
         }
     }
     cr_assert(n_fired > 0 || strcmp(call, "get_access") == 0, "%s was never called", call);
+}
+
+/* ---- Destroying ---------------------------------------------------------------------------- */
+
+static int n_announced;
+
+static void count_announcements(void *user, ductile_allocator *a, const ductile_map_event *event) {
+    (void)user;
+    (void)a;
+    (void)event;
+    n_announced++;
+}
+
+/* Work may still be under way on what a destroy could not wait for: it stays mapped, so nobody is
+ * told that it leaves. */
+Test(announce_faults, a_destroy_that_cannot_wait_announces_nothing) {
+    static const char *const waits[] = {"event_sync", "stream_sync", "context_sync", "event_record",
+                                        "context_record"};
+    for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
+        fixture f;
+        ductile_addr block = 0;
+        uint64_t id = 0;
+        assert_fine(fixture_open(&f, &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY}));
+        assert_ok(ductile_alloc(f.allocator, 3 * GRANULE, f.streams[0], &block));
+        assert_ok(ductile_virtual_fill(f.gpu, block, 1, GRANULE, f.streams[0]));
+        assert_ok(ductile_add_map_callback(f.allocator, count_announcements, NULL, 0, &id));
+        const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                             .call = waits[i],
+                                             .nth = 1,
+                                             .code = DVMM_UNKNOWN,
+                                             .persistent = 1};
+        n_announced = 0;
+        assert_ok(ductile_virtual_inject(f.gpu, &fault));
+        ductile_status status = ductile_destroy(f.allocator);
+        uint64_t left = fixture_state(&f).mappings;
+        cr_assert(status == DUCTILE_OK || status == DUCTILE_ERR_DRIVER);
+        cr_assert_eq(n_announced == 0, left > 0, "%s: %d announced, %llu mappings left", waits[i],
+                     n_announced, (unsigned long long)left);
+        cr_assert_eq(left > 0, status == DUCTILE_ERR_DRIVER, "%s", waits[i]);
+        assert_ok(ductile_virtual_inject(f.gpu, NULL));
+        assert_u64(fixture_state(&f).violations, 0);
+        fixture_abandon(&f);
+    }
 }

@@ -6,6 +6,7 @@
  * This program's own malloc family stands before the C library's and can be told to fail. The
  * sanitizers have theirs in the same place, so under them there is nothing to run.
  */
+#include "pool/base/allocator.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/shadow.h"
@@ -26,6 +27,7 @@
 /* Only the test's thread plans, and only between arm and disarm does anything fail. */
 static _Thread_local uint64_t fails_at; /* the request, counted from 1, that fails; 0: none */
 static _Thread_local uint64_t requests;
+static _Thread_local bool fails_all; /* from here on */
 static _Thread_local bool has_failed;
 static void (*instead)(
     void); /* happens before the request that would have failed, which succeeds */
@@ -50,6 +52,11 @@ void *__libc_realloc(void *memory, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 
 static bool must_fail(void) {
+    if (fails_all) {
+        has_failed = true;
+        errno = ENOMEM;
+        return true;
+    }
     if (fails_at == 0 || ++requests != fails_at) {
         return false;
     }
@@ -437,4 +444,106 @@ Test(host_memory, a_stream_that_comes_while_a_pause_lists_streams_hides_none) {
         }
         cr_assert_gt(nth, 1, "a pause asks for no host memory");
     }
+}
+
+/* ---- None at all --------------------------------------------------------------------------- */
+
+static const ductile_pool_id FULL = {3, 3};
+
+/* Blocks of 512 bytes until only so many nodes of blocks are spare. */
+static const char *use_up_nodes(fixture *g, uint32_t n_spare) {
+    while (g->allocator->nodes.n_spare > n_spare) {
+        ductile_addr small = 0;
+        NEED_OK(ductile_alloc(g->allocator, 512, g->streams[0], &small));
+    }
+    return NULL;
+}
+
+static const char *without_memory(const char *call, ductile_status status) {
+    NEED(status == DUCTILE_OK || is_for_lack_of_memory(status), "%s: %s", call,
+         ductile_status_name(status));
+    return NULL;
+}
+
+static int end_text(void *user, const char *text, size_t length) {
+    (void)user;
+    (void)text;
+    return length == 0;
+}
+
+typedef struct held {
+    fixture f;
+    ductile_addr own[6];  /* of the default pool: every other one is free   */
+    ductile_addr hole;    /* of the pool, where nothing is                  */
+    ductile_addr made[4]; /* while there was no memory for the bookkeeping  */
+} held;
+
+static const char *hold(held *h, uint32_t n_spare) {
+    const fixture_setup setup = {.capacity_bytes = 64 * MIB, .n_streams = 2};
+    TRY(fixture_open(&h->f, &setup));
+    ductile_allocator *a = h->f.allocator;
+    ductile_addr rest = 0;
+    NEED_OK(ductile_pool_begin(a, FULL, NULL, NULL));
+    NEED_OK(ductile_alloc(a, 4096, h->f.streams[0], &h->hole));
+    NEED_OK(ductile_alloc(a, 4096, h->f.streams[0], &rest));
+    NEED_OK(ductile_pool_end(a, FULL));
+    NEED_OK(ductile_free(a, h->hole));
+    for (size_t i = 0; i < 6; i++) {
+        NEED_OK(ductile_alloc(a, 3 * FIXTURE_GRANULE, h->f.streams[0], &h->own[i]));
+    }
+    TRY(use_up_nodes(&h->f, n_spare));
+    for (size_t i = 0; i < 6; i += 2) {
+        NEED_OK(ductile_free(a, h->own[i]));
+    }
+    return NULL;
+}
+
+/* What needs nodes of blocks, tables or lists: each is done, or refused for the one reason. */
+static const char *do_all(held *h) {
+    ductile_allocator *a = h->f.allocator;
+    ductile_addr at = h->hole + 512;
+    TRY(without_memory("alloc_at", ductile_pool_alloc_at(a, FULL, at, 512)));
+    TRY(without_memory("a miss", ductile_alloc(a, 5 * FIXTURE_GRANULE, h->f.streams[0], h->made)));
+    TRY(without_memory("another stream",
+                       ductile_alloc(a, 5 * FIXTURE_GRANULE, h->f.streams[1], &h->made[1])));
+    TRY(without_memory("dedicated", ductile_alloc_dedicated(a, 3 * FIXTURE_GRANULE, h->f.streams[0],
+                                                            &h->made[2])));
+    TRY(without_memory("pressure", ductile_alloc(a, 40 * MIB, h->f.streams[1], &h->made[3])));
+    TRY(without_memory("snapshot", ductile_snapshot_json(a, end_text, NULL)));
+    TRY(without_memory("trim", ductile_trim(a, 0, NULL)));
+    TRY(without_memory("trim of a pool", ductile_pool_trim(a, FULL, NULL)));
+    return NULL;
+}
+
+static const char *is_whole_again(held *h) {
+    ductile_allocator *a = h->f.allocator;
+    char report[256] = "";
+    NEED(ductile_check(a, report, sizeof report) == DUCTILE_OK, "check: %s", report);
+    for (size_t i = 0; i < 4; i++) {
+        NEED_OK(ductile_free(a, h->made[i]));
+    }
+    NEED_OK(ductile_trim(a, 0, NULL));
+    NEED_OK(ductile_alloc(a, 5 * FIXTURE_GRANULE, h->f.streams[1], h->made));
+    NEED(ductile_check(a, report, sizeof report) == DUCTILE_OK, "check: %s", report);
+    return fixture_close(&h->f);
+}
+
+/* With every number of nodes that a call may find left. */
+Test(host_memory, without_any_each_call_is_done_or_refused_and_changes_nothing) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    bool any_failed = false;
+    for (uint32_t n_spare = 0; n_spare <= 24; n_spare++) {
+        held h = {.hole = 0};
+        assert_fine(hold(&h, n_spare));
+        has_failed = false;
+        fails_all = true;
+        const char *why = do_all(&h);
+        fails_all = false;
+        any_failed |= has_failed;
+        why = why != NULL ? why : is_whole_again(&h);
+        cr_assert(why == NULL, "%u nodes left: %s", n_spare, why);
+    }
+    cr_assert(any_failed, "nobody asks for host memory");
 }

@@ -144,3 +144,163 @@ ParameterizedTest(uint64_t *index, share_faults, each_call_of_a_passage_may_fail
     }
     cr_assert_gt(n_fired, 0, "%s was never called", call);
 }
+
+/* ---- Whose fault it is --------------------------------------------------------------------- */
+
+/* The codes of the driver for a descriptor that is none of its own, or for a wrong size. */
+Test(share_faults, a_descriptor_that_the_driver_does_not_know_is_the_senders_fault) {
+    static const struct {
+        int code;
+        ductile_status status;
+    } cases[] = {{DVMM_INVALID_VALUE, DUCTILE_ERR_BAD_MESSAGE},
+                 {DVMM_NOT_SUPPORTED, DUCTILE_ERR_BAD_MESSAGE},
+                 {DVMM_INVALID_HANDLE, DUCTILE_ERR_BAD_MESSAGE},
+                 {DVMM_OPERATING_SYSTEM, DUCTILE_ERR_BAD_MESSAGE},
+                 {DVMM_UNKNOWN, DUCTILE_ERR_BAD_MESSAGE},
+                 {DVMM_OUT_OF_MEMORY, DUCTILE_ERR_OUT_OF_MEMORY},
+                 {DVMM_ILLEGAL_STATE, DUCTILE_ERR_DRIVER}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        two_ends t;
+        ductile_addr block = 0;
+        assert_fine(two_ends_open(&t, NULL, SOCK_STREAM));
+        assert_ok(ductile_alloc(t.f.allocator, GRANULE, t.f.streams[0], &block));
+        const ductile_virtual_fault fault = {
+            .struct_size = sizeof fault, .call = "phys_import", .nth = 1, .code = cases[i].code};
+        assert_ok(ductile_virtual_inject(t.f.gpu, &fault));
+        passed p = two_ends_pass(&t, block);
+        assert_ok(ductile_virtual_inject(t.f.gpu, NULL));
+        cr_assert_eq(p.imported, cases[i].status, "code %d: %s", cases[i].code,
+                     ductile_status_name(p.imported));
+        assert_u64(p.addr, 0);
+        if (p.exported == DUCTILE_OK) {
+            assert_ok(ductile_unexport(t.f.allocator, block));
+        }
+        assert_ok(ductile_free(t.f.allocator, block));
+        assert_fine(two_ends_close(&t));
+    }
+}
+
+/* ---- Several imports ----------------------------------------------------------------------- */
+
+enum { N_IMPORTS = 3 };
+
+typedef struct imports {
+    two_ends t;
+    ductile_addr blocks[N_IMPORTS];
+    ductile_addr there[N_IMPORTS];
+} imports;
+
+static void open_imports(imports *m, ductile_schedule schedule) {
+    const fixture_setup setup = {
+        .capacity_bytes = 64 * MIB, .schedule = schedule, .n_streams = 2, .n_devices = 2};
+    assert_fine(two_ends_open(&m->t, &setup, SOCK_STREAM));
+    for (size_t i = 0; i < N_IMPORTS; i++) {
+        assert_ok(ductile_alloc(m->t.f.allocator, 2 * GRANULE, m->t.f.streams[0], &m->blocks[i]));
+        passed p = two_ends_pass(&m->t, m->blocks[i]);
+        assert_ok(p.imported);
+        assert_ok(p.exported);
+        m->there[i] = p.addr;
+    }
+}
+
+static void close_exports(imports *m) {
+    for (size_t i = 0; i < N_IMPORTS; i++) {
+        assert_ok(ductile_unexport(m->t.f.allocator, m->blocks[i]));
+        assert_ok(ductile_free(m->t.f.allocator, m->blocks[i]));
+    }
+}
+
+static void close_imports(imports *m) {
+    for (size_t i = 0; i < N_IMPORTS; i++) {
+        assert_ok(ductile_import_close(m->t.importer, m->there[i]));
+    }
+    close_exports(m);
+    assert_fine(two_ends_close(&m->t));
+}
+
+static void fail_calls(imports *m, const char *call, uint64_t nth, int persistent) {
+    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                         .call = call,
+                                         .nth = nth,
+                                         .code = DVMM_UNKNOWN,
+                                         .persistent = persistent};
+    assert_ok(ductile_virtual_inject(m->t.f.gpu, call != NULL ? &fault : NULL));
+}
+
+static void assert_reached(const imports *m, int expected) {
+    for (size_t i = 0; i < N_IMPORTS; i++) {
+        cr_assert_eq(ductile_virtual_access(m->t.f.gpu, m->there[i], 1), expected, "import %zu", i);
+    }
+}
+
+/* All of them, or none. */
+static void change_peer_or_not(imports *m, ductile_status (*change)(ductile_allocator *, int),
+                               int before, int after) {
+    bool fired = true;
+    for (uint64_t nth = 1; fired; nth++) {
+        fail_calls(m, "set_access_for", nth, 0);
+        ductile_status status = change(m->t.importer, 1);
+        fired = ductile_virtual_faults_fired(m->t.f.gpu) > 0;
+        assert_status(status, fired ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
+        assert_reached(m, fired ? before : after);
+    }
+    fail_calls(m, NULL, 0, 0);
+}
+
+Test(share_faults, a_peer_reaches_all_imports_or_none) {
+    imports m;
+    open_imports(&m, DUCTILE_SCHEDULE_EAGER);
+    change_peer_or_not(&m, ductile_enable_peer, 0, 3);
+    change_peer_or_not(&m, ductile_disable_peer, 3, 0);
+    close_imports(&m);
+}
+
+/* The first failure is told, the imports are known as before, and go once the driver works again.
+ */
+Test(share_faults, imports_of_an_ended_stream_go_later_when_it_cannot_be_marked) {
+    imports m;
+    open_imports(&m, DUCTILE_SCHEDULE_LAZY);
+    fail_calls(&m, "event_record", 1, 1);
+    assert_status(ductile_stream_done(m.t.importer, m.t.f.streams[0]), DUCTILE_ERR_DRIVER);
+    fail_calls(&m, NULL, 0, 0);
+    assert_fine(check_side(m.t.importer, "importer"));
+    for (size_t i = 0; i < N_IMPORTS; i++) {
+        assert_ok(ductile_import_close(m.t.importer, m.there[i]));
+    }
+    assert_fine(fixture_sync_all(&m.t.f));
+    assert_ok(ductile_empty_cache(m.t.importer));
+    close_exports(&m);
+    assert_fine(two_ends_close(&m.t));
+}
+
+/* Several that cannot be unmapped at once: destroying says so, and does not stop at the first. */
+Test(share_faults, a_destroy_tries_every_import) {
+    imports m;
+    open_imports(&m, DUCTILE_SCHEDULE_EAGER);
+    uint64_t before = ductile_virtual_count(m.t.f.gpu, "unmap");
+    fail_calls(&m, "unmap", 1, 1);
+    assert_status(ductile_destroy(m.t.importer), DUCTILE_ERR_DRIVER);
+    m.t.importer = NULL;
+    assert_u64(ductile_virtual_count(m.t.f.gpu, "unmap") - before, N_IMPORTS);
+    fail_calls(&m, NULL, 0, 0);
+    two_ends_abandon(&m.t);
+}
+
+/* Closed while the GPU works on them, they wait; then one poll meets several failures. */
+Test(share_faults, a_poll_tries_every_import_that_may_go) {
+    imports m;
+    open_imports(&m, DUCTILE_SCHEDULE_LAZY);
+    for (size_t i = 0; i < N_IMPORTS; i++) {
+        assert_ok(ductile_virtual_fill(m.t.f.gpu, m.there[i], 1, GRANULE, m.t.f.streams[0]));
+        assert_ok(ductile_import_close(m.t.importer, m.there[i]));
+    }
+    assert_fine(fixture_sync_all(&m.t.f));
+    uint64_t before = ductile_virtual_count(m.t.f.gpu, "unmap");
+    fail_calls(&m, "unmap", 1, 1);
+    ductile_status emptied = ductile_empty_cache(m.t.importer);
+    cr_assert(emptied == DUCTILE_OK || emptied == DUCTILE_ERR_DRIVER);
+    assert_u64(ductile_virtual_count(m.t.f.gpu, "unmap") - before, N_IMPORTS);
+    fail_calls(&m, NULL, 0, 0);
+    assert_fine(check_side(m.t.importer, "importer"));
+    two_ends_abandon(&m.t);
+}

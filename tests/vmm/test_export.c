@@ -36,14 +36,14 @@ Test(probe_props, what_works_is_fine_and_leaves_nothing) {
     rig_close(&r);
 }
 
-static const char *const steps[] = {"address_reserve", "phys_create", "map", "set_access",
-                                    "get_access", "phys_export"};
+static const char *const steps[] = {"address_reserve", "phys_create", "map",
+                                    "set_access",      "get_access",  "phys_export"};
 #define N_STEPS (sizeof steps / sizeof steps[0])
 
 Test(probe_props, each_call_that_is_refused_is_named) {
-    static const char *const names[N_STEPS] = {"cuMemAddressReserve", "cuMemCreate", "cuMemMap",
-                                               "cuMemSetAccess", "cuMemGetAccess",
-                                               "cuMemExportToShareableHandle"};
+    static const char *const names[N_STEPS] = {
+        "cuMemAddressReserve", "cuMemCreate",    "cuMemMap",
+        "cuMemSetAccess",      "cuMemGetAccess", "cuMemExportToShareableHandle"};
     for (size_t i = 0; i < N_STEPS; i++) {
         assert_status(probe_with(steps[i], DVMM_NOT_SUPPORTED, 0), DUCTILE_ERR_UNSUPPORTED);
         cr_assert_not_null(strstr(reason, names[i]), "%s: %s", steps[i], reason);

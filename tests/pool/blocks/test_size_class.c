@@ -48,7 +48,8 @@ Test(size_class, a_size_is_rounded_to_the_next_step_and_no_further) {
             assert_rounded(power + DPOOL_UNIT, divisions);
             assert_rounded(2 * power - DPOOL_UNIT, divisions);
             for (int i = 0; i < 20; i++) {
-                assert_rounded(power + rng_below(&r, power / DPOOL_UNIT + 1) * DPOOL_UNIT, divisions);
+                assert_rounded(power + rng_below(&r, power / DPOOL_UNIT + 1) * DPOOL_UNIT,
+                               divisions);
             }
         }
     }

@@ -555,3 +555,81 @@ Test(pause, memory_that_stayed_once_leaves_the_next_time) {
     assert_contents();
     close_pool();
 }
+
+/* Also of dedicated blocks: a pool that is paused while it is open serves nobody. */
+Test(pause, paused_pool_gives_no_dedicated_memory) {
+    open_waiting();
+    ductile_addr none = 1;
+    assert_ok(ductile_pool_retain(a, WEIGHTS));
+    assert_ok(ductile_pool_set_kind(a, WEIGHTS, DUCTILE_POOL_PLAIN));
+    assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
+    assert_ok(ductile_alloc(a, 512, f.streams[0], &blocks[0]));
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_status(ductile_alloc_dedicated(a, 4 * MIB, f.streams[0], &none), DUCTILE_ERR_BUSY);
+    assert_u64(none, 0);
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_ok(ductile_pool_end(a, WEIGHTS));
+    assert_ok(ductile_free(a, blocks[0]));
+    assert_ok(ductile_pool_release(a, WEIGHTS));
+    assert_ok(ductile_pool_release(a, WEIGHTS));
+    assert_fine(fixture_close(&f));
+}
+
+/* Its memory is cached elsewhere, and cannot be taken back: the pool stays paused, and comes back
+ * once the driver unmaps again. */
+Test(pause, a_resume_that_cannot_make_room_leaves_the_pool_paused) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    ductile_addr other = 0;
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_alloc(a, 60 * MIB, f.streams[0], &other));
+    assert_ok(ductile_free(a, other));
+    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                         .call = "context_sync",
+                                         .nth = 1,
+                                         .code = DVMM_OUT_OF_MEMORY,
+                                         .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    const ductile_virtual_fault unmaps = {.struct_size = sizeof unmaps,
+                                          .call = "unmap",
+                                          .nth = 1,
+                                          .code = DVMM_OUT_OF_MEMORY,
+                                          .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &unmaps));
+    ductile_status status = ductile_resume(a, WEIGHTS);
+    cr_assert(status != DUCTILE_OK, "there was room");
+    cr_assert_eq(info_now().paused, 1);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_fine(audit_allocator(a, NULL));
+    (void)ductile_destroy(a);
+    fixture_abandon(&f);
+}
+
+/* What waits is one wait for everything: other streams cost nothing each. */
+Test(pause, its_driver_calls_do_not_grow_with_other_streams) {
+    uint64_t calls[2];
+    for (size_t i = 0; i < 2; i++) {
+        size_t n_streams = i == 0 ? 2 : 8;
+        const fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = n_streams};
+        ductile_addr others[8];
+        assert_fine(fixture_open(&f, &setup));
+        a = f.allocator;
+        assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
+        assert_ok(ductile_alloc(a, 3 * G, f.streams[0], &blocks[0]));
+        assert_ok(ductile_pool_end(a, WEIGHTS));
+        for (size_t s = 1; s < n_streams; s++) {
+            assert_ok(ductile_alloc(a, G, f.streams[s], &others[s]));
+            assert_ok(ductile_virtual_fill(f.gpu, others[s], 1, G, f.streams[s]));
+        }
+        calls[i] = fixture_state(&f).calls;
+        assert_ok(ductile_pause(a, WEIGHTS, 0));
+        calls[i] = fixture_state(&f).calls - calls[i];
+        assert_ok(ductile_resume(a, WEIGHTS));
+        for (size_t s = 1; s < n_streams; s++) {
+            assert_ok(ductile_free(a, others[s]));
+        }
+        assert_ok(ductile_free(a, blocks[0]));
+        assert_ok(ductile_pool_release(a, WEIGHTS));
+        assert_fine(fixture_close(&f));
+    }
+    assert_u64(calls[1], calls[0]);
+}

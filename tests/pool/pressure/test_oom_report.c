@@ -356,3 +356,20 @@ Test(oom_report, a_refusal_reaches_the_log_with_its_numbers) {
     cr_assert_not_null(strstr(logged, expected), "%s", logged);
     close_audited();
 }
+
+/* Of the report alone: memory that an option keeps in place, and enough of it. */
+Test(oom_report, tells_to_recycle_where_an_option_forbids_it_and_it_would_help) {
+    ductile_oom_report r = {.struct_size = sizeof r,
+                            .granule_bytes = FIXTURE_GRANULE,
+                            .limit_bytes = 64 * MIB,
+                            .requested_bytes = 16 * MIB,
+                            .missing_bytes = 8 * MIB,
+                            .free_bytes = 8 * MIB,
+                            .recycle = DUCTILE_RECYCLE_NEVER};
+    advises(&r, "recycle:never keeps 8.00 MiB of free memory in place");
+    r.missing_bytes++;
+    says_nothing_of(&r, "recycle:never");
+    r.missing_bytes--;
+    r.recycle = DUCTILE_RECYCLE_READY;
+    says_nothing_of(&r, "recycle:never");
+}

@@ -294,3 +294,23 @@ Test(gpu_waits, check_sees_a_span_over_an_old_address) {
     f.allocator->waits.root->end -= 64 * MIB;
     close_audited();
 }
+
+/* Each poll goes on where the one before stopped, and begins again after the last. */
+Test(gpu_waits, polls_come_back_to_the_lowest_address) {
+    ductile_addr low = take(MIB, 0);
+    ductile_addr high = take(MIB, 0);
+    cr_assert_lt(low, high);
+    use_and_free(low, MIB, 1);
+    use_and_free(high, MIB, 2);
+    for (int round = 0; round < 3; round++) {
+        assert_fine(fixture_sync_all(&f));
+        dti_lock_acquire(&f.allocator->grow_lock);
+        dpool_wait_poll(f.allocator, 1);
+        dti_lock_release(&f.allocator->grow_lock);
+        uint64_t before = gpu_waits();
+        assert_u64(take(MIB, 0), low);
+        assert_u64(gpu_waits(), before); /* a poll has found its work done */
+        use_and_free(low, MIB, 1);
+    }
+    close_audited();
+}

@@ -606,7 +606,6 @@ Test(driver_cuda_load, entries_hand_on_the_code_of_each_step) {
     close_operands(&o);
 }
 
-
 Test(driver_cuda_load, keeps_the_pools_memory_from_first_use_on) {
     operands o = open_operands();
     ductile_addr addr = 0;

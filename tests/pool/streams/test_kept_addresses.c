@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * record_stream:wait keeps an arena's latest old addresses, a 32nd of the device, and unmaps the
+ * others at the next call that grows, for which it waits. The device is lazy: without that wait
+ * nothing is ever proven, and without the unmap old addresses pile up.
+ */
+#include "tests/support/one_fixture.h"
+
+enum { N_SMALL = 32, N_LARGE = N_SMALL / 2, N_ROUNDS = 8 };
+
+#define G FIXTURE_GRANULE
+#define KEPT (4 * MIB) /* of the 128 */
+
+static uint64_t retiring(void) {
+    return fixture_stats(f.allocator).retiring_bytes;
+}
+
+/* Every other granule is freed; the request that follows has to move them together. */
+static void move_once(void) {
+    ductile_addr small[N_SMALL];
+    for (int i = 0; i < N_SMALL; i++) {
+        small[i] = take_granules(1, 0);
+        launch(small[i], G, 0);
+    }
+    for (int i = 0; i < N_SMALL; i += 2) {
+        give(small[i]);
+    }
+    ductile_addr large = take_granules(N_LARGE, 0);
+    launch(large, N_LARGE * G, 0);
+    for (int i = 1; i < N_SMALL; i += 2) {
+        give(small[i]);
+    }
+    give(large);
+}
+
+static void open_full(void) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 128 * MIB,
+                                  .schedule = DUCTILE_SCHEDULE_LAZY,
+                                  .conf = "record_stream:wait,limit_bytes:64M"});
+}
+
+Test(kept_addresses, however_far_the_host_is_ahead_they_do_not_pile_up) {
+    open_full();
+    uint64_t moved = 0;
+    for (int round = 0; round < N_ROUNDS; round++) {
+        move_once();
+        cr_assert_leq(retiring(), KEPT + N_LARGE * G, "round %d: %llu MiB of old addresses", round,
+                      (unsigned long long)(retiring() / MIB));
+        moved = fixture_stats(f.allocator).recycled_handles;
+    }
+    cr_assert_gt(moved, N_ROUNDS, "hardly anything moved");
+    close_audited();
+}
+
+Test(kept_addresses, as_many_as_may_be_kept_are_kept) {
+    open_full();
+    move_once();
+    cr_assert_gt(retiring(), KEPT);
+    assert_fine(fixture_sync_all(&f));
+    assert_ok(ductile_set_limit(f.allocator, 128 * MIB));
+    give(take_granules(N_SMALL + 8, 0)); /* grows, and needs nobody's memory but its own */
+    cr_assert_geq(retiring(), KEPT);
+    close_audited();
+}
