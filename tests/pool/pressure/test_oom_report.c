@@ -360,6 +360,7 @@ Test(oom_report, a_refusal_reaches_the_log_with_its_numbers) {
 /* Of the report alone: memory that an option keeps in place, and enough of it. */
 Test(oom_report, tells_to_recycle_where_an_option_forbids_it_and_it_would_help) {
     ductile_oom_report r = {.struct_size = sizeof r,
+                            .number = 1,
                             .granule_bytes = FIXTURE_GRANULE,
                             .limit_bytes = 64 * MIB,
                             .requested_bytes = 16 * MIB,

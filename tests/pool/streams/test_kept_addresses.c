@@ -33,14 +33,15 @@ static void move_once(void) {
     give(large);
 }
 
-static void open_full(void) {
+static void open_full(ductile_schedule schedule) {
     open_fixture(&(fixture_setup){.capacity_bytes = 128 * MIB,
-                                  .schedule = DUCTILE_SCHEDULE_LAZY,
+                                  .schedule = schedule,
+                                  .lag = 3,
                                   .conf = "record_stream:wait,limit_bytes:64M"});
 }
 
-Test(kept_addresses, however_far_the_host_is_ahead_they_do_not_pile_up) {
-    open_full();
+static void assert_bounded(ductile_schedule schedule) {
+    open_full(schedule);
     uint64_t moved = 0;
     for (int round = 0; round < N_ROUNDS; round++) {
         move_once();
@@ -52,8 +53,14 @@ Test(kept_addresses, however_far_the_host_is_ahead_they_do_not_pile_up) {
     close_audited();
 }
 
+Test(kept_addresses, however_far_the_host_is_ahead_they_do_not_pile_up) {
+    assert_bounded(DUCTILE_SCHEDULE_LAZY);
+    assert_bounded(DUCTILE_SCHEDULE_LAGGING);
+    assert_bounded(DUCTILE_SCHEDULE_EAGER);
+}
+
 Test(kept_addresses, as_many_as_may_be_kept_are_kept) {
-    open_full();
+    open_full(DUCTILE_SCHEDULE_LAZY);
     move_once();
     cr_assert_gt(retiring(), KEPT);
     assert_fine(fixture_sync_all(&f));
