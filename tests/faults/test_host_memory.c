@@ -547,3 +547,42 @@ Test(host_memory, without_any_each_call_is_done_or_refused_and_changes_nothing) 
     }
     cr_assert(any_failed, "nobody asks for host memory");
 }
+
+/* ---- Others between two looks -------------------------------------------------------------- */
+
+/* More than a snapshot leaves room for. */
+static void add_blocks(void) {
+    for (int i = 0; i < 300; i++) {
+        ductile_addr block = 0;
+        cr_expect_eq(ductile_alloc(busy.allocator, 512, busy.streams[0], &block), DUCTILE_OK);
+    }
+}
+
+static int count_live(void *user, const char *text, size_t length) {
+    uint64_t *n = user;
+    (void)length;
+    for (const char *at = text; (at = strstr(at, "\"live\"")) != NULL; at++) {
+        ++*n;
+    }
+    return 0;
+}
+
+/* They come after it has counted the blocks, and before it copies them. */
+Test(host_memory, a_snapshot_has_all_blocks_that_come_while_it_asks_for_memory) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    uint64_t n_live = 0;
+    assert_fine(fixture_open(&busy, NULL));
+    instead = add_blocks;
+    arm(1);
+    ductile_status status = ductile_snapshot_json(busy.allocator, count_live, &n_live);
+    bool came = disarm();
+    instead = NULL;
+    assert_ok(status);
+    cr_assert(came, "a snapshot asks for no host memory");
+    assert_u64(n_live, fixture_stats(busy.allocator).live_blocks);
+    assert_u64(n_live, 300);
+    (void)ductile_destroy(busy.allocator);
+    fixture_abandon(&busy);
+}

@@ -195,3 +195,49 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
     give(four);
     close_audited();
 }
+
+/* ---- Memory that moves behind waits --------------------------------------------------------- */
+
+TestSuite(plan_waits);
+
+/* The stream waits for the other one before it moves what that one still uses; the memory is then
+ * as young as that wait, so that nothing recorded before proves it. */
+Test(plan_waits, memory_that_heals_a_gap_is_as_young_as_the_wait_for_it) {
+    open_fixture(&(fixture_setup){
+        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "record_stream:wait"});
+    a = f.allocator;
+    first = take_granules(1, 0);
+    ductile_addr more[3];
+    for (int i = 0; i < 3; i++) {
+        more[i] = take_granules(2, 0);
+    }
+    (void)take_granules(1, 0);
+    give(more[1]);
+    assert_ok(ductile_trim(a, 0, NULL));
+    launch(more[2], 2 * G, 1);
+    assert_ok(ductile_free_on(a, more[2], f.streams[1]));
+    give(more[0]);
+    assert_layout(first, "L1 F2 G2 F2 L1 G");
+    uint64_t before = block_at(more[2])->age;
+    uint64_t waits = fixture_stats(a).event_waits;
+    grow_lock();
+    p = dpool_plan_take(a, 0);
+    cr_assert_not_null(p);
+    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
+    index_lock();
+    a->age++;
+    cr_assert(
+        dpool_plan_compaction_locked(a, p, block_at(first)->region->arena, block_at(more[1]), 2));
+    assert_u64(p->n_own_donors, 1);
+    index_unlock();
+    assert_ok(dpool_plan_execute(a, p));
+    index_lock();
+    cr_assert_null(dpool_plan_commit_locked(a, p, 0));
+    assert_layout(first, "L1 F4 R2 L1 G");
+    cr_assert_gt(block_at(more[1])->age, before);
+    index_unlock();
+    end_plan();
+    assert_u64(fixture_stats(a).event_waits, waits + 1);
+    launch(take_granules(4, 0), 4 * G, 0);
+    close_audited();
+}

@@ -229,3 +229,13 @@ Test(validate, paused_pools) {
     assert_sound();
     assert_ok(ductile_pool_release(a, id));
 }
+
+Test(validate, free_memory_beside_free_memory) {
+    dpool_block *next = first_in_state(DPOOL_FREE)->next;
+    cr_assert_not_null(next);
+    dpool_state before = (dpool_state)next->state;
+    next->state = DPOOL_FREE;
+    assert_finds("B4");
+    next->state = before;
+    assert_sound();
+}

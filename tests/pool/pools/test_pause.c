@@ -633,3 +633,22 @@ Test(pause, its_driver_calls_do_not_grow_with_other_streams) {
     }
     assert_u64(calls[1], calls[0]);
 }
+
+/* It stays behind its address, known and counted, though its block is gone. */
+Test(pause, pinned_memory_of_a_block_that_is_freed_meanwhile_is_not_forgotten) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    assert_ok(ductile_pin(a, blocks[3]));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    uint64_t left = fixture_state(&f).used_bytes;
+    cr_assert_gt(left, 0);
+    ductile_addr freed = blocks[3];
+    assert_ok(ductile_free(a, freed));
+    blocks[3] = 0;
+    assert_fine(audit_allocator(a, NULL));
+    assert_u64(fixture_state(&f).used_bytes, left);
+    assert_ok(ductile_unpin(a, freed));
+    assert_fine(audit_allocator(a, NULL));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_contents();
+    close_pool();
+}
