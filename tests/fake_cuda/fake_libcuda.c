@@ -429,9 +429,10 @@ static cu_result fake_cuCtxRecordEvent(cu_context context, dvmm_event event) {
 }
 
 static cu_result fake_cuStreamGetCtx(ductile_stream stream, cu_context *out) {
-    ANSWER("cuStreamGetCtx", *out = stream == FAKE_FOREIGN_STREAM ? FAKE_FOREIGN_CONTEXT
-                                    : stream == FAKE_GREEN_STREAM ? FAKE_GREEN_CONTEXT
-                                                                  : fake->primary);
+    ANSWER("cuStreamGetCtx", *out = stream == FAKE_FOREIGN_STREAM   ? FAKE_FOREIGN_CONTEXT
+                                    : stream == FAKE_STREAM_OF_NONE ? NULL
+                                    : stream == FAKE_GREEN_STREAM   ? FAKE_GREEN_CONTEXT
+                                                                    : fake->primary);
 }
 
 static cu_result fake_cuStreamGetCtx_v2(ductile_stream stream, cu_context *out,

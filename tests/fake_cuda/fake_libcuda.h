@@ -18,6 +18,9 @@ enum { FAKE_CALLS_KEPT = 64 };
 #define FAKE_FOREIGN_STREAM ((ductile_stream)0x6000)
 #define FAKE_FOREIGN_CONTEXT ((cu_context)0x3000)
 
+/* A stream that the driver knows no context of. */
+#define FAKE_STREAM_OF_NONE ((ductile_stream)0x6400)
+
 /* A stream of a green context of the device. */
 #define FAKE_GREEN_STREAM ((ductile_stream)0x6800)
 #define FAKE_GREEN_CONTEXT ((cu_context)0x3800)

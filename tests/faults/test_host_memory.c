@@ -512,6 +512,11 @@ static const char *do_all(held *h) {
     TRY(without_memory("snapshot", ductile_snapshot_json(a, end_text, NULL)));
     TRY(without_memory("trim", ductile_trim(a, 0, NULL)));
     TRY(without_memory("trim of a pool", ductile_pool_trim(a, FULL, NULL)));
+    for (int i = 0; i < 200; i++) { /* maintenance comes by */
+        ductile_addr small = 0;
+        TRY(without_memory("small", ductile_alloc(a, 512, h->f.streams[0], &small)));
+        NEED_OK(ductile_free(a, small));
+    }
     return NULL;
 }
 
@@ -546,6 +551,38 @@ Test(host_memory, without_any_each_call_is_done_or_refused_and_changes_nothing) 
         cr_assert(why == NULL, "%u nodes left: %s", n_spare, why);
     }
     cr_assert(any_failed, "nobody asks for host memory");
+}
+
+/* Its lists come from one request for memory, the nodes of the blocks that it splits from others.
+ */
+Test(host_memory, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    for (uint32_t n_spare = 0; n_spare <= 6; n_spare++) {
+        bool failed = true;
+        for (uint64_t nth = 1; failed; nth++) {
+            held h = {.hole = 0};
+            assert_fine(hold(&h, n_spare));
+            arm(nth);
+            ductile_status status = ductile_trim(h.f.allocator, 0, NULL);
+            failed = disarm();
+            const char *why = without_memory("trim", status);
+            why = why != NULL ? why : is_whole_again(&h);
+            cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare,
+                      (unsigned long long)nth, why);
+        }
+    }
+}
+
+Test(host_memory, a_block_is_put_where_it_belongs_when_no_node_is_left_for_it) {
+    for (uint32_t n_spare = 0; n_spare <= 2; n_spare++) {
+        held h = {.hole = 0};
+        assert_fine(hold(&h, n_spare));
+        h.made[0] = h.hole + 512;
+        assert_ok(ductile_pool_alloc_at(h.f.allocator, FULL, h.made[0], 512));
+        assert_fine(is_whole_again(&h));
+    }
 }
 
 /* ---- Others between two looks -------------------------------------------------------------- */

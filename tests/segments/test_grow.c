@@ -373,3 +373,13 @@ Test(refill, with_one_handle_stops_where_nobody_can_tell_what_stayed) {
     cr_assert(seg->slots[0].handle == stayed, "what stayed was mapped anew");
     end_growth();
 }
+
+/* Somebody else unmapped it: it comes back at the same place. */
+Test(refill, with_one_handle_maps_again_what_is_gone) {
+    (void)back(0, N_GRANULES);
+    assert_code(RAW(&r, unmap, dseg_addr(seg, 0), N_GRANULES * r.granule), DVMM_SUCCESS);
+    assert_ok(dseg_fill_with_one(seg, UINT64_MAX));
+    assert_state(0, N_GRANULES, DSEG_MAPPED);
+    assert_u64(rig_state(&r).mappings, 1);
+    end_growth();
+}

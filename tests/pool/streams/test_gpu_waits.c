@@ -314,3 +314,22 @@ Test(gpu_waits, polls_come_back_to_the_lowest_address) {
     }
     close_audited();
 }
+
+/* The first of several waits fails: the others are not made either. Whoever gets the block then,
+ * waits for all of them. */
+Test(gpu_waits, a_failed_wait_is_the_last_of_its_attempt) {
+    ductile_addr block = take(MIB, 0);
+    fill(block, 1, 512, 1);
+    fill(block + 512, 2, 512, 2);
+    assert_ok(ductile_record_stream(f.allocator, block, f.streams[1]));
+    assert_ok(ductile_free_on(f.allocator, block, f.streams[2]));
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "stream_wait_event", .nth = 1, .code = 999};
+    uint64_t asked = count("stream_wait_event");
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    ductile_addr other = take(MIB, 0);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_u64(count("stream_wait_event"), asked + 1 + (other == block ? 2 : 0));
+    assert_ok(ductile_free(f.allocator, other));
+    close_audited();
+}

@@ -57,6 +57,7 @@ Test(kept_addresses, however_far_the_host_is_ahead_they_do_not_pile_up) {
     assert_bounded(DUCTILE_SCHEDULE_LAZY);
     assert_bounded(DUCTILE_SCHEDULE_LAGGING);
     assert_bounded(DUCTILE_SCHEDULE_EAGER);
+    assert_bounded(DUCTILE_SCHEDULE_RANDOM);
 }
 
 Test(kept_addresses, as_many_as_may_be_kept_are_kept) {

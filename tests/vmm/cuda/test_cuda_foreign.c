@@ -100,6 +100,7 @@ Test(driver_cuda_foreign, an_invalid_stream_of_ours_is_told_so_and_nothing_is_re
     fake->fail_code = DVMM_INVALID_HANDLE;
     fake->fail_from = 0;
     cr_assert_eq(ops->event_record(ctx, event, stream), DVMM_INVALID_HANDLE);
+    cr_assert_eq(ops->event_record(ctx, event, FAKE_STREAM_OF_NONE), DVMM_INVALID_HANDLE);
     fake->failing = NULL;
     cr_assert_eq(fake->foreign_waits, 0);
     cr_assert_eq(fake->events, 1);

@@ -622,6 +622,9 @@ Test(driver_cuda_load, tells_current_and_peak_of_the_pool) {
     cr_expect_eq(o.ops->async_pool_info(o.ctx, &now, &peak), DVMM_SUCCESS);
     cr_expect_eq(now, CU_POOL_RESERVED_CURRENT);
     cr_expect_eq(peak, CU_POOL_RESERVED_HIGH);
+    now = peak = 0;
+    cr_expect_eq(dvmm_async_pool_info(o.driver, &now, &peak), DUCTILE_OK);
+    cr_expect(now == CU_POOL_RESERVED_CURRENT && peak == CU_POOL_RESERVED_HIGH);
     close_operands(&o);
 }
 
