@@ -9,6 +9,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/numbered.h"
 #include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #include <ductile_pools.h>
 #include <string.h>
@@ -165,9 +166,22 @@ static const char *goes_on(scene *s) {
     return is_whole(s, "at the end");
 }
 
+/* What the thread may do while others capture; sets it to what it is by default. */
+static const char *take_mode(const scene *s, dvmm_capture_mode *mode) {
+    dvmm_driver *d = NULL;
+    *mode = DVMM_CAPTURE_GLOBAL;
+    NEED_OK(dvmm_open_virtual(s->f.gpu, &d));
+    ductile_status status = dvmm_capture_exchange_mode(d, mode);
+    dvmm_close(d);
+    NEED_OK(status);
+    return NULL;
+}
+
 static const char *gone_from(const deed *d, uint64_t nth, int code, bool *fired) {
     scene s;
+    dvmm_capture_mode mode;
     TRY(set(&s, d->conf, 4 * G));
+    TRY(take_mode(&s, &mode));
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .nth = nth, .code = code, .persistent = 1};
     NEED_OK(ductile_virtual_inject(s.f.gpu, &fault));
@@ -176,6 +190,8 @@ static const char *gone_from(const deed *d, uint64_t nth, int code, bool *fired)
     NEED(is_documented(status, code), "it returned %s", ductile_status_name(status));
     TRY(is_whole(&s, "after it"));
     NEED_OK(ductile_virtual_inject(s.f.gpu, NULL));
+    TRY(take_mode(&s, &mode));
+    NEED(*fired || mode == DVMM_CAPTURE_GLOBAL, "the thread's capture mode stays %d", mode);
     if (code == DVMM_UNKNOWN) {
         TRY(goes_on(&s));
     }

@@ -239,3 +239,9 @@ Test(validate, free_memory_beside_free_memory) {
     next->state = before;
     assert_sound();
 }
+
+Test(validate, a_block_that_is_no_multiple_of_a_unit) {
+    dpool_block *b = first_in_state(DPOOL_LIVE);
+    assert_finds_change("B2", b->size, b->size + 1);
+    assert_finds_change("B2", b->size, 0);
+}

@@ -5,6 +5,7 @@
 #include "pool/sharing/pin.h"
 #include "tests/support/one_fixture.h"
 
+#include <ductile_pools.h>
 #include <ductile_share.h>
 
 static void open_small(void) {
@@ -211,4 +212,26 @@ Test(pin, a_walk_shows_it_on_memory_that_was_freed) {
     assert_seen(pinned, DUCTILE_BLOCK_FREE, DUCTILE_BLOCK_PINNED);
     assert_ok(ductile_unpin(f.allocator, pinned));
     assert_seen(pinned, DUCTILE_BLOCK_FREE, 0);
+}
+
+/* While its pool is paused a block has no memory to show, pinned or not. */
+Test(pin, it_does_not_show_while_the_pool_is_paused) {
+    const ductile_pool_id id = {2, 9};
+    assert_ok(ductile_pool_retain(f.allocator, id));
+    assert_ok(ductile_pool_set_kind(f.allocator, id, DUCTILE_POOL_PLAIN));
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr pinned = take_granules(1, 0);
+    ductile_addr plain = take_granules(1, 0);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_ok(ductile_pin(f.allocator, pinned));
+    assert_ok(ductile_pause(f.allocator, id, 0));
+    assert_u64(flags_at(pinned) & DUCTILE_BLOCK_PINNED, 0);
+    assert_u64(flags_at(plain), 0);
+    assert_ok(ductile_resume(f.allocator, id));
+    assert_u64(flags_at(pinned) & DUCTILE_BLOCK_PINNED, DUCTILE_BLOCK_PINNED);
+    assert_ok(ductile_unpin(f.allocator, pinned));
+    give(pinned);
+    give(plain);
+    assert_ok(ductile_pool_release(f.allocator, id));
+    assert_ok(ductile_pool_release(f.allocator, id));
 }
