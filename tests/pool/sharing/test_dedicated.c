@@ -269,14 +269,37 @@ Test(dedicated, each_driver_call_may_fail) {
         ductile_virtual_fault fault = {
             .struct_size = sizeof fault, .call = calls[i], .nth = 1, .code = 999};
         assert_ok(ductile_virtual_inject(f.gpu, &fault));
+        uint64_t ranges = fixture_stats(f.allocator).segments;
         ductile_addr addr = 1;
         assert_status(ductile_alloc_dedicated(f.allocator, 5 * MIB, f.streams[0], &addr),
                       DUCTILE_ERR_DRIVER);
         assert_u64(addr, 0);
+        assert_u64(fixture_stats(f.allocator).segments, ranges);
         assert_ok(ductile_virtual_inject(f.gpu, NULL));
         assert_sound();
         give(take_one(5 * MIB));
         assert_ok(ductile_empty_cache(f.allocator));
     }
+    close_audited();
+}
+
+Test(dedicated, its_range_goes_with_a_resume_when_it_was_freed_in_a_pause) {
+    const ductile_pool_id id = {5, 5};
+    open_small();
+    assert_ok(ductile_pool_retain(f.allocator, id));
+    assert_ok(ductile_pool_set_kind(f.allocator, id, DUCTILE_POOL_PLAIN));
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr gone = take_one(4 * MIB);
+    ductile_addr kept = take_one(6 * MIB);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    uint64_t ranges = fixture_stats(f.allocator).segments;
+    assert_ok(ductile_pause(f.allocator, id, 0));
+    give(gone);
+    assert_ok(ductile_resume(f.allocator, id));
+    assert_u64(fixture_stats(f.allocator).segments, ranges - 1);
+    expect_one_handle(kept, 3);
+    give(kept);
+    assert_ok(ductile_pool_release(f.allocator, id));
+    assert_ok(ductile_pool_release(f.allocator, id));
     close_audited();
 }
