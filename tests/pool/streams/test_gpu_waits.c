@@ -307,6 +307,7 @@ Test(gpu_waits, polls_come_back_to_the_lowest_address) {
         dti_lock_acquire(&f.allocator->grow_lock);
         dpool_wait_poll(f.allocator, 1);
         dti_lock_release(&f.allocator->grow_lock);
+        assert_u64(f.allocator->waits.polled_to, 0);
         uint64_t before = gpu_waits();
         assert_u64(take(MIB, 0), low);
         assert_u64(gpu_waits(), before); /* a poll has found its work done */
