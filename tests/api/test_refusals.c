@@ -167,9 +167,8 @@ static void close_everything(void) {
 static uint64_t calls_before;
 
 static int ask_in_child(void) {
-    bool is_silent = true;
     int n_wrong = differing(f.allocator, DUCTILE_ERR_FORKED, true);
-    is_silent = fixture_state(&f).calls == calls_before;
+    bool is_silent = fixture_state(&f).calls == calls_before;
     return is_silent ? n_wrong : 100 + n_wrong;
 }
 
