@@ -152,6 +152,15 @@ static void replay_tight(replay_job *s, const report_row *uncapped) {
     report(s, &row);
 }
 
+/* One cold pass, and two warm ones where the replay has as many. */
+static void time_calls(const replay_spec *spec, replay_result *result) {
+    replay_spec own = *spec;
+    own.times_calls = true;
+    own.watch = NULL;
+    own.n_passes = own.n_passes < 3 ? own.n_passes : 3;
+    replay_run(&own, result);
+}
+
 static void replay_contender(replay_job *s, const trace *t, const contender_ops *contender) {
     replay_spec spec = make_spec(s, t, contender);
     replay_result result;
@@ -162,6 +171,11 @@ static void replay_contender(replay_job *s, const trace *t, const contender_ops 
                       .min_is_modelled = s->model.is_virtual && !s->device.is_virtual};
     if (row.has_min_capacity && result.outcome == RUN_COMPLETED) {
         row.min_capacity_bytes = find_min_capacity(s, &spec, &result);
+    }
+    replay_result calls;
+    if (s->options->calls && result.outcome == RUN_COMPLETED) {
+        time_calls(&spec, &calls);
+        row.calls = &calls;
     }
     report(s, &row);
     if (s->options->tight && row.min_capacity_bytes > 0) {

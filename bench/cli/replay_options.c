@@ -69,6 +69,9 @@ static bool check_combination(bench_parser *p) {
     if (own(p)->tight && p->shared->capacity_bytes != 0) {
         return bench_refuse(p, "--tight searches what --capacity sets: give only one of them");
     }
+    if (own(p)->tight && own(p)->calls) {
+        return bench_refuse(p, "--tight has no columns for --calls: give only one of them");
+    }
     if (own(p)->check && p->shared->device == BENCH_DEVICE_CUDA) {
         return bench_refuse(p, "--check works on the virtual GPU only");
     }
@@ -97,6 +100,9 @@ const bench_option replay_option_table[] = {
              "passes"},
     {"--repeat", "N", bench_parse_number, .help = "N passes through one allocator (1)",
      .offset = offsetof(replay_options, n_passes), .min = 1, .max = REPLAY_MAX_PASSES},
+    {"--calls", NULL, bench_parse_flag,
+     .help = "replay up to 3 passes once more and time each call: median, 99th percentile, worst",
+     .offset = offsetof(replay_options, calls)},
     {"--vary", "SEED", parse_vary,
      .help = "another run of the same program in each pass: steps shuffled, sizes scaled"},
     {"--lag", "N", bench_parse_number,

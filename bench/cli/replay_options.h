@@ -16,6 +16,7 @@ typedef struct replay_options {
     bench_options shared; /* operands: the traces */
     bool check;
     bool min_capacity;
+    bool calls;
     bool tight;
     uint64_t above_min_percent; /* with tight */
     uint64_t n_passes;

@@ -12,6 +12,7 @@
 typedef struct report_row {
     const replay_spec *spec;
     const replay_result *result;
+    const replay_result *calls;  /* of a replay in which each call was timed; NULL: none was */
     bool has_min_capacity;       /* it was searched for  */
     bool min_is_modelled;        /* on the virtual GPU, though the replay was not */
     uint64_t min_capacity_bytes; /* 0: none was found    */

@@ -126,6 +126,14 @@ static void print_result(FILE *out, const replay_spec *spec, const replay_result
     print_number(out, "violations", result->violations);
 }
 
+static void print_calls(FILE *out, const char *name, const call_summary *calls) {
+    (void)fprintf(out, ",\"%s\":{\"calls\":%" PRIu64, name, calls->calls);
+    print_number(out, "median", calls->median_ns);
+    print_number(out, "p99", calls->p99_ns);
+    print_number(out, "worst", calls->worst_ns);
+    (void)putc('}', out);
+}
+
 static void print_min_capacity(FILE *out, const report_row *row) {
     print_text(out, "min_capacity_device",
                row->min_is_modelled || row->spec->device->is_virtual ? "virtual" : "cuda");
@@ -145,6 +153,10 @@ void report_json(FILE *out, const report_row *row) {
         print_text(out, "reason", row->result->message);
     } else {
         print_result(out, row->spec, row->result);
+        if (row->calls != NULL && row->calls->outcome == RUN_COMPLETED) {
+            print_calls(out, "cold_call_ns", &row->calls->cold_calls);
+            print_calls(out, "warm_call_ns", &row->calls->warm_calls);
+        }
         if (row->has_min_capacity) {
             print_min_capacity(out, row);
         }

@@ -101,9 +101,22 @@ static void print_outcome(FILE *out, const report_row *row, figures_fn print_com
     print_notes(out, row->result);
 }
 
+static void print_calls(FILE *out, const char *when, const call_summary *calls) {
+    if (calls->calls > 0) {
+        (void)fprintf(out,
+                      "    a call, %s: median %" PRIu64 " ns, 99th percentile %" PRIu64
+                      " ns, worst %" PRIu64 " ns\n",
+                      when, calls->median_ns, calls->p99_ns, calls->worst_ns);
+    }
+}
+
 void report_table_row(FILE *out, const report_row *row) {
     (void)fprintf(out, "  %-15s", row->spec->contender->name);
     print_outcome(out, row, print_figures);
+    if (row->calls != NULL && row->calls->outcome == RUN_COMPLETED) {
+        print_calls(out, "cold", &row->calls->cold_calls);
+        print_calls(out, "warm", &row->calls->warm_calls);
+    }
 }
 
 /* ---- Near the smallest capacity ------------------------------------------------------------ */

@@ -5,6 +5,7 @@
 #include "bench/base/stopwatch.h"
 #include "bench/replay/gates.h"
 #include "bench/replay/stage.h"
+#include "bench/replay/timed_contender.h"
 
 #include <ductile_virtual.h>
 
@@ -21,6 +22,10 @@ typedef struct replay {
     replay_result *result;
     stage stage;
     gates gates;
+    const contender_ops *ops; /* what the loop calls: the stage's, or one that times each call */
+    void *contender;
+    contender_ops timed_ops; /* with times_calls */
+    timed_contender timed;
     ductile_addr *addresses;
     stopwatch watch;          /* runs while the contender works in the current pass */
     double *times;            /* of each pass, own ns per operation */
@@ -112,13 +117,12 @@ static ductile_status for_each_gate(replay *r, const trace_event *event, gate_fn
 }
 
 static ductile_status record_uses(replay *r, const trace_event *event) {
-    const stage *s = &r->stage;
     const trace_gate *gate = gates_of(r, event);
     ductile_status status = DUCTILE_OK;
     for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
         if (gate[i].says_use) {
-            status = s->ops->record_stream(s->contender, r->addresses[event->slot],
-                                           s->streams[gate[i].stream]);
+            status = r->ops->record_stream(r->contender, r->addresses[event->slot],
+                                           r->stage.streams[gate[i].stream]);
         }
     }
     return status;
@@ -126,7 +130,6 @@ static ductile_status record_uses(replay *r, const trace_event *event) {
 
 /* What record_stream and free cost belongs to the contender. */
 static ductile_status free_gated(replay *r, const trace_event *event) {
-    const stage *s = &r->stage;
     ductile_status status = for_each_gate(r, event, gates_close);
     if (status != DUCTILE_OK) {
         return status;
@@ -136,7 +139,7 @@ static ductile_status free_gated(replay *r, const trace_event *event) {
     }
     status = record_uses(r, event);
     if (status == DUCTILE_OK) {
-        status = s->ops->free(s->contender, r->addresses[event->slot]);
+        status = r->ops->free(r->contender, r->addresses[event->slot]);
     }
     ductile_status marked = for_each_gate(r, event, gates_mark);
     r->addresses[event->slot] = 0;
@@ -156,17 +159,17 @@ static ductile_status use_block(replay *r, const trace_event *event) {
         status = ductile_virtual_launch(s->gpu, stream, &use, 1);
         stopwatch_start(&r->watch);
     }
-    return status == DUCTILE_OK ? s->ops->record_stream(s->contender, address, stream) : status;
+    return status == DUCTILE_OK ? r->ops->record_stream(r->contender, address, stream) : status;
 }
 
 /* Under a contender that knows no ends the stream goes on. */
 static ductile_status end_stream(replay *r, const trace_event *event) {
     stage *s = &r->stage;
-    if (s->ops->stream_done == NULL) {
+    if (r->ops->stream_done == NULL) {
         return DUCTILE_OK;
     }
     ductile_status status = event->size != 0
-                                ? s->ops->stream_done(s->contender, s->streams[event->stream])
+                                ? r->ops->stream_done(r->contender, s->streams[event->stream])
                                 : DUCTILE_OK;
     stopwatch_pause(&r->watch);
     ductile_status renewed = stage_renew_stream(s, event->stream);
@@ -180,8 +183,8 @@ static ductile_status end_stream(replay *r, const trace_event *event) {
  */
 static bool play(replay *r, size_t first, size_t end) {
     const trace_event *events = r->trace->events;
-    const contender_ops *ops = r->stage.ops;
-    void *contender = r->stage.contender;
+    const contender_ops *ops = r->ops;
+    void *contender = r->contender;
     ductile_addr *addresses = r->addresses;
     const ductile_stream *streams = r->stage.streams;
     const bool checks = r->spec->checks;
@@ -415,6 +418,14 @@ static double median(double *times, uint64_t n) {
     return (times[(n - 1) / 2] + times[n / 2]) / 2;
 }
 
+/* The first pass is cold; the others are warm, and summarized together at the end. */
+static void end_cold_calls(replay *r) {
+    if (r->pass == 0) {
+        r->result->cold_calls = call_times_summarize(&r->timed.times);
+        r->timed.times.n = 0;
+    }
+}
+
 static bool run_pass(replay *r) {
     replay_result *result = r->result;
     contender_stats before = {0};
@@ -427,6 +438,7 @@ static bool run_pass(replay *r) {
                                  .host_ns = stopwatch_total_ns(&r->watch)};
     take_off_waiting(&result->last, atomic_load(&r->gates.waited_ns) - waited_before);
     add_pass(&result->all, &result->last);
+    end_cold_calls(r);
     if (r->pass == 0) {
         result->first = result->last;
     }
@@ -447,8 +459,27 @@ static void run_passes(replay *r) {
         r->trace = r->trace->next_pass != NULL ? r->trace->next_pass : r->trace;
     }
     uint64_t cold = r->pass > 1 ? 1 : 0;
+    r->result->warm_calls = call_times_summarize(&r->timed.times);
     r->result->ns_per_op = median(r->times + cold, r->pass - cold);
     r->result->forced_gates = atomic_load(&r->gates.n_forced);
+}
+
+/* Room for one pass, or for all later ones together. */
+static bool choose_ops(replay *r) {
+    r->ops = r->stage.ops;
+    r->contender = r->stage.contender;
+    if (!r->spec->times_calls) {
+        return true;
+    }
+    r->timed = (timed_contender){.inner = r->stage.ops,
+                                 .contender = r->stage.contender,
+                                 .is_virtual = r->stage.gpu != NULL,
+                                 .waited_ns = &r->gates.waited_ns};
+    r->timed_ops = timed_contender_ops(r->stage.ops);
+    r->ops = &r->timed_ops;
+    r->contender = &r->timed;
+    size_t n_warm = (size_t)r->spec->n_passes - 1;
+    return call_times_reserve(&r->timed.times, (size_t)r->trace->n_ops * (n_warm > 1 ? n_warm : 1));
 }
 
 static void run_on_stage(replay *r) {
@@ -456,7 +487,7 @@ static void run_on_stage(replay *r) {
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
     r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
-    if (r->addresses != NULL && r->times != NULL) {
+    if (r->addresses != NULL && r->times != NULL && choose_ops(r)) {
         status = gates_init(&r->gates, &r->stage, t);
     }
     if (status == DUCTILE_OK) {
@@ -465,6 +496,7 @@ static void run_on_stage(replay *r) {
     } else {
         (void)fail(r, "the replay cannot start", status);
     }
+    call_times_drop(&r->timed.times);
     free(r->times);
     free(r->addresses);
 }

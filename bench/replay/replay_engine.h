@@ -8,6 +8,7 @@
 #ifndef DUCTILE_BENCH_REPLAY_REPLAY_ENGINE_H
 #define DUCTILE_BENCH_REPLAY_REPLAY_ENGINE_H
 
+#include "bench/base/call_times.h"
 #include "bench/base/device.h"
 #include "bench/contenders/contender.h"
 #include "bench/replay/stage.h"
@@ -45,6 +46,7 @@ typedef struct replay_spec {
     uint64_t n_passes;         /* at least 1, all through the same contender  */
     bench_pace pace;           /* advances once an event                      */
     bool checks;               /* virtual GPU: every block is written, misuse is a violation */
+    bool times_calls;          /* one by one, which falsifies the times of whole passes */
     const replay_watch *watch; /* NULL: no samples are taken */
 } replay_spec;
 
@@ -67,6 +69,8 @@ typedef struct replay_result {
     replay_pass all;           /* all passes together                      */
     double ns_per_op;          /* host time without the driver's: median of the passes after the
                                   first, of the first where there is no other; 0 without operations */
+    call_summary cold_calls;   /* with times_calls: allocations and frees of the first pass */
+    call_summary warm_calls;   /* of all later ones; empty in a run of one pass */
     uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */
     uint64_t violations;       /* virtual GPU: mistakes that hardware lets pass */
     char last_violation[160];

@@ -15,6 +15,14 @@ expect_lines("${text}" 1 ${replay_keys} min_capacity_bytes min_capacity_efficien
 string(JSON smallest GET "${text}" min_capacity_bytes)
 math(EXPR too_small "${smallest} - 2097152")
 
+# Each call timed, in a replay of its own.
+bench(text replay small.trace --json --device virtual --contender ductile,classic --repeat 2 --calls)
+expect_lines("${text}" 2 ${replay_keys} cold_call_ns warm_call_ns)
+bench(text replay small.trace --device virtual --contender ductile --repeat 2 --calls)
+if(NOT text MATCHES "a call, cold: median .* a call, warm: median ")
+  message(SEND_ERROR "no times of calls: ${text}")
+endif()
+
 # Another run in each pass: the same for the same seed, and in none of the passes what was recorded.
 foreach(seed IN ITEMS 1 1 2)
   bench(text replay small.trace --json --device virtual --contender ductile,expandable --vary ${seed}

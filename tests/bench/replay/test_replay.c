@@ -213,6 +213,20 @@ Test(replay, counts_are_over_all_passes_and_of_the_last) {
     cr_assert_eq(result.first.ops, 2);
 }
 
+Test(replay, timed_calls_are_the_calls_of_an_untimed_replay) {
+    (void)replay("a 1 10 0\na 2 20 0\nf 1\n", (replay_spec){.n_passes = 3, .times_calls = true});
+    assert_kinds("aaffaaffaaff");
+    cr_assert_eq(result.cold_calls.calls, 3);
+    cr_assert_eq(result.warm_calls.calls, 6);
+    cr_assert_leq(result.warm_calls.median_ns, result.warm_calls.worst_ns);
+}
+
+Test(replay, a_single_pass_has_no_warm_calls) {
+    (void)replay("a 1 10 0\nf 1\n", (replay_spec){.times_calls = true});
+    cr_assert_eq(result.cold_calls.calls, 2);
+    cr_assert_eq(result.warm_calls.calls, 0);
+}
+
 Test(replay, another_streams_use_is_under_way_from_the_free_to_the_completion) {
     cr_assert_eq(replay("a 1 10 0\na 2 20 1\nf 1\na 3 1 0\nc 1\na 4 1 0\n", (replay_spec){0}),
                  RUN_COMPLETED);

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replays traces through RMM's pool or arena, as a C++ program uses them, above an upstream that
+ * calls cudaMalloc and counts what it holds.
+ *
+ *   pool    grows from nothing, by RMM's own rule: it doubles while it may
+ *   arena   takes half of the free memory at once, as it does by default; under a cap, the cap
+ *
+ * RMM knows no record_stream: a block belongs to its stream, and a program that used it elsewhere makes
+ * that stream wait before it frees the block there. The replay does so, and what it costs is counted.
+ *
+ * Prints one JSON object a line, with the keys of ductile-bench. Driver time and waits are those of
+ * the upstream and of these joins: what librmm itself calls cannot be seen, it has a CUDA runtime of
+ * its own.
+ */
+#include "bench/torch/cuda_calls.h"
+#include "bench/torch/peer_replay.h"
+
+#include <rmm/cuda_stream_view.hpp>
+#include <rmm/error.hpp>
+#include <rmm/mr/arena_memory_resource.hpp>
+#include <rmm/mr/pool_memory_resource.hpp>
+
+#include <cuda/memory_resource>
+
+#include <optional>
+
+namespace {
+
+/* ---- Upstream -------------------------------------------------------------------------------- */
+
+struct Held {
+    uint64_t now = 0;
+    uint64_t peak = 0;
+};
+
+/* RMM keeps copies of a resource: they share the count. */
+class CountingUpstream {
+  public:
+    explicit CountingUpstream(Held &held) : held_(&held) {}
+
+    void *allocate_sync(size_t bytes, size_t = 256) {
+        void *block = nullptr;
+        if (cudaMalloc(&block, bytes) != cudaSuccess) {
+            (void)cudaGetLastError();
+            throw rmm::out_of_memory("cudaMalloc");
+        }
+        held_->now += bytes;
+        held_->peak = std::max(held_->peak, held_->now);
+        return block;
+    }
+    void deallocate_sync(void *block, size_t bytes, size_t = 256) noexcept {
+        held_->now -= bytes;
+        (void)cudaFree(block);
+    }
+    void *allocate(cuda::stream_ref, size_t bytes, size_t = 256) {
+        return allocate_sync(bytes);
+    }
+    void deallocate(cuda::stream_ref, void *block, size_t bytes, size_t = 256) noexcept {
+        deallocate_sync(block, bytes);
+    }
+    bool operator==(const CountingUpstream &other) const noexcept {
+        return held_ == other.held_;
+    }
+    bool operator!=(const CountingUpstream &other) const noexcept {
+        return held_ != other.held_;
+    }
+    friend void get_property(const CountingUpstream &, cuda::mr::device_accessible) noexcept {}
+
+  private:
+    Held *held_;
+};
+
+/* ---- RMM as a peer --------------------------------------------------------------------------- */
+
+struct RmmBlock {
+    void *address;
+    size_t size;
+    uint16_t stream;
+    std::vector<uint16_t> users; /* other streams */
+};
+
+template <typename Resource> class RmmPeer {
+  public:
+    using Block = RmmBlock;
+    using Refused = rmm::bad_alloc;
+
+    explicit RmmPeer(const char *name) : name_(name) {
+        check(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "cudaEventCreate");
+    }
+
+    const char *name() const {
+        return name_;
+    }
+
+    void make_streams(const trace &t) {
+        while (streams_.size() < t.n_streams) {
+            cudaStream_t stream = nullptr;
+            check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+            streams_.push_back(stream);
+        }
+    }
+
+    cudaStream_t stream(size_t i) const {
+        return streams_[i];
+    }
+
+    void alloc(RmmBlock &block, size_t size, uint16_t stream) {
+        block.address = resource_->allocate(cuda::stream_ref(streams_[stream]), size, 256);
+        block.size = size;
+        block.stream = stream;
+    }
+
+    void free(RmmBlock &block) {
+        void *address = block.address;
+        block.address = nullptr;
+        for (uint16_t user : block.users) {
+            join(block.stream, user);
+        }
+        block.users.clear();
+        resource_->deallocate(cuda::stream_ref(streams_[block.stream]), address, block.size, 256);
+    }
+
+    void use(RmmBlock &block, uint16_t stream) {
+        auto end = block.users.end();
+        if (stream != block.stream && std::find(block.users.begin(), end, stream) == end) {
+            block.users.push_back(stream);
+        }
+    }
+
+    static bool is_live(const RmmBlock &block) {
+        return block.address != nullptr;
+    }
+
+    void start_afresh(uint64_t cap) {
+        wait_for_device();
+        resource_.reset();
+        held_ = {};
+        make(cap);
+    }
+
+    uint64_t reserved() const {
+        return held_.now;
+    }
+
+    uint64_t reserved_peak() const {
+        return held_.peak;
+    }
+
+    PeerCost cost() const {
+        CudaCalls calls = cuda_calls_so_far();
+        return {calls.ns, calls.host_waits};
+    }
+
+    static void wait_for_device() {
+        check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+
+  private:
+    /* The block's stream waits for the work of the other one. */
+    void join(uint16_t owner, uint16_t user) {
+        check(cudaEventRecord(joined_, streams_[user]), "cudaEventRecord");
+        check(cudaStreamWaitEvent(streams_[owner], joined_, 0), "cudaStreamWaitEvent");
+    }
+
+    void make(uint64_t cap) {
+        std::optional<size_t> most;
+        if (cap != 0) {
+            most = static_cast<size_t>(cap);
+        }
+        if constexpr (std::is_same_v<Resource, rmm::mr::pool_memory_resource>) {
+            resource_.emplace(CountingUpstream(held_), 0, most);
+        } else {
+            resource_.emplace(CountingUpstream(held_), most);
+        }
+    }
+
+    const char *name_;
+    cudaEvent_t joined_ = nullptr; /* recorded and waited for at once: one serves all */
+    std::vector<cudaStream_t> streams_;
+    Held held_;
+    std::optional<Resource> resource_;
+};
+
+int usage(std::FILE *to, int status) {
+    std::fprintf(to, "usage: rmm_replay --resource pool|arena [--repeat N] [--seconds S] [--calls]\n"
+                     "                  [--min-capacity] [--serve] TRACE...\n");
+    return status;
+}
+
+template <typename Resource> void run(const char *name, const Options &options) {
+    check(cudaFree(nullptr), "cudaFree"); /* makes the device's context current */
+    RmmPeer<Resource> peer(name);
+    run_bench(peer, options);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    Options options;
+    if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
+        return usage(stdout, 0);
+    }
+    if (!parse(argc, argv, "--resource", options) || options.given == nullptr) {
+        return usage(stderr, 2);
+    }
+    std::string resource = options.given;
+    try {
+        if (resource == "pool") {
+            run<rmm::mr::pool_memory_resource>("rmm-pool", options);
+        } else if (resource == "arena") {
+            run<rmm::mr::arena_memory_resource>("rmm-arena", options);
+        } else {
+            return usage(stderr, 2);
+        }
+        return 0;
+    } catch (const std::exception &e) {
+        std::fprintf(stderr, "rmm_replay: %s\n", e.what());
+    }
+    return 1;
+}
