@@ -22,6 +22,15 @@ STYLES = {
     "classic": {"color": "#30638e", "linewidth": 1.5, "linestyle": (0, (2, 1)), "zorder": 3},
     "cumemallocasync": {"color": "#8d5a97", "linewidth": 1.3, "linestyle": (0, (6, 1, 1, 1)),
                         "zorder": 2},
+    "ductile-tight": {"color": "#7cb518", "linewidth": 1.6, "zorder": 5},
+    "torch-ductile": {"color": "#14a37f", "linewidth": 1.4, "linestyle": (0, (8, 2)), "zorder": 6},
+    "torch-expandable": {"color": "#d1495b", "linewidth": 1.5, "linestyle": (0, (5, 1.5)),
+                         "zorder": 6},
+    "torch-native": {"color": "#30638e", "linewidth": 1.5, "linestyle": (0, (2, 1)), "zorder": 3},
+    "torch-async": {"color": "#b07aa1", "linewidth": 1.3, "linestyle": (0, (6, 1, 1, 1)),
+                    "zorder": 2},
+    "rmm-pool": {"color": "#c77d0a", "linewidth": 1.3, "linestyle": (0, (3, 1, 1, 1)), "zorder": 2},
+    "rmm-arena": {"color": "#6f4e37", "linewidth": 1.0, "linestyle": (0, (1, 1)), "zorder": 2},
     "cumemalloc": {"color": "#9a9a9a", "linewidth": 0.6, "alpha": 0.7, "zorder": 1},
 }
 OTHER_STYLE = {"color": "#777777", "linewidth": 1.0, "zorder": 1}
@@ -32,6 +41,13 @@ NAMES = {
     "ductile poll": "Ductile, poll",
     "expandable": "expandable segments",
     "classic": "native",
+    "ductile-tight": "Ductile, tight",
+    "torch-ductile": "Ductile in PyTorch",
+    "torch-expandable": "expandable in PyTorch",
+    "torch-native": "native in PyTorch",
+    "torch-async": "async in PyTorch",
+    "rmm-pool": "RMM's pool",
+    "rmm-arena": "RMM's arena",
 }
 LIVE_TEXT = "#6b6250"
 LIVE_COLOR = "#e3dccb"

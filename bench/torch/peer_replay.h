@@ -7,6 +7,7 @@
  *   make_streams(t), stream(i)         the trace's streams
  *   alloc(block, size, i), free(block), use(block, i), is_live(block)
  *   start_afresh(cap)                  gives everything back; no more than cap from then on, 0: any
+ *   give_back()                        holds nothing until start_afresh
  *   reserved(), reserved_peak()        bytes held; the most since start_afresh
  *   cost()                             time in driver calls and waits of the host, so far
  *   wait_for_device(), name()
@@ -329,6 +330,11 @@ template <typename Peer> class Bench {
         end_row();
     }
 
+    /* Other processes have the device now. */
+    void rest() {
+        peer_.give_back();
+    }
+
     void measure_capacity(const trace &t) {
         peer_.start_afresh(0);
         peer_.make_streams(t);
@@ -454,7 +460,6 @@ template <typename Peer> class Bench {
             uint64_t middle = too_little + (enough - too_little) / 2 / step * step;
             (completes_within(t, middle) ? enough : too_little) = middle;
         }
-        peer_.start_afresh(0);
         return enough;
     }
 
@@ -544,6 +549,7 @@ void serve(Bench<Peer> &bench, const Options &options) {
             std::string what = e.what();
             print_failure(what.substr(0, what.find('\n')));
         }
+        bench.rest();
     }
 }
 

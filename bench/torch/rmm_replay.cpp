@@ -133,10 +133,14 @@ template <typename Resource> class RmmPeer {
     }
 
     void start_afresh(uint64_t cap) {
-        wait_for_device();
-        resource_.reset();
+        give_back();
         held_ = {};
         make(cap);
+    }
+
+    void give_back() {
+        wait_for_device();
+        resource_.reset();
     }
 
     uint64_t reserved() const {

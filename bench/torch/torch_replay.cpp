@@ -143,6 +143,10 @@ class TorchPeer {
             cap != 0 ? static_cast<double>(cap) / static_cast<double>(total_bytes_) : 1.0, 0);
     }
 
+    static void give_back() {
+        caching::emptyCache();
+    }
+
     uint64_t reserved() const {
         return static_cast<uint64_t>(caching::getDeviceStats(0).reserved_bytes[0].current);
     }

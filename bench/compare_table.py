@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""usage: compare_table.py COMPARE.jsonl
+
+The tables of `bench/run compare`, from its rows: one over all traces, one for each trace, what Ductile
+is held to, and which peers are missing. A figure is the median of the turns.
+"""
+
+import json
+import sys
+from statistics import fmean, median
+
+import compare_peers
+
+HEAD = ("peer", "efficiency", "smallest capacity", "cold call, ns", "warm call, ns", "own ns a call",
+        "first pass, ms", "last pass, ms", "all passes, ms", "driver, ms", "host waits")  # fmt: skip
+LEGEND = """\
+efficiency: live peak / most memory held. Smallest capacity: live peak / least that suffices. Calls: median /
+99th percentile / worst, in the first pass, from an empty cache, and in later ones, driver calls included. Own:
+host time without driver calls, warm. Driver and waits of the host: first pass / last pass. Passes include driver
+calls. Medians of the turns; in brackets the least and the most of them."""
+
+
+# ---- Reading -----------------------------------------------------------------------------------
+
+
+def gather(rows):
+    """{trace: {peer: {"turns": [rows], "capacity": row or None, "failed": [reasons]}}}"""
+    found = {}
+    for row in rows:
+        if "missing" in row or "trace" not in row:
+            continue
+        cell = found.setdefault(row["trace"], {}).setdefault(
+            row["peer"], {"turns": [], "capacity": None, "failed": []}
+        )
+        if "failed" in row:
+            cell["failed"].append(row["failed"])
+        elif row.get("kind") == "capacity":
+            cell["capacity"] = row
+        elif row.get("completed"):
+            cell["turns"].append(row)
+        else:
+            cell["failed"].append(row.get("reason", "it did not complete"))
+    return found
+
+
+def missing(rows):
+    return {row["peer"]: row["missing"] for row in rows if "missing" in row}
+
+
+def pick(row, *path):
+    """A figure deep in a row; None where it is not."""
+    for key in path:
+        row = row.get(key) if isinstance(row, dict) else None
+    return row
+
+
+def each(cell, *path):
+    """That figure of each turn."""
+    values = (pick(row, *path) for row in cell["turns"])
+    return [value for value in values if value is not None]
+
+
+def middle(cell, *path, scale=1.0):
+    values = each(cell, *path)
+    return median(values) * scale if values else None
+
+
+def ordered(cells):
+    names = list(compare_peers.BY_NAME)
+    return sorted(cells, key=lambda name: names.index(name) if name in names else len(names))
+
+
+# ---- Text --------------------------------------------------------------------------------------
+
+
+def number(value, digits=0):
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def pair(first, last, digits):
+    return f"{number(first, digits)} / {number(last, digits)}"
+
+
+def calls(cell, key):
+    figures = [middle(cell, key, part) for part in ("median", "p99", "worst")]
+    return "-" if figures[0] is None else " / ".join(number(figure) for figure in figures)
+
+
+def with_spread(cell, *path, scale=1.0):
+    values = [value * scale for value in each(cell, *path)]
+    if not values:
+        return "-"
+    text = number(median(values), 1)
+    return text if len(values) < 2 else f"{text} ({number(min(values), 1)}-{number(max(values), 1)})"
+
+
+def capacity(cell):
+    found = cell["capacity"] or {}
+    return found.get("min_capacity_efficiency")
+
+
+def line(name, cell):
+    if not cell["turns"]:
+        return [name, *["-"] * (len(HEAD) - 1)]
+    ms = {"scale": 1e-3}
+    return [
+        name,
+        number(middle(cell, "efficiency"), 4),
+        number(capacity(cell), 4),
+        calls(cell, "cold_call_ns"),
+        calls(cell, "warm_call_ns"),
+        number(middle(cell, "ns_per_op"), 1),
+        with_spread(cell, "first_pass", "wall_us", **ms),
+        with_spread(cell, "last_pass", "wall_us", **ms),
+        with_spread(cell, "all_passes", "wall_us", **ms),
+        pair(middle(cell, "first_pass", "driver_time_us", **ms),
+             middle(cell, "last_pass", "driver_time_us", **ms), 1),
+        pair(middle(cell, "first_pass", "stream_syncs"), middle(cell, "last_pass", "stream_syncs"), 0),
+    ]  # fmt: skip
+
+
+def table(head, lines):
+    rows = ["| " + " | ".join(cells) + " |" for cells in [head, *lines]]
+    return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
+
+
+def span(values, digits):
+    values = [value for value in values if value is not None]
+    if not values:
+        return "-"
+    low, high = number(min(values), digits), number(max(values), digits)
+    return low if low == high else f"{low}-{high}"
+
+
+def title(name):
+    peer = compare_peers.BY_NAME.get(name)
+    return peer.title if peer else name
+
+
+def warm_call(cell):
+    """Nanoseconds of an allocation or free in the last pass, driver calls included."""
+    wall, ops = middle(cell, "last_pass", "wall_us"), middle(cell, "last_pass", "ops")
+    return wall * 1e3 / ops if wall is not None and ops else None
+
+
+def over_all_traces(found):
+    """A line for each peer: ranges over the traces, and the sum of all passes."""
+    names = ordered({name for cells in found.values() for name in cells})
+    lines = []
+    for name in names:
+        cells = [cells[name] for cells in found.values() if name in cells and cells[name]["turns"]]
+        sums = [middle(cell, "all_passes", "wall_us", scale=1e-3) for cell in cells]
+        efficiencies = [middle(cell, "efficiency") for cell in cells]
+        lines.append([
+            title(name), span(efficiencies, 3), number(fmean(efficiencies) if efficiencies else None, 4),
+            span([capacity(cell) for cell in cells], 3), span([warm_call(cell) for cell in cells], 0),
+            number(sum(sums) if sums else None), f"{len(cells)} of {len(found)}",
+        ])  # fmt: skip
+    head = ("", "efficiency", "mean", "smallest capacity", "ns a warm call, driver calls included",
+            "all passes of all traces, ms", "traces")  # fmt: skip
+    return table(head, lines)
+
+
+# ---- What Ductile is held to -------------------------------------------------------------------
+
+
+def held_to(found):
+    """One line for each claim and trace: (claim, held, figures)."""
+    for trace, cells in found.items():
+        own, rival = cells.get("ductile"), cells.get("torch-expandable")
+        under = cells.get("torch-ductile")
+        limit = middle(rival, "all_passes", "wall_us") if rival else None
+        for name, cell in (("Ductile in C", own), ("Ductile under PyTorch", under)):
+            mine = middle(cell, "all_passes", "wall_us") if cell else None
+            if mine is not None and limit is not None and same_passes(cell, rival):
+                yield (f"{trace}: all passes of {name} take no longer than expandable segments' under PyTorch",
+                       mine <= limit, f"{mine / 1e3:,.1f} and {limit / 1e3:,.1f} ms")  # fmt: skip
+        single = own and own["turns"] and own["turns"][0].get("streams") == 1
+        if single:
+            ns = middle(own, "ns_per_op")
+            yield f"{trace}: a call takes 25 ns or less of its own", ns <= 25, f"{ns:.1f} ns"
+
+
+def same_passes(cell, other):
+    return set(each(cell, "passes")) == set(each(other, "passes"))
+
+
+# ---- The whole ---------------------------------------------------------------------------------
+
+
+def described(where):
+    for key, value in where.items():
+        text = value if isinstance(value, str) else ", ".join(f"{n} {v}" for n, v in value.items())
+        yield f"{key}: {text}"
+
+
+def tables(rows, where):
+    found = gather(rows)
+    parts = ["\n".join(described(where)), over_all_traces(found)]
+    for trace, cells in found.items():
+        turns = max(len(cell["turns"]) for cell in cells.values())
+        lines = [line(name, cells[name]) for name in ordered(cells)]
+        parts.append(f"{trace}, {turns} turn{'s' * (turns != 1)}\n\n{table(HEAD, lines)}")
+    parts.append(LEGEND)
+    claims = [f"{'held  ' if held else 'MISSED'}  {claim}: {figures}"
+              for claim, held, figures in held_to(found)]  # fmt: skip
+    if claims:
+        parts.append("\n".join(claims))
+    parts.append(absentees(rows, found))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def absentees(rows, found):
+    lines = [f"missing: {title(name)} ({name}): {reason}" for name, reason in missing(rows).items()]
+    for trace, cells in found.items():
+        for name in ordered(cells):
+            lines += [f"FAILED: {title(name)}, {trace}: {reason}" for reason in cells[name]["failed"]]
+            skipped = (cells[name]["capacity"] or {}).get("skipped")
+            if skipped:
+                lines.append(f"no smallest capacity: {title(name)}, {trace}: {skipped}")
+    return "\n".join(lines)
+
+
+def read(path):
+    """Rows of a file that compare wrote, and where they come from."""
+    rows, where = [], {}
+    with open(path, encoding="utf-8") as file:
+        for number_, text in enumerate(file, 1):
+            if text.startswith("#") or not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+                row["peer"]
+            except (ValueError, KeyError, TypeError):
+                sys.exit(f"{path}:{number_}: not a row of bench/run compare")
+            where = {key: row.get(key, "") for key in
+                     ("machine", "gpu", "driver", "versions", "commit", "command", "began")}  # fmt: skip
+            rows.append(row)
+    if not rows:
+        sys.exit(f"{path}: no row in it")
+    return rows, where
+
+
+def main(words):
+    if len(words) != 1 or words[0].startswith("-"):
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    try:
+        print(tables(*read(words[0])), end="")
+    except OSError as error:
+        sys.exit(f"{words[0]}: {error.strerror}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
