@@ -201,10 +201,10 @@ class Comparison:
 
     # ---- Turns
 
-    def groups(self):
+    def groups(self, of=None):
         """Peers in C by the process that replays them; the others by themselves."""
         found = {}
-        for peer in self.present:
+        for peer in self.present if of is None else of:
             found.setdefault(peer.group or peer.name, []).append(peer)
         return list(found.values())
 
@@ -275,7 +275,8 @@ class Comparison:
         part = self.out / "part.csv"
         with whole.open("w", encoding="utf-8") as out:
             out.write(TIMELINE)
-            for group in self.groups():
+            names = {peer.name for peer in self.present}
+            for group in self.groups([p for p in self.present if p.not_drawn not in names]):
                 if self.left() < 5:
                     say("no more memory over time: the time is up")
                     break

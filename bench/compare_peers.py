@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import suppress
 
 
 class Failed(Exception):
@@ -21,10 +22,12 @@ class Failed(Exception):
 class Peer:
     """One allocator. `group`: peers in C that one process replays, one after another."""
 
-    def __init__(self, name, title, group="", contender="", settings=(), program="", arguments=(), conf=""):
+    def __init__(self, name, title, group="", contender="", settings=(), program="", arguments=(), conf="",
+                 not_drawn=""):
         self.name, self.title = name, title
         self.group, self.contender, self.settings = group, contender, list(settings)
         self.program, self.arguments, self.conf = program, list(arguments), conf
+        self.not_drawn = not_drawn  # over time, where the peer of that name is there
 
     @property
     def in_c(self):
@@ -45,10 +48,12 @@ PEERS = [
     Peer("torch-native", "PyTorch, native", program=TORCH),
     Peer("torch-async", "PyTorch, cudaMallocAsync", program=TORCH, conf="backend:cudaMallocAsync"),
     Peer("rmm-pool", "RMM, pool", program=RMM, arguments=["--resource", "pool"]),
-    Peer("rmm-arena", "RMM, arena", program=RMM, arguments=["--resource", "arena"]),
+    Peer("rmm-arena", "RMM, arena", program=RMM, arguments=["--resource", "arena"],
+         not_drawn="rmm-arena"),  # it takes half of the device at once, and all others would look flat
     Peer("cumemallocasync", "cudaMallocAsync in C", "plain", "cumemallocasync"),
-    Peer("expandable", "model of expandable segments in C", "plain", "expandable"),
-    Peer("classic", "model of native in C", "plain", "classic"),
+    Peer("expandable", "model of expandable segments in C", "plain", "expandable",
+         not_drawn="torch-expandable"),
+    Peer("classic", "model of native in C", "plain", "classic", not_drawn="torch-native"),
 ]  # fmt: skip
 BY_NAME = {peer.name: peer for peer in PEERS}
 ON_VIRTUAL = ("ductile", "ductile-tight", "expandable", "classic")
@@ -125,8 +130,10 @@ class Worker:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
             )  # fmt: skip
         except OSError as error:
+            self.said.close()
             raise Failed(f"cannot be started: {error.strerror}") from None
-        threading.Thread(target=self._listen, args=(self.process, self.lines), daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, args=(self.process, self.lines), daemon=True)
+        self.listener.start()
 
     @staticmethod
     def _listen(process, lines):
@@ -171,4 +178,8 @@ class Worker:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            self.listener.join()
+            for pipe in (self.process.stdin, self.process.stdout, self.said):
+                with suppress(OSError):  # what was still to be written finds no reader
+                    pipe.close()
             self.process = None

@@ -165,8 +165,10 @@ def over_all_traces(found):
 # ---- What Ductile is held to -------------------------------------------------------------------
 
 
-def held_to(found):
-    """One line for each claim and trace: (claim, held, figures)."""
+def held_to(found, on_gpu):
+    """One line for each claim and trace: (claim, held, figures). Claims are about a GPU's host."""
+    if not on_gpu:
+        return
     for trace, cells in found.items():
         own, rival = cells.get("ductile"), cells.get("torch-expandable")
         under = cells.get("torch-ductile")
@@ -204,7 +206,7 @@ def tables(rows, where):
         parts.append(f"{trace}, {turns} turn{'s' * (turns != 1)}\n\n{table(HEAD, lines)}")
     parts.append(LEGEND)
     claims = [f"{'held  ' if held else 'MISSED'}  {claim}: {figures}"
-              for claim, held, figures in held_to(found)]  # fmt: skip
+              for claim, held, figures in held_to(found, where.get("driver") != "virtual")]  # fmt: skip
     if claims:
         parts.append("\n".join(claims))
     parts.append(absentees(rows, found))

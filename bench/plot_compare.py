@@ -56,9 +56,20 @@ def style_of(name):
     return {"color": color, "marker": FACES.get(family, "D"), "markersize": 4.5, "linewidth": 1.1}
 
 
+def scale_by_powers(axes, lowest, highest):
+    """Of ten; figures of nothing stand on the axis, below 1."""
+    if lowest > 0:
+        axes.set_yscale("log")
+        axes.set_ylim(lowest / 2, highest * 2)
+    else:
+        axes.set_yscale("symlog", linthresh=1)
+        axes.set_ylim(0, max(1, highest) * 2)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
 def draw_panel(axes, found, names, panel):
     title, figure, by_powers = panel
-    drawn = False
+    lowest, highest = None, 0
     for at, cells in enumerate(found.values()):
         for place, name in enumerate(names):
             value = figure(cells[name]) if name in cells else None
@@ -70,15 +81,15 @@ def draw_panel(axes, found, names, panel):
             axes.plot([x, x], [low, high], color=style["color"], linewidth=1.1)
             axes.plot([x] * len(tick), tick, marker="_", markersize=5, color=style["color"])
             axes.plot([x], [mid], linestyle="none", **style)
-            drawn = True
+            lowest = low if lowest is None else min(lowest, low)
+            highest = max(highest, high)
     axes.set_title(title, fontsize=10, loc="left", fontweight="bold")
     axes.set_xticks(range(len(found)), [name.split("_")[0] for name in found], fontsize=9)
     axes.grid(axis="y", color="#000000", alpha=0.08, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    if by_powers and drawn:
-        axes.set_yscale("symlog", linthresh=1)
-        axes.set_ylim(bottom=0)
-    if not drawn:
+    if by_powers and lowest is not None:
+        scale_by_powers(axes, lowest, highest)
+    if lowest is None:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#777777")
 
 
