@@ -359,6 +359,138 @@ def test_a_training_that_cannot_begin_says_why() -> None:
     assert "4 experts are for 2, 4 or 8 ranks" in row["error"]
 
 
+# ---- steps.py ----------------------------------------------------------------------------------
+
+
+def first_run(allocator: str, times: list[float], **changed: Any) -> dict[str, Any]:
+    row = {"part": "first", "model": "moe", "allocator": allocator, "repeat": 0, "setup_ms": 5.0}
+    memory = {"used": 900, "held": 1000, "retries": 0, "refusals": 0}
+    backend = "ductile" if allocator == "ductile" else "native"
+    return {**row, **memory, "backend": backend, "times_ms": times, **changed}
+
+
+def test_a_load_is_a_cap_and_more_than_all_is_so_much_above_what_is_used() -> None:
+    import steps
+
+    assert steps.cap_of(60, 600) == 1000
+    assert steps.cap_of(98, 980) == 1000
+    assert steps.cap_of(100.5, 1000) == 1005
+    assert steps.cap_of(100.5, 10**9 + 1) == 1005000002
+
+
+def test_percentiles_lie_between_steps() -> None:
+    import steps
+
+    assert steps.percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert steps.percentile([1.0, 2.0], 99) == pytest.approx(1.99)
+    assert steps.percentile([7.0], 99) == 7.0
+
+
+def test_first_steps_are_apart_from_the_others() -> None:
+    import steps
+
+    found = steps.figures(first_run("native", [30.0, 1, 1, 1, 1, 2, 4]))
+    assert found["to_first"] == 35
+    assert found["first_five"] == 34
+    assert (found["mean"], found["worst"]) == (3, 4)
+    assert "mean" not in steps.figures(first_run("native", [1.0] * 5))
+    assert "first_five" not in steps.figures(first_run("native", [1.0] * 4))
+
+
+@pytest.mark.parametrize(
+    ("own", "missed"),
+    [
+        ([10.0] * 5 + [4.0] * 4, []),
+        ([10.4] * 5 + [4.0] * 4, []),
+        ([10.6] * 5 + [4.0] * 4, ["moe: first five steps take 1.060 of expandable's"]),
+        ([10.0] * 5 + [4.1] * 4, []),
+        ([10.0] * 5 + [4.0] * 3 + [6.0], ["mean step", "p99 step", "worst step"]),
+    ],
+)
+def test_ductiles_steps_are_held_to_expandables_and_to_the_noise(
+    own: list[float], missed: list[str]
+) -> None:
+    import steps
+
+    others = [first_run("expandable", [10.0] * 5 + [ms] * 4) for ms in (3.9, 4.0, 4.1)]
+    found = steps.judge([*others, first_run("ductile", own)])
+    assert len(found) == len(missed), found
+    assert all(part in text for part, text in zip(missed, found)), found
+
+
+def test_one_run_alone_has_no_noise_to_be_held_to() -> None:
+    import steps
+
+    rows = [first_run("expandable", [1.0] * 8), first_run("ductile", [1.0] * 7 + [9.0])]
+    assert steps.judge(rows) == []
+    assert steps.noise(rows[:1], "mean") is None
+
+
+def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> None:
+    import steps
+
+    near = {"part": "near", "percent": 100.5, "cap": 2**30, "refusals": 3}
+    own, other = (first_run(name, [1.0] * 9, **near) for name in ("ductile", "expandable"))
+    assert steps.judge([other]) == []
+    assert steps.judge([own]) == ["moe, near 100.5 %: 3 steps were refused"]
+    assert "| moe | 100.5 | 1,024.0 | expandable |" in steps.text_of([other, own])
+    assert steps.judge([first_run("ductile", [1.0], backend="native")]) == [
+        "moe, first: is not on Ductile"
+    ]
+
+
+def test_what_failed_is_shown_and_the_rest_kept() -> None:
+    import steps
+
+    bad = {"part": "first", "model": "moe", "allocator": "native", "repeat": 0, "error": "hung"}
+    said = steps.text_of([bad, first_run("expandable", [1.0] * 8)])
+    assert "FAILED: moe, native, first: hung" in said
+    assert "| moe | expandable | 1 |" in said
+
+
+def test_when_the_time_is_up_no_run_begins() -> None:
+    import steps
+
+    given = steps.parse(["--limit", "0", "--cpu-check"])
+    runner = steps.Runner(given)
+    assert list(steps.play_first(runner, range(1))) == []
+    assert list(steps.play_near(runner, {"moe": 1000})) == []
+    runner.close()
+
+
+@pytest.mark.parametrize("words", [["--models", "bert"], ["--parts", "last"]])
+def test_what_has_no_steps_is_refused_by_name(words: list[str]) -> None:
+    import steps
+
+    with pytest.raises(SystemExit, match=words[1]):
+        steps.parse(words)
+
+
+@pytest.mark.slow
+def test_programs_run_under_each_allocator_and_each_cap() -> None:
+    needs("torch")
+    words = ("--cpu-check", "--models", "graph", "--steps", "6", "--repeats", "2")
+    _, rows = run("steps.py", *words)
+    assert not [row for row in rows if "error" in row]
+    first = [row for row in rows if row["part"] == "first"]
+    assert len(first) == 2 * 3
+    assert len([row for row in rows if row["part"] == "near"]) == 4 * 3
+    assert all(len(row["times_ms"]) == 6 and row["machine"] for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "lora", "resnet", "moe", "graph", "generate"])
+def test_a_plain_program_takes_steps_of_every_size(name: str) -> None:
+    needs("torch")
+    import plain_models
+
+    program = plain_models.make(name, "cpu", tiny=True)
+    for n in range(3):
+        program.step(n)
+    program.drop()
+    assert all(weight.grad is None for weight in program.model.parameters())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2", "lora", "resnet"])
 def test_trainings_take_turns_and_agree(model: str) -> None:

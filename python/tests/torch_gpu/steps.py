@@ -1,0 +1,565 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of real programs under native, expandable segments and Ductile: where a user feels an
+allocator.
+
+    python steps.py                           # everything; less than six minutes on an H200
+    python steps.py --quick                   # one repeat of each
+    python steps.py --models gpt2,moe --parts first --repeats 5
+    python steps.py --table rows.jsonl        # the tables of rows that were kept
+
+  first   the first step and the first five of a program that begins, then the others: a process
+          for each program, allocator and repeat, which take turns
+  near    the same steps with a cap, at 60, 90, 98 and 100.5 % of what fits: the cap is what
+          `first` saw in use, divided by 0.60, 0.90 and 0.98; 100.5 % is a cap 0.5 % above what is
+          in use. Retries: how often PyTorch had to give its cache back; refusals: steps that ran
+          out of memory
+
+Programs are those of plain_models.py. A process imports while others run, and begins on the GPU in
+its turn; one of each program, which is not counted, goes before all, so that files are in memory.
+A figure is the median of the repeats; of a step's time the mean, the 99th percentile and the worst,
+behind the first five. Noise is the furthest that two repeats of expandable segments are apart.
+
+Ends with status 1 when something failed, or Ductile misses what it is held to: first five steps
+within 5 % of expandable's, steps that take no longer by more than the noise, no refusal under any
+of these caps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import itertools
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import allocators
+import turns
+
+MODELS = ("gpt2", "lora", "resnet", "moe", "graph", "generate")
+PERCENTS = (60.0, 90.0, 98.0, 100.5)
+FIRST = 5
+MOST_OF_EXPANDABLE = 1.05
+GIVE_UP = 3  # refusals
+AHEAD = 3  # processes that import while another has its turn
+Row = dict[str, Any]
+
+
+# ---- One process -------------------------------------------------------------------------------
+
+
+class Server:
+    """Runs a program for each line of standard input, {"steps": N, "cap": BYTES}, and answers with
+    a line."""
+
+    def __init__(self, model: str, device: str) -> None:
+        self.model, self.device = model, device
+
+    def settle(self) -> float:
+        import torch
+
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def try_step(self, program: Any, n: int) -> bool:
+        import torch
+
+        try:
+            program.step(n)
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+    def train(self, program: Any, steps: int) -> tuple[list[float], int]:
+        """Milliseconds of each step that ended, and how many were refused."""
+        times: list[float] = []
+        refused, last = 0, self.settle()
+        for n in range(steps):
+            fits = self.try_step(program, n)
+            now = self.settle()
+            if fits:
+                times.append(round(1e3 * (now - last), 3))
+            else:
+                refused += 1
+                program.drop()
+                now = self.settle()
+            last = now
+            if refused == GIVE_UP:
+                break
+        return times, refused
+
+    def begin(self, cap: int) -> None:
+        import torch
+
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+            whole = torch.cuda.mem_get_info()[1]
+            torch.cuda.set_per_process_memory_fraction(min(1.0, cap / whole) if cap else 1.0)
+            torch.cuda.reset_peak_memory_stats()
+
+    def memory(self) -> Row:
+        import torch
+
+        if self.device == "cpu":
+            return {"backend": "cpu", "used": 1, "held": 1, "retries": 0}
+        stats = torch.cuda.memory_stats()
+        return {
+            "backend": torch.cuda.get_allocator_backend(),
+            "used": stats["allocated_bytes.all.peak"],
+            "held": stats["reserved_bytes.all.peak"],
+            "retries": stats["num_alloc_retries"],
+        }
+
+    def run(self, steps: int, cap: int) -> Row:
+        """A program from its beginning, on an empty cache."""
+        import plain_models
+        import torch
+
+        began = time.perf_counter()
+        self.begin(cap)
+        retries = self.memory()["retries"]
+        try:
+            program = plain_models.make(self.model, self.device, self.device == "cpu")
+        except torch.OutOfMemoryError:
+            return {"setup_ms": None, "times_ms": [], "refusals": 1, **self.memory()}
+        setup = 1e3 * (self.settle() - began)
+        times, refused = self.train(program, steps)
+        found = self.memory()
+        found["retries"] -= retries
+        return {"setup_ms": round(setup, 3), "times_ms": times, "refusals": refused, **found}
+
+
+def serve(model: str, device: str) -> None:
+    faulthandler.enable()
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    import plain_models  # noqa: F401  all that is slow to import
+
+    server = Server(model, device)
+    for line in sys.stdin:
+        print(json.dumps(server.run(**json.loads(line))), file=channel, flush=True)
+
+
+# ---- Processes that take turns -----------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """What one process is to do: a program under an allocator, once for each cap."""
+
+    model: str
+    allocator: str
+    repeat: int
+
+
+class Runner:
+    """Starts processes before their turn, so that they have imported when it comes."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.end = time.monotonic() + given.limit
+        self.started: dict[Job, turns.Worker] = {}
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def start(self, job: Job) -> turns.Worker:
+        if job not in self.started:
+            where = allocators.environment(job.allocator)
+            where.setdefault("CUDA_VISIBLE_DEVICES", "0")
+            command = [__file__, "--serve", job.model]
+            if self.given.cpu_check:
+                command.append("--cpu-check")
+            self.started[job] = turns.Worker(f"{job.model}, {job.allocator}", command, where)
+        return self.started[job]
+
+    def ask(self, job: Job, cap: int, steps: int = 0) -> Row:
+        """One answer, or {"error": why there is none}."""
+        deadline = time.monotonic() + min(self.given.seconds, max(1.0, self.left() + 20))
+        try:
+            worker = self.start(job)
+            worker.send(json.dumps({"steps": steps or self.given.steps, "cap": cap}))
+            return worker.hear(deadline)
+        except (turns.Failed, OSError, ValueError) as error:
+            self.stop(job)
+            return {"error": str(error)}
+
+    def stop(self, job: Job) -> None:
+        worker = self.started.pop(job, None)
+        if worker is not None:
+            worker.close()
+
+    def in_turn(self, groups: Sequence[Sequence[Job]]) -> Iterator[Sequence[Job]]:
+        """The groups of jobs, one after another, those behind it started, until the time is up."""
+        for at, group in enumerate(groups):
+            if self.left() <= 0:
+                say(f"{len(groups) - at} more were not begun: the time is up")
+                return
+            behind = [job for later in groups[at + 1 :] for job in later]
+            for job in (*group, *behind[: max(0, AHEAD - len(group) + 1)]):
+                self.start(job)
+            yield group
+            for job in group:
+                self.stop(job)
+
+    def close(self) -> None:
+        for job in list(self.started):
+            self.stop(job)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def rotated(names: Sequence[str], by: int) -> list[str]:
+    at = by % len(names)
+    return [*names[at:], *names[:at]]
+
+
+def cap_of(percent: float, used: int) -> int:
+    """A load of 60 % is a cap of used / 0.6; above 100, so many per cent of what is used."""
+    return math.ceil(used * percent / 100 if percent > 100 else used / (percent / 100))
+
+
+def play_first(runner: Runner, repeats: Iterable[int]) -> Iterator[Row]:
+    """One process each. The order of allocators changes with repeat and program."""
+    given = runner.given
+    jobs = [
+        Job(model, allocator, repeat)
+        for repeat in repeats
+        for at, model in enumerate(given.models)
+        for allocator in rotated(given.allocators, repeat + at)
+    ]
+    for (job,) in runner.in_turn([[job] for job in jobs]):
+        yield {"part": "first", **job._asdict(), **runner.ask(job, 0)}
+
+
+def warm_up(runner: Runner) -> None:
+    """One process of each program, so that what all read from disk is in memory."""
+    jobs = [Job(model, runner.given.allocators[0], -2) for model in runner.given.models]
+    for (job,) in runner.in_turn([[job] for job in jobs]):
+        answer = runner.ask(job, 0, steps=2)
+        say(f"{job.model:9}warming up{': ' + answer['error'] if 'error' in answer else ''}")
+
+
+def play_near(runner: Runner, used: dict[str, int]) -> Iterator[Row]:
+    """Each program's processes stand side by side, and take turns at every cap."""
+    given = runner.given
+    models = [model for model in given.models if model in used]
+    groups = [[Job(model, allocator, -1) for allocator in given.allocators] for model in models]
+    for group in runner.in_turn(groups):
+        for turn, percent in enumerate(PERCENTS):
+            cap = cap_of(percent, used[group[0].model])
+            for job in rotated(group, turn):  # type: ignore[arg-type]
+                head = {"part": "near", "model": job[0], "allocator": job[1], "percent": percent}
+                if runner.left() <= 0:
+                    yield {**head, "error": "not begun: the time is up"}
+                else:
+                    yield {**head, "cap": cap, **runner.ask(Job(*job), cap)}
+
+
+# ---- What came of it ---------------------------------------------------------------------------
+
+
+def percentile(times: Sequence[float], percent: float) -> float:
+    """Between two of the times, where it does not fall on one."""
+    ordered = sorted(times)
+    place = percent / 100 * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def figures(row: Row) -> dict[str, float]:
+    """Of one run. Steps after the first ones are counted only where there are some."""
+    times = row.get("times_ms", [])
+    found = {}
+    if row.get("setup_ms") is not None and times:
+        found["to_first"] = row["setup_ms"] + times[0]
+    if len(times) >= FIRST:
+        found["first_step"], found["first_five"] = times[0], sum(times[:FIRST])
+    rest = times[FIRST:]
+    if rest:
+        found.update(mean=statistics.fmean(rest), p99=percentile(rest, 99), worst=max(rest))
+    return found
+
+
+def group_by(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
+def medians(rows: Sequence[Row]) -> dict[str, float]:
+    each = [figures(row) for row in rows if "error" not in row and not row["refusals"]]
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: statistics.median([one[name] for one in each if name in one]) for name in names}
+
+
+def noise(rows: Sequence[Row], name: str) -> float | None:
+    """How far two runs of the same thing are apart, at most; None where there are no two."""
+    values = [found[name] for row in rows if "error" not in row and name in (found := figures(row))]
+    return max(values) / min(values) - 1 if len(values) > 1 else None
+
+
+def judge_first(rows: Sequence[Row]) -> Iterator[str]:
+    """What Ductile is held to and misses where there is room."""
+    cells = group_by([row for row in rows if row["part"] == "first"], "model", "allocator")
+    for model in dict.fromkeys(model for model, _ in cells):
+        own, other = (cells.get((model, name), []) for name in ("ductile", "expandable"))
+        mine, theirs = medians(own), medians(other)
+        if "first_five" in mine and "first_five" in theirs:
+            ratio = mine["first_five"] / theirs["first_five"]
+            if ratio > MOST_OF_EXPANDABLE:
+                yield f"{model}: first five steps take {ratio:.3f} of expandable's"
+        for name in ("mean", "p99", "worst"):
+            apart = noise(other, name)
+            if apart is not None and name in mine and mine[name] / theirs[name] > 1 + apart:
+                ratio = mine[name] / theirs[name]
+                yield f"{model}: {name} step is {ratio:.3f} of expandable's, noise {apart:.3f}"
+
+
+def judge(rows: Sequence[Row]) -> list[str]:
+    missed = list(judge_first(rows))
+    for row in rows:
+        if "error" in row or row["allocator"] != "ductile":
+            continue
+        where = f"{row['model']}, {row['part']}"
+        if "percent" in row:
+            where += f" {row['percent']:g} %"
+        if row["backend"] not in ("ductile", "cpu"):
+            missed.append(f"{where}: is not on Ductile")
+        if row["refusals"]:
+            missed.append(f"{where}: {row['refusals']} steps were refused")
+    return missed
+
+
+# ---- Tables ------------------------------------------------------------------------------------
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    made = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
+    return "\n".join([made[0], "|---" * len(head) + "|", *made[1:]])
+
+
+def table_first(rows: Sequence[Row]) -> str:
+    head = ("", "", "repeats", "context, weights and first step, ms", "first step, ms",
+            "first five, ms", "of expandable's", "noise", "mean, ms", "99 %, ms", "worst, ms",
+            "used / held")  # fmt: skip
+    cells = group_by([row for row in rows if row["part"] == "first"], "model", "allocator")
+    models = dict.fromkeys(model for model, _ in cells)
+    lines = []
+    for model, allocator in itertools.product(models, allocators.NAMES):
+        own = cells.get((model, allocator), [])
+        if not own:
+            continue
+        found, other = medians(own), cells.get((model, "expandable"), [])
+        theirs = medians(other).get("first_five")
+        five, apart = found.get("first_five"), noise(other, "first_five")
+        ran = [row for row in own if "error" not in row]
+        share = (
+            statistics.median([row["used"] / max(1, row["held"]) for row in ran]) if ran else None
+        )
+        times = [number(found.get(name)) for name in ("to_first", "first_step", "first_five")]
+        of_steps = [number(found.get(name)) for name in ("mean", "p99", "worst")]
+        lines.append([model, allocator, str(len(ran)), *times,
+                      number(five / theirs if five and theirs else None, 3), number(apart, 3),
+                      *of_steps, number(share, 3)])  # fmt: skip
+    return table(head, lines) if lines else ""
+
+
+def table_near(rows: Sequence[Row]) -> str:
+    head = ("", "% of what fits", "cap, MiB", "", "mean, ms", "99 %, ms", "worst, ms",
+            "first five, ms", "retries", "refusals")  # fmt: skip
+    lines = []
+    near = [row for row in rows if row["part"] == "near" and "error" not in row]
+    order = list(dict.fromkeys(row["model"] for row in near))
+    names = list(allocators.NAMES)
+    near.sort(key=lambda r: (order.index(r["model"]), r["percent"], names.index(r["allocator"])))
+    for row in near:
+        found = figures(row)
+        times = [number(found.get(name)) for name in ("mean", "p99", "worst", "first_five")]
+        head_cells = [row["model"], f"{row['percent']:g}", number(row["cap"] / 2**20)]
+        counts = [str(row["retries"]), str(row["refusals"])]
+        lines.append([*head_cells, row["allocator"], *times, *counts])
+    return table(head, lines) if lines else ""
+
+
+def text_of(rows: Sequence[Row]) -> str:
+    parts = [table_first(rows), table_near(rows)]
+    failed = [f"FAILED: {row['model']}, {row['allocator']}, {row['part']}: {row['error']}"
+              for row in rows if "error" in row]  # fmt: skip
+    missed = [f"MISSED: {text}" for text in judge(rows)]
+    return "\n\n".join(part for part in (*parts, "\n".join(failed), "\n".join(missed)) if part)
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+def said_by(*command: str) -> str:
+    """The first line of what a command says; nothing when it cannot be run."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+            cwd=Path(__file__).parent,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return (done.stdout.splitlines() or [""])[0]
+
+
+def where_from() -> Row:
+    """Machine, GPU and driver, versions, commit and command, for every row."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "?"
+    )
+    gpu = said_by("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    commit = os.environ.get("DUCTILE_COMMIT") or said_by("git", "describe", "--always", "--dirty")
+    words = [
+        word for word, before in zip(sys.argv[1:], sys.argv) if "--output" not in (word, before)
+    ]
+    return {
+        "machine": f"{cpu}, {os.cpu_count()} cores",
+        "gpu": gpu or "none",
+        "versions": f"python {platform.python_version()}, torch {metadata.version('torch')}",
+        "commit": commit or "unknown",
+        "command": " ".join(["steps.py", *words]),
+    }
+
+
+class Book:
+    """Rows, kept as they come: a run that is ended keeps those it has."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.rows: list[Row] = []
+        self.where = where_from()
+        self.file: TextIO | None = (
+            given.output.open("w", encoding="utf-8") if given.output else None
+        )
+        self.json = given.json
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        whole = json.dumps({**row, **self.where})
+        if self.json:
+            print(whole, flush=True)
+        if self.file is not None:
+            print(whole, file=self.file, flush=True)
+        place = f"{row['percent']:g} %" if "percent" in row else f"repeat {row.get('repeat')}"
+        found = figures(row)
+        text = (f"FAILED: {row['error']}" if "error" in row else
+                f"first five {number(found.get('first_five'))} ms, mean "
+                f"{number(found.get('mean'))}, {row['retries']} retries, "
+                f"{row['refusals']} refusals")  # fmt: skip
+        say(f"{row['model']:9}{row['allocator']:11}{row['part']} {place:9} {text}")
+
+    def used(self) -> dict[str, int]:
+        """The most that any allocator had in use, so that a cap refuses none what it needs."""
+        found: dict[str, int] = {}
+        for row in self.rows:
+            if row["part"] == "first" and "error" not in row and not row["refusals"]:
+                found[row["model"]] = max(found.get(row["model"], 0), row["used"])
+        return found
+
+
+def play(given: argparse.Namespace) -> Book:
+    """One repeat of everything first: what the time limit takes are repeats."""
+    runner, book = Runner(given), Book(given)
+    try:
+        warm_up(runner)
+        for row in play_first(runner, range(1)):
+            book.add(row)
+        if "near" in given.parts:
+            for row in play_near(runner, book.used()):
+                book.add(row)
+        if "first" in given.parts:
+            for row in play_first(runner, range(1, given.repeats)):
+                book.add(row)
+    finally:
+        runner.close()
+    return book
+
+
+def read(path: Path) -> list[Row]:
+    rows = []
+    for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("{"):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                raise SystemExit(f"{path}:{n}: not a row of steps.py") from None
+    return rows
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default=",".join(MODELS), help="which, separated by commas")
+    parser.add_argument("--allocators", default=",".join(allocators.NAMES), help="which")
+    parser.add_argument("--parts", default="first,near", help="which")
+    parser.add_argument("--repeats", type=int, default=3, help="of `first`")
+    parser.add_argument("--steps", type=int, default=24, help="of a run")
+    parser.add_argument("--quick", action="store_true", help="one repeat")
+    parser.add_argument("--seconds", type=float, default=60, help="limit for each run")
+    parser.add_argument(
+        "--limit", type=float, default=340, help="no run begins after so many seconds"
+    )
+    parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
+    parser.add_argument("--json", action="store_true", help="rows instead of tables")
+    parser.add_argument("--table", type=Path, metavar="ROWS", help="only print the tables of these")
+    parser.add_argument(
+        "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
+    )
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    given = parser.parse_args(words)
+    given.repeats = 1 if given.quick else given.repeats
+    for name, known in (
+        ("models", MODELS),
+        ("allocators", allocators.NAMES),
+        ("parts", ("first", "near")),
+    ):
+        setattr(given, name, getattr(given, name).split(","))
+        unknown = [one for one in getattr(given, name) if one not in known]
+        if unknown:
+            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
+    return given
+
+
+def main() -> int:
+    given = parse()
+    if given.serve:
+        serve(given.serve, "cpu" if given.cpu_check else "cuda")
+        return 0
+    rows = read(given.table) if given.table else play(given).rows
+    if not given.json:
+        print(text_of(rows), flush=True)
+    return 1 if not rows or judge(rows) or any("error" in row for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
