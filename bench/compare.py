@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: bench/run compare [OPTION]... [TRACE]...
 
-Every allocator that Ductile is measured beside, on the same traces in one run, in turns: Ductile in C
-and under PyTorch, PyTorch's native allocator, expandable segments and cudaMallocAsync, RMM's pool and
-arena, cudaMallocAsync and the models of PyTorch's allocators in C. In each turn each peer replays each
-trace from an empty cache; the order changes from turn to turn. Then the smallest capacity of each.
+Every allocator that Ductile is measured beside, on the same traces in one run, in turns: Ductile in
+C and under PyTorch, PyTorch's native allocator, expandable segments and cudaMallocAsync, RMM's pool
+and arena, cudaMallocAsync and the models of PyTorch's allocators in C. In each turn each peer
+replays each trace from an empty cache; the order changes from turn to turn. Then memory over time,
+and the smallest capacity of each.
 
 A peer that is missing, or fails, is named with the reason and costs no other its figures. Without a
 GPU the peers that the virtual GPU can run take their turns there.
 
-Writes to FOLDER: compare.jsonl, a row for each peer, trace and turn; compare.txt, the tables, which are
-also printed; timeline.csv, memory over time; and pictures of both, where a Python has matplotlib.
+Writes to FOLDER: compare.jsonl, a row for each peer, trace and turn; compare.txt, the tables, which
+are also printed; timeline.csv, memory over time; and pictures of both, where a Python has
+matplotlib. Needs a GPU, and a python3 (or $PYTHON) with torch, and librmm for RMM, for those peers.
 Exit status: 0 when every peer that is present gave its figures, 1 otherwise, 2 misused.
 """
 
@@ -46,7 +48,9 @@ BEGAN = time.monotonic()
 def output_of(*command):
     """Standard output of a command; nothing when it cannot be run."""
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
@@ -75,11 +79,16 @@ def versions(python):
         "print(json.dumps(found))"
     )
     found = peers.parse_row(output_of(python, "-c", program)) or {}
-    return {"python": output_of(python, "-c", "import platform; print(platform.python_version())"), **found}
+    return {
+        "python": output_of(python, "-c", "import platform; print(platform.python_version())"),
+        **found,
+    }
 
 
 def provenance(given, words):
-    gpu = output_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    gpu = output_of(
+        "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"
+    )
     commit = os.environ.get("DUCTILE_COMMIT") or output_of(
         "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"
     )
@@ -123,7 +132,9 @@ class Comparison:
         self.rows, self.missing, self.workers = [], {}, {}
         self.file = (self.out / "compare.jsonl").open("w", encoding="utf-8")
         for key, value in self.where.items():
-            text = value if isinstance(value, str) else ", ".join(f"{n} {v}" for n, v in value.items())
+            text = (
+                value if isinstance(value, str) else ", ".join(f"{n} {v}" for n, v in value.items())
+            )
             print(f"# {key}: {text}", file=self.file)
 
     def left(self):
@@ -152,10 +163,16 @@ class Comparison:
         command = [str(ROOT / "bench/torch/run"), "--build", what]
         where = {**os.environ, "PYTHON": self.given.python}
         try:
-            done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=240, check=False)
+            done = subprocess.run(
+                command, env=where, capture_output=True, text=True, timeout=240, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        return "" if done.returncode == 0 else peers.last_line(done.stderr).replace(str(ROOT) + "/", "")
+        return (
+            ""
+            if done.returncode == 0
+            else peers.last_line(done.stderr).replace(str(ROOT) + "/", "")
+        )
 
     def prepare(self):
         wanted = [peer for peer in peers.PEERS if peer.name in self.given.only]
@@ -309,7 +326,12 @@ class Comparison:
     def find_capacities(self):
         say("smallest capacities")
         with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 4)) as pool:
-            jobs = [(group, trace) for group in self.groups() if group[0].in_c for trace in self.given.traces]
+            jobs = [
+                (group, trace)
+                for group in self.groups()
+                if group[0].in_c
+                for trace in self.given.traces
+            ]
             for found in pool.map(lambda job: self.find_in_c(*job), jobs):
                 for row in found:
                     self.add(row)
@@ -370,10 +392,14 @@ class Comparison:
                 self.fail(peer, trace, -1, str(error))
         for peer in asked:
             try:
-                row = self.workers[peer.name].hear(min(self.given.capacity_seconds, max(1, self.left())))
+                row = self.workers[peer.name].hear(
+                    min(self.given.capacity_seconds, max(1, self.left()))
+                )
                 self.add({"peer": peer.name, "kind": "capacity", **row})
             except peers.Failed as error:
-                self.add({"peer": peer.name, "trace": trace, "kind": "capacity", "skipped": str(error)})
+                self.add(
+                    {"peer": peer.name, "trace": trace, "kind": "capacity", "skipped": str(error)}
+                )
                 say(f"{peer.name}, {trace}: no smallest capacity: {error}")
 
     # ---- All of it
@@ -405,7 +431,7 @@ def name_of(trace):
 
 
 def renamed(part, peer):
-    """The lines of one timeline, with the peer's own name where its settings tell it from another."""
+    """The lines of a timeline, with the peer's own name where settings tell it from another."""
     for line in part.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.startswith("#") or line == TIMELINE:
             continue
@@ -420,7 +446,8 @@ def draw(out, python):
         ("plot.py", "timeline.csv", "timeline.png"),
         ("plot_compare.py", "compare.jsonl", "compare.png"),
     ):
-        done = subprocess.run([python, str(ROOT / "bench" / script), str(out / source), str(out / picture)],
+        words = [str(ROOT / "bench" / script), str(out / source), str(out / picture)]
+        done = subprocess.run([python, *words],
                               capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode != 0:
             say(f"no {picture}: {peers.last_line(done.stderr)}")
@@ -439,23 +466,36 @@ def device_bytes():
 
 def parse(words):
     parser = argparse.ArgumentParser(
-        prog="bench/run compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="bench/run compare", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="1 turn of 2 passes, no smallest capacities")
-    parser.add_argument("--turns", type=int, help="of each peer on each trace, while there is time (3)")
-    parser.add_argument("--passes", type=int, help="of each trace in a turn, the first one cold (5)")
-    parser.add_argument("--seconds", type=float, default=6, help="after which no pass of a turn begins, "
-                        "for peers under PyTorch and RMM; two are made always (6)")  # fmt: skip
-    parser.add_argument("--limit", type=float, help="seconds for everything but the pictures (430; quick: 150)")
-    parser.add_argument("--capacity-seconds", type=float, default=45, help="for one smallest capacity (45)")
+    parser.add_argument(
+        "--quick", action="store_true", help="1 turn of 2 passes, no smallest capacities"
+    )
+    parser.add_argument(
+        "--turns", type=int, help="of each peer on each trace, while there is time (3)"
+    )
+    parser.add_argument(
+        "--passes", type=int, help="of each trace in a turn, the first one cold (5)"
+    )
+    parser.add_argument("--seconds", type=float, default=6,
+                        help="under PyTorch and RMM: no pass but the second begins later (6)")  # fmt: skip
+    parser.add_argument(
+        "--limit", type=float, help="seconds for everything but the pictures (430; quick: 150)"
+    )
+    parser.add_argument(
+        "--capacity-seconds", type=float, default=45, help="for one smallest capacity (45)"
+    )
     parser.add_argument("--no-capacity", action="store_true", help="no smallest capacities")
     parser.add_argument("--only", help="these peers, separated by commas")
     parser.add_argument("--device", choices=("auto", "cuda", "virtual"), default="auto")
     parser.add_argument("--output", type=Path, default=ROOT / "bench/out", metavar="FOLDER",
                         help="(bench/out)")  # fmt: skip
     parser.add_argument("--bench", help=argparse.SUPPRESS)
-    parser.add_argument("--python", default=os.environ.get("PYTHON", "python3"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--python", default=os.environ.get("PYTHON", "python3"), help=argparse.SUPPRESS
+    )
     parser.add_argument("--plot-python", default="", help=argparse.SUPPRESS)
     parser.add_argument("traces", nargs="*", metavar="TRACE", help="(those of bench/traces)")
     given = parser.parse_args(words)
@@ -482,7 +522,11 @@ def complete(parser, given):
     lost = [trace for trace in given.traces if not (ROOT / trace).is_file()]
     if lost:
         parser.error(f"there is no trace {lost[0]}")
-    given.bench = given.bench or shutil.which("ductile-bench") or str(ROOT / "build/release/bench/ductile-bench")
+    given.bench = (
+        given.bench
+        or shutil.which("ductile-bench")
+        or str(ROOT / "build/release/bench/ductile-bench")
+    )
     return given
 
 

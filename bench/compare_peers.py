@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peers of `bench/run compare`: what each is, how it is started, why one is missing.
 
-Peers in C are contenders of ductile-bench: a process for each trace and turn. Peers under PyTorch and
-RMM are processes that stay, take turns on the device, and hold nothing between them.
+Peers in C are contenders of ductile-bench: a process for each trace and turn. Peers under PyTorch
+and RMM are processes that stay, take turns on the device, and hold nothing between them.
 """
 
 import json
@@ -22,8 +22,18 @@ class Failed(Exception):
 class Peer:
     """One allocator. `group`: peers in C that one process replays, one after another."""
 
-    def __init__(self, name, title, group="", contender="", settings=(), program="", arguments=(), conf="",
-                 not_drawn=""):
+    def __init__(
+        self,
+        name,
+        title,
+        group="",
+        contender="",
+        settings=(),
+        program="",
+        arguments=(),
+        conf="",
+        not_drawn="",
+    ):
         self.name, self.title = name, title
         self.group, self.contender, self.settings = group, contender, list(settings)
         self.program, self.arguments, self.conf = program, list(arguments), conf
@@ -49,7 +59,7 @@ PEERS = [
     Peer("torch-async", "PyTorch, cudaMallocAsync", program=TORCH, conf="backend:cudaMallocAsync"),
     Peer("rmm-pool", "RMM, pool", program=RMM, arguments=["--resource", "pool"]),
     Peer("rmm-arena", "RMM, arena", program=RMM, arguments=["--resource", "arena"],
-         not_drawn="rmm-arena"),  # it takes half of the device at once, and all others would look flat
+         not_drawn="rmm-arena"),  # half of the device at once: all others would look flat
     Peer("cumemallocasync", "cudaMallocAsync in C", "plain", "cumemallocasync"),
     Peer("expandable", "model of expandable segments in C", "plain", "expandable",
          not_drawn="torch-expandable"),
@@ -81,7 +91,8 @@ def last_line(text):
 def run_bench(bench, arguments, seconds, cwd):
     """The JSON rows of one ductile-bench. What it printed before it failed or was ended counts."""
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen([bench, "replay", "--json", *arguments], cwd=cwd, env=environment(),
+        command = [bench, "replay", "--json", *arguments]
+        process = subprocess.Popen(command, cwd=cwd, env=environment(),
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said,
                                    text=True)  # fmt: skip
         reason = ""
@@ -117,7 +128,13 @@ class Worker:
     def __init__(self, peer, traces, options, root):
         self.peer, self.root = peer, root
         # paths seen from the root, which says no more of a machine than a clone has
-        self.command = [os.path.join(".", peer.program), *peer.arguments, "--serve", *options, *traces]
+        self.command = [
+            os.path.join(".", peer.program),
+            *peer.arguments,
+            "--serve",
+            *options,
+            *traces,
+        ]
         self.process = None
         self.start()
 
@@ -132,7 +149,9 @@ class Worker:
         except OSError as error:
             self.said.close()
             raise Failed(f"cannot be started: {error.strerror}") from None
-        self.listener = threading.Thread(target=self._listen, args=(self.process, self.lines), daemon=True)
+        self.listener = threading.Thread(
+            target=self._listen, args=(self.process, self.lines), daemon=True
+        )
         self.listener.start()
 
     @staticmethod

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: compare_table.py COMPARE.jsonl
 
-The tables of `bench/run compare`, from its rows: one over all traces, one for each trace, what Ductile
-is held to, and which peers are missing. A figure is the median of the turns.
+The tables of `bench/run compare`, from its rows: one over all traces, one for each trace, what
+Ductile is held to, and which peers are missing. A figure is the median of the turns.
 """
 
 import json
@@ -12,13 +12,15 @@ from statistics import fmean, median
 
 import compare_peers
 
-HEAD = ("peer", "efficiency", "smallest capacity", "cold call, ns", "warm call, ns", "own ns a call",
-        "first pass, ms", "last pass, ms", "all passes, ms", "driver, ms", "host waits")  # fmt: skip
+HEAD = ("peer", "efficiency", "smallest capacity", "cold call, ns", "warm call, ns",
+        "own ns a call", "first pass, ms", "last pass, ms", "all passes, ms", "driver, ms",
+        "host waits")  # fmt: skip
+SOURCES = ("machine", "gpu", "driver", "versions", "commit", "command", "began")
 LEGEND = """\
-efficiency: live peak / most memory held. Smallest capacity: live peak / least that suffices. Calls: median /
-99th percentile / worst, in the first pass, from an empty cache, and in later ones, driver calls included. Own:
-host time without driver calls, warm. Driver and waits of the host: first pass / last pass. Passes include driver
-calls. Medians of the turns; in brackets the least and the most of them."""
+efficiency: live peak / most memory held. Smallest capacity: live peak / least that suffices. Calls:
+median / 99th percentile / worst, in the first pass, from an empty cache, and in later ones, driver
+calls included. Own: host time without driver calls, warm. Driver and waits of the host: first pass
+/ last pass. Passes include driver calls. Medians of the turns; in brackets the least and the most."""
 
 
 # ---- Reading -----------------------------------------------------------------------------------
@@ -92,7 +94,9 @@ def with_spread(cell, *path, scale=1.0):
     if not values:
         return "-"
     text = number(median(values), 1)
-    return text if len(values) < 2 else f"{text} ({number(min(values), 1)}-{number(max(values), 1)})"
+    return (
+        text if len(values) < 2 else f"{text} ({number(min(values), 1)}-{number(max(values), 1)})"
+    )
 
 
 def capacity(cell):
@@ -116,7 +120,8 @@ def line(name, cell):
         with_spread(cell, "all_passes", "wall_us", **ms),
         pair(middle(cell, "first_pass", "driver_time_us", **ms),
              middle(cell, "last_pass", "driver_time_us", **ms), 1),
-        pair(middle(cell, "first_pass", "stream_syncs"), middle(cell, "last_pass", "stream_syncs"), 0),
+        pair(middle(cell, "first_pass", "stream_syncs"),
+             middle(cell, "last_pass", "stream_syncs"), 0),
     ]  # fmt: skip
 
 
@@ -153,8 +158,10 @@ def over_all_traces(found):
         sums = [middle(cell, "all_passes", "wall_us", scale=1e-3) for cell in cells]
         efficiencies = [middle(cell, "efficiency") for cell in cells]
         lines.append([
-            title(name), span(efficiencies, 3), number(fmean(efficiencies) if efficiencies else None, 4),
-            span([capacity(cell) for cell in cells], 3), span([warm_call(cell) for cell in cells], 0),
+            title(name), span(efficiencies, 3),
+            number(fmean(efficiencies) if efficiencies else None, 4),
+            span([capacity(cell) for cell in cells], 3),
+            span([warm_call(cell) for cell in cells], 0),
             number(sum(sums) if sums else None), f"{len(cells)} of {len(found)}",
         ])  # fmt: skip
     head = ("", "efficiency", "mean", "smallest capacity", "ns a warm call, driver calls included",
@@ -176,7 +183,7 @@ def held_to(found, on_gpu):
         for name, cell in (("Ductile in C", own), ("Ductile under PyTorch", under)):
             mine = middle(cell, "all_passes", "wall_us") if cell else None
             if mine is not None and limit is not None and same_passes(cell, rival):
-                yield (f"{trace}: all passes of {name} take no longer than expandable segments' under PyTorch",
+                yield (f"{trace}: {name} takes no longer than expandable segments under PyTorch",
                        mine <= limit, f"{mine / 1e3:,.1f} and {limit / 1e3:,.1f} ms")  # fmt: skip
         single = own and own["turns"] and own["turns"][0].get("streams") == 1
         if single:
@@ -205,8 +212,9 @@ def tables(rows, where):
         lines = [line(name, cells[name]) for name in ordered(cells)]
         parts.append(f"{trace}, {turns} turn{'s' * (turns != 1)}\n\n{table(HEAD, lines)}")
     parts.append(LEGEND)
+    on_gpu = where.get("driver") != "virtual"
     claims = [f"{'held  ' if held else 'MISSED'}  {claim}: {figures}"
-              for claim, held, figures in held_to(found, where.get("driver") != "virtual")]  # fmt: skip
+              for claim, held, figures in held_to(found, on_gpu)]  # fmt: skip
     if claims:
         parts.append("\n".join(claims))
     parts.append(absentees(rows, found))
@@ -217,7 +225,9 @@ def absentees(rows, found):
     lines = [f"missing: {title(name)} ({name}): {reason}" for name, reason in missing(rows).items()]
     for trace, cells in found.items():
         for name in ordered(cells):
-            lines += [f"FAILED: {title(name)}, {trace}: {reason}" for reason in cells[name]["failed"]]
+            lines += [
+                f"FAILED: {title(name)}, {trace}: {reason}" for reason in cells[name]["failed"]
+            ]
             skipped = (cells[name]["capacity"] or {}).get("skipped")
             if skipped:
                 lines.append(f"no smallest capacity: {title(name)}, {trace}: {skipped}")
@@ -236,8 +246,7 @@ def read(path):
                 row["peer"]
             except (ValueError, KeyError, TypeError):
                 sys.exit(f"{path}:{number_}: not a row of bench/run compare")
-            where = {key: row.get(key, "") for key in
-                     ("machine", "gpu", "driver", "versions", "commit", "command", "began")}  # fmt: skip
+            where = {key: row.get(key, "") for key in SOURCES}
             rows.append(row)
     if not rows:
         sys.exit(f"{path}: no row in it")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `bench/run compare` measured: a panel for each figure, a group for each trace, a mark for
-each peer. Marks are medians of the turns; lines reach from the least to the most of them, and of
-calls from the median to the worst, with a tick at the 99th percentile."""
+"""Draws what `bench/run compare` measured: a panel for each figure, a group for each trace, a mark
+for each peer. Marks are medians of the turns; lines reach from the least to the most of them,
+and of calls from the median to the worst, with a tick at the 99th percentile."""
 
 import argparse
 import sys
@@ -43,8 +43,16 @@ PANELS = [
     ("a call in later passes, ns", calls("warm_call_ns"), True),
     ("first pass, ms", values_of("first_pass", "wall_us", scale=1e-3), True),
     ("last pass, ms", values_of("last_pass", "wall_us", scale=1e-3), True),
-    ("driver calls of the first pass, ms", values_of("first_pass", "driver_time_us", scale=1e-3), True),
-    ("driver calls of the last pass, ms", values_of("last_pass", "driver_time_us", scale=1e-3), True),
+    (
+        "driver calls of the first pass, ms",
+        values_of("first_pass", "driver_time_us", scale=1e-3),
+        True,
+    ),
+    (
+        "driver calls of the last pass, ms",
+        values_of("last_pass", "driver_time_us", scale=1e-3),
+        True,
+    ),
     ("host waits in all passes", values_of("all_passes", "stream_syncs"), True),
 ]
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: compare.py DUCTILE_BENCH
 
-`bench/run compare` without a GPU: the virtual one, peers that stay and fail in every way, tables of what
-they left, and what is refused. Peers under PyTorch and RMM are stand-ins that speak their protocol.
+`bench/run compare` without a GPU: the virtual one, peers that stay and fail in every way, tables of
+what they left, and what is refused. Peers under PyTorch and RMM are stand-ins that speak their
+protocol.
 """
 
 import contextlib
@@ -35,15 +36,18 @@ for line in sys.stdin:
     verb, at, *more = line.split()
     if ill == "dies": sys.exit("killed by a bug")
     if ill == "hangs": time.sleep(1000)
-    if ill == "fails": print('{{"trace":"half a row\\n\\n' + json.dumps({{"failed": "CUDA error"}}), flush=True); continue
+    if ill == "fails":
+        print('{{"trace":"half a row\\n\\n' + json.dumps({{"failed": "CUDA error"}}), flush=True)
+        continue
     one = {{"ops": 6, "stream_syncs": 1, "driver_time_us": 5.0, "wall_us": 9.0}}
     calls = {{"calls": 6, "median": 40, "p99": 90, "worst": 700}}
     row = {{"trace": "small", "contender": "x", "streams": 1, "completed": True}}
     if verb == "timeline":
         open(more[0], "a").write("small,torch-native,1,10,20,10,20\\n")
     if verb == "measure":
-        row.update(passes=2, efficiency=0.5, reserved_peak_bytes=8000000, ns_per_op=30.0, first_pass=one,
-                   last_pass=one, all_passes=one, cold_call_ns=calls, warm_call_ns=calls)
+        row.update(passes=2, efficiency=0.5, reserved_peak_bytes=8000000, ns_per_op=30.0)
+        row.update(first_pass=one, last_pass=one, all_passes=one)
+        row.update(cold_call_ns=calls, warm_call_ns=calls)
     if verb == "capacity":
         row.update(min_capacity_bytes=4000000, min_capacity_efficiency=0.9)
     print(json.dumps(row), flush=True)
@@ -83,7 +87,9 @@ class OnTheVirtualGpu(Case):
         self.assertEqual(status, 0, said)
         rows = self.rows()
         turns = {(row["peer"], row["turn"]) for row in rows if "turn" in row}
-        self.assertEqual(turns, {(name, turn) for name in compare_peers.ON_VIRTUAL for turn in (0, 1)})
+        self.assertEqual(
+            turns, {(name, turn) for name in compare_peers.ON_VIRTUAL for turn in (0, 1)}
+        )
         found = compare_table.gather(rows)["small"]
         for name in compare_peers.ON_VIRTUAL:
             self.assertGreater(compare_table.capacity(found[name]), 0.1, name)
@@ -133,7 +139,9 @@ class PeersThatStay(Case):
         for name, conf in (("sound", ""), *((ill, ill) for ill in ills)):
             compare_peers.PEERS.append(compare_peers.Peer(name, name, program=program, conf=conf))
             compare_peers.BY_NAME[name] = compare_peers.PEERS[-1]
-        given = compare.parse(self.words("--device", "virtual", "--only", ",".join(["sound", *ills])))
+        given = compare.parse(
+            self.words("--device", "virtual", "--only", ",".join(["sound", *ills]))
+        )
         given.device, given.device_bytes = "cuda", 2**37
         comparison = compare.Comparison(given, [])
         comparison.build = lambda what: ""
@@ -165,8 +173,9 @@ class PeersThatStay(Case):
         self.assertIn("FAILED: dies, small: ended with status 1: killed by a bug", said)
 
     def test_a_peer_that_hangs_is_ended_and_started_again(self):
+        program = os.path.relpath(self.stand_in, ROOT)
         worker = compare_peers.Worker(
-            compare_peers.Peer("hangs", "", program=os.path.relpath(self.stand_in, ROOT), conf="hangs"),
+            compare_peers.Peer("hangs", "", program=program, conf="hangs"),
             [], [], ROOT)  # fmt: skip
         self.assertEqual(worker.hear(20), {"ready": 1})
         for _ in range(2):
@@ -180,7 +189,9 @@ class PeersThatStay(Case):
         comparison.given.device_bytes = int(17000000 / compare.SHARE_OF_DEVICE)
         # the process is there no more, the batches are
         batches = comparison.batches(str(self.trace))
-        self.assertEqual([[peer.name for peer in batch] for batch in batches], [["sound", "other"], ["third"]])
+        self.assertEqual(
+            [[peer.name for peer in batch] for batch in batches], [["sound", "other"], ["third"]]
+        )
 
 
 class WhatIsRefused(Case):
@@ -203,18 +214,36 @@ class WhatIsRefused(Case):
 class Claims(unittest.TestCase):
     def cell(self, wall, ns, passes=5):
         one = {"wall_us": wall}
-        row = {"completed": True, "all_passes": one, "ns_per_op": ns, "streams": 1, "passes": passes}
+        row = {
+            "completed": True,
+            "all_passes": one,
+            "ns_per_op": ns,
+            "streams": 1,
+            "passes": passes,
+        }
         return {"turns": [row], "capacity": None, "failed": []}
 
     def held(self, **cells):
-        return [held for _, held, _ in compare_table.held_to({"t": {k.replace("_", "-"): c for k, c in cells.items()}}, True)]
+        return [
+            held
+            for _, held, _ in compare_table.held_to(
+                {"t": {k.replace("_", "-"): c for k, c in cells.items()}}, True
+            )
+        ]
 
     def test_ductile_is_held_to_the_time_of_expandable_segments_and_to_its_own(self):
-        self.assertEqual(self.held(ductile=self.cell(9, 24), torch_expandable=self.cell(10, 300)), [True, True])
-        self.assertEqual(self.held(ductile=self.cell(11, 26), torch_expandable=self.cell(10, 300)), [False, False])
+        self.assertEqual(
+            self.held(ductile=self.cell(9, 24), torch_expandable=self.cell(10, 300)), [True, True]
+        )
+        self.assertEqual(
+            self.held(ductile=self.cell(11, 26), torch_expandable=self.cell(10, 300)),
+            [False, False],
+        )
 
     def test_passes_of_unequal_number_are_not_compared(self):
-        self.assertEqual(self.held(ductile=self.cell(9, 24), torch_expandable=self.cell(10, 300, 3)), [True])
+        self.assertEqual(
+            self.held(ductile=self.cell(9, 24), torch_expandable=self.cell(10, 300, 3)), [True]
+        )
 
     def test_medians_are_of_the_turns_that_completed(self):
         rows = [{"peer": "ductile", "trace": "t", "completed": done, "ns_per_op": ns}
