@@ -480,7 +480,7 @@ def parse(words):
         "--passes", type=int, help="of each trace in a turn, the first one cold (5)"
     )
     parser.add_argument("--seconds", type=float, default=6,
-                        help="under PyTorch and RMM: no pass but the second begins later (6)")  # fmt: skip
+                        help="PyTorch and RMM: no third pass begins later (6)")  # fmt: skip
     parser.add_argument(
         "--limit", type=float, help="seconds for everything but the pictures (430; quick: 150)"
     )

@@ -20,7 +20,7 @@ LEGEND = """\
 efficiency: live peak / most memory held. Smallest capacity: live peak / least that suffices. Calls:
 median / 99th percentile / worst, in the first pass, from an empty cache, and in later ones, driver
 calls included. Own: host time without driver calls, warm. Driver and waits of the host: first pass
-/ last pass. Passes include driver calls. Medians of the turns; in brackets the least and the most."""
+/ last pass. Passes include driver calls. Medians of the turns; in brackets the least and most."""
 
 
 # ---- Reading -----------------------------------------------------------------------------------

@@ -139,8 +139,11 @@ class TorchPeer {
     void start_afresh(uint64_t cap) {
         caching::emptyCache();
         caching::resetPeakStats(0);
-        caching::setMemoryFraction(
-            cap != 0 ? static_cast<double>(cap) / static_cast<double>(total_bytes_) : 1.0, 0);
+        if (cap != cap_) {
+            double share_of_all = static_cast<double>(cap) / static_cast<double>(total_bytes_);
+            caching::setMemoryFraction(cap != 0 ? share_of_all : 1.0, 0);
+            cap_ = cap;
+        }
     }
 
     static void give_back() {
@@ -172,6 +175,7 @@ class TorchPeer {
     caching::CUDAAllocator *allocator_;
     c10::Device device_;
     uint64_t total_bytes_;
+    uint64_t cap_ = 0; /* nothing was said of it so far */
     std::vector<c10::cuda::CUDAStream> streams_;
     std::vector<cudaStream_t> raw_streams_;
 };
