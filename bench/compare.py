@@ -479,8 +479,8 @@ def parse(words):
     parser.add_argument(
         "--passes", type=int, help="of each trace in a turn, the first one cold (5)"
     )
-    parser.add_argument("--seconds", type=float, default=6,
-                        help="PyTorch and RMM: no third pass begins later (6)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=4,
+                        help="PyTorch and RMM: no third pass begins later (4)")  # fmt: skip
     parser.add_argument(
         "--limit", type=float, help="seconds for everything but the pictures (430; quick: 150)"
     )

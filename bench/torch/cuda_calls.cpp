@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/torch/cuda_calls.h"
+#include "bench/torch/cuda_calls.hpp"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -21,7 +21,8 @@ thread_local CudaCalls so_far;
 /* One call: one of the two readings of the clock counts as its own. */
 class Timed {
   public:
-    explicit Timed(bool waits) : start_(host_now_ns()), waits_(waits) {}
+    explicit Timed(bool waits) : start_(host_now_ns()), waits_(waits) {
+    }
     Timed(const Timed &) = delete;
     Timed &operator=(const Timed &) = delete;
     ~Timed() {

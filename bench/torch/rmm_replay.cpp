@@ -6,15 +6,16 @@
  *   pool    grows from nothing, by RMM's own rule: it doubles while it may
  *   arena   takes half of the free memory at once, as it does by default; under a cap, the cap
  *
- * RMM knows no record_stream: a block belongs to its stream, and a program that used it elsewhere makes
- * that stream wait before it frees the block there. The replay does so, and what it costs is counted.
+ * RMM knows no record_stream: a block belongs to its stream, and a program that used it elsewhere
+ * makes that stream wait before it frees the block there. The replay does so, and what it costs is
+ * counted.
  *
  * Prints one JSON object a line, with the keys of ductile-bench. Driver time and waits are those of
- * the upstream and of these joins: what librmm itself calls cannot be seen, it has a CUDA runtime of
- * its own.
+ * the upstream and of these joins: what librmm itself calls cannot be seen, it has a CUDA runtime
+ * of its own.
  */
-#include "bench/torch/cuda_calls.h"
-#include "bench/torch/peer_replay.h"
+#include "bench/torch/cuda_calls.hpp"
+#include "bench/torch/peer_replay.hpp"
 
 #include <rmm/cuda_stream_view.hpp>
 #include <rmm/error.hpp>
@@ -37,7 +38,8 @@ struct Held {
 /* RMM keeps copies of a resource: they share the count. */
 class CountingUpstream {
   public:
-    explicit CountingUpstream(Held &held) : held_(&held) {}
+    explicit CountingUpstream(Held &held) : held_(&held) {
+    }
 
     void *allocate_sync(size_t bytes, size_t = 256) {
         void *block = nullptr;
@@ -65,7 +67,8 @@ class CountingUpstream {
     bool operator!=(const CountingUpstream &other) const noexcept {
         return held_ != other.held_;
     }
-    friend void get_property(const CountingUpstream &, cuda::mr::device_accessible) noexcept {}
+    friend void get_property(const CountingUpstream &, cuda::mr::device_accessible) noexcept {
+    }
 
   private:
     Held *held_;
@@ -187,8 +190,9 @@ template <typename Resource> class RmmPeer {
 };
 
 int usage(std::FILE *to, int status) {
-    std::fprintf(to, "usage: rmm_replay --resource pool|arena [--repeat N] [--seconds S] [--calls]\n"
-                     "                  [--min-capacity] [--serve] TRACE...\n");
+    std::fprintf(to,
+                 "usage: rmm_replay --resource pool|arena [--repeat N] [--seconds S] [--calls]\n"
+                 "                  [--min-capacity] [--serve] TRACE...\n");
     return status;
 }
 

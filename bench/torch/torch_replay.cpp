@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Replays traces through the caching allocator of the installed PyTorch, the peer that Ductile is
- * measured beside. PYTORCH_CUDA_ALLOC_CONF chooses native, expandable segments or the driver's pool,
- * as in any PyTorch program; one process measures one of them.
+ * measured beside. PYTORCH_CUDA_ALLOC_CONF chooses native, expandable segments or the driver's
+ * pool, as in any PyTorch program; one process measures one of them.
  *
  * Blocks are got and given back with raw_alloc_with_stream and raw_delete: what a tensor costs at
  * the C++ level, without the tensor. A use by another stream is record_stream, where the trace has
@@ -11,10 +11,10 @@
  *
  * With --adapter the same goes through Ductile, by the adapter that a PyTorch program would use.
  *
- * Prints one JSON object a line, with the keys of ductile-bench. --serve: peer_replay.h.
+ * Prints one JSON object a line, with the keys of ductile-bench. --serve: peer_replay.hpp.
  */
-#include "bench/torch/cuda_calls.h"
-#include "bench/torch/peer_replay.h"
+#include "bench/torch/cuda_calls.hpp"
+#include "bench/torch/peer_replay.hpp"
 
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -83,7 +83,8 @@ class TorchPeer {
 
     TorchPeer(const Driver &driver, const Adapter &adapter)
         : adapter_(adapter), allocator_(caching::get()), device_(c10::DeviceType::CUDA, 0),
-          total_bytes_(driver.total_bytes()) {}
+          total_bytes_(driver.total_bytes()) {
+    }
 
     const char *name() const {
         if (adapter_.is_used()) {

@@ -7,7 +7,7 @@ cmake_minimum_required(VERSION 3.23)
 set(max_lines 800)
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
-  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.cpp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile_gpu/*.h
+  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile_gpu/*.h
   ${ROOT}/python/ductile_gpu/*.cpp)
 file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu/*.py
   ${ROOT}/python/tools/*.py ${ROOT}/python/tests/*.py ${ROOT}/python/examples/*.py

@@ -2,11 +2,11 @@
 /*
  * What an allocator spends in CUDA. The program defines the runtime's functions that an allocator
  * calls, and the libraries in it find these before the runtime's own: each is timed and handed on.
- * The driver's functions that PyTorch looks up for expandable segments are replaced when it asks for
- * them. Calls of a library that has the runtime within itself cannot be seen.
+ * The driver's functions that PyTorch looks up for expandable segments are replaced when it asks
+ * for them. Calls of a library that has the runtime within itself cannot be seen.
  */
-#ifndef DUCTILE_BENCH_TORCH_CUDA_CALLS_H
-#define DUCTILE_BENCH_TORCH_CUDA_CALLS_H
+#ifndef DUCTILE_BENCH_TORCH_CUDA_CALLS_HPP
+#define DUCTILE_BENCH_TORCH_CUDA_CALLS_HPP
 
 #include <cstdint>
 

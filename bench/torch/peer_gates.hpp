@@ -3,8 +3,8 @@
  * Uses by other streams that end when the trace says so, for the programs in this folder: what
  * bench/replay/gates.h is to ductile-bench, on CUDA alone and without Ductile's driver layer.
  */
-#ifndef DUCTILE_BENCH_TORCH_PEER_GATES_H
-#define DUCTILE_BENCH_TORCH_PEER_GATES_H
+#ifndef DUCTILE_BENCH_TORCH_PEER_GATES_HPP
+#define DUCTILE_BENCH_TORCH_PEER_GATES_HPP
 
 #include <cuda_runtime_api.h>
 

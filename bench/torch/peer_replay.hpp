@@ -3,21 +3,22 @@
  * Replays traces through an allocator that is no contender of ductile-bench, and prints one JSON
  * object a line, with the keys of ductile-bench. The allocator is a Peer:
  *
- *   Block, Refused                     what it hands out; the exception that says there is no memory
- *   make_streams(t), stream(i)         the trace's streams
+ *   Block, Refused              what it hands out; the exception that says there is no memory
+ *   make_streams(t), stream(i)  the trace's streams
  *   alloc(block, size, i), free(block), use(block, i), is_live(block)
- *   start_afresh(cap)                  gives everything back; no more than cap from then on, 0: any
- *   give_back()                        holds nothing until start_afresh
- *   reserved(), reserved_peak()        bytes held; the most since start_afresh
- *   cost()                             time in driver calls and waits of the host, so far
+ *   start_afresh(cap)           gives everything back; holds no more than cap then, 0: any
+ *   give_back()                 holds nothing until start_afresh
+ *   reserved()                  bytes held
+ *   reserved_peak()             the most since start_afresh
+ *   cost()                      time in driver calls and waits of the host, so far
  *   wait_for_device(), name()
  *
  * Calls go straight to it: what is measured costs as much as one of them.
  */
-#ifndef DUCTILE_BENCH_TORCH_PEER_REPLAY_H
-#define DUCTILE_BENCH_TORCH_PEER_REPLAY_H
+#ifndef DUCTILE_BENCH_TORCH_PEER_REPLAY_HPP
+#define DUCTILE_BENCH_TORCH_PEER_REPLAY_HPP
 
-#include "bench/torch/peer_gates.h"
+#include "bench/torch/peer_gates.hpp"
 
 extern "C" {
 #include "bench/base/call_times.h"
@@ -225,9 +226,8 @@ template <typename Peer> class Replay {
     }
 
     void write_sample(const Timeline &to, const trace_sample &sample) {
-        std::fprintf(to.file,
-                     "%s,%s,%zu,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", trace_.name,
-                     to.contender, sample.event, sample.live_bytes, peer_.reserved(),
+        std::fprintf(to.file, "%s,%s,%zu,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n",
+                     trace_.name, to.contender, sample.event, sample.live_bytes, peer_.reserved(),
                      trace_.live_peak_bytes, peer_.reserved_peak());
     }
 
@@ -285,7 +285,7 @@ inline void print_calls(const char *key, const call_summary &calls) {
 
 struct Options {
     uint64_t repeat = 2;
-    double seconds = 1e9; /* no pass begins later, but for the second one */
+    double seconds = 1e9; /* no pass begins later, but for the second one; and in timing calls */
     bool min_capacity = false;
     bool calls = false;
     bool serve = false;
@@ -313,7 +313,8 @@ inline TracePointer load_trace(const char *path) {
 template <typename Peer> class Bench {
   public:
     Bench(const Driver &driver, Peer &peer, const Options &options)
-        : driver_(driver), peer_(peer), options_(options) {}
+        : driver_(driver), peer_(peer), options_(options) {
+    }
 
     /* From an empty cache: the passes, then those in which each call is timed. */
     void measure(const trace &t) {
@@ -369,12 +370,17 @@ template <typename Peer> class Bench {
         peer_.make_streams(t);
         Replay<Peer> replay(driver_, peer_, t);
         std::vector<Pass> passes;
-        uint64_t end = host_now_ns() + static_cast<uint64_t>(std::min(options_.seconds, 1e9) * 1e9);
+        uint64_t end = end_of_time();
         while (passes.size() < options_.repeat && (passes.empty() || passes.back().completed) &&
                (passes.size() < 2 || host_now_ns() < end)) {
             passes.push_back(replay.run());
         }
         return passes;
+    }
+
+    /* After it no pass begins that need not. */
+    uint64_t end_of_time() const {
+        return host_now_ns() + static_cast<uint64_t>(std::min(options_.seconds, 1e9) * 1e9);
     }
 
     void print_head(const trace &t) {
@@ -426,8 +432,9 @@ template <typename Peer> class Bench {
         print_pass("all_passes", all, t.n_ops * passes.size());
     }
 
-    /* One cold pass and two warm ones, as in ductile-bench. */
+    /* One cold pass and two warm ones, as in ductile-bench; one where the time is up. */
     void print_times_of_calls(const trace &t) {
+        uint64_t end = end_of_time();
         peer_.start_afresh(0);
         Calls calls(2 * static_cast<size_t>(t.n_ops));
         Replay<Peer> replay(driver_, peer_, t);
@@ -435,7 +442,9 @@ template <typename Peer> class Bench {
         print_calls("cold_call_ns", calls.end());
         if (options_.repeat > 1) {
             replay.run_timed(calls);
-            replay.run_timed(calls);
+            if (host_now_ns() < end) {
+                replay.run_timed(calls);
+            }
             print_calls("warm_call_ns", calls.end());
         }
     }
@@ -502,7 +511,8 @@ inline bool parse(int argc, char **argv, const char *own, Options &options) {
     return options.repeat > 0 && !options.paths.empty();
 }
 
-/* One line of standard input: `measure N`, `capacity N` or `timeline N FILE`, N counts the traces. */
+/* One line of standard input: `measure N`, `capacity N` or `timeline N FILE`, N counts the traces.
+ */
 template <typename Peer>
 void answer(Bench<Peer> &bench, const std::vector<TracePointer> &traces, const std::string &line) {
     std::istringstream words(line);
@@ -532,8 +542,7 @@ inline void print_failure(const std::string &reason) {
 }
 
 /* Loads all traces and says so, then answers line by line. */
-template <typename Peer>
-void serve(Bench<Peer> &bench, const Options &options) {
+template <typename Peer> void serve(Bench<Peer> &bench, const Options &options) {
     std::vector<TracePointer> traces;
     for (const char *path : options.paths) {
         traces.push_back(load_trace(path));
