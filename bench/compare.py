@@ -159,20 +159,18 @@ class Comparison:
     # ---- Getting ready
 
     def build(self, what):
-        """Builds a program of bench/torch. Why not, or nothing."""
+        """Builds a program of bench/torch. Why not, in a line, or nothing."""
         command = [str(ROOT / "bench/torch/run"), "--build", what]
         where = {**os.environ, "PYTHON": self.given.python}
         try:
             done = subprocess.run(
                 command, env=where, capture_output=True, text=True, timeout=240, check=False
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        return (
-            ""
-            if done.returncode == 0
-            else peers.last_line(done.stderr).replace(str(ROOT) + "/", "")
-        )
+        except OSError as error:
+            return f"it cannot be built: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            return "it did not build within 240 s"
+        return why_not(done.stderr) if done.returncode != 0 else ""
 
     def prepare(self):
         wanted = [peer for peer in peers.PEERS if peer.name in self.given.only]
@@ -421,6 +419,12 @@ class Comparison:
         print(text, flush=True)
         say(f"done; results are in {self.out.name}")
         return 1 if any("failed" in row for row in self.rows) else 0
+
+
+def why_not(said):
+    """A build's own last words, and a compiler's or linker's first error."""
+    errors = [line for line in said.splitlines() if "error" in line.lower()]
+    return "; ".join([peers.last_line(said), *errors[:1]]).replace(f"{ROOT}/", "")
 
 
 def name_of(trace):

@@ -211,6 +211,14 @@ class WhatIsRefused(Case):
                 compare_table.read(self.trace)
 
 
+class WhatCannotBeBuilt(unittest.TestCase):
+    def test_the_reason_has_the_first_error_and_no_folder_of_this_machine(self):
+        said = f"{ROOT}/bench/x.cpp:3:1: error: no such type\nerror: 2\nrun: x does not build\n"
+        self.assertEqual(
+            compare.why_not(said), "run: x does not build; bench/x.cpp:3:1: error: no such type"
+        )
+
+
 class Claims(unittest.TestCase):
     def cell(self, wall, ns, passes=5):
         one = {"wall_us": wall}
