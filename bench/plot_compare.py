@@ -72,7 +72,7 @@ def scale_by_powers(axes, lowest, highest):
     else:
         axes.set_yscale("symlog", linthresh=1)
         axes.set_ylim(0, max(1, highest) * 2)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
 
 
 def draw_panel(axes, found, names, panel):

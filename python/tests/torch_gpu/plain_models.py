@@ -81,7 +81,7 @@ def autocast(device: str) -> Any:
 
 def make_gpt2(device: str, tiny: bool) -> Program:
     words = 128 if tiny else 50257
-    model = Transformer(words, *((2, 32, 2) if tiny else (12, 768, 12))).to(device)
+    model = Transformer(words, *((2, 32, 2) if tiny else (12, 768, 12)))
 
     def loss(n: int) -> torch.Tensor:
         with autocast(device):
@@ -154,8 +154,7 @@ class Llama(nn.Module):
 
 def make_lora(device: str, tiny: bool) -> Program:
     words = 128 if tiny else 32000
-    with torch.device(device):
-        model = Llama(words, *((2, 32, 2) if tiny else (16, 2048, 16)))
+    model = Llama(words, *((2, 32, 2) if tiny else (16, 2048, 16)))
     trained = [weight for weight in model.parameters() if weight.requires_grad]
 
     def loss(n: int) -> torch.Tensor:
@@ -202,7 +201,7 @@ def resnet(depths: tuple[int, ...], width: int) -> nn.Module:
 
 
 def make_resnet(device: str, tiny: bool) -> Program:
-    model = (resnet((1, 1), 8) if tiny else resnet((3, 4, 6, 3), 64)).to(device)
+    model = resnet((1, 1), 8) if tiny else resnet((3, 4, 6, 3), 64)
     model = model.to(memory_format=torch.channels_last)
     batches, sides = (
         (range(1, 4), range(32, 65, 32)) if tiny else (range(1, 65), range(128, 321, 32))
@@ -249,7 +248,6 @@ def make_moe(device: str, tiny: bool) -> Program:
     model = Transformer(words, layers, width, heads)
     for block in model.blocks:
         block.up, block.down = Experts(width, experts), nn.Identity()
-    model = model.to(device)
 
     def loss(n: int) -> torch.Tensor:
         with autocast(device):
@@ -293,7 +291,7 @@ class GraphNetwork(nn.Module):
 def make_graph(device: str, tiny: bool) -> Program:
     width, layers = (8, 2) if tiny else (256, 6)
     nodes = range(20, 60) if tiny else range(2000, 20001)
-    model = GraphNetwork(width, layers).to(device)
+    model = GraphNetwork(width, layers)
 
     def loss(n: int) -> torch.Tensor:
         draw = Draw(n, device)
@@ -341,7 +339,7 @@ class Generator(nn.Module):
 def make_generate(device: str, tiny: bool) -> Program:
     words, *shape = (128, 2, 32, 2) if tiny else (32000, 16, 1024, 16)
     n_new = 4 if tiny else 16
-    model = Generator(words, *shape).to(device, torch.bfloat16)
+    model = Generator(words, *shape).to(torch.bfloat16)
     prompts = range(8, 33) if tiny else range(16, 769)
 
     @torch.inference_mode()
@@ -367,4 +365,5 @@ MAKERS: dict[str, Callable[[str, bool], Program]] = {
 def make(name: str, device: str = "cuda", tiny: bool = False) -> Program:
     """A program by name. tiny: one for trying out a script."""
     torch.manual_seed(0)
-    return MAKERS[name](device, tiny)
+    with torch.device(device):  # weights are made where they stay
+        return MAKERS[name](device, tiny)
