@@ -199,7 +199,7 @@ class Answered:
 
     def __init__(self, way: str, backend: str = "native", **changed: Any) -> None:
         self.way, self.error, self.ranks = way, changed.pop("error", ""), [0, 1]
-        turn = {"backend": backend, "used": 900, "held": 1000, "retries": 0}
+        turn = {"backend": backend, "used": 900, "active": 950, "held": 1000, "retries": 0}
         turn.update(losses=[(10.0).hex()], times=[1.0])
         turn.update(changed)
         self.answers = [[turn, {**turn, "held": turn["held"] - 10}] for _ in range(3)]
