@@ -520,6 +520,7 @@ def complete(parser, given):
     if given.device == "cuda" and not given.device_bytes:
         parser.error("--device cuda: nvidia-smi finds no GPU")
     given.device = "cuda" if given.device_bytes else "virtual"
+    given.output = given.output.resolve()  # processes run in the tree
     given.traces = [os.path.relpath(trace, ROOT) for trace in given.traces] or sorted(
         str(path.relative_to(ROOT)) for path in (ROOT / "bench/traces").glob("*.trace.gz")
     )

@@ -109,6 +109,19 @@ class OnTheVirtualGpu(Case):
         self.assertNotIn(f'"{self.place}', text)
         self.assertNotIn(f" {self.place}", text)
 
+    def test_a_folder_is_where_the_caller_stands(self):
+        before = os.getcwd()
+        os.chdir(self.place)
+        try:
+            words = self.words("--device", "virtual", "--quick", "--only", "ductile")
+            words[words.index("--output") + 1] = "here"
+            status, said = quietly(compare.main, words)
+        finally:
+            os.chdir(before)
+        self.assertEqual(status, 0, said)
+        lines = (self.place / "here" / "timeline.csv").read_text(encoding="utf-8").splitlines()
+        self.assertGreater(len(lines), 1)
+
     def test_a_bench_that_fails_is_a_failure_with_its_reason(self):
         bad = self.place / "bad.trace"
         bad.write_text("f 1\n", encoding="utf-8")
