@@ -85,10 +85,14 @@ struct Driver {
  * n. When the allocator makes the host wait, for example because it flushes at its cap, the trace
  * cannot go on to open the gates. Real work would go on meanwhile, so a watcher then opens all; how
  * long that took says nothing about an allocator, and waited_ns has it.
+ *
+ * An allocator that waits at every free would stand still for longer than anybody waits: once the
+ * watcher has opened gates so often in this process, no more are closed, and uses end at once.
  */
 class Gates {
   public:
-    Gates(const Driver &driver, const trace &t) : driver_(driver), lines_(t.n_streams) {
+    Gates(const Driver &driver, const trace &t, uint64_t most_forced)
+        : driver_(driver), most_forced_(most_forced), lines_(t.n_streams) {
         void *memory = nullptr;
         check(driver.host_alloc(&memory, lines_.size() * sizeof(uint64_t), 0), "cuMemHostAlloc");
         words_ = static_cast<uint64_t *>(memory);
@@ -117,6 +121,9 @@ class Gates {
     void close(size_t index, uint64_t number, cudaStream_t stream) {
         Line &line = lines_[index];
         line.closed = line.base + number;
+        if (are_left_open()) {
+            return;
+        }
         auto word = reinterpret_cast<uintptr_t>(&words_[index]);
         check(driver_.stream_wait_value(stream, word, line.closed, 0 /* at or above */),
               "cuStreamWaitValue64");
@@ -153,6 +160,10 @@ class Gates {
     void note_progress(bool is_running) {
         progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         is_running_.store(is_running, std::memory_order_relaxed);
+    }
+
+    bool are_left_open() const {
+        return n_forced_.load(std::memory_order_relaxed) >= most_forced_;
     }
 
     uint64_t waited_ns() const {
@@ -207,12 +218,15 @@ class Gates {
     }
 
     void look(Sight &last) {
-        constexpr uint64_t standstill_ns = 250000000; /* growth of a pool takes less */
+        /* Growth of a pool takes less than the first. An allocator that has waited once, as at its
+         * cap, waits often. */
+        uint64_t standstill_ns = n_forced_ == 0 ? 250000000 : 10000000;
         uint64_t now = host_now_ns();
         uint64_t progress = progress_;
         if (progress != last.progress) {
             if (last.is_forced) {
                 waited_ns_ += now - last.since_ns;
+                n_forced_++;
             }
             last = {progress, now, false};
         } else if (is_running_ && now - last.since_ns >= standstill_ns) {
@@ -228,7 +242,9 @@ class Gates {
         }
     }
 
+    static inline std::atomic<uint64_t> n_forced_{0}; /* standstills of this process */
     const Driver &driver_;
+    uint64_t most_forced_;
     uint64_t *words_ = nullptr; /* kept until the process ends: streams may read it */
     std::vector<Line> lines_;
     std::atomic<uint64_t> progress_{0};

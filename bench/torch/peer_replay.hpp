@@ -4,14 +4,12 @@
  * object a line, with the keys of ductile-bench. The allocator is a Peer:
  *
  *   Block, Refused              what it hands out; the exception that says there is no memory
- *   make_streams(t), stream(i)  the trace's streams
- *   alloc(block, size, i), free(block), use(block, i), is_live(block)
- *   start_afresh(cap)           gives everything back; holds no more than cap then, 0: any
- *   give_back()                 holds nothing until start_afresh
- *   reserved()                  bytes held
- *   reserved_peak()             the most since start_afresh
- *   cost()                      time in driver calls and waits of the host, so far
- *   wait_for_device(), name()
+ *   kMostForced                 how often uses are ended for it before they end at once
+ * (peer_gates) make_streams(t), stream(i)  the trace's streams alloc(block, size, i), free(block),
+ * use(block, i), is_live(block) start_afresh(cap)           gives everything back; holds no more
+ * than cap then, 0: any give_back()                 holds nothing until start_afresh reserved()
+ * bytes held reserved_peak()             the most since start_afresh cost() time in driver calls
+ * and waits of the host, so far wait_for_device(), name()
  *
  * Calls go straight to it: what is measured costs as much as one of them.
  */
@@ -87,10 +85,15 @@ struct Timeline {
 template <typename Peer> class Replay {
   public:
     Replay(const Driver &driver, Peer &peer, const trace &t)
-        : trace_(t), peer_(peer), gates_(driver, t), blocks_(t.n_slots), has_gates_(t.n_gates > 0) {
+        : trace_(t), peer_(peer), gates_(driver, t, Peer::kMostForced), blocks_(t.n_slots),
+          has_gates_(t.n_gates > 0) {
         for (size_t i = 0; i < t.n_streams; i++) {
             streams_.push_back(peer.stream(i));
         }
+    }
+
+    bool ended_uses_at_once() const {
+        return has_gates_ && gates_.are_left_open();
     }
 
     /* Plays the whole trace, then frees what is live and waits. */
@@ -322,6 +325,7 @@ template <typename Peer> class Bench {
         uint64_t peak = peer_.reserved_peak();
         print_head(t);
         print_passes(t, passes, peak);
+        std::printf(",\"uses_end_at_once\":%s", uses_end_at_once_ ? "true" : "false");
         if (options_.calls && passes.back().completed) {
             print_times_of_calls(t);
         }
@@ -375,6 +379,7 @@ template <typename Peer> class Bench {
                (passes.size() < 2 || host_now_ns() < end)) {
             passes.push_back(replay.run());
         }
+        uses_end_at_once_ = replay.ended_uses_at_once();
         return passes;
     }
 
@@ -481,6 +486,7 @@ template <typename Peer> class Bench {
     const Driver &driver_;
     Peer &peer_;
     const Options &options_;
+    bool uses_end_at_once_ = false;
 };
 
 /* ---- Command line ---------------------------------------------------------------------------- */

@@ -87,6 +87,7 @@ template <typename Resource> class RmmPeer {
   public:
     using Block = RmmBlock;
     using Refused = rmm::bad_alloc;
+    static constexpr uint64_t kMostForced = 4; /* the arena waits for a stream at each large free */
 
     explicit RmmPeer(const char *name) : name_(name) {
         check(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "cudaEventCreate");

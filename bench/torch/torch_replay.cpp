@@ -80,6 +80,7 @@ class TorchPeer {
   public:
     using Block = void *;
     using Refused = c10::OutOfMemoryError;
+    static constexpr uint64_t kMostForced = UINT64_MAX;
 
     TorchPeer(const Driver &driver, const Adapter &adapter)
         : adapter_(adapter), allocator_(caching::get()), device_(c10::DeviceType::CUDA, 0),

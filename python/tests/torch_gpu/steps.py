@@ -105,8 +105,9 @@ class Server:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
-            whole = torch.cuda.mem_get_info()[1]
-            torch.cuda.set_per_process_memory_fraction(min(1.0, cap / whole) if cap else 1.0)
+            if cap:
+                whole = torch.cuda.mem_get_info()[1]
+                torch.cuda.set_per_process_memory_fraction(min(1.0, cap / whole))
             torch.cuda.reset_peak_memory_stats()
 
     def memory(self) -> Row:
