@@ -12,6 +12,7 @@
 #include "pool/pressure/limits.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
+#include "pool/streams/fill.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/stream_use.h"
 
@@ -58,6 +59,7 @@ static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
                   o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
+                  o->guard == DUCTILE_GUARD_NONE && o->fill == DUCTILE_FILL_NONE &&
                   o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
@@ -203,7 +205,7 @@ static void take_back(ductile_allocator *a, dpool_block *b) {
 
 static ductile_status zero_fill(ductile_allocator *a, dpool_block *b, uint64_t size,
                                 ductile_stream stream) {
-    ductile_status status = dseg_zero(&a->store, b->addr, size, stream);
+    ductile_status status = dseg_fill(&a->store, b->addr, 0, size, stream);
     if (status != DUCTILE_OK) {
         take_back(a, b);
     }
@@ -215,6 +217,7 @@ static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t siz
     ductile_status status = DUCTILE_OK;
     ductile_addr addr = b->addr;
     dpool_audit(a, DPOOL_AUDIT_CALL);
+    dpool_fill_check(a, b);
     if (a->options.zero != 0) {
         status = zero_fill(a, b, size, stream);
     }
@@ -244,6 +247,25 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
     return hand_over(a, b, size, stream, out);
 }
 
+static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,
+                                      ductile_addr *out) {
+    dpool_request r = {.size = dti_round_up(size, a->granule),
+                       .requested = size,
+                       .stream = stream,
+                       .is_dedicated = true};
+    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &r.pool) : DUCTILE_OK;
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = dpool_alloc_slow(a, &r);
+    dpool_audit(a, DPOOL_AUDIT_GROW);
+    if (status == DUCTILE_OK) {
+        status = hand_over(a, r.block, size, stream, out);
+    }
+    dpool_unpin(a, r.pool);
+    return status;
+}
+
 /* Requests that the quick path does not serve: with options that need more than a block, with
  * impossible sizes, and all requests while pools are open. */
 static __attribute__((noinline)) ductile_status
@@ -253,6 +275,9 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     }
     if (size > DPOOL_MAX_REQUEST) {
         return dpool_refuse_impossible(a, size, stream);
+    }
+    if (a->options.guard != DUCTILE_GUARD_NONE) {
+        return alloc_dedicated(a, size, stream, out);
     }
     dpool_private_pool *pool = NULL;
     ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &pool) : DUCTILE_OK;
@@ -284,25 +309,6 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
         return alloc_in(a, NULL, NULL, size, stream, out);
     }
     return alloc_otherwise(a, size, stream, out);
-}
-
-static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,
-                                      ductile_addr *out) {
-    dpool_request r = {.size = dti_round_up(size, a->granule),
-                       .requested = size,
-                       .stream = stream,
-                       .is_dedicated = true};
-    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &r.pool) : DUCTILE_OK;
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dpool_alloc_slow(a, &r);
-    dpool_audit(a, DPOOL_AUDIT_GROW);
-    if (status == DUCTILE_OK) {
-        status = hand_over(a, r.block, size, stream, out);
-    }
-    dpool_unpin(a, r.pool);
-    return status;
 }
 
 ductile_status ductile_alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,

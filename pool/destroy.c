@@ -8,6 +8,7 @@
 #include "pool/pools/pools.h"
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
+#include "pool/streams/fill.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/quiesce.h"
@@ -162,6 +163,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     first = keep_first(first, destroy_arenas(a));
     first = keep_first(first, dpool_imports_fini(a, may_unmap, idle));
     dpool_pins_fini(a);
+    dpool_fill_fini(a);
     dvmm_store_fini(&a->store);
     dpool_spare_uses_free(a);
     first = keep_first(first, dvmm_markers_fini(&a->markers));

@@ -6,6 +6,7 @@
 #include "pool/inspect/audit.h"
 #include "pool/pressure/trim.h"
 #include "pool/sharing/import.h"
+#include "pool/streams/fill.h"
 #include "pool/streams/stream_use.h"
 
 /* Uncommon ways to free, kept out of line. Called with the index lock held; they unlock it. */
@@ -35,9 +36,29 @@ static __attribute__((noinline)) ductile_status free_used(ductile_allocator *a, 
     return DUCTILE_OK;
 }
 
+/* With fill:check. The block is pending while the fill is issued; the use that it needs for that is
+ * one of its own stream, which tells ductile_stream_done. */
+static __attribute__((noinline)) ductile_status free_filled(ductile_allocator *a, dpool_block *b) {
+    dpool_use *use = dpool_fill_is_possible_locked(a, b) ? dpool_use_take_locked(a) : NULL;
+    if (use == NULL) {
+        dpool_free_at_once_locked(a, b);
+        dti_lock_release(&a->index_lock);
+        return DUCTILE_OK;
+    }
+    const dpool_arena *arena = b->region->arena;
+    *use = (dpool_use){.stream = arena->stream, .thread = arena->thread};
+    b->uses = use;
+    dpool_pending_begin_locked(a, b);
+    dti_lock_release(&a->index_lock);
+    dpool_fill_block(a, b);
+    use->pending_next = NULL;
+    dpool_pending_finish(a, use);
+    return DUCTILE_OK;
+}
+
 /* is_pending: NULL, or 0, which a block that becomes pending changes. */
 static inline __attribute__((always_inline)) ductile_status
-free_block(ductile_allocator *a, ductile_addr addr, int *is_pending) {
+free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool fills) {
     dti_lock_acquire(&a->index_lock);
     dpool_block *b = dpool_map_take(&a->map, addr);
     if (__builtin_expect(b == NULL, 0)) {
@@ -51,6 +72,9 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending) {
     if (uses != NULL) {
         return free_used(a, b, uses, is_pending);
     }
+    if (fills) {
+        return free_filled(a, b);
+    }
     dpool_free_at_once_locked(a, b);
     dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
@@ -59,7 +83,11 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending) {
 /* With options that need more than a plain free. */
 static __attribute__((noinline)) ductile_status
 free_otherwise(ductile_allocator *a, ductile_addr address, int *is_pending) {
-    ductile_status status = free_block(a, address, is_pending);
+    bool fills = a->options.fill != DUCTILE_FILL_NONE;
+    if (fills) {
+        dpool_uses_keep_spare_for(a, address);
+    }
+    ductile_status status = free_block(a, address, is_pending, fills);
     if (status == DUCTILE_OK && a->options.caching_off != 0) {
         (void)dpool_trim(a, 0);
     }
@@ -76,7 +104,7 @@ __attribute__((flatten)) ductile_status ductile_free(ductile_allocator *a, ducti
     if (__builtin_expect(address == 0 || !dvmm_is_usable(a->driver), 0)) {
         return dvmm_usable(a->driver);
     }
-    return __builtin_expect(a->is_plain, 1) ? free_block(a, address, NULL)
+    return __builtin_expect(a->is_plain, 1) ? free_block(a, address, NULL, false)
                                             : free_otherwise(a, address, NULL);
 }
 

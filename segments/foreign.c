@@ -7,7 +7,7 @@ ductile_status dseg_foreign_open(dvmm_handle_store *store, uint64_t bytes, uint6
                                  dseg_foreign *out) {
     *out = (dseg_foreign){.mapped_bytes = 0};
     uint64_t granule = dvmm_get_caps(store->driver)->granule_bytes;
-    return dvmm_range_reserve(store->driver, bytes, bytes, budget_bytes, granule, &out->range);
+    return dvmm_range_reserve(store->driver, bytes, bytes, 0, budget_bytes, granule, &out->range);
 }
 
 /* The codes of the driver for a descriptor that is not its own, or for a wrong size. */

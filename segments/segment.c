@@ -9,14 +9,14 @@
 /* ---- Life ---------------------------------------------------------------------------------- */
 
 ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64_t wish_bytes,
-                           uint64_t budget_bytes, dseg_segment **out) {
+                           uint64_t guard_bytes, uint64_t budget_bytes, dseg_segment **out) {
     *out = NULL;
     dseg_segment *seg = calloc(1, sizeof *seg);
     if (seg == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    ductile_status status = dvmm_range_reserve(store->driver, need_bytes, wish_bytes, budget_bytes,
-                                               store->granule_bytes, &seg->range);
+    ductile_status status = dvmm_range_reserve(store->driver, need_bytes, wish_bytes, guard_bytes,
+                                               budget_bytes, store->granule_bytes, &seg->range);
     if (status != DUCTILE_OK) {
         goto free_segment;
     }
@@ -69,7 +69,7 @@ dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t 
 
 /* ---- Contents ------------------------------------------------------------------------------ */
 
-ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
+ductile_status dseg_fill(dvmm_handle_store *store, ductile_addr addr, uint8_t value, uint64_t size,
                          ductile_stream stream) {
-    return dvmm_fill(store->driver, addr, 0, size, stream);
+    return dvmm_fill(store->driver, addr, value, size, stream);
 }

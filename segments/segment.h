@@ -48,9 +48,10 @@ typedef struct dseg_segment {
     uint32_t low, high; /* all mapped, retiring and quarantined granules lie in [low, high) */
 } dseg_segment;
 
-/* Reserves a range of at least need_bytes. ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY, ... */
+/* Reserves a range of at least need_bytes, and guard_bytes behind it, which no granule covers.
+ * ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY, ... */
 ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64_t wish_bytes,
-                           uint64_t budget_bytes, dseg_segment **out);
+                           uint64_t guard_bytes, uint64_t budget_bytes, dseg_segment **out);
 
 /*
  * Gives the range back and frees the segment. Pre: nothing mapped or retiring. With quarantined
@@ -85,8 +86,8 @@ uint64_t dseg_span_bytes(const dseg_segment *seg);
  */
 dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset);
 
-/* Fills mapped memory with zeros, in stream order. */
-ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
+/* Fills mapped memory with the byte, in stream order. */
+ductile_status dseg_fill(dvmm_handle_store *store, ductile_addr addr, uint8_t value, uint64_t size,
                          ductile_stream stream);
 
 #endif

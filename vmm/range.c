@@ -23,10 +23,11 @@ static uint64_t choose_size(uint64_t need, uint64_t wish, uint64_t budget, uint6
     return size <= rest ? size : 0;
 }
 
-ductile_status dvmm_range_reserve(dvmm_driver *d, uint64_t need, uint64_t wish, uint64_t budget,
-                                  uint64_t granule, dvmm_range *out) {
-    *out = (dvmm_range){0, 0};
-    uint64_t size = choose_size(need, wish, budget, granule);
+ductile_status dvmm_range_reserve(dvmm_driver *d, uint64_t need, uint64_t wish, uint64_t guard,
+                                  uint64_t budget, uint64_t granule, dvmm_range *out) {
+    *out = (dvmm_range){0, 0, 0};
+    need += guard;
+    uint64_t size = choose_size(need, wish + guard, budget, granule);
     ductile_status status = DUCTILE_ERR_OUT_OF_ADDRESSES;
     while (size >= need && size != 0) {
         status = dvmm_address_reserve(d, size, &out->addr);
@@ -37,17 +38,19 @@ ductile_status dvmm_range_reserve(dvmm_driver *d, uint64_t need, uint64_t wish, 
         size = size > need ? dti_max(need, dti_round_down(size / 2, granule)) : 0;
     }
     if (status == DUCTILE_OK) {
-        out->size = size;
+        out->size = size - guard;
+        out->guard = guard;
         atomic_fetch_add_explicit(&process_total, size, memory_order_relaxed);
     }
     return status;
 }
 
 ductile_status dvmm_range_free(dvmm_driver *d, dvmm_range *range) {
-    ductile_status status = dvmm_address_free(d, range->addr, range->size);
+    uint64_t reserved = dvmm_range_reserved(range);
+    ductile_status status = dvmm_address_free(d, range->addr, reserved);
     if (status == DUCTILE_OK) {
-        atomic_fetch_sub_explicit(&process_total, range->size, memory_order_relaxed);
-        *range = (dvmm_range){0, 0};
+        atomic_fetch_sub_explicit(&process_total, reserved, memory_order_relaxed);
+        *range = (dvmm_range){0, 0, 0};
     }
     return status;
 }

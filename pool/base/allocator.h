@@ -37,6 +37,7 @@ typedef struct dpool_counts {
     uint64_t recycled_handles, compacted_handles;
     uint64_t segments, arenas;
     uint64_t use_host_bytes, table_host_bytes;
+    uint64_t filled, fill_checked, fill_mismatches; /* see fill.h */
 } dpool_counts;
 
 /* Proves that no work is under way on memory that was freed at an age below this (blocks/age.h). */
@@ -74,7 +75,8 @@ struct ductile_allocator {
     struct dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
     dseg_set segments;
     struct dpool_use *spare_uses; /* linked by next */
-    uint64_t last_mark;           /* the latest number of a use's marker */
+    struct dpool_fill_buffer *spare_fill_buffers;
+    uint64_t last_mark; /* the latest number of a use's marker */
     dpool_wait_spans waits;
     uint64_t lost_reported; /* lost bytes that the log has reported */
     dpool_imports imports;  /* changed under both locks */

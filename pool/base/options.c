@@ -48,6 +48,10 @@ static const choice capture_notices[] = {{"unannounced", DUCTILE_CAPTURES_UNANNO
                                          {"pools", DUCTILE_CAPTURES_POOLS},
                                          {"announced", DUCTILE_CAPTURES_ANNOUNCED},
                                          {NULL, 0}};
+static const choice guards[] = {
+    {"none", DUCTILE_GUARD_NONE}, {"end", DUCTILE_GUARD_END}, {NULL, 0}};
+static const choice fills[] = {
+    {"none", DUCTILE_FILL_NONE}, {"check", DUCTILE_FILL_CHECK}, {NULL, 0}};
 static const choice shares[] = {{"none", 0}, {"fd", 1}, {"fabric", 8}, {NULL, 0}};
 
 #define FIELD(name) offsetof(ductile_options, name)
@@ -77,6 +81,8 @@ static const key keys[] = {
     {"rdma", SWITCH, FIELD(rdma), NULL},
     {"check", LEVEL, FIELD(check), NULL},
     {"captures", CHOICE, FIELD(captures), capture_notices},
+    {"guard", CHOICE, FIELD(guard), guards},
+    {"fill", CHOICE, FIELD(fill), fills},
     {"time_driver_calls", SWITCH, FIELD(time_driver_calls), NULL},
 };
 
@@ -423,6 +429,11 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     }
     if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
         return refuse(message, size, "roundup_power2_divisions must be a power of two");
+    }
+    if (o->guard != DUCTILE_GUARD_NONE && o->fill != DUCTILE_FILL_NONE) {
+        return refuse(message, size,
+                      "guard and fill exclude each other: memory freed under a "
+                      "guard is unmapped, and never handed out again");
     }
     if (o->device < 0 || o->check < 0 || o->check > MAX_CHECK) {
         return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");

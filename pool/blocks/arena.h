@@ -29,16 +29,22 @@
 enum { DPOOL_GAPS_TOLERATED = 128 };
 
 /* A segment as the pool sees it: its blocks, which tile the range. A dedicated region is one block,
- * behind which there is one handle (growth/dedicated.h). */
+ * or a lead and one block, and behind it there is one handle (growth/dedicated.h). */
 typedef struct dpool_region {
     dseg_segment *seg;
     struct dpool_arena *arena;
     bool is_dedicated;
     dpool_block *first;
     uint64_t *ages;      /* of granules in mixed blocks, see age.h */
+    uint64_t *filled;    /* fill:check: see fill_map.h; else NULL  */
     uint64_t span_bytes; /* as counted in the statistics */
     struct dpool_region *next;
 } dpool_region;
+
+/* Is a FREE block of a dedicated region the lead before another one? */
+static inline bool dpool_is_lead(const dpool_block *b) {
+    return b->next != NULL;
+}
 
 typedef struct dpool_arena {
     /* constant after creation */
@@ -54,6 +60,7 @@ typedef struct dpool_arena {
     uint64_t retiring_bytes;
     dpool_list
         closed; /* FREE blocks of dedicated regions: they serve no request, and go once proven */
+    uint64_t n_leads; /* FREE spans before dedicated blocks in use, in no list */
     dpool_use *pending_first;
     dpool_use *pending_last;
     uint64_t pending_since; /* n_calls when the list was last empty                    */

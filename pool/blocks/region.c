@@ -2,6 +2,7 @@
 #include "pool/blocks/region.h"
 
 #include "pool/base/map_callbacks.h"
+#include "pool/blocks/fill_map.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -32,7 +33,7 @@ static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_r
     (void)dpool_make_gap_locked(a, gap);
     dseg_set_insert(&a->segments, region->seg);
     a->counts.segments++;
-    a->counts.address_bytes += region->seg->range.size;
+    a->counts.address_bytes += dvmm_range_reserved(&region->seg->range);
     a->counts.table_host_bytes += sizeof *region;
 }
 
@@ -64,8 +65,9 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
     }
     uint64_t need = dti_round_up(need_bytes, a->granule);
     uint64_t wish = is_dedicated ? need : dti_max(need, wished_range(a));
+    uint64_t guard = is_dedicated && a->options.guard != DUCTILE_GUARD_NONE ? a->granule : 0;
     ductile_status status =
-        dseg_create(&a->store, need, wish, a->options.address_budget_bytes, &region->seg);
+        dseg_create(&a->store, need, wish, guard, a->options.address_budget_bytes, &region->seg);
     if (status != DUCTILE_OK) {
         free(region);
         return status;
@@ -74,7 +76,8 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
     region->is_dedicated = is_dedicated;
     region->seg->owner = region;
     region->ages = dti_table_new(region->seg->n_granules, sizeof *region->ages);
-    status = region->ages != NULL ? link_region(a, arena, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    status = region->ages != NULL ? dpool_fill_map_init(a, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    status = status == DUCTILE_OK ? link_region(a, arena, region) : status;
     if (status != DUCTILE_OK) {
         (void)dpool_region_destroy(region);
     }
@@ -83,6 +86,7 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
 
 ductile_status dpool_region_destroy(dpool_region *region) {
     dti_table_free(region->ages, region->seg->n_granules, sizeof *region->ages);
+    dpool_fill_map_fini(region);
     ductile_status status = dseg_destroy(region->seg);
     free(region);
     return status;
@@ -107,7 +111,7 @@ static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_aren
         dseg_set_remove(&a->segments, region->seg);
         a->counts.segments--;
         a->counts.span -= region->span_bytes;
-        a->counts.address_bytes -= region->seg->range.size;
+        a->counts.address_bytes -= dvmm_range_reserved(&region->seg->range);
         a->counts.table_host_bytes -= sizeof *region;
         return region;
     }
@@ -169,6 +173,7 @@ void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_region *region = b->region; /* the block may become part of another */
+    dpool_fill_forget(region, b->addr, dpool_end(b));
     if (status == DUCTILE_OK) {
         (void)dpool_make_gap_locked(a, b);
     } else {

@@ -56,9 +56,16 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
     return b != NULL && b->state == (uint64_t)state;
 }
 
-/* A mark that proves it is due from the next allocation on. */
+/* With its lead, if there is one. A mark that proves it is due from the next allocation on. */
 static __attribute__((noinline)) dpool_block *close_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
+    if (b->prev != NULL) {
+        dpool_block *lead = b->prev;
+        lead->age = b->age;
+        b->region->arena->n_leads--;
+        dpool_absorb_next(&a->nodes, lead);
+        b = lead;
+    }
     dpool_list_append(&b->region->arena->closed, b);
     b->region->arena->maintenance_at = 0;
     return b;

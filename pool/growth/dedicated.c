@@ -2,6 +2,8 @@
 #include "pool/growth/dedicated.h"
 
 #include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
+#include "pool/blocks/size_class.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/announce.h"
 #include "pool/streams/quiesce.h"
@@ -10,11 +12,43 @@
 
 /* ---- Memory for a new one ------------------------------------------------------------------ */
 
-static void publish_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
+/* The region becomes BUSY, and its block has a spare node for a lead. Hits of other threads may
+ * take nodes that were reserved. ERR_OUT_OF_HOST_MEMORY. */
+static ductile_status begin(ductile_allocator *a, dpool_block *b, dpool_block **node) {
+    *node = NULL;
+    ductile_status status = DUCTILE_OK;
+    while (*node == NULL && status == DUCTILE_OK) {
+        status = dpool_reserve_room(a, 1);
+        dti_lock_acquire(&a->index_lock);
+        if (status == DUCTILE_OK && a->nodes.n_spare > 0) {
+            *node = dpool_node_take(&a->nodes);
+            dpool_make_busy_locked(a, b);
+        }
+        dti_lock_release(&a->index_lock);
+    }
+    return status;
+}
+
+/* Under a guard the block ends where the region does, and leaves a lead before it. */
+static dpool_block *cut_lead_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t size = a->options.guard != DUCTILE_GUARD_NONE ? dpool_round(requested) : b->size;
+    if (size == b->size) {
+        return b;
+    }
+    dpool_block *body = dpool_split(&a->nodes, b, b->size - size);
+    b->state = DPOOL_FREE;
+    b->region->arena->n_leads++;
+    return body;
+}
+
+static dpool_block *publish_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_count_mapped_locked(a, b->region->arena, (int64_t)b->size);
     dpool_count_span_locked(a, b->region);
+    b = cut_lead_locked(a, b, requested);
     dpool_make_live_locked(a, b, requested);
+    return b;
 }
 
 static void cancel_locked(ductile_allocator *a, dpool_block *b) {
@@ -25,18 +59,23 @@ static void cancel_locked(ductile_allocator *a, dpool_block *b) {
 
 ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, uint64_t max_held,
                                     uint64_t requested, dpool_block **out) {
+    *out = NULL;
     dpool_arena *arena = region->arena;
     dpool_block *b = region->first;
-    dti_lock_acquire(&a->index_lock);
-    dpool_make_busy_locked(a, b);
-    dti_lock_release(&a->index_lock);
-    ductile_status status = dseg_fill_with_one(region->seg, max_held);
+    dpool_block *node = NULL;
+    ductile_status status = begin(a, b, &node);
+    if (status != DUCTILE_OK) {
+        dpool_regions_release_empty(a, arena);
+        return status;
+    }
+    status = dseg_fill_with_one(region->seg, max_held);
     if (status == DUCTILE_OK) {
         dpool_announce_mapped(a, b);
     }
     dti_lock_acquire(&a->index_lock);
+    dpool_node_give(&a->nodes, node);
     if (status == DUCTILE_OK) {
-        publish_locked(a, b, requested);
+        b = publish_locked(a, b, requested);
     } else {
         cancel_locked(a, b);
     }

@@ -7,6 +7,14 @@
  *
  * Closed memory serves no request: it is never split, merged, moved or found. It goes once it is
  * proven (U3), unless it is pinned: see unused.h.
+ *
+ * With guard:end every block is a dedicated one. It ends where its region does, and behind that lie
+ * addresses of the same reservation that nothing is ever mapped at:
+ *
+ *     |lead, FREE|LIVE ............|  guard: one granule of addresses
+ *     |<--- one handle ----------->|
+ *
+ * The lead is shorter than a granule, in no list, and becomes a part of the block at its free.
  */
 #ifndef DUCTILE_POOL_GROWTH_DEDICATED_H
 #define DUCTILE_POOL_GROWTH_DEDICATED_H

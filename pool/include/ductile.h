@@ -169,6 +169,18 @@ typedef enum ductile_captures {
     DUCTILE_CAPTURES_ANNOUNCED = 2    /* only between these two calls                         */
 } ductile_captures;
 
+typedef enum ductile_guard {
+    DUCTILE_GUARD_NONE = 0,
+    DUCTILE_GUARD_END = 1 /* every block ends where its granules do, and nothing is ever mapped
+                             behind it: an access there faults on the GPU                       */
+} ductile_guard;
+
+typedef enum ductile_fill {
+    DUCTILE_FILL_NONE = 0,
+    DUCTILE_FILL_CHECK = 1 /* freed memory is filled with a pattern, which is checked before the
+                              memory is handed out again                                        */
+} ductile_fill;
+
 typedef enum ductile_log_level {
     DUCTILE_LOG_ERROR = 0,
     DUCTILE_LOG_WARNING = 1,
@@ -177,7 +189,7 @@ typedef enum ductile_log_level {
 
 /**
  * Receives one line about an event that the caller may want to know of: a driver error with its
- * code, memory lost because an undo failed, a broken invariant.
+ * code, memory lost because an undo failed, a broken invariant, freed memory that was written.
  *
  * Arguments: user: the option `log_user`. text: valid during the call only.
  * Threads:   runs on the thread that met the event, without any lock held; several threads may run
@@ -226,6 +238,8 @@ typedef struct ductile_options {
     int time_driver_calls; /* 1: the statistics driver_time_ns and driver_host_ns are kept     */
     ductile_captures captures; /* when a capture may be under way; 0: at any time              */
     ductile_sizes sizes;       /* of handles, unless handle_bytes or max_handle_bytes is set   */
+    ductile_guard guard;       /* to find accesses behind a block                              */
+    ductile_fill fill;         /* to find writes to freed memory; not together with `guard`    */
 } ductile_options;
 
 /**
@@ -539,7 +553,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(exported_bytes, "of pinned_bytes, passed to other processes")                                \
     X(imported_bytes, "memory of other processes, mapped here; in no other statistic")             \
     X(paused_bytes, "bytes of paused blocks; not in allocated_bytes")                              \
-    X(paused_blocks, "paused blocks; not in live_blocks")
+    X(paused_blocks, "paused blocks; not in live_blocks")                                          \
+    X(fill_total_bytes, "freed memory that fill:check has filled, in all")                         \
+    X(fill_checked_total_bytes, "of fill_total_bytes, checked before it was handed out again")     \
+    X(fill_mismatches, "allocations whose memory had been written after its free")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */
@@ -596,7 +613,7 @@ typedef struct ductile_block_info {
     ductile_block_state state;
     ductile_stream stream;      /* the stream that the memory belongs to                  */
     ductile_addr segment;       /* start of the range that holds the block                */
-    uint64_t segment_bytes;     /* size of that range                                     */
+    uint64_t segment_bytes;     /* size of that range, without the guard behind it        */
     uint64_t free_before_bytes; /* size of the free block just before; 0: there is none   */
     uint64_t free_after_bytes;  /* size of the free block just after; 0: there is none    */
     ductile_pool_id pool;       /* the private pool that holds it; {0,0}: none            */

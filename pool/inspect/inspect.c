@@ -17,7 +17,7 @@ static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         *(dpool_is_unbacked(arena) ? &s->gap_blocks : &s->free_blocks) +=
-            dpool_index_count(&arena->index) + arena->closed.count;
+            dpool_index_count(&arena->index) + arena->closed.count + arena->n_leads;
         s->gap_blocks += arena->gaps.count;
     }
 }
@@ -70,6 +70,9 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->active_peak_bytes = c->active_peak;
     s->live_peak_blocks = c->live_peak;
     s->imported_bytes = c->imported;
+    s->fill_total_bytes = c->filled;
+    s->fill_checked_total_bytes = c->fill_checked;
+    s->fill_mismatches = c->fill_mismatches;
     s->host_bytes += sizeof *a + a->nodes.host_bytes + c->use_host_bytes + c->table_host_bytes;
 }
 

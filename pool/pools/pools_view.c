@@ -4,6 +4,7 @@
 #include "pool/base/log.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/fill_map.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -63,7 +64,7 @@ static void add_block(const dpool_block *b, ductile_stats *s) {
 
 static void add_region(const dpool_region *region, ductile_stats *s) {
     s->segments++;
-    s->address_bytes += region->seg->range.size;
+    s->address_bytes += dvmm_range_reserved(&region->seg->range);
     s->address_span_bytes += region->span_bytes;
     for (const dpool_block *b = region->first; b != NULL; b = b->next) {
         add_block(b, s);
@@ -231,6 +232,7 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     dpool_wait_forget_done_locked(a, address, address + rounded);
     b = dpool_carve_free_locked(a, b, address, address + rounded);
     dpool_make_live_locked(a, b, size);
+    dpool_fill_forget(b->region, b->addr, dpool_end(b)); /* the call names no stream for a check */
     return DUCTILE_OK;
 }
 

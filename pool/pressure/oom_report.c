@@ -101,9 +101,13 @@ static void visit_free_blocks(ductile_allocator *a, block_counts *t) {
     visit_closed_blocks(a, t);
     while (visit_piece(a, t)) {
     }
-    if (t->visits_left == 0 && t->holder->free_bytes > t->visited_bytes) {
-        t->report->unvisited_bytes += t->holder->free_bytes - t->visited_bytes;
-        t->report->pinned_bytes += t->holder->free_bytes - t->visited_bytes;
+    bool has_more = t->holder->free_bytes > t->visited_bytes;
+    uint64_t rest = has_more ? t->holder->free_bytes - t->visited_bytes : 0;
+    if (t->visits_left == 0) {
+        t->report->unvisited_bytes += rest;
+        t->report->pinned_bytes += rest;
+    } else if (a->options.guard != DUCTILE_GUARD_NONE) {
+        t->report->pinned_bytes += rest; /* leads before blocks in use */
     }
 }
 

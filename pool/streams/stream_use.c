@@ -140,7 +140,9 @@ bool dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         }
         is_unmarked |= use->marker == NULL;
     }
-    bool pends = a->options.record_stream != DUCTILE_RECORD_WAIT || !becomes_free_at_once(a, uses);
+    bool waits_on_gpu =
+        a->options.record_stream == DUCTILE_RECORD_WAIT && a->options.fill == DUCTILE_FILL_NONE;
+    bool pends = !waits_on_gpu || !becomes_free_at_once(a, uses);
     if (pends) {
         append(a, uses);
     }

@@ -53,7 +53,7 @@ Test(options_text, each_key_sets_its_field) {
                "handle_bytes:2M,max_handle_bytes:64M,recycle:pressure,compact:off,range_bytes:1T,"
                "address_budget_bytes:8T,cross_stream_reuse:off,retain_bytes:512M,"
                "garbage_collection_threshold:0.8,roundup_power2_divisions:8,"
-               "max_split_size_mb:128,caching:off,zero:on,check:1");
+               "max_split_size_mb:128,caching:off,zero:on,check:1,guard:end");
     cr_assert_eq(o.driver, DUCTILE_DRIVER_VIRTUAL);
     cr_assert_eq(o.device, 3);
     assert_u64(o.limit_bytes, 3 * GIB);
@@ -72,6 +72,8 @@ Test(options_text, each_key_sets_its_field) {
     cr_assert_eq(o.caching_off, 1);
     cr_assert_eq(o.zero, 1);
     cr_assert_eq(o.check, 1);
+    cr_assert_eq(o.guard, DUCTILE_GUARD_END);
+    cr_assert_eq(parsed("fill:check").fill, DUCTILE_FILL_CHECK);
 }
 
 Test(options_text, sizes_take_suffixes_and_plain_numbers) {

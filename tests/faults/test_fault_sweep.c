@@ -327,6 +327,13 @@ static const char *expect_dedicated_handles(world *w) {
     return NULL;
 }
 
+/* Every block is one handle, and the largest is of six granules. */
+static const char *expect_guards(world *w) {
+    w->may_refuse = true;
+    w->handle_bytes = 6 * FIXTURE_GRANULE;
+    return NULL;
+}
+
 static const fault_scenario scenarios[] = {
     {"dedicated", {.capacity_bytes = CAPACITY}, expect_dedicated_handles, take_dedicated},
     {"dedicated lazily",
@@ -334,6 +341,20 @@ static const fault_scenario scenarios[] = {
      expect_dedicated_handles,
      take_dedicated},
     {"grow", {.capacity_bytes = CAPACITY}, NULL, grow},
+    {"guards",
+     {.capacity_bytes = 4 * CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAZY,
+      .n_streams = 3,
+      .conf = "guard:end"},
+     expect_guards,
+     cross_streams},
+    {"fills",
+     {.capacity_bytes = CAPACITY,
+      .schedule = DUCTILE_SCHEDULE_LAZY,
+      .n_streams = 3,
+      .conf = "fill:check"},
+     NULL,
+     cross_streams},
     {"recycle", {.capacity_bytes = CAPACITY}, make_holes, recycle},
     {"recycle lazily",
      {.capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY},

@@ -154,7 +154,7 @@ static const char *request_block(subject *s, uint64_t size, size_t slot, bool is
                      .requested = size,
                      .stream = slot,
                      .pool = pool_for(s, slot),
-                     .is_dedicated = is_dedicated};
+                     .is_dedicated = is_dedicated || s->is_guarded};
     if (!may_allocate(s, slot)) {
         say(s, "no alloc");
         return NULL;
@@ -338,8 +338,8 @@ const char *do_join(subject *s, const record *r) {
     }
     size_t own = b->stream;
     stream_kind kind = s->slots[slot].kind;
-    bool is_late = r->b % 2 == 0 && kind != FOREIGN_STREAM && kind != PEER_STREAM && s->caches &&
-                   s->slots[own].kind != FOREIGN_STREAM;
+    bool is_late = r->b % 2 == 0 && !s->fills && kind != FOREIGN_STREAM && kind != PEER_STREAM &&
+                   s->caches && s->slots[own].kind != FOREIGN_STREAM;
     say(s, "use %llx of %zu on %zu, joined %s", b->address, own, slot,
         is_late ? "after its free" : "at once");
     TRY(use_elsewhere(s, b, slot));

@@ -111,6 +111,11 @@ static void choose_rest(subject *s, const uint8_t *b) {
     if (!s->caches) {
         add_option(s, "caching:off");
     }
+    s->is_guarded = b[19] / 16 == 0;
+    s->fills = b[19] / 16 == 1 || b[19] / 16 == 2;
+    if (s->is_guarded || s->fills) {
+        add_option(s, s->fills ? "fill:check" : "guard:end");
+    }
     if (b[20] % 8 == 0) {
         add_option(s, "zero:on");
     }
@@ -228,8 +233,8 @@ bool is_simple(const subject *s) {
         any_pool |= pool_exists(s, i);
     }
     return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->importer == NULL &&
-           !s->is_faulty && s->max_handle_bytes == 0 && s->is_tight && !s->has_rounding &&
-           !s->is_short_of_addresses;
+           !s->is_faulty && !s->is_guarded && s->max_handle_bytes == 0 && s->is_tight &&
+           !s->has_rounding && !s->is_short_of_addresses;
 }
 
 const char *may_be(subject *s, const char *call, ductile_status status, bool is_admissible) {
@@ -355,8 +360,18 @@ static const char *listener_is_right(subject *s) {
                          : shadow_matches_segments(&s->listener, s->f.allocator);
 }
 
+/* The program keeps the contract, so nobody writes to freed memory. */
+static const char *nothing_is_overwritten(const subject *s) {
+    ductile_stats t = fixture_stats(s->f.allocator);
+    NEED(t.fill_mismatches == 0, "freed memory is said to have been written");
+    NEED(t.fill_checked_total_bytes <= t.fill_total_bytes, "more was checked than filled");
+    NEED(s->fills || t.fill_total_bytes == 0, "memory was filled without the option");
+    return NULL;
+}
+
 const char *subject_audit(subject *s) {
     NEED(s->wrong == NULL, "%s", s->wrong);
+    TRY(nothing_is_overwritten(s));
     if (s->is_over) {
         return no_violation(s);
     }

@@ -107,6 +107,7 @@ typedef struct subject {
     unsigned audit_period;
     ductile_captures captures, captures_at_first;
     bool is_tight; /* handles of one granule */
+    bool is_guarded, fills;
     bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
     slot_state slots[N_SLOTS];

@@ -175,6 +175,18 @@ static const char *peaks(const ductile_stats *s) {
     return NULL;
 }
 
+/* A guard is in no segment's size. */
+static const char *addresses(ductile_allocator *allocator, const ductile_stats *s,
+                             const recount *r) {
+    ductile_options o;
+    ductile_options_init(&o);
+    ductile_get_options(allocator, &o);
+    NEED(s->address_bytes >= r->address_bytes, "ranges are longer than the addresses reserved");
+    return o.guard != DUCTILE_GUARD_NONE
+               ? NULL
+               : same("address_bytes", s->address_bytes, r->address_bytes);
+}
+
 static const char *recounted(const ductile_stats *s, const recount *r, bool is_paused) {
     TRY(same("requested_bytes", s->requested_bytes, r->requested_bytes));
     TRY(same("allocated_bytes", s->allocated_bytes, r->bytes[DUCTILE_BLOCK_LIVE]));
@@ -186,7 +198,6 @@ static const char *recounted(const ductile_stats *s, const recount *r, bool is_p
     }
     TRY(same("pending_bytes", s->pending_bytes, r->bytes[DUCTILE_BLOCK_PENDING]));
     TRY(same("retiring_bytes", s->retiring_bytes, r->bytes[DUCTILE_BLOCK_RETIRING]));
-    TRY(same("address_bytes", s->address_bytes, r->address_bytes));
     TRY(same("live_blocks", s->live_blocks, r->blocks[DUCTILE_BLOCK_LIVE]));
     TRY(same("free_blocks", s->free_blocks, r->blocks[DUCTILE_BLOCK_FREE]));
     TRY(same("pending_blocks", s->pending_blocks, r->blocks[DUCTILE_BLOCK_PENDING]));
@@ -212,6 +223,7 @@ static const char *audit_into(ductile_allocator *allocator, const model *m, duct
     *s = fixture_stats(allocator);
     TRY(identities(s));
     TRY(peaks(s));
+    TRY(addresses(allocator, s, r));
     return recounted(s, r, m != NULL && m->has_paused_pool);
 }
 

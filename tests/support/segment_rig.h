@@ -22,7 +22,7 @@ static inline void segment_rig_open(void) {
     dvmm_store_init(&store, r.d, r.granule, UINT64_MAX, props);
     dvmm_markers_init(&markers, r.d);
     uint64_t bytes = N_GRANULES * r.granule;
-    assert_ok(dseg_create(&store, bytes, bytes, UINT64_MAX, &seg));
+    assert_ok(dseg_create(&store, bytes, bytes, 0, UINT64_MAX, &seg));
 }
 
 static inline void segment_rig_close(void) {

@@ -22,7 +22,7 @@ static void close_rig(void) {
 TestSuite(range, .init = open_rig, .fini = close_rig);
 
 static ductile_status reserve(uint64_t need, uint64_t wish, uint64_t budget, dvmm_range *out) {
-    return dvmm_range_reserve(r.d, need, wish, budget, GRANULE, out);
+    return dvmm_range_reserve(r.d, need, wish, 0, budget, GRANULE, out);
 }
 
 static void fail(uint64_t nth, int code, int persistent) {
@@ -61,7 +61,7 @@ Test(range, is_never_smaller_than_needed) {
 }
 
 Test(range, budget_refuses_without_a_call) {
-    dvmm_range range = {1, 1};
+    dvmm_range range = {1, 1, 0};
     uint64_t calls = rig_state(&r).calls;
     assert_status(reserve(BUDGET + GRANULE, BUDGET + GRANULE, BUDGET, &range),
                   DUCTILE_ERR_OUT_OF_ADDRESSES);
