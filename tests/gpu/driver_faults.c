@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What becomes of a failing call of the real driver? A wrapper around it (support/faulty_driver.h)
+ * fails the k-th call that the allocator makes in a short program over the public interface, for
+ * every k: once or from then on, before the call has done anything or after, with each of three
+ * codes. After each fault: no status but documented ones came; the allocator's check and the
+ * identity of its statistics hold; every live block has its contents; a request succeeds again.
+ * After destroy nothing is left on the device but what the failed calls were about, and once that
+ * is given back the device has the free memory that it had.
+ *
+ *     driver_faults [--virtual | --device N] [--options TEXT] [--from K] [--to K] [--step N]
+ * [--ways N]
+ *
+ * --options: of the allocator, as in DUCTILE_CONF. --from, --to, --step: which calls fail. --ways:
+ * in how many of the twelve ways each; with fewer, neighbouring calls fail in different ones.
+ *
+ * Prints one figure a line. Ends with 1 when anything is wrong, and says which call and way; 77
+ * without a device; 3 when it hangs.
+ */
+#include "tests/support/command.h"
+#include "tests/support/complain.h"
+#include "tests/support/faulty_driver.h"
+#include "tests/support/painter.h"
+#include "tests/support/program_device.h"
+#include "vmm/base/align.h"
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
+
+#include <ductile_pools.h>
+#include <ductile_pressure.h>
+#include <ductile_share.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_STREAMS = 3, MOST_BLOCKS = 64, N_WAYS = 12, LIMIT_GRANULES = 40 };
+
+#define NOISE_BYTES (32 * DTI_MIB) /* what the driver may take for itself meanwhile */
+
+typedef struct request {
+    bool is_virtual;
+    int device;
+    const char *options;
+    uint64_t from, to, step, ways;
+} request;
+
+typedef struct block {
+    canvas canvas;
+    uint32_t stream;
+    bool is_paused;
+} block;
+
+typedef struct program {
+    const request *request;
+    ductile_virtual_gpu *gpu; /* NULL on CUDA */
+    dvmm_driver *driver;      /* of this program: no call of it fails */
+    painter painter;
+    ductile_stream streams[N_STREAMS];
+    uint64_t granule;
+    ductile_allocator *allocator;
+    block blocks[MOST_BLOCKS];
+    size_t n_blocks;
+    uint64_t next_id;
+    uint64_t free_before; /* of the device, before the first fault */
+    uint64_t least_free;
+    uint64_t runs, left, quarantined_runs, refused_creates;
+} program;
+
+/* ---- The allocator's driver ----------------------------------------------------------------- */
+
+static faulty_driver faulty;
+static bool wraps_next;
+
+ductile_status __real_dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t size);
+ductile_status __wrap_dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t size);
+ductile_status __real_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out);
+ductile_status __wrap_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out);
+
+static ductile_status wrap(ductile_status status, dvmm_driver **out) {
+    if (status == DUCTILE_OK && wraps_next) {
+        faulty_plan plan = faulty.plan;
+        faulty_install(&faulty, *out);
+        faulty_plan_fault(&faulty, &plan);
+    }
+    return status;
+}
+
+ductile_status __wrap_dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t size) {
+    return wrap(__real_dvmm_open_cuda(ordinal, out, reason, size), out);
+}
+
+ductile_status __wrap_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out) {
+    return wrap(__real_dvmm_open_virtual(gpu, out), out);
+}
+
+/* ---- Calls that may fail -------------------------------------------------------------------- */
+
+/* A status that a failing driver may cause; the caller goes on. */
+static const char *clean(const char *call, ductile_status status) {
+    NEED(status == DUCTILE_OK || faulty.n_failures > 0, "%s without a fault: %s", call,
+         ductile_status_name(status));
+    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
+             status == DUCTILE_ERR_OUT_OF_HOST_MEMORY || status == DUCTILE_ERR_OUT_OF_ADDRESSES ||
+             status == DUCTILE_ERR_DRIVER || status == DUCTILE_ERR_CAPTURING ||
+             status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_UNSUPPORTED,
+         "%s: %s", call, ductile_status_name(status));
+    return NULL;
+}
+
+#define CLEAN(call) TRY(clean(#call, call))
+
+/* ---- Blocks --------------------------------------------------------------------------------- */
+
+static const char *admit(program *p, ductile_addr address, uint64_t size, uint32_t stream) {
+    NEED(p->n_blocks < MOST_BLOCKS, "the program has too many blocks");
+    block *b = &p->blocks[p->n_blocks++];
+    *b = (block){.canvas = {address, size, p->next_id++}, .stream = stream};
+    return paint(&p->painter, &b->canvas, p->streams[stream]);
+}
+
+static const char *take_some(program *p, size_t n, uint64_t size, uint32_t stream) {
+    for (size_t i = 0; i < n; i++) {
+        ductile_addr address = 0;
+        CLEAN(ductile_alloc(p->allocator, size, p->streams[stream], &address));
+        if (address != 0) {
+            TRY(admit(p, address, size, stream));
+        }
+    }
+    return NULL;
+}
+
+static const char *take_dedicated(program *p, uint64_t size, uint32_t stream) {
+    ductile_addr address = 0;
+    CLEAN(ductile_alloc_dedicated(p->allocator, size, p->streams[stream], &address));
+    return address != 0 ? admit(p, address, size, stream) : NULL;
+}
+
+static const char *give(program *p, size_t i) {
+    block b = p->blocks[i];
+    ductile_status status = ductile_free(p->allocator, b.canvas.address);
+    TRY(clean("ductile_free", status));
+    if (status == DUCTILE_OK) {
+        p->blocks[i] = p->blocks[--p->n_blocks];
+    }
+    return NULL;
+}
+
+/* Every second block. */
+static const char *give_alternate(program *p) {
+    for (size_t i = p->n_blocks; i-- > 0;) {
+        if (i % 2 == 0) {
+            TRY(give(p, i));
+        }
+    }
+    return NULL;
+}
+
+static const char *give_all(program *p) {
+    for (size_t i = p->n_blocks; i-- > 0;) {
+        TRY(give(p, i));
+    }
+    return NULL;
+}
+
+static const char *sync_all(const program *p) {
+    for (size_t i = 0; i < N_STREAMS; i++) {
+        NEED_OK(dvmm_stream_sync(p->driver, p->streams[i]));
+    }
+    return NULL;
+}
+
+/* Looks at the block on another stream, in order, and records that, or joins where it cannot. */
+static const char *use_elsewhere(program *p, size_t i, uint32_t other) {
+    const block *b = &p->blocks[i];
+    NEED_OK(dvmm_stream_sync(p->driver, p->streams[b->stream]));
+    TRY(look(&p->painter, &b->canvas, p->streams[other]));
+    ductile_status status =
+        ductile_record_stream(p->allocator, b->canvas.address, p->streams[other]);
+    TRY(clean("ductile_record_stream", status));
+    if (status != DUCTILE_OK) {
+        NEED_OK(dvmm_stream_sync(p->driver, p->streams[other]));
+    }
+    return NULL;
+}
+
+static const char *look_at_all(program *p) {
+    TRY(sync_all(p));
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        if (!p->blocks[i].is_paused) {
+            TRY(look(&p->painter, &p->blocks[i].canvas, p->streams[p->blocks[i].stream]));
+        }
+    }
+    uint64_t mismatches = 0;
+    TRY(painter_mismatches(&p->painter, &mismatches));
+    NEED(mismatches == 0, "%llu places of live blocks were overwritten",
+         (unsigned long long)mismatches);
+    return NULL;
+}
+
+/* ---- The scenario --------------------------------------------------------------------------- */
+
+static const char *streams_and_recycling(program *p) {
+    TRY(take_some(p, 4, 3 * p->granule - 4096, 0));
+    TRY(take_some(p, 4, 70000, 0));
+    TRY(take_some(p, 3, 2 * p->granule, 1));
+    for (size_t i = 0; i < p->n_blocks; i += 3) {
+        TRY(use_elsewhere(p, i, 1 - p->blocks[i].stream));
+    }
+    TRY(give_alternate(p));
+    TRY(take_some(p, 1, 7 * p->granule, 0));
+    TRY(take_some(p, 2, 5 * p->granule, 1));
+    return give_alternate(p);
+}
+
+static const char *pins_and_dedicated(program *p) {
+    TRY(take_dedicated(p, 3 * p->granule, 0));
+    TRY(take_dedicated(p, 1000, 1));
+    ductile_addr pinned = p->n_blocks > 0 ? p->blocks[0].canvas.address : 0;
+    if (pinned != 0) {
+        ductile_status status = ductile_pin(p->allocator, pinned);
+        TRY(clean("ductile_pin", status));
+        TRY(take_some(p, 2, 4 * p->granule, 0));
+        if (status == DUCTILE_OK) {
+            CLEAN(ductile_unpin(p->allocator, pinned));
+        }
+    }
+    return give_alternate(p);
+}
+
+static const char *limits_and_trims(program *p) {
+    CLEAN(ductile_trim(p->allocator, 12 * p->granule, NULL));
+    CLEAN(ductile_set_soft_limit(p->allocator, 20 * p->granule));
+    TRY(take_some(p, 3, 6 * p->granule, 2));
+    CLEAN(ductile_set_soft_limit(p->allocator, 0));
+    TRY(give_alternate(p));
+    ductile_addr none = 0;
+    ductile_status status =
+        ductile_alloc(p->allocator, 2 * LIMIT_GRANULES * p->granule, p->streams[0], &none);
+    NEED(status != DUCTILE_OK, "more than the limit was handed out");
+    CLEAN(ductile_empty_cache(p->allocator));
+    return NULL;
+}
+
+static const ductile_pool_id PLAIN = {0, 11};
+static const ductile_pool_id GRAPH = {11, 0};
+
+static const char *pause_and_resume(program *p) {
+    size_t first = p->n_blocks;
+    CLEAN(ductile_pool_begin(p->allocator, PLAIN, NULL, NULL));
+    TRY(take_some(p, 2, 2 * p->granule + 512, 0));
+    TRY(take_some(p, 3, 5000, 1));
+    CLEAN(ductile_pool_end(p->allocator, PLAIN));
+    TRY(sync_all(p));
+    ductile_status status = ductile_pause(p->allocator, PLAIN, DUCTILE_PAUSE_KEEP_CONTENTS);
+    TRY(clean("ductile_pause", status));
+    for (size_t i = first; i < p->n_blocks && status == DUCTILE_OK; i++) {
+        p->blocks[i].is_paused = true;
+    }
+    TRY(take_some(p, 1, 4 * p->granule, 0));
+    return status == DUCTILE_OK ? clean("ductile_resume", ductile_resume(p->allocator, PLAIN))
+                                : NULL;
+}
+
+/* Which blocks have their memory. */
+static const char *note_paused(program *p) {
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        ductile_block_info info = {.struct_size = sizeof info};
+        NEED_OK(ductile_query_block(p->allocator, p->blocks[i].canvas.address, &info));
+        p->blocks[i].is_paused = info.state == DUCTILE_BLOCK_PAUSED;
+    }
+    return NULL;
+}
+
+/* The graph is not kept. A fault may break its capture. */
+static const char *capture(program *p) {
+    ductile_stream stream = p->streams[1];
+    ductile_status status = ductile_pool_begin(p->allocator, GRAPH, NULL, NULL);
+    TRY(clean("ductile_pool_begin", status));
+    if (status != DUCTILE_OK) {
+        return NULL;
+    }
+    NEED_OK(dvmm_capture_begin(p->driver, stream, DVMM_CAPTURE_GLOBAL));
+    ductile_addr a = 0;
+    ductile_addr b = 0;
+    ductile_status first = ductile_alloc(p->allocator, 3 * p->granule, stream, &a);
+    ductile_status freed = a != 0 ? ductile_free(p->allocator, a) : DUCTILE_OK;
+    ductile_status second = ductile_alloc(p->allocator, 9000, stream, &b);
+    TRY(clean("the end of a capture", dvmm_capture_end(p->driver, stream)));
+    TRY(clean("ductile_alloc", first));
+    TRY(clean("ductile_free", freed));
+    TRY(clean("ductile_alloc", second));
+    TRY(b != 0 ? clean("ductile_free", ductile_free(p->allocator, b)) : NULL);
+    CLEAN(ductile_pool_end(p->allocator, GRAPH));
+    CLEAN(ductile_pool_release(p->allocator, GRAPH));
+    return NULL;
+}
+
+static int count_text(void *user, const char *text, size_t length) {
+    (void)text;
+    *(uint64_t *)user += length;
+    return 0;
+}
+
+static const char *looks(program *p) {
+    uint64_t length = 0;
+    ductile_oom_report report = {.struct_size = sizeof report};
+    NEED_OK(ductile_snapshot_json(p->allocator, count_text, &length));
+    NEED_OK(ductile_get_oom_report(p->allocator, &report));
+    NEED(length > 100, "a snapshot of %llu bytes", (unsigned long long)length);
+    return NULL;
+}
+
+/* The last stream ends. */
+static const char *end_of_a_stream(program *p) {
+    for (size_t i = p->n_blocks; i-- > 0;) {
+        if (p->blocks[i].stream == 2) {
+            TRY(give(p, i));
+        }
+    }
+    CLEAN(ductile_stream_done(p->allocator, p->streams[2]));
+    TRY(take_some(p, 2, 3 * p->granule, 1));
+    CLEAN(ductile_empty_cache(p->allocator));
+    return NULL;
+}
+
+static const char *play(program *p) {
+    NEED_OK(ductile_pool_retain(p->allocator, PLAIN));
+    NEED_OK(ductile_pool_set_kind(p->allocator, PLAIN, DUCTILE_POOL_PLAIN));
+    TRY(streams_and_recycling(p));
+    TRY(pins_and_dedicated(p));
+    TRY(limits_and_trims(p));
+    TRY(pause_and_resume(p));
+    TRY(capture(p));
+    TRY(looks(p));
+    return end_of_a_stream(p);
+}
+
+/* ---- After the fault ------------------------------------------------------------------------ */
+
+static const char *statistics_agree(program *p) {
+    char report[256] = "";
+    ductile_stats s = {.struct_size = sizeof s};
+    NEED(ductile_check(p->allocator, report, sizeof report) == DUCTILE_OK, "check: %s", report);
+    NEED_OK(ductile_get_stats(p->allocator, &s));
+    NEED(s.reserved_bytes == s.allocated_bytes + s.free_bytes + s.pending_bytes + s.cached_bytes +
+                                 s.quarantined_bytes,
+         "the statistics do not add up");
+    NEED(s.requested_bytes <= s.allocated_bytes, "more is requested than allocated");
+    NEED(s.live_blocks + s.paused_blocks == p->n_blocks, "%llu blocks are live, not %zu",
+         (unsigned long long)(s.live_blocks + s.paused_blocks), p->n_blocks);
+    NEED(s.fill_mismatches == 0, "freed memory is said to have been written");
+    return NULL;
+}
+
+/* The driver works again: a pool that stayed paused comes back, and all is as it was. */
+static const char *mend(program *p) {
+    ductile_pool_info info = {.struct_size = sizeof info};
+    NEED_OK(ductile_pool_query(p->allocator, PLAIN, &info));
+    if (info.paused) {
+        ductile_status status = ductile_resume(p->allocator, PLAIN);
+        NEED(status == DUCTILE_OK || faulty.n_failures > 0, "resume: %s",
+             ductile_status_name(status));
+    }
+    TRY(note_paused(p));
+    TRY(statistics_agree(p));
+    return look_at_all(p);
+}
+
+/* Handles that were created though their creation "failed" are the device's loss, not the limit's.
+ */
+static bool is_there_room(const program *p, const ductile_stats *s) {
+    uint64_t free_bytes = 0;
+    uint64_t total = 0;
+    bool is_known = dvmm_mem_info(p->driver, &free_bytes, &total) == DUCTILE_OK;
+    return is_known && free_bytes >= 2 * p->granule &&
+           s->reserved_bytes + 2 * p->granule <= LIMIT_GRANULES * p->granule;
+}
+
+static const char *serves_again(program *p) {
+    ductile_addr address = 0;
+    ductile_stats s = {.struct_size = sizeof s};
+    NEED_OK(ductile_empty_cache(p->allocator));
+    NEED_OK(ductile_get_stats(p->allocator, &s));
+    p->quarantined_runs += s.quarantined_bytes > 0;
+    bool has_room = is_there_room(p, &s);
+    ductile_status status = ductile_alloc(p->allocator, 2 * p->granule, p->streams[0], &address);
+    NEED(status == DUCTILE_OK || !has_room, "a request after the fault: %s",
+         ductile_status_name(status));
+    return address != 0 ? admit(p, address, 2 * p->granule, 0) : NULL;
+}
+
+static const char *ends_empty(program *p) {
+    TRY(give_all(p));
+    TRY(sync_all(p));
+    NEED_OK(ductile_pool_release(p->allocator, PLAIN));
+    (void)!ductile_pool_release(p->allocator, PLAIN); /* of its first opening, if that succeeded */
+    NEED_OK(ductile_empty_cache(p->allocator));
+    return statistics_agree(p);
+}
+
+/* Each failed call may leave one thing of a kind, which the allocator cannot know of or must not
+ * touch; and where a handle is left mapped, its range stays. */
+static const char *what_is_left(program *p, uint64_t n_failures) {
+    for (int kind = 0; kind < FAULTY_N_KINDS; kind++) {
+        size_t n = faulty_count(&faulty, (faulty_kind)kind);
+        p->left += n;
+        NEED(n <= n_failures, "%zu of the kind %s are left after %llu failed calls", n,
+             faulty_kind_name((faulty_kind)kind), (unsigned long long)n_failures);
+    }
+    NEED(!faulty.has_overflowed, "the list of what exists is too short");
+    return faulty_clean_up(&faulty, p->driver);
+}
+
+static const char *device_has_its_memory(program *p) {
+    uint64_t free_bytes = 0;
+    uint64_t total = 0;
+    NEED_OK(dvmm_mem_info(p->driver, &free_bytes, &total));
+    p->least_free = dti_min(p->least_free, free_bytes);
+    NEED(p->free_before == 0 || free_bytes + (p->gpu != NULL ? 0 : NOISE_BYTES) >= p->free_before,
+         "%llu bytes of the device did not come back",
+         (unsigned long long)(p->free_before - free_bytes));
+    return NULL;
+}
+
+/* ---- One run -------------------------------------------------------------------------------- */
+
+static const char *make_streams(program *p) {
+    for (size_t i = 0; i < N_STREAMS; i++) {
+        NEED_OK(dvmm_stream_create(p->driver, &p->streams[i]));
+    }
+    return NULL;
+}
+
+static const char *end_streams(program *p) {
+    for (size_t i = 0; i < N_STREAMS; i++) {
+        NEED_OK(dvmm_stream_destroy(p->driver, p->streams[i]));
+    }
+    return NULL;
+}
+
+/* With the limit, and the options of the command line. */
+static ductile_status make_allocator(program *p) {
+    ductile_options o;
+    ductile_options_init(&o);
+    o.captures = DUCTILE_CAPTURES_POOLS;
+    o.driver = p->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    o.virtual_gpu = p->gpu;
+    o.device = p->request->device;
+    o.limit_bytes = LIMIT_GRANULES * p->granule;
+    char message[256] = "";
+    if (ductile_options_parse(&o, p->request->options, message, sizeof message) != DUCTILE_OK) {
+        command_refuse(message);
+    }
+    wraps_next = true;
+    ductile_status status = ductile_create(&p->allocator, &o);
+    wraps_next = false;
+    return status;
+}
+
+static const char *live_and_die(program *p) {
+    TRY(play(p));
+    uint64_t n_calls = faulty.n_calls;
+    uint64_t n_failures = faulty.n_failures;
+    faulty_plan still = faulty.plan;
+    faulty.plan.nth = 0;
+    faulty.plan.for_good = false;
+    TRY(mend(p));
+    TRY(serves_again(p));
+    TRY(ends_empty(p));
+    faulty.plan = still; /* and through the end */
+    faulty.n_calls = n_calls;
+    faulty.n_failures = n_failures;
+    return NULL;
+}
+
+/* The fault is planned before the allocator is made, and lasts through its end. */
+static const char *run_once(program *p, const faulty_plan *plan, uint64_t *n_calls) {
+    p->n_blocks = 0;
+    p->runs++;
+    memset(&faulty, 0, sizeof faulty);
+    faulty.plan = *plan;
+    TRY(make_streams(p));
+    ductile_status made = make_allocator(p);
+    TRY(clean("ductile_create", made));
+    p->refused_creates += made != DUCTILE_OK;
+    if (made == DUCTILE_OK) {
+        TRY(live_and_die(p));
+        TRY(clean("ductile_destroy", ductile_destroy(p->allocator)));
+    }
+    *n_calls = faulty.n_calls;
+    TRY(what_is_left(p, faulty.n_failures));
+    TRY(end_streams(p));
+    return device_has_its_memory(p);
+}
+
+/* ---- The sweep ------------------------------------------------------------------------------ */
+
+static faulty_plan plan_of(uint64_t nth, uint64_t way) {
+    static const int codes[] = {DVMM_INVALID_VALUE, DVMM_OUT_OF_MEMORY, DVMM_UNKNOWN};
+    return (faulty_plan){.nth = nth,
+                         .code = codes[way % 3],
+                         .is_late = way / 3 % 2 != 0,
+                         .for_good = way / 6 % 2 != 0};
+}
+
+static const char *fail_one(program *p, uint64_t nth, uint64_t way) {
+    const faulty_plan plan = plan_of(nth, way);
+    uint64_t n_calls = 0;
+    const char *why = run_once(p, &plan, &n_calls);
+    NEED(why == NULL, "call %llu (%s), code %d, %s, %s: %s", (unsigned long long)nth,
+         faulty.n_failures > 0 ? dvmm_call_name(faulty.failing) : "not reached", plan.code,
+         plan.is_late ? "late" : "early", plan.for_good ? "for good" : "once", why);
+    return NULL;
+}
+
+static const char *sweep(program *p) {
+    const request *r = p->request;
+    const faulty_plan none = {.nth = 0};
+    uint64_t n_calls = 0;
+    TRY(run_once(p, &none, &n_calls)); /* the driver warms up */
+    TRY(run_once(p, &none, &n_calls));
+    NEED(p->left == 0, "something is left without a fault");
+    uint64_t total = 0;
+    NEED_OK(dvmm_mem_info(p->driver, &p->free_before, &total));
+    command_figure("calls of the program", n_calls);
+    uint64_t last = dti_min(r->to, n_calls);
+    for (uint64_t nth = r->from; nth <= last; nth += r->step) {
+        for (uint64_t way = 0; way < r->ways; way++) {
+            TRY(fail_one(p, nth, r->ways == N_WAYS ? way : (nth / r->step * 5 + way) % N_WAYS));
+        }
+    }
+    return NULL;
+}
+
+static void report(const program *p) {
+    command_figure("runs", p->runs);
+    command_figure("refused creates", p->refused_creates);
+    command_figure("runs with quarantined memory", p->quarantined_runs);
+    command_figure("things left by failed calls", p->left);
+    command_figure("free before", p->free_before);
+    command_figure("least free after a run", p->least_free);
+}
+
+static const char *run(program *p) {
+    p->granule = dvmm_get_caps(p->driver)->granule_bytes;
+    p->least_free = UINT64_MAX;
+    TRY(painter_open(&p->painter, p->driver, p->request->device));
+    const char *why = sweep(p);
+    report(p);
+    TRY(why);
+    painter_close(&p->painter);
+    dvmm_close(p->driver);
+    return program_close_virtual(p->gpu);
+}
+
+/* ---- The command line ----------------------------------------------------------------------- */
+
+static const char *open_virtual(program *p) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = 256 * DTI_MIB;
+    options.schedule = DUCTILE_SCHEDULE_LAGGING;
+    options.lag = 5;
+    NEED_OK(ductile_virtual_create(&p->gpu, &options));
+    NEED_OK(dvmm_open_virtual(p->gpu, &p->driver));
+    return NULL;
+}
+
+static void open_device(program *p) {
+    char reason[256] = "";
+    if (p->request->is_virtual) {
+        const char *why = open_virtual(p);
+        if (why != NULL) {
+            command_refuse(why);
+        }
+    } else if (dvmm_open_cuda(p->request->device, &p->driver, reason, sizeof reason) !=
+               DUCTILE_OK) {
+        command_skip(reason);
+    }
+}
+
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual},
+        {"--device", .device = &r->device},
+        {"--options", .text = &r->options, .placeholder = "KEY:VALUE,..."},
+        {"--from", .number = &r->from},
+        {"--to", .number = &r->to},
+        {"--step", .number = &r->step},
+        {"--ways", .number = &r->ways},
+    };
+    command_read("driver_faults", options, sizeof options / sizeof *options, argc, argv);
+    if (r->from == 0 || r->step == 0 || r->ways == 0 || r->ways > N_WAYS) {
+        command_refuse("--from, --step and --ways count from 1, and there are 12 ways");
+    }
+}
+
+int main(int argc, char **argv) {
+    static program p;
+    request r = {.options = "", .from = 1, .to = UINT64_MAX, .step = 1, .ways = N_WAYS};
+    read_request(&r, argc, argv);
+    p.request = &r;
+    command_end_after(3600);
+    open_device(&p);
+    return command_end(run(&p));
+}
