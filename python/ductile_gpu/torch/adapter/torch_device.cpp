@@ -25,8 +25,13 @@ size_t home_slot(const void *ptr) {
     return (to_address(ptr) >> kHomeShift) % homes.size();
 }
 
+/* Errors belong to a call, whose exception gets them; warnings to none, so that they are told now:
+ * memory that the driver lost, memory that was written after its free. No lock is held. */
 void keep_report(void *user, ductile_log_level level, const char *text) {
     auto *device = static_cast<Device *>(user);
+    if (level == DUCTILE_LOG_WARNING) {
+        TORCH_WARN("ductile: ", text);
+    }
     if (level == DUCTILE_LOG_ERROR) {
         const std::lock_guard<std::mutex> lock(device->log_mutex);
         device->last_report = text;
