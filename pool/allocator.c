@@ -20,6 +20,7 @@
 #include "vmm/base/check.h"
 #include "vmm/cuda/open.h"
 #include "vmm/export.h"
+#include "vmm/nvtx/regions.h"
 #include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
@@ -55,12 +56,29 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
     return DUCTILE_OK;
 }
 
+/* What is wrong with the tool is no reason to refuse: the program runs as it does without one. */
+static ductile_status open_nvtx(ductile_allocator *a) {
+    char message[512];
+    dvmm_nvtx *nvtx = NULL;
+    if (a->options.nvtx == DUCTILE_NVTX_OFF) {
+        return DUCTILE_OK;
+    }
+    bool memory = a->options.nvtx == DUCTILE_NVTX_MEMORY;
+    ductile_status status = dvmm_nvtx_open(memory, &nvtx, message, sizeof message);
+    if (status == DUCTILE_OK && message[0] != '\0') {
+        dpool_log(a, DUCTILE_LOG_WARNING, "%s", message);
+    }
+    dvmm_set_nvtx(a->driver, nvtx);
+    return status;
+}
+
 static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
                   o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
                   o->guard == DUCTILE_GUARD_NONE && o->fill == DUCTILE_FILL_NONE &&
-                  o->record_stream == DUCTILE_RECORD_POLL;
+                  o->record_stream == DUCTILE_RECORD_POLL &&
+                  !dvmm_nvtx_has_memory(dvmm_nvtx_of(a->driver));
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
     dti_lock_init(&a->grow_lock, DTI_RANK_GROW);
@@ -110,6 +128,10 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
         goto free_allocator;
     }
     status = choose_handles(a, message, size);
+    if (status != DUCTILE_OK) {
+        goto close_driver;
+    }
+    status = open_nvtx(a);
     if (status != DUCTILE_OK) {
         goto close_driver;
     }
@@ -203,23 +225,28 @@ static void take_back(ductile_allocator *a, dpool_block *b) {
     }
 }
 
-static ductile_status zero_fill(ductile_allocator *a, dpool_block *b, uint64_t size,
-                                ductile_stream stream) {
-    ductile_status status = dseg_fill(&a->store, b->addr, 0, size, stream);
-    if (status != DUCTILE_OK) {
-        take_back(a, b);
+static ductile_status finish_block(ductile_allocator *a, const dpool_block *b, size_t size,
+                                   ductile_stream stream) {
+    dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
+    ductile_addr addr = b->addr;
+    ductile_status status = dvmm_nvtx_block_begin(nvtx, addr, size, stream);
+    if (status == DUCTILE_OK && a->options.zero != 0) {
+        status = dseg_fill(&a->store, addr, 0, size, stream);
+        if (status != DUCTILE_OK) {
+            dvmm_nvtx_block_end(nvtx, addr);
+        }
     }
     return status;
 }
 
 static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t size,
                                 ductile_stream stream, ductile_addr *out) {
-    ductile_status status = DUCTILE_OK;
     ductile_addr addr = b->addr;
     dpool_audit(a, DPOOL_AUDIT_CALL);
     dpool_fill_check(a, b);
-    if (a->options.zero != 0) {
-        status = zero_fill(a, b, size, stream);
+    ductile_status status = finish_block(a, b, size, stream);
+    if (status != DUCTILE_OK) {
+        take_back(a, b);
     }
     *out = status == DUCTILE_OK ? addr : 0;
     return status;

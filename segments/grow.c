@@ -7,6 +7,7 @@
 #include "segments/grow.h"
 
 #include "segments/slots.h"
+#include "segments/tell.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
@@ -16,9 +17,7 @@ enum { BATCH = 64 }; /* handles mapped at once where there is no list of them */
 /* ---- Undo ---------------------------------------------------------------------------------- */
 
 static void undo_one(dseg_segment *seg, uint32_t first) {
-    uint64_t bytes = dvmm_handle_bytes(seg->store, seg->slots[first].handle);
-    ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
-    dseg_book_unmap(seg, first, status);
+    dseg_book_unmap(seg, first, dseg_unmap_told(seg, first));
 }
 
 /* Unmaps the last handle first. */
@@ -69,7 +68,9 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
         status = dvmm_store_grant(seg->store, dseg_addr(seg, first),
                                   (at - first) * seg->store->granule_bytes);
     }
-    if (status != DUCTILE_OK) {
+    if (status == DUCTILE_OK) {
+        dseg_tell_mapped(seg, first, at);
+    } else {
         undo_map(seg, first, at - first);
     }
     return status;

@@ -2,6 +2,7 @@
 #include "segments/unmap_handles.h"
 
 #include "segments/slots.h"
+#include "segments/tell.h"
 
 #include "vmm/base/check.h"
 
@@ -45,8 +46,7 @@ static void put_into_cache(dseg_segment *seg, dvmm_handle *h, ductile_status unm
 static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
     bool serves_here = seg->slots[first].state == DSEG_MAPPED;
-    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
+    ductile_status status = dseg_unmap_told(seg, first);
     dseg_book_unmap(seg, first, status);
     if (serves_here) {
         put_into_cache(seg, h, status);
@@ -64,12 +64,15 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
                                   dseg_idle proof) {
     DTI_ASSERT(dseg_is_proven(proof));
     DTI_ASSERT(is_whole(seg, first, n_granules));
+    const dvmm_nvtx *nvtx = dvmm_nvtx_of(seg->store->driver);
     ductile_status result = DUCTILE_OK;
+    dvmm_nvtx_push(nvtx, "unmap", n_granules * seg->store->granule_bytes);
     for (uint32_t g = first, next; g < first + n_granules; g = next) {
         next = g + seg->slots[g].handle->n_granules;
         ductile_status status = unmap_one(seg, g);
         result = result == DUCTILE_OK ? status : result;
     }
+    dvmm_nvtx_pop(nvtx);
     return result;
 }
 
@@ -129,20 +132,23 @@ bool dseg_has_stayed(const dseg_segment *seg, dseg_span s) {
 
 static void give_to_cache(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
+    dseg_tell_gone(seg, first);
     dseg_book_unmap(seg, first, DUCTILE_OK);
     dvmm_store_put(seg->store, h);
 }
 
 /* A failed unmap call may have unmapped the handle. */
 static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
-    const dvmm_handle *h = seg->slots[first].handle;
-    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    bool may_go = dseg_can_go(seg, first) && !dseg_is_marked(seg, first);
-    bool is_gone =
-        may_go && (dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
-                   dseg_read_mapping(seg, first, h->n_granules) == DSEG_READ_EMPTY);
+    if (!dseg_can_go(seg, first) || dseg_is_marked(seg, first)) {
+        return false;
+    }
+    uint32_t n = seg->slots[first].handle->n_granules;
+    bool is_gone = dseg_unmap_told(seg, first) == DUCTILE_OK ||
+                   dseg_read_mapping(seg, first, n) == DSEG_READ_EMPTY;
     if (is_gone) {
         give_to_cache(seg, first);
+    } else {
+        dseg_tell_mapped(seg, first, first + n);
     }
     return is_gone;
 }

@@ -38,6 +38,10 @@ static const choice sizes[] = {{"auto", DUCTILE_SIZES_AUTO},
                                {"tight", DUCTILE_SIZES_TIGHT},
                                {"quick", DUCTILE_SIZES_QUICK},
                                {NULL, 0}};
+static const choice nvtx[] = {{"off", DUCTILE_NVTX_OFF},
+                              {"ranges", DUCTILE_NVTX_RANGES},
+                              {"memory", DUCTILE_NVTX_MEMORY},
+                              {NULL, 0}};
 static const choice records[] = {
     {"poll", DUCTILE_RECORD_POLL}, {"wait", DUCTILE_RECORD_WAIT}, {NULL, 0}};
 static const choice crossings[] = {{"done", DUCTILE_CROSS_STREAM_DONE},
@@ -84,6 +88,7 @@ static const key keys[] = {
     {"guard", CHOICE, FIELD(guard), guards},
     {"fill", CHOICE, FIELD(fill), fills},
     {"time_driver_calls", SWITCH, FIELD(time_driver_calls), NULL},
+    {"nvtx", CHOICE, FIELD(nvtx), nvtx},
 };
 
 enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };

@@ -94,13 +94,21 @@ static ductile_status execute(ductile_allocator *a, dpool_plan *p) {
     return status == DUCTILE_OK ? grow(a, p) : status;
 }
 
-ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
+static ductile_status execute_announced(ductile_allocator *a, dpool_plan *p) {
     if (!dpool_announces(a)) {
         return execute(a, p);
     }
     dpool_announce_plan_begin(a, p);
     ductile_status status = execute(a, p);
     dpool_announce_plan_end(a, p, status == DUCTILE_OK);
+    return status;
+}
+
+ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
+    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
+    dvmm_nvtx_push(nvtx, "grow", p->body_bytes);
+    ductile_status status = execute_announced(a, p);
+    dvmm_nvtx_pop(nvtx);
     return status;
 }
 

@@ -141,6 +141,12 @@ typedef enum ductile_sizes {
     DUCTILE_SIZES_QUICK = 2  /* large always: fewest driver calls                               */
 } ductile_sizes;
 
+typedef enum ductile_nvtx {
+    DUCTILE_NVTX_OFF = 0,    /* nothing                                                         */
+    DUCTILE_NVTX_RANGES = 1, /* ranges of the slow paths, for profilers                         */
+    DUCTILE_NVTX_MEMORY = 2  /* also every block, so that a memory checker knows them apart     */
+} ductile_nvtx;
+
 typedef enum ductile_record_policy {
     DUCTILE_RECORD_POLL = 0, /* the memory is reused once the recorded work has completed */
     DUCTILE_RECORD_WAIT = 1  /* the block's own stream may reuse the memory at once; it waits
@@ -240,6 +246,8 @@ typedef struct ductile_options {
     ductile_sizes sizes;       /* of handles, unless handle_bytes or max_handle_bytes is set   */
     ductile_guard guard;       /* to find accesses behind a block                              */
     ductile_fill fill;         /* to find writes to freed memory; not together with `guard`    */
+    ductile_nvtx nvtx;         /* what the tool is told that NVTX_INJECTION64_PATH names; without
+                                  a tool no value costs anything                          */
 } ductile_options;
 
 /**

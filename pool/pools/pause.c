@@ -254,7 +254,9 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
     }
     dpool_forget_failure();
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    dvmm_nvtx_push(dvmm_nvtx_of(a->driver), "pause", 0);
     status = pause_claimed(a, pool, flags);
+    dvmm_nvtx_pop(dvmm_nvtx_of(a->driver));
     dvmm_capture_restore(a->driver, mode);
     dpool_log_losses(a);
     dpool_unpin(a, pool);
@@ -320,7 +322,9 @@ ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
     }
     dpool_forget_failure();
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    dvmm_nvtx_push(dvmm_nvtx_of(a->driver), "resume", 0);
     status = resume_claimed(a, pool);
+    dvmm_nvtx_pop(dvmm_nvtx_of(a->driver));
     dvmm_capture_restore(a->driver, mode);
     dpool_log_losses(a);
     dpool_unpin(a, pool);

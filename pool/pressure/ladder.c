@@ -13,6 +13,10 @@
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"
 
+#include "vmm/nvtx/regions.h"
+
+#include <inttypes.h>
+
 enum {
     MOST_CLIMBS = 4,   /* other threads may keep freeing: at most so many climbs */
     MOST_RELEASES = 4, /* of cached handles: a failed attempt caches what it made         */
@@ -175,22 +179,33 @@ static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
 
 typedef struct rung {
     dpool_rung_fn relieve;
-    bool for_soft; /* disturbs no other request: also before creating above the soft limit */
+    const char *range; /* as a tool shows it */
+    bool for_soft;     /* disturbs no other request: also before creating above the soft limit */
 } rung;
 
 /* From the bottom. Finished markers, and memory that may move without a wait, are part of every
  * attempt. */
 static const rung ladder[] = {
-    {release_oversized_cached, true},      /* handles that exist and fit nowhere        */
-    {pass_through_driver, true},           /* free memory that the options nail down    */
-    {ask_pools, false},                    /* proven memory of pools in use             */
-    {ask_callbacks, false},                /* memory of the user's                      */
-    {wait_for_pending, true},              /* memory that recorded streams still use    */
-    {wait_for_spans, true},                /* the same, of a stream that cannot wait    */
-    {reclaim_dedicated, true},             /* closed memory that is proven              */
-    {wait_for_all_work, false},            /* memory of silent streams                  */
-    {wait_and_pass_through_driver, false}, /* the second again, now that all is proven  */
-    {release_oversized_cached, false},     /* the first again: dedicated ones among them */
+    /* handles that exist and fit nowhere */
+    {release_oversized_cached, "pressure: release oversized cached handles", true},
+    /* free memory that the options nail down */
+    {pass_through_driver, "pressure: pass free memory through the driver", true},
+    /* proven memory of pools in use */
+    {ask_pools, "pressure: ask pools", false},
+    /* memory of the user's */
+    {ask_callbacks, "pressure: ask callbacks", false},
+    /* memory that recorded streams still use */
+    {wait_for_pending, "pressure: wait for pending memory", true},
+    /* the same, of a stream that cannot wait */
+    {wait_for_spans, "pressure: wait for spans", true},
+    /* closed memory that is proven */
+    {reclaim_dedicated, "pressure: reclaim dedicated memory", true},
+    /* memory of silent streams */
+    {wait_for_all_work, "pressure: wait for all work", false},
+    /* the second again, now that all is proven */
+    {wait_and_pass_through_driver, "pressure: wait, pass through the driver", false},
+    /* the first again: dedicated ones among them */
+    {release_oversized_cached, "pressure: release oversized cached handles", false},
 };
 
 enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
@@ -202,11 +217,19 @@ static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
     c->frees_seen = frees_now(a);
 }
 
+static bool climb_rung(ductile_allocator *a, dpool_climb *c, const rung *r) {
+    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
+    dvmm_nvtx_push(nvtx, r->range, c->request->missing);
+    bool again = r->relieve(a, c);
+    dvmm_nvtx_pop(nvtx);
+    return again;
+}
+
 /* Something was given up: true. At the top: false. */
 static bool relieve(ductile_allocator *a, dpool_climb *c) {
     for (; c->rung < N_RUNGS; c->rung++, c->n_tries = 0) {
         const rung *r = &ladder[c->rung];
-        if ((r->for_soft || !c->request->is_soft) && r->relieve(a, c)) {
+        if ((r->for_soft || !c->request->is_soft) && climb_rung(a, c, r)) {
             c->n_tries++;
             return true;
         }
@@ -342,16 +365,23 @@ static void keep_cache_small(ductile_allocator *a) {
     dpool_grow_unlock(a, mode);
 }
 
+static void log_refused_heaps(const ductile_allocator *a) {
+    uint64_t refused = dvmm_nvtx_take_refusals(dvmm_nvtx_of(a->driver));
+    if (refused != 0) {
+        dpool_log(a, DUCTILE_LOG_WARNING,
+                  "the NVTX tool did not take %" PRIu64
+                  " mappings: it cannot tell blocks apart there",
+                  refused);
+    }
+}
+
 static void count_slow(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     a->counts.slow_allocs++;
     dti_lock_release(&a->index_lock);
 }
 
-ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
-    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        return DUCTILE_ERR_BUSY;
-    }
+static ductile_status serve(ductile_allocator *a, dpool_request *r) {
     situation s = look(a);
     r->is_soft = s.has_soft;
     dpool_climb c = {.request = r, .cached_before = s.cached};
@@ -366,11 +396,23 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     }
     keep_cache_small(a);
     dpool_log_losses(a);
+    log_refused_heaps(a);
     if (status == DUCTILE_OK) {
         count_slow(a);
     } else {
         status = refuse(a, status, r->requested);
     }
+    return status;
+}
+
+ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        return DUCTILE_ERR_BUSY;
+    }
+    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
+    dvmm_nvtx_push(nvtx, "miss", r->requested);
+    ductile_status status = serve(a, r);
+    dvmm_nvtx_pop(nvtx);
     return status;
 }
 

@@ -215,7 +215,7 @@ static ductile_status wait_for_work(ductile_allocator *a, const goal *g) {
     return status;
 }
 
-static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
+static ductile_status try_giving_back(ductile_allocator *a, const goal *g) {
     bool enough = false;
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
@@ -226,6 +226,14 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     }
     status = wait_for_work(a, g);
     return status == DUCTILE_OK ? give_back_now(a, g, &enough) : status;
+}
+
+static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
+    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
+    dvmm_nvtx_push(nvtx, "trim", 0);
+    ductile_status status = try_giving_back(a, g);
+    dvmm_nvtx_pop(nvtx);
+    return status;
 }
 
 /* A query or a wait on a lost device tells only that nothing is known. */

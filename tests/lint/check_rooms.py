@@ -22,16 +22,17 @@ import re
 import sys
 
 # From the bottom up. A room may use itself, the rooms named after it, and what those stand for.
-BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/base"]
+BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/nvtx", "vmm/base"]
 POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/growth", "pool/sharing", "pool/pressure",
         "pool/inspect", "pool/pools", "pool"]
 ROOMS = {
     "vmm/base": [],
-    "vmm/driver": ["vmm/base"],
+    "vmm/nvtx": ["vmm/base"],
+    "vmm/driver": ["vmm/nvtx", "vmm/base"],
     "vmm/cuda": ["vmm/driver", "vmm/base"],
     "vmm/virtual": ["vmm/driver", "vmm/base"],
     "vmm": ["vmm/driver", "vmm/base"],
-    "segments": ["vmm", "vmm/driver", "vmm/base"],
+    "segments": ["vmm", "vmm/driver", "vmm/nvtx", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
     "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda", "vmm/virtual"],  # the front door chooses the backend
     "bench/base": ["vmm/cuda", "vmm/virtual", "vmm/driver", "vmm/base"],  # opens the device

@@ -79,6 +79,7 @@ void dvmm_close(dvmm_driver *d) {
     if (usable != DUCTILE_ERR_EXITING && usable != DUCTILE_ERR_FORKED) {
         d->ops->close(d->ctx);
     }
+    dvmm_nvtx_close(d->nvtx);
     free(d);
 }
 
@@ -122,6 +123,11 @@ static uint64_t cost_of_timing_ns(void) {
 void dvmm_time_calls(dvmm_driver *d) {
     d->timing_ns = cost_of_timing_ns();
     d->times_calls = true;
+}
+
+void dvmm_set_nvtx(dvmm_driver *d, dvmm_nvtx *nvtx) {
+    dvmm_nvtx_close(d->nvtx);
+    d->nvtx = nvtx;
 }
 
 /* ---- Counters ------------------------------------------------------------------------------ */
