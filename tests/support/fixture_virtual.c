@@ -67,6 +67,9 @@ const char *fixture_add_allocator(const fixture *f, const fixture_setup *setup,
     ductile_options options;
     ductile_options_init(&options);
     options.captures = DUCTILE_CAPTURES_POOLS;
+    if (getenv("DUCTILE_TEST_NVTX") != NULL) { /* the whole program runs beside a tool */
+        options.nvtx = DUCTILE_NVTX_MEMORY;
+    }
     char message[256] = "";
     if (setup != NULL && setup->conf != NULL) {
         ductile_status status =

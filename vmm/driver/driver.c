@@ -4,6 +4,7 @@
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
+#include "vmm/nvtx/regions.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -70,13 +71,15 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     return DUCTILE_OK;
 }
 
-/* A poisoned device is closed like any other. After a fork or an exit the driver is not called. */
+/* A poisoned device is closed like any other. After a fork or an exit neither the driver nor a tool
+ * is called. */
 void dvmm_close(dvmm_driver *d) {
     if (d == NULL) {
         return;
     }
     ductile_status usable = dvmm_usable(d);
     if (usable != DUCTILE_ERR_EXITING && usable != DUCTILE_ERR_FORKED) {
+        dvmm_nvtx_end_all(d->nvtx);
         d->ops->close(d->ctx);
     }
     dvmm_nvtx_close(d->nvtx);

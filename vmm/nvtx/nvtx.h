@@ -17,7 +17,7 @@ typedef struct dvmm_nvtx dvmm_nvtx;
  * sentence when a tool was named that does not do what is wanted; otherwise it is empty. */
 ductile_status dvmm_nvtx_open(bool memory, dvmm_nvtx **out, char *message, size_t size);
 
-/* Makes no call of the tool: what is registered then belongs to memory that stays mapped. */
+/* Makes no call of the tool: dvmm_nvtx_end_all comes first where it may be called. */
 void dvmm_nvtx_close(dvmm_nvtx *n);
 
 /* Are blocks registered? */

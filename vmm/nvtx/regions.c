@@ -158,6 +158,14 @@ void dvmm_nvtx_heap_begin(dvmm_nvtx *n, ductile_addr addr, uint64_t size) {
     dti_lock_release(&n->lock);
 }
 
+static void end_heap_locked(dvmm_nvtx *n, uint32_t at) {
+    DTI_ASSERT_HELD(&n->lock);
+    const nvtx_known heap = n->heaps.items[at];
+    visit_regions_of_heap(n, &heap, end_region);
+    n->tool->heap_unregister(n->tool->domain, heap.heap);
+    take_out(&n->heaps, at);
+}
+
 void dvmm_nvtx_heap_end(dvmm_nvtx *n, ductile_addr addr) {
     if (!dvmm_nvtx_has_memory(n)) {
         return;
@@ -166,10 +174,19 @@ void dvmm_nvtx_heap_end(dvmm_nvtx *n, ductile_addr addr) {
     dti_lock_acquire(&n->lock);
     uint32_t at = first_above(&n->heaps, addr);
     if (is_at(&n->heaps, at, addr)) {
-        const nvtx_known heap = n->heaps.items[at];
-        visit_regions_of_heap(n, &heap, end_region);
-        n->tool->heap_unregister(n->tool->domain, heap.heap);
-        take_out(&n->heaps, at);
+        end_heap_locked(n, at);
+    }
+    dti_lock_release(&n->lock);
+}
+
+void dvmm_nvtx_end_all(dvmm_nvtx *n) {
+    if (!dvmm_nvtx_has_memory(n)) {
+        return;
+    }
+    DTI_ASSERT_MAY_CALL_DRIVER();
+    dti_lock_acquire(&n->lock);
+    while (n->heaps.n > 0) {
+        end_heap_locked(n, n->heaps.n - 1);
     }
     dti_lock_release(&n->lock);
 }

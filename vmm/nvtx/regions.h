@@ -30,6 +30,10 @@ ductile_status dvmm_nvtx_block_begin(dvmm_nvtx *n, ductile_addr addr, uint64_t s
                                      ductile_stream stream);
 void dvmm_nvtx_block_end(dvmm_nvtx *n, ductile_addr addr);
 
+/* Ends what is left: when an allocator goes and its memory has to stay, no block of it may be used.
+ */
+void dvmm_nvtx_end_all(dvmm_nvtx *n);
+
 /* Mappings that could not be registered since the last call. Their blocks are not checked. */
 uint64_t dvmm_nvtx_take_refusals(dvmm_nvtx *n);
 
