@@ -17,7 +17,10 @@ enum { BATCH = 64 }; /* handles mapped at once where there is no list of them */
 /* ---- Undo ---------------------------------------------------------------------------------- */
 
 static void undo_one(dseg_segment *seg, uint32_t first) {
-    dseg_book_unmap(seg, first, dseg_unmap_told(seg, first));
+    uint64_t bytes = dvmm_handle_bytes(seg->store, seg->slots[first].handle);
+    dseg_tell_gone(seg, first);
+    ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
+    dseg_book_unmap(seg, first, status);
 }
 
 /* Unmaps the last handle first. */

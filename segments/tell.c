@@ -18,9 +18,3 @@ void dseg_tell_mapped(const dseg_segment *seg, uint32_t first, uint32_t end) {
 void dseg_tell_gone(const dseg_segment *seg, uint32_t first) {
     dvmm_nvtx_heap_end(dvmm_nvtx_of(seg->store->driver), dseg_addr(seg, first));
 }
-
-ductile_status dseg_unmap_told(const dseg_segment *seg, uint32_t first) {
-    dseg_tell_gone(seg, first);
-    return dvmm_unmap(seg->store->driver, dseg_addr(seg, first),
-                      dvmm_handle_bytes(seg->store, seg->slots[first].handle));
-}

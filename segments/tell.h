@@ -8,13 +8,10 @@
 
 #include "segments/segment.h"
 
-/* The handles from `first` on have come, up to `end`. */
+/* The handles in [first, end) are mapped. */
 void dseg_tell_mapped(const dseg_segment *seg, uint32_t first, uint32_t end);
 
-/* Tells that the handle at `first` goes, and makes the driver call that unmaps it. */
-ductile_status dseg_unmap_told(const dseg_segment *seg, uint32_t first);
-
-/* The driver unmapped it in a call that it said had failed. */
+/* The handle at `first` is about to be unmapped, or turns out to be. May be told again. */
 void dseg_tell_gone(const dseg_segment *seg, uint32_t first);
 
 #endif

@@ -46,7 +46,9 @@ static void put_into_cache(dseg_segment *seg, dvmm_handle *h, ductile_status unm
 static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
     bool serves_here = seg->slots[first].state == DSEG_MAPPED;
-    ductile_status status = dseg_unmap_told(seg, first);
+    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
+    dseg_tell_gone(seg, first);
+    ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
     dseg_book_unmap(seg, first, status);
     if (serves_here) {
         put_into_cache(seg, h, status);
@@ -142,8 +144,11 @@ static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
     if (!dseg_can_go(seg, first) || dseg_is_marked(seg, first)) {
         return false;
     }
-    uint32_t n = seg->slots[first].handle->n_granules;
-    bool is_gone = dseg_unmap_told(seg, first) == DUCTILE_OK ||
+    const dvmm_handle *h = seg->slots[first].handle;
+    uint32_t n = h->n_granules;
+    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
+    dseg_tell_gone(seg, first);
+    bool is_gone = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
                    dseg_read_mapping(seg, first, n) == DSEG_READ_EMPTY;
     if (is_gone) {
         give_to_cache(seg, first);

@@ -2,7 +2,7 @@
 /* FAKE_KIND says what it takes; the build makes one library of each. */
 #include "tests/fake_nvtx/fake_nvtx.h"
 
-#include "vmm/nvtx/abi.h"
+#include "vmm/nvtx/interface.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -108,7 +108,7 @@ static nvtx_domain create_domain(const char *name) {
 
 static int push(nvtx_domain domain, const nvtx_event *event) {
     enter(domain);
-    need(event->version == NVTX_ABI_VERSION && event->size == sizeof *event, "an event", 0);
+    need(event->version == NVTX_INTERFACE_VERSION && event->size == sizeof *event, "an event", 0);
     need(event->message_type == NVTX_MESSAGE_ASCII, "the text of an event", 0);
     need(event->message.ascii != NULL && strlen(event->message.ascii) < FAKE_NVTX_MAX_NAME,
          "the length of a text", 0);
@@ -312,10 +312,10 @@ int InitializeInjectionNvtx2(nvtx_get_export get) {
     }
     const nvtx_export_version *version = get(NVTX_EXPORT_VERSION);
     const nvtx_export_callbacks *callbacks = get(NVTX_EXPORT_CALLBACKS);
-    need(version->struct_size == sizeof *version && version->version == NVTX_ABI_VERSION,
+    need(version->struct_size == sizeof *version && version->version == NVTX_INTERFACE_VERSION,
          "the version", version->version);
     need(get(2) == NULL, "there is no other export", 2);
-    version->set_tool_version(NVTX_ABI_VERSION);
+    version->set_tool_version(NVTX_INTERFACE_VERSION);
     check_tables(callbacks);
     nvtx_function **table = NULL;
     (void)callbacks->get_table(NVTX_TABLE_CORE2, &table, NULL);
@@ -329,7 +329,8 @@ int InitializeInjectionNvtx2(nvtx_get_export get) {
 
 int InitializeInjectionNvtxExtension(nvtx_module *m) {
     need(fake_nvtx.is_attached, "ranges come before memory", 0);
-    need(m->version == NVTX_ABI_VERSION && m->struct_size == sizeof *m, "a module", m->version);
+    need(m->version == NVTX_INTERFACE_VERSION && m->struct_size == sizeof *m, "a module",
+         m->version);
     need(m->id == NVTX_MEMORY_MODULE && m->compat_id == NVTX_MEMORY_COMPAT, "its id", m->id);
     need(m->n_segments == 1 && m->segments[0].id == 1 &&
              m->segments[0].n_slots == NVTX_MEMORY_SLOTS,

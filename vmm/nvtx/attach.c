@@ -117,7 +117,7 @@ static void ignore_tool_version(uint32_t version) {
 
 static const void *get_export(uint32_t export_id) {
     static const nvtx_export_callbacks callbacks = {sizeof callbacks, get_table};
-    static const nvtx_export_version version = {sizeof version, NVTX_ABI_VERSION, 0,
+    static const nvtx_export_version version = {sizeof version, NVTX_INTERFACE_VERSION, 0,
                                                 ignore_tool_version};
     switch (export_id) {
     case NVTX_EXPORT_CALLBACKS:
@@ -195,7 +195,7 @@ static void ask_for_memory(void *library, nvtx_tool *tool) {
     nvtx_extension_entry entry = NULL;
     store_function(&entry, dlsym(library, NVTX_EXTENSION_ENTRY));
     nvtx_segment segment = {1, NVTX_MEMORY_SLOTS, memory_slots};
-    nvtx_module module = {.version = NVTX_ABI_VERSION,
+    nvtx_module module = {.version = NVTX_INTERFACE_VERSION,
                           .struct_size = sizeof module,
                           .id = NVTX_MEMORY_MODULE,
                           .compat_id = NVTX_MEMORY_COMPAT,

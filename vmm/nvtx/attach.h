@@ -7,7 +7,7 @@
 #ifndef DUCTILE_VMM_NVTX_ATTACH_H
 #define DUCTILE_VMM_NVTX_ATTACH_H
 
-#include "vmm/nvtx/abi.h"
+#include "vmm/nvtx/interface.h"
 
 #include <stdbool.h>
 

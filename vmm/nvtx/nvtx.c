@@ -38,7 +38,7 @@ bool dvmm_nvtx_has_memory(const dvmm_nvtx *n) {
 
 void dvmm_nvtx_begin(const dvmm_nvtx *n, const char *what, uint64_t bytes) {
     DTI_ASSERT_MAY_CALL_DRIVER();
-    nvtx_event event = {.version = NVTX_ABI_VERSION,
+    nvtx_event event = {.version = NVTX_INTERFACE_VERSION,
                         .size = sizeof event,
                         .payload_type = bytes != 0 ? NVTX_PAYLOAD_UINT64 : 0,
                         .payload = bytes,

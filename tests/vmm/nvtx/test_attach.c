@@ -68,7 +68,7 @@ Test(nvtx_attach, a_tool_is_asked_once_and_for_memory_only_when_it_is_wanted) {
 Test(nvtx_attach, ranges_reach_the_tool) {
     load_tool(FAKE_NVTX_WHOLE);
     const nvtx_tool *t = attach(false);
-    const nvtx_event event = {.version = NVTX_ABI_VERSION,
+    const nvtx_event event = {.version = NVTX_INTERFACE_VERSION,
                               .size = sizeof event,
                               .message_type = NVTX_MESSAGE_ASCII,
                               .message.ascii = "a range"};

@@ -2,16 +2,16 @@
 /*
  * The part of NVTX's binary interface that Ductile uses, in its own words, so that no toolkit is
  * needed to build: how a program and a tool find each other, ranges, and the memory extension.
- * abi_check.c compares every line with NVIDIA's headers where there are some. Programs compile this
- * interface into themselves, so tools keep it as it is.
+ * interface_check.c compares every line with NVIDIA's headers where there are some. Programs
+ * compile this interface into themselves, so tools keep it as it is.
  */
-#ifndef DUCTILE_VMM_NVTX_ABI_H
-#define DUCTILE_VMM_NVTX_ABI_H
+#ifndef DUCTILE_VMM_NVTX_INTERFACE_H
+#define DUCTILE_VMM_NVTX_INTERFACE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NVTX_ABI_VERSION = 3 };
+enum { NVTX_INTERFACE_VERSION = 3 };
 
 /* ---- Functions of a tool -------------------------------------------------------------------- */
 

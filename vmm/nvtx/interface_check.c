@@ -3,7 +3,7 @@
  * Compares Ductile's own declarations of NVTX with NVIDIA's headers, where there are some.
  * Everything happens at compile time; a difference is an error that names its line.
  */
-#include "vmm/nvtx/abi.h"
+#include "vmm/nvtx/interface.h"
 
 #ifdef __has_include
 #if __has_include(<nvtx3/nvToolsExtMem.h>)
@@ -99,7 +99,7 @@ SAME_PLACE(nvtx_name_batch, names, nvtxMemRegionsNameBatch_t, regionElements);
 
 #define SAME_VALUE(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
 
-SAME_VALUE(NVTX_ABI_VERSION, NVTX_VERSION);
+SAME_VALUE(NVTX_INTERFACE_VERSION, NVTX_VERSION);
 SAME_VALUE(NVTX_TABLE_CORE, NVTX_CB_MODULE_CORE);
 SAME_VALUE(NVTX_TABLE_CUDA, NVTX_CB_MODULE_CUDA);
 SAME_VALUE(NVTX_TABLE_OPENCL, NVTX_CB_MODULE_OPENCL);
