@@ -133,7 +133,14 @@ Test(options_text, malformed_values_are_named) {
     is_refused_naming("garbage_collection_threshold:1.5", "garbage_collection_threshold");
     is_refused_naming("roundup_power2_divisions:3", "roundup_power2_divisions");
     is_refused_naming("check:4", "check");
+    is_refused_naming("nvtx:on", "nvtx");
     is_refused_naming("zero:on,limit_bytes:1Q", "limit_bytes");
+}
+
+Test(options_text, nvtx_says_what_a_tool_is_told) {
+    cr_assert_eq(parsed("").nvtx, DUCTILE_NVTX_OFF);
+    cr_assert_eq(parsed("nvtx:ranges").nvtx, DUCTILE_NVTX_RANGES);
+    cr_assert_eq(parsed("nvtx:memory").nvtx, DUCTILE_NVTX_MEMORY);
 }
 
 Test(options_text, set_is_parse_of_one) {
