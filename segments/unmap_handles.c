@@ -134,7 +134,6 @@ bool dseg_has_stayed(const dseg_segment *seg, dseg_span s) {
 
 static void give_to_cache(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
-    dseg_tell_gone(seg, first);
     dseg_book_unmap(seg, first, DUCTILE_OK);
     dvmm_store_put(seg->store, h);
 }
@@ -177,6 +176,7 @@ ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule) {
     uint32_t first = granule - seg->slots[granule].offset;
     dseg_reading found = dseg_read_mapping(seg, first, seg->slots[granule].handle->n_granules);
     if (found == DSEG_READ_EMPTY) {
+        dseg_tell_gone(seg, first);
         give_to_cache(seg, first);
     }
     return found == DSEG_READ_NEITHER ? DUCTILE_ERR_DRIVER : DUCTILE_OK;

@@ -97,12 +97,16 @@ static void assert_told_of_what_is_live(void) {
     assert_balanced();
 }
 
-/* Closing passes the leak gate; the tool is left with nothing, too. */
-static void close_beside(void) {
-    close_audited();
+static void assert_told_of_nothing(void) {
     assert_balanced();
     assert_u64(tool->n_heaps, 0);
     assert_u64(tool->n_regions, 0);
+}
+
+/* Closing passes the leak gate; the tool is left with nothing, too. */
+static void close_beside(void) {
+    close_audited();
+    assert_told_of_nothing();
 }
 
 /* ---- Off, and without a tool -------------------------------------------------------------------
@@ -290,10 +294,15 @@ Test(nvtx, a_free_of_no_block_makes_no_call) {
     close_beside();
 }
 
-static void fail_once(const char *call, uint64_t nth) {
+/* `effect`: 1 if the call does its work before it fails. */
+static void fail_once_with(const char *call, uint64_t nth, int effect) {
     const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = call, .nth = nth, .code = 999};
+        .struct_size = sizeof fault, .call = call, .nth = nth, .code = 999, .effect = effect};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
+}
+
+static void fail_once(const char *call, uint64_t nth) {
+    fail_once_with(call, nth, 0);
 }
 
 Test(nvtx, a_block_whose_fill_fails_leaves_no_region) {
@@ -334,6 +343,31 @@ Test(nvtx, a_pause_ends_the_regions_of_a_pool_and_a_resume_begins_them) {
     give(other);
     assert_ok(ductile_pool_release(f.allocator, pool));
     close_beside();
+}
+
+static void pause_with_failing_unmap(int effect) {
+    const ductile_pool_id pool = {0, 7};
+    open_beside(FAKE_NVTX_WHOLE, "nvtx:memory,sizes:tight");
+    assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
+    ductile_addr block = take_granules(4, 0);
+    assert_ok(ductile_pool_end(f.allocator, pool));
+    fail_once_with("unmap", 2, effect);
+    assert_ok(ductile_pause(f.allocator, pool, 0));
+    assert_u64(tool->n_regions, effect == 0 ? 1 : 0); /* of the handle that stayed */
+    assert_ok(ductile_resume(f.allocator, pool));
+    assert_told_of_what_is_live();
+    give(block);
+    assert_ok(ductile_pool_release(f.allocator, pool));
+    assert_fine(fixture_close(&f)); /* the audit trusts what calls return */
+    assert_told_of_nothing();
+}
+
+Test(nvtx, memory_that_a_pause_cannot_unmap_keeps_its_regions) {
+    pause_with_failing_unmap(0);
+}
+
+Test(nvtx, memory_that_a_pause_unmaps_with_an_error_loses_its_regions) {
+    pause_with_failing_unmap(1);
 }
 
 Test(nvtx, a_block_put_at_an_address_is_a_region) {
@@ -390,15 +424,20 @@ static void random_step(rng *r, ductile_addr *live) {
         uint64_t size = rng_percent(r, 70) ? 1 + rng_below(r, 100000) : 1 + rng_below(r, 12 * MIB);
         ductile_status status =
             ductile_alloc(f.allocator, size, f.streams[rng_below(r, 3)], &live[i]);
-        cr_assert(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY);
+        cr_assert(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
+                  status == DUCTILE_ERR_DRIVER);
     }
 }
 
-static void run_random(const char *conf) {
+/* `failing`: a driver call that fails now and then; NULL: none does. */
+static void run_random(const char *conf, const char *failing) {
     ductile_addr live[N_LIVE] = {0};
     rng r = rng_seeded(11);
     open_beside(FAKE_NVTX_WHOLE, conf);
     for (int i = 0; i < N_STEPS; i++) {
+        if (failing != NULL && i % 10 == 0) {
+            fail_once(failing, 1 + rng_below(&r, 8));
+        }
         random_step(&r, live);
         if (i % 20 == 0) {
             assert_told_of_what_is_live();
@@ -410,11 +449,19 @@ static void run_random(const char *conf) {
 }
 
 Test(nvtx, random_programs_with_small_handles_tell_of_each_block) {
-    run_random("nvtx:memory,sizes:tight,limit_bytes:96M");
+    run_random("nvtx:memory,sizes:tight,limit_bytes:96M", NULL);
 }
 
 Test(nvtx, random_programs_with_large_handles_tell_of_each_block) {
-    run_random("nvtx:memory,max_handle_bytes:8M,limit_bytes:128M");
+    run_random("nvtx:memory,max_handle_bytes:8M,limit_bytes:128M", NULL);
+}
+
+Test(nvtx, random_programs_whose_maps_fail_tell_of_each_block) {
+    run_random("nvtx:memory,sizes:tight,limit_bytes:96M", "map");
+}
+
+Test(nvtx, random_programs_whose_grants_fail_tell_of_each_block) {
+    run_random("nvtx:memory,sizes:tight,limit_bytes:96M", "set_access");
 }
 
 /* ---- Failing calls ------------------------------------------------------------------------------
@@ -433,9 +480,7 @@ static void fail_each(const char *call) {
         n_failed += ductile_trim(f.allocator, 0, NULL) != DUCTILE_OK;
         assert_told_of_what_is_live();
         n_failed += ductile_destroy(f.allocator) != DUCTILE_OK;
-        assert_balanced();
-        assert_u64(tool->n_heaps, 0);
-        assert_u64(tool->n_regions, 0);
+        assert_told_of_nothing();
         fixture_abandon(&f);
     }
     cr_expect_gt(n_failed, 0, "%s never failed", call);
