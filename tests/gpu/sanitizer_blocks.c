@@ -308,6 +308,7 @@ static const char *check_write(void) {
 }
 
 static const char *check_leak(void) {
+    NEED(says("child: planted 0x") && says("child: passed"), "the child did not plant its leak");
     NEED(says("ductile block 2 of stream"), "the leaked block was not reported by its name");
     NEED(!says("ductile block 1 of stream") && !says("ductile block 3 of stream"),
          "a freed block was reported as leaked");
@@ -315,11 +316,13 @@ static const char *check_leak(void) {
 }
 
 static const char *check_untold(void) {
+    NEED(says("child: planted 0x"), "the child planted nothing");
     NEED(!says("Invalid __global__ write"), "the write was reported without the option, too");
     return NULL;
 }
 
 static const char *check_early(void) {
+    NEED(says("child: all work is done"), "the child did not come to its end");
     command_figure("early_frees_reported", count_of("Invalid __global__"));
     return NULL;
 }
