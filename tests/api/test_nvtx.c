@@ -33,8 +33,7 @@ static void assert_balanced(void) {
     assert_u64(tool->n_pushed, tool->n_popped);
 }
 
-/* ---- What is registered is what is live -------------------------------------------------------
- */
+/* ---- What is registered is what is live ------------------------------------------------------ */
 
 typedef struct cursor {
     uint64_t region;
@@ -109,8 +108,7 @@ static void close_beside(void) {
     assert_told_of_nothing();
 }
 
-/* ---- Off, and without a tool -------------------------------------------------------------------
- */
+/* ---- Off, and without a tool ----------------------------------------------------------------- */
 
 static void use_everything(void) {
     ductile_addr first = take_granules(3, 0);
@@ -171,8 +169,7 @@ Test(nvtx, a_number_that_is_no_value_is_refused) {
     cr_expect_not_null(strstr(logged, "nvtx"), "%s", logged);
 }
 
-/* ---- Ranges ------------------------------------------------------------------------------------
- */
+/* ---- Ranges ---------------------------------------------------------------------------------- */
 
 Test(nvtx, a_miss_is_a_range_of_what_was_asked_for_and_a_hit_is_none) {
     uint64_t bytes = 0;
@@ -229,8 +226,7 @@ Test(nvtx, a_wait_is_a_range) {
     close_beside();
 }
 
-/* ---- Blocks ------------------------------------------------------------------------------------
- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 static void expect_one_region(ductile_addr addr, uint64_t size, const char *name) {
     assert_u64(tool->n_regions, 1);
@@ -408,8 +404,7 @@ Test(nvtx, two_allocators_tell_the_same_tool) {
     close_beside();
 }
 
-/* ---- Random programs ---------------------------------------------------------------------------
- */
+/* ---- Random programs ------------------------------------------------------------------------- */
 
 enum { N_LIVE = 48, N_STEPS = 4000 };
 
@@ -464,8 +459,7 @@ Test(nvtx, random_programs_whose_grants_fail_tell_of_each_block) {
     run_random("nvtx:memory,sizes:tight,limit_bytes:96M", "set_access");
 }
 
-/* ---- Failing calls ------------------------------------------------------------------------------
- */
+/* ---- Failing calls --------------------------------------------------------------------------- */
 
 static void fail_each(const char *call) {
     uint64_t n_failed = 0;

@@ -40,11 +40,12 @@ static _Thread_local int depth;
 static const fake_nvtx_region *region_at(uint64_t i);
 static uint64_t count_named(const char *name, uint64_t *bytes);
 static uint64_t sum_of_heaps(void);
+static void listen(bool listens);
 
 EXPORTED fake_nvtx_control fake_nvtx = {
-    .region = region_at, .count = count_named, .heap_bytes = sum_of_heaps};
+    .region = region_at, .count = count_named, .heap_bytes = sum_of_heaps, .listen = listen};
 
-/* ---- Mistakes ------------------------------------------------------------------------------- */
+/* ---- Mistakes -------------------------------------------------------------------------------- */
 
 static void need(bool holds, const char *what, uint64_t addr) {
     if (!holds) {
@@ -68,7 +69,7 @@ static uint64_t number(const void *pointer) {
     return (uint64_t)(uintptr_t)pointer;
 }
 
-/* ---- Looking -------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 static const fake_nvtx_region *region_at(uint64_t i) {
     return i < fake_nvtx.n_regions ? &regions[i] : NULL;
@@ -99,7 +100,7 @@ static uint64_t sum_of_heaps(void) {
     return sum;
 }
 
-/* ---- Ranges --------------------------------------------------------------------------------- */
+/* ---- Ranges ---------------------------------------------------------------------------------- */
 
 static nvtx_domain create_domain(const char *name) {
     need(strcmp(name, "ductile") == 0, "the domain's name", 0);
@@ -129,7 +130,7 @@ static int pop(nvtx_domain domain) {
     return --depth;
 }
 
-/* ---- Heaps ---------------------------------------------------------------------------------- */
+/* ---- Heaps ----------------------------------------------------------------------------------- */
 
 static heap *find_heap(nvtx_heap handle) {
     for (uint64_t i = 0; i < fake_nvtx.n_heaps; i++) {
@@ -184,7 +185,7 @@ static void unregister_heap(nvtx_domain domain, nvtx_heap handle) {
     leave();
 }
 
-/* ---- Regions -------------------------------------------------------------------------------- */
+/* ---- Regions --------------------------------------------------------------------------------- */
 
 /* The place of the first region at or above the address. */
 static uint64_t place_of(uint64_t addr) {
@@ -274,11 +275,18 @@ static void name_regions(nvtx_domain domain, const nvtx_name_batch *b) {
     leave();
 }
 
-/* ---- Attaching ------------------------------------------------------------------------------ */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
-static void take_slot(nvtx_function **table, int slot, nvtx_function function) {
-    need(table[slot] != NULL && *table[slot] != NULL, "a slot", (uint64_t)slot);
-    *table[slot] = function;
+static nvtx_function **core2; /* valid once it is attached */
+
+static void take_slot(int slot, nvtx_function function) {
+    need(core2[slot] != NULL && *core2[slot] != NULL, "a slot", (uint64_t)slot);
+    *core2[slot] = function;
+}
+
+static void listen(bool listens) {
+    *core2[NVTX_SLOT_PUSH] = listens ? (nvtx_function)push : NULL;
+    *core2[NVTX_SLOT_POP] = listens ? (nvtx_function)pop : NULL;
 }
 
 static void check_tables(const nvtx_export_callbacks *e) {
@@ -317,11 +325,10 @@ int InitializeInjectionNvtx2(nvtx_get_export get) {
     need(get(2) == NULL, "there is no other export", 2);
     version->set_tool_version(NVTX_INTERFACE_VERSION);
     check_tables(callbacks);
-    nvtx_function **table = NULL;
-    (void)callbacks->get_table(NVTX_TABLE_CORE2, &table, NULL);
-    take_slot(table, NVTX_SLOT_PUSH, (nvtx_function)push);
-    take_slot(table, NVTX_SLOT_POP, (nvtx_function)pop);
-    take_slot(table, NVTX_SLOT_DOMAIN_CREATE, (nvtx_function)create_domain);
+    (void)callbacks->get_table(NVTX_TABLE_CORE2, &core2, NULL);
+    take_slot(NVTX_SLOT_PUSH, (nvtx_function)push);
+    take_slot(NVTX_SLOT_POP, (nvtx_function)pop);
+    take_slot(NVTX_SLOT_DOMAIN_CREATE, (nvtx_function)create_domain);
     need(!fake_nvtx.is_attached, "it is attached once", 0);
     fake_nvtx.is_attached = true;
     return 1;

@@ -31,6 +31,8 @@ typedef struct fake_nvtx_control {
     const fake_nvtx_region *(*region)(uint64_t i);
     /* Ranges of that name that have begun, and the sum of what they say is moved. */
     uint64_t (*count)(const char *name, uint64_t *bytes);
+    /* Leaves the slots of ranges, or takes them again. */
+    void (*listen)(bool listens);
     /* Bytes of all heaps. */
     uint64_t (*heap_bytes)(void);
 } fake_nvtx_control;

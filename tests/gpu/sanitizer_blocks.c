@@ -39,8 +39,7 @@ typedef struct request {
     bool is_verbose;
 } request;
 
-/* ---- The child: one way to use memory ---------------------------------------------------------
- */
+/* ---- The child: one way to use memory -------------------------------------------------------- */
 
 typedef struct child {
     dvmm_driver *driver;
@@ -153,8 +152,7 @@ static const char *free_early(const child *c) {
     return NULL;
 }
 
-/* ---- The child: what the tool takes -----------------------------------------------------------
- */
+/* ---- The child: what the tool takes ---------------------------------------------------------- */
 
 static void try_heap(const nvtx_tool *t, const char *what, ductile_addr at, uint64_t size) {
     const nvtx_span span = {size, (const void *)(uintptr_t)at};
@@ -221,8 +219,7 @@ static const char *run_child(const request *r) {
     return close_child(&c);
 }
 
-/* ---- The parent: what the tool says ------------------------------------------------------------
- */
+/* ---- The parent: what the tool says ---------------------------------------------------------- */
 
 typedef struct report {
     char text[REPORT_ROOM];
@@ -382,8 +379,7 @@ static int run_ways(const request *r) {
     return status;
 }
 
-/* ---- The program -------------------------------------------------------------------------------
- */
+/* ---- The program ----------------------------------------------------------------------------- */
 
 static const char *find_sanitizer(void) {
     static const char *const places[] = {"compute-sanitizer",

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The sentence --------------------------------------------------------------------------- */
+/* ---- The sentence ---------------------------------------------------------------------------- */
 
 typedef struct sentence {
     char *text;
@@ -69,8 +69,7 @@ static void no_names(nvtx_domain domain, const nvtx_name_batch *batch) {
 static void never_called(void) {
 }
 
-/* ---- Tables for the tool ----------------------------------------------------------------------
- */
+/* ---- Tables for the tool --------------------------------------------------------------------- */
 
 enum { MOST_SLOTS = NVTX_CORE_SLOTS };
 
@@ -129,8 +128,7 @@ static const void *get_export(uint32_t export_id) {
     }
 }
 
-/* ---- Asking the tool --------------------------------------------------------------------------
- */
+/* ---- Asking the tool ------------------------------------------------------------------------- */
 
 /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the
  * bytes are the same. */
@@ -160,15 +158,27 @@ static void *load_tool(const char *path, sentence why) {
 }
 
 static void take_ranges(nvtx_tool *tool) {
-    nvtx_function *core = slots[NVTX_TABLE_CORE2];
-    tool->push = (nvtx_push)core[NVTX_SLOT_PUSH];
-    tool->pop = (nvtx_pop)core[NVTX_SLOT_POP];
-    tool->domain = ((nvtx_domain_create)core[NVTX_SLOT_DOMAIN_CREATE])("ductile");
+    nvtx_function create = slots[NVTX_TABLE_CORE2][NVTX_SLOT_DOMAIN_CREATE];
+    tool->domain = create != NULL ? ((nvtx_domain_create)create)("ductile") : NULL;
     tool->heap_register = no_heap;
     tool->heap_unregister = no_heap_end;
     tool->regions_register = no_regions;
     tool->regions_unregister = no_regions_end;
     tool->regions_name = no_names;
+}
+
+void dvmm_nvtx_tool_push(const nvtx_tool *tool, const nvtx_event *event) {
+    nvtx_push push = (nvtx_push)slots[NVTX_TABLE_CORE2][NVTX_SLOT_PUSH];
+    if (push != NULL) {
+        (void)push(tool->domain, event);
+    }
+}
+
+void dvmm_nvtx_tool_pop(const nvtx_tool *tool) {
+    nvtx_pop pop = (nvtx_pop)slots[NVTX_TABLE_CORE2][NVTX_SLOT_POP];
+    if (pop != NULL) {
+        (void)pop(tool->domain);
+    }
 }
 
 static bool is_filled(int slot) {
@@ -204,8 +214,7 @@ static void ask_for_memory(void *library, nvtx_tool *tool) {
     tool->has_memory = entry != NULL && entry(&module) != 0 && take_memory(tool);
 }
 
-/* ---- Once per process -------------------------------------------------------------------------
- */
+/* ---- Once per process ------------------------------------------------------------------------ */
 
 /* Guarded by `lock`; a tool that was returned changes no more, but for what is asked for later,
  * which has a copy of its own. */

@@ -11,10 +11,8 @@
 
 #include <stdbool.h>
 
-/* Functions that the tool does not serve do nothing. */
+/* Functions of memory that the tool does not serve do nothing. */
 typedef struct nvtx_tool {
-    nvtx_push push;
-    nvtx_pop pop;
     nvtx_heap_register heap_register;
     nvtx_heap_unregister heap_unregister;
     nvtx_regions_register regions_register;
@@ -23,6 +21,11 @@ typedef struct nvtx_tool {
     nvtx_domain domain; /* "ductile" */
     bool has_memory;    /* all functions of memory are the tool's; only asked for when wanted */
 } nvtx_tool;
+
+/* A tool may take and leave the slots of ranges at any time, so that each call looks at them. NULL
+ * in one: the tool does not listen now. */
+void dvmm_nvtx_tool_push(const nvtx_tool *tool, const nvtx_event *event);
+void dvmm_nvtx_tool_pop(const nvtx_tool *tool);
 
 /*
  * The tool, or NULL when none is there, or none that works: then `message` says in one sentence

@@ -13,7 +13,7 @@
 
 enum { NVTX_INTERFACE_VERSION = 3 };
 
-/* ---- Functions of a tool -------------------------------------------------------------------- */
+/* ---- Functions of a tool --------------------------------------------------------------------- */
 
 typedef void (*nvtx_function)(void); /* converted to its own type before it is called */
 
@@ -41,7 +41,7 @@ enum {
 /* Slots of NVTX_TABLE_CORE2 that Ductile calls. */
 enum { NVTX_SLOT_PUSH = 4, NVTX_SLOT_POP = 5, NVTX_SLOT_DOMAIN_CREATE = 12 };
 
-/* ---- A program and its tool ----------------------------------------------------------------- */
+/* ---- A program and its tool ------------------------------------------------------------------ */
 
 enum { NVTX_EXPORT_CALLBACKS = 1, NVTX_EXPORT_VERSION = 3 };
 
@@ -65,7 +65,7 @@ typedef int (*nvtx_entry)(nvtx_get_export get);
 
 #define NVTX_TOOL_VARIABLE "NVTX_INJECTION64_PATH"
 
-/* ---- Ranges --------------------------------------------------------------------------------- */
+/* ---- Ranges ---------------------------------------------------------------------------------- */
 
 typedef struct nvtxDomainRegistration_st *nvtx_domain;
 
@@ -93,7 +93,7 @@ typedef nvtx_domain (*nvtx_domain_create)(const char *name);
 typedef int (*nvtx_push)(nvtx_domain domain, const nvtx_event *event);
 typedef int (*nvtx_pop)(nvtx_domain domain);
 
-/* ---- The memory extension ------------------------------------------------------------------- */
+/* ---- The memory extension -------------------------------------------------------------------- */
 
 /* An extension has one list of slots. 0 in a slot: the tool has not filled it. */
 typedef struct nvtx_segment {

@@ -18,7 +18,7 @@ _Static_assert(sizeof(void *) == 8, "a 64-bit system is needed");
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExtMem.h>
 
-/* ---- Structs ------------------------------------------------------------------------------- */
+/* ---- Structs --------------------------------------------------------------------------------- */
 
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
 #define SAME_PLACE(ours, our_field, theirs, their_field)                                           \
@@ -95,7 +95,7 @@ SAME_PLACE(nvtx_name_batch, n_names, nvtxMemRegionsNameBatch_t, regionCount);
 SAME_PLACE(nvtx_name_batch, name_size, nvtxMemRegionsNameBatch_t, regionElementSize);
 SAME_PLACE(nvtx_name_batch, names, nvtxMemRegionsNameBatch_t, regionElements);
 
-/* ---- Constants ----------------------------------------------------------------------------- */
+/* ---- Constants ------------------------------------------------------------------------------- */
 
 #define SAME_VALUE(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
 
@@ -130,7 +130,7 @@ SAME_VALUE(NVTX_HEAP_SUB_ALLOCATOR, NVTX_MEM_HEAP_USAGE_TYPE_SUB_ALLOCATOR);
 SAME_VALUE(NVTX_MEMORY_VIRTUAL_ADDRESS, NVTX_MEM_TYPE_VIRTUAL_ADDRESS);
 SAME_VALUE(NVTX_REFERENCE_POINTER, NVTX_MEM_REGION_REF_TYPE_POINTER);
 
-/* ---- Functions ----------------------------------------------------------------------------- */
+/* ---- Functions ------------------------------------------------------------------------------- */
 
 /* As many arguments, of the same sizes, by NVIDIA's names. */
 #define SAME_FUNCTION(ours, theirs)                                                                \

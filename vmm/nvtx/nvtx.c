@@ -34,7 +34,7 @@ bool dvmm_nvtx_has_memory(const dvmm_nvtx *n) {
     return n != NULL && n->tool->has_memory;
 }
 
-/* ---- Ranges --------------------------------------------------------------------------------- */
+/* ---- Ranges ---------------------------------------------------------------------------------- */
 
 void dvmm_nvtx_begin(const dvmm_nvtx *n, const char *what, uint64_t bytes) {
     DTI_ASSERT_MAY_CALL_DRIVER();
@@ -44,10 +44,10 @@ void dvmm_nvtx_begin(const dvmm_nvtx *n, const char *what, uint64_t bytes) {
                         .payload = bytes,
                         .message_type = NVTX_MESSAGE_ASCII,
                         .message.ascii = what};
-    (void)n->tool->push(n->tool->domain, &event);
+    dvmm_nvtx_tool_push(n->tool, &event);
 }
 
 void dvmm_nvtx_finish(const dvmm_nvtx *n) {
     DTI_ASSERT_MAY_CALL_DRIVER();
-    (void)n->tool->pop(n->tool->domain);
+    dvmm_nvtx_tool_pop(n->tool);
 }

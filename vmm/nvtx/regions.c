@@ -14,7 +14,7 @@ static const void *pointer_to(uint64_t addr) {
     return (const void *)(uintptr_t)addr;
 }
 
-/* ---- Lists ---------------------------------------------------------------------------------- */
+/* ---- Lists ----------------------------------------------------------------------------------- */
 
 /* The place of the first entry that ends above the address. */
 static uint32_t first_above(const nvtx_list *list, uint64_t addr) {
@@ -51,8 +51,7 @@ static bool has_room(nvtx_list *list) {
     return dti_have_room(&list->items, sizeof *list->items, &list->room, (uint64_t)list->n + 1);
 }
 
-/* ---- Regions: what a block and a heap have in common ------------------------------------------
- */
+/* ---- Regions: what a block and a heap have in common ----------------------------------------- */
 
 static nvtx_span common(const nvtx_known *block, const nvtx_known *heap) {
     uint64_t from = dti_max(block->addr, heap->addr);
@@ -116,7 +115,7 @@ static void visit_regions_of_heap(const dvmm_nvtx *n, const nvtx_known *heap, re
     }
 }
 
-/* ---- Heaps ---------------------------------------------------------------------------------- */
+/* ---- Heaps ----------------------------------------------------------------------------------- */
 
 static nvtx_heap register_heap(const nvtx_tool *tool, uint64_t addr, uint64_t size) {
     const nvtx_span span = {size, pointer_to(addr)};
@@ -202,7 +201,7 @@ uint64_t dvmm_nvtx_take_refusals(dvmm_nvtx *n) {
     return refused;
 }
 
-/* ---- Blocks --------------------------------------------------------------------------------- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 static ductile_status begin_block_locked(dvmm_nvtx *n, uint64_t addr, uint64_t size,
                                          const void *stream) {

@@ -72,9 +72,27 @@ Test(nvtx_attach, ranges_reach_the_tool) {
                               .size = sizeof event,
                               .message_type = NVTX_MESSAGE_ASCII,
                               .message.ascii = "a range"};
-    cr_expect_eq(t->push(t->domain, &event), 0);
-    cr_expect_eq(t->pop(t->domain), 0);
+    dvmm_nvtx_tool_push(t, &event);
+    dvmm_nvtx_tool_pop(t);
     assert_u64(tool->count("a range", NULL), 1);
+    assert_u64(tool->n_popped, 1);
+}
+
+Test(nvtx_attach, a_tool_may_stop_listening_and_begin_again) {
+    load_tool(FAKE_NVTX_WHOLE);
+    const nvtx_tool *t = attach(false);
+    const nvtx_event event = {.version = NVTX_INTERFACE_VERSION,
+                              .size = sizeof event,
+                              .message_type = NVTX_MESSAGE_ASCII,
+                              .message.ascii = "a range"};
+    tool->listen(false);
+    dvmm_nvtx_tool_push(t, &event);
+    dvmm_nvtx_tool_pop(t);
+    assert_u64(tool->n_calls, 0);
+    tool->listen(true);
+    dvmm_nvtx_tool_push(t, &event);
+    dvmm_nvtx_tool_pop(t);
+    assert_u64(tool->n_calls, 2);
 }
 
 Test(nvtx_attach, functions_that_a_tool_lacks_do_nothing) {

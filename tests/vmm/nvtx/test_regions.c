@@ -137,8 +137,7 @@ Test(nvtx_regions, without_memory_nothing_is_registered) {
     assert_u64(tool->n_calls, 0);
 }
 
-/* ---- Random orders ----------------------------------------------------------------------------
- */
+/* ---- Random orders --------------------------------------------------------------------------- */
 
 enum { N_HEAPS = 8, HEAP = 1024, N_STEPS = 5000 };
 
