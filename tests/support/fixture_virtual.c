@@ -5,6 +5,7 @@
 #include "vmm/driver/driver.h"
 #include "vmm/virtual/gpu.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +68,8 @@ const char *fixture_add_allocator(const fixture *f, const fixture_setup *setup,
     ductile_options options;
     ductile_options_init(&options);
     options.captures = DUCTILE_CAPTURES_POOLS;
-    if (getenv("DUCTILE_TEST_NVTX") != NULL) { /* the whole program runs beside a tool */
+    bool is_told = getenv("DUCTILE_TEST_NVTX") != NULL; /* the program runs beside a tool */
+    if (is_told) {
         options.nvtx = DUCTILE_NVTX_MEMORY;
     }
     char message[256] = "";
@@ -81,6 +83,8 @@ const char *fixture_add_allocator(const fixture *f, const fixture_setup *setup,
     options.log = setup != NULL ? setup->log : NULL;
     options.log_user = setup != NULL ? setup->log_user : NULL;
     NEED_OK(ductile_create(out, &options));
+    NEED(!is_told || dlopen(getenv("NVTX_INJECTION64_PATH"), RTLD_NOW | RTLD_NOLOAD) != NULL,
+         "the tool is not there");
     return NULL;
 }
 
