@@ -225,6 +225,7 @@ static void take_back(ductile_allocator *a, dpool_block *b) {
     }
 }
 
+/* What the options want of a block before the caller has it. */
 static ductile_status finish_block(ductile_allocator *a, const dpool_block *b, size_t size,
                                    ductile_stream stream) {
     dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
