@@ -419,6 +419,23 @@ static bool is_choice(const choice *choices, int value) {
     return choice_name(choices, value)[0] != '?';
 }
 
+static ductile_status check_finders(const ductile_options *o, char *message, size_t size) {
+    if (o->fill == DUCTILE_FILL_NONE) {
+        return DUCTILE_OK;
+    }
+    if (o->guard != DUCTILE_GUARD_NONE) {
+        return refuse(message, size,
+                      "guard and fill exclude each other: memory freed under a "
+                      "guard is unmapped, and never handed out again");
+    }
+    if (o->nvtx == DUCTILE_NVTX_MEMORY) {
+        return refuse(message, size,
+                      "fill and nvtx:memory exclude each other: a tool would take "
+                      "the fill of freed memory for a mistake of the program");
+    }
+    return DUCTILE_OK;
+}
+
 static ductile_status check_values(const ductile_options *o, char *message, size_t size) {
     for (size_t i = 0; i < N_KEYS; i++) {
         const key *k = &keys[i];
@@ -435,15 +452,10 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
         return refuse(message, size, "roundup_power2_divisions must be a power of two");
     }
-    if (o->guard != DUCTILE_GUARD_NONE && o->fill != DUCTILE_FILL_NONE) {
-        return refuse(message, size,
-                      "guard and fill exclude each other: memory freed under a "
-                      "guard is unmapped, and never handed out again");
-    }
     if (o->device < 0 || o->check < 0 || o->check > MAX_CHECK) {
         return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");
     }
-    return DUCTILE_OK;
+    return check_finders(o, message, size);
 }
 
 ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,

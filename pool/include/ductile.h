@@ -245,7 +245,7 @@ typedef struct ductile_options {
     ductile_captures captures; /* when a capture may be under way; 0: at any time              */
     ductile_sizes sizes;       /* of handles, unless handle_bytes or max_handle_bytes is set   */
     ductile_guard guard;       /* to find accesses behind a block                              */
-    ductile_fill fill;         /* to find writes to freed memory; not together with `guard`    */
+    ductile_fill fill;         /* to find writes to freed memory; not with guard or nvtx:memory  */
     ductile_nvtx nvtx;         /* what the tool is told that NVTX_INJECTION64_PATH names; without
                                   a tool no value costs anything                          */
 } ductile_options;
