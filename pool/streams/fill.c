@@ -9,6 +9,7 @@
 #include "segments/granules.h"
 #include "vmm/base/align.h"
 #include "vmm/capture_mode.h"
+#include "vmm/host_buffer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -70,8 +71,7 @@ void dpool_fill_block(ductile_allocator *a, dpool_block *b) {
 
 #define BUFFER_BYTES (8 * DTI_MIB)
 
-/* Page-locked, because the driver copies to other memory through a buffer of its own. Kept for the
- * next check. */
+/* Kept for the next check. */
 typedef struct dpool_fill_buffer dpool_fill_buffer;
 struct dpool_fill_buffer {
     union {
@@ -87,11 +87,7 @@ static dpool_fill_buffer *take_buffer(ductile_allocator *a) {
         a->spare_fill_buffers = buffer->next;
     }
     dti_lock_release(&a->index_lock);
-    void *made = buffer;
-    if (made == NULL) {
-        (void)dvmm_host_alloc(a->driver, sizeof *buffer, &made);
-    }
-    return made;
+    return buffer != NULL ? buffer : dvmm_host_buffer_make(a->driver, sizeof *buffer);
 }
 
 static void give_buffer(ductile_allocator *a, dpool_fill_buffer *buffer) {
@@ -105,7 +101,7 @@ void dpool_fill_fini(ductile_allocator *a) {
     while (a->spare_fill_buffers != NULL) {
         dpool_fill_buffer *buffer = a->spare_fill_buffers;
         a->spare_fill_buffers = buffer->next;
-        (void)dvmm_host_free(a->driver, buffer);
+        dvmm_host_buffer_drop(a->driver, buffer);
     }
 }
 
@@ -177,15 +173,16 @@ static bool check_run(ductile_allocator *a, const runs *r, finding *f) {
         return false;
     }
     uint64_t n = r->end - r->at;
-    ductile_status status = dvmm_read_back(a->driver, buffer->bytes, r->at, n, stream);
-    ductile_status waited = dvmm_stream_sync(a->driver, stream);
-    if (status == DUCTILE_OK && waited == DUCTILE_OK) {
+    bool is_idle = false;
+    ductile_status status =
+        dvmm_host_buffer_read(a->driver, buffer->bytes, r->at, n, stream, &is_idle);
+    if (status == DUCTILE_OK) {
         compare(f, r->at, buffer->bytes, n);
     }
-    if (waited == DUCTILE_OK) {
+    if (is_idle) {
         give_buffer(a, buffer);
     }
-    return status == DUCTILE_OK && waited == DUCTILE_OK;
+    return status == DUCTILE_OK;
 }
 
 /* What cannot be checked is forgotten: the caller is about to get the memory. */
