@@ -42,7 +42,7 @@ static const bench_option own_options[] = {
 
 static bool read_in(const convert_options *o, trace_builder *b) {
     trace_error error;
-    bool ok = trace_gather(o->shared.operands[0], o->gpu, b, &error);
+    bool ok = trace_gather(o->shared.operands[0], o->gpu, true, b, &error);
     if (!ok) {
         bench_complain_of(o->shared.operands[0], error.line, error.reason);
     }

@@ -126,7 +126,7 @@ static const char *study(view_job *j) {
 static bool load(view_job *j, const char *path) {
     trace_error error;
     const view_options *o = j->options;
-    if (!trace_gather(path, o->gpu, &j->builder, &error)) {
+    if (!trace_gather(path, o->gpu, true, &j->builder, &error)) {
         bench_complain_of(path, error.line, error.reason);
         return false;
     }

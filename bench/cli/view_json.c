@@ -111,6 +111,9 @@ static size_t find_alloc(const trace *t, size_t n) {
         if (t->events[i].kind == TRACE_ALLOC && seen++ == n) {
             return i;
         }
+        if (spill_is_time(i)) {
+            spill_rest(&t->events_file);
+        }
     }
     return t->n_events - 1;
 }

@@ -15,6 +15,9 @@
 /* How often a terminal shows the progress of a pass. */
 enum { PROGRESS_PARTS = 50 };
 
+/* How many events of an array that lies in a file are in memory at a time. */
+enum { EVENTS_AT_A_TIME = 1 << 16 };
+
 /* One replay under way. addresses[slot] is 0 unless the slot is live. */
 typedef struct replay {
     const replay_spec *spec;
@@ -258,6 +261,9 @@ static size_t next_stop(const replay *r, size_t at) {
         size_t part = t->n_events / PROGRESS_PARTS;
         stop = (at / part + 1) * part;
     }
+    if (t->events_file.bytes > 0 && (at / EVENTS_AT_A_TIME + 1) * EVENTS_AT_A_TIME < stop) {
+        stop = (at / EVENTS_AT_A_TIME + 1) * EVENTS_AT_A_TIME;
+    }
     if (wants_sample(r) && t->samples[r->next_sample].event + 1 < stop) {
         stop = t->samples[r->next_sample].event + 1;
     }
@@ -301,6 +307,10 @@ static void between(replay *r, size_t at) {
     if (is_paced(r)) {
         ductile_virtual_advance(r->stage.gpu, 1);
     }
+    if (at % EVENTS_AT_A_TIME == 0) {
+        spill_rest(&r->trace->events_file);
+        spill_rest(&r->trace->gates_file);
+    }
     while (wants_sample(r) && r->trace->samples[r->next_sample].event < at) {
         take_sample(r);
     }
@@ -313,6 +323,9 @@ static uint64_t count_ops(const trace *t, size_t end) {
     for (size_t i = 0; i < end; i++) {
         uint16_t kind = t->events[i].kind;
         n += kind == TRACE_ALLOC || kind == TRACE_FREE || kind == TRACE_FREE_GATED;
+        if (spill_is_time(i)) {
+            spill_rest(&t->events_file);
+        }
     }
     return n;
 }

@@ -11,168 +11,201 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { FIRST_CAPACITY = 1 << 20 };
+enum { PACKED_BYTES = 1 << 16, WINDOW_BYTES = 1 << 18 };
 
-/* Bytes being gathered. One byte more than INPUT_MAX_BYTES may be held: that is how too much
- * shows. */
-typedef struct gathering {
-    input bytes;
+typedef struct input_source {
+    int file;
+    bool is_gzip;
+    bool has_ended;    /* the file */
+    bool is_in_member; /* of a gzip file */
+    unsigned char *window;
     size_t capacity;
-    const char *reason; /* of the failure */
-} gathering;
+    z_stream z; /* next_in, avail_in: what was read of a packed file and not unpacked */
+    unsigned char packed[PACKED_BYTES];
+} input_source;
 
-static bool fail(gathering *g, const char *reason) {
-    g->reason = reason;
+static bool fail(input *in, const char *reason) {
+    in->reason = reason;
     return false;
 }
 
-/* Makes room behind what is gathered already. */
-static bool grow(gathering *g) {
-    if (g->bytes.size < g->capacity) {
-        return true;
+/* ---- Bytes of the file --------------------------------------------------------------------- */
+
+/* How many came; 0 at the end and on failure. */
+static size_t read_some(input *in, unsigned char *to, size_t room) {
+    ssize_t n;
+    do {
+        n = read(in->source->file, to, room);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0) {
+        (void)fail(in, strerror(errno));
+        return 0;
     }
-    if (g->bytes.size > INPUT_MAX_BYTES) {
-        return fail(g, "more than 4 GiB, which is more than is read");
-    }
-    size_t wanted = g->capacity == 0 ? FIRST_CAPACITY : 2 * g->capacity;
-    if (wanted > INPUT_MAX_BYTES) {
-        wanted = INPUT_MAX_BYTES + 1;
-    }
-    unsigned char *grown = realloc(g->bytes.data, wanted);
-    if (grown == NULL) {
-        return fail(g, "the host has no memory left");
-    }
-    g->bytes.data = grown;
-    g->capacity = wanted;
-    return true;
+    in->source->has_ended = n == 0;
+    return (size_t)n;
 }
 
-static bool read_descriptor(int descriptor, gathering *g) {
-    for (;;) {
-        if (!grow(g)) {
-            return false;
-        }
-        ssize_t n = read(descriptor, g->bytes.data + g->bytes.size, g->capacity - g->bytes.size);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n < 0) {
-            return fail(g, strerror(errno));
-        }
-        if (n == 0) {
-            return true;
-        }
-        g->bytes.size += (size_t)n;
-    }
-}
-
-static bool read_file(const char *path, gathering *g) {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) {
-        return fail(g, strerror(errno));
-    }
-    struct stat status;
-    bool ok;
-    if (fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
-        ok = fail(g, "is a directory, not a trace");
-    } else {
-        ok = read_descriptor(descriptor, g);
-    }
-    (void)close(descriptor);
-    return ok;
-}
-
-static bool is_gzip(const unsigned char *bytes, size_t size) {
-    return size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
-}
-
-static unsigned at_most_uint(size_t n) {
-    return n < UINT_MAX ? (unsigned)n : UINT_MAX;
-}
-
-/* One call of inflate, from *at of `packed` to the end of what is gathered. */
-static int inflate_some(z_stream *z, const input *packed, size_t *at, gathering *g) {
-    z->next_in = packed->data + *at;
-    z->avail_in = at_most_uint(packed->size - *at);
-    z->next_out = g->bytes.data + g->bytes.size;
-    z->avail_out = at_most_uint(g->capacity - g->bytes.size);
-    int code = inflate(z, Z_NO_FLUSH);
-    *at = (size_t)(z->next_in - packed->data);
-    g->bytes.size = (size_t)(z->next_out - g->bytes.data);
-    return code;
-}
-
-/* Unpacks one member of a gzip file. */
-static bool unpack_member(z_stream *z, const input *packed, size_t *at, gathering *g) {
-    for (;;) {
-        if (!grow(g)) {
-            return false;
-        }
-        int code = inflate_some(z, packed, at, g);
-        if (code == Z_STREAM_END) {
-            return true;
-        }
-        if (code != Z_OK && code != Z_BUF_ERROR) {
-            return fail(g, "the gzip data are damaged");
-        }
-        if (*at == packed->size && g->bytes.size < g->capacity) {
-            return fail(g, "the gzip data are cut off");
-        }
+static void read_packed(input *in) {
+    input_source *s = in->source;
+    if (s->z.avail_in == 0 && !s->has_ended) {
+        s->z.next_in = s->packed;
+        s->z.avail_in = (unsigned)read_some(in, s->packed, sizeof s->packed);
     }
 }
 
 /* Members may follow each other, as `cat a.gz b.gz` makes them; nothing else may. */
-static bool unpack_members(z_stream *z, const input *packed, gathering *g) {
-    size_t at = 0;
-    do {
-        if (!is_gzip(packed->data + at, packed->size - at)) {
-            return fail(g, "other bytes follow the end of the gzip data");
+static bool begin_member(input *in) {
+    input_source *s = in->source;
+    if (s->z.next_in[0] != 0x1f) {
+        return fail(in, "other bytes follow the end of the gzip data");
+    }
+    s->is_in_member = true;
+    return inflateReset(&s->z) == Z_OK || fail(in, "the gzip data are damaged");
+}
+
+/* One call of inflate. False at the end and on failure. */
+static bool inflate_some(input *in, unsigned char *to, size_t room, size_t *n) {
+    input_source *s = in->source;
+    read_packed(in);
+    if (in->reason != NULL) {
+        return false;
+    }
+    if (s->z.avail_in == 0 && s->has_ended) {
+        return s->is_in_member && fail(in, "the gzip data are cut off");
+    }
+    if (!s->is_in_member && !begin_member(in)) {
+        return false;
+    }
+    s->z.next_out = to;
+    s->z.avail_out = room < UINT_MAX ? (unsigned)room : UINT_MAX;
+    int code = inflate(&s->z, Z_NO_FLUSH);
+    *n = (size_t)(s->z.next_out - to);
+    s->is_in_member = code != Z_STREAM_END;
+    return code == Z_STREAM_END || code == Z_OK || code == Z_BUF_ERROR ||
+           fail(in, "the gzip data are damaged");
+}
+
+static size_t unpack_some(input *in, unsigned char *to, size_t room) {
+    size_t n = 0;
+    while (n == 0 && inflate_some(in, to, room, &n)) {
+    }
+    return n;
+}
+
+/* ---- The window ---------------------------------------------------------------------------- */
+
+/* What was read already goes; what is left moves to the beginning. */
+static bool make_room(input *in, size_t n) {
+    input_source *s = in->source;
+    size_t left = input_left(in);
+    if (n > s->capacity) {
+        size_t wanted = n > 2 * s->capacity ? n : 2 * s->capacity;
+        unsigned char *grown = malloc(wanted);
+        if (grown == NULL) {
+            return fail(in, "the host has no memory left");
         }
-        if (!unpack_member(z, packed, &at, g)) {
-            return false;
-        }
-        (void)inflateReset(z);
-    } while (at < packed->size);
+        memcpy(grown, in->at, left);
+        free(s->window);
+        s->window = grown;
+        s->capacity = wanted;
+    } else {
+        memmove(s->window, in->at, left);
+    }
+    in->at = s->window;
+    in->end = s->window + left;
     return true;
 }
 
-static bool unpack(const input *packed, gathering *g) {
-    enum { GZIP_ONLY = 16 + MAX_WBITS };
-    z_stream z = {0};
-    if (inflateInit2(&z, GZIP_ONLY) != Z_OK) {
-        return fail(g, "the host has no memory left");
-    }
-    bool ok = unpack_members(&z, packed, g);
-    (void)inflateEnd(&z);
-    return ok;
-}
-
-static bool read_and_unpack(const char *path, gathering *g) {
-    if (!read_file(path, g)) {
+bool input_fill(input *in, size_t n) {
+    input_source *s = in->source;
+    if (s == NULL || in->reason != NULL || !make_room(in, n)) {
         return false;
     }
-    if (!is_gzip(g->bytes.data, g->bytes.size)) {
-        return true;
+    while (input_left(in) < n) {
+        unsigned char *to = s->window + input_left(in);
+        size_t room = s->capacity - input_left(in);
+        size_t more = s->is_gzip ? unpack_some(in, to, room) : read_some(in, to, room);
+        in->end += more;
+        in->n_bytes += more;
+        if (in->n_bytes > INPUT_MAX_BYTES) {
+            return fail(in, "more than 16 GiB, which is more than is read");
+        }
+        if (more == 0) {
+            return false;
+        }
     }
-    gathering unpacked = {0};
-    bool ok = unpack(&g->bytes, &unpacked);
-    free(g->bytes.data);
-    *g = unpacked;
-    return ok;
+    return true;
 }
 
-bool input_read(const char *path, input *out, char *reason, size_t reason_size) {
-    gathering g = {0};
-    bool ok = read_and_unpack(path, &g);
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+input input_of_memory(const void *bytes, size_t size) {
+    return (input){.at = bytes, .end = (const unsigned char *)bytes + size, .n_bytes = size};
+}
+
+static bool open_file(input *in, const char *path) {
+    struct stat status;
+    in->source->file = open(path, O_RDONLY | O_CLOEXEC);
+    if (in->source->file < 0) {
+        return fail(in, strerror(errno));
+    }
+    bool is_folder = fstat(in->source->file, &status) == 0 && S_ISDIR(status.st_mode);
+    return !is_folder || fail(in, "is a directory, not a trace");
+}
+
+/* The first bytes tell. */
+static bool recognise(input *in) {
+    enum { GZIP_ONLY = 16 + MAX_WBITS };
+    input_source *s = in->source;
+    while (input_left(in) < 2 && !s->has_ended && in->reason == NULL) {
+        in->end += read_some(in, s->window + input_left(in), PACKED_BYTES - input_left(in));
+    }
+    in->n_bytes = input_left(in);
+    s->is_gzip = in->n_bytes >= 2 && s->window[0] == 0x1f && s->window[1] == 0x8b;
+    if (!s->is_gzip) {
+        return in->reason == NULL;
+    }
+    memcpy(s->packed, s->window, input_left(in));
+    s->z.next_in = s->packed;
+    s->z.avail_in = (unsigned)input_left(in);
+    in->end = in->at;
+    in->n_bytes = 0;
+    return inflateInit2(&s->z, GZIP_ONLY) == Z_OK || fail(in, "the host has no memory left");
+}
+
+static bool make_source(input *in) {
+    in->source = calloc(1, sizeof *in->source);
+    if (in->source == NULL) {
+        return fail(in, "the host has no memory left");
+    }
+    in->source->file = -1;
+    in->source->window = malloc(WINDOW_BYTES);
+    in->source->capacity = WINDOW_BYTES;
+    in->at = in->source->window;
+    in->end = in->source->window;
+    return in->source->window != NULL || fail(in, "the host has no memory left");
+}
+
+bool input_open(input *in, const char *path, char *reason, size_t reason_size) {
+    *in = (input){0};
+    bool ok = make_source(in) && open_file(in, path) && recognise(in);
     if (!ok) {
-        (void)snprintf(reason, reason_size, "%s", g.reason);
-        input_drop(&g.bytes);
+        (void)snprintf(reason, reason_size, "%s", in->reason);
     }
-    *out = g.bytes;
     return ok;
 }
 
-void input_drop(input *in) {
-    free(in->data);
+void input_close(input *in) {
+    input_source *s = in->source;
+    if (s != NULL) {
+        if (s->is_gzip) {
+            (void)inflateEnd(&s->z);
+        }
+        if (s->file >= 0) {
+            (void)close(s->file);
+        }
+        free(s->window);
+        free(s);
+    }
     *in = (input){0};
 }

@@ -6,13 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MARKS = 1024, NODES_PER_CHUNK = 512 };
+enum { MAX_MARKS = 1024, NODES_PER_CHUNK = 512, TEXT_CHUNK_BYTES = 1 << 16 };
 
-/* A container. A dict holds its keys and values in turn. Owned by the document. */
+/*
+ * A container. A dict holds its keys and values in turn. A list of records that follow each other,
+ * and of nothing else, has no items: only its first record and how many. Owned by the document.
+ */
 struct pickle_node {
     pickle_value *items;
+    pickle_node *next_free; /* among nodes that are not in use; what they have room for stays */
     size_t count;
     size_t capacity;
+    uint64_t record; /* of a list without items: its first; of a dict that was taken: it, from 1 */
+    bool has_items;  /* of a list that is not empty */
+    bool is_named;   /* the memo, or a second place of the stack, has it too */
 };
 
 typedef struct node_chunk {
@@ -21,9 +28,19 @@ typedef struct node_chunk {
     pickle_node nodes[NODES_PER_CHUNK];
 } node_chunk;
 
+/* Texts, copied out of the input. */
+typedef struct text_chunk {
+    struct text_chunk *next;
+    size_t used, size;
+    char text[];
+} text_chunk;
+
 struct pickle_document {
     node_chunk *chunks; /* the newest first; only it has unused nodes */
+    pickle_node *free_nodes;
+    text_chunk *texts; /* the newest first; only it has room */
     pickle_value root;
+    uint64_t n_records;
 };
 
 /* A growing array of values, owned by the machine. */
@@ -35,11 +52,11 @@ typedef struct value_array {
 
 /* One run over one input. Every handler returns false once `error` is filled. */
 typedef struct machine {
-    const unsigned char *data;
-    size_t size;
-    size_t at;        /* the next byte to read             */
-    size_t operation; /* where the current instruction is  */
-    uint64_t budget;  /* bytes of memory still allowed     */
+    input *in;
+    const pickle_taker *taker; /* NULL: dicts stay what they are */
+    uint64_t at;               /* the next byte to read            */
+    uint64_t operation;        /* where the current instruction is */
+    uint64_t budget;           /* bytes of memory still allowed     */
     pickle_document *document;
     value_array stack;
     value_array memo;
@@ -98,7 +115,7 @@ static bool array_push(machine *m, value_array *array, pickle_value value) {
     return true;
 }
 
-static bool node_append(machine *m, pickle_node *node, const pickle_value *values, size_t n) {
+static bool append_items(machine *m, pickle_node *node, const pickle_value *values, size_t n) {
     if (n == 0) {
         return true;
     }
@@ -111,6 +128,12 @@ static bool node_append(machine *m, pickle_node *node, const pickle_value *value
 }
 
 static pickle_node *new_node(machine *m) {
+    pickle_node *known = m->document->free_nodes;
+    if (known != NULL) {
+        m->document->free_nodes = known->next_free;
+        *known = (pickle_node){.items = known->items, .capacity = known->capacity};
+        return known;
+    }
     node_chunk *chunk = m->document->chunks;
     if (chunk == NULL || chunk->used == NODES_PER_CHUNK) {
         if (!charge(m, sizeof *chunk)) {
@@ -127,15 +150,154 @@ static pickle_node *new_node(machine *m) {
     return &chunk->nodes[chunk->used++];
 }
 
+/* A copy of a text that lasts as long as the document. NULL: refused. */
+static const char *keep_text(machine *m, const unsigned char *bytes, size_t n) {
+    text_chunk *chunk = m->document->texts;
+    if (chunk == NULL || n > chunk->size - chunk->used) {
+        size_t size = n > TEXT_CHUNK_BYTES ? n : TEXT_CHUNK_BYTES;
+        if (!charge(m, sizeof *chunk + size)) {
+            return NULL;
+        }
+        chunk = malloc(sizeof *chunk + size);
+        if (chunk == NULL) {
+            (void)refuse(m, "the host has no memory left");
+            return NULL;
+        }
+        *chunk = (text_chunk){.next = m->document->texts, .size = size};
+        m->document->texts = chunk;
+    }
+    char *text = chunk->text + chunk->used;
+    memcpy(text, bytes, n);
+    chunk->used += n;
+    return text;
+}
+
+/* ---- Records ------------------------------------------------------------------------------- */
+
+/* The next dict is as large, most likely. */
+static void release_node(machine *m, pickle_node *node) {
+    node->count = 0;
+    if (!node->is_named) {
+        node->next_free = m->document->free_nodes;
+        m->document->free_nodes = node;
+        return;
+    }
+    m->budget += node->capacity * sizeof *node->items;
+    free(node->items);
+    node->items = NULL;
+    node->capacity = 0;
+}
+
+/* A dict that was taken under another name is its record. */
+static pickle_value resolve(pickle_value value) {
+    bool is_taken = value.kind == PICKLE_DICT && value.as.node->record > 0;
+    return is_taken ? (pickle_value){.kind = PICKLE_RECORD,
+                                     .as.integer = (int64_t)value.as.node->record - 1}
+                    : value;
+}
+
+/* A dict that the taker wants is its record from now on, wherever it is named. */
+static bool take_record(machine *m, pickle_value *value) {
+    *value = resolve(*value);
+    if (m->taker == NULL || value->kind != PICKLE_DICT) {
+        return true;
+    }
+    switch (m->taker->take(m->taker->user, value)) {
+    case PICKLE_NOT_WANTED:
+        return true;
+    case PICKLE_NO_MEMORY:
+        return refuse(m, "the host has no memory left");
+    case PICKLE_TAKEN:
+        break;
+    }
+    pickle_node *node = value->as.node;
+    *value = (pickle_value){.kind = PICKLE_RECORD, .as.integer = (int64_t)m->document->n_records++};
+    node->record = m->document->n_records;
+    release_node(m, node);
+    return true;
+}
+
+static bool continues(const pickle_node *node, const pickle_value *value) {
+    return value->kind == PICKLE_RECORD && (node->count == 0 || !node->has_items) &&
+           (node->count == 0 || (uint64_t)value->as.integer == node->record + node->count);
+}
+
+/* From here on the list has items. */
+static bool unfold(machine *m, pickle_node *node) {
+    size_t n = node->count;
+    if (node->has_items || n == 0) {
+        node->has_items = true;
+        return true;
+    }
+    node->count = 0;
+    node->has_items = true;
+    for (size_t i = 0; i < n; i++) {
+        pickle_value value = {.kind = PICKLE_RECORD, .as.integer = (int64_t)(node->record + i)};
+        if (!append_items(m, node, &value, 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool list_append(machine *m, pickle_node *node, pickle_value *values, size_t n) {
+    size_t i = 0;
+    for (size_t k = 0; k < n; k++) {
+        if (!take_record(m, &values[k])) {
+            return false;
+        }
+    }
+    for (; i < n && continues(node, &values[i]); i++) {
+        node->record = node->count == 0 ? (uint64_t)values[i].as.integer : node->record;
+        node->count++;
+    }
+    return i == n || (unfold(m, node) && append_items(m, node, values + i, n - i));
+}
+
+static bool node_append(machine *m, pickle_kind kind, pickle_node *node, pickle_value *values,
+                        size_t n) {
+    return kind == PICKLE_LIST ? list_append(m, node, values, n) : append_items(m, node, values, n);
+}
+
+/* What is named twice stays when it is taken. */
+static pickle_value name(pickle_value value) {
+    if (value.kind == PICKLE_LIST || value.kind == PICKLE_TUPLE || value.kind == PICKLE_DICT) {
+        value.as.node->is_named = true;
+    }
+    return value;
+}
+
 /* ---- Reading and the stack ----------------------------------------------------------------- */
 
+/* The input fails, or is at its end. */
+static bool refuse_end(machine *m, const char *reason) {
+    return refuse(m, "%s", m->in->reason != NULL ? m->in->reason : reason);
+}
+
+/* Valid until the next call. */
 static bool read_bytes(machine *m, size_t n, const unsigned char **out) {
-    if (n > m->size - m->at) {
-        return refuse(m, "the pickle ends in the middle of an instruction");
+    if (!input_has(m->in, n)) {
+        return refuse_end(m, "the pickle ends in the middle of an instruction");
     }
-    *out = m->data + m->at;
+    *out = m->in->at;
+    m->in->at += n;
     m->at += n;
     return true;
+}
+
+/* Whether so many bytes may follow. Of a file, only reading tells. */
+static bool may_follow(const machine *m, uint64_t n) {
+    return n <= (m->in->source == NULL ? input_left(m->in) : INPUT_MAX_BYTES);
+}
+
+static bool skip_bytes(machine *m, uint64_t n) {
+    const unsigned char *unused;
+    for (; n > 1024; n -= 1024) {
+        if (!read_bytes(m, 1024, &unused)) {
+            return false;
+        }
+    }
+    return read_bytes(m, (size_t)n, &unused);
 }
 
 static bool read_little_endian(machine *m, size_t n, uint64_t *out) {
@@ -181,9 +343,9 @@ static bool take_mark(machine *m, size_t *base) {
     return true;
 }
 
-static bool push_container(machine *m, pickle_kind kind, const pickle_value *values, size_t n) {
+static bool push_container(machine *m, pickle_kind kind, pickle_value *values, size_t n) {
     pickle_node *node = new_node(m);
-    if (node == NULL || !node_append(m, node, values, n)) {
+    if (node == NULL || !node_append(m, kind, node, values, n)) {
         return false;
     }
     return push(m, (pickle_value){.kind = kind, .as.node = node});
@@ -213,7 +375,7 @@ static bool do_frame(machine *m, unsigned unused) {
     if (!read_little_endian(m, 8, &length)) {
         return false;
     }
-    return length <= m->size - m->at || refuse(m, "a frame is longer than the rest of the file");
+    return may_follow(m, length) || refuse(m, "a frame is longer than the rest of the file");
 }
 
 static bool do_stop(machine *m, unsigned unused) {
@@ -254,11 +416,11 @@ static bool do_long(machine *m, unsigned width) {
     if (width == 4 && length > INT32_MAX) {
         return refuse(m, "an int of negative length");
     }
+    if (length > 8) {
+        return skip_bytes(m, length) && push_plain(m, PICKLE_WIDE_INT, 0);
+    }
     if (!read_bytes(m, (size_t)length, &bytes)) {
         return false;
-    }
-    if (length > 8) {
-        return push_plain(m, PICKLE_WIDE_INT, 0);
     }
     bool is_negative = length > 0 && (bytes[length - 1] & 0x80) != 0;
     uint64_t value = is_negative ? UINT64_MAX : 0;
@@ -295,8 +457,11 @@ static bool push_text(machine *m, pickle_kind kind, unsigned width) {
     if (!read_bytes(m, (size_t)length, &bytes)) {
         return false;
     }
-    return push(m, (pickle_value){
-                       .kind = kind, .length = (uint32_t)length, .as.text = (const char *)bytes});
+    const char *text = keep_text(m, bytes, (size_t)length);
+    if (text == NULL) {
+        return false;
+    }
+    return push(m, (pickle_value){.kind = kind, .length = (uint32_t)length, .as.text = text});
 }
 
 static bool do_string(machine *m, unsigned width) {
@@ -347,7 +512,7 @@ static bool move_into(machine *m, pickle_kind kind, size_t n) {
     if (!need_values(m, n + 1)) {
         return false;
     }
-    const pickle_value *target = top(m) - n;
+    pickle_value *target = top(m) - n;
     if (target->kind != (uint32_t)kind) {
         return refuse(m, "an item is added to what is not a %s",
                       kind == PICKLE_LIST ? "list" : "dict");
@@ -356,7 +521,7 @@ static bool move_into(machine *m, pickle_kind kind, size_t n) {
         return refuse(m, "a key without a value");
     }
     m->stack.count -= n;
-    return node_append(m, target->as.node, target + 1, n);
+    return node_append(m, kind, target->as.node, target + 1, n);
 }
 
 static bool do_append(machine *m, unsigned unused) {
@@ -391,7 +556,7 @@ static bool do_pop_mark(machine *m, unsigned unused) {
 
 static bool do_duplicate(machine *m, unsigned unused) {
     (void)unused;
-    return need_values(m, 1) && push(m, *top(m));
+    return need_values(m, 1) && push(m, name(*top(m)));
 }
 
 /* Writers number the memo from 0 up. Another number would be a way to ask for memory. */
@@ -401,14 +566,14 @@ static bool do_put(machine *m, unsigned width) {
         return false;
     }
     if (index < m->memo.count) {
-        m->memo.items[index] = *top(m);
+        m->memo.items[index] = name(*top(m));
         return true;
     }
     if (index > m->memo.count) {
         return refuse(m, "memo entry %llu is written before entry %zu", (unsigned long long)index,
                       m->memo.count);
     }
-    return array_push(m, &m->memo, *top(m));
+    return array_push(m, &m->memo, name(*top(m)));
 }
 
 static bool do_get(machine *m, unsigned width) {
@@ -420,7 +585,7 @@ static bool do_get(machine *m, unsigned width) {
         return refuse(m, "memo entry %llu is read but was never written",
                       (unsigned long long)index);
     }
-    return push(m, m->memo.items[index]);
+    return push(m, resolve(m->memo.items[index]));
 }
 
 typedef struct instruction {
@@ -484,10 +649,11 @@ static const char *const refused[256] = {
 
 static bool step(machine *m) {
     m->operation = m->at;
-    if (m->at == m->size) {
-        return refuse(m, "the pickle is cut off");
+    if (!input_has(m->in, 1)) {
+        return refuse_end(m, "the pickle is cut off");
     }
-    unsigned char code = m->data[m->at++];
+    unsigned char code = *m->in->at++;
+    m->at++;
     const instruction *chosen = &instructions[code];
     if (chosen->run != NULL) {
         return chosen->run(m, chosen->detail);
@@ -505,7 +671,10 @@ static bool run(machine *m) {
         }
     }
     m->operation = m->at;
-    return m->at == m->size || refuse(m, "more bytes follow the end of the pickle");
+    if (input_has(m->in, 1)) {
+        return refuse(m, "more bytes follow the end of the pickle");
+    }
+    return m->in->reason == NULL || refuse_end(m, "");
 }
 
 /* ---- The document -------------------------------------------------------------------------- */
@@ -515,9 +684,10 @@ bool pickle_recognise(const void *data, size_t size) {
     return size >= 2 && bytes[0] == 0x80 && bytes[1] < 0x20;
 }
 
-pickle_document *pickle_open(const void *data, size_t size, uint64_t limit_bytes,
+pickle_document *pickle_open(input *in, const pickle_taker *taker, uint64_t limit_bytes,
                              pickle_error *error) {
-    machine m = {.data = data, .size = size, .budget = limit_bytes, .error = error};
+    machine m = {.in = in, .taker = taker, .budget = limit_bytes, .error = error};
+    *error = (pickle_error){0};
     m.document = calloc(1, sizeof *m.document);
     if (m.document == NULL) {
         (void)refuse(&m, "the host has no memory left");
@@ -544,6 +714,11 @@ void pickle_close(pickle_document *document) {
         }
         free(chunk);
     }
+    text_chunk *next_text;
+    for (text_chunk *chunk = document->texts; chunk != NULL; chunk = next_text) {
+        next_text = chunk->next;
+        free(chunk);
+    }
     free(document);
 }
 
@@ -560,12 +735,37 @@ size_t pickle_count(const pickle_value *sequence) {
 }
 
 const pickle_value *pickle_item(const pickle_value *sequence, size_t index) {
-    return index < pickle_count(sequence) ? &sequence->as.node->items[index] : NULL;
+    bool has_it = index < pickle_count(sequence) &&
+                  (sequence->kind != PICKLE_LIST || sequence->as.node->has_items);
+    return has_it ? &sequence->as.node->items[index] : NULL;
+}
+
+bool pickle_record(const pickle_value *sequence, size_t index, uint64_t *record) {
+    const pickle_value *item = pickle_item(sequence, index);
+    if (item != NULL && item->kind == PICKLE_RECORD) {
+        *record = (uint64_t)item->as.integer;
+        return true;
+    }
+    if (item != NULL || index >= pickle_count(sequence)) {
+        return false;
+    }
+    *record = sequence->as.node->record + index;
+    return true;
+}
+
+static bool is_text(const pickle_value *value, const char *text, size_t length) {
+    return value->kind == PICKLE_STRING && value->length == length &&
+           memcmp(value->as.text, text, length) == 0;
 }
 
 bool pickle_is_string(const pickle_value *value, const char *text) {
-    return value != NULL && value->kind == PICKLE_STRING && value->length == strlen(text) &&
-           memcmp(value->as.text, text, value->length) == 0;
+    return value != NULL && is_text(value, text, strlen(text));
+}
+
+const pickle_value *pickle_pairs(const pickle_value *dict, size_t *n) {
+    bool is_dict = dict != NULL && dict->kind == PICKLE_DICT;
+    *n = is_dict ? dict->as.node->count / 2 : 0;
+    return is_dict ? dict->as.node->items : NULL;
 }
 
 /* From the end: where a key stands twice, the later one counts, as in Python. */
@@ -575,8 +775,9 @@ const pickle_value *pickle_find(const pickle_value *dict, const char *key) {
         return NULL;
     }
     const pickle_node *node = dict->as.node;
+    size_t length = strlen(key);
     for (size_t i = node->count; i >= 2; i -= 2) {
-        if (pickle_is_string(&node->items[i - 2], key)) {
+        if (is_text(&node->items[i - 2], key, length)) {
             return &node->items[i - 1];
         }
     }

@@ -36,10 +36,8 @@ static bool pass_until(snapshot_steps *s, uint64_t time_us) {
     return has_ended;
 }
 
-bool snapshot_steps_pass(snapshot_steps *s, const pickle_value *entry) {
-    uint64_t time_us;
-    return s->annotations != NULL && pickle_get_unsigned(pickle_find(entry, "time_us"), &time_us) &&
-           pass_until(s, time_us);
+bool snapshot_steps_pass(snapshot_steps *s, uint64_t time_us) {
+    return s->annotations != NULL && pass_until(s, time_us);
 }
 
 bool snapshot_steps_end(snapshot_steps *s) {

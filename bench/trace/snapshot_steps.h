@@ -17,9 +17,8 @@ typedef struct snapshot_steps {
     size_t next;
 } snapshot_steps;
 
-/* Moves on to a history entry. Whether a step has ended since the call before. An entry without a
- * time ends none. */
-bool snapshot_steps_pass(snapshot_steps *s, const pickle_value *entry);
+/* Moves on to the time of a history entry. Whether a step has ended since the call before. */
+bool snapshot_steps_pass(snapshot_steps *s, uint64_t time_us);
 
 /* Behind the last entry: whether a step ends there. */
 bool snapshot_steps_end(snapshot_steps *s);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 void trace_drop_events(trace *t) {
-    free(t->events);
-    free(t->gates);
+    spill_free(&t->events_file, t->events);
+    spill_free(&t->gates_file, t->gates);
     free(t->step_ends);
     t->events = NULL;
     t->gates = NULL;

@@ -18,6 +18,8 @@
 #ifndef DUCTILE_BENCH_TRACE_TRACE_H
 #define DUCTILE_BENCH_TRACE_TRACE_H
 
+#include "bench/base/spill.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -80,6 +82,8 @@ typedef struct trace {
     size_t n_events;
     trace_gate *gates; /* in the order of the events that name them                          */
     size_t n_gates;
+    spill events_file;
+    spill gates_file;
     uint32_t n_slots; /* slots are 0 ... n_slots - 1                                 */
     trace_stream streams[TRACE_MAX_STREAMS]; /* by ascending number                 */
     size_t n_streams;

@@ -20,11 +20,15 @@ bool trace_refuse(trace_error *error, uint64_t line, const char *format, ...) {
 }
 
 static bool has_room_for_event(trace_builder *b) {
-    return array_has_room(&b->events, sizeof *b->events, &b->events_capacity, b->n_events);
+    b->events_file.is_wanted = b->spills;
+    return spill_has_room(&b->events_file, &b->events, sizeof *b->events, &b->events_capacity,
+                          b->n_events);
 }
 
 static bool has_room_for_block(trace_builder *b) {
-    return array_has_room(&b->blocks, sizeof *b->blocks, &b->blocks_capacity, b->n_blocks);
+    b->blocks_file.is_wanted = b->spills;
+    return spill_has_room(&b->blocks_file, &b->blocks, sizeof *b->blocks, &b->blocks_capacity,
+                          b->n_blocks);
 }
 
 static const char *add_event(trace_builder *b, trace_kind kind, uint32_t block) {
@@ -183,8 +187,8 @@ const char *trace_build_complete(trace_builder *b, uint32_t block) {
 }
 
 void trace_build_drop(trace_builder *b) {
-    free(b->events);
-    free(b->blocks);
+    spill_free(&b->events_file, b->events);
+    spill_free(&b->blocks_file, b->blocks);
     free(b->uses);
     trace_stacks_drop(&b->stacks);
     *b = (trace_builder){0};

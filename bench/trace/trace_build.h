@@ -4,6 +4,7 @@
 #ifndef DUCTILE_BENCH_TRACE_TRACE_BUILD_H
 #define DUCTILE_BENCH_TRACE_TRACE_BUILD_H
 
+#include "bench/base/spill.h"
 #include "bench/trace/trace.h"
 #include "bench/trace/trace_stacks.h"
 
@@ -42,10 +43,13 @@ enum { BUILD_MAX_REFUSALS = 16 };
 
 /* All zero is an empty builder. Owned by one reader, dropped by it in every case. */
 typedef struct trace_builder {
+    bool spills;         /* set before the first event: long arrays may lie in files (spill.h) */
     trace_event *events; /* slot holds the block's number until finished */
     size_t n_events, events_capacity;
+    spill events_file;
     build_block *blocks;
     size_t n_blocks, blocks_capacity;
+    spill blocks_file;
     build_use *uses;
     size_t n_uses, uses_capacity;
     trace_stream streams[TRACE_MAX_STREAMS]; /* in order of appearance */
@@ -74,6 +78,14 @@ const char *trace_build_step(trace_builder *b);
 void trace_build_refusal(trace_builder *b, uint64_t size, uint64_t device_free_bytes);
 /* The program destroys the stream, after telling the allocator or not. */
 const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told);
+
+/* For walks over the events, behind event number i: what lies in files may leave memory. */
+static inline void trace_build_pass(const trace_builder *b, size_t i) {
+    if (spill_is_time(i)) {
+        spill_rest(&b->events_file);
+        spill_rest(&b->blocks_file);
+    }
+}
 
 void trace_build_drop(trace_builder *b);
 

@@ -26,6 +26,8 @@ typedef struct finisher {
     gate_queue queues[TRACE_MAX_STREAMS];
     size_t gates_capacity;
     gate_node *nodes; /* one for each gate of the trace */
+    size_t nodes_capacity;
+    spill nodes_file;
     uint32_t *free_slots;
     size_t n_free_slots;
     uint64_t live;
@@ -110,16 +112,10 @@ static const char *finish_plain_free(finisher *f, build_block *block) {
 
 static bool has_room_for_gate(finisher *f) {
     trace *to = f->to;
-    if (to->n_gates < f->gates_capacity) {
-        return true;
-    }
-    size_t wanted = f->gates_capacity == 0 ? 1024 : 2 * f->gates_capacity;
-    trace_gate *gates = reallocarray(to->gates, wanted, sizeof *gates);
-    to->gates = gates != NULL ? gates : to->gates;
-    gate_node *nodes = reallocarray(f->nodes, wanted, sizeof *nodes);
-    f->nodes = nodes != NULL ? nodes : f->nodes;
-    f->gates_capacity = gates != NULL && nodes != NULL ? wanted : f->gates_capacity;
-    return gates != NULL && nodes != NULL;
+    return spill_has_room(&to->gates_file, &to->gates, sizeof *to->gates, &f->gates_capacity,
+                          to->n_gates) &&
+           spill_has_room(&f->nodes_file, &f->nodes, sizeof *f->nodes, &f->nodes_capacity,
+                          to->n_gates);
 }
 
 static bool add_gate(finisher *f, trace_gate gate) {
@@ -289,6 +285,14 @@ static void sample_live(finisher *f, size_t index) {
     }
 }
 
+static void pass(const finisher *f, size_t i) {
+    trace_build_pass(f->from, i);
+    if (spill_is_time(i)) {
+        spill_rest(&f->to->gates_file);
+        spill_rest(&f->nodes_file);
+    }
+}
+
 static const char *rewrite_events(finisher *f) {
     for (size_t i = 0; i < f->from->n_events; i++) {
         trace_event event = f->from->events[i];
@@ -297,12 +301,15 @@ static const char *rewrite_events(finisher *f) {
             return reason;
         }
         sample_live(f, i);
+        pass(f, i);
     }
     sample_end(f);
     return NULL;
 }
 
 static const char *finish(finisher *f) {
+    f->to->gates_file.is_wanted = f->from->spills;
+    f->nodes_file.is_wanted = f->from->spills;
     f->free_slots = reallocarray(NULL, f->from->n_blocks + 1, sizeof *f->free_slots);
     f->to->step_ends = reallocarray(NULL, f->from->n_steps + 1, sizeof *f->to->step_ends);
     const char *reason = no_memory;
@@ -311,7 +318,7 @@ static const char *finish(finisher *f) {
         reason = rewrite_events(f);
     }
     free(f->free_slots);
-    free(f->nodes);
+    spill_free(&f->nodes_file, f->nodes);
     return reason;
 }
 
@@ -325,12 +332,14 @@ const char *trace_finish(trace_builder *b, trace *out) {
     }
     if (reason == NULL) {
         out->events = b->events;
+        out->events_file = b->events_file;
         out->n_events = f->n_written;
         out->n_file_events = b->n_events - b->n_steps - b->n_stream_ends;
         out->n_steps = b->n_steps;
         out->is_snapshot = b->is_snapshot;
         out->gpu = b->gpu;
         b->events = NULL;
+        b->events_file = (spill){0};
     } else {
         trace_drop_events(out);
     }

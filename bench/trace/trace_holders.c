@@ -20,11 +20,22 @@ typedef struct holders_walk {
     size_t capacity;
     hash_map by_key;    /* to the holder's index + 1 */
     uint32_t *of_block; /* its holder */
-    level *now;         /* of each holder */
+    spill of_block_file;
+    level *now; /* of each holder */
     uint64_t live;
 } holders_walk;
 
 /* ---- Which holder a block has -------------------------------------------------------------- */
+
+/* Behind event or block number i of a walk. */
+static void pass(const holders_walk *w, size_t i) {
+    trace_build_pass(w->from, i);
+    if (spill_is_time(i)) {
+        spill_rest(&w->of_block_file);
+        spill_rest(&w->steps->lasting_file);
+        spill_rest(&w->from->stacks.of_block_file);
+    }
+}
 
 static uint8_t size_class_of(uint64_t size) {
     return (uint8_t)(63 - __builtin_clzll(size));
@@ -69,6 +80,7 @@ static bool assign_all(holders_walk *w) {
         if (!assign(w, i)) {
             return false;
         }
+        pass(w, i);
     }
     w->now = calloc(w->to->n + 1, sizeof *w->now);
     return w->now != NULL;
@@ -113,6 +125,7 @@ static void play(holders_walk *w, const trace_event *event) {
 static void play_until_peak(holders_walk *w, size_t end) {
     for (size_t i = 0; i < end; i++) {
         play(w, &w->from->events[i]);
+        pass(w, i);
     }
     note_peak(w);
 }
@@ -154,6 +167,7 @@ static size_t find_peaks(holders_walk *w) {
             w->to->peak_bytes = w->live;
             end = i + 1;
         }
+        pass(w, i);
     }
     return end;
 }
@@ -171,6 +185,7 @@ static void note_levels(holders_walk *w) {
     for (size_t i = 0; i < w->to->n_levels; i++) {
         for (; at < w->steps->ends[w->to->level_steps[i]]; at++) {
             play(w, &w->from->events[at]);
+            pass(w, at);
         }
         for (size_t k = 0; k < w->to->n; k++) {
             w->to->all[k].levels[i] = w->now[k].bytes;
@@ -198,7 +213,8 @@ const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
                                trace_holders *out) {
     holders_walk w = {.from = b, .steps = steps, .to = out};
     *out = (trace_holders){0};
-    w.of_block = calloc(b->n_blocks + 1, sizeof *w.of_block);
+    w.of_block_file.is_wanted = b->spills;
+    w.of_block = spill_zeros(&w.of_block_file, b->n_blocks + 1, sizeof *w.of_block);
     out->step_peaks = calloc(steps->n, sizeof *out->step_peaks);
     out->n_steps = steps->n;
     out->n_profiles = steps->n < TRACE_HOLDERS_PROFILES ? steps->n : TRACE_HOLDERS_PROFILES;
@@ -206,7 +222,7 @@ const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
     if (ok) {
         walk(&w);
     }
-    free(w.of_block);
+    spill_free(&w.of_block_file, w.of_block);
     free(w.now);
     hash_map_drop(&w.by_key);
     return ok ? NULL : no_memory;

@@ -7,25 +7,24 @@
 #include "bench/trace/trace_snapshot.h"
 #include "bench/trace/trace_text.h"
 
-static bool read_content(const input *in, int gpu, trace_builder *b, trace_error *error) {
-    if (in->size == 0) {
-        return trace_refuse(error, 0, "the file is empty");
+static bool read_content(input *in, int gpu, trace_builder *b, trace_error *error) {
+    if (!input_has(in, 1)) {
+        return trace_refuse(error, 0, "%s", in->reason != NULL ? in->reason : "the file is empty");
     }
-    b->is_snapshot = pickle_recognise(in->data, in->size);
-    bool ok = b->is_snapshot ? trace_read_snapshot(in->data, in->size, gpu, b, error)
-                             : trace_read_text((const char *)in->data, in->size, b, error);
+    (void)input_has(in, 2);
+    b->is_snapshot = pickle_recognise(in->at, input_left(in));
+    bool ok =
+        b->is_snapshot ? trace_read_snapshot(in, gpu, b, error) : trace_read_text(in, b, error);
     return ok && (b->n_events > b->n_steps || trace_refuse(error, 0, "no event in it"));
 }
 
-bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *error) {
+bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trace_error *error) {
     input in;
-    *b = (trace_builder){0};
+    *b = (trace_builder){.spills = spills};
     error->line = 0;
-    if (!input_read(path, &in, error->reason, sizeof error->reason)) {
-        return false;
-    }
-    bool ok = read_content(&in, gpu, b, error);
-    input_drop(&in);
+    bool ok = input_open(&in, path, error->reason, sizeof error->reason) &&
+              read_content(&in, gpu, b, error);
+    input_close(&in);
     if (!ok) {
         trace_build_drop(b);
     }
@@ -34,7 +33,7 @@ bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *erro
 
 trace *trace_load(const char *path, int gpu, trace_error *error) {
     trace_builder b;
-    if (!trace_gather(path, gpu, &b, error)) {
+    if (!trace_gather(path, gpu, false, &b, error)) {
         return NULL;
     }
     const char *reason = NULL;

@@ -8,7 +8,8 @@
 /* gpu: which GPU of a snapshot, or TRACE_BUSIEST_GPU; text traces ignore it. NULL on failure. */
 trace *trace_load(const char *path, int gpu, trace_error *error);
 
-/* The events alone, as they can be written again. gpu as in trace_load. On failure *b is empty. */
-bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *error);
+/* The events alone, as they can be written again. gpu as in trace_load. spills: as in a builder. On
+ * failure *b is empty. */
+bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trace_error *error);
 
 #endif

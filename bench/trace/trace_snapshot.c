@@ -14,14 +14,15 @@
  * history never names its address. Both kinds are allocated at the start of the trace, the
  * second first: what outlives the whole history was most likely there earliest.
  *
- * Two walks over the history: the first finds those blocks, the second feeds the builder.
+ * Two walks over the history (history.h): the first finds those blocks, the second feeds the
+ * builder.
  */
 #include "bench/trace/trace_snapshot.h"
 
 #include "bench/base/array.h"
 #include "bench/base/hash_map.h"
 #include "bench/trace/frames.h"
-#include "bench/trace/pickle.h"
+#include "bench/trace/history.h"
 #include "bench/trace/snapshot_steps.h"
 
 #include <inttypes.h>
@@ -32,32 +33,17 @@ enum { MAX_GPUS = 1024 };
 /* Of what a snapshot's objects may take in memory. */
 #define MEMORY_LIMIT ((uint64_t)8 << 30)
 
-typedef enum action {
-    ACTION_OTHER,
-    ACTION_ALLOC,
-    ACTION_FREE,
-    ACTION_COMPLETE,
-    ACTION_REFUSAL
-} action;
-
-typedef struct entry {
-    action action;
-    uint64_t address; /* of a refusal: the memory that was free on the device */
-    uint64_t size;
-    uint64_t stream;
-    const pickle_value *frames; /* NULL: none */
-} entry;
-
 /* A block that lives before the history begins. */
 typedef struct elder {
     uint64_t address;
     uint64_t size;
     uint64_t stream;
-    const pickle_value *frames; /* of its allocation; NULL: not known */
+    pickle_value frames; /* of its allocation, as far as it is known */
 } elder;
 
 typedef struct snapshot_reader {
-    const pickle_value *history;
+    history history;
+    const pickle_value *trace; /* of the GPU */
     size_t n_entries;
     uint64_t gpu;
     uint64_t block_budget; /* blocks that segments may still have: none fits in less than a byte */
@@ -80,47 +66,20 @@ static bool out_of_host_memory(snapshot_reader *r) {
 
 /* ---- Entries of the history ---------------------------------------------------------------- */
 
-/* Segment events, annotations and kinds that later versions may add are ignored. */
-static action action_of(const pickle_value *name) {
-    static const struct {
-        const char *name;
-        action action;
-    } known[] = {
-        {"alloc", ACTION_ALLOC},
-        {"free_requested", ACTION_FREE},
-        {"free_completed", ACTION_COMPLETE},
-        {"oom", ACTION_REFUSAL},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (pickle_is_string(name, known[i].name)) {
-            return known[i].action;
-        }
-    }
-    return ACTION_OTHER;
+/* What has to do with blocks; segment events, annotations and what later versions may add has not.
+ */
+static bool is_of_block(const history_entry *e) {
+    return e->action == HISTORY_ALLOC || e->action == HISTORY_FREE || e->action == HISTORY_COMPLETE;
 }
 
-static bool read_entry(snapshot_reader *r, size_t index, entry *out) {
-    const pickle_value *dict = pickle_item(r->history, index);
-    const pickle_value *name = pickle_find(dict, "action");
-    if (name == NULL || name->kind != PICKLE_STRING) {
+static bool read_entry(snapshot_reader *r, size_t index, history_entry *out) {
+    const history_entry *e = history_at(&r->history, r->trace, index);
+    if (e == NULL) {
         return REFUSE(r, "history entry %zu has no action", index);
     }
-    *out = (entry){.action = action_of(name)};
-    if (out->action == ACTION_OTHER) {
-        return true;
-    }
-    if (out->action == ACTION_REFUSAL) { /* nothing of it is needed for a replay */
-        (void)pickle_get_unsigned(pickle_find(dict, "size"), &out->size);
-        (void)pickle_get_unsigned(pickle_find(dict, "device_free"), &out->address);
-        return true;
-    }
-    if (!pickle_get_unsigned(pickle_find(dict, "addr"), &out->address) ||
-        !pickle_get_unsigned(pickle_find(dict, "size"), &out->size) ||
-        !pickle_get_unsigned(pickle_find(dict, "stream"), &out->stream)) {
-        return REFUSE(r, "history entry %zu lacks addr, size or stream as a plain number", index);
-    }
-    out->frames = pickle_find(dict, "frames");
-    return true;
+    *out = *e;
+    return e->has_block || !is_of_block(e) ||
+           REFUSE(r, "history entry %zu lacks addr, size or stream as a plain number", index);
 }
 
 /* ---- First walk: blocks older than the history --------------------------------------------- */
@@ -144,19 +103,20 @@ static bool note_address(snapshot_reader *r, uint64_t address, bool *is_new) {
 
 static bool find_elders_in_history(snapshot_reader *r) {
     for (size_t i = 0; i < r->n_entries; i++) {
-        entry e;
+        history_entry e;
         bool is_new;
         if (!read_entry(r, i, &e)) {
             return false;
         }
-        if (e.action == ACTION_OTHER || e.action == ACTION_REFUSAL) {
+        if (!is_of_block(&e)) {
             continue;
         }
         if (!note_address(r, e.address, &is_new)) {
             return false;
         }
-        elder block = {.address = e.address, .size = e.size, .stream = e.stream};
-        if (is_new && e.action != ACTION_ALLOC && !add_elder(r, block)) {
+        elder block = {
+            .address = e.address, .size = e.size, .stream = history_stream(&r->history, &e)};
+        if (is_new && e.action != HISTORY_ALLOC && !add_elder(r, block)) {
             return false;
         }
     }
@@ -179,17 +139,21 @@ static bool block_size(const pickle_value *block, uint64_t *out) {
 /* Old versions kept the stack with the block's history, the latest allocation first. */
 static const pickle_value *block_frames(const pickle_value *block) {
     const pickle_value *frames = pickle_find(block, "frames");
-    const pickle_value *history = pickle_find(block, "history");
-    if (pickle_count(frames) > 0 || pickle_count(history) == 0) {
+    const pickle_value *past = pickle_find(block, "history");
+    if (pickle_count(frames) > 0 || pickle_count(past) == 0) {
         return frames;
     }
-    return pickle_find(pickle_item(history, 0), "frames");
+    return pickle_find(pickle_item(past, 0), "frames");
 }
 
 static bool visit_active_block(snapshot_reader *r, const pickle_value *block, uint64_t address,
                                uint64_t stream) {
-    elder found = {.address = address, .stream = stream, .frames = block_frames(block)};
+    elder found = {.address = address, .stream = stream};
+    const pickle_value *frames = block_frames(block);
     bool is_new;
+    if (frames != NULL) {
+        found.frames = *frames;
+    }
     if (!block_size(block, &found.size)) {
         return REFUSE(r, "a block of the segments lacks a size");
     }
@@ -279,7 +243,7 @@ static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uin
 static bool build_elders(snapshot_reader *r, size_t first, size_t end) {
     for (size_t i = first; i < end; i++) {
         const elder *e = &r->elders[i];
-        if (!build_alloc(r, e->address, e->size, e->stream, e->frames)) {
+        if (!build_alloc(r, e->address, e->size, e->stream, &e->frames)) {
             return false;
         }
     }
@@ -298,7 +262,8 @@ static bool is_live(const snapshot_reader *r, uint64_t address, uint32_t *block)
     return find_block(r, address, block) && r->builder->blocks[*block].state == BUILD_LIVE;
 }
 
-static bool feed_alloc(snapshot_reader *r, size_t index, const entry *e) {
+static bool feed_alloc(snapshot_reader *r, size_t index, const history_entry *e) {
+    const pickle_value frames = history_frames(e);
     uint32_t unused;
     if (e->size == 0) {
         return true;
@@ -309,14 +274,14 @@ static bool feed_alloc(snapshot_reader *r, size_t index, const entry *e) {
                       ", which was not freed before: the history has a gap",
                       index, e->address);
     }
-    return build_alloc(r, e->address, e->size, e->stream, e->frames);
+    return build_alloc(r, e->address, e->size, history_stream(&r->history, e), &frames);
 }
 
 /* The first walk has read every entry: none can fail here. */
-static bool completes_at_once(snapshot_reader *r, size_t index, const entry *freed) {
-    entry next;
+static bool completes_at_once(snapshot_reader *r, size_t index, const history_entry *freed) {
+    history_entry next;
     return index + 1 < r->n_entries && read_entry(r, index + 1, &next) &&
-           next.action == ACTION_COMPLETE && next.address == freed->address;
+           next.action == HISTORY_COMPLETE && next.address == freed->address;
 }
 
 /*
@@ -324,7 +289,7 @@ static bool completes_at_once(snapshot_reader *r, size_t index, const entry *fre
  * block: only in that case is it an event of its own, and it may be one that the history does not
  * reach. *skip counts entries used up.
  */
-static bool feed_free(snapshot_reader *r, size_t index, const entry *e, size_t *skip) {
+static bool feed_free(snapshot_reader *r, size_t index, const history_entry *e, size_t *skip) {
     uint32_t block;
     if (e->size == 0) {
         return true;
@@ -340,7 +305,7 @@ static bool feed_free(snapshot_reader *r, size_t index, const entry *e, size_t *
 }
 
 /* The free of a block may have been lost where the history begins: then this is its free. */
-static bool feed_completion(snapshot_reader *r, size_t index, const entry *e) {
+static bool feed_completion(snapshot_reader *r, size_t index, const history_entry *e) {
     uint32_t block;
     if (!find_block(r, e->address, &block)) {
         return true; /* of size 0 */
@@ -351,23 +316,24 @@ static bool feed_completion(snapshot_reader *r, size_t index, const entry *e) {
            REFUSE(r, "history entry %zu: 0x%" PRIx64 " %s", index, e->address, reason);
 }
 
-static bool feed_entry(snapshot_reader *r, size_t index, size_t *skip) {
-    entry e;
+/* *skip counts further entries that were used up. */
+static bool feed_entry(snapshot_reader *r, size_t index, const history_entry *e, size_t *skip) {
     *skip = 0;
-    if (!read_entry(r, index, &e)) {
-        return false;
-    }
-    switch (e.action) {
-    case ACTION_ALLOC:
-        return feed_alloc(r, index, &e);
-    case ACTION_FREE:
-        return feed_free(r, index, &e, skip);
-    case ACTION_COMPLETE:
-        return feed_completion(r, index, &e);
-    case ACTION_REFUSAL:
-        trace_build_refusal(r->builder, e.size, e.address);
+    switch ((history_action)e->action) {
+    case HISTORY_ALLOC:
+        return feed_alloc(r, index, e);
+    case HISTORY_FREE:
+        return feed_free(r, index, e, skip);
+    case HISTORY_COMPLETE:
+        return feed_completion(r, index, e);
+    case HISTORY_REFUSAL: /* nothing of it is needed for a replay */
+        trace_build_refusal(r->builder, e->size, e->address);
         return true;
-    case ACTION_OTHER:
+    case HISTORY_OTHER:
+    case HISTORY_SEGMENT_ALLOC:
+    case HISTORY_SEGMENT_MAP:
+    case HISTORY_SEGMENT_FREE:
+    case HISTORY_SEGMENT_UNMAP:
         break;
     }
     return true;
@@ -386,8 +352,12 @@ static bool end_step(snapshot_reader *r) {
 static bool feed_history(snapshot_reader *r) {
     size_t skip;
     for (size_t i = 0; i < r->n_entries; i += 1 + skip) {
-        bool ends_step = snapshot_steps_pass(&r->steps, pickle_item(r->history, i));
-        if ((ends_step && i > 0 && !end_step(r)) || !feed_entry(r, i, &skip)) {
+        history_entry e;
+        if (!read_entry(r, i, &e)) {
+            return false;
+        }
+        bool ends_step = e.has_time && snapshot_steps_pass(&r->steps, e.time_us);
+        if ((ends_step && i > 0 && !end_step(r)) || !feed_entry(r, i, &e, &skip)) {
             return false;
         }
     }
@@ -396,17 +366,17 @@ static bool feed_history(snapshot_reader *r) {
 
 /* ---- Choosing the GPU ---------------------------------------------------------------------- */
 
-static size_t count_events(const pickle_value *history) {
+static size_t count_events(const history *h, const pickle_value *entries) {
     size_t n = 0;
-    for (size_t i = 0; i < pickle_count(history); i++) {
-        action found = action_of(pickle_find(pickle_item(history, i), "action"));
-        n += found != ACTION_OTHER && found != ACTION_REFUSAL;
+    for (size_t i = 0; i < pickle_count(entries); i++) {
+        const history_entry *e = history_at(h, entries, i);
+        n += e != NULL && is_of_block(e);
     }
     return n;
 }
 
 /* Lists may be the same list many times over: the count of all entries is bounded first. */
-static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, size_t file_size) {
+static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, uint64_t file_size) {
     size_t most = 0;
     size_t visited = 0;
     for (size_t i = 0; i < pickle_count(traces); i++) {
@@ -414,7 +384,7 @@ static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, size_
         if (visited > file_size) {
             return REFUSE(r, "more history entries than the file can hold");
         }
-        size_t n = count_events(pickle_item(traces, i));
+        size_t n = count_events(&r->history, pickle_item(traces, i));
         if (n > most) {
             most = n;
             r->gpu = i;
@@ -423,7 +393,8 @@ static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, size_
     return true;
 }
 
-static bool choose_gpu(snapshot_reader *r, const pickle_value *traces, int gpu, size_t file_size) {
+static bool choose_gpu(snapshot_reader *r, const pickle_value *traces, int gpu,
+                       uint64_t file_size) {
     size_t n = pickle_count(traces);
     if (n > MAX_GPUS) {
         return REFUSE(r, "a history of %zu GPUs", n);
@@ -437,10 +408,10 @@ static bool choose_gpu(snapshot_reader *r, const pickle_value *traces, int gpu, 
     } else {
         return REFUSE(r, "no GPU %d in the snapshot, which has %zu", gpu, n);
     }
-    r->history = pickle_item(traces, r->gpu);
-    r->n_entries = pickle_count(r->history);
+    r->trace = pickle_item(traces, r->gpu);
+    r->n_entries = pickle_count(r->trace);
     r->steps.gpu = r->gpu;
-    return count_events(r->history) > 0 ||
+    return count_events(&r->history, r->trace) > 0 ||
            REFUSE(r, "no allocation history in the snapshot: call "
                      "torch.cuda.memory._record_memory_history() before the run");
 }
@@ -460,7 +431,7 @@ static bool convert(snapshot_reader *r, const pickle_value *segments) {
            feed_history(r);
 }
 
-static bool read_document(const pickle_document *document, size_t size, int gpu,
+static bool read_document(const pickle_document *document, uint64_t size, int gpu,
                           snapshot_reader *r) {
     const pickle_value *root = pickle_root(document);
     if (root->kind != PICKLE_DICT) {
@@ -472,21 +443,21 @@ static bool read_document(const pickle_document *document, size_t size, int gpu,
            convert(r, pickle_find(root, "segments"));
 }
 
-bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *b,
-                         trace_error *error) {
-    pickle_error pickle;
-    pickle_document *document = pickle_open(data, size, MEMORY_LIMIT, &pickle);
-    if (document == NULL) {
-        return trace_refuse(error, 0, "byte %" PRIu64 " of the pickle: %s", pickle.offset,
-                            pickle.reason);
-    }
+bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *error) {
     snapshot_reader r = {.builder = b, .error = error};
-    bool ok = read_document(document, size, gpu, &r);
+    pickle_error pickle;
+    r.history.file.is_wanted = b->spills;
+    pickle_document *document = history_open(&r.history, in, MEMORY_LIMIT, &pickle);
+    bool ok = document != NULL ? read_document(document, in->n_bytes, gpu, &r)
+              : in->reason != NULL
+                  ? REFUSE(&r, "%s", in->reason)
+                  : REFUSE(&r, "byte %" PRIu64 " of the pickle: %s", pickle.offset, pickle.reason);
     b->gpu = (int)r.gpu;
     free(r.elders);
     hash_map_drop(&r.blocks);
     hash_map_drop(&r.streams);
     frames_drop(&r.frames);
+    history_drop(&r.history);
     pickle_close(document);
     return ok;
 }

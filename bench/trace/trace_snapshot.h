@@ -3,10 +3,10 @@
 #ifndef DUCTILE_BENCH_TRACE_TRACE_SNAPSHOT_H
 #define DUCTILE_BENCH_TRACE_TRACE_SNAPSHOT_H
 
+#include "bench/trace/input.h"
 #include "bench/trace/trace_build.h"
 
 /* Takes the whole content of a file. gpu as in trace_load. */
-bool trace_read_snapshot(const void *data, size_t size, int gpu, trace_builder *b,
-                         trace_error *error);
+bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *error);
 
 #endif

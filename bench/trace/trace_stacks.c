@@ -53,15 +53,13 @@ bool trace_stacks_note(trace_stacks *s, uint32_t block, uint32_t number) {
     if (number == 0) {
         return true;
     }
-    if (block >= s->n_blocks) {
-        size_t wanted = 2 * (size_t)block + 1024;
-        uint32_t *grown = reallocarray(s->of_block, wanted, sizeof *grown);
-        if (grown == NULL) {
-            return false;
-        }
-        memset(grown + s->n_blocks, 0, (wanted - s->n_blocks) * sizeof *grown);
-        s->of_block = grown;
-        s->n_blocks = wanted;
+    if (block >= s->capacity_blocks &&
+        !spill_reserve(&s->of_block_file, &s->of_block, sizeof *s->of_block, &s->capacity_blocks,
+                       (size_t)block + 1)) {
+        return false;
+    }
+    while (s->n_blocks <= block) {
+        s->of_block[s->n_blocks++] = 0;
     }
     s->of_block[block] = number;
     return true;
@@ -76,7 +74,7 @@ void trace_stacks_drop(trace_stacks *s) {
         free(s->texts[i]);
     }
     free(s->texts);
-    free(s->of_block);
+    spill_free(&s->of_block_file, s->of_block);
     hash_map_drop(&s->numbers);
     *s = (trace_stacks){0};
 }

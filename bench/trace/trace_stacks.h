@@ -7,6 +7,7 @@
 #define DUCTILE_BENCH_TRACE_TRACE_STACKS_H
 
 #include "bench/base/hash_map.h"
+#include "bench/base/spill.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,7 +23,9 @@ typedef struct trace_stacks {
     size_t bytes;
     hash_map numbers;   /* from a text's hash, or where that is taken from the next free one */
     uint32_t *of_block; /* by the builder's number of a block */
-    size_t n_blocks;    /* the blocks behind it have none */
+    size_t capacity_blocks;
+    size_t n_blocks; /* the blocks behind it have none */
+    spill of_block_file;
 } trace_stacks;
 
 /* The number of a text, new or known; 0: the texts take too much. False: no host memory. */

@@ -24,9 +24,12 @@
 typedef struct trace_steps {
     size_t *ends; /* of each step: the index behind its last event; the last is the run's end */
     size_t n;     /* 1 where no border was found */
+    size_t capacity;
     /* Of each block of the builder: */
     uint32_t *born;   /* the step that allocates it */
     bool *is_lasting; /* never freed, or half of the steps later, two at least */
+    spill born_file;
+    spill lasting_file;
 } trace_steps;
 
 /* Returns NULL, or a reason. Release with trace_steps_drop in every case. Pre: the builder has an

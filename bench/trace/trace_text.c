@@ -10,10 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LATEST_VERSION = 3 };
+enum { LATEST_VERSION = 3, MAX_LINE_BYTES = 1 << 20 };
 
 /* Where reading stands. [at, line_end) is what is left of the current line. */
 typedef struct text_reader {
+    input *in;
     const char *at;
     const char *line_end;
     uint64_t line;
@@ -261,22 +262,49 @@ static bool read_line(text_reader *r) {
     }
 }
 
-static bool read_lines(text_reader *r, const char *end) {
-    while (r->at < end) {
-        const char *newline = memchr(r->at, '\n', (size_t)(end - r->at));
-        r->line_end = newline != NULL ? newline : end;
-        r->line++;
+/* The line that begins where the input stands, without its end. False: there is none, or the
+ * input fails, or it is too long. */
+static bool find_line(text_reader *r, size_t *length) {
+    size_t seen = 0;
+    for (;;) {
+        const unsigned char *begin = r->in->at;
+        size_t left = input_left(r->in);
+        const unsigned char *newline = left > seen ? memchr(begin + seen, '\n', left - seen) : NULL;
+        if (newline != NULL) {
+            *length = (size_t)(newline - begin);
+            return true;
+        }
+        seen = left;
+        if (seen > MAX_LINE_BYTES) {
+            return REFUSE(r, "a line of more than 1 MiB");
+        }
+        if (!input_fill(r->in, seen + 1)) {
+            *length = seen;
+            return seen > 0 && r->in->reason == NULL;
+        }
+    }
+}
+
+static bool read_lines(text_reader *r) {
+    size_t length = 0;
+    for (r->line = 1; find_line(r, &length); r->line++) {
+        r->at = (const char *)r->in->at;
+        r->line_end = r->at + length;
         if (!read_line(r)) {
             return false;
         }
-        r->at = newline != NULL ? newline + 1 : end;
+        size_t more = input_left(r->in) > length; /* the newline */
+        r->in->at += length + more;
     }
-    return true;
+    if (r->in->reason != NULL) {
+        return trace_refuse(r->error, 0, "%s", r->in->reason);
+    }
+    return input_left(r->in) == 0; /* else the line was refused */
 }
 
-bool trace_read_text(const char *text, size_t size, trace_builder *b, trace_error *error) {
-    text_reader r = {.at = text, .version = 1, .builder = b, .error = error};
-    bool ok = size == 0 || read_lines(&r, text + size);
+bool trace_read_text(input *in, trace_builder *b, trace_error *error) {
+    text_reader r = {.in = in, .version = 1, .builder = b, .error = error};
+    bool ok = read_lines(&r);
     hash_map_drop(&r.blocks);
     return ok;
 }

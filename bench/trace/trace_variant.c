@@ -429,7 +429,7 @@ trace *trace_load_varied(const char *path, int gpu, uint64_t seed, uint64_t n_pa
                          trace_error *error) {
     trace_builder b;
     trace_varier v;
-    if (!trace_gather(path, gpu, &b, error)) {
+    if (!trace_gather(path, gpu, false, &b, error)) {
         return NULL;
     }
     const char *reason = trace_varier_init(&v, &b);

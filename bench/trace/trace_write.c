@@ -97,6 +97,7 @@ bool trace_write(const trace_builder *b, FILE *out) {
     (void)fprintf(out, "# version %d\n", b->n_stream_ends > 0 ? 3 : 2);
     for (size_t i = 0; i < b->n_events; i++) {
         write_event(&w, &b->events[i]);
+        trace_build_pass(b, i);
     }
     write_open_ends(&w);
     return ferror(out) == 0;

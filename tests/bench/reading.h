@@ -27,8 +27,9 @@ static inline bool read_bytes_as_trace(const void *bytes, size_t size, int gpu, 
     memcpy(copy, bytes, size);
     *out = (reading){0};
     builder.is_snapshot = pickle_recognise(copy, size);
-    bool ok = builder.is_snapshot ? trace_read_snapshot(copy, size, gpu, &builder, &out->error)
-                                  : trace_read_text(copy, size, &builder, &out->error);
+    input in = input_of_memory(copy, size);
+    bool ok = builder.is_snapshot ? trace_read_snapshot(&in, gpu, &builder, &out->error)
+                                  : trace_read_text(&in, &builder, &out->error);
     free(copy);
     if (ok) {
         const char *reason = trace_finish(&builder, &out->t);

@@ -16,7 +16,8 @@ static trace *read_trace(const char *text) {
     trace_builder b = {0};
     trace_error error = {0};
     const char *reason = NULL;
-    cr_assert(trace_read_text(text, strlen(text), &b, &error), "%s", error.reason);
+    input in = input_of_memory(text, strlen(text));
+    cr_assert(trace_read_text(&in, &b, &error), "%s", error.reason);
     trace *t = trace_make(&b, "x.trace", &reason);
     cr_assert_not_null(t, "%s", reason);
     return t;

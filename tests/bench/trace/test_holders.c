@@ -14,7 +14,8 @@
 static trace_builder read_builder(const char *text) {
     trace_builder b = {0};
     trace_error error = {0};
-    cr_assert(trace_read_text(text, strlen(text), &b, &error), "%s", error.reason);
+    input in = input_of_memory(text, strlen(text));
+    cr_assert(trace_read_text(&in, &b, &error), "%s", error.reason);
     return b;
 }
 

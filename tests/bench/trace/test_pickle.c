@@ -13,6 +13,11 @@ enum { ENOUGH = 1 << 20 };
 
 static pickle_error error;
 
+static pickle_document *open_memory(const void *bytes, size_t size) {
+    input in = input_of_memory(bytes, size);
+    return pickle_open(&in, NULL, ENOUGH, &error);
+}
+
 /* From memory of exactly that size, so that a sanitizer sees any byte read behind it. */
 static unsigned char *exact_copy(const void *bytes, size_t size) {
     unsigned char *copy = malloc(size > 0 ? size : 1);
@@ -24,7 +29,7 @@ static unsigned char *exact_copy(const void *bytes, size_t size) {
 /* What a refused pickle's reason must contain. */
 static void assert_refused(const void *bytes, size_t size, const char *reason) {
     unsigned char *copy = exact_copy(bytes, size);
-    pickle_document *document = pickle_open(copy, size, ENOUGH, &error);
+    pickle_document *document = open_memory(copy, size);
     free(copy);
     cr_assert_null(document, "taken, not refused with '%s'", reason);
     cr_assert_not_null(strstr(error.reason, reason), "'%s', not '%s'", error.reason, reason);
@@ -33,7 +38,7 @@ static void assert_refused(const void *bytes, size_t size, const char *reason) {
 #define ASSERT_REFUSED(literal, reason) assert_refused(literal, sizeof(literal) - 1, reason)
 
 static pickle_document *open_bytes(const void *bytes, size_t size) {
-    pickle_document *document = pickle_open(bytes, size, ENOUGH, &error);
+    pickle_document *document = open_memory(bytes, size);
     cr_assert_not_null(document, "at %llu: %s", (unsigned long long)error.offset, error.reason);
     return document;
 }
@@ -216,7 +221,7 @@ Test(pickle, every_cut_of_a_pickle_is_refused) {
     pickle_close(OPEN(whole));
     for (size_t n = 0; n < sizeof whole - 1; n++) {
         unsigned char *copy = exact_copy(whole, n);
-        cr_expect_null(pickle_open(copy, n, ENOUGH, &error), "%zu bytes were taken", n);
+        cr_expect_null(open_memory(copy, n), "%zu bytes were taken", n);
         free(copy);
     }
 }

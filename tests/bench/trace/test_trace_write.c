@@ -18,7 +18,8 @@ static text rewrite(const char *old) {
     text new = {0};
     FILE *memory = open_memstream(&new.bytes, &new.size);
     cr_assert_not_null(memory);
-    cr_assert(trace_read_text(old, strlen(old), &builder, &error), "%s", error.reason);
+    input in = input_of_memory(old, strlen(old));
+    cr_assert(trace_read_text(&in, &builder, &error), "%s", error.reason);
     cr_assert(trace_write(&builder, memory));
     (void)fclose(memory);
     trace_build_drop(&builder);

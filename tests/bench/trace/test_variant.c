@@ -25,7 +25,8 @@ static void drop_all(void) {
 
 static void open_text(const char *text) {
     trace_error error;
-    cr_assert(trace_read_text(text, strlen(text), &recorded, &error), "%s", error.reason);
+    input in = input_of_memory(text, strlen(text));
+    cr_assert(trace_read_text(&in, &recorded, &error), "%s", error.reason);
     cr_assert_null(trace_varier_init(&varier, &recorded));
 }
 
