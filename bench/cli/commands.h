@@ -8,6 +8,7 @@
 extern const bench_command command_replay;
 extern const bench_command command_view;
 extern const bench_command command_convert;
+extern const bench_command command_export;
 extern const bench_command command_varybatch;
 extern const bench_command command_fsdp;
 extern const bench_command command_offload;

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static const bench_command *const commands[] = {
-    &command_replay, &command_view,    &command_convert, &command_varybatch,
+    &command_replay, &command_view,    &command_convert, &command_export, &command_varybatch,
     &command_fsdp,   &command_offload, &command_oneshot, &command_churn,
 };
 

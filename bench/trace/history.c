@@ -120,9 +120,9 @@ void history_drop(history *h) {
     *h = (history){0};
 }
 
-const history_entry *history_at(const history *h, const pickle_value *trace, size_t index) {
+const history_entry *history_at(const history *h, const pickle_value *entries, size_t index) {
     uint64_t record;
-    if (!pickle_record(trace, index, &record)) {
+    if (!pickle_record(entries, index, &record)) {
         return NULL;
     }
     if (spill_is_time(index)) {

@@ -50,7 +50,7 @@ void history_drop(history *h);
 
 /* The entry at a place of a GPU's trace; NULL: there stands what is none. Valid until the next
  * rest. */
-const history_entry *history_at(const history *h, const pickle_value *trace, size_t index);
+const history_entry *history_at(const history *h, const pickle_value *entries, size_t index);
 
 static inline uint64_t history_stream(const history *h, const history_entry *e) {
     return h->streams[e->stream];

@@ -74,6 +74,7 @@ static bool is_of_block(const history_entry *e) {
 
 static bool read_entry(snapshot_reader *r, size_t index, history_entry *out) {
     const history_entry *e = history_at(&r->history, r->trace, index);
+    *out = (history_entry){0};
     if (e == NULL) {
         return REFUSE(r, "history entry %zu has no action", index);
     }

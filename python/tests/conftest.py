@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,33 @@ from ductile_gpu import _share
 __all__ = ["driver", "play", "server"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def _children(pid: int) -> list[int]:
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            found += _children(int(child))
+    return found
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_rss(command: list[str], folder: Path) -> int:
+    """The most that a program and its children hold in memory together, pages that they share
+    counted in each. It must succeed."""
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    peak = 0
+    while process.poll() is None:
+        with contextlib.suppress(OSError):  # one of them has ended
+            peak = max(peak, sum(_resident(pid) for pid in _children(process.pid)))
+        time.sleep(0.002)
+    assert process.stderr is not None
+    assert process.returncode == 0, process.stderr.read()
+    process.communicate()
+    return peak
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,9 +15,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import peak_rss
+from snapshots import History, Levels, read_snapshot
 
 import ductile_gpu
-from ductile_gpu._formats.snapshot import History, Levels, read_snapshot
 from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, event_function
 
 HERE = Path(__file__).parent
@@ -450,3 +451,59 @@ def test_what_cannot_be_meant_is_refused(run):
         answer = run("record", *words, "train.py")
         assert answer.returncode == 2
         assert line in answer.stderr
+
+
+# ---- Long ones ---------------------------------------------------------------------------------
+
+FEW, MANY = 100_000, 500_000  # events
+
+
+def record_many(driver, folder, n_events):
+    """Blocks that live for a while, with steps; the file."""
+    parts = folder / f"parts{n_events}"
+    parts.mkdir()
+    path = folder / f"run{n_events}.pickle"
+    found = StackRecording(parts)
+    play(found, driver, (n_events + 2 * LIVE) // 3)
+    found.close()
+    found.save(path, [], {})
+    return path
+
+
+def write_trace(folder, n_events):
+    """Steps of 2,000 events."""
+    path = folder / f"run{n_events}.trace"
+    with open(path, "w") as file:
+        file.write("# version 2\n")
+        for step in range(n_events // 2000):
+            ids = range(1000 * step, 1000 * step + 1000)
+            file.writelines(f"a {i} {512 + i * 7919 % 2000000} 0\n" for i in ids)
+            file.writelines(f"f {i}\n" for i in reversed(ids))
+            file.write("s\n")
+    return path
+
+
+def growth_per_event(command, paths, folder):
+    """Bytes of the command and all its children that each further event costs, at their peak."""
+    program = [sys.executable, "-m", "ductile_gpu", *command]
+    few, many = (peak_rss([*program, str(path)], folder) for path in paths)
+    return (many - few) / (MANY - FEW)
+
+
+# Of a long recording, an array with 16 bytes for each event, in each of five processes, would be
+# 80. What is left is bounded: windows of arrays that lie in files, which fill up in this range.
+MOST_BYTES_PER_EVENT = 30
+
+
+@pytest.mark.parametrize("command", [("report", "--quick"), ("export", "--max-events", "1000")])
+def test_a_longer_recording_takes_no_more_memory(driver, tmp_path, command):
+    paths = [record_many(driver, tmp_path, n) for n in (FEW, MANY)]
+    output = "o.html" if command[0] == "report" else "o.json"
+    grown = growth_per_event([*command, "-o", output], paths, tmp_path)
+    assert grown <= MOST_BYTES_PER_EVENT, grown
+
+
+def test_the_report_of_a_longer_trace_takes_no_more_memory(tmp_path):
+    paths = [write_trace(tmp_path, n) for n in (FEW, MANY)]
+    grown = growth_per_event(["report", "--quick", "-o", "o.html"], paths, tmp_path)
+    assert grown <= MOST_BYTES_PER_EVENT, grown

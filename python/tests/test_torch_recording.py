@@ -13,7 +13,7 @@ RECORD = """
     import json, tempfile
     from pathlib import Path
     import prelude
-    from ductile_gpu._formats.snapshot import read_snapshot
+    from snapshots import read_snapshot
     from ductile_gpu.torch._recording import StackRecording, event_function
     folder = Path(tempfile.mkdtemp())
     recording = StackRecording(folder)

@@ -7,17 +7,10 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Optional
 
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
-from ductile_gpu._formats.chrome import (
-    Profile,
-    chrome_events,
-    first_time_us,
-    read_profile,
-    write_chrome,
-)
-from ductile_gpu._formats.snapshot import SnapshotError, read_snapshot
+from ductile_gpu._formats.chrome import Memory, Profile, SnapshotError, read_profile, write_chrome
 
 SUMMARY = "write a recorded run as a Chrome trace, for Perfetto"
 DESCRIPTION = """\
@@ -34,7 +27,6 @@ FILE is a snapshot of PyTorch: record's NAME.pickle, or what torch.cuda.memory._
 Traces (.trace) have no times."""
 SUFFIXES = (".json", ".json.gz")
 FEWEST_EVENTS = 100
-Content = TypeVar("Content")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _read(path: Path, read: Callable[[Path], Content]) -> Content:
+def _read_profile(path: Optional[Path]) -> Optional[Profile]:
+    if path is None:
+        return None
     progress(f"reading {path}")
     try:
-        return read(path)
+        return read_profile(path)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -89,22 +83,20 @@ def _span(events: Iterable[dict[str, Any]]) -> tuple[float, float]:
     return (min(times), max(times)) if times else (0.0, 0.0)
 
 
-def _warn_of_other_run(profile: Profile, snapshot: dict[str, Any]) -> None:
+def _warn_of_other_run(profile: Profile, memory: Memory) -> None:
     """Two files of different runs would stand in one file without ever meeting."""
     first, last = _span(profile.content["traceEvents"])
-    ends = [trace[-1]["time_us"] for trace in snapshot["device_traces"] if trace]
-    begin_us = first_time_us(snapshot) - profile.base_ns / 1000
-    end_us = max(ends) - profile.base_ns / 1000
+    begin_us = memory.first_us - profile.base_ns / 1000
+    end_us = memory.last_us - profile.base_ns / 1000
     if begin_us > last or end_us < first:
         say("the recording and the profile do not overlap in time: are they of the same run?")
 
 
-def _write(path: Path, snapshot: dict[str, Any], profile: Optional[Profile], most: int) -> None:
+def _write(path: Path, memory: Memory, profile: Optional[Profile]) -> None:
     """Replaces the file only once the new one is whole."""
-    base_ns = profile.base_ns if profile is not None else first_time_us(snapshot) * 1000
     part = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        write_chrome(part, chrome_events(snapshot, base_ns, most), base_ns, profile)
+        write_chrome(part, memory, profile)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -113,13 +105,15 @@ def _write(path: Path, snapshot: dict[str, Any], profile: Optional[Profile], mos
 def main(options: argparse.Namespace) -> int:
     """Writes one file."""
     output = _output_path(options)
-    snapshot = _read(options.file, read_snapshot)
-    profile = None if options.profile is None else _read(options.profile, read_profile)
+    profile = _read_profile(options.profile)
+    progress(f"reading {options.file}")
     try:
-        if profile is not None:
-            _warn_of_other_run(profile, snapshot)
-        progress(f"writing {output}")
-        _write(output, snapshot, profile, options.max_events)
+        base_ns = None if profile is None else profile.base_ns
+        with Memory(options.file, base_ns, options.max_events) as memory:
+            if profile is not None:
+                _warn_of_other_run(profile, memory)
+            progress(f"writing {output}")
+            _write(output, memory, profile)
     except SnapshotError as error:
         raise Failure(f"{options.file}: {error}") from None
     except OSError as error:

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/cli/export_events.h"
+
+#include "bench/base/array.h"
+#include "bench/base/provenance.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FIRST_PID = 1900000000, /* far from process ids, and from what the profiler gives devices */
+    MEMORY = 0,             /* threads */
+    GROWTH,
+    ANNOTATIONS,
+    STEPS,
+    MAX_FRAMES = 20,
+    MAX_TEXT = 4096,
+    EXTREMES = 5
+};
+
+typedef struct printer {
+    const export_gpu *gpu;
+    FILE *out;
+    uint64_t *n_printed;
+} printer;
+
+/* ---- Pieces -------------------------------------------------------------------------------- */
+
+static void begin(const printer *p) {
+    (void)fputs((*p->n_printed)++ > 0 ? ",\n{" : "{", p->out);
+}
+
+/* Microseconds from the base, with at most three decimals and at least one. */
+static void print_time(const printer *p, uint64_t time_us) {
+    int64_t ns = (int64_t)time_us * 1000 - p->gpu->base_ns;
+    uint64_t size = ns < 0 ? (uint64_t)-ns : (uint64_t)ns;
+    char decimals[8];
+    (void)snprintf(decimals, sizeof decimals, "%03u", (unsigned)(size % 1000));
+    for (size_t i = 2; i > 0 && decimals[i] == '0'; i--) {
+        decimals[i] = '\0';
+    }
+    (void)fprintf(p->out, ",\"ts\":%s%" PRIu64 ".%s", ns < 0 ? "-" : "", size / 1000, decimals);
+}
+
+static void begin_event(const printer *p, char phase, const char *name, int thread,
+                        uint64_t time_us) {
+    begin(p);
+    (void)fprintf(p->out, "\"ph\":\"%c\",\"cat\":\"memory\",\"name\":", phase);
+    print_json_string(p->out, name);
+    (void)fprintf(p->out, ",\"pid\":%" PRIu64 ",\"tid\":%d", FIRST_PID + p->gpu->number, thread);
+    print_time(p, time_us);
+}
+
+static void copy_text(char *to, size_t size, const pickle_value *text) {
+    size_t n = text != NULL && text->kind == PICKLE_STRING ? text->length : 0;
+    n = n < size ? n : size - 1;
+    for (size_t i = 0; i < n; i++) {
+        to[i] = text->as.text[i] != '\0' ? text->as.text[i] : ' ';
+    }
+    to[n] = '\0';
+}
+
+static void print_frame(const printer *p, const pickle_value *frame) {
+    char name[MAX_TEXT];
+    char file[MAX_TEXT];
+    char text[2 * MAX_TEXT + 32];
+    uint64_t line = 0;
+    copy_text(name, sizeof name, pickle_find(frame, "name"));
+    copy_text(file, sizeof file, pickle_find(frame, "filename"));
+    (void)pickle_get_unsigned(pickle_find(frame, "line"), &line);
+    (void)snprintf(text, sizeof text, "%s (%s:%" PRIu64 ")", name, file, line);
+    print_json_string(p->out, text);
+}
+
+static void print_stack(const printer *p, const history_entry *e) {
+    const pickle_value frames = history_frames(e);
+    (void)fputs(",\"stack\":[", p->out);
+    for (size_t i = 0; i < pickle_count(&frames) && i < MAX_FRAMES; i++) {
+        (void)fputs(i > 0 ? "," : "", p->out);
+        print_frame(p, pickle_item(&frames, i));
+    }
+    (void)fputs("]}}", p->out);
+}
+
+static const history_entry *entry_at(const printer *p, size_t index) {
+    return history_at(p->gpu->history, p->gpu->trace, index);
+}
+
+static size_t n_entries(const printer *p) {
+    return pickle_count(p->gpu->trace);
+}
+
+/* ---- Names --------------------------------------------------------------------------------- */
+
+static void print_names(const printer *p) {
+    static const char *const threads[] = {
+        [GROWTH] = "memory from the driver", [ANNOTATIONS] = "annotations", [STEPS] = "steps"};
+    uint64_t pid = FIRST_PID + p->gpu->number;
+    begin(p);
+    (void)fprintf(p->out,
+                  "\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":0,\"ts\":0,\"name\":\"process_name\","
+                  "\"args\":{\"name\":\"GPU %" PRIu64 ": PyTorch's memory\"}}",
+                  pid, p->gpu->number);
+    begin(p);
+    (void)fprintf(p->out,
+                  "\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":0,\"ts\":0,"
+                  "\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu64 "}}",
+                  pid, pid);
+    for (int thread = GROWTH; thread <= STEPS; thread++) {
+        begin(p);
+        (void)fprintf(p->out,
+                      "\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":%d,\"ts\":0,"
+                      "\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                      pid, thread, threads[thread]);
+    }
+}
+
+/* ---- Counters ------------------------------------------------------------------------------ */
+
+typedef struct moment {
+    size_t index;
+    uint64_t time_us;
+    history_level level;
+} moment;
+
+/* Where a stretch begins and ends, and where most is held, most live and least live. */
+typedef struct stretch {
+    moment first, last, most_held, most_live, least_live;
+} stretch;
+
+static void print_counter(const printer *p, const moment *at) {
+    const history_level *l = &at->level;
+    begin_event(p, 'C', "memory held, bytes", MEMORY, at->time_us);
+    (void)fprintf(p->out,
+                  ",\"args\":{\"live\":%" PRId64 ",\"pending\":%" PRId64 ",\"free\":%" PRId64 "}}",
+                  l->live, l->pending, l->held - l->live - l->pending);
+}
+
+static void widen(stretch *s, const moment *now, bool is_first) {
+    if (is_first) {
+        *s = (stretch){*now, *now, *now, *now, *now};
+        return;
+    }
+    s->last = *now;
+    s->most_held = now->level.held > s->most_held.level.held ? *now : s->most_held;
+    s->most_live = now->level.live > s->most_live.level.live ? *now : s->most_live;
+    s->least_live = now->level.live < s->least_live.level.live ? *now : s->least_live;
+}
+
+static int by_index(const void *a, const void *b) {
+    size_t x = ((const moment *)a)->index;
+    size_t y = ((const moment *)b)->index;
+    return (x > y) - (x < y);
+}
+
+static void print_stretch(const printer *p, const stretch *s) {
+    moment all[EXTREMES] = {s->first, s->last, s->most_held, s->most_live, s->least_live};
+    qsort(all, EXTREMES, sizeof all[0], by_index);
+    for (size_t i = 0; i < EXTREMES; i++) {
+        if (i == 0 || all[i].index != all[i - 1].index) {
+            print_counter(p, &all[i]);
+        }
+    }
+}
+
+/* All moments, or at most so many that no peak is lost: the extremes of equal stretches. */
+static void print_counters(const printer *p, size_t most) {
+    size_t n = n_entries(p);
+    size_t n_stretches = n <= most ? n : most < EXTREMES ? 1 : most / EXTREMES;
+    moment now = {.level = p->gpu->levels.start};
+    size_t begin_at = 0;
+    for (size_t i = 0; i < n_stretches; i++) {
+        size_t end = (i + 1) * n / n_stretches; /* n entries of 40 bytes: n * n is a number */
+        stretch s = {0};
+        for (size_t at = begin_at; at < end; at++) {
+            const history_entry *e = entry_at(p, at);
+            now = (moment){.index = at,
+                           .time_us = e->time_us,
+                           .level = history_level_next(&p->gpu->levels, now.level, e)};
+            widen(&s, &now, at == begin_at);
+        }
+        print_stretch(p, &s);
+        begin_at = end;
+    }
+}
+
+/* ---- Memory from the driver, and refusals -------------------------------------------------- */
+
+static const char *growth_name(const history_entry *e) {
+    switch ((history_action)e->action) {
+    case HISTORY_SEGMENT_ALLOC:
+        return "segment_alloc";
+    case HISTORY_SEGMENT_MAP:
+        return "segment_map";
+    case HISTORY_SEGMENT_FREE:
+        return "segment_free";
+    case HISTORY_SEGMENT_UNMAP:
+        return "segment_unmap";
+    case HISTORY_ALLOC:
+    case HISTORY_FREE:
+    case HISTORY_COMPLETE:
+    case HISTORY_REFUSAL:
+    case HISTORY_OTHER:
+        break;
+    }
+    return NULL;
+}
+
+typedef struct growth {
+    uint64_t size, time_us;
+    size_t index;
+} growth;
+
+static int by_size(const void *a, const void *b) {
+    const growth *x = a;
+    const growth *y = b;
+    if (x->size != y->size) {
+        return x->size < y->size ? 1 : -1;
+    }
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+static int by_time(const void *a, const void *b) {
+    const growth *x = a;
+    const growth *y = b;
+    return x->time_us != y->time_us ? (x->time_us > y->time_us ? 1 : -1) : by_size(a, b);
+}
+
+static bool find_growth(const printer *p, growth **all, size_t *n) {
+    size_t capacity = 0;
+    for (size_t i = 0; i < n_entries(p); i++) {
+        const history_entry *e = entry_at(p, i);
+        if (growth_name(e) == NULL) {
+            continue;
+        }
+        if (!array_has_room(all, sizeof **all, &capacity, *n)) {
+            return false;
+        }
+        (*all)[(*n)++] = (growth){.size = e->size, .time_us = e->time_us, .index = i};
+    }
+    return true;
+}
+
+/* Of too many the largest. */
+static bool print_growth(const printer *p, size_t most) {
+    growth *all = NULL;
+    size_t n = 0;
+    bool ok = find_growth(p, &all, &n);
+    if (ok && n > most) {
+        qsort(all, n, sizeof *all, by_size);
+        n = most;
+        qsort(all, n, sizeof *all, by_time);
+    }
+    for (size_t i = 0; ok && i < n; i++) {
+        const history_entry *e = entry_at(p, all[i].index);
+        begin_event(p, 'i', growth_name(e), GROWTH, e->time_us);
+        (void)fprintf(p->out, ",\"s\":\"t\",\"args\":{\"bytes\":%" PRIu64, e->size);
+        print_stack(p, e);
+    }
+    free(all);
+    return ok;
+}
+
+static void print_refusals(const printer *p) {
+    for (size_t i = 0; i < n_entries(p); i++) {
+        const history_entry *e = entry_at(p, i);
+        if (e->action == HISTORY_REFUSAL) {
+            begin_event(p, 'i', "out of memory", MEMORY, e->time_us);
+            (void)fprintf(p->out,
+                          ",\"s\":\"g\",\"args\":{\"requested_bytes\":%" PRIu64
+                          ",\"device_free_bytes\":%" PRIu64,
+                          e->size, e->address);
+            print_stack(p, e);
+        }
+    }
+}
+
+/* ---- Annotations and steps ----------------------------------------------------------------- */
+
+static const char step_prefix[] = "Optimizer.step#";
+
+/* A beginning that has no end yet. */
+typedef struct opening {
+    uint64_t hash; /* of its name */
+    uint64_t time_us;
+} opening;
+
+typedef struct marks {
+    opening *open; /* the latest last */
+    size_t n_open, capacity;
+    uint64_t step, step_since;
+    bool has_step;
+} marks;
+
+/* FNV-1a. */
+static uint64_t hash_text(const char *text) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+static bool push_opening(marks *m, opening o) {
+    if (!array_has_room(&m->open, sizeof *m->open, &m->capacity, m->n_open)) {
+        return false;
+    }
+    m->open[m->n_open++] = o;
+    return true;
+}
+
+/* The latest of that name. Names nest: it is the last one or near it. */
+static bool pop_opening(marks *m, uint64_t hash, uint64_t *since) {
+    enum { DEPTH = 256 };
+    for (size_t i = m->n_open; i > 0 && m->n_open - i < DEPTH; i--) {
+        if (m->open[i - 1].hash == hash) {
+            *since = m->open[i - 1].time_us;
+            memmove(&m->open[i - 1], &m->open[i], (m->n_open - i) * sizeof *m->open);
+            m->n_open--;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void print_slice(const printer *p, const char *name, int thread, uint64_t since,
+                        uint64_t end) {
+    begin_event(p, 'X', name, thread, since);
+    (void)fprintf(p->out, ",\"dur\":%" PRId64 "}", (int64_t)(end - since));
+}
+
+static void end_mark(const printer *p, marks *m, const char *name, uint64_t time_us) {
+    char step[48];
+    uint64_t since;
+    if (!pop_opening(m, hash_text(name), &since)) {
+        return;
+    }
+    print_slice(p, name, ANNOTATIONS, since, time_us);
+    if (strncmp(name, step_prefix, sizeof step_prefix - 1) != 0) {
+        return;
+    }
+    if (m->has_step) {
+        (void)snprintf(step, sizeof step, "step %" PRIu64, m->step);
+        print_slice(p, step, STEPS, m->step_since, time_us);
+    }
+    m->step++;
+    m->step_since = time_us;
+    m->has_step = true;
+}
+
+static bool is_of_gpu(const printer *p, const pickle_value *mark) {
+    uint64_t device;
+    return !pickle_get_unsigned(pickle_find(mark, "device"), &device) || device == p->gpu->number;
+}
+
+static bool take_mark(const printer *p, marks *m, const pickle_value *mark) {
+    char name[MAX_TEXT];
+    uint64_t time_us;
+    if (!pickle_get_unsigned(pickle_find(mark, "time_us"), &time_us) ||
+        time_us > INT64_MAX / 1000) {
+        return true;
+    }
+    copy_text(name, sizeof name, pickle_find(mark, "name"));
+    if (pickle_is_string(pickle_find(mark, "stage"), "START")) {
+        return push_opening(m, (opening){.hash = hash_text(name), .time_us = time_us});
+    }
+    end_mark(p, m, name, time_us);
+    return true;
+}
+
+/* Annotations that have both ends, and the steps that the optimizer's ends divide: of the latest.
+ */
+static bool print_slices(const printer *p, size_t most) {
+    const pickle_value *all = p->gpu->annotations;
+    size_t n_own = 0;
+    size_t seen = 0;
+    marks m = {0};
+    bool ok = true;
+    for (size_t i = 0; i < pickle_count(all); i++) {
+        n_own += is_of_gpu(p, pickle_item(all, i));
+    }
+    for (size_t i = 0; ok && i < pickle_count(all); i++) {
+        const pickle_value *mark = pickle_item(all, i);
+        if (is_of_gpu(p, mark) && ++seen + most > n_own) {
+            ok = take_mark(p, &m, mark);
+        }
+    }
+    free(m.open);
+    return ok;
+}
+
+bool export_events(const export_gpu *gpu, FILE *out, uint64_t *n_printed) {
+    const printer p = {.gpu = gpu, .out = out, .n_printed = n_printed};
+    print_names(&p);
+    print_counters(&p, gpu->most * 3 / 4);
+    bool ok = print_growth(&p, gpu->most / 8);
+    print_refusals(&p);
+    return ok && print_slices(&p, gpu->most / 8);
+}
