@@ -45,6 +45,7 @@ typedef struct view_job {
     trace_stacks stacks;
     build_refusal refusals[BUILD_MAX_REFUSALS];
     size_t n_refusals;
+    size_t n_elders;
     bool marks_steps;
     trace *trace;
 } view_job;
@@ -118,6 +119,7 @@ static const char *study(view_job *j) {
     }
     memcpy(j->refusals, b->refusals, sizeof j->refusals);
     j->n_refusals = b->n_refusals;
+    j->n_elders = b->n_elders;
     j->stacks = b->stacks;
     b->stacks = (trace_stacks){0};
     return reason;
@@ -199,13 +201,26 @@ static replay_spec make_spec(const view_job *j, const contender_ops *contender) 
                          .n_passes = 1};
 }
 
+static view_recording describe(const view_job *j) {
+    return (view_recording){.trace = j->trace,
+                            .holders = &j->holders,
+                            .streams = j->streams,
+                            .stacks = &j->stacks,
+                            .steps = &j->steps,
+                            .n_elders = j->n_elders,
+                            .refusals = j->refusals,
+                            .n_refusals = j->n_refusals,
+                            .marks_steps = j->marks_steps};
+}
+
 static bool view_contender(void *user, size_t index, FILE *out) {
     view_job *j = user;
     const contender_ops *contender = j->options->shared.contenders[index];
     replay_spec spec = make_spec(j, contender);
     replay_result result = {0};
     view v;
-    view_run run = {.spec = &spec, .result = &result, .view = &v};
+    const view_recording recording = describe(j);
+    view_run run = {.recording = &recording, .spec = &spec, .result = &result, .view = &v};
     bool ok =
         view_replay(&spec, &v, &result) || complain(j->trace->path, "the host has no memory left");
     if (ok && (result.outcome == RUN_FAILED || result.outcome == RUN_ABSENT)) {
@@ -226,14 +241,7 @@ static bool view_recording_of(view_job *j, const char *path) {
     if (!load(j, path)) {
         return false;
     }
-    view_recording recording = {.trace = j->trace,
-                                .holders = &j->holders,
-                                .streams = j->streams,
-                                .stacks = j->stacks.texts,
-                                .n_stacks = j->stacks.n,
-                                .refusals = j->refusals,
-                                .n_refusals = j->n_refusals,
-                                .marks_steps = j->marks_steps};
+    const view_recording recording = describe(j);
     view_json_recording(stdout, &recording, &j->device);
     return in_children(view_contender, j, j->options->shared.n_contenders, stdout);
 }

@@ -132,9 +132,9 @@ static void print_refusals(FILE *out, const view_recording *r) {
 
 static void print_stacks(FILE *out, const view_recording *r) {
     (void)fputs(",\"stacks\":[", out);
-    for (size_t i = 0; i < r->n_stacks; i++) {
+    for (size_t i = 0; i < r->stacks->n; i++) {
         (void)fputs(comma(i), out);
-        print_json_string(out, r->stacks[i]);
+        print_json_string(out, r->stacks->texts[i]);
     }
     (void)putc(']', out);
 }
@@ -209,6 +209,71 @@ static void print_stops(FILE *out, const view *v) {
     (void)putc(']', out);
 }
 
+/* ---- What keeps free memory apart ---------------------------------------------------------- */
+
+static void print_member(FILE *out, const view_run *run, const opening_span *span) {
+    const view_recording *r = run->recording;
+    bool is_known = span->block != OPENINGS_NO_BLOCK;
+    uint32_t stack = is_known ? trace_stacks_of(r->stacks, span->block) : 0;
+    bool is_elder = is_known && span->block < r->n_elders;
+    bool is_lasting = is_known && r->steps->is_lasting[span->block];
+    (void)fprintf(out, "[%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%s,%s]", span->size, stack,
+                  run->spec->trace->streams[span->stream].number, span->born,
+                  is_elder ? "true" : "false", is_lasting ? "true" : "false");
+}
+
+static void print_opening(FILE *out, const view_run *run, const openings *o, const opening *of) {
+    size_t n = 0;
+    (void)fprintf(out, "{\"blocks\":%zu", of->n_blocks);
+    print_number(out, "bytes", of->bytes);
+    print_number(out, "live_bytes", of->live_bytes);
+    print_bool(out, "moves", of->moves);
+    (void)fputs(",\"members\":[", out);
+    for (size_t i = of->first; i < of->end; i++) {
+        if (o->spans[i].state == SPAN_LIVE) {
+            (void)fputs(comma(n++), out);
+            print_member(out, run, &o->spans[i]);
+        }
+    }
+    (void)fputs("]}", out);
+}
+
+static void print_moment(FILE *out, const view_run *run, const char *name, const openings *o,
+                         uint64_t capacity_bytes) {
+    (void)fprintf(out, ",\"%s\":", name);
+    if (!o->is_known) {
+        (void)fputs("null", out);
+        return;
+    }
+    (void)fprintf(out, "{\"event\":%" PRIu64, o->event);
+    if (o->request_bytes > 0) {
+        print_number(out, "request_bytes", o->request_bytes);
+        print_number(out, "capacity_bytes", capacity_bytes);
+    }
+    print_number(out, "largest_hole", o->largest_hole);
+    (void)fputs(",\"least\":", out);
+    if (o->has_least) {
+        print_opening(out, run, o, &o->least);
+    } else {
+        (void)fputs("null", out);
+    }
+    (void)fputs(",\"widest\":[", out);
+    for (size_t i = 0; i < o->n_widest; i++) {
+        (void)fputs(comma(i), out);
+        print_opening(out, run, o, &o->widest[i]);
+    }
+    (void)fputs("]}", out);
+}
+
+static void print_openings(FILE *out, const view_run *run) {
+    (void)fputs(",\"openings\":{\"member_fields\":[\"bytes\",\"stack\",\"stream\",\"born\","
+                "\"before_recording\",\"lasting\"]",
+                out);
+    print_moment(out, run, "peak", &run->view->at_peak, 0);
+    print_moment(out, run, "refusal", &run->view->at_stop, run->view->at_stop_capacity);
+    (void)putc('}', out);
+}
+
 /* Equal cells that follow each other: how many, and which. */
 static void print_column(FILE *out, const uint16_t *cells) {
     for (size_t from = 0; from < MEMORY_MAP_ROWS;) {
@@ -274,6 +339,7 @@ void view_json_run(FILE *out, const view_run *run) {
     print_outcome(out, run);
     print_points(out, run->view);
     print_stops(out, run->view);
+    print_openings(out, run);
     print_map(out, &run->view->map);
     (void)fputs("}\n", out);
 }

@@ -14,8 +14,9 @@ typedef struct view_recording {
     const trace *trace;
     const trace_holders *holders;
     const trace_stream *streams; /* in the holders' order */
-    char *const *stacks;
-    size_t n_stacks;
+    const trace_stacks *stacks;
+    const trace_steps *steps;
+    size_t n_elders; /* the first blocks: allocated before the recording began */
     const build_refusal *refusals;
     size_t n_refusals;
     bool marks_steps; /* else they were found */
@@ -25,6 +26,7 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
 
 /* One contender on it. */
 typedef struct view_run {
+    const view_recording *recording;
     const replay_spec *spec;
     const replay_result *result;
     const view *view;

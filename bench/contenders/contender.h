@@ -43,6 +43,7 @@ typedef struct contender_span {
     ductile_addr address;
     uint64_t size;
     contender_span_state state;
+    bool begins; /* a range of addresses: free memory before it never becomes one with it */
 } contender_span;
 
 typedef void (*contender_visit)(void *user, const contender_span *span);

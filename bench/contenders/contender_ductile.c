@@ -88,7 +88,10 @@ typedef struct walk_target {
 /* Of memory that moved, the old address is RETIRING, and its memory is counted at the new one. */
 static int visit_block(void *user, const ductile_block_info *block) {
     const walk_target *to = user;
-    contender_span span = {.address = block->address, .size = block->size, .state = SPAN_PENDING};
+    contender_span span = {.address = block->address,
+                           .size = block->size,
+                           .state = SPAN_PENDING,
+                           .begins = block->address == block->segment};
     switch (block->state) {
     case DUCTILE_BLOCK_LIVE:
         span.state = SPAN_LIVE;

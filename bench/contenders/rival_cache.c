@@ -195,7 +195,8 @@ static void visit_block(void *user, const rival_block *block) {
                                .size = block->size,
                                .state = block->is_live                 ? SPAN_LIVE
                                         : rival_block_is_usable(block) ? SPAN_FREE
-                                                                       : SPAN_PENDING};
+                                                                       : SPAN_PENDING,
+                               .begins = block->prev == NULL};
         to->visit(to->user, &span);
     }
 }

@@ -49,6 +49,9 @@ static void take_point(void *user, const replay_spec *spec, const replay_moment 
                                             .releases = stats->releases,
                                             .maps = stats->maps,
                                             .waits = stats->stream_syncs + stats->event_waits};
+    if (now->event == spec->trace->peak_event) {
+        openings_look(&v->at_peak, spec, now);
+    }
     if (is_column(spec->trace, v->next_sample++)) {
         memory_map_add(&v->map, spec->contender, now);
     }
@@ -72,10 +75,15 @@ bool view_replay(const replay_spec *spec, view *out, replay_result *result) {
 /* ---- Smaller devices ----------------------------------------------------------------------- */
 
 static void note_stop(void *user, const replay_spec *spec, const replay_moment *now) {
-    view_stop *stop = user;
+    view *v = user;
+    view_stop *stop = &v->stops[v->n_stops - 1];
     const trace_event *event = &spec->trace->events[now->event];
     stop->request_bytes = event->kind == TRACE_ALLOC ? event->size : 0;
     stop->memory = look(spec->contender, now);
+    if (stop->capacity_bytes >= v->at_stop_capacity) {
+        v->at_stop_capacity = stop->capacity_bytes;
+        openings_look(&v->at_stop, spec, now);
+    }
 }
 
 void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
@@ -84,7 +92,7 @@ void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
     }
     view_stop *stop = &v->stops[v->n_stops++];
     replay_spec own = *spec;
-    replay_watch watch = {.stop = note_stop, .user = stop};
+    replay_watch watch = {.stop = note_stop, .user = v};
     replay_result result;
     own.watch = &watch;
     own.n_passes = 1;
@@ -98,5 +106,7 @@ void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
 void view_fini(view *v) {
     free(v->points);
     memory_map_fini(&v->map);
+    openings_drop(&v->at_peak);
+    openings_drop(&v->at_stop);
     *v = (view){0};
 }

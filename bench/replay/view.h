@@ -7,6 +7,7 @@
 #define DUCTILE_BENCH_REPLAY_VIEW_H
 
 #include "bench/replay/memory_map.h"
+#include "bench/replay/openings.h"
 
 /* held = live + pending + free + cached. Live blocks count as rounded by the contender. */
 typedef struct view_memory {
@@ -40,12 +41,15 @@ typedef struct view {
     memory_map map;
     view_stop stops[VIEW_MAX_STOPS];
     size_t n_stops;
+    openings at_peak; /* of live memory */
+    openings at_stop; /* the largest of the stops that failed */
+    uint64_t at_stop_capacity;
 } view;
 
 /* Replays and fills *out, without stops. spec->watch is ignored. False: no host memory, or the
  * contender has no walk; *result is then undefined. Release with view_fini in every case. */
 bool view_replay(const replay_spec *spec, view *out, replay_result *result);
-/* Replays with that much memory and adds a stop. */
+/* Replays with that much memory and adds a stop. at_stop is looked at again. */
 void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v);
 void view_fini(view *v);
 
