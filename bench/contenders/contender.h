@@ -44,6 +44,9 @@ typedef struct contender_span {
     uint64_t size;
     contender_span_state state;
     bool begins; /* a range of addresses: free memory before it never becomes one with it */
+    /* Which requests the memory may serve, as one hole: */
+    ductile_stream stream;
+    uint64_t least, most; /* bytes */
 } contender_span;
 
 typedef void (*contender_visit)(void *user, const contender_span *span);

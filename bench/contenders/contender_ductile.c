@@ -91,7 +91,9 @@ static int visit_block(void *user, const ductile_block_info *block) {
     contender_span span = {.address = block->address,
                            .size = block->size,
                            .state = SPAN_PENDING,
-                           .begins = block->address == block->segment};
+                           .begins = block->address == block->segment,
+                           .stream = block->stream,
+                           .most = UINT64_MAX};
     switch (block->state) {
     case DUCTILE_BLOCK_LIVE:
         span.state = SPAN_LIVE;

@@ -196,7 +196,10 @@ static void visit_block(void *user, const rival_block *block) {
                                .state = block->is_live                 ? SPAN_LIVE
                                         : rival_block_is_usable(block) ? SPAN_FREE
                                                                        : SPAN_PENDING,
-                               .begins = block->prev == NULL};
+                               .begins = block->prev == NULL,
+                               .stream = block->arena->stream,
+                               .least = block->arena->is_small ? 0 : RIVAL_SMALL_MAX + 1,
+                               .most = block->arena->is_small ? RIVAL_SMALL_MAX : UINT64_MAX};
         to->visit(to->user, &span);
     }
 }

@@ -9,19 +9,23 @@
 
 /* ---- A window that slides over spans -------------------------------------------------------- */
 
+/* No opening reaches over it. */
+static bool is_wall(const opening_span *span) {
+    return span->state == SPAN_PENDING || span->is_apart;
+}
+
 static bool follows(const opening_span *before, const opening_span *span) {
-    return !span->begins && before->address + before->size == span->address &&
-           before->state != SPAN_PENDING;
+    return !span->begins && before->address + before->size == span->address && !is_wall(before);
 }
 
 static void push(opening *w, const opening_span *spans, size_t index) {
     const opening_span *span = &spans[index];
     bool is_live = span->state == SPAN_LIVE;
-    if (span->state == SPAN_PENDING || index == 0 || !follows(&spans[index - 1], span)) {
+    if (is_wall(span) || index == 0 || !follows(&spans[index - 1], span)) {
         *w = (opening){.first = index};
     }
     w->end = index + 1;
-    if (span->state == SPAN_PENDING) {
+    if (is_wall(span)) {
         w->first = index + 1;
         return;
     }
@@ -65,10 +69,10 @@ bool openings_widest(const opening_span *spans, size_t n, size_t max_blocks, ope
 /* Free memory beside it is a part of the hole. */
 static void add_free_sides(opening *o, const opening_span *spans, size_t n) {
     while (o->first > 0 && spans[o->first - 1].state == SPAN_FREE &&
-           follows(&spans[o->first - 1], &spans[o->first])) {
+           !spans[o->first - 1].is_apart && follows(&spans[o->first - 1], &spans[o->first])) {
         o->bytes += spans[--o->first].size;
     }
-    while (o->end < n && spans[o->end].state == SPAN_FREE &&
+    while (o->end < n && spans[o->end].state == SPAN_FREE && !spans[o->end].is_apart &&
            follows(&spans[o->end - 1], &spans[o->end])) {
         o->bytes += spans[o->end++].size;
     }
@@ -114,7 +118,8 @@ static bool add_hole(holes *h, uint64_t size) {
 static bool find_holes(holes *h, const opening_span *spans, size_t n, const opening *o) {
     for (size_t i = 0; i < n; i++) {
         bool is_outside = i < o->first || i >= o->end;
-        if (spans[i].state != SPAN_FREE || !is_outside) {
+        bool is_hole = spans[i].state == SPAN_FREE && spans[i].kind == spans[o->first].kind;
+        if (!is_hole || !is_outside) {
             continue;
         }
         bool widens = h->n > 0 && i > 0 && i != o->end && spans[i - 1].state == SPAN_FREE &&
@@ -169,8 +174,15 @@ bool openings_fit_elsewhere(const opening_span *spans, size_t n, const opening *
 
 typedef struct gathering {
     openings *to;
+    ductile_stream stream; /* of the request, if there is one */
     bool has_failed;
 } gathering;
+
+static bool serves(const gathering *g, const contender_span *span) {
+    uint64_t request = g->to->request_bytes;
+    return request == 0 ||
+           (span->stream == g->stream && request >= span->least && request <= span->most);
+}
 
 static void add_span(void *user, const contender_span *span) {
     gathering *g = user;
@@ -179,11 +191,14 @@ static void add_span(void *user, const contender_span *span) {
         g->has_failed = true;
         return;
     }
-    o->spans[o->n++] = (opening_span){.address = span->address,
-                                      .size = span->size,
-                                      .block = OPENINGS_NO_BLOCK,
-                                      .state = (uint8_t)span->state,
-                                      .begins = span->begins};
+    o->spans[o->n++] =
+        (opening_span){.address = span->address,
+                       .size = span->size,
+                       .block = OPENINGS_NO_BLOCK,
+                       .state = (uint8_t)span->state,
+                       .is_apart = !serves(g, span),
+                       .kind = (uint64_t)(uintptr_t)span->stream * 2 + (span->most != UINT64_MAX),
+                       .begins = span->begins};
 }
 
 static int by_address(const void *a, const void *b) {
@@ -276,6 +291,7 @@ void openings_look(openings *o, const replay_spec *spec, const replay_moment *no
     o->event = now->event;
     bool is_refused = event->kind == TRACE_ALLOC && now->addresses[event->slot] == 0;
     o->request_bytes = is_refused ? event->size : 0;
+    g.stream = is_refused ? now->streams[event->stream] : NULL;
     spec->contender->walk(now->contender, add_span, &g);
     if (o->n > 0) {
         qsort(o->spans, o->n, sizeof *o->spans, by_address);

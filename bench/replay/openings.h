@@ -7,7 +7,9 @@
  *
  * A hole is free memory in one piece. Without some live blocks, neighbouring holes become one: an
  * opening is such a stretch, of free memory and live blocks that stand in it. It never reaches over
- * pending memory, addresses without memory, or the end of a range.
+ * pending memory, addresses without memory, or the end of a range. Where a request was refused,
+ * only memory counts that may serve it: of its stream and, in PyTorch's allocators, of its class of
+ * size.
  */
 #ifndef DUCTILE_BENCH_REPLAY_OPENINGS_H
 #define DUCTILE_BENCH_REPLAY_OPENINGS_H
@@ -26,6 +28,8 @@ typedef struct opening_span {
     uint32_t block;  /* which allocation of the trace that is, from 0; or NO_BLOCK */
     uint16_t stream; /* index into the trace's streams */
     uint8_t state;   /* a contender_span_state */
+    bool is_apart;   /* may not serve the request of the moment */
+    uint64_t kind;   /* of requests that it may serve: holes of one kind take each other's blocks */
     bool begins;     /* a range */
 } opening_span;
 
@@ -65,8 +69,8 @@ bool openings_widest(const opening_span *spans, size_t n, size_t max_blocks, ope
  * equals the first, with the free memory on both sides. False: there is none. */
 bool openings_least(const opening_span *spans, size_t n, uint64_t request, size_t max_blocks,
                     opening *out);
-/* Whether the blocks of an opening fit into the other holes: the largest first, each where it fits
- * best. */
+/* Whether the blocks of an opening fit into the other holes of its kind: the largest first, each
+ * where it fits best. */
 bool openings_fit_elsewhere(const opening_span *spans, size_t n, const opening *o);
 
 #endif

@@ -280,7 +280,8 @@ static replay_moment look(const replay *r, size_t event, uint64_t live_bytes) {
     replay_moment now = {.event = r->n_events_before + event,
                          .live_bytes = live_bytes,
                          .contender = r->stage.contender,
-                         .addresses = r->addresses};
+                         .addresses = r->addresses,
+                         .streams = r->stage.streams};
     r->stage.ops->stats(r->stage.contender, &now.stats);
     return now;
 }

@@ -26,6 +26,7 @@ typedef struct replay_moment {
     contender_stats stats;
     void *contender;
     const ductile_addr *addresses; /* by the trace's slots; 0: the slot is empty */
+    const ductile_stream *streams; /* by the trace's */
 } replay_moment;
 
 /* Sees the replay at every sample of the trace, in time order, and where it runs out of memory.

@@ -18,7 +18,7 @@ from batches import transformer, vary
 from conftest import ROOT
 
 import ductile_gpu
-from ductile_gpu._report import _forecast, _page, _who, _words
+from ductile_gpu._report import _forecast, _openings, _page, _who, _words
 from ductile_gpu._report._collect import Choices, Recording, RecordingError, collect
 
 TRACES = sorted((ROOT / "bench" / "traces").glob("*.trace.gz"))
@@ -208,6 +208,59 @@ def test_what_grows_in_every_step_is_told(tmp_path):
     recording = collect(path, Choices(quick=True), lambda line: None)
     growth = {row["key"]: row["growth"] for row in _who.group(recording, "size")}
     assert growth == {"512 MiB to 1 GiB": 0, "2 MiB to 4 MiB": 3 * MIB}
+
+
+# ---- What stands in the way ---------------------------------------------------------------------
+
+
+def comb(folder: Path) -> Path:
+    """Two blocks of 9 MiB in each segment of 20; every second goes, and 12 MiB find no hole."""
+    history = [
+        entry("alloc", 1 + i, 9 * MIB, frame("keep" if i % 2 else "pass", "model.py"))
+        for i in range(6)
+    ]
+    for i in (0, 2, 4):
+        history += [entry("free_requested", 1 + i, 9 * MIB), entry("free_completed", 1 + i, 1)]
+    history.append(entry("alloc", 100, 12 * MIB, frame("late", "model.py")))
+    return write_snapshot(folder / "comb.pickle.gz", history)
+
+
+def test_the_blocks_in_the_way_of_a_request_are_named(tmp_path):
+    recording = collect(comb(tmp_path), Choices(capacity="60M"), lambda line: None)
+    found = _openings.openings(recording, "classic")
+    assert (found["request"], found["largest_hole"]) == (12 * MIB, 9 * MIB)
+    least = found["least"]
+    assert (least["blocks"], least["live_bytes"], least["moves"]) == (1, 9 * MIB, True)
+    assert least["bytes"] >= 18 * MIB
+    assert [row["key"] for row in least["who"]] == ["keep model.py:7"]
+    text = _words.plain(_words.verdict(recording))
+    assert "With native on 60.0 MiB, 12.0 MiB are refused at event 9" in text
+    assert "the largest hole has 9.0 MiB. Without 1 block (9.0 MiB: `keep model.py:7`)" in text
+    assert "other holes have room for them" in text
+
+
+def test_without_a_refusal_the_peak_is_looked_at(tmp_path):
+    recording = collect(comb(tmp_path), Choices(quick=True), lambda line: None)
+    for name in recording.runs:
+        found = _openings.openings(recording, name)
+        assert found["request"] is None
+        assert found["event"] == recording.facts["peak_event"]
+        assert "At the live peak" in _words.openings(recording, name, found)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=names(RECORDINGS))
+def test_blocks_in_the_way_sum_to_what_they_hold_and_open_ever_larger_holes(path):
+    recording = recording_of(path)
+    for name in recording.runs:
+        found = _openings.openings(recording, name)
+        rows = found["widest"] + ([found["least"]] if found["least"] else [])
+        for row in rows:
+            assert sum(who["bytes"] for who in row["who"]) == row["live_bytes"] <= row["bytes"]
+            assert sum(who["blocks"] for who in row["who"]) == row["blocks"] <= 64
+        sizes = [found["largest_hole"], *(row["bytes"] for row in found["widest"])]
+        assert sizes == sorted(set(sizes))
+        if found["least"]:
+            assert found["least"]["bytes"] >= found["request"]
 
 
 # ---- The forecast ------------------------------------------------------------------------------

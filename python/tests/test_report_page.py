@@ -15,7 +15,7 @@ import pytest
 from test_report import RECORDINGS, TRACES, entry, frame, names, recording_of, write_snapshot
 
 from ductile_gpu._cli.common import in_bytes
-from ductile_gpu._report import _forecast, _page, _who, _words
+from ductile_gpu._report import _forecast, _openings, _page, _who, _words
 from ductile_gpu._report._collect import NAMES, Choices, collect
 
 pytestmark = pytest.mark.skipif(
@@ -139,6 +139,20 @@ def test_a_comparison_is_shown_and_sums_to_the_difference(window, tmp_path):
     )
     window.click("#recordings button:nth-child(2)")
     assert text_of(window, "h1") == "run1"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_blocks_in_the_way_are_the_modules(page, name):
+    found = _openings.openings(recording_of(VIT), name)
+    page.click(f"#opened [data-key={name}]")
+    wanted = _words.openings(recording_of(VIT), name, found)
+    assert text_of(page, "#openings-note").startswith(wanted)
+    rows = page.run(
+        "return [...document.querySelectorAll('#openings tbody tr')]"
+        ".map(row => [Number(row.dataset.bytes), Number(row.dataset.live)])"
+    )
+    least = [found["least"]] if found["least"] else []
+    assert rows == [[row["bytes"], row["live_bytes"]] for row in [*least, *found["widest"]]]
 
 
 # ---- The slider --------------------------------------------------------------------------------

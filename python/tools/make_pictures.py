@@ -32,6 +32,7 @@ GPT2 = TRACES / "gpt2_medium_var_batch_seq.trace.gz"
 LLAMA = TRACES / "llama_1b_lora_recompute.trace.gz"
 RESNET = TRACES / "resnet50_var_batch_res.trace.gz"
 VIT = TRACES / "vit_multistream_record.trace.gz"
+WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 WIDE, PHONE = (1100, 900, 1.5), (390, 844, 1.5)
 MIB = 1 << 20
 
@@ -173,6 +174,9 @@ SHOTS: dict[str, Shot] = {
     "report-map": lambda s, t: shoot_section(s, t, VIT, "map-title"),
     "report-who": shoot_who,
     "report-fit": lambda s, t: shoot_section(s, t, VIT, "fit-title"),
+    "report-openings": lambda s, t: shoot_section(
+        s, t, WHOLE, "openings-title", "state.opened = 'expandable'; show()"
+    ),
     "report-forecast": shoot_forecast,
     "report-compare": shoot_comparison,
     "report-phone": lambda s, t: s.shoot(

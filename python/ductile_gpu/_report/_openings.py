@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which live blocks keep free memory apart, by their names.
 
-Where a request was refused: the blocks whose memory, if they were freed or lay elsewhere, would make
-a hole that serves it. Everywhere: the largest hole that opens without 1, 2, 4, ... blocks.
+Where a request was refused: the blocks whose memory, if they were freed or lay elsewhere, would
+make a hole that serves it. Everywhere: the largest hole that opens without 1, 2, 4, ... blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def _who_is_in(recording: Recording, fields: list[str], opening: dict[str, Any])
     for values in opening["members"]:
         member = dict(zip(fields, values))
         key = _name(recording, member)
-        row = rows.setdefault(key, {"key": key, "bytes": 0, "blocks": 0})
+        row = rows.setdefault(
+            key, {"key": key, "bytes": 0, "blocks": 0, "stack": bool(member["stack"])}
+        )
         row["bytes"] += member["bytes"]
         row["blocks"] += 1
     return sorted(rows.values(), key=lambda row: (-row["bytes"], row["key"]))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu import _abi
-from ductile_gpu._report import _who, _words
+from ductile_gpu._report import _openings, _who, _words
 from ductile_gpu._report._collect import NAMES, Recording
 
 PARTS = Path(__file__).parent / "page"
-SCRIPTS = ("data", "state", "timeline", "map", "device", "tables", "start")
+SCRIPTS = ("data", "state", "timeline", "map", "device", "tables", "openings", "start")
 KIB = 1024
 SIZES = ("asked", "held", "live", "pending", "free", "cached")
 # Of stacks, what a reader opens; the others are summed on the page.
@@ -64,6 +64,11 @@ def _run(name: str, run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _opening(recording: Recording, name: str) -> Optional[dict[str, Any]]:
+    found = _openings.openings(recording, name)
+    return None if found is None else {**found, "note": _words.openings(recording, name, found)}
+
+
 def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rest = rows[MOST_ROWS:]
     if not rest:
@@ -84,6 +89,7 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
         "peak_event": facts["peak_event"],
         "verdict": _words.verdict(recording),
         "runs": [_run(name, recording.runs[name]) for name in NAMES],
+        "openings": {name: _opening(recording, name) for name in NAMES},
         "variants": recording.variants,
         "who": {by: _rows(rows) for by, rows in _who.views(recording).items()},
         "refusals": facts["refusals"],

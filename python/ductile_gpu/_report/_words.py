@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Optional
 
 from ductile_gpu._cli.common import in_bytes
+from ductile_gpu._report import _openings
 from ductile_gpu._report._collect import NAMES, Recording
 
 Sentence = list[tuple[str, bool]]
@@ -120,7 +122,77 @@ def verdict(recording: Recording) -> Sentence:
     for name, run in recording.runs.items():
         if not run["completed"]:
             pieces += _refusal(recording, name, run)
-    return [*pieces, *_holding(recording), *_smallest(recording), *_binding(recording)]
+    pieces += [*_holding(recording), *_smallest(recording), *_binding(recording)]
+    return [*pieces, *_in_the_way(recording)]
+
+
+# ---- What stands in the way --------------------------------------------------------------------
+
+_LIBRARY = re.compile(r"[\\/](torch|site-packages|dist-packages|lib[\\/]python)[\\/.]")
+
+
+def telling_frame(stack: str) -> str:
+    """The frame that says most: the innermost of the program itself, not of the library."""
+    frames = stack.split("\n")
+    return next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0])
+
+
+def _blocks(row: dict[str, Any]) -> str:
+    first = row["who"][0]
+    name = f"`{telling_frame(first['key'])}`" if first["stack"] else first["key"]
+    mostly = "mostly " if len(row["who"]) > 1 else ""
+    of = "1 block" if row["blocks"] == 1 else f"{row['blocks']:,} blocks"
+    return f"{of} ({in_bytes(row['live_bytes'])}: {mostly}{name})"
+
+
+def _elsewhere(row: dict[str, Any]) -> str:
+    return "; other holes have room for them" if row["moves"] else ""
+
+
+def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
+    """One or two sentences about the blocks that keep an allocator's free memory apart."""
+    hole = in_bytes(found["largest_hole"])
+    where, least = _when(recording, found["event"]), found["least"]
+    if found["request"] is None:
+        text = f"At the live peak, {where}, the largest hole of {NAMES[name]} has {hole}."
+        widest = found["widest"][:1]
+        more = [
+            f" Without {_blocks(row)} it has {in_bytes(row['bytes'])}{_elsewhere(row)}."
+            for row in widest
+        ]
+        return text + "".join(more)
+    asked, capacity = in_bytes(found["request"]), in_bytes(found["capacity"])
+    text = (
+        f"With {NAMES[name]} on {capacity}, {asked} are refused {where}, where the largest hole "
+        f"has {hole}."
+    )
+    if least is None:
+        return f"{text} No 64 neighbouring blocks make room for it."
+    return f"{text} Without {_blocks(least)} it has {in_bytes(least['bytes'])}{_elsewhere(least)}."
+
+
+def _is_won(found: Optional[dict[str, Any]]) -> bool:
+    """A hole that serves the request opens for less live memory than the request has bytes."""
+    return (
+        found is not None
+        and found["least"] is not None
+        and found["largest_hole"] < found["request"]
+        and found["least"]["live_bytes"] < found["request"]
+    )
+
+
+def _in_the_way(recording: Recording) -> Sentence:
+    """Of the allocator that needs most, where holes are what it lacks."""
+
+    def need(name: str) -> float:
+        run = recording.runs[name]
+        return float(run.get("min_capacity_bytes") or 0) if run["completed"] else float("inf")
+
+    most = max(reversed(list(recording.runs)), key=need)
+    found = _openings.openings(recording, most)
+    if found is None or not _is_won(found):
+        return []
+    return [(f" {openings(recording, most, found)}", False)]
 
 
 def comparison(before: Recording, after: Recording, by: str) -> str:

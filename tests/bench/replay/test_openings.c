@@ -29,6 +29,7 @@ static size_t draw_layout(opening_span *spans, rng *r) {
                                   .state = kind == 0  ? SPAN_PENDING
                                            : kind < 6 ? SPAN_FREE
                                                       : SPAN_LIVE,
+                                  .is_apart = rng_below(r, 16) == 0,
                                   .begins = rng_below(r, 12) == 0};
         at += spans[i].size;
     }
@@ -41,7 +42,7 @@ static bool measure(const opening_span *spans, size_t first, size_t end, opening
     for (size_t i = first; i < end; i++) {
         const opening_span *s = &spans[i];
         bool is_apart = i > first && (s->begins || s[-1].address + s[-1].size != s->address);
-        if (is_apart || s->state == SPAN_PENDING) {
+        if (is_apart || s->is_apart || s->state == SPAN_PENDING) {
             return false;
         }
         out->bytes += s->size;

@@ -31,6 +31,7 @@ async function start() {
   once(paintMapLegend, () => [state.recording.index, state.colour].join());
   once(paintWho, () => [state.recording.index, state.by].join());
   once(paintFit, () => state.recording.index);
+  once(paintOpenings, () => [state.recording.index, state.opened].join());
   once(paintForecast, () => [state.recording.index, state.device].join());
   once(paintCompare, () => "");
   painters.push(paintTimeline, paintMaps);

@@ -1,7 +1,7 @@
 // What is shown now. Whoever changes it calls show().
 
 const state = { data: null, recording: null, split: "ductile", from: 0, to: 1, cursor: null, device: 80 * GIB,
-  colour: "age", by: null };
+  colour: "age", by: null, opened: "classic" };
 const painters = [];
 
 function show() {

@@ -1,0 +1,28 @@
+// What stands in the way: live blocks that keep free memory apart.
+
+function openingWho(row) {
+  return row.who.map((who) => element("div", {}, ...nameOf(who.key, "stack"),
+    ...(row.who.length > 1 ? [element("span", { class: "frame", text: `${size(who.bytes)} in ${plural(who.blocks, "block", "blocks")}` })] : [])));
+}
+
+function openingRow(row, isLeast) {
+  const title = isLeast ? "fewest bytes that make room" : plural(row.blocks, "block", "blocks");
+  return element("tr", { "data-bytes": row.bytes, "data-live": row.live_bytes, "data-least": String(isLeast) },
+    element("th", { scope: "row" }, element("b", { text: title }), ...openingWho(row)),
+    element("td", { text: isLeast ? count(row.blocks) : "" }), element("td", { text: size(row.live_bytes) }), element("td", { text: size(row.bytes - row.live_bytes) }),
+    element("td", { text: size(row.bytes) + (row.serves ? " ✓" : "") }), element("td", { text: row.moves ? "yes" : "no" }));
+}
+
+function paintOpenings() {
+  const known = state.recording.runs.filter((run) => state.recording.openings[run.id]);
+  byId("openings-section").hidden = known.length === 0;
+  if (!known.length) return;
+  const chosen = known.find((run) => run.id === state.opened) ?? known[0], found = state.recording.openings[chosen.id];
+  chooser("opened", known.map((run) => [run.id, run.name]), chosen.id, (id) => { state.opened = id; });
+  byId("openings-note").textContent = found.note + (chosen.id === "classic" ? ""
+    : ` ${chosen.name === "Ductile" ? "Ductile needs" : "Expandable segments need"} no hole as large as the request: whole handles of free memory get other addresses.`);
+  const rows = [...(found.least ? [openingRow({ ...found.least, serves: true }, true)] : []), ...found.widest.map((row) => openingRow(row, false))];
+  byId("openings").replaceChildren(heading("freed, or moved elsewhere", "blocks", "their memory", "free around them", "hole", "other holes have room"),
+    element("tbody", {}, ...rows));
+  byId("openings").hidden = rows.length === 0;
+}
