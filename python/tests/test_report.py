@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batches import transformer, vary
+from batches import training_run, transformer, vary
 from conftest import ROOT
 
 import ductile_gpu
-from ductile_gpu._report import _forecast, _openings, _page, _who, _words
-from ductile_gpu._report._collect import Choices, Recording, RecordingError, collect
+from ductile_gpu._report import _forecast, _openings, _page, _scaling, _who, _words
+from ductile_gpu._report._collect import (
+    NAMES,
+    Choices,
+    Recording,
+    RecordingError,
+    ask_bench,
+    collect,
+)
 
 TRACES = sorted((ROOT / "bench" / "traces").glob("*.trace.gz"))
 SNAPSHOTS = sorted((ROOT / "tests" / "bench" / "data").glob("*.pickle.gz"))
@@ -309,6 +316,55 @@ def test_the_forecast_of_a_transformer_is_what_larger_batches_need(tmp_path):
         for name, needs in found.items():
             worst, best = (_forecast.largest(needs, needed[name], c) for c in ("worst", "best"))
             assert worst <= batch <= best, (name, batch)
+
+
+def trains(size: int, square: bool, gib: int, folder: Path) -> dict[str, bool]:
+    """Whether a training of that size alone completes in so much memory, by allocator."""
+    path = training_run(folder / "alone.trace", [size] * 4, square)
+    words = ("--device", "virtual", "--json", "--capacity", f"{gib}G")
+    words += ("--contender", ",".join(NAMES))
+    return {line["contender"]: line["completed"] for line in ask_bench("replay", *words, str(path))}
+
+
+@pytest.mark.parametrize(("square", "gib"), [(False, 6), (False, 20), (True, 12)])
+def test_the_forecast_is_within_one_of_what_trains(tmp_path, gib, square):
+    """Under native a cap binds on what is held; workspaces change with the size; attention grows
+    with the square of a length."""
+    recorded = [4, 8, 12, 16] if square else [3, 4, 6, 9]
+    path = training_run(tmp_path / "run.trace", recorded, square)
+    recording = collect(path, Choices(), lambda line: None)
+    for name, size in _forecast.largest_in(recording, recorded, gib << 30).items():
+        fitting = [n for n in range(size - 1, size + 3) if trains(n, square, gib, tmp_path)[name]]
+        assert fitting, (name, size)
+        assert max(fitting) < size + 2, (name, size, fitting)
+
+
+def test_steps_of_different_work_are_fitted_part_by_part(tmp_path):
+    """Another number of allocations in each step."""
+    lines = [f"a 1 {1000 * MIB} 0", "s"]
+    for step, batch in enumerate((2, 4, 6)):
+        lines += [f"a {10 + 10 * step} {batch * 100 * MIB} 0"]
+        lines += [f"a {11 + 10 * step + more} 512 0" for more in range(step)]
+        lines += [f"f {10 + 10 * step + n}" for n in range(step + 1)] + ["s"]
+    path = tmp_path / "run.trace"
+    path.write_text("\n".join(lines) + "\n")
+    recording = collect(path, Choices(), lambda line: None)
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")
+    assert "do not do the same work" in found["note"]
+    for needs in found["needs"].values():
+        assert 29 <= _forecast.largest(needs, 4096 * MIB) <= 31
+
+
+def test_a_block_is_a_polynomial_of_the_size_or_stays_at_its_largest():
+    fitted = {
+        "constant": ([7, 7, 7], 7),
+        "line": ([1000, 2000, 3000], 10_000),
+        "parabola": ([1 << 20, 4 << 20, 9 << 20], 100 << 20),
+        "falling": ([9 << 20, 4 << 20, 1 << 20], 9 << 20),
+        "a jump": ([1 << 20, 1 << 20, 9 << 20], 9 << 20),
+    }
+    for name, (sizes, at_ten) in fitted.items():
+        assert _scaling.value(_scaling.fit([1, 2, 3], sizes), 10) == at_ten, name
 
 
 @pytest.mark.parametrize(

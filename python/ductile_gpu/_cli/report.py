@@ -75,10 +75,11 @@ def _read_sizes(text: Optional[str]) -> Optional[list[int]]:
         raise Failure(f"--batch takes numbers such as 4,8,12, not '{text}'", MISUSED) from None
 
 
-def _collect_all(options: argparse.Namespace) -> list[Recording]:
-    choices = Choices(
-        options.gpu, options.capacity, tuple(options.set), options.quick, options.full
-    )
+def _choices(options: argparse.Namespace) -> Choices:
+    return Choices(options.gpu, options.capacity, tuple(options.set), options.quick, options.full)
+
+
+def _collect_all(options: argparse.Namespace, choices: Choices) -> list[Recording]:
     recordings = []
     for file in options.files:
         progress(f"{file}: replaying")
@@ -87,11 +88,12 @@ def _collect_all(options: argparse.Namespace) -> list[Recording]:
 
 
 def _forecasts(
-    recordings: list[Recording], sizes: Optional[list[int]]
+    recordings: list[Recording], sizes: Optional[list[int]], choices: Choices
 ) -> list[Optional[dict[str, Any]]]:
     if sizes is None:
         return [None] * len(recordings)
-    return [_forecast.forecast(recording, sizes, "batch") for recording in recordings]
+    progress("replaying steps of other batches")
+    return [_forecast.forecast(recording, sizes, "batch", choices) for recording in recordings]
 
 
 def main(options: argparse.Namespace) -> int:
@@ -99,8 +101,9 @@ def main(options: argparse.Namespace) -> int:
     output = _check(options)
     sizes = _read_sizes(options.batch)
     try:
-        recordings = _collect_all(options)
-        page = make_page(recordings, _forecasts(recordings, sizes), options.compare)
+        choices = _choices(options)
+        recordings = _collect_all(options, choices)
+        page = make_page(recordings, _forecasts(recordings, sizes, choices), options.compare)
     except RecordingError as error:
         raise Failure(str(error)) from None
     try:

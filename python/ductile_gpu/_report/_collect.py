@@ -71,7 +71,8 @@ class Choices:
     full: bool = False
 
 
-def _ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
+def ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
+    """The JSON objects that ductile-bench prints. Raises RecordingError."""
     answer = subprocess.run(
         [str(_native.bench_path()), command, *arguments],
         capture_output=True,
@@ -96,7 +97,7 @@ def _view(path: Path, choices: Choices) -> Recording:
         arguments.append("--quick")
     if choices.full:
         arguments.append("--full")
-    facts, *runs = _ask_bench("view", *arguments, "--", str(path))
+    facts, *runs = ask_bench("view", *arguments, "--", str(path))
     found = {run["contender"]: run for run in runs}
     return Recording(facts, {name: found[name] for name in NAMES})
 
@@ -105,7 +106,7 @@ def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
     """Ductile with one option changed; the smallest device is searched as `replay` does."""
     chosen = replay_arguments(choices.gpu, None, (*choices.settings, setting))
     arguments = ["--device", "virtual", "--json", "--min-capacity", "--contender", "ductile"]
-    result = _ask_bench("replay", *arguments, *chosen, "--", str(path))[0]
+    result = ask_bench("replay", *arguments, *chosen, "--", str(path))[0]
     return {
         "setting": setting,
         "purpose": OPTION_SETS[setting],

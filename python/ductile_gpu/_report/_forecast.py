@@ -1,19 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """The largest batch that fits, from steps recorded with different ones.
 
-A step is divided into equal parts, in which every step does the same work. What is live in a part
-grows as base + slope * batch, but the part that needs most is another one for small batches (the
-optimizer's) than for large ones (the middle of the step): so each part has a line of its own, and
-the step needs the highest of them. An allocator needs as much more than that, in proportion, as it
-does for the recording's own peak.
+The recorded run is written anew with another size in all of these steps, block by block (_scaling),
+and replayed under each allocator: what a size needs is the smallest device from which that replay
+completes. So what an allocator holds beyond what is live, its rounding, and what it gives back when
+memory runs short are those of that very size.
+
+Where the recorded steps do not do the same work, what is live is fitted instead. A step is divided
+into equal parts; what is live in a part grows as base + slope * batch, but the part that needs most
+is another one for small batches (the optimizer's) than for large ones (the middle of the step): so
+each part has a line of its own, and the step needs the highest of them. An allocator needs as much
+more than that, in proportion, as it does for the recording's own peak.
 """
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Optional
 
-from ductile_gpu._report._collect import NAMES, Recording, RecordingError
+from ductile_gpu._bench import replay_arguments
+from ductile_gpu._report._collect import (
+    NAMES,
+    Choices,
+    Recording,
+    RecordingError,
+    ask_bench,
+)
+from ductile_gpu._report._scaling import DifferentWork, Template
+
+CASES = ("best", "expected", "worst")
+# Sizes that are replayed, from the smallest recorded to so many times the largest.
+RATIO, FURTHEST = 1.5, 16
+MOST_EVENTS = 200_000  # of a run that is replayed some hundred times
 
 
 @dataclass
@@ -73,61 +95,197 @@ def _lines(recording: Recording, sizes: list[int]) -> list[Line]:
     return lines
 
 
-Needs = dict[str, list[dict[str, float]]]
+# What an allocator needs in each case: bytes, by ascending size.
+Needs = dict[str, list[tuple[int, float]]]
 
 
-def _needs(recording: Recording, lines: list[Line], is_certain: bool, name: str) -> Needs:
-    """What the allocator needs at best, as expected, and at worst: in each case the highest line.
-
-    At best it needs what is live; at worst it needs twice as much more as in the recording.
-    """
+def _fitted(recording: Recording, lines: list[Line], sizes: list[int], name: str) -> Needs:
+    """From the highest line. At best the allocator needs what is live; at worst it needs twice as
+    much more than that as in the recording."""
     run = recording.runs[name]
     needed = run.get("min_capacity_bytes") or run["reserved_peak_bytes"]
     more = max(0.0, needed / recording.live_peak - 1)
     granule = recording.facts["granule_bytes"]
+    # Two points always lie on a line: nothing is then known of how well it fits.
+    doubts = [2 * x.deviation if len(set(sizes)) > 2 else 0.02 * recording.live_peak for x in lines]
 
-    def scaled(factor: float, sign: int) -> list[dict[str, float]]:
-        # Two points always lie on a line: nothing is then known of how well it fits.
-        doubts = [2 * x.deviation if is_certain else 0.02 * recording.live_peak for x in lines]
-        return [
-            {"base": factor * x.base + sign * (doubt + granule), "slope": factor * x.slope}
-            for x, doubt in zip(lines, doubts)
-        ]
+    def need(size: int, factor: float, sign: int) -> float:
+        return max(
+            factor * line.at(size) + sign * (doubt + granule) for line, doubt in zip(lines, doubts)
+        )
+
+    factors = {"best": (1.0, -1), "expected": (1 + more, 0), "worst": (1 + 2 * more, 1)}
+    rungs = range(1, FURTHEST * max(sizes) + 1)
+    return {case: [(size, need(size, *of)) for size in rungs] for case, of in factors.items()}
+
+
+# ---- By replays --------------------------------------------------------------------------------
+
+
+def _rungs(sizes: Sequence[int]) -> list[int]:
+    found, size = [], float(min(sizes))
+    while size <= FURTHEST * max(sizes):
+        found.append(round(size))
+        size = max(size + 1, size * RATIO)
+    return found
+
+
+def _borders(recording: Recording, n: int) -> list[tuple[int, int]]:
+    """Where the last n steps begin and end. What follows the last mark is in none."""
+    ends = list(recording.facts["step_ends"])
+    if not recording.facts["marks_steps"]:
+        ends.append(recording.facts["replay_events"])
+    return list(zip([0, *ends], ends))[-n:]
+
+
+def _template(recording: Recording, sizes: list[int], folder: Path) -> Template:
+    if recording.facts["replay_events"] > MOST_EVENTS:
+        raise DifferentWork
+    path = folder / "recorded.trace"
+    gpu = ["--gpu", str(recording.facts["gpu"])] if recording.facts["snapshot"] else []
+    ask_bench("convert", *gpu, "--", recording.facts["file"], str(path))
+    lines = [line for line in path.read_text().splitlines() if line[:1] not in ("#", "s", "")]
+    return Template(lines, _borders(recording, len(sizes)), sizes)
+
+
+def _replay(
+    template: Template, size: int, choices: Choices, folder: Path
+) -> Optional[dict[str, dict[str, Any]]]:
+    """By allocator; None: one of them does not complete on the largest device."""
+    path = folder / f"{size}.trace"
+    template.write(path, size)
+    arguments = ["--device", "virtual", "--json", "--min-capacity"]
+    arguments += ["--contender", ",".join(NAMES), *replay_arguments(None, None, choices.settings)]
+    try:
+        found = {line["contender"]: line for line in ask_bench("replay", *arguments, str(path))}
+    finally:
+        path.unlink()
+    done = all(run["completed"] and run.get("min_capacity_bytes") for run in found.values())
+    return found if done else None
+
+
+def _replayed(
+    recording: Recording, template: Template, sizes: list[int], choices: Choices, folder: Path
+) -> dict[str, Needs]:
+    """At best an allocator needs what is live, and at worst what it holds when nothing stops it."""
+    rungs = _rungs(sizes)
+    with ThreadPoolExecutor(max_workers=2) as workers:
+        found = list(workers.map(lambda size: _replay(template, size, choices, folder), rungs))
+    known = [(size, runs) for size, runs in zip(rungs, found) if runs is not None]
+    granule = recording.facts["granule_bytes"]
+
+    def points(name: str, field: str, beyond: int) -> list[tuple[int, float]]:
+        return [(size, float(runs[name][field] + beyond)) for size, runs in known]
 
     return {
-        "best": scaled(1, -1),
-        "expected": scaled(1 + more, 0),
-        "worst": scaled(1 + 2 * more, 1),
+        name: {
+            "best": points(name, "live_peak_bytes", -granule),
+            "expected": points(name, "min_capacity_bytes", 0),
+            "worst": points(name, "reserved_peak_bytes", granule),
+        }
+        for name in NAMES
     }
 
 
-def forecast(recording: Recording, sizes: list[int], unit: str) -> dict[str, Any]:
+# ---- The whole ---------------------------------------------------------------------------------
+
+
+def _by_replays(
+    recording: Recording, sizes: list[int], choices: Choices
+) -> Optional[dict[str, Needs]]:
+    with tempfile.TemporaryDirectory(prefix="ductile-forecast-") as name:
+        folder = Path(name)
+        try:
+            template = _template(recording, sizes, folder)
+        except DifferentWork:
+            return None
+        found = _replayed(recording, template, sizes, choices, folder)
+    return found if all(len(needs["expected"]) > 1 for needs in found.values()) else None
+
+
+def largest_in(
+    recording: Recording, sizes: list[int], capacity: int, choices: Optional[Choices] = None
+) -> dict[str, int]:
+    """The largest size that fits in so many bytes, by allocator: of sizes near to the forecast's,
+    the largest whose replay in that capacity completes. Raises RecordingError."""
+    found = forecast(recording, sizes, "size", choices)
+    guesses = {name: largest(found["needs"][name], capacity) for name in NAMES}
+    with tempfile.TemporaryDirectory(prefix="ductile-forecast-") as name:
+        folder = Path(name)
+        try:
+            template = _template(recording, sizes, folder)
+        except DifferentWork:
+            return guesses
+        return {
+            allocator: _refine(template, guess, allocator, capacity, choices or Choices(), folder)
+            for allocator, guess in guesses.items()
+        }
+
+
+def _refine(
+    template: Template, guess: int, name: str, capacity: int, choices: Choices, folder: Path
+) -> int:
+    """From the guess upwards while it fits, or downwards until it does."""
+
+    def fits(size: int) -> bool:
+        path = folder / "one.trace"
+        template.write(path, size)
+        words = ["--device", "virtual", "--json", "--contender", name]
+        settings = choices.settings if name == "ductile" else ()
+        words += replay_arguments(None, str(capacity), settings)
+        return bool(ask_bench("replay", *words, str(path))[0]["completed"])
+
+    size = max(1, guess)
+    while size > 0 and not fits(size):
+        size -= 1
+    if size >= guess:
+        while fits(size + 1):
+            size += 1
+    return size
+
+
+def _note(recording: Recording, sizes: list[int], unit: str, last: Line, by_replays: bool) -> str:
+    how = (
+        "The run was replayed with other sizes in all of these steps, made block by block."
+        if by_replays
+        else "The steps do not do the same work, so what is live was fitted part by part: "
+        f"they lie within {last.deviation / 2**20:.1f} MiB of the line."
+    )
+    return (
+        f"From {len(sizes)} recorded steps with {unit} {', '.join(map(str, sizes))}: where most is "
+        f"live in a large one, {last.base / 2**30:.2f} GiB and {last.slope / 2**20:.1f} MiB for "
+        f"each more. {how} Memory outside the allocator (contexts, NCCL, other processes) is not "
+        "in a recording: choose the device's memory without it."
+    )
+
+
+def forecast(
+    recording: Recording, sizes: list[int], unit: str, choices: Optional[Choices] = None
+) -> dict[str, Any]:
     """What the page needs: for each allocator its needs, and a note.
 
     sizes are those of the recording's last steps. Raises RecordingError where they tell nothing.
     """
     _check(recording, sizes)
     lines = _lines(recording, sizes)
-    last = lines[-1]
-    note = (
-        f"From {len(sizes)} recorded steps with {unit} {', '.join(map(str, sizes))}: where most is "
-        f"live in a large one, {last.base / 2**30:.2f} GiB and {last.slope / 2**20:.1f} MiB for "
-        f"each more; the steps lie within {last.deviation / 2**20:.1f} MiB of that line. Memory "
-        "outside the allocator (contexts, NCCL, other processes) is not in a recording: choose the "
-        "device's memory without it."
-    )
-    is_certain = len(set(sizes)) > 2
-    needs = {name: _needs(recording, lines, is_certain, name) for name in NAMES}
+    needs = _by_replays(recording, sizes, choices or Choices())
+    note = _note(recording, sizes, unit, lines[-1], needs is not None)
+    if needs is None:
+        needs = {name: _fitted(recording, lines, sizes, name) for name in NAMES}
     return {"unit": unit, "note": note, "needs": needs}
 
 
 def largest(needs: Needs, capacity: int, case: str = "expected") -> int:
-    """The largest size that fits; 0: none."""
-    return max(0, min(_most(line, capacity) for line in needs[case]))
-
-
-def _most(line: dict[str, float], capacity: int) -> int:
-    room = capacity - line["base"]
-    if line["slope"] <= 0:
-        return 0 if room < 0 else 1 << 53
-    return int(room // line["slope"])
+    """The largest size that fits; 0: none. Between two sizes that are known, and behind the last,
+    needs lie on a line."""
+    points = needs[case]
+    fitting = [i for i, (_, need) in enumerate(points) if need <= capacity]
+    if not fitting:
+        (size, need), (_, second) = points[0], points[1]
+        slope = (second - need) / (points[1][0] - size)
+        return max(0, int(size - (need - capacity) / slope)) if slope > 0 else 0
+    at = min(max(fitting), len(points) - 2)
+    (size, need), (next_size, next_need) = points[at], points[at + 1]
+    if next_need <= need:
+        return next_size if capacity >= next_need else size
+    return int(size + (capacity - need) * (next_size - size) / (next_need - need))

@@ -86,10 +86,18 @@ function paintForecast() {
     })));
 }
 
-// As _forecast.py: an allocator's need is the highest of its lines, base + slope times the batch.
+// As _forecast.py: what sizes need is known at some of them, and lies on a line between two and behind the last.
+function largestWith(points, capacity) {
+  const slope = (a, b) => (b[1] - a[1]) / (b[0] - a[0]);
+  const last = points.findLastIndex((point) => point[1] <= capacity);
+  if (last < 0) return slope(points[0], points[1]) > 0 ? Math.max(0, Math.trunc(points[0][0] - (points[0][1] - capacity) / slope(points[0], points[1]))) : 0;
+  const at = Math.min(last, points.length - 2), [from, to] = [points[at], points[at + 1]];
+  if (to[1] <= from[1]) return capacity >= to[1] ? to[0] : from[0];
+  return Math.trunc(from[0] + (capacity - from[1]) * (to[0] - from[0]) / (to[1] - from[1]));
+}
+
 function largestOn(forecast, id, capacity) {
-  const most = (line, room) => line.slope > 0 ? Math.floor(room / line.slope) : room < 0 ? 0 : Infinity;
-  return ["worst", "expected", "best"].map((name) => Math.max(0, Math.min(...forecast.needs[id][name].map((line) => most(line, capacity - line.base)))));
+  return ["worst", "expected", "best"].map((name) => largestWith(forecast.needs[id][name], capacity));
 }
 
 function paintCompare() {

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The largest batch that a report forecasts, against the largest that trains under the same cap.
+
+Of each model four steps are recorded once, under PyTorch's own allocator (`ductile-gpu record
+--stacks`): a warm-up, and one for each of three batches. From them the largest batch is forecast
+for native, expandable segments and Ductile. Then each of these trains with that batch, and with
+larger or smaller ones until one fits and the next is refused; one process per allocator, all of
+them at a time, every attempt in a model of its own with empty caches.
+
+Says for each row whether the forecast is within one of what trains, and ends with status 1 unless
+all are. Takes at most --seconds for each model and half a minute more, however many of its rows are
+then known; a row that the time cut short has not passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import allocators
+
+# Batches of the warm-up and of the steps that the forecast is made from, and the length of texts,
+# or the width of images, which stays the same.
+RECORDED = {
+    "gpt2": ([4, 4, 8, 12], 512),
+    "lora": ([4, 4, 8, 12], 512),
+    "resnet": ([16, 16, 32, 48], 224),
+}
+TINY = ([1, 1, 2, 3], 32)
+STEPS = 4  # of an attempt
+FARTHEST = 8  # from the forecast, that the search goes
+
+
+def plan(model: str, tiny: bool) -> tuple[list[int], int]:
+    return TINY if tiny else RECORDED[model]
+
+
+# ---- In processes of their own -----------------------------------------------------------------
+
+
+def train(model: str, batches: list[int], length: int, tiny: bool) -> None:
+    """One step for each batch."""
+    import models
+    import torch
+
+    shapes = [models.Shape(batch, length) for batch in batches]
+    training = models.make(model, shapes, device="cpu" if tiny else "cuda", tiny=tiny)
+    training.train(lambda: None, lambda _loss: None)
+    if not tiny:
+        torch.cuda.synchronize()
+
+
+def fits(model: str, batch: int, length: int, given: argparse.Namespace) -> bool:
+    import gc
+
+    import torch
+
+    try:
+        train(model, [batch] * STEPS, length, given.cpu_check)
+        if given.cpu_check and batch > given.guess - 1:  # there is no cap on the CPU
+            raise torch.OutOfMemoryError
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+    return True
+
+
+def search(given: argparse.Namespace) -> dict[str, Any]:
+    """From the guess up while it fits, else down until it does."""
+    import models
+    import torch
+
+    models.preload(given.serve)
+    end = time.monotonic() + given.seconds
+    if not given.cpu_check:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(given.gib * 2**30 / total)
+    _, length = plan(given.serve, given.cpu_check)
+    most, refused, batch, longest = 0, 0, max(1, given.guess), 0.0
+    while refused - most != 1 and abs(batch - given.guess) <= FARTHEST and batch > 0:
+        begin = time.monotonic()
+        if begin + longest > end:
+            break
+        if fits(given.serve, batch, length, given):
+            most, batch = batch, batch + 1
+        else:
+            refused, batch = batch, batch - 1
+        longest = max(longest, time.monotonic() - begin)
+    return {"trains": most, "refused": refused, "exact": refused - most == 1}
+
+
+def serve(given: argparse.Namespace) -> None:
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    print(json.dumps(search(given)), file=channel, flush=True)
+
+
+# ---- Recording and forecasting -----------------------------------------------------------------
+
+
+def record(model: str, file: Path, given: argparse.Namespace, seconds: float) -> None:
+    """Raises RuntimeError."""
+    batches, length = plan(model, given.cpu_check)
+    words = ["-m", "ductile_gpu", "record", "--stacks", "-o", str(file), __file__]
+    words += ["--train", model, "--batches", ",".join(map(str, batches)), "--length", str(length)]
+    where = {**allocators.environment("native"), "HF_HUB_OFFLINE": "1"}
+    status, said = allocators.run([sys.executable, *words], seconds, where, file.parent)
+    if status != 0 or not file.exists():
+        print(said, file=sys.stderr)
+        raise RuntimeError("the steps could not be recorded")
+
+
+def write_stand_in(file: Path) -> None:
+    """On the CPU nothing can be recorded: a run of which only the sizes matter."""
+    lines = ["# version 2", f"a 1 {200 << 20} 0"]
+    for at, batch in enumerate(TINY[0]):
+        lines += [f"a {at + 2} {batch * (100 << 20)} 0", f"f {at + 2}", "s"]
+    file.write_text("\n".join(lines) + "\n")
+
+
+def forecast(file: Path, batches: list[int], gib: float) -> tuple[dict[str, int], dict[str, Any]]:
+    """The largest batch by allocator, and which are likely at worst and at best."""
+    from ductile_gpu._report import _forecast
+    from ductile_gpu._report._collect import Choices, collect
+
+    capacity = int(gib * 2**30)
+    recording = collect(file, Choices(), lambda _line: None)
+    found = _forecast.largest_in(recording, batches, capacity)
+    needs = _forecast.forecast(recording, batches, "batch")["needs"]
+    likely = {
+        name: [_forecast.largest(needs[name], capacity, case) for case in ("worst", "best")]
+        for name in found
+    }
+    names = {"native": "classic"}
+    ours = {name: names.get(name, name) for name in allocators.NAMES}
+    return {a: found[n] for a, n in ours.items()}, {a: likely[n] for a, n in ours.items()}
+
+
+# ---- All of it ---------------------------------------------------------------------------------
+
+
+def start(allocator: str, model: str, guess: int, seconds: float, given: Any) -> tuple[Any, Any]:
+    where = allocators.environment(allocator)
+    where.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
+    where.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    command = [sys.executable, __file__, "--serve", model, "--gib", str(given.gib)]
+    command += ["--guess", str(guess), "--seconds", str(seconds)]
+    if given.cpu_check:
+        command.append("--cpu-check")
+    said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+    return allocators.start(command, env=where, stdout=subprocess.PIPE, stderr=said), said
+
+
+def finish(process: Any, said: Any, end: float) -> dict[str, Any]:
+    """What a process has found; why it has not goes to standard error."""
+    try:
+        output, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
+        if process.returncode == 0:
+            return dict(json.loads(output))
+        reason = f"ended with status {process.returncode}"
+    except subprocess.TimeoutExpired:
+        allocators.kill(process)
+        process.communicate()
+        reason = "did not answer in time"
+    said.seek(0)
+    print("".join(said.readlines()[-25:]), file=sys.stderr)
+    return {"failed": reason}
+
+
+def compare(model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """A model's rows."""
+    end = time.monotonic() + given.seconds
+    batches, length = plan(model, given.cpu_check)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / ("run.trace" if given.cpu_check else "run.pickle")
+        if given.cpu_check:
+            write_stand_in(file)
+        else:
+            record(model, file, given, given.seconds / 2)
+        guesses, likely = forecast(file, batches, given.gib)
+    left = end - time.monotonic()
+    started = {a: start(a, model, guesses[a], left, given) for a in allocators.NAMES}
+    found = {a: finish(*pair, end + 30) for a, pair in started.items()}
+    head = {"model": model, "gib": given.gib, "recorded": batches, "length": length}
+    return [
+        {**head, "allocator": a, "forecast": guesses[a], "likely": likely[a], **row,
+         "passed": bool(row.get("exact") and abs(guesses[a] - row["trains"]) <= 1)}
+        for a, row in found.items()
+    ]  # fmt: skip
+
+
+def say(row: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(row), flush=True)
+        return
+    verdict = "pass" if row["passed"] else "FAIL"
+    if "allocator" not in row:
+        print(f"{row['model']:7}{verdict}: {row['failed']}", flush=True)
+        return
+    trained = row.get("failed") or f"{row['trains']} trains" + (
+        "" if row["exact"] else ", and the search was not ended"
+    )
+    print(f"{row['model']:7}{row['allocator']:11}{row['gib']:g} GiB: {row['forecast']} forecast "
+          f"(likely {row['likely'][0]} to {row['likely'][1]}), {trained}: {verdict}",
+          flush=True)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="gpt2,lora,resnet", help="one or several of these")
+    parser.add_argument("--gib", type=float, default=16, help="the cap")
+    parser.add_argument("--seconds", type=float, default=120, help="limit for each model (120)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument(
+        "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
+    )
+    for name in ("--serve", "--train", "--batches"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    for name in ("--guess", "--length"):
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given)
+        return 0
+    if given.train:
+        train(given.train, [int(word) for word in given.batches.split(",")], given.length, False)
+        return 0
+    import models
+
+    chosen = given.model.split(",")
+    models.check(chosen)
+    passed = True
+    for model in chosen:
+        try:
+            rows = compare(model, given)
+        except (RuntimeError, ValueError) as error:
+            reason = str(error) if isinstance(error, RuntimeError) else "no forecast could be made"
+            rows = [{"model": model, "gib": given.gib, "failed": reason, "passed": False}]
+            print(error, file=sys.stderr)
+        for row in rows:
+            say(row, given.json)
+        passed = passed and all(row["passed"] for row in rows)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
