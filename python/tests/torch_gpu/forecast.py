@@ -58,8 +58,6 @@ def train(model: str, batches: list[int], length: int, tiny: bool) -> None:
 
 
 def fits(model: str, batch: int, length: int, given: argparse.Namespace) -> bool:
-    import gc
-
     import torch
 
     try:
@@ -68,10 +66,17 @@ def fits(model: str, batch: int, length: int, given: argparse.Namespace) -> bool
             raise torch.OutOfMemoryError
     except torch.OutOfMemoryError:
         return False
-    finally:
-        gc.collect()
-        torch.cuda.empty_cache()
     return True
+
+
+def start_afresh() -> None:
+    """Gives back what an attempt has left; its error holds it no longer."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def search(given: argparse.Namespace) -> dict[str, Any]:
@@ -94,6 +99,7 @@ def search(given: argparse.Namespace) -> dict[str, Any]:
             most, batch = batch, batch + 1
         else:
             refused, batch = batch, batch - 1
+        start_afresh()
         longest = max(longest, time.monotonic() - begin)
     return {"trains": most, "refused": refused, "exact": refused - most == 1}
 

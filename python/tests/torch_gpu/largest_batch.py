@@ -5,7 +5,8 @@ The batch stays the same and the length of texts (the width of images) changes a
 process per allocator, all of them at a time; each doubles and halves its batch, and begins every
 attempt with empty caches. What the time limit cuts short is a lower bound, and marked.
 
-Ends with status 1 when an allocator could not be tried, or Ductile fits less than another.
+Ends with status 1 when an allocator could not be tried, or Ductile fits less than another. Takes at
+most --seconds for each model and a minute more.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def finish(process: Any, said: Any, end: float) -> dict[str, Any]:
         process.communicate()
         reason = "did not answer in time"
     said.seek(0)
-    return {"failed": f"{reason}\n{''.join(said.readlines()[-25:])}".rstrip()}
+    print("".join(said.readlines()[-25:]), file=sys.stderr)  # names files of this machine
+    return {"failed": reason}
 
 
 def find_largest(model: str, given: argparse.Namespace) -> bool:
