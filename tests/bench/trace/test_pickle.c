@@ -300,3 +300,74 @@ Test(pickle, recognised_by_its_first_bytes) {
     cr_assert_not(pickle_recognise("a 0 1 0\n", 8));
     cr_assert_not(pickle_recognise("\x1f\x8b", 2));
 }
+
+/* ---- Taking dicts ---------------------------------------------------------------------------- */
+
+static uint64_t taken[8];
+static size_t n_taken;
+
+/* Those with a key "n". */
+static pickle_taking take_numbers(void *user, const pickle_value *dict) {
+    (void)user;
+    if (!pickle_get_unsigned(pickle_find(dict, "n"), &taken[n_taken])) {
+        return PICKLE_NOT_WANTED;
+    }
+    n_taken++;
+    return PICKLE_TAKEN;
+}
+
+static pickle_document *open_taking(const void *bytes, size_t size) {
+    static const pickle_taker taker = {.take = take_numbers};
+    input in = input_of_memory(bytes, size);
+    pickle_document *document = pickle_open(&in, &taker, ENOUGH, &error);
+    cr_assert_not_null(document, "%s", error.reason);
+    return document;
+}
+
+#define OPEN_TAKING(literal) open_taking(literal, sizeof(literal) - 1)
+
+static void assert_record(const pickle_value *list, size_t index, uint64_t wanted) {
+    uint64_t record = UINT64_MAX;
+    cr_assert(pickle_record(list, index, &record), "item %zu", index);
+    cr_expect_eq(record, wanted, "item %zu", index);
+}
+
+/* [{n: 5}, {n: 6}] */
+Test(pickle, dicts_of_a_list_are_taken_in_order) {
+    pickle_document *d = OPEN_TAKING("\x80\x04]("
+                                     "}\x8c\x01nK\x05s}\x8c\x01nK\x06s"
+                                     "e.");
+    const pickle_value *list = pickle_root(d);
+    cr_assert_eq(pickle_count(list), 2);
+    assert_record(list, 0, 0);
+    assert_record(list, 1, 1);
+    cr_expect_null(pickle_item(list, 0));
+    cr_expect_eq(taken[0], 5);
+    cr_expect_eq(taken[1], 6);
+    uint64_t unused;
+    cr_expect_not(pickle_record(list, 2, &unused));
+    pickle_close(d);
+}
+
+/* d = {n: 5}; [d, 1, d, {x: 2}]: the memo knows d before it has a key. */
+Test(pickle, a_dict_that_is_named_again_is_the_same_record) {
+    pickle_document *d = OPEN_TAKING("\x80\x04](}\x94\x8c\x01nK\x05s"
+                                     "K\x01h\x00}\x8c\x01xK\x02s"
+                                     "e.");
+    const pickle_value *list = pickle_root(d);
+    cr_assert_eq(pickle_count(list), 4);
+    cr_expect_eq(n_taken, 1);
+    assert_record(list, 0, 0);
+    assert_record(list, 2, 0);
+    cr_expect_eq(pickle_item(list, 1)->as.integer, 1);
+    cr_expect_eq(pickle_item(list, 3)->kind, PICKLE_DICT);
+    pickle_close(d);
+}
+
+Test(pickle, what_was_taken_cannot_be_changed) {
+    static const pickle_taker taker = {.take = take_numbers};
+    static const char bytes[] = "\x80\x04]}\x94\x8c\x01nK\x05sah\x00\x8c\x01mK\x01s0.";
+    input in = input_of_memory(bytes, sizeof bytes - 1);
+    cr_expect_null(pickle_open(&in, &taker, ENOUGH, &error));
+    cr_expect_not_null(strstr(error.reason, "not a dict"), "%s", error.reason);
+}
