@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How long reports of long recordings take, and how much memory.
+
+    python/tools/measure_report.py [--events N] [--most-seconds S] [--most-mib M]
+
+Makes a trace and a snapshot with stacks, each of N events (10 million), and reports on both. Memory
+is the most that all processes together hold, pages that they share counted in each. Needs the
+installed package (python/tests/run --install-only) and a C compiler; takes a minute and 2 GB of
+disk. Ends with status 1 when a report takes more than it may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python" / "tests"))
+
+from conftest import peak_rss  # noqa: E402
+from test_recording import StackRecording, play, write_trace  # noqa: E402
+
+
+def record(folder: Path, n_events: int) -> Path:
+    """What record --stacks writes."""
+    driver, parts, path = folder / "driver.so", folder / "parts", folder / "run.pickle"
+    source = ROOT / "python" / "tests" / "recording_driver.c"
+    subprocess.run(["cc", "-std=c11", "-O2", "-fPIC", "-shared", "-o", driver, source], check=True)
+    parts.mkdir()
+    recording = StackRecording(parts)
+    play(recording, driver, n_events // 3)
+    recording.close()
+    recording.save(path, [], {})
+    return path
+
+
+def measure(path: Path, options: argparse.Namespace) -> bool:
+    """Prints a line. Did it take what it may, at most?"""
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "ductile_gpu", "report", "-o", "report.html", str(path)]
+    mib = peak_rss(command, path.parent) / 2**20
+    seconds = time.monotonic() - begin
+    passed = seconds <= options.most_seconds and mib <= options.most_mib
+    verdict = "pass" if passed else "FAIL"
+    print(f"{path.name}: {options.events:,} events, {seconds:.1f} s, {mib:.0f} MiB: {verdict}")
+    return passed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--events", type=int, default=10_000_000, metavar="N")
+    parser.add_argument("--most-seconds", type=float, default=10, metavar="S")
+    parser.add_argument("--most-mib", type=float, default=200, metavar="M")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        passed = [
+            measure(write_trace(folder, options.events), options),
+            measure(record(folder, options.events), options),
+        ]
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
