@@ -15,7 +15,7 @@
 /* Of what a snapshot's objects may take in memory; entries of the history lie in a file. */
 #define MEMORY_LIMIT ((uint64_t)8 << 30)
 
-/* Where nobody says what times count from. */
+/* --base-ns was not given. */
 #define NO_BASE UINT64_MAX
 
 enum { MAX_GPUS = 1024, FEWEST_EVENTS = 100, USUAL_EVENTS = 1000000 };

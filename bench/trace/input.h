@@ -17,7 +17,7 @@
 typedef struct input {
     const unsigned char *at; /* what is there: from here to end */
     const unsigned char *end;
-    const char *reason;          /* why no more comes; NULL: it ends, or nobody has asked yet */
+    const char *reason;          /* why no more comes; NULL: it ends, or more was not asked for */
     uint64_t n_bytes;            /* that came until now */
     struct input_source *source; /* NULL: all is there */
 } input;

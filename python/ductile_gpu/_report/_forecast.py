@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The largest batch that fits, from steps recorded with different ones.
 
-The recorded run is written anew with another size in all of these steps, block by block (_scaling),
-and replayed under each allocator: what a size needs is the smallest device from which that replay
-completes. So what an allocator holds beyond what is live, its rounding, and what it gives back when
+The recorded run is written again with another size in all of these steps, block by block
+(_scaling), and replayed under each allocator: what a size needs is the smallest device from which
+that replay completes. So what an allocator holds beyond what is live, its rounding, and what it gives back when
 memory runs short are those of that very size.
 
 Where the recorded steps do not do the same work, what is live is fitted instead. A step is divided
@@ -110,9 +110,8 @@ def _fitted(recording: Recording, lines: list[Line], sizes: list[int], name: str
     doubts = [2 * x.deviation if len(set(sizes)) > 2 else 0.02 * recording.live_peak for x in lines]
 
     def need(size: int, factor: float, sign: int) -> float:
-        return max(
-            factor * line.at(size) + sign * (doubt + granule) for line, doubt in zip(lines, doubts)
-        )
+        beyond = [sign * (doubt + float(granule)) for doubt in doubts]
+        return max(factor * line.at(size) + doubt for line, doubt in zip(lines, beyond))
 
     factors = {"best": (1.0, -1), "expected": (1 + more, 0), "worst": (1 + 2 * more, 1)}
     rungs = range(1, FURTHEST * max(sizes) + 1)

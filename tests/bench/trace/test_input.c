@@ -12,7 +12,7 @@
 
 enum { SIZE = 3000000 };
 
-static char path[] = "/tmp/ductile-input-XXXXXX";
+static char path[] = "ductile-input-XXXXXX"; /* in the folder that the test runs in */
 
 static unsigned char byte_at(size_t i) {
     return (unsigned char)(i * 7 + i / 251);
