@@ -343,9 +343,10 @@ def test_steps_of_different_work_are_fitted_part_by_part(tmp_path):
     """Another number of allocations in each step."""
     lines = [f"a 1 {1000 * MIB} 0", "s"]
     for step, batch in enumerate((2, 4, 6)):
-        lines += [f"a {10 + 10 * step} {batch * 100 * MIB} 0"]
-        lines += [f"a {11 + 10 * step + more} 512 0" for more in range(step)]
-        lines += [f"f {10 + 10 * step + n}" for n in range(step + 1)] + ["s"]
+        first, n = 1000 * (step + 1), 300 + step
+        lines += [f"a {first} {batch * 100 * MIB} 0"]
+        lines += [f"a {first + 1 + more} 512 0" for more in range(n)]
+        lines += [f"f {first + 1 + more}" for more in range(n)] + [f"f {first}", "s"]
     path = tmp_path / "run.trace"
     path.write_text("\n".join(lines) + "\n")
     recording = collect(path, Choices(), lambda line: None)

@@ -3,8 +3,8 @@
 
 The recorded run is written again with another size in all of these steps, block by block
 (_scaling), and replayed under each allocator: what a size needs is the smallest device from which
-that replay completes. So what an allocator holds beyond what is live, its rounding, and what it gives back when
-memory runs short are those of that very size.
+that replay completes. So what an allocator holds beyond what is live, its rounding, and what it
+gives back when memory runs short are those of that very size.
 
 Where the recorded steps do not do the same work, what is live is fitted instead. A step is divided
 into equal parts; what is live in a part grows as base + slope * batch, but the part that needs most
