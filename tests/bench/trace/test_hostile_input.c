@@ -6,6 +6,7 @@
  */
 #include "tests/bench/pickle_maker.h"
 #include "tests/bench/reading.h"
+#include "tests/bench/sound_trace.h"
 #include "tests/support/rng.h"
 
 enum { N_ROUNDS = 20000 };
@@ -60,98 +61,6 @@ static void make_good_pickle(void) {
     make_bytes(&good_pickle, "ueueu.", 6);
 }
 
-/* ---- What a trace must hold, however it came about ------------------------------------------ */
-
-typedef struct walk {
-    bool is_live[4096];
-    uint64_t n_closed[TRACE_MAX_STREAMS];
-    uint64_t n_opened[TRACE_MAX_STREAMS];
-} walk;
-
-static const char *check_gate(walk *w, const trace *t, size_t index, bool closes) {
-    const trace_gate *gate = &t->gates[index];
-    if (gate->stream >= t->n_streams) {
-        return "a gate of no stream";
-    }
-    uint64_t *n_closed = &w->n_closed[gate->stream];
-    uint64_t *n_opened = &w->n_opened[gate->stream];
-    if (closes) {
-        if (gate->number != ++*n_closed) {
-            return "gates are not numbered in order";
-        }
-        return *n_closed - *n_opened > t->streams[gate->stream].max_closed_gates
-                   ? "more gates are closed than said"
-                   : NULL;
-    }
-    if (gate->number < *n_opened || gate->number > *n_closed) {
-        return "a gate opens that is not closed";
-    }
-    *n_opened = gate->number;
-    return NULL;
-}
-
-static const char *check_gates(walk *w, const trace *t, const trace_event *e, bool closes) {
-    if (e->stream == 0 || e->size > t->n_gates || e->stream > t->n_gates - e->size) {
-        return "gates that are not there";
-    }
-    const char *reason = NULL;
-    for (size_t i = 0; reason == NULL && i < e->stream; i++) {
-        reason = check_gate(w, t, e->size + i, closes);
-    }
-    return reason;
-}
-
-static const char *check_event(walk *w, const trace *t, const trace_event *e) {
-    bool has_gates = e->kind == TRACE_FREE_GATED || e->kind == TRACE_OPEN;
-    if (e->slot >= t->n_slots || e->slot >= 4096 || (!has_gates && e->stream >= t->n_streams)) {
-        return "an index is out of range";
-    }
-    const char *reason = has_gates ? check_gates(w, t, e, e->kind == TRACE_FREE_GATED) : NULL;
-    if (reason != NULL) {
-        return reason;
-    }
-    switch ((trace_kind)e->kind) {
-    case TRACE_ALLOC:
-        if (w->is_live[e->slot] || e->size == 0 || e->size > TRACE_MAX_SIZE) {
-            return "a bad allocation";
-        }
-        w->is_live[e->slot] = true;
-        return NULL;
-    case TRACE_USE:
-        return w->is_live[e->slot] && e->size > 0 ? NULL : "a use of what is not live";
-    case TRACE_FREE_GATED:
-    case TRACE_FREE:
-        if (!w->is_live[e->slot]) {
-            return "a slot is freed that is not live";
-        }
-        w->is_live[e->slot] = false;
-        return NULL;
-    case TRACE_OPEN:
-    case TRACE_STREAM_END:
-        return NULL;
-    case TRACE_STEP:
-        break;
-    }
-    return "an unknown kind";
-}
-
-static const char *check_trace(const trace *t) {
-    static walk w;
-    w = (walk){0};
-    for (size_t i = 0; i < t->n_events; i++) {
-        const char *reason = check_event(&w, t, &t->events[i]);
-        if (reason != NULL) {
-            return reason;
-        }
-    }
-    for (size_t i = 0; i < t->n_streams; i++) {
-        if (t->streams[i].n_gates != w.n_closed[i]) {
-            return "the gates of a stream are miscounted";
-        }
-    }
-    return NULL;
-}
-
 /* ---- Damage -------------------------------------------------------------------------------- */
 
 /* Changes, swaps, drops or repeats a few bytes. Returns the new size; room for twice the size. */
@@ -190,7 +99,7 @@ static void read_damaged(const void *good, size_t size, uint64_t seed, uint64_t 
     memcpy(bytes, good, size);
     size = damage(bytes, size, &r);
     if (read_bytes_as_trace(bytes, size, TRACE_BUSIEST_GPU, &now)) {
-        const char *reason = check_trace(&now.t);
+        const char *reason = unsound_trace(&now.t);
         cr_assert_null(reason, "seed %llu: %s", (unsigned long long)seed, reason);
         ++*n_taken;
         drop_reading(&now);
@@ -202,7 +111,7 @@ static void read_damaged(const void *good, size_t size, uint64_t seed, uint64_t 
 static void assert_taken(const void *good, size_t size) {
     reading now;
     cr_assert(read_bytes_as_trace(good, size, TRACE_BUSIEST_GPU, &now), "%s", now.error.reason);
-    cr_assert_null(check_trace(&now.t));
+    cr_assert_null(unsound_trace(&now.t));
     drop_reading(&now);
 }
 
