@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small programs of two and three threads on one allocator, in all orders of their lock and driver
+ * calls up to a bound, and in random ones beyond it (explore.h). The programs are numbered: first
+ * every pair of acts (acts.c), then random triples, each with its own manner of the device.
+ *
+ *     orders-run [--first N] [--programs N] [--stops N] [--most N] [--random N] [--seed N]
+ *     orders-run --program ACT+ACT[+ACT] [--schedule S] [--conf OPTIONS] [--order STEPS]
+ *
+ * Of each program at most `most` orders with at most `stops` stops are tried, and `random` others.
+ * Exit status 0, or 1 after the first finding: what went wrong, the steps, and the command that
+ * repeats it.
+ */
+#include "tests/orders/explore.h"
+#include "tests/orders/stage.h"
+#include "tests/support/command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct program {
+    const act *acts[MOST_THREADS];
+    unsigned n;
+    manner how;
+} program;
+
+typedef struct effort {
+    uint64_t first, programs, stops, most, random, seed;
+} effort;
+
+static program now;
+static uint64_t n_orders, n_all_steps, n_complete;
+
+/* ---- Names --------------------------------------------------------------------------------- */
+
+static const char *schedule_name(ductile_schedule schedule) {
+    static const char *const names[] = {"eager", "lagging", "lazy", "random"};
+    return names[schedule];
+}
+
+static const act *find_act(const char *name, size_t length) {
+    for (size_t i = 0; i < n_acts; i++) {
+        if (strlen(acts[i].name) == length && strncmp(acts[i].name, name, length) == 0) {
+            return &acts[i];
+        }
+    }
+    return NULL;
+}
+
+static void read_program(const char *text) {
+    while (*text != '\0') {
+        size_t length = strcspn(text, "+");
+        const act *found = find_act(text, length);
+        if (found == NULL || now.n == MOST_THREADS) {
+            command_refuse("no such act, or more than three; see tests/orders/acts.c");
+        }
+        now.acts[now.n++] = found;
+        text += length + (text[length] == '+');
+    }
+}
+
+static void print_program(void) {
+    (void)printf("--program ");
+    for (unsigned i = 0; i < now.n; i++) {
+        (void)printf("%s%s", i > 0 ? "+" : "", now.acts[i]->name);
+    }
+    (void)printf(" --schedule %s --conf \"%s\"", schedule_name(now.how.schedule), now.how.conf);
+}
+
+/* ---- Findings ------------------------------------------------------------------------------ */
+
+/* The steps at which another thread goes on, and the last ones. */
+static void print_steps(const step *steps, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (steps[i].chosen != steps[i].before || i + 12 > n) {
+            (void)printf("  %5zu  thread %u at: %s %s%s%s\n", i, steps[i].before % NOBODY + 1u,
+                         steps[i].what, *steps[i].where != '\0' ? "in " : "", steps[i].where,
+                         steps[i].chosen != steps[i].before ? "; another goes on" : "");
+        }
+    }
+}
+
+static void report(const char *kind, const char *why) {
+    size_t n = 0;
+    const step *steps = scheduler_steps(&n);
+    (void)printf("%s=1 %s\n", kind, why);
+    print_steps(steps, n);
+    (void)printf("orders-run ");
+    print_program();
+    (void)printf(" --order ");
+    print_order(steps, n);
+    (void)printf("\n");
+}
+
+/* ---- One program --------------------------------------------------------------------------- */
+
+static size_t run_once(choose_fn choose, void *chooser) {
+    static stage s;
+    size_t n = 0;
+    memset(&s, 0, sizeof s);
+    s.n_actors = now.n;
+    for (unsigned i = 0; i < now.n; i++) {
+        s.actors[i].act = now.acts[i];
+    }
+    const char *why = stage_open(&s, &now.how);
+    if (why == NULL) {
+        scheduler_run(now.n, stage_play, &s, choose, chooser);
+        why = stage_close(&s);
+    }
+    if (why != NULL) {
+        scheduler_found("wrong", why);
+    }
+    (void)scheduler_steps(&n);
+    n_orders++;
+    n_all_steps += n;
+    return n;
+}
+
+/* The number of steps of its first order. */
+static size_t explore(unsigned stops, uint64_t most) {
+    static explorer e;
+    explorer_begin(&e, stops);
+    size_t n_steps = run_once(explorer_choose, &e);
+    bool is_left = explorer_next(&e);
+    for (uint64_t i = 1; i < most && is_left; i++) {
+        (void)run_once(explorer_choose, &e);
+        is_left = explorer_next(&e);
+    }
+    n_complete += !is_left;
+    return n_steps;
+}
+
+static void try_program(const effort *it, uint64_t seed) {
+    unsigned marks = 0;
+    for (unsigned i = 0; i < now.n; i++) {
+        marks |= now.acts[i]->marks;
+    }
+    uint64_t share = (marks & IS_SLOW) != 0 ? 10 : 1;
+    size_t n_steps = explore((unsigned)it->stops, 1 + it->most / share);
+    rng r = rng_seeded(seed);
+    for (uint64_t i = 0; i < it->random / share; i++) {
+        dice d;
+        dice_begin(&d, &r, now.n, n_steps);
+        (void)run_once(dice_choose, &d);
+    }
+}
+
+/* ---- All of them --------------------------------------------------------------------------- */
+
+/* Those whose partners have to be named. */
+enum { N_NAMED = 3 };
+
+static const char *const named[] = {"free_twice+free_twice", "export+import",
+                                    "free_twice+free_twice+free_twice", "export+import+trim",
+                                    "export+import+churn", "export+import+fork"};
+enum { N_PROGRAMS_NAMED = sizeof named / sizeof *named };
+
+static manner any_manner(rng *r) {
+    static const char *const confs[] = {
+        "",
+        "record_stream:wait",
+        "cross_stream_reuse:wait",
+        "captures:unannounced",
+        "recycle:pressure",
+        "captures:announced",
+        "max_handle_bytes:8M",
+        "check:2",
+    };
+    return (manner){(ductile_schedule)rng_below(r, 3),
+                    confs[rng_below(r, sizeof confs / sizeof *confs)]};
+}
+
+static void set_pair(uint64_t number, size_t n) {
+    size_t first = 0;
+    while (number >= n - first) {
+        number -= n - first++;
+    }
+    now.n = 2;
+    now.acts[0] = &acts[first];
+    now.acts[1] = &acts[first + number];
+}
+
+static void set_program(uint64_t number, uint64_t seed) {
+    const size_t n = n_acts - N_NAMED;
+    const uint64_t n_pairs = n * (n + 1) / 2;
+    rng r = rng_seeded(seed * 1000003 + number);
+    now = (program){.how = any_manner(&r)};
+    if (number < N_PROGRAMS_NAMED) {
+        read_program(named[number]);
+    } else if (number - N_PROGRAMS_NAMED < n_pairs) {
+        set_pair(number - N_PROGRAMS_NAMED, n);
+    } else {
+        now.n = 3;
+        for (unsigned i = 0; i < 3; i++) {
+            now.acts[i] = &acts[rng_below(&r, n)];
+        }
+    }
+}
+
+static void try_all(const effort *it) {
+    for (uint64_t i = it->first; i < it->first + it->programs; i++) {
+        set_program(i, it->seed);
+        try_program(it, it->seed + i);
+    }
+}
+
+static void run_script(const char *order) {
+    script s;
+    script_begin(&s, order);
+    (void)run_once(script_choose, &s);
+}
+
+int main(int argc, char **argv) {
+    effort it = {.programs = 700, .stops = 2, .most = 60, .random = 20, .seed = 1};
+    const char *text = NULL;
+    const char *order = NULL;
+    manner how = {.conf = ""};
+    const command_option options[] = {
+        {"--first", .number = &it.first},
+        {"--programs", .number = &it.programs},
+        {"--stops", .number = &it.stops},
+        {"--most", .number = &it.most},
+        {"--random", .number = &it.random},
+        {"--seed", .number = &it.seed},
+        {"--program", .text = &text, .placeholder = "ACT+ACT"},
+        {"--schedule", .schedule = &how.schedule},
+        {"--conf", .text = &how.conf, .placeholder = "OPTIONS"},
+        {"--order", .text = &order, .placeholder = "STEPS"},
+    };
+    command_read("orders-run", options, sizeof options / sizeof *options, argc, argv);
+    scheduler_init(report);
+    if (text == NULL) {
+        try_all(&it);
+    } else {
+        read_program(text);
+        now.how = how;
+        if (order != NULL) {
+            run_script(order);
+        } else {
+            try_program(&it, it.seed);
+        }
+    }
+    command_figure("orders", n_orders);
+    command_figure("steps", n_all_steps);
+    command_figure("programs with no order left", n_complete);
+    return COMMAND_PASSED;
+}
