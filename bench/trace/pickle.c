@@ -487,7 +487,9 @@ static bool do_collect(machine *m, unsigned kind) {
         return refuse(m, "a key without a value");
     }
     m->stack.count = base;
-    return push_container(m, (pickle_kind)kind, m->stack.items + base, n);
+    const pickle_value *items =
+        n > 0 ? m->stack.items + base : NULL; /* there may be no stack yet */
+    return push_container(m, (pickle_kind)kind, items, n);
 }
 
 static bool do_short_tuple(machine *m, unsigned n) {

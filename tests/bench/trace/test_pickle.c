@@ -69,6 +69,13 @@ static const int_case int_cases[] = {
     INT_CASE("\x80\x02\x8b\x01\x00\x00\x00\x05.", 5),
 };
 
+Test(pickle, may_be_an_empty_tuple_made_of_nothing) {
+    pickle_document *document = OPEN("\x80\x02(t.");
+    cr_assert_eq(pickle_root(document)->kind, PICKLE_TUPLE);
+    cr_assert_eq(pickle_count(pickle_root(document)), 0);
+    pickle_close(document);
+}
+
 Test(pickle, ints_of_every_width_keep_their_value) {
     for (size_t i = 0; i < sizeof int_cases / sizeof int_cases[0]; i++) {
         pickle_document *document = open_bytes(int_cases[i].bytes, int_cases[i].size);
