@@ -27,11 +27,14 @@ static ductile_status keep_first(ductile_status first, ductile_status status) {
     return is_plain ? status : DUCTILE_ERR_DRIVER;
 }
 
-/* Relaxed mode, because the waits would break captures of other threads. */
-static ductile_status wait_for_recorded(ductile_allocator *a) {
+/* Relaxed mode, because the waits would break captures of other threads. No pool of this allocator
+ * is open any more. */
+static ductile_status wait_for_work(ductile_allocator *a, dseg_idle *idle) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     ductile_status status = dpool_wait_recorded(a, &(dpool_scope){.is_all = true});
     status = status == DUCTILE_OK ? dpool_wait_for_foreign(a) : status;
+    dpool_routes_fini(a);
+    status = status == DUCTILE_OK ? dpool_quiesce_all(a, idle) : status;
     dvmm_capture_restore(a->driver, mode);
     return status;
 }
@@ -43,8 +46,7 @@ static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
         mapped |= arena->mapped_bytes > 0 || arena->retiring.count > 0;
     }
     mapped |= a->imports.count > 0;
-    ductile_status status = mapped ? wait_for_recorded(a) : DUCTILE_OK;
-    return mapped && status == DUCTILE_OK ? dseg_sync_device(&a->markers, idle) : status;
+    return mapped ? wait_for_work(a, idle) : DUCTILE_OK;
 }
 
 static void free_uses(ductile_allocator *a, dpool_region *region) {

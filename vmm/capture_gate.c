@@ -53,13 +53,23 @@ void dvmm_captures_end(dvmm_capture_notice notice) {
     dti_lock_release(&gate);
 }
 
-bool dvmm_captures_hold(bool all_are_announced) {
+/* False when captures are announced, or more possible ones than that. */
+static bool hold(uint64_t most_possible, dvmm_capture_notice notice) {
     lock_gate();
-    bool any = under_way[DVMM_CAPTURE_ANNOUNCED] > 0 ||
-               (!all_are_announced && under_way[DVMM_CAPTURE_POSSIBLE] > 0);
-    n_holders[all_are_announced ? DVMM_CAPTURE_ANNOUNCED : DVMM_CAPTURE_POSSIBLE] += !any;
+    bool any =
+        under_way[DVMM_CAPTURE_ANNOUNCED] > 0 || under_way[DVMM_CAPTURE_POSSIBLE] > most_possible;
+    n_holders[notice] += !any;
     dti_lock_release(&gate);
     return !any;
+}
+
+bool dvmm_captures_hold(bool all_are_announced) {
+    return all_are_announced ? hold(UINT64_MAX, DVMM_CAPTURE_ANNOUNCED)
+                             : hold(0, DVMM_CAPTURE_POSSIBLE);
+}
+
+bool dvmm_captures_hold_beside(uint64_t own) {
+    return hold(own, DVMM_CAPTURE_POSSIBLE);
 }
 
 void dvmm_captures_release(bool all_are_announced) {

@@ -8,6 +8,7 @@
 #define DUCTILE_VMM_CAPTURE_GATE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* How surely a capture is under way. */
 typedef enum dvmm_capture_notice {
@@ -24,5 +25,10 @@ void dvmm_captures_end(dvmm_capture_notice notice);
  * release, when one may be under way; `all_are_announced`: possible ones do not count. */
 bool dvmm_captures_hold(bool all_are_announced);
 void dvmm_captures_release(bool all_are_announced);
+
+/* The same for a wait for the whole device, which breaks captures, too. `own`: possible captures
+ * that the caller has announced itself and looks at by other means; UINT64_MAX: none counts. Release
+ * with dvmm_captures_release(false). */
+bool dvmm_captures_hold_beside(uint64_t own);
 
 #endif

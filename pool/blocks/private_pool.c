@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/private_pool.h"
 
+#include "vmm/capture_gate.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -98,9 +100,23 @@ bool dpool_is_capturing_locked(const ductile_allocator *a) {
     return false;
 }
 
+/* Open pools that this allocator has announced; under the lock none of them goes, and those of
+ * others are all that is announced beyond. Where captures are announced by calls alone, no pool
+ * counts. */
+static uint64_t possible_captures_locked(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t n = 0;
+    for (const dpool_route *route = a->routes; route != NULL; route = route->next) {
+        n++;
+    }
+    int captures = atomic_load_explicit(&a->captures, memory_order_relaxed);
+    return captures == DUCTILE_CAPTURES_ANNOUNCED ? UINT64_MAX : n;
+}
+
 bool dpool_context_wait_begin(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
-    bool can = !dpool_is_capturing_locked(a);
+    bool can =
+        !dpool_is_capturing_locked(a) && dvmm_captures_hold_beside(possible_captures_locked(a));
     a->n_context_waits += can;
     dti_lock_release(&a->index_lock);
     return can;
@@ -110,6 +126,7 @@ void dpool_context_wait_end(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     a->n_context_waits--;
     dti_lock_release(&a->index_lock);
+    dvmm_captures_release(false);
 }
 
 /* While a pool is open, a capture may begin at any time; then a thread may only wait for a marker.

@@ -84,7 +84,8 @@ bool dpool_has_pools(ductile_allocator *a);
 /* Is a pool open that may stand for a capture? Index lock held. */
 bool dpool_is_capturing_locked(const ductile_allocator *a);
 
-/* No capture pool is opened between begin and end. begin returns false when one is open. No lock
+/* Between begin and end no capture pool of this allocator is opened, and no capture of the process
+ * begins, as far as it is announced. begin returns false when one is open or under way. No lock
  * held. */
 bool dpool_context_wait_begin(ductile_allocator *a);
 void dpool_context_wait_end(ductile_allocator *a);

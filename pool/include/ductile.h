@@ -325,6 +325,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **ou
  * Arguments: allocator: NULL does nothing.
  * Returns:   DUCTILE_OK; ERR_DRIVER or ERR_DEVICE_LOST (some memory could not be given back, the
  *            rest was); ERR_EXITING, ERR_FORKED (no driver call was made and no lock taken).
+ *            ERR_DRIVER also while another thread's capture is announced, or a pool of another
+ *            allocator is open, if graphs, imports or streams recorded on live blocks may use the
+ *            memory: the wait for the device would break the capture, so all memory is left to the
+ *            end of the process. Otherwise it then waits for each stream.
  * On error:  the allocator is gone in every case.
  * Threads:   no other call on this allocator may be running, or follow.
  * Streams:   where another GPU has access, streams recorded on live blocks are passed to the

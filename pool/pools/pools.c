@@ -330,13 +330,17 @@ ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
     return DUCTILE_OK;
 }
 
-void dpool_pools_fini(ductile_allocator *a) {
+void dpool_routes_fini(ductile_allocator *a) {
     while (a->routes != NULL) {
         dpool_route *route = a->routes;
         a->routes = route->next;
         dvmm_captures_end(DVMM_CAPTURE_POSSIBLE);
         free(route);
     }
+}
+
+void dpool_pools_fini(ductile_allocator *a) {
+    dpool_routes_fini(a);
     while (a->pools != NULL) {
         dpool_private_pool *pool = a->pools;
         a->pools = pool->next;

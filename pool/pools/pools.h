@@ -14,6 +14,9 @@ static inline bool dpool_has_routes(const ductile_allocator *a) {
  * pin. ERR_BUSY when the pool is paused. No lock held; calls filters. */
 ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private_pool **out);
 
+/* Frees all routes: no pool is open any more. Destroying only. */
+void dpool_routes_fini(ductile_allocator *a);
+
 /* Frees all pools and routes. Destroying only. */
 void dpool_pools_fini(ductile_allocator *a);
 

@@ -7,10 +7,10 @@
 #include "pool/streams/marks.h"
 #include "pool/streams/pending.h"
 #include "pool/streams/per_stream.h"
+#include "pool/streams/progress.h"
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/align.h"
-#include "vmm/capture_gate.h"
 
 /* Something could not be waited for: why? */
 static ductile_status what_is_wrong(const ductile_allocator *a) {
@@ -178,11 +178,7 @@ static bool any_is_captured(ductile_allocator *a) {
 }
 
 static ductile_status wait_for_device(ductile_allocator *a) {
-    if (!dvmm_captures_hold(true)) {
-        return DUCTILE_ERR_CAPTURING;
-    }
     if (!dpool_context_wait_begin(a)) {
-        dvmm_captures_release(true);
         return DUCTILE_ERR_CAPTURING;
     }
     dpool_proof proof = {.age = dpool_advance_clock(a)};
@@ -197,7 +193,6 @@ static ductile_status wait_for_device(ductile_allocator *a) {
         dti_lock_release(&a->index_lock);
     }
     dpool_context_wait_end(a);
-    dvmm_captures_release(true);
     return status;
 }
 
@@ -588,4 +583,52 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
     }
     const stream_choice foreign = {.of = s, .has_live = true, .only_foreign = true};
     return status == DUCTILE_OK ? wait_for_streams(a, &foreign) : status;
+}
+
+/* ---- Before all of it goes ----------------------------------------------------------------- */
+
+/* May work of other streams than its own use the arena's memory: graphs, or recorded uses? */
+static bool serves_others_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool any = arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
+    for (const dpool_region *r = arena->regions; r != NULL && !any; r = r->next) {
+        for (const dpool_block *b = r->first; b != NULL && !any; b = b->next) {
+            any = has_uses(b);
+        }
+    }
+    return any;
+}
+
+static bool needs_device(ductile_allocator *a) {
+    dti_lock_acquire(&a->index_lock);
+    bool any = a->imports.count > 0;
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        any |= serves_others_locked(a, arena);
+    }
+    dti_lock_release(&a->index_lock);
+    return any;
+}
+
+/* All streams are done, each proven by a wait of its own: the proof of any stands for them. */
+static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle) {
+    const stream_choice all = {.of.is_all = true, .has_live = true};
+    (void)dpool_quiesce_free(a, &all.of);
+    dti_lock_acquire(&a->grow_lock);
+    dpool_poll_all(a, UINT32_MAX); /* what was pending has no uses any more */
+    dti_lock_release(&a->grow_lock);
+    if (needs_device(a)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    ductile_status status = wait_for_streams(a, &all);
+    *idle = status == DUCTILE_OK && a->arenas != NULL ? a->arenas->own_proven.idle : (dseg_idle){0};
+    return status;
+}
+
+ductile_status dpool_quiesce_all(ductile_allocator *a, dseg_idle *idle) {
+    if (!dpool_context_wait_begin(a)) {
+        return wait_for_each_stream(a, idle);
+    }
+    ductile_status status = dseg_sync_device(&a->markers, idle);
+    dpool_context_wait_end(a);
+    return status;
 }

@@ -31,6 +31,11 @@ ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
  */
 ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool);
 
+/* For all memory, live blocks included, while no other call runs: destroying. Waits for the device;
+ * beside a capture of another thread, which that would break, for each stream, and then no graph
+ * may use the memory and no stream be recorded: ERR_CAPTURING. *idle: the proof. */
+ductile_status dpool_quiesce_all(ductile_allocator *a, dseg_idle *idle);
+
 /* ---- The single waits; no lock held -------------------------------------------------------- */
 
 /*

@@ -202,6 +202,77 @@ Test(captures, no_wait_for_the_device_while_a_pool_is_open) {
     assert_ok(ductile_pool_release(a, GRAPH));
 }
 
+/* ---- Another allocator of the process ------------------------------------------------------ */
+
+static ductile_allocator *add_other(void) {
+    ductile_allocator *other = NULL;
+    assert_fine(fixture_add_allocator(&f, NULL, &other));
+    return other;
+}
+
+/* Free memory of two streams, with work behind it that only a wait for the device could prove. */
+static void use_and_free(ductile_allocator *other) {
+    ductile_addr addresses[2];
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(ductile_alloc(other, 24 * MIB, f.streams[2 * i], &addresses[i]));
+        assert_ok(ductile_virtual_fill(f.gpu, addresses[i], 1, 512, f.streams[2 * i]));
+        assert_ok(ductile_free(other, addresses[i]));
+    }
+}
+
+Test(captures, another_allocator_that_lacks_memory_leaves_them_whole) {
+    ductile_addr none = 0;
+    ductile_allocator *other = add_other();
+    begin_capture(DVMM_CAPTURE_RELAXED);
+    use_and_free(other);
+    assert_status(ductile_alloc(other, 40 * MIB, f.streams[3], &none), DUCTILE_ERR_OUT_OF_MEMORY);
+    end_capture();
+    assert_ok(ductile_pool_release(a, GRAPH));
+    assert_ok(ductile_alloc(other, 40 * MIB, f.streams[3], &none));
+    assert_ok(ductile_destroy(other));
+}
+
+Test(captures, another_allocator_that_is_destroyed_leaves_them_whole) {
+    ductile_addr live = 0;
+    ductile_allocator *other = add_other();
+    use_and_free(other);
+    assert_ok(ductile_alloc(other, MIB, f.streams[3], &live));
+    assert_ok(ductile_free_on(other, live, f.streams[2]));
+    begin_capture(DVMM_CAPTURE_RELAXED);
+    assert_ok(ductile_destroy(other));
+    end_capture();
+    assert_ok(ductile_pool_release(a, GRAPH));
+}
+
+/* What a stream that was recorded on a live block does, no wait for the block's own stream proves.
+ */
+Test(captures, memory_that_only_a_wait_for_the_device_proves_is_left) {
+    ductile_addr live = 0;
+    ductile_allocator *other = add_other();
+    assert_ok(ductile_alloc(other, MIB, f.streams[0], &live));
+    assert_ok(ductile_record_stream(other, live, f.streams[2]));
+    begin_capture(DVMM_CAPTURE_RELAXED);
+    assert_status(ductile_destroy(other), DUCTILE_ERR_DRIVER);
+    end_capture();
+    assert_ok(ductile_pool_release(a, GRAPH));
+    assert_ok(ductile_destroy(a));
+    f.allocator = NULL;
+    dvmm_close(driver);
+    fixture_abandon(&f);
+    open_lazy();
+}
+
+/* A pool that was left open stands for no capture any more. */
+Test(captures, a_pool_left_open_does_not_keep_memory_from_going_back) {
+    ductile_allocator *other = add_other();
+    ductile_addr address = 0;
+    assert_ok(ductile_pool_begin(other, GRAPH, NULL, NULL));
+    assert_ok(ductile_alloc(other, MIB, f.streams[0], &address));
+    assert_ok(ductile_destroy(other));
+}
+
+/* ---- Who waits for whom --------------------------------------------------------------------- */
+
 static void *wait_a_moment(void *user) {
     const struct timespec moment = {.tv_nsec = 20000000};
     (void)nanosleep(&moment, NULL);
