@@ -193,14 +193,18 @@ static const char *announce(actor *self) {
     return end_capture(self, true, NULL);
 }
 
+const char *resume_pool(stage *s) {
+    ductile_status status = ductile_resume(s->f.allocator, PLAIN_POOL);
+    s->is_paused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES);
+    NEED(status == DUCTILE_OK || s->is_paused, "resume: %s", ductile_status_name(status));
+    return NULL;
+}
+
 static const char *pause_pool(actor *self) {
     ductile_status status = ductile_pause(of(self), PLAIN_POOL, 0);
     TRY(may_be("pause", status,
                status == DUCTILE_ERR_CAPTURING ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_BUSY));
-    if (status == DUCTILE_OK) {
-        NEED_OK(ductile_resume(of(self), PLAIN_POOL));
-    }
-    return NULL;
+    return status == DUCTILE_OK ? resume_pool(self->s) : NULL;
 }
 
 static const char *pool_views(actor *self) {

@@ -66,9 +66,9 @@ void dice_begin(dice *d, rng *r, unsigned n_threads, size_t n_steps) {
     for (unsigned i = 0; i < n_threads; i++) {
         unsigned j = (unsigned)rng_below(r, i + 1);
         d->priority[i] = d->priority[j];
-        d->priority[j] = MOST_CHANGES + i;
+        d->priority[j] = (int)i;
     }
-    d->n_below = 0;
+    d->lowest = 0;
     d->n_changes = (unsigned)rng_between(r, 1, MOST_CHANGES);
     for (unsigned i = 0; i < d->n_changes; i++) {
         d->changes[i] = (size_t)rng_below(r, n_steps + 1);
@@ -87,10 +87,12 @@ static unsigned highest(const dice *d, unsigned enabled) {
 
 unsigned dice_choose(void *user, const step *now, size_t n) {
     dice *d = user;
+    bool falls = now->rests; /* so that those that ask again and again do not keep the others out */
     for (unsigned i = 0; i < d->n_changes; i++) {
-        if (d->changes[i] == n && is_enabled(now->enabled, now->before)) {
-            d->priority[now->before] = MOST_CHANGES - 1 - d->n_below++;
-        }
+        falls |= d->changes[i] == n;
+    }
+    if (falls && now->before < MOST_THREADS) {
+        d->priority[now->before] = --d->lowest;
     }
     return highest(d, now->enabled);
 }

@@ -27,10 +27,10 @@ typedef struct explorer {
 } explorer;
 
 typedef struct dice {
-    unsigned priority[MOST_THREADS]; /* the highest goes on */
-    size_t changes[MOST_CHANGES];    /* steps               */
+    int priority[MOST_THREADS];   /* the highest goes on      */
+    size_t changes[MOST_CHANGES]; /* steps                    */
     unsigned n_changes;
-    unsigned n_below; /* changes that have been made */
+    int lowest; /* of all priorities so far */
 } dice;
 
 /* "1x12,2x5": thread 1 for 12 steps, then thread 2 for 5, and so on; then whichever comes first. */

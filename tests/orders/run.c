@@ -150,9 +150,9 @@ static void try_program(const effort *it, uint64_t seed) {
 /* Those whose partners have to be named. */
 enum { N_NAMED = 3 };
 
-static const char *const named[] = {"free_twice+free_twice", "export+import",
-                                    "free_twice+free_twice+free_twice", "export+import+trim",
-                                    "export+import+churn", "export+import+fork"};
+static const char *const named[] = {
+    "free_twice+free_twice", "export+import",       "free_twice+free_twice+free_twice",
+    "export+import+trim",    "export+import+churn", "export+import+fork"};
 enum { N_PROGRAMS_NAMED = sizeof named / sizeof *named };
 
 static manner any_manner(rng *r) {

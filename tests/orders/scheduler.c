@@ -132,7 +132,10 @@ static worker *choose(const char *what, const char *where) {
         scheduler_found("livelock", "no end after very many steps");
     }
     step *now = &steps[n_steps];
-    *now = (step){.before = me != NULL ? (uint8_t)me->number : NOBODY, .what = what, .where = where};
+    *now = (step){.before = me != NULL ? (uint8_t)me->number : NOBODY,
+                  .rests = me != NULL && me->rests,
+                  .what = what,
+                  .where = where};
     unsigned enabled = all_enabled();
     now->enabled = (uint8_t)(enabled != 0 ? enabled : wake_resting());
     now->chosen = (uint8_t)choose_now(chooser_now, now, n_steps);
@@ -206,9 +209,9 @@ void orders_after_unlock(dti_lock *lock, const char *where) {
 /* Counters of calls, and words that no order of these programs changes. */
 static signed char interest_in(const char *what) {
     static const char *const boring[] = {
-        "lock->taken",   "lock->sleepers", "counter",     "usable_at",  "process_age", "poison",
-        "trace_failure", "trace_answer",   "current_han", "n_threads",  "time_ns",     "process_total",
-        "n_made",        "n_given",        "starter"};
+        "lock->taken", "lock->sleepers", "counter",      "usable_at",   "process_age",
+        "poison",      "trace_failure",  "trace_answer", "current_han", "n_threads",
+        "time_ns",     "process_total",  "n_made",       "n_given",     "starter"};
     for (size_t i = 0; i < sizeof boring / sizeof *boring; i++) {
         if (strstr(what, boring[i]) != NULL) {
             return BORING;

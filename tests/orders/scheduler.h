@@ -20,6 +20,7 @@ typedef struct step {
     uint8_t before;   /* the thread that came here; NOBODY: the start     */
     uint8_t enabled;  /* bit i: thread i could go on                      */
     uint8_t chosen;   /* that goes on                                     */
+    bool rests;       /* `before` asks again when others have gone on */
     const char *what; /* `before` is about to do, and in which function: */
     const char *where;
 } step;

@@ -18,8 +18,7 @@ bool has_mark(const stage *s, unsigned mark) {
 
 static const char *write_to(const stage *s, const held *h, ductile_stream stream) {
     scheduler_mute();
-    ductile_status status =
-        ductile_virtual_fill(s->f.gpu, h->address, h->pattern, SAMPLE, stream);
+    ductile_status status = ductile_virtual_fill(s->f.gpu, h->address, h->pattern, SAMPLE, stream);
     scheduler_unmute();
     NEED_OK(status);
     return NULL;
@@ -286,6 +285,10 @@ static const char *empty(stage *s) {
 
 const char *stage_close(stage *s) {
     NEED(s->wrong[0] == '\0', "%s", s->wrong);
+    if (s->is_paused) {
+        TRY(resume_pool(s));
+        NEED(!s->is_paused, "the pool cannot be resumed");
+    }
     TRY(audit_allocator(s->f.allocator, has_mark(s, PAUSES) ? NULL : &s->live));
     TRY(end_twice(s));
     for (unsigned i = 0; i < s->n_actors; i++) {

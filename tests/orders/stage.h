@@ -72,9 +72,10 @@ struct stage {
     model live;
     actor actors[MOST_THREADS];
     unsigned n_actors, marks;
+    bool is_paused;      /* the plain pool, after a resume that was refused */
     unsigned n_captures; /* under way                            */
     bool announces;      /* captures, even with a pool that is open */
-    held twice; /* freed by everybody: once with success */
+    held twice;          /* freed by everybody: once with success */
     unsigned n_freed_twice;
     ductile_allocator *importer;
     int sockets[2];
@@ -102,6 +103,8 @@ const char *let_go(stage *s, const held *h);
 const char *keep(actor *self, const held *h);
 /* Work of another stream, in order, before and behind that of the block's own. */
 const char *use_on(stage *s, const held *h, ductile_stream stream);
+/* The plain pool; refused where somebody starves the others. */
+const char *resume_pool(stage *s);
 /* Whatever other threads do. */
 const char *look_at(stage *s);
 bool has_mark(const stage *s, unsigned mark);
