@@ -207,6 +207,19 @@ static const char *pause_pool(actor *self) {
     return status == DUCTILE_OK ? resume_pool(self->s) : NULL;
 }
 
+static const char *alloc_in_pool(actor *self) {
+    held h = {.size = SMALL, .stream = common(self, 0)};
+    NEED_OK(ductile_pool_begin(of(self), PLAIN_POOL, NULL, NULL));
+    ductile_status status = ductile_alloc(of(self), h.size, h.stream, &h.address);
+    NEED_OK(ductile_pool_end(of(self), PLAIN_POOL));
+    NEED_OK(ductile_pool_release(of(self), PLAIN_POOL));
+    if (status == DUCTILE_OK) {
+        NEED_OK(ductile_free(of(self), h.address));
+    }
+    return may_be("alloc in a pool", status,
+                  has_mark(self->s, PAUSES) ? DUCTILE_ERR_BUSY : DUCTILE_OK);
+}
+
 static const char *pool_views(actor *self) {
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_pool_info info = {.struct_size = sizeof info};
@@ -416,6 +429,7 @@ const act acts[] = {
     {"capture", capture, 0},
     {"announce", announce, 0},
     {"pause", pause_pool, PAUSES},
+    {"alloc_in_pool", alloc_in_pool, 0},
     {"pool_views", pool_views, 0},
     {"look", look, 0},
     {"views", views, 0},

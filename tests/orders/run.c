@@ -7,7 +7,8 @@
  *     orders-run [--first N] [--programs N] [--stops N] [--most N] [--random N] [--seed N]
  *     orders-run --program ACT+ACT[+ACT] [--schedule S] [--conf OPTIONS] [--order STEPS]
  *
- * Of each program at most `most` orders with at most `stops` stops are tried, and `random` others.
+ * Of each program `most` orders with one stop are tried, so many with up to two, and so on up to
+ * `stops`, and `random` others.
  * Exit status 0, or 1 after the first finding: what went wrong, the steps, and the command that
  * repeats it.
  */
@@ -29,7 +30,7 @@ typedef struct effort {
 } effort;
 
 static program now;
-static uint64_t n_orders, n_all_steps, n_complete;
+static uint64_t n_orders, n_all_steps, n_complete; /* the last: searches without an order left */
 
 /* ---- Names --------------------------------------------------------------------------------- */
 
@@ -136,7 +137,10 @@ static void try_program(const effort *it, uint64_t seed) {
         marks |= now.acts[i]->marks;
     }
     uint64_t share = (marks & IS_SLOW) != 0 ? 10 : 1;
-    size_t n_steps = explore((unsigned)it->stops, 1 + it->most / share);
+    size_t n_steps = 0;
+    for (unsigned stops = 1; stops <= it->stops; stops++) { /* few stops first */
+        n_steps = explore(stops, 1 + it->most / share);
+    }
     rng r = rng_seeded(seed);
     for (uint64_t i = 0; i < it->random / share; i++) {
         dice d;
@@ -242,6 +246,6 @@ int main(int argc, char **argv) {
     }
     command_figure("orders", n_orders);
     command_figure("steps", n_all_steps);
-    command_figure("programs with no order left", n_complete);
+    command_figure("complete searches", n_complete);
     return COMMAND_PASSED;
 }

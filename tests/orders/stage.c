@@ -2,6 +2,7 @@
 #include "tests/orders/stage.h"
 
 #include "tests/support/audit.h"
+#include "vmm/capture_gate.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -272,6 +273,14 @@ static const char *end_twice(stage *s) {
     return s->n_freed_twice == 0 ? give(&s->actors[0], &s->twice) : NULL;
 }
 
+/* Of the whole process: the next program would find it as well. */
+static const char *no_capture_is_left(void) {
+    bool is_open = dvmm_captures_hold(false);
+    NEED(is_open, "a capture is taken to be under way that has ended");
+    dvmm_captures_release(false);
+    return NULL;
+}
+
 /* With nothing live and all work done, nothing is left. */
 static const char *empty(stage *s) {
     ductile_allocator *a = s->f.allocator;
@@ -290,6 +299,7 @@ const char *stage_close(stage *s) {
         NEED(!s->is_paused, "the pool cannot be resumed");
     }
     TRY(audit_allocator(s->f.allocator, has_mark(s, PAUSES) ? NULL : &s->live));
+    TRY(no_capture_is_left());
     TRY(end_twice(s));
     for (unsigned i = 0; i < s->n_actors; i++) {
         TRY(end_actor(&s->actors[i]));
