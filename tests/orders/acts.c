@@ -37,6 +37,15 @@ static const char *hit(actor *self) {
     return make_and_keep(self, SMALL, 0);
 }
 
+/* Beside a live block: memory that no other stream can get. */
+static const char *hit_apart(actor *self) {
+    held h;
+    TRY(make(self, SMALL, common(self, N_COMMON), &h));
+    TRY(give(self, &h));
+    TRY(make(self, 2 * SMALL, common(self, N_COMMON), &h));
+    return give(self, &h);
+}
+
 static const char *grow(actor *self) {
     return make_and_keep(self, 5 * FIXTURE_GRANULE, 0);
 }
@@ -102,13 +111,17 @@ static const char *end_stream(actor *self) {
 /* Only together with itself: nobody may allocate between two frees of one address. */
 static const char *free_twice(actor *self) {
     stage *s = self->s;
-    if (model_find(&s->live, s->twice.address) < s->live.n) {
-        TRY(let_go(s, &s->twice));
-    }
+    scheduler_mute();
+    bool is_first = model_find(&s->live, s->twice.address) < s->live.n;
+    const char *why = is_first ? let_go(s, &s->twice) : NULL;
+    scheduler_unmute();
+    TRY(why);
     ductile_status status = ductile_free(of(self), s->twice.address);
     NEED(status == DUCTILE_OK || status == DUCTILE_ERR_NOT_LIVE, "second free: %s",
          ductile_status_name(status));
+    scheduler_mute();
     s->n_freed_twice += status == DUCTILE_OK;
+    scheduler_unmute();
     return NULL;
 }
 
@@ -149,14 +162,18 @@ static const char *begin_capture(actor *self, bool announces) {
     if (announces) {
         ductile_capture_begin();
     }
+    scheduler_mute();
     self->s->n_captures++;
+    scheduler_unmute();
     NEED_OK(ductile_virtual_capture_begin(self->s->f.gpu, self->own, DUCTILE_CAPTURE_GLOBAL));
     return NULL;
 }
 
 static const char *end_capture(actor *self, bool announces, ductile_virtual_graph **out) {
     NEED_OK(ductile_virtual_capture_end(self->s->f.gpu, self->own, out));
+    scheduler_mute();
     self->s->n_captures--;
+    scheduler_unmute();
     if (announces) {
         ductile_capture_end();
     }
@@ -220,12 +237,32 @@ static const char *alloc_in_pool(actor *self) {
                   has_mark(self->s, PAUSES) ? DUCTILE_ERR_BUSY : DUCTILE_OK);
 }
 
+/* Others may have taken the memory, or paused it. */
+static const char *alloc_at(actor *self) {
+    const ductile_addr address = self->in_pool.address;
+    int is_pending = 0;
+    TRY(give(self, &self->in_pool));
+    ductile_status status = ductile_pool_alloc_at(of(self), PLAIN_POOL, address, SMALL);
+    if (status == DUCTILE_OK) {
+        NEED_OK(ductile_free_reporting(of(self), address, &is_pending));
+    }
+    return may_be("pool_alloc_at", status,
+                  status == DUCTILE_ERR_FOREIGN_POINTER ? status : DUCTILE_ERR_BUSY);
+}
+
+static int visit(void *user, const ductile_block_info *block) {
+    *(uint64_t *)user += block->state == DUCTILE_BLOCK_LIVE;
+    return 0;
+}
+
 static const char *pool_views(actor *self) {
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_pool_info info = {.struct_size = sizeof info};
+    uint64_t n_live = 0;
     NEED_OK(ductile_pool_get_stats(of(self), PLAIN_POOL, &stats));
     NEED_OK(ductile_pool_query(of(self), PLAIN_POOL, &info));
     NEED(info.references >= 1, "the pool has lost its reference");
+    NEED_OK(ductile_pool_walk(of(self), PLAIN_POOL, visit, &n_live));
     TRY(may_be("pool_trim", ductile_pool_trim(of(self), PLAIN_POOL, NULL), DUCTILE_ERR_BUSY));
     return NULL;
 }
@@ -252,6 +289,14 @@ static const char *views(actor *self) {
          "a live block is described as another one");
     NEED_OK(ductile_get_limits(of(self), &limits));
     ductile_reset_peaks(of(self));
+    ductile_oom_report report = {.struct_size = sizeof report};
+    char text[64];
+    NEED_OK(ductile_get_oom_report(of(self), &report));
+    (void)ductile_oom_report_text(&report, text, sizeof text);
+    (void)ductile_oom_report_json(&report, text, sizeof text);
+    ductile_options options;
+    ductile_get_options(of(self), &options);
+    (void)ductile_options_format(&options, text, sizeof text);
     return NULL;
 }
 
@@ -289,15 +334,18 @@ static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
     if (self->is_removed) {
         scheduler_found("wrong", "a callback is called after it was removed");
     }
-    if (self->n_kept == 0) {
-        return 0;
+    held h = {.size = 0};
+    scheduler_mute(); /* another thread may ask as well */
+    if (self->n_kept > 0) {
+        h = self->kept[--self->n_kept];
     }
-    held h = self->kept[--self->n_kept]; /* gone before the call: another thread may ask as well */
+    scheduler_unmute();
+    const uint64_t size = h.size;
     const char *why = give(self, &h);
     if (why != NULL) {
         scheduler_found("wrong", why);
     }
-    return h.size;
+    return size;
 }
 
 /* More than there is, so that the callbacks are asked: everybody's. */
@@ -430,6 +478,7 @@ const act acts[] = {
     {"announce", announce, 0},
     {"pause", pause_pool, PAUSES},
     {"alloc_in_pool", alloc_in_pool, 0},
+    {"alloc_at", alloc_at, 0},
     {"pool_views", pool_views, 0},
     {"look", look, 0},
     {"views", views, 0},
@@ -445,6 +494,7 @@ const act acts[] = {
     {"second", second, 0},
     {"fork", fork_child, IS_SLOW},
     /* Not to be combined at random: */
+    {"hit_apart", hit_apart, IS_APART},
     {"free_twice", free_twice, 0},
     {"export", export_block, SHARES},
     {"import", import_block, SHARES},

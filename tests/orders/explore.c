@@ -124,7 +124,9 @@ unsigned script_choose(void *user, const step *now, size_t n) {
 }
 
 void print_order(const step *steps, size_t n) {
-    for (size_t i = 0, end; i < n; i = end) {
+    enum { MOST_TURNS = 2000 }; /* of a livelock there are more */
+    size_t n_turns = 0;
+    for (size_t i = 0, end; i < n && n_turns++ < MOST_TURNS; i = end) {
         for (end = i; end < n && steps[end].chosen == steps[i].chosen; end++) {
         }
         (void)printf("%s%ux%zu", i > 0 ? "," : "", steps[i].chosen + 1u, end - i);

@@ -6,9 +6,15 @@
  *
  *     orders-run [--first N] [--programs N] [--stops N] [--most N] [--random N] [--seed N]
  *     orders-run --program ACT+ACT[+ACT] [--schedule S] [--conf OPTIONS] [--order STEPS]
+ *     orders-run --delay [--seed N]
  *
  * Of each program `most` orders with one stop are tried, so many with up to two, and so on up to
  * `stops`, and `random` others.
+ *
+ * With --delay the first thread does each act, and is stopped at each of its steps. The second
+ * one's hit then has to come to its end while the first one makes no driver call, however long that
+ * would take.
+ *
  * Exit status 0, or 1 after the first finding: what went wrong, the steps, and the command that
  * repeats it.
  */
@@ -131,12 +137,16 @@ static size_t explore(unsigned stops, uint64_t most) {
     return n_steps;
 }
 
-static void try_program(const effort *it, uint64_t seed) {
+static unsigned marks_of_program(void) {
     unsigned marks = 0;
     for (unsigned i = 0; i < now.n; i++) {
         marks |= now.acts[i]->marks;
     }
-    uint64_t share = (marks & IS_SLOW) != 0 ? 10 : 1;
+    return marks;
+}
+
+static void try_program(const effort *it, uint64_t seed) {
+    uint64_t share = (marks_of_program() & IS_SLOW) != 0 ? 10 : 1;
     size_t n_steps = 0;
     for (unsigned stops = 1; stops <= it->stops; stops++) { /* few stops first */
         n_steps = explore(stops, 1 + it->most / share);
@@ -152,7 +162,7 @@ static void try_program(const effort *it, uint64_t seed) {
 /* ---- All of them --------------------------------------------------------------------------- */
 
 /* Those whose partners have to be named. */
-enum { N_NAMED = 3 };
+enum { N_NAMED = 4 };
 
 static const char *const named[] = {
     "free_twice+free_twice", "export+import",       "free_twice+free_twice+free_twice",
@@ -204,8 +214,59 @@ static void set_program(uint64_t number, uint64_t seed) {
 static void try_all(const effort *it) {
     for (uint64_t i = it->first; i < it->first + it->programs; i++) {
         set_program(i, it->seed);
-        try_program(it, it->seed + i);
+        if (scheduler_chooses || (marks_of_program() & IS_SLOW) == 0) {
+            try_program(it, it->seed + i);
+        }
     }
+}
+
+/* ---- How long a hit waits ------------------------------------------------------------------ */
+
+/* The first thread goes on to the step `stop`, and from then on only while the second one waits. */
+typedef struct intrusion {
+    size_t stop;
+    size_t n_waits; /* steps of the first thread meanwhile */
+    bool is_over;   /* the second one has ended            */
+} intrusion;
+
+static unsigned intrude(void *user, const step *at, size_t n) {
+    intrusion *i = user;
+    i->is_over |= at->before == 1 && strcmp(at->what, "has ended") == 0;
+    bool is_late = n >= i->stop && !i->is_over;
+    if (is_late && (at->enabled & 2) != 0) {
+        return 1;
+    }
+    i->n_waits += is_late;
+    if (is_late && at->before == 0 && strstr(at->what, "the driver") != NULL) {
+        scheduler_found("wrong", "a hit waits for a driver call of another thread");
+    }
+    return (at->enabled & 1) != 0 ? 0 : 1;
+}
+
+/* Returns the most steps for which a hit waited. */
+static size_t stop_everywhere(void) {
+    size_t most = 0;
+    size_t n_steps = 1;
+    for (size_t stop = 0; stop < n_steps; stop++) {
+        intrusion i = {.stop = stop};
+        n_steps = run_once(intrude, &i);
+        most = i.n_waits > most ? i.n_waits : most;
+    }
+    return most;
+}
+
+static void measure_delay(uint64_t seed) {
+    size_t most = 0;
+    rng r = rng_seeded(seed);
+    for (size_t i = 0; i < n_acts - N_NAMED; i++) {
+        if ((acts[i].marks & IS_SLOW) == 0) {
+            now = (program){
+                .acts = {&acts[i], find_act("hit_apart", 9)}, .n = 2, .how = any_manner(&r)};
+            size_t waited = stop_everywhere();
+            most = waited > most ? waited : most;
+        }
+    }
+    command_figure("steps that a hit waited at most", most);
 }
 
 static void run_script(const char *order) {
@@ -218,6 +279,7 @@ int main(int argc, char **argv) {
     effort it = {.programs = 700, .stops = 2, .most = 60, .random = 20, .seed = 1};
     const char *text = NULL;
     const char *order = NULL;
+    bool asks_for_delay = false;
     manner how = {.conf = ""};
     const command_option options[] = {
         {"--first", .number = &it.first},
@@ -229,11 +291,14 @@ int main(int argc, char **argv) {
         {"--program", .text = &text, .placeholder = "ACT+ACT"},
         {"--schedule", .schedule = &how.schedule},
         {"--conf", .text = &how.conf, .placeholder = "OPTIONS"},
+        {"--delay", .flag = &asks_for_delay},
         {"--order", .text = &order, .placeholder = "STEPS"},
     };
     command_read("orders-run", options, sizeof options / sizeof *options, argc, argv);
     scheduler_init(report);
-    if (text == NULL) {
+    if (asks_for_delay) {
+        measure_delay(it.seed);
+    } else if (text == NULL) {
         try_all(&it);
     } else {
         read_program(text);

@@ -45,6 +45,8 @@ static choose_fn choose_now;
 static void *chooser_now;
 static finding_fn report_now;
 
+const bool scheduler_chooses = true;
+
 /* ---- What is found ------------------------------------------------------------------------- */
 
 void scheduler_found(const char *kind, const char *why) {
@@ -202,8 +204,10 @@ void orders_before_try(dti_lock *lock, const char *where) {
 }
 
 void orders_after_unlock(dti_lock *lock, const char *where) {
-    (void)lock;
-    point("has unlocked", where);
+    static const char *const names[] = {"", "has unlocked the grow lock",
+                                        "has unlocked the index lock", "has unlocked the driver",
+                                        "has unlocked a leaf lock"};
+    point(names[lock->rank], where);
 }
 
 /* Counters of calls, and words that no order of these programs changes. */

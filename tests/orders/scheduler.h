@@ -41,8 +41,8 @@ void scheduler_run(unsigned n, void (*act)(void *user, unsigned number), void *u
 /* The steps of the run under way, or of the latest one. */
 const step *scheduler_steps(size_t *n);
 
-/* Between the two the calling thread has no points, unless it has to wait: what it does is the
- * test's own. */
+/* Between the two the calling thread has no points, unless it has to wait, and no other thread is
+ * between them: what it does is the test's own. May be nested. */
 void scheduler_mute(void);
 void scheduler_unmute(void);
 
@@ -50,6 +50,10 @@ void scheduler_unmute(void);
  * FORKED_CHILD_WAITS. */
 enum { FORKED_CHILD_WAITS = 99 };
 void scheduler_forked(void);
+
+/* False: the threads run as they like (free_threads.c), no order is chosen, and no process may be
+ * forked. */
+extern const bool scheduler_chooses;
 
 _Noreturn void scheduler_found(const char *kind, const char *why);
 

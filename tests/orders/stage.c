@@ -28,15 +28,14 @@ static const char *write_to(const stage *s, const held *h, ductile_stream stream
 /* A copy to the host would break the capture of another thread. */
 static const char *verify(const stage *s, const held *h) {
     uint8_t bytes[SAMPLE];
-    if (s->n_captures > 0) {
-        return NULL;
-    }
     scheduler_mute();
+    bool may_copy = s->n_captures == 0;
     ductile_status status =
-        ductile_virtual_read_back(s->f.gpu, bytes, h->address, sizeof bytes, h->stream);
+        may_copy ? ductile_virtual_read_back(s->f.gpu, bytes, h->address, sizeof bytes, h->stream)
+                 : DUCTILE_OK;
     scheduler_unmute();
     NEED_OK(status);
-    NEED(bytes[0] == h->pattern && bytes[SAMPLE - 1] == h->pattern,
+    NEED(!may_copy || (bytes[0] == h->pattern && bytes[SAMPLE - 1] == h->pattern),
          "block %llx has lost its contents", h->address);
     return NULL;
 }
@@ -50,8 +49,11 @@ const char *take(actor *self, held *h) {
     static uint8_t next_pattern;
     model_block block = {
         .address = h->address, .requested = h->size, .size = model_rounded(h->size)};
+    scheduler_mute();
     h->pattern = ++next_pattern;
-    TRY(model_add(&self->s->live, &block));
+    const char *why = model_add(&self->s->live, &block);
+    scheduler_unmute();
+    TRY(why);
     if (is_hidden(self, h)) {
         return NULL;
     }
@@ -74,12 +76,15 @@ const char *make(actor *self, uint64_t size, ductile_stream stream, held *out) {
 }
 
 const char *let_go(stage *s, const held *h) {
-    size_t i = model_find(&s->live, h->address);
-    NEED(i < s->live.n, "block %llx is not known", h->address);
-    (void)model_remove(&s->live, i);
     scheduler_mute();
-    ductile_virtual_block_end(s->f.gpu, h->address);
+    size_t i = model_find(&s->live, h->address);
+    bool is_known = i < s->live.n;
+    if (is_known) {
+        (void)model_remove(&s->live, i);
+        ductile_virtual_block_end(s->f.gpu, h->address);
+    }
     scheduler_unmute();
+    NEED(is_known, "block %llx is not known", h->address);
     return NULL;
 }
 
@@ -200,6 +205,9 @@ static const char *furnish(stage *s) {
         TRY(give_actor(&s->actors[i]));
     }
     TRY(make(first, SMALL, s->f.streams[0], &s->twice));
+    if (has_mark(s, IS_APART)) {
+        TRY(make(first, SMALL, s->f.streams[N_COMMON], &s->apart));
+    }
     TRY(fill_pool(s));
     TRY(leave_free(first, 3 * FIXTURE_GRANULE, s->f.streams[0]));
     return leave_free(first, 2 * FIXTURE_GRANULE + SMALL, s->f.streams[1]);
@@ -217,7 +225,7 @@ const char *stage_open(stage *s, const manner *m) {
     (void)snprintf(conf, sizeof conf, "%s%s%s", m->conf, is_more ? "," : "",
                    has_mark(s, SHARES) ? "shareable:fd" : "");
     fixture_setup setup = {.capacity_bytes = 40 * FIXTURE_GRANULE,
-                           .n_streams = N_COMMON,
+                           .n_streams = N_COMMON + has_mark(s, IS_APART),
                            .schedule = m->schedule,
                            .lag = 3,
                            .n_devices = has_mark(s, HAS_PEER) ? 2 : 1,
@@ -237,10 +245,12 @@ void stage_play(void *user, unsigned number) {
     stage *s = user;
     actor *self = &s->actors[number];
     const char *why = self->act->play(self);
+    scheduler_mute();
     if (why != NULL && s->wrong[0] == '\0') {
         (void)snprintf(s->wrong, sizeof s->wrong, "thread %u, %s: %s", number + 1, self->act->name,
                        why);
     }
+    scheduler_unmute();
 }
 
 static const char *end_actor(actor *self) {
@@ -301,6 +311,7 @@ const char *stage_close(stage *s) {
     TRY(audit_allocator(s->f.allocator, has_mark(s, PAUSES) ? NULL : &s->live));
     TRY(no_capture_is_left());
     TRY(end_twice(s));
+    TRY(give(&s->actors[0], &s->apart));
     for (unsigned i = 0; i < s->n_actors; i++) {
         TRY(end_actor(&s->actors[i]));
     }

@@ -26,7 +26,8 @@ enum {
     PAUSES = 2,   /* the plain pool's memory may be gone      */
     SHARES = 4,   /* blocks pass between two allocators       */
     HAS_PEER = 8, /* the machine has a second GPU             */
-    IS_SLOW = 16  /* few orders are tried: a process is made  */
+    IS_SLOW = 16, /* few orders are tried: a process is made  */
+    IS_APART = 32 /* it works on a stream of its own, which has memory */
 };
 
 typedef struct actor actor;
@@ -76,6 +77,7 @@ struct stage {
     unsigned n_captures; /* under way                            */
     bool announces;      /* captures, even with a pool that is open */
     held twice;          /* freed by everybody: once with success */
+    held apart;          /* on the stream apart */
     unsigned n_freed_twice;
     ductile_allocator *importer;
     int sockets[2];
