@@ -27,8 +27,8 @@ bool dvmm_captures_hold(bool all_are_announced);
 void dvmm_captures_release(bool all_are_announced);
 
 /* The same for a wait for the whole device, which breaks captures, too. `own`: possible captures
- * that the caller has announced itself and looks at by other means; UINT64_MAX: none counts. Release
- * with dvmm_captures_release(false). */
+ * that the caller has announced itself and looks at by other means; UINT64_MAX: none counts.
+ * Release with dvmm_captures_release(false). */
 bool dvmm_captures_hold_beside(uint64_t own);
 
 #endif

@@ -620,7 +620,9 @@ static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle
         return DUCTILE_ERR_CAPTURING;
     }
     ductile_status status = wait_for_streams(a, &all);
-    *idle = status == DUCTILE_OK && a->arenas != NULL ? a->arenas->own_proven.idle : (dseg_idle){0};
+    if (status == DUCTILE_OK && a->arenas != NULL) {
+        *idle = a->arenas->own_proven.idle;
+    }
     return status;
 }
 

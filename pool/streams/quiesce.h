@@ -33,7 +33,8 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
 
 /* For all memory, live blocks included, while no other call runs: destroying. Waits for the device;
  * beside a capture of another thread, which that would break, for each stream, and then no graph
- * may use the memory and no stream be recorded: ERR_CAPTURING. *idle: the proof. */
+ * may use the memory and no stream be recorded: ERR_CAPTURING. *idle: the proof,
+ * if there is one. */
 ductile_status dpool_quiesce_all(ductile_allocator *a, dseg_idle *idle);
 
 /* ---- The single waits; no lock held -------------------------------------------------------- */

@@ -212,8 +212,11 @@ static const char *announce(actor *self) {
 
 const char *resume_pool(stage *s) {
     ductile_status status = ductile_resume(s->f.allocator, PLAIN_POOL);
-    s->is_paused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES);
-    NEED(status == DUCTILE_OK || s->is_paused, "resume: %s", ductile_status_name(status));
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES)) {
+        s->is_paused = true; /* nobody else can resume it, or pause it again */
+        return NULL;
+    }
+    NEED(status == DUCTILE_OK, "resume: %s", ductile_status_name(status));
     return NULL;
 }
 

@@ -305,6 +305,7 @@ static const char *empty(stage *s) {
 const char *stage_close(stage *s) {
     NEED(s->wrong[0] == '\0', "%s", s->wrong);
     if (s->is_paused) {
+        s->is_paused = false;
         TRY(resume_pool(s));
         NEED(!s->is_paused, "the pool cannot be resumed");
     }

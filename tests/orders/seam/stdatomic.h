@@ -36,7 +36,7 @@
     __extension__({                                                                                \
         ORDERS_AT(p);                                                                              \
         __auto_type orders_place = (p);                                                            \
-        __typeof__((void)0, *orders_place) orders_before = *orders_place; \
+        __typeof__((void)0, *orders_place) orders_before = *orders_place;                          \
         *orders_place change;                                                                      \
         orders_before;                                                                             \
     })
