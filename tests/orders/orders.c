@@ -276,7 +276,11 @@ static void run_script(const char *order) {
 }
 
 int main(int argc, char **argv) {
-    effort it = {.programs = 700, .stops = 2, .most = 60, .random = 20, .seed = 1};
+    effort it = {.programs = IS_SANITIZED ? 150 : 700, /* what CTest runs */
+                 .stops = 2,
+                 .most = IS_SANITIZED ? 4 : 8,
+                 .random = IS_SANITIZED ? 2 : 4,
+                 .seed = 1};
     const char *text = NULL;
     const char *order = NULL;
     bool asks_for_delay = false;
