@@ -487,8 +487,7 @@ static bool do_collect(machine *m, unsigned kind) {
         return refuse(m, "a key without a value");
     }
     m->stack.count = base;
-    const pickle_value *items =
-        n > 0 ? m->stack.items + base : NULL; /* there may be no stack yet */
+    pickle_value *items = n > 0 ? m->stack.items + base : NULL; /* there may be no stack yet */
     return push_container(m, (pickle_kind)kind, items, n);
 }
 
