@@ -94,34 +94,44 @@ static size_t unpack_some(input *in, unsigned char *to, size_t room) {
 
 /* ---- The window ---------------------------------------------------------------------------- */
 
+/* Only what has come makes the window grow: a damaged file may announce any length. */
+static bool grow_window(input *in) {
+    input_source *s = in->source;
+    unsigned char *grown = realloc(s->window, 2 * s->capacity);
+    if (grown == NULL) {
+        return fail(in, "the host has no memory left");
+    }
+    s->window = grown;
+    s->capacity *= 2;
+    in->at = s->window;
+    in->end = s->window + s->capacity / 2;
+    return true;
+}
+
 /* What was read already goes; what is left moves to the beginning. */
-static bool make_room(input *in, size_t n) {
+static bool make_room(input *in) {
     input_source *s = in->source;
     size_t left = input_left(in);
-    if (n > s->capacity) {
-        size_t wanted = n > 2 * s->capacity ? n : 2 * s->capacity;
-        unsigned char *grown = malloc(wanted);
-        if (grown == NULL) {
-            return fail(in, "the host has no memory left");
-        }
-        memcpy(grown, in->at, left);
-        free(s->window);
-        s->window = grown;
-        s->capacity = wanted;
-    } else {
-        memmove(s->window, in->at, left);
+    if (left == s->capacity) {
+        return grow_window(in);
     }
-    in->at = s->window;
-    in->end = s->window + left;
+    if (in->at != s->window) {
+        memmove(s->window, in->at, left);
+        in->at = s->window;
+        in->end = s->window + left;
+    }
     return true;
 }
 
 bool input_fill(input *in, size_t n) {
     input_source *s = in->source;
-    if (s == NULL || in->reason != NULL || !make_room(in, n)) {
+    if (s == NULL || in->reason != NULL) {
         return false;
     }
     while (input_left(in) < n) {
+        if (!make_room(in)) {
+            return false;
+        }
         unsigned char *to = s->window + input_left(in);
         size_t room = s->capacity - input_left(in);
         size_t more = s->is_gzip ? unpack_some(in, to, room) : read_some(in, to, room);

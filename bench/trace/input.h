@@ -29,7 +29,7 @@ bool input_open(input *in, const char *path, char *reason, size_t reason_size);
 void input_close(input *in);
 
 /* Makes n bytes be there; what lies between at and end may move. False: fewer are left, or
- * in->reason says what went wrong. Costs memory for n bytes. */
+ * in->reason says what went wrong. Costs memory for twice the bytes that there are. */
 bool input_fill(input *in, size_t n);
 
 static inline size_t input_left(const input *in) {

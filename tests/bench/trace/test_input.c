@@ -77,6 +77,21 @@ Test(input, every_byte_comes_in_pieces_of_any_size) {
     }
 }
 
+/* So many that no host has memory for them. */
+Test(input, more_than_the_file_has_is_no_lack_of_memory) {
+    for (size_t n_members = 0; n_members < 2; n_members++) {
+        char reason[256];
+        input in;
+        write_file(SIZE, n_members);
+        cr_assert(input_open(&in, path, reason, sizeof reason), "%s", reason);
+        cr_expect(!input_has(&in, (size_t)1 << 60));
+        cr_expect_null(in.reason, "%s", in.reason);
+        cr_expect_eq(input_left(&in), SIZE);
+        cr_expect_eq(in.at[SIZE - 1], byte_at(SIZE - 1));
+        input_close(&in);
+    }
+}
+
 Test(input, a_packed_file_that_is_cut_off_says_so_at_its_end) {
     char reason[256];
     input in;
