@@ -111,12 +111,20 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     return h;
 }
 
+/* What may be held now: not more than before, nor than the limit, which may have been lowered. What
+ * is lost counts for the limit, and cannot go. */
+static uint64_t most_to_keep(const supply *s) {
+    uint64_t limit = s->store->limit_bytes;
+    return dti_min(s->held_before, limit - dti_min(limit, s->store->totals.lost_bytes));
+}
+
 /* Releases cached handles of other sizes before creating a handle, so that the held bytes do not
  * grow: that is allowed also above a soft limit. */
 static ductile_status create(const supply *s, uint32_t most, dvmm_handle **out) {
     uint32_t n = (uint32_t)dti_min(most, s->max_created);
     uint64_t bytes = n * s->store->granule_bytes;
-    (void)dvmm_store_release_cached(s->store, s->held_before - dti_min(s->held_before, bytes));
+    uint64_t keep = most_to_keep(s);
+    (void)dvmm_store_release_cached(s->store, keep - dti_min(keep, bytes));
     return dvmm_store_create(s->store, n, dti_max(s->max_held, s->held_before), out);
 }
 

@@ -123,6 +123,19 @@ Test(dedicated, above_a_soft_limit_what_was_freed_comes_to_others_as_small_handl
     close_audited();
 }
 
+/* What is cached above a lowered limit goes, so that one handle can be created within it. */
+Test(dedicated, a_lowered_limit_makes_room_for_it_out_of_what_a_stream_has_left) {
+    open_fixture(
+        &(fixture_setup){.capacity_bytes = 64 * MIB, .n_streams = 2, .conf = "sizes:tight"});
+    give(take_granules(10, 1));
+    assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
+    assert_ok(ductile_set_limit(f.allocator, 15 * MIB));
+    expect_one_handle(take_one(4 * MIB), 2);
+    cr_assert_leq(reserved(), 15 * MIB);
+    assert_sound();
+    close_audited();
+}
+
 /* The device is full of free memory in small handles: they go back, for one large one. */
 Test(dedicated, free_memory_makes_room_for_it) {
     open_small();
