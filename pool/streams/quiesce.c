@@ -494,9 +494,8 @@ bool dpool_awaits_device(ductile_allocator *a, const dpool_scope *s) {
     bool is = false;
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !is; arena = arena->next) {
-        const dpool_private_pool *pool = arena->pool;
-        is = dpool_is_in(s, arena) && pool != NULL && pool->kind == DUCTILE_POOL_CAPTURE &&
-             !dpool_is_held(pool) && arena->mapped_bytes > 0 && pool->released_age >= a->proven.age;
+        is = dpool_is_in(s, arena) && dpool_has_graphs(a, arena) && !dpool_is_held(arena->pool) &&
+             arena->mapped_bytes > 0;
     }
     dti_lock_release(&a->index_lock);
     return is;

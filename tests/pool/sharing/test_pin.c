@@ -127,6 +127,26 @@ Test(pin, blocks_that_share_a_granule_pin_it_once) {
     assert_u64(fixture_stats(f.allocator).pinned_bytes, 0);
 }
 
+/* Libraries may have used the memory on any stream until the unpin, and graphs until they went. */
+Test(pin, a_trim_gives_back_a_graphs_memory_that_was_unpinned_after_its_pool) {
+    static const ductile_pool_id pool = {1, 2};
+    ductile_addr pinned = 0;
+    assert_ok(ductile_set_captures(f.allocator, DUCTILE_CAPTURES_UNANNOUNCED));
+    assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
+    pinned = take_granules(2, 0);
+    assert_ok(ductile_pin(f.allocator, pinned));
+    assert_ok(ductile_pool_end(f.allocator, pool));
+    assert_ok(ductile_free(f.allocator, pinned));
+    assert_ok(ductile_pool_release(f.allocator, pool));
+    give(take_granules(2, 1));
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(fixture_stats(f.allocator).reserved_bytes, 2 * FIXTURE_GRANULE);
+    assert_ok(ductile_unpin(f.allocator, pinned));
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
+    assert_sound();
+}
+
 Test(pin, what_is_no_live_block_is_told_apart) {
     ductile_addr addr = take_granules(2, 0);
     assert_status(ductile_pin(f.allocator, addr + 512), DUCTILE_ERR_INTERIOR_POINTER);
