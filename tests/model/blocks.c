@@ -110,14 +110,19 @@ static const char *report_is_sound(subject *s, uint64_t size) {
 
 /* Without pools, pins and the like, memory may be refused only when whole granules that hold no
  * live byte are too few. */
-static const char *lacks_memory(subject *s, uint64_t size) {
+static const char *is_full(subject *s, uint64_t size) {
     uint64_t rounded = model_rounded(size);
     uint64_t needed = rounded / s->granule + (rounded % s->granule != 0);
-    uint64_t held = model_pinned_granules(&s->m, s->granule);
+    uint64_t held = held_by_live(s);
     uint64_t allowed = limit_of(s) / s->granule;
-    NEED(!is_simple(s) || held + needed > allowed,
+    NEED(held + needed > allowed,
          "alloc of %llu refused, though of %llu granules only %llu hold live bytes",
          (unsigned long long)size, (unsigned long long)allowed, (unsigned long long)held);
+    return NULL;
+}
+
+static const char *lacks_memory(subject *s, uint64_t size) {
+    TRY(is_simple(s) ? is_full(s, size) : NULL);
     return s->is_faulty ? NULL : report_is_sound(s, size);
 }
 

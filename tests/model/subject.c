@@ -497,6 +497,7 @@ const char *subject_make_anew(subject *s) {
     s->m.has_paused_pool = false;
     s->has_peer = false;
     s->has_silent_memory = false;
+    s->was_above_limit = false;
     s->fraction = 0;
     s->cap_bytes = 0;
     s->reserved_bytes = 0;

@@ -127,6 +127,7 @@ typedef struct subject {
     bool has_peer;
     bool is_listening;
     bool has_silent_memory;             /* a stream ended untold */
+    bool was_above_limit;               /* that was lowered */
     uint64_t cap_bytes, external_bytes; /* 0: none */
     double fraction;
     uint64_t reserved_bytes; /* at the latest audit */
@@ -233,6 +234,8 @@ const char *do_alloc_at(subject *s, const record *r);
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
 uint64_t limit_of(const subject *s);
+/* Granules that nothing can give back or give to others before a block of the model is freed. */
+uint64_t held_by_live(subject *s);
 
 const char *do_trim(subject *s, const record *r);
 const char *do_empty(subject *s, const record *r);
