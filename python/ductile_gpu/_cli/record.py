@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shutil
 import subprocess
@@ -160,8 +161,7 @@ class StackRecorder(Recorder):
         self.started = True
 
     def _mark_steps(self) -> None:
-        assert self.torch is not None
-        hooks = self.torch.optim.optimizer
+        hooks = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
         hooks.register_optimizer_step_pre_hook(self._marker("START"))
         hooks.register_optimizer_step_post_hook(self._marker("END"))
 
