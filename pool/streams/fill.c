@@ -118,19 +118,8 @@ typedef struct finding {
     uint32_t n_shown;
 } finding;
 
-static uint64_t first_wrong(const uint8_t *bytes, uint64_t from, uint64_t n) {
-    const uint64_t pattern = UINT64_C(0x0101010101010101) * DPOOL_FILL_BYTE;
-    for (; from + sizeof pattern <= n; from += sizeof pattern) {
-        uint64_t word;
-        memcpy(&word, bytes + from, sizeof word);
-        if (word != pattern) {
-            break;
-        }
-    }
-    while (from < n && bytes[from] == DPOOL_FILL_BYTE) {
-        from++;
-    }
-    return from;
+static bool is_filled(const uint8_t *bytes, uint64_t n) {
+    return n == 0 || (bytes[0] == DPOOL_FILL_BYTE && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
 static void show(finding *f, ductile_addr addr, const uint8_t *bytes, uint64_t n) {
@@ -140,8 +129,9 @@ static void show(finding *f, ductile_addr addr, const uint8_t *bytes, uint64_t n
 }
 
 static void compare(finding *f, ductile_addr addr, const uint8_t *bytes, uint64_t n) {
-    for (uint64_t at = first_wrong(bytes, 0, n); at < n; at = first_wrong(bytes, at + 1, n)) {
-        if (f->wrong++ == 0) {
+    bool is_right = is_filled(bytes, n);
+    for (uint64_t at = 0; at < n && !is_right; at++) {
+        if (bytes[at] != DPOOL_FILL_BYTE && f->wrong++ == 0) {
             show(f, addr + at, bytes + at, n - at);
         }
     }
