@@ -4,6 +4,7 @@
  * Everything happens at compile time; a difference is an error that names its line. Without the
  * header nothing is compared and nothing is lost: the declarations are the same ones.
  */
+#include "vmm/base/same.h"
 #include "vmm/cuda/abi.h"
 
 #ifdef __has_include
@@ -20,12 +21,6 @@ _Static_assert(sizeof(ductile_addr) == 8 && sizeof(void *) == 8, "a 64-bit syste
 #include <cudaTypedefs.h>
 
 /* ---- Structs ------------------------------------------------------------------------------- */
-
-#define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
-#define SAME_PLACE(ours, our_field, theirs, their_field)                                           \
-    _Static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field) &&                   \
-                       sizeof(((ours *)0)->our_field) == sizeof(((theirs *)0)->their_field),       \
-                   #ours "." #our_field)
 
 SAME_SIZE(cu_location, CUmemLocation);
 SAME_PLACE(cu_location, type, CUmemLocation, type);
@@ -56,7 +51,6 @@ SAME_SIZE(cu_handle_type, CUmemAllocationHandleType);
 
 /* ---- Constants ----------------------------------------------------------------------------- */
 
-#define SAME_VALUE(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
 #define SAME_CONSTANT(ours, theirs, value) SAME_VALUE(ours, theirs);
 CU_CONSTANTS(SAME_CONSTANT)
 #if CUDA_VERSION >= 12030

@@ -3,6 +3,7 @@
  * Compares Ductile's own declarations of NVTX with NVIDIA's headers, where there are some.
  * Everything happens at compile time; a difference is an error that names its line.
  */
+#include "vmm/base/same.h"
 #include "vmm/nvtx/interface.h"
 
 #ifdef __has_include
@@ -19,12 +20,6 @@ _Static_assert(sizeof(void *) == 8, "a 64-bit system is needed");
 #include <nvtx3/nvToolsExtMem.h>
 
 /* ---- Structs --------------------------------------------------------------------------------- */
-
-#define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
-#define SAME_PLACE(ours, our_field, theirs, their_field)                                           \
-    _Static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field) &&                   \
-                       sizeof(((ours *)0)->our_field) == sizeof(((theirs *)0)->their_field),       \
-                   #ours "." #our_field)
 
 SAME_SIZE(nvtx_export_callbacks, NvtxExportTableCallbacks);
 SAME_PLACE(nvtx_export_callbacks, get_table, NvtxExportTableCallbacks, GetModuleFunctionTable);
@@ -97,7 +92,6 @@ SAME_PLACE(nvtx_name_batch, names, nvtxMemRegionsNameBatch_v1, regionElements);
 
 /* ---- Constants ------------------------------------------------------------------------------- */
 
-#define SAME_VALUE(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
 /* Later headers may know more; tools take what is older. */
 #define NO_LATER(ours, theirs) _Static_assert((int)(ours) <= (int)(theirs), #ours)
 
