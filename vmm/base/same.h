@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares our own declarations with those of somebody else's header, at compile time: for files
+ * Compares our own declarations with those of another project's header, at compile time: for files
  * that speak an interface in declarations of their own. A difference is an error that names its
  * line.
  */
