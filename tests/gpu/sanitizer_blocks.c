@@ -6,8 +6,8 @@
  *     write     a kernel writes past the end of a block                 reported, with the block
  *     leak      a block is not freed before the context ends            reported, by its name
  *     untold    the same write without the option                       no report: it is the option
- *     early     blocks are freed while kernels still write to them      counted: see
- * docs/contract.md shapes    which registrations of mappings the tool takes          printed
+ *     early     blocks are freed while kernels still write to them      counted
+ *     shapes    which registrations the tool takes, with and without the CUDA runtime: printed
  *
  *     sanitizer_blocks [--device N] [--sanitizer PATH] [--only NAME] [--verbose]
  *
@@ -124,6 +124,12 @@ static const char *write_past_the_end(const child *c) {
     return NULL;
 }
 
+/* A function of the driver that Ductile has no use for. */
+static void find_driver_function(const char *name, void *slot) {
+    void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+    memcpy(slot, &found, sizeof found);
+}
+
 /* The context ends with block 2 in use: that is when the tool looks for leaks. */
 static const char *leak(const child *c, int device) {
     int (*reset)(int) = NULL;
@@ -136,8 +142,7 @@ static const char *leak(const child *c, int device) {
     NEED_OK(ductile_free(c->a, blocks[2]));
     (void)printf("child: planted 0x%llx\n", (unsigned long long)blocks[1]);
     (void)fflush(stdout);
-    void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuDevicePrimaryCtxReset_v2");
-    memcpy(&reset, &found, sizeof reset);
+    find_driver_function("cuDevicePrimaryCtxReset_v2", &reset);
     NEED(reset != NULL && reset(device) == 0, "the context cannot be reset");
     return NULL;
 }
@@ -163,7 +168,7 @@ static void try_heap(const nvtx_tool *t, const char *what, ductile_addr at, uint
                                         .type_size = sizeof span,
                                         .type_description = &span};
     nvtx_heap got = t->heap_register(t->domain, &heap);
-    (void)printf("child: heap of %s, 0x%llx: handle %p\n", what, (unsigned long long)at,
+    (void)printf("child:     heap of %s, 0x%llx: handle %p\n", what, (unsigned long long)at,
                  (void *)got);
     if (got != NULL && got != NVTX_NO_HEAP) {
         t->heap_unregister(t->domain, got);
@@ -171,16 +176,11 @@ static void try_heap(const nvtx_tool *t, const char *what, ductile_addr at, uint
 }
 
 /* Two handles beside each other in a range of three granules. */
-static const char *try_shapes(const child *c) {
-    char message[512];
+static const char *try_mappings(const child *c, const nvtx_tool *t) {
     uint64_t granule = dvmm_get_caps(c->driver)->granule_bytes;
     const dvmm_phys_props props = {0};
     ductile_addr at = 0;
     dvmm_phys handles[2];
-    const nvtx_tool *t = dvmm_nvtx_attach(true, message, sizeof message);
-    (void)printf("child: tool %s, memory %s; %s\n", t != NULL ? "attached" : "missing",
-                 t != NULL && t->has_memory ? "taken" : "not taken", message);
-    NEED(t != NULL, "no tool");
     NEED_OK(dvmm_address_reserve(c->driver, 3 * granule, &at));
     for (uint64_t i = 0; i < 2; i++) {
         NEED_OK(dvmm_phys_create(c->driver, granule, &props, &handles[i]));
@@ -193,6 +193,9 @@ static const char *try_shapes(const child *c) {
     try_heap(t, "both mappings", at, 2 * granule);
     try_heap(t, "the whole range", at, 3 * granule);
     try_heap(t, "addresses without memory", at + 2 * granule, granule);
+    TRY(write_words(c, at, 1));
+    finish_work(c);
+    try_heap(t, "both mappings after a kernel", at, 2 * granule);
     for (uint64_t i = 0; i < 2; i++) {
         NEED_OK(dvmm_unmap(c->driver, at + i * granule, granule));
         NEED_OK(dvmm_phys_release(c->driver, handles[i]));
@@ -201,9 +204,72 @@ static const char *try_shapes(const child *c) {
     return NULL;
 }
 
+/* What every tool takes, if it takes anything: the control. */
+static const char *try_plain_memory(const nvtx_tool *t) {
+    enum { BYTES = 4 << 20 };
+    int (*take)(ductile_addr *, size_t) = NULL;
+    int (*give)(ductile_addr) = NULL;
+    ductile_addr at = 0;
+    find_driver_function("cuMemAlloc_v2", &take);
+    find_driver_function("cuMemFree_v2", &give);
+    NEED(take != NULL && give != NULL, "there is no cuMemAlloc");
+    if (take(&at, BYTES) != 0) {
+        (void)printf("child:     no plain memory: no context is current\n");
+        return NULL;
+    }
+    try_heap(t, "plain memory", at, BYTES);
+    NEED(give(at) == 0, "plain memory cannot be freed");
+    return NULL;
+}
+
+static const char *try_memory(const child *c, const nvtx_tool *t, const char *when) {
+    (void)printf("child: %s:\n", when);
+    TRY(try_plain_memory(t));
+    return try_mappings(c, t);
+}
+
+static const char *make_context_current(int device) {
+    int (*retain)(void **, int) = NULL;
+    int (*set)(void *) = NULL;
+    void *context = NULL;
+    find_driver_function("cuDevicePrimaryCtxRetain", &retain);
+    find_driver_function("cuCtxSetCurrent", &set);
+    NEED(retain != NULL && set != NULL, "the driver has no contexts");
+    NEED(retain(&context, device) == 0 && set(context) == 0, "no context can be made current");
+    return NULL;
+}
+
+static const char *try_shapes(const child *c, const request *r) {
+    char message[512];
+    const nvtx_tool *t = dvmm_nvtx_attach(true, message, sizeof message);
+    (void)printf("child: tool %s, memory %s; %s\n", t != NULL ? "attached" : "missing",
+                 t != NULL && t->has_memory ? "taken" : "not taken", message);
+    NEED(t != NULL, "no tool");
+    TRY(try_memory(c, t, "as the program begins"));
+    TRY(make_context_current(r->device));
+    return try_memory(c, t, "with a current context");
+}
+
+/* ---- The child ------------------------------------------------------------------------------- */
+
+/* The tool's manual wants the runtime to be started before the first call of NVTX, as it is in
+ * nearly all programs. "shapes" shows what is without. */
+static bool start_runtime(void) {
+    static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so"};
+    int (*release)(void *) = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && release == NULL; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
+        void *found = library != NULL ? dlsym(library, "cudaFree") : NULL;
+        memcpy(&release, &found, sizeof found);
+    }
+    return release != NULL && release(NULL) == 0;
+}
+
 static const char *run_child(const request *r) {
     child c = {NULL, NULL, NULL};
     bool is_told = strcmp(r->child, "untold") != 0;
+    bool has_runtime = strcmp(r->child, "shapes") != 0 && start_runtime();
+    (void)printf("child: the runtime is %s\n", has_runtime ? "started" : "not started");
     TRY(open_child(&c, r, is_told ? DUCTILE_NVTX_MEMORY : DUCTILE_NVTX_OFF));
     if (strcmp(r->child, "leak") == 0) {
         return leak(&c, r->device);
@@ -214,7 +280,7 @@ static const char *run_child(const request *r) {
     if (strcmp(r->child, "early") == 0) {
         TRY(free_early(&c));
     } else {
-        TRY(strcmp(r->child, "shapes") == 0 ? try_shapes(&c) : use_well(&c));
+        TRY(strncmp(r->child, "shapes", 6) == 0 ? try_shapes(&c, r) : use_well(&c));
     }
     return close_child(&c);
 }
@@ -339,6 +405,7 @@ typedef struct way {
 
 static const way ways[] = {
     {"shapes", "shapes", "", check_shapes, true},
+    {"shapes-runtime", "shapes-runtime", "", check_shapes, true},
     {"clean", "clean", "", check_clean, false},
     {"write", "write", "", check_write, false},
     {"leak", "leak", "", check_leak, false},
