@@ -5,29 +5,33 @@
  * and looked at right before they are freed, and written over once more in between, with work in
  * flight all the time. Live memory rises and dips, so that handles move. Some blocks are used by a
  * second stream. Afterwards allocators are made and destroyed, and the device's free memory has to
- * come back each time.
+ * come back each time. Host memory may not grow from the first quarter to the end.
  *
- *     pattern_churn [--virtual | --device N] [--seconds N] [--cycles N] [--streams N]
- *                   [--limit BYTES] [--seed N]
+ *     pattern_churn [--virtual | --device N] [--seconds N] [--cycles N] [--operations N]
+ *                   [--streams N] [--limit BYTES] [--seed N]
  *
- * Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was recycled
- * or compacted, because then nothing was tested; 77 without a device; 3 when it ran out of time.
+ * First, on CUDA, the control: in a child, memory is unmapped under kernels that read it. That has
+ * to be seen. Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was
+ * recycled or compacted, because then nothing was tested; 77 without a device; 3 when it ran out of
+ * time.
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/in_child.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
+#include "tests/support/resident.h"
 #include "tests/support/rng.h"
 #include "vmm/cuda/open.h"
 #include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 enum {
     MOST_STREAMS = 16,
     MOST_BLOCKS = 8192,
-    MOST_BYTES = 768 << 20, /* of a block */
     STEPS_PER_CYCLE = 1500,
     CHECK_EVERY_CYCLES = 4,
     TRIM_EVERY_CYCLES = 9,
@@ -36,11 +40,14 @@ enum {
     ROUNDS_OF_LIFE = 10
 };
 
+#define MOST_BYTES ((uint64_t)8 << 30) /* of a block */
+
 typedef struct request {
     bool is_virtual;
     int device;
     uint64_t seconds;
     uint64_t cycles;
+    uint64_t operations; /* at least */
     uint64_t n_streams;
     uint64_t limit; /* 0: a fifth of the device */
     uint64_t seed;
@@ -69,6 +76,7 @@ typedef struct churn {
 
     uint64_t allocs, frees, refusals, shared, cycles, checks;
     uint64_t painted_bytes;
+    uint64_t resident_early; /* host memory at the end of the first quarter */
 } churn;
 
 /* ---- One block ----------------------------------------------------------------------------- */
@@ -85,7 +93,7 @@ static uint64_t random_size(churn *c, uint64_t low, uint64_t high) {
 
 /* What a cycle allocates: sometimes crumbs, sometimes slabs, mostly both. */
 static uint64_t size_of_cycle(churn *c) {
-    uint64_t slab = c->limit / 16 < MOST_BYTES ? c->limit / 16 : MOST_BYTES;
+    uint64_t slab = c->limit / 4 < MOST_BYTES ? c->limit / 4 : MOST_BYTES;
     uint64_t middle = c->limit / 512;
     unsigned percent_small = (unsigned)(c->cycles % 4) * 25;
     if (rng_percent(&c->rng, percent_small)) {
@@ -212,16 +220,37 @@ static uint64_t seconds_now(void) {
     return (uint64_t)now.tv_sec;
 }
 
+static bool is_over(const churn *c, uint64_t end) {
+    const request *r = c->request;
+    return c->cycles >= r->cycles || c->allocs + c->frees >= r->operations || seconds_now() >= end;
+}
+
+/* By the end of the first quarter every table has grown to its size. */
 static const char *run_cycles(churn *c) {
-    uint64_t end = seconds_now() + c->request->seconds;
-    while (c->cycles < c->request->cycles && seconds_now() < end) {
+    uint64_t begin = seconds_now();
+    uint64_t end = begin + c->request->seconds;
+    while (!is_over(c, end)) {
         TRY(run_cycle(c));
+        bool is_early = c->allocs + c->frees < c->request->operations / 4 &&
+                        seconds_now() - begin < c->request->seconds / 4;
+        if (is_early || c->cycles < CHECK_EVERY_CYCLES) {
+            c->resident_early = resident_bytes();
+        }
     }
     TRY(release_until(c, 0));
     return check_invariants(c);
 }
 
 /* ---- Reporting ----------------------------------------------------------------------------- */
+
+static const char *judge_host_memory(const churn *c) {
+    const uint64_t may_grow = 8 << 20;
+    uint64_t now = resident_bytes();
+    command_figure("resident_bytes_early", c->resident_early);
+    command_figure("resident_bytes_at_end", now);
+    NEED(now <= c->resident_early + may_grow, "host memory grew");
+    return NULL;
+}
 
 static const char *judge(churn *c) {
     ductile_stats stats = {.struct_size = sizeof(stats)};
@@ -241,6 +270,7 @@ static const char *judge(churn *c) {
     command_figure("quarantined_bytes", stats.quarantined_bytes);
     command_figure("checks_passed", c->checks);
     command_figure("mismatches", mismatches);
+    TRY(judge_host_memory(c));
     NEED(mismatches == 0, "%llu words or windows did not keep their pattern",
          (unsigned long long)mismatches);
     NEED(stats.reserved_peak_bytes <= c->limit, "the limit was not kept");
@@ -365,24 +395,6 @@ static const char *close_all(churn *c) {
     return program_close_virtual(c->virtual_gpu);
 }
 
-/* ---- The program --------------------------------------------------------------------------- */
-
-static void read_request(request *r, int argc, char **argv) {
-    const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual},  {"--device", .device = &r->device},
-        {"--seconds", .number = &r->seconds},   {"--cycles", .number = &r->cycles},
-        {"--streams", .number = &r->n_streams}, {"--limit", .number = &r->limit},
-        {"--seed", .number = &r->seed},
-    };
-    command_read("pattern_churn", options, sizeof options / sizeof *options, argc, argv);
-    if (r->n_streams < 1 || r->n_streams > MOST_STREAMS) {
-        command_refuse("there are 1 to 16 streams");
-    }
-    if (r->cycles == 0) {
-        r->cycles = r->is_virtual ? 40 : UINT64_MAX;
-    }
-}
-
 static const char *open_device(churn *c) {
     char reason[512];
     if (c->request->is_virtual) {
@@ -394,15 +406,79 @@ static const char *open_device(churn *c) {
     return NULL;
 }
 
+/* ---- The control --------------------------------------------------------------------------- */
+
+static churn the_churn; /* large */
+
+enum { CONTROL_BYTES = 256 << 20, CONTROL_KERNELS = 300, IS_SEEN = 42 };
+
+static const char *unmap_under_kernels(churn *c, bool *is_seen) {
+    const dvmm_phys_props props = {0};
+    canvas read = {.size = CONTROL_BYTES, .id = 1};
+    dvmm_phys handle;
+    TRY(painter_open(&c->painter, c->driver, c->request->device));
+    NEED_OK(dvmm_address_reserve(c->driver, CONTROL_BYTES, &read.address));
+    NEED_OK(dvmm_phys_create(c->driver, CONTROL_BYTES, &props, &handle));
+    NEED_OK(dvmm_map(c->driver, read.address, CONTROL_BYTES, handle));
+    NEED_OK(dvmm_set_access(c->driver, read.address, CONTROL_BYTES, DVMM_ACCESS_RW));
+    TRY(paint(&c->painter, &read, NULL));
+    for (int i = 0; i < CONTROL_KERNELS; i++) {
+        TRY(look(&c->painter, &read, NULL));
+    }
+    NEED_OK(dvmm_unmap(c->driver, read.address, CONTROL_BYTES));
+    *is_seen = dvmm_context_sync(c->driver) != DUCTILE_OK;
+    return NULL;
+}
+
+/* The context is lost with it, so it has a process of its own. */
+static int control(void) {
+    bool is_seen = false;
+    const char *why = open_device(&the_churn);
+    why = why == NULL ? unmap_under_kernels(&the_churn, &is_seen) : why;
+    if (why != NULL) {
+        return command_end(why);
+    }
+    return is_seen ? IS_SEEN : COMMAND_BROKEN;
+}
+
+/* Before this process opens the device. */
+static const char *run_control(void) {
+    int status = in_child(control);
+    if (status == COMMAND_SKIPPED) {
+        exit(COMMAND_SKIPPED); /* the child has said why */
+    }
+    NEED(status == IS_SEEN, "memory was unmapped under kernels that read it, and nothing was seen");
+    command_figure("control_seen", 1);
+    return NULL;
+}
+
+/* ---- The program --------------------------------------------------------------------------- */
+
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual},  {"--device", .device = &r->device},
+        {"--seconds", .number = &r->seconds},   {"--cycles", .number = &r->cycles},
+        {"--streams", .number = &r->n_streams}, {"--limit", .number = &r->limit},
+        {"--seed", .number = &r->seed},         {"--operations", .number = &r->operations},
+    };
+    command_read("pattern_churn", options, sizeof options / sizeof *options, argc, argv);
+    if (r->n_streams < 1 || r->n_streams > MOST_STREAMS) {
+        command_refuse("there are 1 to 16 streams");
+    }
+    if (r->cycles == 0) {
+        r->cycles = r->is_virtual ? 40 : UINT64_MAX;
+    }
+}
+
 int main(int argc, char **argv) {
-    static churn c;
-    request r = {.seconds = 60, .n_streams = 4, .seed = 20};
-    c.request = &r;
+    request r = {.seconds = 60, .n_streams = 4, .seed = 20, .operations = UINT64_MAX};
+    the_churn.request = &r;
     read_request(&r, argc, argv);
     command_end_after(r.seconds * 2 + 120);
-    const char *why = open_device(&c);
-    why = why == NULL ? run(&c) : why;
-    why = why == NULL ? close_all(&c) : why;
+    const char *why = r.is_virtual ? NULL : run_control();
+    why = why == NULL ? open_device(&the_churn) : why;
+    why = why == NULL ? run(&the_churn) : why;
+    why = why == NULL ? close_all(&the_churn) : why;
     if (why == NULL) {
         (void)printf("passed\n");
     }

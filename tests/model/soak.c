@@ -5,11 +5,11 @@
 #include "tests/model/subject.h"
 #include "tests/support/command.h"
 #include "tests/support/cpu_time.h"
+#include "tests/support/resident.h"
 #include "tests/support/rng.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { N_SAMPLES = 20, WARM = N_SAMPLES / 4, AUDIT_PERIOD = 5000 };
 
@@ -18,17 +18,6 @@ typedef struct sample {
     double ns; /* of CPU time, an operation */
     uint64_t resident, host, handles, mappings, addresses, live;
 } sample;
-
-static uint64_t resident_bytes(void) {
-    unsigned long long all = 0;
-    unsigned long long resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f != NULL) {
-        (void)!fscanf(f, "%llu %llu", &all, &resident);
-        (void)fclose(f);
-    }
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
-}
 
 static sample measure(const subject *s, double seconds, uint64_t n) {
     ductile_stats t = fixture_stats(s->f.allocator);
