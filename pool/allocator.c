@@ -20,7 +20,6 @@
 #include "vmm/base/check.h"
 #include "vmm/cuda/open.h"
 #include "vmm/export.h"
-#include "vmm/nvtx/regions.h"
 #include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
@@ -57,19 +56,15 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
 }
 
 /* What is wrong with the tool is no reason to refuse: the program runs as it does without one. */
-static ductile_status open_nvtx(ductile_allocator *a) {
+static void attach_nvtx(ductile_allocator *a) {
     char message[512];
-    dvmm_nvtx *nvtx = NULL;
     if (a->options.nvtx == DUCTILE_NVTX_OFF) {
-        return DUCTILE_OK;
+        return;
     }
-    bool memory = a->options.nvtx == DUCTILE_NVTX_MEMORY;
-    ductile_status status = dvmm_nvtx_open(memory, &nvtx, message, sizeof message);
-    if (status == DUCTILE_OK && message[0] != '\0') {
+    dvmm_set_nvtx(a->driver, dvmm_nvtx_attach(message, sizeof message));
+    if (message[0] != '\0') {
         dpool_log(a, DUCTILE_LOG_WARNING, "%s", message);
     }
-    dvmm_set_nvtx(a->driver, nvtx);
-    return status;
 }
 
 static void set_up(ductile_allocator *a) {
@@ -77,8 +72,7 @@ static void set_up(ductile_allocator *a) {
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
                   o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
                   o->guard == DUCTILE_GUARD_NONE && o->fill == DUCTILE_FILL_NONE &&
-                  o->record_stream == DUCTILE_RECORD_POLL &&
-                  !dvmm_nvtx_has_memory(dvmm_nvtx_of(a->driver));
+                  o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
     dti_lock_init(&a->grow_lock, DTI_RANK_GROW);
@@ -131,10 +125,7 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     if (status != DUCTILE_OK) {
         goto close_driver;
     }
-    status = open_nvtx(a);
-    if (status != DUCTILE_OK) {
-        goto close_driver;
-    }
+    attach_nvtx(a);
     set_up(a);
     status = check_properties(a, message, size);
     if (status != DUCTILE_OK) {
@@ -225,27 +216,15 @@ static void take_back(ductile_allocator *a, dpool_block *b) {
     }
 }
 
-/* What the options want of a block before the caller has it. */
-static ductile_status finish_block(ductile_allocator *a, const dpool_block *b, size_t size,
-                                   ductile_stream stream) {
-    dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    ductile_addr addr = b->addr;
-    ductile_status status = dvmm_nvtx_block_begin(nvtx, addr, size, stream);
-    if (status == DUCTILE_OK && a->options.zero != 0) {
-        status = dseg_fill(&a->store, addr, 0, size, stream);
-        if (status != DUCTILE_OK) {
-            dvmm_nvtx_block_end(nvtx, addr);
-        }
-    }
-    return status;
-}
-
 static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t size,
                                 ductile_stream stream, ductile_addr *out) {
     ductile_addr addr = b->addr;
     dpool_audit(a, DPOOL_AUDIT_CALL);
     dpool_fill_check(a, b);
-    ductile_status status = finish_block(a, b, size, stream);
+    ductile_status status = DUCTILE_OK;
+    if (a->options.zero != 0) {
+        status = dseg_fill(&a->store, addr, 0, size, stream);
+    }
     if (status != DUCTILE_OK) {
         take_back(a, b);
     }

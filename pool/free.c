@@ -9,8 +9,6 @@
 #include "pool/streams/fill.h"
 #include "pool/streams/stream_use.h"
 
-#include "vmm/nvtx/regions.h"
-
 /* Uncommon ways to free, kept out of line. Called with the index lock held; they unlock it. */
 
 static __attribute__((noinline)) ductile_status free_other(ductile_allocator *a,
@@ -89,7 +87,6 @@ free_otherwise(ductile_allocator *a, ductile_addr address, int *is_pending) {
     if (fills) {
         dpool_uses_keep_spare_for(a, address);
     }
-    dvmm_nvtx_block_end(dvmm_nvtx_of(a->driver), address); /* before another thread may get it */
     ductile_status status = free_block(a, address, is_pending, fills);
     if (status == DUCTILE_OK && a->options.caching_off != 0) {
         (void)dpool_trim(a, 0);

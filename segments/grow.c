@@ -7,7 +7,6 @@
 #include "segments/grow.h"
 
 #include "segments/slots.h"
-#include "segments/tell.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
@@ -18,7 +17,6 @@ enum { BATCH = 64 }; /* handles mapped at once where there is no list of them */
 
 static void undo_one(dseg_segment *seg, uint32_t first) {
     uint64_t bytes = dvmm_handle_bytes(seg->store, seg->slots[first].handle);
-    dseg_tell_gone(seg, first);
     ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
     dseg_book_unmap(seg, first, status);
 }
@@ -71,9 +69,7 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
         status = dvmm_store_grant(seg->store, dseg_addr(seg, first),
                                   (at - first) * seg->store->granule_bytes);
     }
-    if (status == DUCTILE_OK) {
-        dseg_tell_mapped(seg, first, at);
-    } else {
+    if (status != DUCTILE_OK) {
         undo_map(seg, first, at - first);
     }
     return status;

@@ -2,7 +2,6 @@
 #include "segments/unmap_handles.h"
 
 #include "segments/slots.h"
-#include "segments/tell.h"
 
 #include "vmm/base/check.h"
 
@@ -47,7 +46,6 @@ static ductile_status unmap_one(dseg_segment *seg, uint32_t first) {
     dvmm_handle *h = seg->slots[first].handle;
     bool serves_here = seg->slots[first].state == DSEG_MAPPED;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    dseg_tell_gone(seg, first);
     ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
     dseg_book_unmap(seg, first, status);
     if (serves_here) {
@@ -146,13 +144,10 @@ static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
     const dvmm_handle *h = seg->slots[first].handle;
     uint32_t n = h->n_granules;
     uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    dseg_tell_gone(seg, first);
     bool is_gone = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
                    dseg_read_mapping(seg, first, n) == DSEG_READ_EMPTY;
     if (is_gone) {
         give_to_cache(seg, first);
-    } else {
-        dseg_tell_mapped(seg, first, first + n);
     }
     return is_gone;
 }
@@ -176,7 +171,6 @@ ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule) {
     uint32_t first = granule - seg->slots[granule].offset;
     dseg_reading found = dseg_read_mapping(seg, first, seg->slots[granule].handle->n_granules);
     if (found == DSEG_READ_EMPTY) {
-        dseg_tell_gone(seg, first);
         give_to_cache(seg, first);
     }
     return found == DSEG_READ_NEITHER ? DUCTILE_ERR_DRIVER : DUCTILE_OK;

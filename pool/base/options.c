@@ -38,10 +38,8 @@ static const choice sizes[] = {{"auto", DUCTILE_SIZES_AUTO},
                                {"tight", DUCTILE_SIZES_TIGHT},
                                {"quick", DUCTILE_SIZES_QUICK},
                                {NULL, 0}};
-static const choice nvtx[] = {{"off", DUCTILE_NVTX_OFF},
-                              {"ranges", DUCTILE_NVTX_RANGES},
-                              {"memory", DUCTILE_NVTX_MEMORY},
-                              {NULL, 0}};
+static const choice nvtx[] = {
+    {"off", DUCTILE_NVTX_OFF}, {"ranges", DUCTILE_NVTX_RANGES}, {NULL, 0}};
 static const choice records[] = {
     {"poll", DUCTILE_RECORD_POLL}, {"wait", DUCTILE_RECORD_WAIT}, {NULL, 0}};
 static const choice crossings[] = {{"done", DUCTILE_CROSS_STREAM_DONE},
@@ -420,18 +418,10 @@ static bool is_choice(const choice *choices, int value) {
 }
 
 static ductile_status check_finders(const ductile_options *o, char *message, size_t size) {
-    if (o->fill == DUCTILE_FILL_NONE) {
-        return DUCTILE_OK;
-    }
-    if (o->guard != DUCTILE_GUARD_NONE) {
+    if (o->fill != DUCTILE_FILL_NONE && o->guard != DUCTILE_GUARD_NONE) {
         return refuse(message, size,
                       "guard and fill exclude each other: memory freed under a "
                       "guard is unmapped, and never handed out again");
-    }
-    if (o->nvtx == DUCTILE_NVTX_MEMORY) {
-        return refuse(message, size,
-                      "fill and nvtx:memory exclude each other: a tool would take "
-                      "the fill of freed memory for a mistake of the program");
     }
     return DUCTILE_OK;
 }

@@ -142,9 +142,8 @@ typedef enum ductile_sizes {
 } ductile_sizes;
 
 typedef enum ductile_nvtx {
-    DUCTILE_NVTX_OFF = 0,    /* nothing                                                         */
-    DUCTILE_NVTX_RANGES = 1, /* ranges of the slow paths, for profilers                         */
-    DUCTILE_NVTX_MEMORY = 2  /* also every block, so that a memory checker knows them apart     */
+    DUCTILE_NVTX_OFF = 0,   /* nothing                                                          */
+    DUCTILE_NVTX_RANGES = 1 /* ranges of the slow paths, for profilers                          */
 } ductile_nvtx;
 
 typedef enum ductile_record_policy {
@@ -245,7 +244,7 @@ typedef struct ductile_options {
     ductile_captures captures; /* when a capture may be under way; 0: at any time              */
     ductile_sizes sizes;       /* of handles, unless handle_bytes or max_handle_bytes is set   */
     ductile_guard guard;       /* to find accesses behind a block                              */
-    ductile_fill fill;         /* to find writes to freed memory; not with guard or nvtx:memory  */
+    ductile_fill fill;         /* to find writes to freed memory; not with guard              */
     ductile_nvtx nvtx;         /* what the tool is told that NVTX_INJECTION64_PATH names; without
                                   a tool no value costs anything                          */
 } ductile_options;

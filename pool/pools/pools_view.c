@@ -12,7 +12,6 @@
 #include "pool/pressure/trim.h"
 
 #include "vmm/base/align.h"
-#include "vmm/nvtx/regions.h"
 
 #include <string.h>
 
@@ -211,7 +210,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
 
 /* ERR_NOT_READY: the caller must reserve room first. */
 static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
-                                 size_t size, dpool_block **out) {
+                                 size_t size) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_private_pool *pool = NULL;
     dpool_block *b = NULL;
@@ -234,30 +233,15 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     b = dpool_carve_free_locked(a, b, address, address + rounded);
     dpool_make_live_locked(a, b, size);
     dpool_fill_forget(b->region, b->addr, dpool_end(b)); /* the call names no stream for a check */
-    *out = b;
     return DUCTILE_OK;
-}
-
-/* The caller of the library has not got the block yet. */
-static ductile_status tell_of_block(ductile_allocator *a, dpool_block *b, size_t size,
-                                    ductile_stream stream) {
-    ductile_status status = dvmm_nvtx_block_begin(dvmm_nvtx_of(a->driver), b->addr, size, stream);
-    if (status != DUCTILE_OK) {
-        dti_lock_acquire(&a->index_lock);
-        dpool_unserve_locked(a, b);
-        dti_lock_release(&a->index_lock);
-    }
-    return status;
 }
 
 static ductile_status try_to_put(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                  size_t size) {
-    dpool_block *b = NULL;
     dti_lock_acquire(&a->index_lock);
-    ductile_status status = put_locked(a, id, address, size, &b);
-    ductile_stream stream = status == DUCTILE_OK ? b->region->arena->stream : NULL;
+    ductile_status status = put_locked(a, id, address, size);
     dti_lock_release(&a->index_lock);
-    return status == DUCTILE_OK ? tell_of_block(a, b, size, stream) : status;
+    return status;
 }
 
 static ductile_status make_room(ductile_allocator *a) {

@@ -13,8 +13,6 @@
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"
 
-#include "vmm/nvtx/regions.h"
-
 #include <inttypes.h>
 
 enum {
@@ -365,16 +363,6 @@ static void keep_cache_small(ductile_allocator *a) {
     dpool_grow_unlock(a, mode);
 }
 
-static void log_refused_heaps(const ductile_allocator *a) {
-    uint64_t refused = dvmm_nvtx_take_refusals(dvmm_nvtx_of(a->driver));
-    if (refused != 0) {
-        dpool_log(a, DUCTILE_LOG_WARNING,
-                  "the NVTX tool did not take %" PRIu64
-                  " mappings: it cannot tell blocks apart there",
-                  refused);
-    }
-}
-
 static void count_slow(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     a->counts.slow_allocs++;
@@ -396,7 +384,6 @@ static ductile_status serve(ductile_allocator *a, dpool_request *r) {
     }
     keep_cache_small(a);
     dpool_log_losses(a);
-    log_refused_heaps(a);
     if (status == DUCTILE_OK) {
         count_slow(a);
     } else {

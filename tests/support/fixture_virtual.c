@@ -74,10 +74,9 @@ const char *fixture_add_allocator(const fixture *f, const fixture_setup *setup,
             ductile_options_parse(&options, setup->conf, message, sizeof message);
         NEED(status == DUCTILE_OK, "options \"%s\": %s", setup->conf, message);
     }
-    /* The program runs beside a tool, which fill:check excludes. */
-    bool is_told = getenv("DUCTILE_TEST_NVTX") != NULL && options.fill == DUCTILE_FILL_NONE;
+    bool is_told = getenv("DUCTILE_TEST_NVTX") != NULL; /* the program runs beside a tool */
     if (is_told) {
-        options.nvtx = DUCTILE_NVTX_MEMORY;
+        options.nvtx = DUCTILE_NVTX_RANGES;
     }
     options.driver = DUCTILE_DRIVER_VIRTUAL;
     options.virtual_gpu = f->gpu;

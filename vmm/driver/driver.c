@@ -4,7 +4,6 @@
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
-#include "vmm/nvtx/regions.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -71,18 +70,15 @@ ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm
     return DUCTILE_OK;
 }
 
-/* A poisoned device is closed like any other. After a fork or an exit neither the driver nor a tool
- * is called. */
+/* A poisoned device is closed like any other. After a fork or an exit the driver is not called. */
 void dvmm_close(dvmm_driver *d) {
     if (d == NULL) {
         return;
     }
     ductile_status usable = dvmm_usable(d);
     if (usable != DUCTILE_ERR_EXITING && usable != DUCTILE_ERR_FORKED) {
-        dvmm_nvtx_end_all(d->nvtx);
         d->ops->close(d->ctx);
     }
-    dvmm_nvtx_close(d->nvtx);
     free(d);
 }
 
@@ -128,8 +124,7 @@ void dvmm_time_calls(dvmm_driver *d) {
     d->times_calls = true;
 }
 
-void dvmm_set_nvtx(dvmm_driver *d, dvmm_nvtx *nvtx) {
-    dvmm_nvtx_close(d->nvtx);
+void dvmm_set_nvtx(dvmm_driver *d, const dvmm_nvtx *nvtx) {
     d->nvtx = nvtx;
 }
 

@@ -256,8 +256,8 @@ struct dvmm_driver {
     const dvmm_driver_ops *ops;
     void *ctx; /* the backend's; closed with the driver */
     dvmm_caps caps;
-    unsigned process_age; /* dvmm_process_age when the device was opened */
-    dvmm_nvtx *nvtx;      /* what a tool is told; NULL: nothing */
+    unsigned process_age;  /* dvmm_process_age when the device was opened */
+    const dvmm_nvtx *nvtx; /* what a tool is told; NULL: nothing */
     bool times_calls;
     uint64_t timing_ns; /* what timing adds to a call outside of it; valid with times_calls */
 
@@ -290,10 +290,10 @@ uint64_t dvmm_host_clock_ns(void);
 /* Times every call from now on, at the cost of two readings of the clock each. Pre: no other thread
  * uses the device yet. */
 void dvmm_time_calls(dvmm_driver *d);
-/* From now on a tool is told of what happens on this device. Ownership: the driver's. Pre: no
- * other thread uses the device yet. */
-void dvmm_set_nvtx(dvmm_driver *d, dvmm_nvtx *nvtx);
-static inline dvmm_nvtx *dvmm_nvtx_of(const dvmm_driver *d) {
+/* From now on a tool is told of what happens on this device. Pre: no other thread uses the device
+ * yet. */
+void dvmm_set_nvtx(dvmm_driver *d, const dvmm_nvtx *nvtx);
+static inline const dvmm_nvtx *dvmm_nvtx_of(const dvmm_driver *d) {
     return d->nvtx;
 }
 void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out);

@@ -1,27 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a tool is told through NVTX (option nvtx): ranges of the slow paths, and, in regions.h,
- * which memory belongs to blocks. NULL stands for an allocator that tells nothing: then every
- * function here does nothing.
+ * What a tool is told through NVTX (option nvtx): ranges of the slow paths. The tool is the library
+ * that NVTX_INJECTION64_PATH names, as profilers set it for the programs they start. It is asked
+ * once for the process, and stays loaded.
  */
 #ifndef DUCTILE_VMM_NVTX_NVTX_H
 #define DUCTILE_VMM_NVTX_NVTX_H
 
 #include <ductile.h>
 
-#include <stdbool.h>
-
+/* NULL stands for an allocator that tells nothing: then the functions below do nothing. */
 typedef struct dvmm_nvtx dvmm_nvtx;
 
-/* DUCTILE_OK, with *out NULL when no tool listens; ERR_OUT_OF_HOST_MEMORY. `message` gets one
- * sentence when a tool was named that does not do what is wanted; otherwise it is empty. */
-ductile_status dvmm_nvtx_open(bool memory, dvmm_nvtx **out, char *message, size_t size);
-
-/* Makes no call of the tool: dvmm_nvtx_end_all comes first where it may be called. */
-void dvmm_nvtx_close(dvmm_nvtx *n);
-
-/* Are blocks registered? */
-bool dvmm_nvtx_has_memory(const dvmm_nvtx *n);
+/* The tool, or NULL when none is there, or none that works: then `message` says in one sentence
+ * why, or is empty when none is named. */
+const dvmm_nvtx *dvmm_nvtx_attach(char *message, size_t size);
 
 void dvmm_nvtx_begin(const dvmm_nvtx *n, const char *what, uint64_t bytes);
 void dvmm_nvtx_finish(const dvmm_nvtx *n);

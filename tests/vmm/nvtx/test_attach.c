@@ -5,28 +5,28 @@
  * and aborts at a mistake. Each test is its own process.
  */
 #include "tests/support/nvtx_tool.h"
-#include "vmm/nvtx/attach.h"
+#include "vmm/nvtx/nvtx.h"
 
 #include <string.h>
 
 static char reason[512];
 
-static const nvtx_tool *attach(bool wants_memory) {
+static const dvmm_nvtx *attach(void) {
     strcpy(reason, "not written");
-    return dvmm_nvtx_attach(wants_memory, reason, sizeof reason);
+    return dvmm_nvtx_attach(reason, sizeof reason);
 }
 
 static void expect_no_tool(const char *word) {
-    cr_expect_null(attach(true));
+    cr_expect_null(attach());
     cr_expect_not_null(strstr(reason, word), "\"%s\" does not say \"%s\"", reason, word);
 }
 
 Test(nvtx_attach, no_name_is_no_tool_and_no_complaint) {
     cr_assert_eq(unsetenv("NVTX_INJECTION64_PATH"), 0);
-    cr_expect_null(attach(true));
+    cr_expect_null(attach());
     cr_expect_str_empty(reason);
     name_tool("");
-    cr_expect_null(attach(true));
+    cr_expect_null(attach());
     cr_expect_str_empty(reason);
 }
 
@@ -49,61 +49,38 @@ Test(nvtx_attach, a_later_attempt_finds_a_tool_named_meanwhile) {
     name_tool("no-such-tool.so");
     expect_no_tool("cannot be loaded");
     name_tool(FAKE_NVTX_WHOLE);
-    cr_expect_not_null(attach(true));
+    cr_expect_not_null(attach());
     cr_expect_str_empty(reason);
 }
 
-Test(nvtx_attach, a_tool_is_asked_once_and_for_memory_only_when_it_is_wanted) {
+Test(nvtx_attach, a_tool_is_asked_once) {
     load_tool(FAKE_NVTX_WHOLE);
-    const nvtx_tool *ranges = attach(false);
-    cr_assert_not_null(ranges);
-    cr_expect(tool->is_attached && !ranges->has_memory);
-    const nvtx_tool *both = attach(true);
-    cr_expect(both->has_memory);
-    cr_expect_eq(attach(false), ranges);
-    cr_expect_eq(attach(true), both);
-    cr_expect(!ranges->has_memory, "a tool that was returned does not change");
+    const dvmm_nvtx *first = attach();
+    cr_assert_not_null(first);
+    cr_expect(tool->is_attached);
+    cr_expect_eq(attach(), first);
 }
 
 Test(nvtx_attach, ranges_reach_the_tool) {
+    uint64_t bytes = 0;
     load_tool(FAKE_NVTX_WHOLE);
-    const nvtx_tool *t = attach(false);
-    const nvtx_event event = {.version = NVTX_INTERFACE_VERSION,
-                              .size = sizeof event,
-                              .message_type = NVTX_MESSAGE_ASCII,
-                              .message.ascii = "a range"};
-    dvmm_nvtx_tool_push(t, &event);
-    dvmm_nvtx_tool_pop(t);
-    assert_u64(tool->count("a range", NULL), 1);
+    const dvmm_nvtx *n = attach();
+    dvmm_nvtx_push(n, "a range", 77);
+    dvmm_nvtx_pop(n);
+    assert_u64(tool->count("a range", &bytes), 1);
+    assert_u64(bytes, 77);
     assert_u64(tool->n_popped, 1);
 }
 
 Test(nvtx_attach, a_tool_may_stop_listening_and_begin_again) {
     load_tool(FAKE_NVTX_WHOLE);
-    const nvtx_tool *t = attach(false);
-    const nvtx_event event = {.version = NVTX_INTERFACE_VERSION,
-                              .size = sizeof event,
-                              .message_type = NVTX_MESSAGE_ASCII,
-                              .message.ascii = "a range"};
+    const dvmm_nvtx *n = attach();
     tool->listen(false);
-    dvmm_nvtx_tool_push(t, &event);
-    dvmm_nvtx_tool_pop(t);
+    dvmm_nvtx_push(n, "a range", 0);
+    dvmm_nvtx_pop(n);
     assert_u64(tool->n_calls, 0);
     tool->listen(true);
-    dvmm_nvtx_tool_push(t, &event);
-    dvmm_nvtx_tool_pop(t);
+    dvmm_nvtx_push(n, "a range", 0);
+    dvmm_nvtx_pop(n);
     assert_u64(tool->n_calls, 2);
-}
-
-Test(nvtx_attach, functions_that_a_tool_lacks_do_nothing) {
-    name_tool(FAKE_NVTX_WITHOUT_MEMORY);
-    const nvtx_tool *t = attach(true);
-    cr_assert_not_null(t);
-    cr_expect(!t->has_memory);
-    cr_expect_not_null(strstr(reason, "takes no registration of memory"), "%s", reason);
-    cr_expect_eq(t->heap_register(t->domain, NULL), NVTX_NO_HEAP);
-    t->regions_register(t->domain, NULL);
-    t->regions_name(t->domain, NULL);
-    t->regions_unregister(t->domain, NULL);
-    t->heap_unregister(t->domain, NVTX_NO_HEAP);
 }
