@@ -13,7 +13,8 @@ on each GPU, and a time limit.
   fsdp2, ddp            fully_shard of each layer; DistributedDataParallel
   moe                   fully_shard, and experts on every rank behind an uneven all-to-all
   compiled              fully_shard, with each layer under torch.compile
-  compiled-step         DDP, with the whole step under torch.compile, the optimizer included
+  compiled-step         DDP, with the whole step under torch.compile, the optimizer included; 8
+                        layers, because 16 compile for minutes
   ...-hook              the same with TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK=1
   capped                fsdp2 with 2 % more memory than Ductile has in use
   pairs                 fsdp2, two processes of Ductile on each GPU at the same time
@@ -240,13 +241,17 @@ def steps_of(case: Case, given: argparse.Namespace) -> int:
     return int(rounds * given.steps)
 
 
-def shapes_of(case: Case, given: argparse.Namespace) -> list[Shape]:
+def draw_shapes(case: Case, given: argparse.Namespace) -> list[Shape]:
     batch, longest = (2, 1024) if case.exact else (6, 2048)
     if given.cpu_check:
         batch, longest = 2, 192
     # For a batch of 1 all would be compiled once more.
     batches = (2, max(batch, 3)) if case.kind.startswith("compiled") else (1, batch)
-    return draw(steps_of(case, given), batches, longest) * (2 if case.is_timed else 1)
+    return draw(steps_of(case, given), batches, longest)
+
+
+def shapes_of(case: Case, given: argparse.Namespace) -> list[Shape]:
+    return draw_shapes(case, given) * (2 if case.is_timed else 1)
 
 
 class Match:
@@ -258,7 +263,7 @@ class Match:
         plan = {
             "kind": case.kind, "exact": case.exact, "ranks": given.ranks,
             "device": "cpu" if given.cpu_check else "cuda",
-            "seconds": given.limit,
+            "seconds": given.limit, "shapes": draw_shapes(case, given),
         }  # fmt: skip
         ways = case.ways or given.ways.split(",")
         self.groups = [Group(way, plan, case.hook) for way in ways]

@@ -35,6 +35,8 @@ class Rank:
         self.plan = plan
         self.device = plan["device"]
         self.size = llama_models.TINY if self.device == "cpu" else llama_models.FULL
+        if plan["kind"] == "compiled-step":
+            self.size = self.size._replace(layers=self.size.layers // 2)
         self.steps_done = 0
 
     def begin(self, cap: int) -> dict[str, Any]:
@@ -52,7 +54,7 @@ class Rank:
         )  # fmt: skip
         self.step = llama_models.make_step(plan["kind"], self.device, self.size)
         if plan["kind"].startswith("compiled"):
-            self.take([[2, 128], [3, 192]])  # all ways compile at the same time
+            self.take([[2, 128], [3, 192], *plan["shapes"]])  # all ways compile at the same time
         self.wait_for_gpu()
         return {"ready": True}
 
