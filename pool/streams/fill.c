@@ -39,11 +39,18 @@ static ductile_status fill(ductile_allocator *a, const dpool_block *b) {
     return status;
 }
 
-static bool is_possible(ductile_allocator *a, const dpool_block *b) {
+/* The pool is pinned: a pause that begins now waits for the end of the call, and so does
+ * ductile_stream_done. */
+static bool begin(ductile_allocator *a, const dpool_block *b) {
+    dpool_arena *arena = b->region->arena;
     dti_lock_acquire(&a->index_lock);
-    bool is = dpool_fill_is_possible_locked(a, b);
+    bool may = dpool_fill_is_possible_locked(a, b);
+    arena->n_stream_refs += may;
+    if (may && arena->pool != NULL) {
+        arena->pool->n_users++;
+    }
     dti_lock_release(&a->index_lock);
-    return is;
+    return may;
 }
 
 /* The fill is work on the memory too: a proof has to be recorded behind it. */
@@ -58,13 +65,14 @@ static void note_filled(ductile_allocator *a, dpool_block *b) {
 
 void dpool_fill_block(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena; /* stays: the block is pending */
-    if (!is_possible(a, b) || !dpool_stream_ref_begin(a, arena)) {
+    if (!begin(a, b)) {
         return;
     }
     if (fill(a, b) == DUCTILE_OK) {
         note_filled(a, b);
     }
     dpool_stream_ref_end(a, arena);
+    dpool_unpin(a, arena->pool);
 }
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
