@@ -51,8 +51,10 @@ static __attribute__((noinline)) ductile_status free_filled(ductile_allocator *a
     dpool_pending_begin_locked(a, b);
     dti_lock_release(&a->index_lock);
     dpool_fill_block(a, b);
-    use->pending_next = NULL;
-    dpool_pending_finish(a, use);
+    dti_lock_acquire(&a->index_lock);
+    use->pending_next = NULL; /* in transit no more */
+    (void)dpool_pending_finish_some_locked(a, use);
+    dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }
 
