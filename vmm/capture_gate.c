@@ -4,6 +4,7 @@
 #include "vmm/base/lock.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <time.h>
 
 static dti_lock gate;         /* guards the numbers; no driver call is made while it is held */
@@ -12,8 +13,16 @@ static uint64_t
     n_holders[2]; /* which announcements they keep waiting: the surest one alone, or both */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void prepare(void) {
+/* Also in a forked child: captures and holders, and a thread inside the gate, are the parent's. */
+static void start_over(void) {
     dti_lock_init(&gate, DTI_RANK_LEAF);
+    memset(under_way, 0, sizeof under_way);
+    memset(n_holders, 0, sizeof n_holders);
+}
+
+static void prepare(void) {
+    start_over();
+    (void)pthread_atfork(NULL, NULL, start_over);
 }
 
 static void lock_gate(void) {

@@ -331,10 +331,14 @@ ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
 }
 
 void dpool_routes_fini(ductile_allocator *a) {
+    /* in a child, the gate knows nothing of what the parent announced */
+    bool is_announced = dvmm_usable(a->driver) != DUCTILE_ERR_FORKED;
     while (a->routes != NULL) {
         dpool_route *route = a->routes;
         a->routes = route->next;
-        dvmm_captures_end(DVMM_CAPTURE_POSSIBLE);
+        if (is_announced) {
+            dvmm_captures_end(DVMM_CAPTURE_POSSIBLE);
+        }
         free(route);
     }
 }

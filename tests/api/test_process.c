@@ -8,6 +8,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/in_child.h"
+#include "vmm/capture_gate.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -142,6 +143,23 @@ Test(process, a_child_forked_while_nobody_was_inside_is_told_too, .fini = close_
     assert_ok(ductile_alloc(f.allocator, 10 * MIB, f.streams[0], &parents));
     cr_assert_eq(in_child(inspect_parents_allocator), 0);
     assert_ok(ductile_free(f.allocator, parents));
+}
+
+/* The child's capture may be under way; what its parent had open is not its own to end. */
+static int destroy_an_open_pool(void) {
+    dvmm_captures_begin(DVMM_CAPTURE_POSSIBLE);
+    (void)ductile_destroy(f.allocator);
+    return dvmm_captures_hold(false) ? 1 : 0;
+}
+
+Test(process, a_child_that_destroys_an_open_pool_ends_no_capture_of_its_own,
+     .fini = close_fixture) {
+    const ductile_pool_id pool = {1, 0};
+    assert_fine(fixture_open(&f, NULL));
+    assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
+    cr_assert_eq(in_child(destroy_an_open_pool), 0);
+    assert_ok(ductile_pool_end(f.allocator, pool));
+    assert_ok(ductile_pool_release(f.allocator, pool));
 }
 
 /* ---- Exit ---------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "vmm/capture_gate.h"
 
 #include "tests/support/expect.h"
+#include "tests/support/in_child.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -95,6 +96,29 @@ Test(capture_gate, an_announced_capture_waits_for_records_under_way) {
 
 Test(capture_gate, a_possible_one_waits_for_records_under_way) {
     waits_for_holders(DVMM_CAPTURE_POSSIBLE);
+}
+
+/* ---- In a child ---------------------------------------------------------------------------- */
+
+static int begin_and_end(void) {
+    bool was_open = dvmm_captures_hold(false);
+    if (was_open) {
+        dvmm_captures_release(false);
+    }
+    dvmm_captures_begin(DVMM_CAPTURE_ANNOUNCED); /* hangs as long as a record is under way */
+    bool is_closed = !may_record(true);
+    dvmm_captures_end(DVMM_CAPTURE_ANNOUNCED);
+    return was_open && is_closed && may_record(true) ? 0 : 1;
+}
+
+/* Those of the parent are under way in the parent. */
+Test(capture_gate, a_child_begins_without_captures_and_records) {
+    cr_assert(dvmm_captures_hold(true));
+    dvmm_captures_begin(DVMM_CAPTURE_POSSIBLE);
+    cr_assert_eq(in_child(begin_and_end), 0);
+    dvmm_captures_release(true);
+    dvmm_captures_end(DVMM_CAPTURE_POSSIBLE);
+    assert_may(true, true);
 }
 
 /* ---- Many threads -------------------------------------------------------------------------- */
