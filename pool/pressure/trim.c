@@ -197,9 +197,9 @@ static ductile_status give_back_all_proven(ductile_allocator *a, const goal *g) 
 /* Releases what can go back without a wait. */
 static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *enough) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    (void)dpool_imports_poll(a);
+    ductile_status status = dpool_imports_poll(a);
     dpool_poll_all(a, UINT32_MAX);
-    ductile_status status = dpool_unused_reclaim(a, DPOOL_UNUSED_CLOSED, UINT64_MAX);
+    status = first_error(status, dpool_unused_reclaim(a, DPOOL_UNUSED_CLOSED, UINT64_MAX));
     status = first_error(status, give_back_all_proven(a, g));
     dpool_unused_drop(a, true);
     *enough = surplus(a, g) == 0;
