@@ -232,26 +232,34 @@ static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t siz
     return status;
 }
 
+static ductile_status alloc_slowly(ductile_allocator *a, dpool_request *r, ductile_addr *out) {
+    ductile_status status = dpool_alloc_slow(a, r);
+    dpool_audit(a, DPOOL_AUDIT_GROW);
+    if (status == DUCTILE_OK) {
+        status = hand_over(a, r->block, r->requested, r->stream, out);
+    }
+    if (status == DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        a->counts.slow_allocs++;
+        dti_lock_release(&a->index_lock);
+    }
+    return status;
+}
+
 /* A request whose pool is known (NULL for none), with the block that a hit gave, if any. */
 static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
                                                          dpool_private_pool *pool, dpool_block *b,
                                                          size_t size, ductile_stream stream,
                                                          ductile_addr *out) {
-    ductile_status status = DUCTILE_OK;
     if (b != NULL) {
         b = dpool_wait_hand_out(a, b);
     }
-    if (b == NULL) {
-        dpool_request r = {
-            .size = rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
-        status = dpool_alloc_slow(a, &r);
-        b = r.block;
-        dpool_audit(a, DPOOL_AUDIT_GROW);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+    if (b != NULL) {
+        return hand_over(a, b, size, stream, out);
     }
-    return hand_over(a, b, size, stream, out);
+    dpool_request r = {
+        .size = rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
+    return alloc_slowly(a, &r, out);
 }
 
 static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,
@@ -261,15 +269,10 @@ static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile
                        .stream = stream,
                        .is_dedicated = true};
     ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &r.pool) : DUCTILE_OK;
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dpool_alloc_slow(a, &r);
-    dpool_audit(a, DPOOL_AUDIT_GROW);
     if (status == DUCTILE_OK) {
-        status = hand_over(a, r.block, size, stream, out);
+        status = alloc_slowly(a, &r, out);
+        dpool_unpin(a, r.pool);
     }
-    dpool_unpin(a, r.pool);
     return status;
 }
 

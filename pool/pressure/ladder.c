@@ -363,12 +363,6 @@ static void keep_cache_small(ductile_allocator *a) {
     dpool_grow_unlock(a, mode);
 }
 
-static void count_slow(ductile_allocator *a) {
-    dti_lock_acquire(&a->index_lock);
-    a->counts.slow_allocs++;
-    dti_lock_release(&a->index_lock);
-}
-
 static ductile_status serve(ductile_allocator *a, dpool_request *r) {
     situation s = look(a);
     r->is_soft = s.has_soft;
@@ -384,12 +378,7 @@ static ductile_status serve(ductile_allocator *a, dpool_request *r) {
     }
     keep_cache_small(a);
     dpool_log_losses(a);
-    if (status == DUCTILE_OK) {
-        count_slow(a);
-    } else {
-        status = refuse(a, status, r->requested);
-    }
-    return status;
+    return status == DUCTILE_OK ? status : refuse(a, status, r->requested);
 }
 
 ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {

@@ -383,6 +383,7 @@ Test(options, a_fill_that_fails_leaves_the_statistics_as_they_were, .fini = clos
         ductile_stats after = fixture_stats(f.allocator);
         assert_u64(address, 0);
         assert_u64(after.allocs, before.allocs);
+        assert_u64(after.slow_allocs, before.slow_allocs);
         assert_u64(after.frees, before.frees);
         assert_u64(after.requested_total_bytes, before.requested_total_bytes);
         assert_u64(after.allocated_total_bytes, before.allocated_total_bytes);
