@@ -81,13 +81,13 @@ typedef struct supply {
     dvmm_handle_store *store;
     uint32_t max_created;
     uint64_t max_held;
-    bool takes_any;       /* what is cached comes first, of whatever size */
-    uint64_t held_before; /* what may be held, but for what donors cannot give */
+    bool takes_any; /* what is cached comes first, of whatever size */
+    uint64_t held_before;
 } supply;
 
 static supply supply_of(dvmm_handle_store *store, uint32_t max_created, uint64_t max_held) {
     return (supply){store, max_created, dti_min(max_held, store->limit_bytes), false,
-                    store->totals.held_bytes - store->totals.lost_bytes};
+                    store->totals.held_bytes};
 }
 
 /* Each handle costs a map call. While the cache holds enough memory to make one large handle of, it
@@ -107,11 +107,11 @@ static dvmm_handle *take_cached(const supply *s, uint32_t most) {
     return h;
 }
 
-/* What may be held now: not more than before, nor than the limit, which may have been lowered. What
- * is lost counts for the limit, and cannot go. */
+/* What may be held now, beside what is lost and cannot go: with that not more than before, nor than
+ * the limit, which may have been lowered. */
 static uint64_t most_to_keep(const supply *s) {
-    uint64_t limit = s->store->limit_bytes;
-    return dti_min(s->held_before, limit - dti_min(limit, s->store->totals.lost_bytes));
+    uint64_t most = dti_min(s->held_before, s->store->limit_bytes);
+    return most - dti_min(most, s->store->totals.lost_bytes);
 }
 
 /* Releases cached handles of other sizes before creating a handle, so that the held bytes do not

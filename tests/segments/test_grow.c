@@ -229,6 +229,23 @@ Test(grow, takes_large_cached_handles_where_nothing_may_be_created) {
     end_growth();
 }
 
+/* A handle that the driver did not take back is held, and is exchanged for nothing. */
+Test(grow, above_a_soft_limit_exchanges_as_much_beside_lost_memory) {
+    dvmm_store_put(&store, new_handle(4));
+    dvmm_store_lose(&store, new_handle(1));
+    dseg_piece piece = {.first = 0, .n_granules = 4};
+    dseg_growth g = growth(&piece, NULL, 0, 1);
+    g.max_held = 3 * r.granule;
+    assert_ok(dseg_grow(&g));
+    assert_u64(g.n_handles, 4);
+    assert_u64(store.totals.held_bytes, 5 * r.granule);
+    assert_ok(dseg_unmap_all(seg, DSEG_MAPPED, proof_of_all()));
+    assert_ok(dseg_destroy(seg));
+    dvmm_store_fini(&store);
+    assert_ok(dvmm_markers_fini(&markers));
+    rig_abandon(&r);
+}
+
 /* ---- Growing that fails -------------------------------------------------------------------- */
 
 static uint64_t held_before;
