@@ -18,7 +18,8 @@
 enum {
     MOST_CLIMBS = 4,   /* other threads may keep freeing: at most so many climbs */
     MOST_RELEASES = 4, /* of cached handles: a failed attempt caches what it made         */
-    MOST_PASSES = 2    /* through the driver: what is missing, then what all of it would take     */
+    MOST_PASSES = 2,   /* through the driver: what is missing, then what all of it would take     */
+    MOST_DOUBLINGS = 15 /* of what is missing, at most DPOOL_MAX_REQUEST and a little: in 64 bits */
 };
 
 static uint64_t frees_now(ductile_allocator *a) {
@@ -106,8 +107,8 @@ static bool wait_for_pending(ductile_allocator *a, dpool_climb *c) {
         return false;
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    unsigned doublings = c->n_tries < 32 ? c->n_tries : 32;
-    uint64_t bytes = dti_max(c->request->missing, a->granule) << doublings;
+    uint64_t bytes = dti_max(c->request->missing, a->granule)
+                     << dti_min(c->n_tries, MOST_DOUBLINGS);
     bool waited = dpool_wait_oldest(a, c->request->arena, bytes) > 0;
     c->waits_left--;
     dvmm_capture_restore(a->driver, mode);
