@@ -203,8 +203,6 @@ static const rung ladder[] = {
     {wait_for_all_work, "pressure: wait for all work", false},
     /* the second again, now that all is proven */
     {wait_and_pass_through_driver, "pressure: wait, pass through the driver", false},
-    /* the first again: dedicated ones among them */
-    {release_oversized_cached, "pressure: release oversized cached handles", false},
 };
 
 enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
