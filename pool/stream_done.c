@@ -23,7 +23,7 @@ static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
     ductile_status status = dpool_record_last_mark(a, arena);
     dti_lock_acquire(&a->index_lock);
     if (arena->is_foreign && status != DUCTILE_OK) {
-        arena->own_proven.age = 0; /* what a pause has waited for stays unmapped */
+        arena->own_proven.age = 0; /* its idle stays: a pause that has waited unmaps by it */
         dpool_drop_own_mark_locked(a, arena);
     }
     dpool_arena_part_locked(a, arena);

@@ -150,28 +150,26 @@ static inline dpool_proof dpool_later_proof(dpool_proof p, dpool_proof q) {
  * where graphs used it, of the context. Index lock held. */
 static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
                                                const dpool_arena *arena) {
-    dpool_proof proof = a->proven;
-    if (arena->is_foreign && dpool_has_graphs(a, arena)) {
+    if (!arena->is_foreign) {
+        return dpool_restrict_proof(arena, a->proven);
+    }
+    if (dpool_has_graphs(a, arena)) {
         return (dpool_proof){0};
     }
-    if (arena->is_foreign) {
-        proof = dpool_has_no_work_left(arena) ? dpool_later_proof(arena->own_proven, a->proven)
-                                              : arena->own_proven;
-    }
-    return dpool_restrict_proof(arena, proof);
+    return dpool_restrict_proof(arena, dpool_has_no_work_left(arena)
+                                           ? dpool_later_proof(arena->own_proven, a->proven)
+                                           : arena->own_proven);
 }
 
 /* Proves that old addresses of the arena may be unmapped (U3). Index lock held. */
 static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
                                                const dpool_arena *arena) {
-    bool is_foreign = arena->is_foreign && !dpool_has_no_work_left(arena);
     bool has_graphs = dpool_has_graphs(a, arena);
-    bool is_own = is_foreign || (!has_graphs && arena->own_proven.age > a->proven.age);
-    bool needs_both = is_foreign && has_graphs;
-    if (needs_both && a->proven.age < arena->own_proven.age) {
-        return a->proven;
+    if (arena->is_foreign && !dpool_has_no_work_left(arena)) {
+        bool is_later = has_graphs && arena->own_proven.age > a->proven.age;
+        return is_later ? a->proven : arena->own_proven; /* graphs: as far as both prove */
     }
-    return is_own ? arena->own_proven : a->proven;
+    return has_graphs ? a->proven : dpool_later_proof(arena->own_proven, a->proven);
 }
 
 /* The same for its FREE memory. A stream alone cannot prove what graphs did on others. Index lock

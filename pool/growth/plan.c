@@ -463,7 +463,7 @@ static uint64_t spare_bytes(const dpool_arena *arena) {
     return arena->mapped_bytes - arena->live_bytes - arena->pending_bytes;
 }
 
-typedef void collector(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need);
+typedef void (*collect_fn)(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need);
 
 static void collect_proven(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
     collect_done(a, p, from, need);
@@ -477,7 +477,7 @@ static void collect_marked(ductile_allocator *a, dpool_plan *p, dpool_arena *fro
 /* From the arena with most free memory first: what a stream with little is robbed of, it soon wants
  * back (docs/decisions/0026). */
 static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
-                            const dpool_sources *sources, collector *collect_of) {
+                            const dpool_sources *sources, collect_fn collect_of) {
     dpool_arena *richest = NULL;
     for (dpool_arena *at = a->arenas; at != NULL; at = at->next) {
         bool is_richer = richest == NULL || spare_bytes(at) > spare_bytes(richest);
