@@ -8,6 +8,7 @@
 
 #include "segments/granules.h"
 #include "vmm/base/align.h"
+#include "vmm/capture_gate.h"
 #include "vmm/capture_mode.h"
 #include "vmm/host_buffer.h"
 
@@ -29,13 +30,21 @@ bool dpool_fill_is_possible_locked(const ductile_allocator *a, const dpool_block
            !arena->is_foreign && dpool_arena_may_be_named(arena) && !is_pinned(b);
 }
 
+/* A capture that began between the question and the fill would make the fill a part of its graph:
+ * none that is announced does. */
 static ductile_status fill(ductile_allocator *a, const dpool_block *b) {
     ductile_stream stream = b->region->arena->stream;
+    int captures = atomic_load_explicit(&a->captures, memory_order_relaxed);
+    bool all_are_announced = captures == DUCTILE_CAPTURES_ANNOUNCED;
+    if (!dvmm_captures_hold(all_are_announced)) {
+        return DUCTILE_ERR_CAPTURING;
+    }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     ductile_status status = dvmm_is_capturing(a->driver, stream)
                                 ? DUCTILE_ERR_CAPTURING
                                 : dseg_fill(&a->store, b->addr, DPOOL_FILL_BYTE, b->size, stream);
     dvmm_capture_restore(a->driver, mode);
+    dvmm_captures_release(all_are_announced);
     return status;
 }
 

@@ -12,8 +12,9 @@
  * Not filled: dedicated blocks, which are unmapped and not handed out again; memory of capture
  * pools, which launches of graphs write while it is free; pinned memory, which others may write; a
  * stream that is being captured, that is gone, or that belongs to another context or thread; blocks
- * that are freed while their pool is paused. Not checked: memory that has moved to another address
- * or went back to the driver; a request of a stream that is being captured.
+ * that are freed while their pool is paused, or while a capture may begin. Not checked: memory that
+ * has moved to another address or went back to the driver; a request of a stream that is being
+ * captured.
  */
 #ifndef DUCTILE_POOL_STREAMS_FILL_H
 #define DUCTILE_POOL_STREAMS_FILL_H

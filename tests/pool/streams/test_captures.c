@@ -17,11 +17,21 @@ static const ductile_pool_id GRAPH = {1, 0};
 static ductile_allocator *a;
 static dvmm_driver *driver; /* a second way to the same device */
 
-static void open_lazy(void) {
-    open_fixture(&(fixture_setup){
-        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4});
+static void open_with(const char *conf) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 64 * MIB,
+                                  .schedule = DUCTILE_SCHEDULE_LAZY,
+                                  .n_streams = 4,
+                                  .conf = conf});
     a = f.allocator;
     assert_ok(dvmm_open_virtual(f.gpu, &driver));
+}
+
+static void open_lazy(void) {
+    open_with(NULL);
+}
+
+static void open_filling(void) {
+    open_with("fill:check");
 }
 
 static void close_lazy(void) {
@@ -118,6 +128,22 @@ Test(captures, begun_while_a_trim_waits_for_its_stream_is_not_broken) {
     expect_begun_and_end(f.streams[2]);
     assert_ok(ductile_empty_cache(a));
     assert_u64(fixture_stats(a).reserved_bytes, 0);
+}
+
+/* The fill would be a part of the graph, and each launch write what others have got by then. */
+Test(captures_of_filled, begun_while_a_free_fills_take_no_fill, .init = open_filling,
+     .fini = close_lazy) {
+    ductile_addr mine = take(2 * MIB, 2);
+    expect_begin_on(f.streams[2]);
+    assert_ok(ductile_free(a, mine));
+    dvmm_set_trace(a->driver, NULL, NULL, false);
+    assert_u64(fixture_stats(a).fill_total_bytes, 0);
+    if (about_to_begin == NULL) {
+        assert_ok(dvmm_capture_end(driver, f.streams[2]));
+    }
+    assert_ok(ductile_pool_end(a, GRAPH));
+    give(take(2 * MIB, 2));
+    assert_u64(fixture_stats(a).fill_total_bytes, 2 * MIB);
 }
 
 /* ---- What others do meanwhile -------------------------------------------------------------- */

@@ -344,7 +344,7 @@ Test(fill, a_stream_that_is_gone_is_not_named) {
 
 Test(fill, what_is_free_in_a_paused_pool_is_not_checked_after_it) {
     const ductile_pool_id pool = {0, 7};
-    open_filling("");
+    open_filling("captures:announced"); /* an open pool announces none */
     assert_ok(ductile_pool_retain(f.allocator, pool));
     assert_ok(ductile_pool_set_kind(f.allocator, pool, DUCTILE_POOL_PLAIN));
     assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
