@@ -86,6 +86,41 @@ def test_an_allocator_is_asked_for_by_the_environment(monkeypatch: pytest.Monkey
     assert "PYTORCH_CUDA_ALLOC_CONF" not in found["ductile"]
 
 
+@pytest.mark.parametrize("module", ["child", "llama_rank"])
+def test_a_process_on_pytorchs_allocator_has_nothing_of_ductile(module: str) -> None:
+    if module == "llama_rank":
+        needs("torch", "transformers")
+    code = f"import {module}, sys; sys.exit('ductile_gpu' in sys.modules)"
+    where = {name: value for name, value in os.environ.items() if name != "DUCTILE_TORCH"}
+    assert subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, env=where).returncode == 0
+
+
+ANSWER = "import child, os, time; print('{}', file=child.open_channel(), flush=True)"
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [
+        (f"{ANSWER}; print('no answer')", None),
+        (f"{ANSWER}; os.abort()", "has ended with status -6"),
+        (f"{ANSWER}; time.sleep(60)", "did not end in time"),
+        ("import time; time.sleep(60)", "did not answer in time"),
+        ("1 / 0", "has ended with status 1"),
+    ],
+)
+def test_an_answer_counts_only_when_its_process_ends_well(
+    code: str, failure: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import turns
+
+    worker = turns.Worker("x", ["-c", code], {**os.environ, "PYTHONPATH": str(SCRIPTS)})
+    seconds = 3 if "sleep" in code else 60
+    answer = {"failed": f"the process on x {failure}"} if failure else {}
+    assert turns.only_answer(worker, time.monotonic() + seconds) == answer
+    assert worker.process.poll() is not None
+    assert ("ZeroDivisionError" in capfd.readouterr().err) == ("1 / 0" in code)
+
+
 def test_lost_tests_of_pytorch_are_told_from_those_that_fail_anyway(tmp_path: Path) -> None:
     tests = tmp_path / "test_cuda.py"
     tests.write_text(FAKE_TESTS)

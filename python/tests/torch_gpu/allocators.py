@@ -29,6 +29,11 @@ def environment(allocator: str) -> dict[str, str]:
     return ductile_gpu.torch.child_environment("full", found) if allocator == "ductile" else found
 
 
+def training_environment(allocator: str) -> dict[str, str]:
+    """The same for a training: it fetches nothing, and libraries say only what went wrong."""
+    return environment(allocator) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+
+
 _running: set[subprocess.Popen[str]] = set()
 
 

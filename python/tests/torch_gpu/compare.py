@@ -14,15 +14,14 @@ more than the noise.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
-import os
 import statistics
 import sys
 import time
 from typing import Any
 
 import allocators
+import child
 import turns
 
 MOST_OVERHEAD = 0.04  # with room to spare handles are large
@@ -82,9 +81,7 @@ class Turns:
 
 def serve(model: str, steps: int, device: str, tiny: bool) -> None:
     """Trains as many steps as each line of standard input says, and answers with one line."""
-    faulthandler.enable()
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    channel = child.open_channel()
     import models
     import torch
 
@@ -106,9 +103,8 @@ class Worker(turns.Worker):
 
     def __init__(self, allocator: str, model: str, steps: int, flags: list[str]) -> None:
         self.allocator = allocator
-        where = allocators.environment(allocator)
-        where.update(CUBLAS_WORKSPACE_CONFIG=":4096:8", TRANSFORMERS_VERBOSITY="error")
-        where.update(HF_HUB_OFFLINE="1")  # nothing is fetched
+        where = allocators.training_environment(allocator)
+        where["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         where.setdefault("CUDA_VISIBLE_DEVICES", "0")  # the Trainer would take all of them
         command = [__file__, "--serve", model, "--total", str(steps), *flags]
         super().__init__(allocator, command, where)

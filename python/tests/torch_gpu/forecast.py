@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import allocators
+import child
+import turns
 
 # Batches of the warm-up and of the steps that the forecast is made from, and the length of texts,
 # or the width of images, which stays the same.
@@ -69,26 +69,14 @@ def fits(model: str, batch: int, length: int, given: argparse.Namespace) -> bool
     return True
 
 
-def start_afresh() -> None:
-    """Gives back what an attempt has left; its error holds it no longer."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
 def search(given: argparse.Namespace) -> dict[str, Any]:
     """From the guess up while it fits, else down until it does."""
     import models
-    import torch
 
     models.preload(given.serve)
     end = time.monotonic() + given.seconds
     if not given.cpu_check:
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(given.gib * 2**30 / total)
+        child.set_cap(given.gib * 2**30)
     _, length = plan(given.serve, given.cpu_check)
     most, refused, batch, longest = 0, 0, max(1, given.guess), 0.0
     while refused - most != 1 and abs(batch - given.guess) <= FARTHEST and batch > 0:
@@ -99,14 +87,13 @@ def search(given: argparse.Namespace) -> dict[str, Any]:
             most, batch = batch, batch + 1
         else:
             refused, batch = batch, batch - 1
-        start_afresh()
+        child.start_afresh()  # the attempt's error holds nothing any longer
         longest = max(longest, time.monotonic() - begin)
     return {"trains": most, "refused": refused, "exact": refused - most == 1}
 
 
 def serve(given: argparse.Namespace) -> None:
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    channel = child.open_channel()
     print(json.dumps(search(given)), file=channel, flush=True)
 
 
@@ -118,7 +105,7 @@ def record(model: str, file: Path, given: argparse.Namespace, seconds: float) ->
     batches, length = plan(model, given.cpu_check)
     words = ["-m", "ductile_gpu", "record", "--stacks", "-o", str(file), __file__]
     words += ["--train", model, "--batches", ",".join(map(str, batches)), "--length", str(length)]
-    where = {**allocators.environment("native"), "HF_HUB_OFFLINE": "1"}
+    where = allocators.training_environment("native")
     status, said = allocators.run([sys.executable, *words], seconds, where, file.parent)
     if status != 0 or not file.exists():
         print(said, file=sys.stderr)
@@ -154,32 +141,14 @@ def forecast(file: Path, batches: list[int], gib: float) -> tuple[dict[str, int]
 # ---- All of it ---------------------------------------------------------------------------------
 
 
-def start(allocator: str, model: str, guess: int, seconds: float, given: Any) -> tuple[Any, Any]:
-    where = allocators.environment(allocator)
-    where.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
+def start(allocator: str, model: str, guess: int, seconds: float, given: Any) -> turns.Worker:
+    where = allocators.training_environment(allocator)
     where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    command = [sys.executable, __file__, "--serve", model, "--gib", str(given.gib)]
+    command = [__file__, "--serve", model, "--gib", str(given.gib)]
     command += ["--guess", str(guess), "--seconds", str(seconds)]
     if given.cpu_check:
         command.append("--cpu-check")
-    said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-    return allocators.start(command, env=where, stdout=subprocess.PIPE, stderr=said), said
-
-
-def finish(process: Any, said: Any, end: float) -> dict[str, Any]:
-    """What a process has found; why it has not goes to standard error."""
-    try:
-        output, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
-        if process.returncode == 0:
-            return dict(json.loads(output))
-        reason = f"ended with status {process.returncode}"
-    except subprocess.TimeoutExpired:
-        allocators.kill(process)
-        process.communicate()
-        reason = "did not answer in time"
-    said.seek(0)
-    print("".join(said.readlines()[-25:]), file=sys.stderr)
-    return {"failed": reason}
+    return turns.Worker(allocator, command, where)
 
 
 def compare(model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -195,7 +164,7 @@ def compare(model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
         guesses, likely = forecast(file, batches, given.gib)
     left = end - time.monotonic()
     started = {a: start(a, model, guesses[a], left, given) for a in allocators.NAMES}
-    found = {a: finish(*pair, end + 30) for a, pair in started.items()}
+    found = {a: turns.only_answer(worker, end + 30) for a, worker in started.items()}
     head = {"model": model, "gib": given.gib, "recorded": batches, "length": length}
     return [
         {**head, "allocator": a, "forecast": guesses[a], "likely": likely[a], **row,

@@ -12,16 +12,13 @@ most --seconds for each model and a minute more.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
-from typing import Any
 
 import allocators
+import child
+import turns
 
 LENGTHS = {"gpt2": range(128, 513, 32), "lora": range(128, 513, 32), "resnet": range(128, 257, 32)}
 MOST_ON_CPU = 5
@@ -49,27 +46,15 @@ def attempt(model: str, batch: int, steps: int, tiny: bool) -> bool:
     return True
 
 
-def start_afresh() -> int:
-    """Gives back what an attempt has left, and says how many bytes are held all the same."""
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()
-    return torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
-
-
 def serve(given: argparse.Namespace) -> None:
     """Prints one line: the largest batch found, and whether the next larger one was refused."""
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    channel = child.open_channel()
     import models
-    import torch
 
     models.preload(given.serve)
     end = time.monotonic() + given.seconds
     if not given.cpu_check:
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(given.gib * 2**30 / total)
+        child.set_cap(given.gib * 2**30)
     fits, refused = 0, 0
     batch, longest, left_over = 8, 0.0, 0
     while refused - fits != 1 and time.monotonic() + longest < end:
@@ -78,7 +63,7 @@ def serve(given: argparse.Namespace) -> None:
             fits = batch
         else:
             refused = batch
-        left_over = max(left_over, start_afresh())
+        left_over = max(left_over, child.start_afresh())
         longest = max(longest, time.monotonic() - begin)
         batch = (fits + refused) // 2 if refused else 2 * batch
     answer = {"largest": fits, "refused": refused, "exact": refused - fits == 1}
@@ -89,33 +74,14 @@ def serve(given: argparse.Namespace) -> None:
 # ---- All of them -------------------------------------------------------------------------------
 
 
-def start(allocator: str, model: str, given: argparse.Namespace) -> tuple[Any, Any]:
-    where = allocators.environment(allocator)
-    where.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
+def start(allocator: str, model: str, given: argparse.Namespace) -> turns.Worker:
+    where = allocators.training_environment(allocator)
     where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    command = [sys.executable, __file__, "--serve", model, "--gib", str(given.gib)]
+    command = [__file__, "--serve", model, "--gib", str(given.gib)]
     command += ["--steps", str(given.steps), "--seconds", str(given.seconds)]
     if given.cpu_check:
         command.append("--cpu-check")
-    said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-    return allocators.start(command, env=where, stdout=subprocess.PIPE, stderr=said), said
-
-
-def finish(process: Any, said: Any, end: float) -> dict[str, Any]:
-    """What a process has found, or why it has not."""
-    try:
-        output, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
-        if process.returncode == 0:
-            answer: dict[str, Any] = json.loads(output)
-            return answer
-        reason = f"ended with status {process.returncode}"
-    except subprocess.TimeoutExpired:
-        allocators.kill(process)
-        process.communicate()
-        reason = "did not answer in time"
-    said.seek(0)
-    print("".join(said.readlines()[-25:]), file=sys.stderr)  # names files of this machine
-    return {"failed": reason}
+    return turns.Worker(allocator, command, where)
 
 
 def find_largest(model: str, given: argparse.Namespace) -> bool:
@@ -123,7 +89,7 @@ def find_largest(model: str, given: argparse.Namespace) -> bool:
     started = {a: start(a, model, given) for a in allocators.NAMES}
     # An attempt that began within the limit may end after it, and libraries take time to import.
     end = time.monotonic() + given.seconds + 60
-    found = {a: finish(*pair, end) for a, pair in started.items()}
+    found = {a: turns.only_answer(worker, end) for a, worker in started.items()}
     for allocator, answer in found.items():
         row = {"model": model, "allocator": allocator, "gib": given.gib, **answer}
         if given.json:

@@ -80,9 +80,8 @@ def draw(steps: int, batches: tuple[int, int], longest: int) -> list[Shape]:
 
 def environment(way: str, hook: bool) -> dict[str, str]:
     allocator, *options = way.removeprefix("capped ").split("+")
-    where = allocators.environment(allocator)
-    where.update(CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="4", HF_HUB_OFFLINE="1")
-    where.update(TRANSFORMERS_VERBOSITY="error")
+    where = allocators.training_environment(allocator)
+    where.update(CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="4")
     where.update(TORCHINDUCTOR_COMPILE_THREADS="4")  # many processes compile at the same time
     where["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] = str(int(hook))
     if options:

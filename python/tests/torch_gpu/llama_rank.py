@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+import child
 import llama_models
 import torch
 import torch.distributed as dist
@@ -45,7 +46,7 @@ class Rank:
             own = torch.device("cuda", plan["rank"])
             torch.cuda.set_device(own)
             if cap:
-                torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.mem_get_info()[1])
+                child.set_cap(cap)
         if plan["exact"]:
             be_deterministic()
         dist.init_process_group(
@@ -77,27 +78,13 @@ class Rank:
             if len(losses) == len(shapes):
                 self.wait_for_gpu()  # the next turn is another's
             times.append(time.perf_counter() - start)
-        return {"losses": losses, "times": times, **self.memory()}
-
-    def memory(self) -> dict[str, Any]:
-        if self.device == "cpu":
-            return {"backend": "cpu", "used": 0, "active": 0, "held": 0, "retries": 0}
-        stats = torch.cuda.memory_stats()
-        return {
-            "backend": torch.cuda.get_allocator_backend(),
-            "used": stats["allocated_bytes.all.peak"],
-            "active": stats["active_bytes.all.peak"],
-            "held": stats["reserved_bytes.all.peak"],
-            "retries": stats["num_alloc_retries"],
-        }
+        return {"losses": losses, "times": times, **child.peak_memory(self.device)}
 
 
 def main() -> int:
     plan = json.loads(sys.argv[1])
-    faulthandler.enable()  # one that hangs is aborted, and shows where it stood
+    channel = child.open_channel()
     faulthandler.dump_traceback_later(plan["seconds"], exit=True)
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
     rank = Rank(plan)
     for line in sys.stdin:
         ((word, value),) = json.loads(line).items()

@@ -27,8 +27,6 @@ of these caps.
 from __future__ import annotations
 
 import argparse
-import faulthandler
-import gc
 import itertools
 import json
 import math
@@ -44,6 +42,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import allocators
+import child
 import turns
 
 MODELS = ("gpt2", "lora", "resnet", "moe", "graph", "generate")
@@ -102,26 +101,14 @@ class Server:
     def begin(self, cap: int) -> None:
         import torch
 
-        gc.collect()
+        child.start_afresh()
         if self.device == "cuda":
-            torch.cuda.empty_cache()
             if cap:
-                whole = torch.cuda.mem_get_info()[1]
-                torch.cuda.set_per_process_memory_fraction(min(1.0, cap / whole))
+                child.set_cap(cap)
             torch.cuda.reset_peak_memory_stats()
 
     def memory(self) -> Row:
-        import torch
-
-        if self.device == "cpu":
-            return {"backend": "cpu", "used": 1, "held": 1, "retries": 0}
-        stats = torch.cuda.memory_stats()
-        return {
-            "backend": torch.cuda.get_allocator_backend(),
-            "used": stats["allocated_bytes.all.peak"],
-            "held": stats["reserved_bytes.all.peak"],
-            "retries": stats["num_alloc_retries"],
-        }
+        return child.peak_memory(self.device)
 
     def run(self, steps: int, cap: int) -> Row:
         """A program from its beginning, on an empty cache."""
@@ -143,9 +130,7 @@ class Server:
 
 
 def serve(model: str, device: str) -> None:
-    faulthandler.enable()
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    channel = child.open_channel()
     import plain_models  # noqa: F401  all that is slow to import
 
     server = Server(model, device)

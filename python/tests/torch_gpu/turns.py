@@ -69,10 +69,34 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def wait(self, deadline: float) -> None:
+        """Until it has ended by itself."""
+        try:
+            status = self.process.wait(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._show_where_it_stands()
+            self._fail("did not end in time")
+        if status != 0:
+            self._fail(f"has ended with status {status}")
+
     def close(self) -> None:
         allocators.kill(self.process)
         self.process.wait()
         self.said.close()
+
+
+def only_answer(worker: Worker, deadline: float) -> dict[str, Any]:
+    """Of a process that answers once and ends; or {"failed": why}, with what it said on standard
+    error."""
+    try:
+        answer = worker.hear(deadline)
+        worker.wait(deadline)
+        return answer
+    except Failed as failed:
+        print(failed, file=sys.stderr)  # what it said names files of this machine
+        return {"failed": str(failed).splitlines()[0]}
+    finally:
+        worker.close()
 
 
 def paired(theirs: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processes do that the scripts here measure: answer on a channel of their own, begin anew
+under a cap, say what memory they used.
+
+Imports nothing of Ductile: a process on PyTorch's own allocator has to be as its users have it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+from typing import Any, TextIO
+
+
+def open_channel() -> TextIO:
+    """Where answers go. What libraries print is no answer, and goes to standard error. A process
+    that is aborted because it hangs says there where it stood."""
+    faulthandler.enable()
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return channel
+
+
+def set_cap(n_bytes: float) -> None:
+    import torch
+
+    whole = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / whole))
+
+
+def start_afresh() -> int:
+    """Gives back what the last attempt has left. Bytes that are held all the same."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
+
+
+def peak_memory(device: str) -> dict[str, Any]:
+    import torch
+
+    if device == "cpu":
+        return {"backend": "cpu", "used": 0, "active": 0, "held": 0, "retries": 0}
+    stats = torch.cuda.memory_stats()
+    return {
+        "backend": torch.cuda.get_allocator_backend(),
+        "used": stats["allocated_bytes.all.peak"],
+        "active": stats["active_bytes.all.peak"],
+        "held": stats["reserved_bytes.all.peak"],
+        "retries": stats["num_alloc_retries"],
+    }
