@@ -286,13 +286,36 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
     assert "No such file" in answer.stderr
 
 
-def test_a_profile_that_is_none_is_one_line(tmp_path):
-    for content in ("", "[1", '{"a": 1}', "7"):
-        profile = tmp_path / "profile.json"
-        profile.write_text(content)
-        answer = export(WHOLE, "--profile", profile, "-o", tmp_path / "out.json")
-        assert answer.returncode == 1
-        assert len(answer.stderr.splitlines()) == 1, answer.stderr
+DAMAGED = bytearray(gzip.compress(b'{"traceEvents": []}' * 99))
+DAMAGED[12] ^= 0xFF
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"[1", b'{"a": 1}', b"7", b"[1, 2]", b"[" * 100_000, DAMAGED,
+        b'{"traceEvents": [], "baseTimeNanoseconds": null}',
+        b'{"traceEvents": [], "baseTimeNanoseconds": -5}',
+        b'{"traceEvents": [], "baseTimeNanoseconds": 1e999}',
+    ],
+    ids=["empty", "cut", "other", "7", "numbers", "deep", "damaged", "null", "early", "never"],
+)  # fmt: skip
+def test_a_profile_that_is_none_is_one_line(tmp_path, content):
+    profile = tmp_path / "profile.json"
+    profile.write_bytes(content)
+    answer = export(WHOLE, "--profile", profile, "-o", tmp_path / "out.json")
+    assert answer.returncode == 1
+    assert len(answer.stderr.splitlines()) == 1, answer.stderr
+    assert answer.stderr.startswith(f"ductile-gpu: {profile}: ")
+
+
+def test_events_of_a_profile_that_have_no_time_are_kept(tmp_path):
+    profile, output = tmp_path / "profile.json", tmp_path / "out.json"
+    events = [{"ph": "X"}, {"ph": "X", "ts": "soon"}, {"ph": "i", "ts": None}, {}]
+    profile.write_text(json.dumps(events))
+    answer = export(WHOLE, "--profile", profile, "-o", output)
+    assert answer.returncode == 0, answer.stderr
+    assert load(output)["traceEvents"][: len(events)] == events
 
 
 def test_an_entry_that_lies_about_its_frames_has_none_of_them(snapshot, tmp_path):

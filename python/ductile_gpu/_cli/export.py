@@ -79,7 +79,8 @@ def _output_path(options: argparse.Namespace) -> Path:
 
 
 def _span(events: Iterable[dict[str, Any]]) -> tuple[float, float]:
-    times = [event["ts"] for event in events if event.get("ph") in ("X", "i", "C")]
+    timed = [event.get("ts") for event in events if event.get("ph") in ("X", "i", "C")]
+    times = [float(time) for time in timed if isinstance(time, (int, float))]
     return (min(times), max(times)) if times else (0.0, 0.0)
 
 

@@ -13,6 +13,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -43,12 +44,16 @@ def read_profile(path: Path) -> Profile:
         data = file.read()
     try:
         found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error, RecursionError) as error:
         raise ValueError(f"it is no Chrome trace ({error})") from None
     content = {"traceEvents": found} if isinstance(found, list) else found
-    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
+    events = content.get("traceEvents") if isinstance(content, dict) else None
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise ValueError("it is JSON, but no Chrome trace")
-    return Profile(content, int(content.get("baseTimeNanoseconds", 0)))
+    base = content.get("baseTimeNanoseconds", 0)
+    if not isinstance(base, (int, float)) or not 0 <= base < 1 << 63:
+        raise ValueError(f"it is no profile of PyTorch: baseTimeNanoseconds is {base}")
+    return Profile(content, int(base))
 
 
 # ---- Memory ------------------------------------------------------------------------------------
