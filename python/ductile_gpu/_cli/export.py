@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
+from ductile_gpu._files import replacing
 from ductile_gpu._formats.chrome import Memory, Profile, SnapshotError, read_profile, write_chrome
 
 SUMMARY = "write a recorded run as a Chrome trace, for Perfetto"
@@ -93,16 +93,6 @@ def _warn_of_other_run(profile: Profile, memory: Memory) -> None:
         say("the recording and the profile do not overlap in time: are they of the same run?")
 
 
-def _write(path: Path, memory: Memory, profile: Optional[Profile]) -> None:
-    """Replaces the file only once the new one is whole."""
-    part = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        write_chrome(part, memory, profile)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def main(options: argparse.Namespace) -> int:
     """Writes one file."""
     output = _output_path(options)
@@ -114,7 +104,8 @@ def main(options: argparse.Namespace) -> int:
             if profile is not None:
                 _warn_of_other_run(profile, memory)
             progress(f"writing {output}")
-            _write(output, memory, profile)
+            with replacing(output) as part:
+                write_chrome(part, memory, profile)
     except SnapshotError as error:
         raise Failure(f"{options.file}: {error}") from None
     except OSError as error:

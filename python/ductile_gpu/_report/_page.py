@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu import _abi
+from ductile_gpu._files import replacing
 from ductile_gpu._report import _openings, _who, _words
 from ductile_gpu._report._collect import NAMES, Recording
 
@@ -161,7 +162,6 @@ def make_page(
 
 
 def write_page(path: Path, text: str) -> None:
-    """All of it or nothing: an older report stays until the new one is complete."""
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    """All of it or nothing."""
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
