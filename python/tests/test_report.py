@@ -351,9 +351,31 @@ def test_steps_of_different_work_are_fitted_part_by_part(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     recording = collect(path, Choices(), lambda line: None)
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
-    assert "do not do the same work" in found["note"]
+    assert "do not do the same work, so what is live was fitted" in found["note"]
     for needs in found["needs"].values():
         assert 29 <= _forecast.largest(needs, 4096 * MIB) <= 31
+    many = _forecast.forecast(recording, [n * 100_000 for n in (2, 4, 6)], "tokens")
+    for needs in many["needs"].values():
+        assert max(map(len, needs.values())) < 1000, "sizes that a page has to hold"
+        assert 29 <= _forecast.largest(needs, 4096 * MIB) / 100_000 <= 31
+
+
+def test_a_run_too_long_to_be_replayed_is_fitted_and_the_page_says_why(tmp_path, monkeypatch):
+    path = training_run(tmp_path / "run.trace", [3, 4, 6, 9])
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    monkeypatch.setattr(_scaling, "MOST_PAIRS", 10)
+    note = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["note"]
+    assert "The first step is too long to be compared with the others, so" in note
+    monkeypatch.setattr(_forecast, "MOST_EVENTS", 100)
+    note = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["note"]
+    assert "The run has more than 100 events, so" in note
+
+
+def test_a_forecast_is_made_of_a_file_with_any_name(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run\xff.trace"))
+    training(tmp_path, [2, 4, 6]).rename(path)
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    assert "block by block" in _forecast.forecast(recording, [2, 4, 6], "batch")["note"]
 
 
 def test_a_block_is_a_polynomial_of_the_size_or_stays_at_its_largest():
@@ -371,7 +393,8 @@ def test_a_block_is_a_polynomial_of_the_size_or_stays_at_its_largest():
 @pytest.mark.parametrize(
     ("batches", "line"),
     [("4", "at least two"), ("4,4", "two that differ"), ("1,2,3,4,5,6", "names 6 steps"),
-     ("6,4,2", "does not grow"), ("a,b", "takes numbers"), ("0,1", "at least 1")],
+     ("6,4,2", "does not grow"), ("a,b", "takes numbers"), ("0,1", "at least 1"),
+     ("1,9999999999", "at most 1,000,000,000")],
 )  # fmt: skip
 def test_sizes_that_tell_nothing_are_refused(tmp_path, batches, line):
     path = training(tmp_path, [2, 4, 6])
@@ -436,6 +459,14 @@ def test_a_bad_recording_is_one_line_and_leaves_no_file(tmp_path, content, line)
     assert "Traceback" not in answer.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "run.trace"]
     assert (tmp_path / "report.html").read_text() == "an older report"
+
+
+def test_a_page_that_cannot_be_written_whole_leaves_the_older_one(tmp_path):
+    (tmp_path / "r.html").write_text("an older report")
+    with pytest.raises(UnicodeEncodeError):
+        _page.write_page(tmp_path / "r.html", "\ud800")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    assert (tmp_path / "r.html").read_text() == "an older report"
 
 
 @pytest.mark.parametrize(

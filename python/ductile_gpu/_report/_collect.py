@@ -33,6 +33,7 @@ class RecordingError(Exception):
 class Recording:
     """What is known of one recorded run."""
 
+    path: Path
     facts: dict[str, Any]
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by contender
     variants: list[dict[str, Any]] = field(default_factory=list)  # Ductile under other options
@@ -99,7 +100,7 @@ def _view(path: Path, choices: Choices) -> Recording:
         arguments.append("--full")
     facts, *runs = ask_bench("view", *arguments, "--", str(path))
     found = {run["contender"]: run for run in runs}
-    return Recording(facts, {name: found[name] for name in NAMES})
+    return Recording(path, facts, {name: found[name] for name in NAMES})
 
 
 def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:

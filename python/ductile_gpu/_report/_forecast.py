@@ -6,11 +6,11 @@ The recorded run is written again with another size in all of these steps, block
 that replay completes. So what an allocator holds beyond what is live, its rounding, and what it
 gives back when memory runs short are those of that very size.
 
-Where the recorded steps do not do the same work, what is live is fitted instead. A step is divided
-into equal parts; what is live in a part grows as base + slope * batch, but the part that needs most
-is another one for small batches (the optimizer's) than for large ones (the middle of the step): so
-each part has a line of its own, and the step needs the highest of them. An allocator needs as much
-more than that, in proportion, as it does for the recording's own peak.
+Where that cannot be done, as when the steps do not do the same work, what is live is fitted. A step
+is divided into equal parts; what is live in a part grows as base + slope * batch, but the part that
+needs most is another one for small batches (the optimizer's) than for large ones (the middle of the
+step): so each part has a line of its own, and the step needs the highest of them. An allocator
+needs as much more than that, in proportion, as it does for the recording's own peak.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from ductile_gpu._report._collect import (
     RecordingError,
     ask_bench,
 )
-from ductile_gpu._report._scaling import DifferentWork, Template
+from ductile_gpu._report._scaling import NoTemplate, Template
 
 CASES = ("best", "expected", "worst")
 # Sizes that are replayed, from the smallest recorded to so many times the largest.
 RATIO, FURTHEST = 1.5, 16
+FITTED_RATIO = 1.02  # nothing is replayed: each size up to 50, and enough of the others
+LARGEST_SIZE = 1_000_000_000
 MOST_EVENTS = 200_000  # of a run that is replayed some hundred times
 
 
@@ -80,6 +82,8 @@ def _check(recording: Recording, sizes: list[int]) -> None:
         raise RecordingError("--batch needs the sizes of at least two steps, and two that differ")
     if min(sizes) < 1:
         raise RecordingError("--batch: a size is at least 1")
+    if max(sizes) > LARGEST_SIZE:
+        raise RecordingError(f"--batch: a size is at most {LARGEST_SIZE:,}")
     if len(sizes) > len(recording.facts["step_profiles"]):
         raise RecordingError(
             f"--batch names {len(sizes)} steps, and {recording.name} has {recording.n_steps}"
@@ -99,6 +103,14 @@ def _lines(recording: Recording, sizes: list[int]) -> list[Line]:
 Needs = dict[str, list[tuple[int, float]]]
 
 
+def _rungs(least: int, sizes: Sequence[int], ratio: float) -> list[int]:
+    found, size = [], float(least)
+    while size <= FURTHEST * max(sizes):
+        found.append(round(size))
+        size = max(size + 1, size * ratio)
+    return found
+
+
 def _fitted(recording: Recording, lines: list[Line], sizes: list[int], name: str) -> Needs:
     """From the highest line. At best the allocator needs what is live; at worst it needs twice as
     much more than that as in the recording."""
@@ -114,19 +126,11 @@ def _fitted(recording: Recording, lines: list[Line], sizes: list[int], name: str
         return max(factor * line.at(size) + doubt for line, doubt in zip(lines, beyond))
 
     factors = {"best": (1.0, -1), "expected": (1 + more, 0), "worst": (1 + 2 * more, 1)}
-    rungs = range(1, FURTHEST * max(sizes) + 1)
+    rungs = _rungs(1, sizes, FITTED_RATIO)
     return {case: [(size, need(size, *of)) for size in rungs] for case, of in factors.items()}
 
 
 # ---- By replays --------------------------------------------------------------------------------
-
-
-def _rungs(sizes: Sequence[int]) -> list[int]:
-    found, size = [], float(min(sizes))
-    while size <= FURTHEST * max(sizes):
-        found.append(round(size))
-        size = max(size + 1, size * RATIO)
-    return found
 
 
 def _borders(recording: Recording, n: int) -> list[tuple[int, int]]:
@@ -139,10 +143,10 @@ def _borders(recording: Recording, n: int) -> list[tuple[int, int]]:
 
 def _template(recording: Recording, sizes: list[int], folder: Path) -> Template:
     if recording.facts["replay_events"] > MOST_EVENTS:
-        raise DifferentWork
+        raise NoTemplate(f"The run has more than {MOST_EVENTS:,} events")
     path = folder / "recorded.trace"
     gpu = ["--gpu", str(recording.facts["gpu"])] if recording.facts["snapshot"] else []
-    ask_bench("convert", *gpu, "--", recording.facts["file"], str(path))
+    ask_bench("convert", *gpu, "--", str(recording.path), str(path))
     lines = [line for line in path.read_text().splitlines() if line[:1] not in ("#", "s", "")]
     return Template(lines, _borders(recording, len(sizes)), sizes)
 
@@ -167,10 +171,12 @@ def _replayed(
     recording: Recording, template: Template, sizes: list[int], choices: Choices, folder: Path
 ) -> dict[str, Needs]:
     """At best an allocator needs what is live, and at worst what it holds when nothing stops it."""
-    rungs = _rungs(sizes)
+    rungs = _rungs(min(sizes), sizes, RATIO)
     with ThreadPoolExecutor(max_workers=2) as workers:
         found = list(workers.map(lambda size: _replay(template, size, choices, folder), rungs))
     known = [(size, runs) for size, runs in zip(rungs, found) if runs is not None]
+    if len(known) < 2:
+        raise NoTemplate("Hardly any other size completes on the largest device")
     granule = recording.facts["granule_bytes"]
 
     def points(name: str, field: str, beyond: int) -> list[tuple[int, float]]:
@@ -189,17 +195,11 @@ def _replayed(
 # ---- The whole ---------------------------------------------------------------------------------
 
 
-def _by_replays(
-    recording: Recording, sizes: list[int], choices: Choices
-) -> Optional[dict[str, Needs]]:
+def _by_replays(recording: Recording, sizes: list[int], choices: Choices) -> dict[str, Needs]:
     with tempfile.TemporaryDirectory(prefix="ductile-forecast-") as name:
         folder = Path(name)
-        try:
-            template = _template(recording, sizes, folder)
-        except DifferentWork:
-            return None
-        found = _replayed(recording, template, sizes, choices, folder)
-    return found if all(len(needs["expected"]) > 1 for needs in found.values()) else None
+        template = _template(recording, sizes, folder)
+        return _replayed(recording, template, sizes, choices, folder)
 
 
 def largest_in(
@@ -213,7 +213,7 @@ def largest_in(
         folder = Path(name)
         try:
             template = _template(recording, sizes, folder)
-        except DifferentWork:
+        except NoTemplate:
             return guesses
         return {
             allocator: _refine(template, guess, allocator, capacity, choices or Choices(), folder)
@@ -243,12 +243,12 @@ def _refine(
     return size
 
 
-def _note(recording: Recording, sizes: list[int], unit: str, last: Line, by_replays: bool) -> str:
+def _note(sizes: list[int], unit: str, last: Line, why_fitted: str) -> str:
     how = (
-        "The run was replayed with other sizes in all of these steps, made block by block."
-        if by_replays
-        else "The steps do not do the same work, so what is live was fitted part by part: "
-        f"they lie within {last.deviation / 2**20:.1f} MiB of the line."
+        f"{why_fitted}, so what is live was fitted part by part: the steps lie within "
+        f"{last.deviation / 2**20:.1f} MiB of the line."
+        if why_fitted
+        else "The run was replayed with other sizes in all of these steps, made block by block."
     )
     return (
         f"From {len(sizes)} recorded steps with {unit} {', '.join(map(str, sizes))}: where most is "
@@ -267,11 +267,13 @@ def forecast(
     """
     _check(recording, sizes)
     lines = _lines(recording, sizes)
-    needs = _by_replays(recording, sizes, choices or Choices())
-    note = _note(recording, sizes, unit, lines[-1], needs is not None)
-    if needs is None:
+    why_fitted = ""
+    try:
+        needs = _by_replays(recording, sizes, choices or Choices())
+    except NoTemplate as error:
+        why_fitted = str(error)
         needs = {name: _fitted(recording, lines, sizes, name) for name in NAMES}
-    return {"unit": unit, "note": note, "needs": needs}
+    return {"unit": unit, "note": _note(sizes, unit, lines[-1], why_fitted), "needs": needs}
 
 
 def largest(needs: Needs, capacity: int, case: str = "expected") -> int:

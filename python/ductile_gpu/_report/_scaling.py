@@ -13,6 +13,7 @@ their sizes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -20,10 +21,15 @@ from pathlib import Path
 
 UNIT = 512
 MOST_APART = 0.02  # of the bytes that the steps allocate
+MOST_PAIRS = 20_000_000  # of equal sizes; the time of a comparison grows with them
+LARGEST = 1 << 48  # that a trace can say
 
 
-class DifferentWork(Exception):
-    """The steps do not do the same work."""
+class NoTemplate(Exception):
+    """The run cannot be written with other sizes; half a sentence says why."""
+
+
+DIFFERENT_WORK = "The steps do not do the same work"
 
 
 @dataclass
@@ -63,11 +69,11 @@ def alike(steps: Sequence[Step]) -> list[Step]:
     """The allocations that the steps have in common: of each, those of all steps.
 
     Raises:
-        DifferentWork: some have more of them than others.
+        NoTemplate: some have more of them than others.
     """
     groups = [[_kept(step) for step in steps]]
     if len({len(step) for step in groups[0]}) > 1:
-        raise DifferentWork
+        raise NoTemplate(DIFFERENT_WORK)
     passing = [[made for made in step if made.passes] for step in steps]
     if len({len(step) for step in passing}) == 1:
         groups.append(passing)
@@ -118,9 +124,9 @@ def fit(sizes: Sequence[int], bytes_of: Sequence[int]) -> Polynomial:
 
 
 def value(polynomial: Polynomial, size: int) -> int:
-    """Its value, a byte at least."""
+    """Its value, as far as a block can have it."""
     base, slope, square = polynomial
-    return max(1, round(base + slope * size + square * size * size))
+    return min(LARGEST, max(1, round(base + slope * size + square * size * size)))
 
 
 # ---- A run -------------------------------------------------------------------------------------
@@ -134,7 +140,16 @@ def _check(columns: Sequence[Step], fits: Sequence[Polynomial], sizes: Sequence[
         for made, size in zip(column, sizes)
     )
     if apart > MOST_APART * sum(made.size for column in columns for made in column):
-        raise DifferentWork
+        raise NoTemplate(DIFFERENT_WORK)
+
+
+def _matches(step: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
+    """Where the sizes of the others stand among those of a step that does more."""
+    in_step, in_others = Counter(step), Counter(others)
+    if sum(n * in_others[size] for size, n in in_step.items()) > MOST_PAIRS:
+        raise NoTemplate("The first step is too long to be compared with the others")
+    blocks = SequenceMatcher(None, step, others, False).get_matching_blocks()
+    return [(block.a + k, block.b + k) for block in blocks for k in range(block.size)]
 
 
 class Template:
@@ -146,7 +161,7 @@ class Template:
         sizes: of these steps. The first of them may do more than the others.
 
     Raises:
-        DifferentWork: the steps are not alike.
+        NoTemplate: the steps are not alike.
     """
 
     def __init__(
@@ -168,10 +183,8 @@ class Template:
     def _fit_first(self, step: Step, size: int, others: Sequence[tuple[int, Polynomial]]) -> None:
         ordered = [found for _, found in sorted(others)]
         wanted = [value(found, size) // UNIT for found in ordered]
-        matcher = SequenceMatcher(None, [made.size // UNIT for made in step], wanted, False)
-        for block in matcher.get_matching_blocks():
-            for k in range(block.size):
-                self.fits[step[block.a + k].line] = ordered[block.b + k]
+        for own, other in _matches([made.size // UNIT for made in step], wanted):
+            self.fits[step[own].line] = ordered[other]
 
     def write(self, path: Path, size: int) -> None:
         """A trace of the run, with that size in all of these steps."""
