@@ -35,7 +35,7 @@ def start(driver: Path, **environment: str) -> subprocess.Popen[str]:
     """A process that has Ductile as PyTorch's allocator on a virtual GPU, and runs programs."""
     changed = {**os.environ, **environment}
     changed.pop("DUCTILE_CONF", None)
-    paths = [str(PRELUDE), changed.get("PYTHONPATH", "")]
+    paths = [str(PRELUDE), str(HERE), changed.get("PYTHONPATH", "")]
     changed["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return subprocess.Popen(
         [sys.executable, str(PRELUDE / "server.py"), str(driver)],

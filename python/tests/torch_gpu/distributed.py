@@ -313,7 +313,7 @@ def run_case(case: str, allocator: str, given: argparse.Namespace) -> dict[str, 
     if status == 0 and whole:
         return {**whole, **found}
     error = next((row["error"] for row in rows if "error" in row), f"ended with status {status}")
-    if "Timeout (" in output:
+    if "Timeout (" in output or status == -1:
         error = f"hung: it took more than {given.seconds:.0f} s"
     return {"case": case, **found, "error": error, "said": output[-6000:]}
 
