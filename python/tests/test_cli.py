@@ -262,6 +262,20 @@ def test_a_snapshot_that_cannot_be_read_is_kept(place):
     assert answer.returncode == 1
     assert "kept as train.pickle" in answer.stderr
     assert (place.folder / "train.pickle").read_bytes() == b"\x80\x04no snapshot"
+    (place.folder / "train.pickle").write_text("another run")
+    answer = place.run("record", "train.py", STUB_SNAPSHOT=str(broken))
+    assert "kept as train-2.pickle" in answer.stderr
+    assert (place.folder / "train.pickle").read_text() == "another run"
+
+
+def test_a_trace_lands_where_the_command_was_started(place):
+    (place.folder / "elsewhere").mkdir()
+    place.script("import os; os.chdir('elsewhere')\n" + textwrap.dedent(TRAINING))
+    answer = place.run("record", "train.py")
+    assert answer.returncode == 0, answer.stderr
+    assert "next: ductile-gpu replay train.trace.gz" in answer.stderr
+    assert (place.folder / "train.trace.gz").exists()
+    assert not list((place.folder / "elsewhere").iterdir())
 
 
 # ---- replay ------------------------------------------------------------------------------------

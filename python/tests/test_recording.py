@@ -416,7 +416,7 @@ def run(tmp_path, driver):
 def test_a_script_is_recorded_with_stacks_and_steps(run, tmp_path):
     answer = run("record", "--stacks", "train.py")
     assert answer.returncode == 0, answer.stderr
-    assert "12,000 events, 3 different stacks" not in answer.stderr
+    assert "ductile-gpu: 12,000 events, 1 stack\n" in answer.stderr
     assert "recorded in train.pickle" in answer.stderr
     found = read_snapshot(tmp_path / "train.pickle")
     assert len(found["device_traces"][0]) == 3 * (3 * 2000 - 2 * LIVE)
@@ -425,6 +425,20 @@ def test_a_script_is_recorded_with_stacks_and_steps(run, tmp_path):
     assert marks == ["START", "END"] * 3
     left = {path.name for path in tmp_path.iterdir()}
     assert not any(name.startswith(".ductile") for name in left), "the parts are gone"
+
+
+def test_a_script_may_go_to_another_folder(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    there, script = "import os; os.chdir('elsewhere')\n", (tmp_path / "train.py").read_text()
+    (tmp_path / "first.py").write_text(there + script)
+    (tmp_path / "last.py").write_text(script + there)
+    for name in ("first", "last"):
+        answer = run("record", "--stacks", f"{name}.py")
+        assert answer.returncode == 0, answer.stderr
+        assert f"recorded in {name}.pickle" in answer.stderr
+        assert read_snapshot(tmp_path / f"{name}.pickle")["device_traces"][0]
+        assert not list((tmp_path / "elsewhere").iterdir())
+        assert not list(tmp_path.glob(".ductile-*")), "the parts are gone"
 
 
 def test_the_recording_can_be_exported(run, tmp_path):
@@ -447,6 +461,9 @@ def test_what_cannot_be_meant_is_refused(run):
         (("--stacks", "-o", "run.trace.gz"), "which has no stacks"),
         (("--stacks", "--max-events", "5"), "the disk alone is the limit"),
         (("-o", "run.pickle.gz"), "PyTorch writes NAME.pickle"),
+        (("-o", "run.pickle", "--gpu", "1"), "only a trace is of one"),
+        (("--stacks", "--gpu", "1"), "only a trace is of one"),
+        (("--max-events", "0"), "at least 1"),
     ):
         answer = run("record", *words, "train.py")
         assert answer.returncode == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -67,16 +68,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_script_arguments(parser)
 
 
+def _suffix(path: Path) -> str:
+    return next((known for known in SUFFIXES if path.name.endswith(known)), "")
+
+
 def _output_path(given: Optional[str], script: str, usual: str) -> Path:
+    """Where the recording goes, wherever the script goes meanwhile."""
     path = Path(given if given is not None else f"{Path(script).stem}{usual}")
-    suffix = next((known for known in SUFFIXES if path.name.endswith(known)), None)
-    if suffix is None:
+    suffix = _suffix(path)
+    if not suffix:
         known = ", ".join(SUFFIXES)
         raise Failure(f"--output {path}: the name must end in one of {known}", MISUSED)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
         stem = path.name[: -len(suffix)]
         path = path.with_name(f"{stem}.rank{os.environ['RANK']}{suffix}")
-    return path
+    return path.absolute()
 
 
 def _check_output(path: Path) -> None:
@@ -198,24 +204,45 @@ class StackRecorder(Recorder):
             raise Failure(f"the recording could not be written: {error}") from error
         if counts.unnamed:
             say(f"{counts.unnamed:,} allocations have no stack: there were too many different ones")
-        say(f"{counts.events:,} events, {counts.stacks:,} different stacks")
+        stacks = "1 stack" if counts.stacks == 1 else f"{counts.stacks:,} different stacks"
+        say(f"{counts.events:,} events, {stacks}")
 
 
-def _convert(snapshot: Path, output: Path, gpu: Optional[int]) -> None:
+def _free_name(output: Path) -> Path:
+    """For a snapshot in place of a trace: it replaces no other file."""
+    stem = output.name[: -len(_suffix(output))]
+    marks = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
+    paths = (output.with_name(f"{stem}{mark}.pickle") for mark in marks)
+    return next(path for path in paths if not path.exists())
+
+
+def _convert(snapshot: Path, output: Path, gpu: Optional[int], here: Path) -> None:
     command = [str(_native.bench_path()), "convert"]
     if gpu is not None:
         command += ["--gpu", str(gpu)]
     answer = subprocess.run(
-        [*command, str(snapshot), str(output)], capture_output=True, text=True, check=False
+        [*command, "--", str(snapshot), str(output)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if answer.returncode != 0:
-        kept = output.with_name(output.name.partition(".trace")[0] + ".pickle")
+        kept = _free_name(output)
         shutil.move(str(snapshot), kept)
-        reason = answer.stderr.strip().splitlines()[-1:] or ["ductile-bench convert failed"]
-        raise Failure(f"no trace was made ({reason[0]}); PyTorch's snapshot is kept as {kept}")
+        said = answer.stderr.strip().splitlines()[-1:] or ["ductile-bench convert failed"]
+        reason = said[0].removeprefix("ductile-bench: ").removeprefix(f"{snapshot}: ")
+        raise Failure(
+            f"no trace was made ({reason}); PyTorch's snapshot is kept as {_shown(kept, here)}"
+        )
 
 
-def _write(recorder: Recorder, output: Path, gpu: Optional[int]) -> None:
+def _shown(path: Path, here: Path) -> Path:
+    """As it is called where the command was started."""
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _write(recorder: Recorder, output: Path, gpu: Optional[int], here: Path) -> None:
     progress("writing what was recorded")
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".ductile-") as folder:
         packed = ".gz" if output.name.endswith(".pickle.gz") else ""
@@ -224,15 +251,19 @@ def _write(recorder: Recorder, output: Path, gpu: Optional[int]) -> None:
         if output.name.endswith((".pickle", ".pickle.gz")):
             os.replace(snapshot, output)
         else:
-            _convert(snapshot, output, gpu)
-    size = in_bytes(output.stat().st_size)
-    say(f"recorded in {output} ({size}); next: ductile-gpu replay {output}")
+            _convert(snapshot, output, gpu, here)
+    size, shown = in_bytes(output.stat().st_size), _shown(output, here)
+    say(f"recorded in {shown} ({size}); next: ductile-gpu replay {shown}")
 
 
-def _check_stacks(options: argparse.Namespace, output: Path) -> None:
+def _check_options(options: argparse.Namespace, output: Path) -> None:
+    if options.max_events is not None and options.max_events < 1:
+        raise Failure("--max-events is at least 1", MISUSED)
+    if options.gpu is not None and not output.name.endswith((".trace", ".trace.gz")):
+        raise Failure(f"--gpu: {output.name} has all GPUs; only a trace is of one", MISUSED)
     if not options.stacks:
         if output.name.endswith(".pickle.gz"):
-            raise Failure(f"--output {output}: PyTorch writes NAME.pickle", MISUSED)
+            raise Failure(f"--output {output.name}: PyTorch writes NAME.pickle", MISUSED)
         return
     if not output.name.endswith((".pickle", ".pickle.gz")):
         raise Failure(
@@ -245,12 +276,13 @@ def _check_stacks(options: argparse.Namespace, output: Path) -> None:
 
 def _record(options: argparse.Namespace, output: Path, recorder: Recorder) -> int:
     """Returns the script's exit status; 1 when it succeeded and nothing could be written."""
+    here = Path.cwd()
     when_torch_is_imported(recorder.arm)
     status = run_script(options.script, options.module, options.arguments)
     try:
         if not recorder.started:
             raise Failure(f"nothing was recorded: {recorder.explain()}")
-        _write(recorder, output, options.gpu)
+        _write(recorder, output, options.gpu, here)
     except Failure as failure:
         say(str(failure))
         return status or failure.status
@@ -262,7 +294,7 @@ def main(options: argparse.Namespace) -> int:
     check_script(options.script, options.module)
     usual = ".pickle" if options.stacks else ".trace.gz"
     output = _output_path(options.output, options.script, usual)
-    _check_stacks(options, output)
+    _check_options(options, output)
     _check_output(output)
     if not options.stacks:
         return _record(options, output, Recorder(options.max_events))
