@@ -107,6 +107,15 @@ bool bench_parse_number(bench_parser *p, const char *value) {
                                       o->name, o->min, value);
 }
 
+bool bench_parse_gpu(bench_parser *p, const char *value) {
+    uint64_t number = 0;
+    if (!bench_parse_count(value, 0, INT_MAX, &number)) {
+        return bench_refuse(p, "--gpu is the number of a GPU in a snapshot, not '%s'", value);
+    }
+    *(int *)member_of(p) = (int)number;
+    return true;
+}
+
 bool bench_parse_interval(bench_parser *p, const char *value) {
     uint64_t *out = member_of(p);
     char least[32];
@@ -167,30 +176,25 @@ static bool parse_setting(bench_parser *p, const char *value) {
     return true;
 }
 
+/* By what they are for: each kind of command has those from its first one on. */
 static const bench_option shared_options[] = {
     {"--device", "auto|virtual|cuda[:N]", parse_device,
      .help = "auto: a CUDA device if there is one, else the virtual GPU"},
+    {"--json", NULL, bench_parse_flag, .help = "one JSON object a line instead of a table",
+     .offset = offsetof(bench_options, json)},
     {"--contender", "A,B,..", parse_contenders, .help = "only these (all)"},
     {"--capacity", "BYTES", parse_capacity,
      .help = "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
     {"--set", "KEY=VALUE", parse_setting,
      .help = "an option of Ductile, as in DUCTILE_CONF; repeatable"},
-    {"--json", NULL, bench_parse_flag, .help = "one JSON object a line instead of a table",
-     .offset = offsetof(bench_options, json)},
     {"--help", NULL, bench_parse_flag, .help = "this text",
      .offset = offsetof(bench_options, help)},
     {0},
 };
 
-static const bench_option help_alone[] = {
-    {"--help", NULL, bench_parse_flag, .help = "this text",
-     .offset = offsetof(bench_options, help)},
-    {0},
-};
-
-static const bench_option *shared_of(const bench_command *command) {
-    return command->runs_nothing ? help_alone : shared_options;
-}
+static const char *const first_shared[] = {[BENCH_ON_ANY_DEVICE] = "--device",
+                                           [BENCH_ON_VIRTUAL_GPU] = "--contender",
+                                           [BENCH_ON_NO_DEVICE] = "--help"};
 
 /* ---- The command line ---------------------------------------------------------------------- */
 
@@ -201,6 +205,11 @@ static const bench_option *find_in(const bench_option *table, const char *word, 
         }
     }
     return NULL;
+}
+
+static const bench_option *shared_of(const bench_command *command) {
+    const char *first = first_shared[command->runs_on];
+    return find_in(shared_options, first, strlen(first));
 }
 
 static const bench_option *find_shared(const bench_option *entry) {
@@ -342,12 +351,11 @@ static void print_contenders(void) {
 
 static void print_help(const bench_command *command) {
     bool takes_operands = command->operand != NULL;
-    printf("usage: ductile-bench %s [OPTION]...%s%s%s\n\n%s\n\n", command->name,
-           takes_operands ? " " : "", takes_operands ? command->operand : "",
-           takes_operands && strchr(command->operand, ' ') == NULL ? "..." : "", command->summary);
+    printf("usage: ductile-bench %s [OPTION]...%s%s\n\n%s\n\n", command->name,
+           takes_operands ? " " : "", takes_operands ? command->operand : "", command->summary);
     print_own(command->own);
     print_shared(command);
-    if (!command->runs_nothing) {
+    if (command->runs_on != BENCH_ON_NO_DEVICE) {
         print_contenders();
     }
     printf("\nExit status: %s\n", command->exit_status != NULL

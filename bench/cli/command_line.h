@@ -58,18 +58,25 @@ struct bench_option {
     uint64_t max;  /* 0: no bound here */
 };
 
+/* What a command runs on, which says which shared options it has. */
+typedef enum bench_runs_on {
+    BENCH_ON_ANY_DEVICE,  /* all of them */
+    BENCH_ON_VIRTUAL_GPU, /* those of contenders: it prints JSON alone, of one device */
+    BENCH_ON_NO_DEVICE    /* --help */
+} bench_runs_on;
+
 /* A subcommand. Its own table ends with an entry whose name is NULL. */
 typedef struct bench_command {
     const char *name;
     const char *brief;   /* half a line for the list of commands */
     const char *summary; /* a paragraph for --help */
     const bench_option *own;
-    const char *operand; /* the help's name for a word that is not an option; NULL: takes none */
+    const char *operand; /* the help's names for words that are no options; NULL: takes none */
     const bench_options *defaults; /* first member of a struct of `size` bytes: the defaults */
     size_t size;
     bool (*complete)(bench_parser *p); /* fills in what follows from other options, and refuses what
                                           does not go together; NULL: nothing to do */
-    bool runs_nothing; /* no contender on no device: of the shared options only --help counts */
+    bench_runs_on runs_on;
     const char *exit_status;            /* for --help, without the line's end; NULL: the usual */
     int (*run)(const bench_options *o); /* returns the exit status; `o` as `defaults` */
 } bench_command;
@@ -93,7 +100,15 @@ bool bench_parse_flag(bench_parser *p, const char *unused);
 bool bench_parse_text(bench_parser *p, const char *value);
 /* a uint64_t with a number from min to max, */
 bool bench_parse_number(bench_parser *p, const char *value);
-/* two that follow each other. The value is MIN:MAX, or one number for both. */
+/* an int with the number of a GPU in a snapshot, */
+bool bench_parse_gpu(bench_parser *p, const char *value);
+#define BENCH_GPU_OPTION(options)                                                                  \
+    {                                                                                              \
+        "--gpu", "N", bench_parse_gpu,                                                             \
+            .help = "which GPU of a PyTorch snapshot (the one with the most events)",              \
+            .offset = offsetof(options, gpu)                                                       \
+    }
+/* two uint64_t that follow each other. The value is MIN:MAX, or one number for both. */
 bool bench_parse_interval(bench_parser *p, const char *value);
 
 /* Sets the message and returns false. */

@@ -9,23 +9,12 @@
 #include "bench/trace/trace_read.h"
 #include "bench/trace/trace_write.h"
 
-#include <limits.h>
 #include <stdio.h>
 
 typedef struct convert_options {
     bench_options shared; /* operands: from, to */
     int gpu;
 } convert_options;
-
-static bool parse_gpu(bench_parser *p, const char *value) {
-    convert_options *o = p->own;
-    uint64_t number = 0;
-    if (!bench_parse_count(value, 0, INT_MAX, &number)) {
-        return bench_refuse(p, "--gpu is the number of a GPU in a snapshot, not '%s'", value);
-    }
-    o->gpu = (int)number;
-    return true;
-}
 
 static bool complete(bench_parser *p) {
     if (p->shared->n_operands > 2) {
@@ -35,8 +24,7 @@ static bool complete(bench_parser *p) {
 }
 
 static const bench_option own_options[] = {
-    {"--gpu", "N", parse_gpu,
-     .help = "which GPU of a PyTorch snapshot (the one with the most events)"},
+    BENCH_GPU_OPTION(convert_options),
     {0},
 };
 
@@ -80,14 +68,15 @@ const bench_command command_convert = {
     .name = "convert",
     .brief = "write a PyTorch snapshot or an older trace as a trace of the newest version",
     .summary =
-        "Writes IN, a PyTorch snapshot or a trace, as a trace of version 2 to OUT: gzipped if its\n"
-        "name ends in .gz; - is standard output. bench/traces/README.md has the format. Where IN\n"
-        "does not say which other stream used a block, the next stream by number is written.",
+        "Writes IN, a PyTorch snapshot or a trace, as a trace to OUT: of version 2, or 3 where\n"
+        "streams end; gzipped if its name ends in .gz; - is standard output.\n"
+        "bench/traces/README.md has the format. Where IN does not say which other stream used\n"
+        "a block, the next stream by number is written.",
     .own = own_options,
     .operand = "IN OUT",
     .defaults = &defaults.shared,
     .size = sizeof defaults,
     .complete = complete,
-    .runs_nothing = true,
+    .runs_on = BENCH_ON_NO_DEVICE,
     .run = run,
 };

@@ -178,6 +178,6 @@ const bench_command command_export = {
     .defaults = &defaults.shared,
     .size = sizeof defaults,
     .complete = complete,
-    .runs_nothing = true,
+    .runs_on = BENCH_ON_NO_DEVICE,
     .run = run,
 };

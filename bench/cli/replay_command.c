@@ -251,7 +251,7 @@ const bench_command command_replay = {
         "  torch.cuda.memory._record_memory_history()       # before the run\n"
         "  torch.cuda.memory._dump_snapshot(\"run.pickle\")   # after it",
     .own = replay_option_table,
-    .operand = "TRACE",
+    .operand = "TRACE...",
     .defaults = &replay_defaults.shared,
     .size = sizeof replay_defaults,
     .complete = replay_options_complete,

@@ -4,7 +4,6 @@
 #include "bench/cli/cli.h"
 #include "bench/trace/trace_read.h"
 
-#include <limits.h>
 #include <string.h>
 
 static replay_options *own(const bench_parser *p) {
@@ -45,15 +44,6 @@ static bool parse_schedule(bench_parser *p, const char *value) {
     } else {
         return bench_refuse(p, "--schedule is eager, lazy, random or random:SEED, not '%s'", value);
     }
-    return true;
-}
-
-static bool parse_gpu(bench_parser *p, const char *value) {
-    uint64_t number = 0;
-    if (!bench_parse_count(value, 0, INT_MAX, &number)) {
-        return bench_refuse(p, "--gpu is the number of a GPU in a snapshot, not '%s'", value);
-    }
-    own(p)->gpu = (int)number;
     return true;
 }
 
@@ -115,8 +105,7 @@ const bench_option replay_option_table[] = {
      .offset = offsetof(replay_options, check)},
     {.name = "--set"},
     {.name = "--json", .help = "one JSON object a line instead of tables"},
-    {"--gpu", "N", parse_gpu,
-     .help = "which GPU of a PyTorch snapshot (the one with the most events)"},
+    BENCH_GPU_OPTION(replay_options),
     {"--timeline", "FILE", bench_parse_text,
      .help = "write live and reserved memory over time as CSV; a folder gets timeline.csv",
      .offset = offsetof(replay_options, timeline)},

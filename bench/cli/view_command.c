@@ -18,7 +18,6 @@
 
 #include "vmm/base/align.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,16 +51,6 @@ typedef struct view_job {
 
 /* ---- Options ------------------------------------------------------------------------------- */
 
-static bool parse_gpu(bench_parser *p, const char *value) {
-    view_options *o = p->own;
-    uint64_t number = 0;
-    if (!bench_parse_count(value, 0, INT_MAX, &number)) {
-        return bench_refuse(p, "--gpu is the number of a GPU in a snapshot, not '%s'", value);
-    }
-    o->gpu = (int)number;
-    return true;
-}
-
 static void drop_blind_contenders(bench_options *o) {
     size_t n = 0;
     for (size_t i = 0; i < o->n_contenders; i++) {
@@ -77,7 +66,6 @@ static bool complete(bench_parser *p) {
     if (p->shared->n_operands == 0) {
         return bench_refuse(p, "it needs a recording: ductile-bench view FILE...");
     }
-    p->shared->device = BENCH_DEVICE_VIRTUAL;
     return p->shared->n_contenders > 0 ||
            bench_refuse(p, "--contender: none of these knows its own memory");
 }
@@ -86,8 +74,7 @@ static const bench_option own_options[] = {
     {.name = "--contender"},
     {.name = "--capacity"},
     {.name = "--set"},
-    {"--gpu", "N", parse_gpu,
-     .help = "which GPU of a PyTorch snapshot (the one with the most events)"},
+    BENCH_GPU_OPTION(view_options),
     {"--quick", NULL, bench_parse_flag,
      .help = "neither search the smallest capacity nor try smaller devices",
      .offset = offsetof(view_options, quick)},
@@ -259,7 +246,8 @@ static int run(const bench_options *options) {
     return ok ? BENCH_DONE : BENCH_FAILED;
 }
 
-static const view_options defaults = {.gpu = TRACE_BUSIEST_GPU};
+static const view_options defaults = {.shared.device = BENCH_DEVICE_VIRTUAL,
+                                      .gpu = TRACE_BUSIEST_GPU};
 
 const bench_command command_view = {
     .name = "view",
@@ -272,7 +260,8 @@ const bench_command command_view = {
         "report`\n"
         "draws it. Contenders that do not know their own memory are left out.",
     .own = own_options,
-    .operand = "FILE",
+    .operand = "FILE...",
+    .runs_on = BENCH_ON_VIRTUAL_GPU,
     .defaults = &defaults.shared,
     .size = sizeof defaults,
     .complete = complete,
