@@ -417,8 +417,17 @@ class Comparison:
         text = compare_table.tables(self.rows, self.where)
         (self.out / "compare.txt").write_text(text, encoding="utf-8")
         print(text, flush=True)
+        lost = self.without_figures()
+        if lost:
+            say(f"the time was up before {'; '.join(lost)} had a turn")
         say(f"done; results are in {self.out.name}")
-        return 1 if any("failed" in row for row in self.rows) else 0
+        return 1 if lost or any("failed" in row for row in self.rows) else 0
+
+    def without_figures(self):
+        """Peers and traces that no turn has come to."""
+        had = {(row["peer"], row["trace"]) for row in self.rows if "turn" in row}
+        cells = [(p.name, name_of(trace)) for trace in self.given.traces for p in self.present]
+        return [", ".join(cell) for cell in cells if cell not in had]
 
 
 def why_not(said):

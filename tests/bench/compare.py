@@ -132,6 +132,13 @@ class OnTheVirtualGpu(Case):
         self.assertIn("FAILED: model of expandable segments in C", said)
 
 
+    def test_a_peer_that_had_no_turn_is_no_success(self):
+        words = self.words("--device", "virtual", "--only", "ductile", "--limit", "1")
+        status, said = quietly(compare.main, words)
+        self.assertEqual(status, 1)
+        self.assertIn("the time was up before ductile, small had a turn", said)
+
+
 class PeersThatStay(Case):
     def setUp(self):
         super().setUp()
