@@ -227,6 +227,11 @@ def test_ranks_train_and_agree() -> None:
     assert status == 0
 
 
+@pytest.mark.parametrize("modes", ["stacks", "none,stack"])
+def test_modes_of_recording_that_cannot_be_compared_are_refused(modes: str) -> None:
+    assert run("recording_cost.py", "--modes", modes) == (2, [])
+
+
 # ---- llama.py ----------------------------------------------------------------------------------
 
 

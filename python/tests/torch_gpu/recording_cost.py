@@ -130,7 +130,11 @@ def main() -> int:
     if given.worker:
         train(given.steps, given.device)
         return 0
-    if "none" not in given.modes.split(","):
+    modes = given.modes.split(",")
+    unknown = [mode for mode in modes if mode not in MODES]
+    if unknown:
+        parser.error(f"--modes: there is no {unknown[0]}: there are {', '.join(MODES)}")
+    if "none" not in modes:
         parser.error("--modes: the others are compared with none")
     return compare(given)
 
