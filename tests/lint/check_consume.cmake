@@ -43,6 +43,16 @@ set(build_shared ${SCRATCH}/subdirectory)
 set(build_static ${BUILD})
 
 find_program(PKG_CONFIG pkg-config)
+function(build_by_pkg_config name libdir)
+  set(ENV{PKG_CONFIG_PATH} ${libdir}/pkgconfig)
+  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ductile OUTPUT_VARIABLE flags
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  run(${CC} ${program}/consumer.c -o ${SCRATCH}/by-pkg-config-${name} ${flags}
+    -Wl,-rpath,${libdir})
+  run(${EMULATOR} ${SCRATCH}/by-pkg-config-${name})
+endfunction()
+
 foreach(kind static shared)
   set(root ${SCRATCH}/root-${kind})
   set(prefix ${root}${PREFIX})
@@ -57,13 +67,14 @@ foreach(kind static shared)
   endif()
 
   if(PKG_CONFIG)
-    set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
     set(ENV{PKG_CONFIG_SYSROOT_DIR} ${root})
-    execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ductile OUTPUT_VARIABLE flags
-      OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-    separate_arguments(flags UNIX_COMMAND "${flags}")
-    run(${CC} ${program}/consumer.c -o ${SCRATCH}/by-pkg-config-${kind} ${flags}
-      -Wl,-rpath,${prefix}/${LIBDIR})
-    run(${EMULATOR} ${SCRATCH}/by-pkg-config-${kind})
+    build_by_pkg_config(${kind} ${prefix}/${LIBDIR})
   endif()
 endforeach()
+
+# At a prefix that only the installation names.
+if(PKG_CONFIG)
+  unset(ENV{PKG_CONFIG_SYSROOT_DIR})
+  run(${CMAKE_COMMAND} --install ${build_shared} --prefix ${SCRATCH}/elsewhere)
+  build_by_pkg_config(elsewhere ${SCRATCH}/elsewhere/${LIBDIR})
+endif()
