@@ -464,6 +464,7 @@ def test_what_cannot_be_meant_is_refused(run):
         (("-o", "run.pickle", "--gpu", "1"), "only a trace is of one"),
         (("--stacks", "--gpu", "1"), "only a trace is of one"),
         (("--max-events", "0"), "at least 1"),
+        (("--gpu=-1",), "is the number of a GPU"),
     ):
         answer = run("record", *words, "train.py")
         assert answer.returncode == 2

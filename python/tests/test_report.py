@@ -461,6 +461,17 @@ def test_a_bad_recording_is_one_line_and_leaves_no_file(tmp_path, content, line)
     assert (tmp_path / "report.html").read_text() == "an older report"
 
 
+def test_a_page_may_go_into_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    _page.write_page(pipe, "a page")
+    assert os.read(reader, 100) == b"a page"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
 def test_a_page_that_cannot_be_written_whole_leaves_the_older_one(tmp_path):
     (tmp_path / "r.html").write_text("an older report")
     with pytest.raises(UnicodeEncodeError):

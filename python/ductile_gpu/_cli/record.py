@@ -259,6 +259,8 @@ def _write(recorder: Recorder, output: Path, gpu: Optional[int], here: Path) -> 
 def _check_options(options: argparse.Namespace, output: Path) -> None:
     if options.max_events is not None and options.max_events < 1:
         raise Failure("--max-events is at least 1", MISUSED)
+    if options.gpu is not None and options.gpu < 0:
+        raise Failure(f"--gpu is the number of a GPU, not {options.gpu}", MISUSED)
     if options.gpu is not None and not output.name.endswith((".trace", ".trace.gz")):
         raise Failure(f"--gpu: {output.name} has all GPUs; only a trace is of one", MISUSED)
     if not options.stacks:
