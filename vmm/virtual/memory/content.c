@@ -187,14 +187,7 @@ bool dvmm_vgpu_write_value(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t s
     return write_span(gpu, to, (source){NULL, value}, size);
 }
 
-static bool is_one_value(const uint8_t *bytes, uint64_t size) {
-    return size != 0 && memcmp(bytes, bytes + 1, size - 1) == 0;
-}
-
 bool dvmm_vgpu_write_bytes(vgpu *gpu, ductile_addr to, const uint8_t *bytes, uint64_t size) {
-    if (is_one_value(bytes, size)) {
-        return dvmm_vgpu_write_value(gpu, to, bytes[0], size);
-    }
     return write_span(gpu, to, (source){bytes, 0}, size);
 }
 

@@ -40,18 +40,22 @@ int dvmm_vgpu_launch(vgpu *gpu, ductile_stream stream, const ductile_virtual_use
     return dvmm_vgpu_issue_on(gpu, stream, op);
 }
 
+static vgpu_op *fill_op(ductile_addr to, uint8_t value, uint64_t size) {
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_FILL, 1);
+    if (op != NULL) {
+        op->uses[0] = use_of(to, size, true);
+        op->value = value;
+    }
+    return op;
+}
+
 int dvmm_vgpu_fill(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t size,
                    ductile_stream stream) {
     int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
     if (code != DVMM_SUCCESS) {
         return code;
     }
-    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_FILL, 1);
-    if (op != NULL) {
-        op->uses[0] = use_of(to, size, true);
-        op->value = value;
-    }
-    return dvmm_vgpu_issue_on(gpu, stream, op);
+    return dvmm_vgpu_issue_on(gpu, stream, fill_op(to, value, size));
 }
 
 int dvmm_vgpu_copy(vgpu *gpu, ductile_addr to, ductile_addr from, uint64_t size,
@@ -69,7 +73,15 @@ int dvmm_vgpu_copy(vgpu *gpu, ductile_addr to, ductile_addr from, uint64_t size,
     return dvmm_vgpu_issue_on(gpu, stream, op);
 }
 
-static vgpu_op *upload_op(ductile_addr to, const void *from, uint64_t size) {
+static bool is_one_value(const uint8_t *bytes, uint64_t size) {
+    return size != 0 && memcmp(bytes, bytes + 1, size - 1) == 0;
+}
+
+/* Bytes that are all alike are not kept: to write them is a fill. */
+static vgpu_op *upload_op(ductile_addr to, const uint8_t *from, uint64_t size) {
+    if (is_one_value(from, size)) {
+        return fill_op(to, from[0], size);
+    }
     vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_UPLOAD, 1);
     if (op == NULL) {
         return NULL;
