@@ -33,29 +33,28 @@ RETIRED = {
     r"slow_lock|slow lock": "grow lock",
 }
 
-# Turns of phrase that have to be read twice.
+# Turns of phrase that have to be read twice. Each begins with a word.
 PHRASES = {
-    r"\bWho(?:ever)? (?:has|is|was|had|waited|begins?|asks?|holds?)\b[^?]*?(?:\.|,)": "name the subject: a caller, a thread",
-    r"\bwho (?:has|had) (?:begun|waited|asked)\b": "name the subject: a caller, a thread",
-    r"\bin vain\b": "without success",
-    r"\banew\b": "again",
-    r"\bfor good\b": "permanently",
-    r"\bnobody'?s business\b": "not checked",
-    r"\bopens? the lock\b|\btakes? the lock\b": "unlock, lock",
-    r"/\*+ (?:As|The same as) above\.? \*/": "repeat the contract",
-    r"\b(?:[Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b": "which caller, thread or process",
-    r"\bnamed done\b": "ductile_stream_done was called for it",
-    r"\bas ever\b": "as always",
-    r"\bbe had\b": "be allocated, or used",
-    r"\bheal(?:s|ed|ing)\b": "compact, compaction",
-    r"\bat any rate\b|\bso to speak\b": "nothing",
-    r"(?:Returns|Threads|Cost|On error|Arguments):\s+(?:as above|the same)\b": "repeat the contract",
-    r"(?<!\")\b[Aa]s above\b": "repeat the contract",
-    r"\b(?:he|his|him)\b": "it: a thread, or a caller",
+    r"(?:[Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b": "which caller, thread or process",
+    r"Who (?:has|is|was|had|waited|begins?|asks?|holds?)\b[^?\n]*?(?:\.|,)": "name the subject: a caller, a thread",
+    r"who (?:has|had) (?:begun|waited|asked)\b": "name the subject: a caller, a thread",
+    r"in vain\b": "without success",
+    r"anew\b": "again",
+    r"for good\b": "permanently",
+    r"opens? the lock\b|takes? the lock\b": "unlock, lock",
+    r"named done\b": "ductile_stream_done was called for it",
+    r"as ever\b": "as always",
+    r"be had\b": "be allocated, or used",
+    r"heal(?:s|ed|ing)\b": "compact, compaction",
+    r"at any rate\b|so to speak\b": "nothing",
+    r"(?:Returns|Threads|Cost|On error|Arguments): +(?:as above|the same)\b": "repeat the contract",
+    r"(?<!\")[Aa]s above\b": "repeat the contract",
+    r"(?:he|his|him)\b": "it: a thread, or a caller",
 }
 
-WORD = re.compile(r"(?<![A-Za-z])(?:" + "|".join(f"(?:{word})" for word in RETIRED) + r")(?![A-Za-z])", re.I)
-
+# Of all at once, so that a text is read through two times.
+ANY_WORD = re.compile(r"(?<![a-z])(?:" + "|".join(RETIRED) + r")(?![a-z])")
+ANY_PHRASE = re.compile(r"\b(?:" + "|".join(PHRASES) + ")")
 
 # Written once, or made from the docstrings of the Python package.
 UNREAD = {"changelog.md", "python-reference.md"}
@@ -68,28 +67,25 @@ def files_of(root):
     yield root / "README.md"
 
 
-def phrases_in(line):
-    for phrase, say in PHRASES.items():
-        yield from ((match.group(0), say) for match in re.finditer(phrase, line))
+def instead_of(words, table):
+    return next(say for old, say in table.items() if re.fullmatch(old, words))
 
 
-def instead_of(word):
-    return next(say for old, say in RETIRED.items() if re.fullmatch(old, word, re.I))
+def found_in(text):
+    """The number of the line, the words, and what to say."""
+    for pattern, table, read in ((ANY_WORD, RETIRED, text.lower()), (ANY_PHRASE, PHRASES, text)):
+        for match in pattern.finditer(read):
+            yield read.count("\n", 0, match.start()) + 1, match.group(), instead_of(match.group(), table)
 
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
-    found = 0
+    n_found = 0
     for file in files_of(root):
-        if not file.exists():
-            continue
-        for number, line in enumerate(file.read_text().split("\n"), 1):
-            hits = [(word, instead_of(word)) for word in WORD.findall(line)]
-            hits += phrases_in(line)
-            for word, say in hits:
-                found += 1
-                print(f"{file.relative_to(root)}:{number}: \"{word}\": say {say}")
-    sys.exit(1 if found else 0)
+        for number, words, say in found_in(file.read_text()) if file.exists() else ():
+            n_found += 1
+            print(f"{file.relative_to(root)}:{number}: \"{words}\": say {say}")
+    sys.exit(1 if n_found else 0)
 
 
 if __name__ == "__main__":
