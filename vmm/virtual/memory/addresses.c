@@ -16,6 +16,12 @@ static const ductile_addr SPACE_BASE = (ductile_addr)1 << 48;
 
 enum { GRANULES_PER_LEAF = 2048 };
 
+/* Mapping numbers of some granules. Most of a large space never has any, so all are linked. */
+struct vgpu_leaf {
+    vgpu_leaf *next; /* made before this one */
+    uint32_t numbers[GRANULES_PER_LEAF];
+};
+
 /* Spans for cuMemAlloc are powers of two of granules. The live ones of a size cover at most
  * twice the capacity and are reused, so that this much is always enough. */
 static uint64_t alloc_area_bytes(const vgpu *gpu) {
@@ -30,15 +36,16 @@ bool dvmm_vgpu_addresses_init(vgpu *gpu) {
     m->alloc_base = m->base + dti_round_up(gpu->options.address_bytes, leaf_bytes);
     m->alloc_next = m->alloc_base;
     m->end = m->alloc_base + dti_round_up(alloc_area_bytes(gpu), leaf_bytes);
-    m->n_leaves = (m->end - m->base) / leaf_bytes;
-    m->leaves = calloc(m->n_leaves, sizeof(*m->leaves));
+    m->leaves = calloc((m->end - m->base) / leaf_bytes, sizeof(*m->leaves));
     return m->leaves != NULL;
 }
 
 void dvmm_vgpu_addresses_fini(vgpu *gpu) {
     vgpu_memory *m = &gpu->memory;
-    for (size_t i = 0; m->leaves != NULL && i < m->n_leaves; i++) {
-        free(m->leaves[i]);
+    while (m->last_leaf != NULL) {
+        vgpu_leaf *leaf = m->last_leaf;
+        m->last_leaf = leaf->next;
+        free(leaf);
     }
     free(m->leaves);
     free(m->ranges);
@@ -60,17 +67,25 @@ vgpu_mapping *dvmm_vgpu_mapping_at(const vgpu *gpu, ductile_addr addr) {
         return NULL;
     }
     uint64_t granule = granule_of(gpu, addr);
-    const uint32_t *leaf = m->leaves[granule / GRANULES_PER_LEAF];
-    return leaf != NULL ? dvmm_slots_find(&m->mappings, leaf[granule % GRANULES_PER_LEAF]) : NULL;
+    const vgpu_leaf *leaf = m->leaves[granule / GRANULES_PER_LEAF];
+    return leaf != NULL ? dvmm_slots_find(&m->mappings, leaf->numbers[granule % GRANULES_PER_LEAF])
+                        : NULL;
+}
+
+static bool make_leaf(vgpu_memory *m, uint64_t i) {
+    vgpu_leaf *leaf = calloc(1, sizeof *leaf);
+    if (leaf == NULL) {
+        return false;
+    }
+    leaf->next = m->last_leaf;
+    m->last_leaf = m->leaves[i] = leaf;
+    return true;
 }
 
 static bool have_leaves(vgpu *gpu, uint64_t first, uint64_t last) {
+    vgpu_memory *m = &gpu->memory;
     for (uint64_t i = first / GRANULES_PER_LEAF; i <= last / GRANULES_PER_LEAF; i++) {
-        uint32_t **leaf = &gpu->memory.leaves[i];
-        if (*leaf == NULL) {
-            *leaf = calloc(GRANULES_PER_LEAF, sizeof(**leaf));
-        }
-        if (*leaf == NULL) {
+        if (m->leaves[i] == NULL && !make_leaf(m, i)) {
             return false;
         }
     }
@@ -84,7 +99,7 @@ bool dvmm_vgpu_point_at(vgpu *gpu, ductile_addr addr, uint64_t size, uint32_t ma
         return false;
     }
     for (uint64_t i = first; i <= last; i++) {
-        gpu->memory.leaves[i / GRANULES_PER_LEAF][i % GRANULES_PER_LEAF] = mapping_number;
+        gpu->memory.leaves[i / GRANULES_PER_LEAF]->numbers[i % GRANULES_PER_LEAF] = mapping_number;
     }
     return true;
 }

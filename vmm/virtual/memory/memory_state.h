@@ -66,14 +66,16 @@ typedef struct vgpu_spans {
 
 enum { VGPU_SPAN_SIZES = 40 }; /* 1, 2, 4, ... granules */
 
+typedef struct vgpu_leaf vgpu_leaf;
+
 /*
  * The address space: [base, alloc_base) is for reservations, [alloc_base, end) for cuMemAlloc.
  * `leaves` is a two-level table from granule to mapping number, as a device's page table is.
  */
 typedef struct vgpu_memory {
     ductile_addr base, alloc_base, alloc_next, end; /* all but alloc_next constant */
-    uint32_t **leaves;
-    size_t n_leaves;
+    vgpu_leaf **leaves;                             /* NULL where nothing was mapped yet */
+    vgpu_leaf *last_leaf;                           /* made, and linked to those before  */
 
     vgpu_range *ranges;
     uint32_t n_ranges, ranges_room;
