@@ -20,7 +20,8 @@ enum { UNIT = 512, ROOM_GRANULES = 24, MOST_LIVE = 200, N_STEPS = 3000 };
 
 #define ROOM (ROOM_GRANULES * G)
 
-static uint64_t freed_at[ROOM / UNIT]; /* the age at its latest free */
+static uint64_t freed_at[ROOM / UNIT];           /* the age at its latest free */
+static uint64_t granule_freed_at[ROOM_GRANULES]; /* and of the latest free in it */
 static ductile_addr start;
 
 typedef struct live {
@@ -31,11 +32,19 @@ typedef struct live {
 static live blocks[MOST_LIVE];
 static size_t n_live;
 
+static void note_free(ductile_addr addr, uint64_t size) {
+    for (uint64_t at = addr - start; at < addr - start + size; at += UNIT) {
+        freed_at[at / UNIT] = granule_freed_at[at / G] = f.allocator->age;
+    }
+}
+
 static uint64_t youngest(ductile_addr from, ductile_addr to) {
     uint64_t age = 0;
-    for (ductile_addr at = from; at < to; at += UNIT) {
-        uint64_t unit = freed_at[(at - start) / UNIT];
-        age = unit > age ? unit : age;
+    for (uint64_t at = from - start; at < to - start;) {
+        bool is_granule = at % G == 0 && to - start - at >= G;
+        uint64_t part = is_granule ? granule_freed_at[at / G] : freed_at[at / UNIT];
+        age = part > age ? part : age;
+        at += is_granule ? G : UNIT;
     }
     return age;
 }
@@ -92,9 +101,7 @@ static uint64_t check_all(rng *r) {
 
 static void free_one(rng *r) {
     size_t i = rng_below(r, n_live);
-    for (uint64_t at = 0; at < blocks[i].size; at += UNIT) {
-        freed_at[(blocks[i].addr - start + at) / UNIT] = f.allocator->age;
-    }
+    note_free(blocks[i].addr, blocks[i].size);
     give(blocks[i].addr);
     blocks[i] = blocks[--n_live];
 }
@@ -115,9 +122,7 @@ static void take_one(rng *r) {
 static void free_the_room(void) {
     start = take(ROOM, 0);
     give(start);
-    for (size_t i = 0; i < ROOM / UNIT; i++) {
-        freed_at[i] = f.allocator->age;
-    }
+    note_free(start, ROOM);
 }
 
 ParameterizedTestParameters(ages, of_granules_are_those_of_a_model) {
