@@ -2,6 +2,7 @@
 /* What one thread of a small program does: a few calls that keep the contract, whatever the others
  * do meanwhile. */
 #include "tests/orders/stage.h"
+#include "tests/support/audit.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -273,7 +274,7 @@ static const char *pool_views(actor *self) {
 /* ---- The whole ----------------------------------------------------------------------------- */
 
 static const char *look(actor *self) {
-    return look_at(self->s);
+    return audit_at_any_time(of(self));
 }
 
 static int write_nothing(void *user, const char *text, size_t size) {

@@ -121,38 +121,6 @@ const char *use_on(stage *s, const held *h, ductile_stream stream) {
     return why;
 }
 
-/* ---- At any time --------------------------------------------------------------------------- */
-
-typedef struct tiling {
-    ductile_addr segment, next;
-    bool is_broken;
-} tiling;
-
-static int follow(void *user, const ductile_block_info *b) {
-    tiling *t = user;
-    t->is_broken |= b->segment == t->segment && b->address != t->next;
-    t->segment = b->segment;
-    t->next = b->address + b->size;
-    return t->is_broken;
-}
-
-const char *look_at(stage *s) {
-    char report[512] = "";
-    tiling t = {.segment = 0};
-    ductile_stats a = fixture_stats(s->f.allocator);
-    NEED(a.reserved_bytes == a.allocated_bytes + a.free_bytes + a.pending_bytes + a.cached_bytes +
-                                 a.quarantined_bytes,
-         "reserved %llu is not the sum of its parts", (unsigned long long)a.reserved_bytes);
-    NEED(a.allocs - a.frees == a.live_blocks + a.paused_blocks, "allocs - frees is not the blocks");
-    NEED(a.requested_bytes <= a.allocated_bytes && a.reserved_bytes <= a.reserved_peak_bytes,
-         "requested, allocated, reserved and peak are out of order");
-    NEED_OK(ductile_walk(s->f.allocator, follow, &t));
-    NEED(!t.is_broken, "blocks do not tile the range at %llx", t.segment);
-    ductile_status status = ductile_check(s->f.allocator, report, sizeof report);
-    NEED(status == DUCTILE_OK, "check: %s", report);
-    return NULL;
-}
-
 /* ---- Before -------------------------------------------------------------------------------- */
 
 static const char *share_both_ways(stage *s, const fixture_setup *setup) {

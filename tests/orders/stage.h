@@ -107,8 +107,6 @@ const char *keep(actor *self, const held *h);
 const char *use_on(stage *s, const held *h, ductile_stream stream);
 /* The plain pool; refused where somebody starves the others. */
 const char *resume_pool(stage *s);
-/* Whatever other threads do. */
-const char *look_at(stage *s);
 bool has_mark(const stage *s, unsigned mark);
 
 #endif

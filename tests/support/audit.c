@@ -251,3 +251,42 @@ const char *audit_fixture(const fixture *f, const model *m) {
     }
     return NULL;
 }
+
+/* ---- At any time --------------------------------------------------------------------------- */
+
+static const char *statistics_add_up(const ductile_stats *s) {
+    TRY(same("reserved, by parts",
+             s->allocated_bytes + s->free_bytes + s->pending_bytes + s->cached_bytes +
+                 s->quarantined_bytes,
+             s->reserved_bytes));
+    TRY(same("live and paused blocks", s->live_blocks + s->paused_blocks, s->allocs - s->frees));
+    NEED(s->requested_bytes <= s->allocated_bytes && s->reserved_bytes <= s->reserved_peak_bytes,
+         "requested, allocated, reserved and peak are out of order");
+    return NULL;
+}
+
+typedef struct tiling {
+    ductile_addr segment, next;
+    bool is_broken;
+} tiling;
+
+static int follow(void *user, const ductile_block_info *b) {
+    tiling *t = user;
+    bool may_begin = b->address == b->segment || b->state == DUCTILE_BLOCK_IMPORTED;
+    t->is_broken = b->segment == t->segment ? b->address != t->next : !may_begin;
+    t->segment = b->segment;
+    t->next = b->address + b->size;
+    return t->is_broken;
+}
+
+const char *audit_at_any_time(ductile_allocator *allocator) {
+    char report[512] = "";
+    tiling t = {.segment = 0};
+    ductile_stats s = fixture_stats(allocator);
+    TRY(statistics_add_up(&s));
+    NEED_OK(ductile_walk(allocator, follow, &t));
+    NEED(!t.is_broken, "blocks do not tile the range at %llx", t.segment);
+    ductile_status status = ductile_check(allocator, report, sizeof report);
+    NEED(status == DUCTILE_OK, "check: %s", report);
+    return NULL;
+}

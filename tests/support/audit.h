@@ -2,7 +2,7 @@
 /*
  * Everything the public interface shows of an allocator, recounted and compared: its own check,
  * the identities of its statistics, the tiling of its ranges, the device's counts, and the live
- * blocks of a model. Only for moments when no other call is running.
+ * blocks of a model. Only for moments when no other call is running, but for the last.
  */
 #ifndef TESTS_SUPPORT_AUDIT_H
 #define TESTS_SUPPORT_AUDIT_H
@@ -16,5 +16,9 @@ const char *audit_allocator(ductile_allocator *allocator, const model *m);
 
 /* The same, and that the device agrees. Only when this allocator is alone on it. */
 const char *audit_fixture(const fixture *f, const model *m);
+
+/* What holds at any time, also while other threads allocate: ductile_check, blocks that tile each
+ * range, and those identities of the statistics that each call keeps. */
+const char *audit_at_any_time(ductile_allocator *allocator);
 
 #endif
