@@ -88,16 +88,20 @@ static void watch_the_exit(void) {
     _exit(1);
 }
 
-static int exit_among_threads(void) {
+static int exit_among_threads(void (*last)(void)) {
     pthread_t threads[N_THREADS];
-    if (atexit(watch_the_exit) != 0 || !start_hammering(threads)) {
+    if (atexit(last) != 0 || !start_hammering(threads)) {
         return 10;
     }
     exit(11);
 }
 
+static int exit_watched(void) {
+    return exit_among_threads(watch_the_exit);
+}
+
 Test(process_life, an_exit_while_threads_allocate_ends_all_driver_calls) {
-    int answer = in_child(exit_among_threads);
+    int answer = in_child(exit_watched);
     cr_assert_eq(answer, 42, "the child answered %d", answer);
 }
 
@@ -106,17 +110,13 @@ static void end_now(void) {
     _exit(0);
 }
 
-static int leave_among_threads(void) {
-    pthread_t threads[N_THREADS];
-    if (atexit(end_now) != 0 || !start_hammering(threads)) {
-        return 10;
-    }
-    exit(11);
+static int exit_unwatched(void) {
+    return exit_among_threads(end_now);
 }
 
 Test(process_life, leaving_while_threads_allocate_is_no_crash) {
     for (size_t i = 0; i < 5; i++) {
-        int answer = in_child(leave_among_threads);
+        int answer = in_child(exit_unwatched);
         cr_assert_eq(answer, 0, "the child answered %d", answer);
     }
 }

@@ -10,6 +10,8 @@
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
 
+#include <ductile_pools.h>
+
 static fixture f; /* of the file that includes this */
 
 static inline void open_fixture(const fixture_setup *setup) {
@@ -49,6 +51,25 @@ static inline void assert_refused(uint64_t size, size_t stream) {
     assert_status(ductile_alloc(f.allocator, size, f.streams[stream], &none),
                   DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(none, 0);
+}
+
+/* ---- Pools that may be paused -------------------------------------------------------------- */
+
+static inline void make_plain_pool(ductile_pool_id id) {
+    assert_ok(ductile_pool_retain(f.allocator, id));
+    assert_ok(ductile_pool_set_kind(f.allocator, id, DUCTILE_POOL_PLAIN));
+}
+
+/* Requests of this thread, on all streams, go to it until its end. */
+static inline void begin_plain_pool(ductile_pool_id id) {
+    make_plain_pool(id);
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+}
+
+/* The reference that its maker has, and that of its beginning. */
+static inline void release_plain_pool(ductile_pool_id id) {
+    assert_ok(ductile_pool_release(f.allocator, id));
+    assert_ok(ductile_pool_release(f.allocator, id));
 }
 
 /* ---- Work ---------------------------------------------------------------------------------- */

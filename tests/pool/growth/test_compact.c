@@ -32,8 +32,7 @@ static int all_of_them(void *user, ductile_stream stream) {
 static void open_pool(void) {
     fixture_setup setup = {.n_streams = 2};
     assert_fine(fixture_open(&f, &setup));
-    assert_ok(ductile_pool_retain(f.allocator, POOL));
-    assert_ok(ductile_pool_set_kind(f.allocator, POOL, DUCTILE_POOL_PLAIN));
+    make_plain_pool(POOL);
     assert_ok(ductile_pool_begin(f.allocator, POOL, all_of_them, NULL));
 }
 

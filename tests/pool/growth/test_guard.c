@@ -189,9 +189,7 @@ Test(guard, a_block_used_on_another_stream_is_pending_and_its_lead_stays) {
 Test(guard, a_paused_pool_comes_back_with_its_contents) {
     const ductile_pool_id pool = {1, 2};
     open_guarded("guard:end");
-    assert_ok(ductile_pool_retain(f.allocator, pool));
-    assert_ok(ductile_pool_set_kind(f.allocator, pool, DUCTILE_POOL_PLAIN));
-    assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
+    begin_plain_pool(pool);
     ductile_addr kept = take(3 * MIB + 700, 0);
     ductile_addr gone = take(5000, 0);
     assert_ok(ductile_pool_end(f.allocator, pool));
@@ -205,8 +203,7 @@ Test(guard, a_paused_pool_comes_back_with_its_contents) {
     assert_u64(byte_at(kept + 3 * MIB + 699, 0), 0x5A);
     assert_sound();
     give(kept);
-    assert_ok(ductile_pool_release(f.allocator, pool));
-    assert_ok(ductile_pool_release(f.allocator, pool));
+    release_plain_pool(pool);
     close_audited();
 }
 

@@ -241,9 +241,7 @@ Test(dedicated, a_limit_holds) {
 
 Test(dedicated, a_pool_pauses_and_resumes_it_as_one_handle) {
     open_small();
-    assert_ok(ductile_pool_retain(f.allocator, POOL));
-    assert_ok(ductile_pool_set_kind(f.allocator, POOL, DUCTILE_POOL_PLAIN));
-    assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
+    begin_plain_pool(POOL);
     ductile_addr one = take_one(6 * MIB);
     ductile_addr closed = take_one(4 * MIB);
     assert_ok(ductile_pool_end(f.allocator, POOL));
@@ -299,9 +297,7 @@ Test(dedicated, each_driver_call_may_fail) {
 Test(dedicated, its_range_goes_with_a_resume_when_it_was_freed_in_a_pause) {
     const ductile_pool_id id = {5, 5};
     open_small();
-    assert_ok(ductile_pool_retain(f.allocator, id));
-    assert_ok(ductile_pool_set_kind(f.allocator, id, DUCTILE_POOL_PLAIN));
-    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    begin_plain_pool(id);
     ductile_addr gone = take_one(4 * MIB);
     ductile_addr kept = take_one(6 * MIB);
     assert_ok(ductile_pool_end(f.allocator, id));
@@ -312,7 +308,6 @@ Test(dedicated, its_range_goes_with_a_resume_when_it_was_freed_in_a_pause) {
     assert_u64(fixture_stats(f.allocator).segments, ranges - 1);
     expect_one_handle(kept, 3);
     give(kept);
-    assert_ok(ductile_pool_release(f.allocator, id));
-    assert_ok(ductile_pool_release(f.allocator, id));
+    release_plain_pool(id);
     close_audited();
 }

@@ -237,9 +237,7 @@ Test(pin, a_walk_shows_it_on_memory_that_was_freed) {
 /* While its pool is paused a block has no memory to show, pinned or not. */
 Test(pin, it_does_not_show_while_the_pool_is_paused) {
     const ductile_pool_id id = {2, 9};
-    assert_ok(ductile_pool_retain(f.allocator, id));
-    assert_ok(ductile_pool_set_kind(f.allocator, id, DUCTILE_POOL_PLAIN));
-    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    begin_plain_pool(id);
     ductile_addr pinned = take_granules(1, 0);
     ductile_addr plain = take_granules(1, 0);
     assert_ok(ductile_pool_end(f.allocator, id));
@@ -252,6 +250,5 @@ Test(pin, it_does_not_show_while_the_pool_is_paused) {
     assert_ok(ductile_unpin(f.allocator, pinned));
     give(pinned);
     give(plain);
-    assert_ok(ductile_pool_release(f.allocator, id));
-    assert_ok(ductile_pool_release(f.allocator, id));
+    release_plain_pool(id);
 }

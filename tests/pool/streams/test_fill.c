@@ -168,6 +168,15 @@ Test(fill, a_request_that_grows_beside_free_memory_checks_that_part) {
 
 /* ---- What is legal -------------------------------------------------------------------------- */
 
+/* Of stream 0, and freed while stream 1 still writes to it. */
+static ductile_addr give_at_work(uint64_t size) {
+    ductile_addr addr = take(size, 0);
+    assert_ok(ductile_record_stream(f.allocator, addr, f.streams[1]));
+    fill(addr, 0x77, size, 1);
+    give(addr);
+    return addr;
+}
+
 Test(fill, work_of_the_stream_from_before_the_free_is_not_reported) {
     open_with("fill:check", DUCTILE_SCHEDULE_LAZY);
     for (int i = 0; i < 20; i++) {
@@ -183,10 +192,7 @@ Test(fill, work_of_the_stream_from_before_the_free_is_not_reported) {
 
 Test(fill, a_recorded_stream_is_waited_for_before_the_fill) {
     open_with("fill:check,sizes:tight", DUCTILE_SCHEDULE_LAZY);
-    ductile_addr addr = take(1 * MIB, 0);
-    assert_ok(ductile_record_stream(f.allocator, addr, f.streams[1]));
-    fill(addr, 0x77, 1 * MIB, 1);
-    give(addr);
+    ductile_addr addr = give_at_work(1 * MIB);
     assert_u64(filled(), 0);
     assert_sound();
     assert_fine(fixture_finish_work(&f));
@@ -200,10 +206,7 @@ Test(fill, a_recorded_stream_is_waited_for_before_the_fill) {
 /* With record_stream:wait the memory would be free while the other stream still writes. */
 Test(fill, a_wait_on_the_gpu_gives_way_to_the_fill) {
     open_with("fill:check,record_stream:wait", DUCTILE_SCHEDULE_LAZY);
-    ductile_addr addr = take(1 * MIB, 0);
-    assert_ok(ductile_record_stream(f.allocator, addr, f.streams[1]));
-    fill(addr, 0x77, 1 * MIB, 1);
-    give(addr);
+    (void)give_at_work(1 * MIB);
     assert_u64(fixture_stats(f.allocator).pending_bytes, 1 * MIB);
     assert_fine(fixture_finish_work(&f));
     (void)take(5 * MIB, 0);
@@ -345,9 +348,7 @@ Test(fill, a_stream_that_is_gone_is_not_named) {
 Test(fill, what_is_free_in_a_paused_pool_is_not_checked_after_it) {
     const ductile_pool_id pool = {0, 7};
     open_filling("captures:announced"); /* an open pool announces none */
-    assert_ok(ductile_pool_retain(f.allocator, pool));
-    assert_ok(ductile_pool_set_kind(f.allocator, pool, DUCTILE_POOL_PLAIN));
-    assert_ok(ductile_pool_begin(f.allocator, pool, NULL, NULL));
+    begin_plain_pool(pool);
     ductile_addr kept = take(1 * MIB, 0);
     ductile_addr gone = take(1 * MIB / 2, 0);
     ductile_addr later = take(1 * MIB / 4, 0);

@@ -263,30 +263,28 @@ static void set_captures(ductile_captures captures) {
     assert_ok(ductile_set_captures(f.allocator, captures));
 }
 
-CLAIM(a_block_freed_after_its_end_goes_back) {
-    ductile_addr address = take(80 * MIB, FOREIGN);
-    launch(address, 80 * MIB, FOREIGN);
+static void give_after_its_end(uint64_t size) {
+    ductile_addr address = take(size, FOREIGN);
+    launch(address, size, FOREIGN);
     end_foreign();
     give(address);
+}
+
+CLAIM(a_block_freed_after_its_end_goes_back) {
+    give_after_its_end(80 * MIB);
     assert_ok(ductile_empty_cache(f.allocator));
     assert_u64(reserved(), 0);
 }
 
 CLAIM(a_block_freed_after_its_end_goes_back_without_context_markers) {
     set_captures(DUCTILE_CAPTURES_UNANNOUNCED);
-    ductile_addr address = take(80 * MIB, FOREIGN);
-    launch(address, 80 * MIB, FOREIGN);
-    end_foreign();
-    give(address);
+    give_after_its_end(80 * MIB);
     assert_ok(ductile_empty_cache(f.allocator));
     assert_u64(reserved(), 0);
 }
 
 CLAIM(a_block_freed_after_its_end_serves_others_behind_a_wait) {
-    ductile_addr address = take(80 * MIB, FOREIGN);
-    launch(address, 80 * MIB, FOREIGN);
-    end_foreign();
-    give(address);
+    give_after_its_end(80 * MIB);
     launch(take(100 * MIB, OTHER), 100 * MIB, OTHER);
 }
 

@@ -235,22 +235,20 @@ Test(others_capture, survives_an_allocation_that_has_to_wait) {
     close_audited();
 }
 
+static void refuse_while_captured(void) {
+    begin_capture();
+    assert_refused(60 * MIB, 0);
+    end_capture();
+}
+
 Test(others_capture, survives_a_hopeless_allocation_where_the_stream_is_known) {
     (void)take_for(MIB, f.streams[2]);
-    begin_capture();
-    ductile_addr address = 0;
-    assert_status(ductile_alloc(f.allocator, 60 * MIB, f.streams[0], &address),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    end_capture();
+    refuse_while_captured();
     close_audited();
 }
 
 Test(others_capture, survives_a_hopeless_allocation) {
-    begin_capture();
-    ductile_addr address = 0;
-    assert_status(ductile_alloc(f.allocator, 60 * MIB, f.streams[0], &address),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    end_capture();
+    refuse_while_captured();
     close_audited();
 }
 
