@@ -8,6 +8,11 @@
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
+static uint32_t log2_of(uint64_t granule_bytes) {
+    bool is_power = (granule_bytes & (granule_bytes - 1)) == 0;
+    return is_power ? (uint32_t)__builtin_ctzll(granule_bytes) : 0;
+}
+
 ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64_t wish_bytes,
                            uint64_t guard_bytes, uint64_t budget_bytes, dseg_segment **out) {
     *out = NULL;
@@ -22,6 +27,7 @@ ductile_status dseg_create(dvmm_handle_store *store, uint64_t need_bytes, uint64
     }
     seg->store = store;
     seg->n_granules = (uint32_t)(seg->range.size / store->granule_bytes);
+    seg->granule_log2 = log2_of(store->granule_bytes);
     seg->slots = dti_table_new(seg->n_granules, sizeof *seg->slots);
     if (seg->slots == NULL) {
         status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;

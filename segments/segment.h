@@ -39,6 +39,7 @@ typedef struct dseg_segment {
     dvmm_handle_store *store;
     dvmm_range range;
     uint32_t n_granules;
+    uint32_t granule_log2; /* of the store's granule_bytes; 0 when it is no power of two */
     void *owner; /* the upper layer's view of this segment */
     /* guarded by the grow lock */
     dseg_slot *slots;
@@ -67,8 +68,11 @@ static inline ductile_addr dseg_addr(const dseg_segment *seg, uint32_t granule) 
     return seg->range.addr + granule * seg->store->granule_bytes;
 }
 
+/* A free that merges memory of two ages asks twice, and a division takes as long as a lock. */
 static inline uint32_t dseg_granule(const dseg_segment *seg, ductile_addr addr) {
-    return (uint32_t)((addr - seg->range.addr) / seg->store->granule_bytes);
+    uint64_t offset = addr - seg->range.addr;
+    return (uint32_t)(seg->granule_log2 != 0 ? offset >> seg->granule_log2
+                                             : offset / seg->store->granule_bytes);
 }
 
 static inline bool dseg_contains(const dseg_segment *seg, ductile_addr addr) {

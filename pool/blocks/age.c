@@ -5,19 +5,19 @@
 
 /* Writes the ages of the granules of b down. The first and the last may be shared with a neighbour,
  * and what stands there of an earlier time is not younger than the youngest neighbour. */
-static void write_down(dpool_block *b) {
+static inline void write_down(dpool_block *b) {
     if (b->is_mixed) {
         return;
     }
+    const uint64_t age = b->age; /* not read again behind each store, which might change it */
     uint64_t *ages = b->region->ages;
     uint32_t first = dseg_granule(b->region->seg, b->addr);
     uint32_t last = dseg_granule(b->region->seg, dpool_end(b) - 1);
-    ages[first] = dti_max(ages[first], b->age);
-    ages[last] = dti_max(ages[last], b->age);
+    ages[first] = dti_max(ages[first], age);
+    ages[last] = dti_max(ages[last], age);
     for (uint32_t g = first + 1; g < last; g++) {
-        ages[g] = b->age;
+        ages[g] = age;
     }
-    b->is_mixed = true;
 }
 
 /* Is there no whole granule in the older block that the younger one would hide? */
@@ -28,11 +28,13 @@ static bool hides_nothing(const dpool_block *b, const dpool_block *gone) {
 }
 
 void dpool_mix_ages(dpool_block *b, dpool_block *gone) {
+    const uint64_t age = dti_max(b->age, gone->age);
     if (!hides_nothing(b, gone)) {
         write_down(b);
         write_down(gone);
+        b->is_mixed = true;
     }
-    b->age = dti_max(b->age, gone->age) & DPOOL_AGE_MASK;
+    b->age = age & DPOOL_AGE_MASK;
 }
 
 dseg_span dpool_older_part(const dpool_block *b, dseg_span s, uint64_t below) {
