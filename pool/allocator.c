@@ -251,6 +251,7 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
                                                          dpool_private_pool *pool, dpool_block *b,
                                                          size_t size, ductile_stream stream,
                                                          ductile_addr *out) {
+    *out = 0;
     if (b != NULL) {
         b = dpool_wait_hand_out(a, b);
     }
@@ -280,6 +281,7 @@ static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile
  * impossible sizes, and all requests while pools are open. */
 static __attribute__((noinline)) ductile_status
 alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
+    *out = 0;
     if (size == 0) {
         return DUCTILE_OK;
     }
@@ -306,19 +308,20 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
     if (__builtin_expect(a == NULL || out == NULL, 0)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    *out = 0;
     if (__builtin_expect(!dvmm_is_usable(a->driver), 0)) {
+        *out = 0;
         return dvmm_usable(a->driver);
     }
-    if (a->is_plain && size - 1 < DPOOL_MAX_REQUEST && !dpool_has_routes(a)) {
-        dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
-        if (__builtin_expect(b != NULL, 1)) {
-            *out = b->addr;
-            return DUCTILE_OK;
-        }
+    bool is_quick = a->is_plain && !dpool_has_routes(a) && size - 1 < DPOOL_MAX_REQUEST;
+    if (__builtin_expect(!is_quick, 0)) {
+        return alloc_otherwise(a, size, stream, out);
+    }
+    dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
+    if (__builtin_expect(b == NULL, 0)) {
         return alloc_in(a, NULL, NULL, size, stream, out);
     }
-    return alloc_otherwise(a, size, stream, out);
+    *out = b->addr;
+    return DUCTILE_OK;
 }
 
 ductile_status ductile_alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,

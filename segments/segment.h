@@ -40,7 +40,7 @@ typedef struct dseg_segment {
     dvmm_range range;
     uint32_t n_granules;
     uint32_t granule_log2; /* of the store's granule_bytes; 0 when it is no power of two */
-    void *owner; /* the upper layer's view of this segment */
+    void *owner;           /* the upper layer's view of this segment */
     /* guarded by the grow lock */
     dseg_slot *slots;
     uint32_t n_mapped; /* granules by state */

@@ -15,7 +15,7 @@ static inline uint64_t hash_of(ductile_addr addr) {
 }
 
 static inline uint64_t tag_of(uint64_t hash) {
-    return hash << 28 & TAG_MASK;
+    return hash >> 20 << 48;
 }
 
 static inline uint64_t home_of(const dpool_map *map, uint64_t hash) {

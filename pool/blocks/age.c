@@ -29,11 +29,12 @@ static bool hides_nothing(const dpool_block *b, const dpool_block *gone) {
 
 void dpool_mix_ages(dpool_block *b, dpool_block *gone) {
     const uint64_t age = dti_max(b->age, gone->age);
-    if (!hides_nothing(b, gone)) {
+    bool is_mixed = !hides_nothing(b, gone);
+    if (is_mixed) {
         write_down(b);
         write_down(gone);
-        b->is_mixed = true;
     }
+    b->is_mixed = is_mixed;
     b->age = age & DPOOL_AGE_MASK;
 }
 

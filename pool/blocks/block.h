@@ -71,6 +71,8 @@ typedef struct dpool_block {
 
 _Static_assert(sizeof(dpool_block) == 64, "a block is one cache line");
 
+enum { DPOOL_STATE_SHIFT = 60 }; /* of the state in the marks */
+
 #define DPOOL_AGE_MASK (((uint64_t)1 << 43) - 1)
 
 static inline ductile_addr dpool_end(const dpool_block *b) {

@@ -26,7 +26,9 @@ enum { DPOOL_FRONT_SLOTS = 32, DPOOL_NO_SLOT = DPOOL_FRONT_SLOTS };
 typedef struct dpool_front {
     _Alignas(16) uint16_t classes[DPOOL_FRONT_SLOTS]; /* of the slot's block; 0: empty */
     dpool_block *blocks[DPOOL_FRONT_SLOTS];           /* NULL: empty */
-    uint32_t used;                                    /* bit i: slot i is taken */
+    uint64_t sizes[DPOOL_FRONT_SLOTS];                /* of the block: a search reads no block */
+    ductile_addr addrs[DPOOL_FRONT_SLOTS];
+    uint32_t used; /* bit i: slot i is taken */
     uint32_t hand; /* the slot that is emptied next when all are taken */
 } dpool_front;
 
@@ -81,29 +83,20 @@ static inline uint32_t dpool_front_fits(const uint16_t *classes, unsigned least)
 
 #endif
 
-/* The best fit in the given slots; NULL when none is large enough. */
-static inline dpool_block *dpool_front_best_of(const dpool_front *front, uint32_t slots,
-                                               uint64_t size) {
-    dpool_block *best = NULL;
-    for (; slots != 0; slots &= slots - 1) {
-        dpool_block *b = front->blocks[__builtin_ctz(slots)];
-        if (b->size >= size) {
-            best = best == NULL || dpool_comes_before(b, best) ? b : best;
-        }
-    }
-    return best;
-}
+/* The slot of the best fit where the classes leave a choice: among the fits, or, when all of them
+ * are of the request's class and less than it, in the next class. DPOOL_NO_SLOT when no block is
+ * large enough. */
+unsigned dpool_front_choose(const dpool_front *front, uint32_t fits, unsigned class, uint64_t size);
 
-/* The best fit of the front; NULL when no block is large enough. */
-static inline dpool_block *dpool_front_best(const dpool_front *front, unsigned class,
-                                            uint64_t size) {
+/* The slot of the best fit of the front; DPOOL_NO_SLOT when no block is large enough. */
+static inline unsigned dpool_front_best(const dpool_front *front, unsigned class, uint64_t size) {
     uint32_t fits = dpool_front_fits(front->classes, class);
-    dpool_block *best = dpool_front_best_of(front, fits, size);
-    if (__builtin_expect(best == NULL && fits != 0, 0)) { /* the request's own class, but less */
-        fits = dpool_front_fits(front->classes, class + 1);
-        best = dpool_front_best_of(front, fits, size);
+    if (fits == 0) {
+        return DPOOL_NO_SLOT;
     }
-    return best;
+    unsigned slot = (unsigned)__builtin_ctz(fits);
+    bool is_clear = (fits & (fits - 1)) == 0 && front->sizes[slot] >= size;
+    return __builtin_expect(is_clear, 1) ? slot : dpool_front_choose(front, fits, class, size);
 }
 
 /* The slot that holds b; DPOOL_NO_SLOT when none does. */
@@ -143,6 +136,8 @@ static inline unsigned dpool_front_take(dpool_front *front) {
 static inline void dpool_front_put(dpool_front *front, unsigned slot, dpool_block *b) {
     front->classes[slot] = (uint16_t)dpool_class(b->size);
     front->blocks[slot] = b;
+    front->sizes[slot] = b->size;
+    front->addrs[slot] = b->addr;
     b->slot = slot;
 }
 

@@ -288,6 +288,7 @@ static bool slot_check(const dpool_front *front, unsigned slot) {
         return b == NULL && front->classes[slot] == 0;
     }
     return b != NULL && b->slot == slot && b->state == DPOOL_FREE &&
+           b->size == front->sizes[slot] && b->addr == front->addrs[slot] &&
            dpool_class(b->size) == front->classes[slot];
 }
 

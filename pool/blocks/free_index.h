@@ -62,14 +62,29 @@ static inline uint64_t dpool_index_count(const dpool_free_index *index) {
     return index->n_binned + (uint64_t)__builtin_popcount(index->front.used);
 }
 
-/* The best fit, left in the index; NULL when no block is large enough. */
-static inline dpool_block *dpool_index_best(const dpool_free_index *index, uint64_t size) {
+/* The best fit, left in the index; NULL when no block is large enough. *slot: where the front holds
+ * it; DPOOL_NO_SLOT when it is in a bin. */
+static inline dpool_block *dpool_index_best_at(const dpool_free_index *index, uint64_t size,
+                                               unsigned *slot) {
     const dpool_front *front = &index->front;
     unsigned class = dpool_class(size);
-    dpool_block *b = dpool_front_best(front, class, size);
-    unsigned last = b != NULL ? front->classes[b->slot] >> DPOOL_BIN_LOG2 : DPOOL_BINS - 1;
-    bool may_bins_win = dpool_bins_next(index, class >> DPOOL_BIN_LOG2) <= last;
-    return __builtin_expect(may_bins_win, 0) ? dpool_bins_best(index, size, b) : b;
+    *slot = dpool_front_best(front, class, size);
+    if (__builtin_expect(*slot == DPOOL_NO_SLOT, 0)) {
+        return dpool_bins_best(index, size, NULL);
+    }
+    dpool_block *b = front->blocks[*slot];
+    unsigned last = front->classes[*slot] >> DPOOL_BIN_LOG2;
+    if (__builtin_expect(dpool_bins_next(index, class >> DPOOL_BIN_LOG2) <= last, 0)) {
+        dpool_block *best = dpool_bins_best(index, size, b);
+        *slot = best == b ? *slot : DPOOL_NO_SLOT;
+        return best;
+    }
+    return b;
+}
+
+static inline dpool_block *dpool_index_best(const dpool_free_index *index, uint64_t size) {
+    unsigned slot = DPOOL_NO_SLOT;
+    return dpool_index_best_at(index, size, &slot);
 }
 
 static inline void dpool_index_insert(dpool_free_index *index, dpool_block *b) {

@@ -12,11 +12,13 @@
 
 /* ---- Bounds -------------------------------------------------------------------------------- */
 
-dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size) {
-    DTI_ASSERT(size > 0 && size < b->size);
+/* b has `whole` bytes, from addr on. */
+static inline dpool_block *split_at(dpool_nodes *nodes, dpool_block *b, ductile_addr addr,
+                                    uint64_t whole, uint64_t size) {
+    DTI_ASSERT(size > 0 && size < whole);
     dpool_block *rest = dpool_node_take(nodes);
-    rest->addr = b->addr + size;
-    rest->size = b->size - size;
+    rest->addr = addr + size;
+    rest->size = whole - size;
     rest->prev = b;
     rest->next = b->next;
     rest->region = b->region;
@@ -27,6 +29,10 @@ dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size) {
     b->next = rest;
     b->size = size;
     return rest;
+}
+
+dpool_block *dpool_split(dpool_nodes *nodes, dpool_block *b, uint64_t size) {
+    return split_at(nodes, b, b->addr, b->size, size);
 }
 
 dpool_block *dpool_cut(dpool_nodes *nodes, dpool_block *b, ductile_addr addr) {
@@ -180,7 +186,7 @@ static inline void count_live_locked(ductile_allocator *a, const dpool_block *b)
 
 static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *b,
                                     uint64_t requested) {
-    b->state = DPOOL_LIVE;
+    b->marks = (uint64_t)DPOOL_LIVE << DPOOL_STATE_SHIFT;
     b->requested = requested;
     b->uses = NULL;
     dpool_map_insert(&a->map, b);
@@ -196,6 +202,32 @@ void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t reque
     make_live_locked(a, b->region->arena, b, requested);
 }
 
+static inline void cut_in_bins(dpool_nodes *nodes, dpool_free_index *index, dpool_block *b,
+                               uint64_t size) {
+    uint64_t whole = b->size;
+    dpool_bins_remove(index, b, whole);
+    if (whole > size) {
+        dpool_index_insert(index, dpool_split(nodes, b, size));
+    }
+}
+
+/* Cuts a block of the index to size. What is left takes over its slot. Size and address are read
+ * where the search has read them: the block itself may not have been touched for long. */
+static inline void cut_free(dpool_nodes *nodes, dpool_free_index *index, unsigned slot,
+                            dpool_block *b, uint64_t size) {
+    if (__builtin_expect(slot == DPOOL_NO_SLOT, 0)) {
+        cut_in_bins(nodes, index, b, size);
+        return;
+    }
+    dpool_front *front = &index->front;
+    uint64_t whole = front->sizes[slot];
+    if (whole > size) {
+        dpool_front_put(front, slot, split_at(nodes, b, front->addrs[slot], whole, size));
+    } else {
+        dpool_front_empty(front, slot);
+    }
+}
+
 dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
                                           uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -203,19 +235,16 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
         return NULL;
     }
     dpool_free_index *index = &arena->index;
-    dpool_block *b = dpool_index_best(index, size);
+    unsigned slot = DPOOL_NO_SLOT;
+    dpool_block *b = dpool_index_best_at(index, size, &slot);
     if (b == NULL) {
         return NULL;
     }
     if (!dpool_waits_are_none(a)) {
         b = dpool_wait_prefer_locked(a, index, b);
+        slot = dpool_front_slot(&index->front, b);
     }
-    uint64_t whole = b->size;
-    if (whole > size) {
-        dpool_index_replace(index, b, whole, dpool_split(&a->nodes, b, size));
-    } else {
-        dpool_index_remove(index, b);
-    }
+    cut_free(&a->nodes, index, slot, b, size);
     make_live_locked(a, arena, b, requested);
     return b;
 }
