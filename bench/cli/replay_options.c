@@ -104,7 +104,9 @@ const bench_option replay_option_table[] = {
      .help = "virtual GPU: write every block and look for memory that is handed out too early",
      .offset = offsetof(replay_options, check)},
     {.name = "--set"},
-    {.name = "--json", .help = "one JSON object a line instead of tables"},
+    {.name = "--json",
+     .help = "one JSON object a line instead of tables. loop_ns_per_op: what the replay itself "
+             "costs, by a contender that does nothing; it is taken off all times"},
     BENCH_GPU_OPTION(replay_options),
     {"--timeline", "FILE", bench_parse_text,
      .help = "write live and reserved memory over time as CSV; a folder gets timeline.csv",

@@ -83,6 +83,7 @@ static void print_times(FILE *out, const replay_spec *spec, const replay_result 
     print_real(out, "ns_per_op", result->ns_per_op, 2);
     print_real(out, "wall_ns_per_op",
                replay_wall_ns_per_op(&result->last, spec->device->is_virtual), 2);
+    print_real(out, "loop_ns_per_op", result->loop_ns_per_op, 2);
     print_real(out, "driver_time_us", (double)result->last.stats.driver_time_ns / 1e3, 3);
     print_real(out, "driver_host_us", (double)result->last.stats.driver_host_ns / 1e3, 3);
 }

@@ -55,7 +55,7 @@ typedef struct replay_spec {
 typedef struct replay_pass {
     contender_stats stats; /* counts and times of this pass; peaks since the first  */
     uint64_t ops;          /* allocations and frees                                 */
-    uint64_t host_ns;      /* host time in the contender, driver included           */
+    uint64_t host_ns;      /* host time in the contender, driver included; without the loop's */
     uint64_t waited_ns;    /* CUDA: for uses that were ended early; not in the other times */
 } replay_pass;
 
@@ -70,6 +70,8 @@ typedef struct replay_result {
     replay_pass all;           /* all passes together                      */
     double ns_per_op;          /* host time without the driver's: median of the passes after the
                                   first, of the first where there is no other; 0 without operations */
+    double loop_ns_per_op;     /* what the loop itself costs, of the last pass: taken off all times;
+                                  0 with checks */
     call_summary cold_calls;   /* with times_calls: allocations and frees of the first pass */
     call_summary warm_calls;   /* of all later ones; empty in a run of one pass */
     uint64_t forced_gates;     /* CUDA: uses ended early because the contender waited for them */

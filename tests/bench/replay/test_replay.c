@@ -213,6 +213,13 @@ Test(replay, counts_are_over_all_passes_and_of_the_last) {
     cr_assert_eq(result.first.ops, 2);
 }
 
+Test(replay, what_the_loop_costs_is_measured_without_the_contender) {
+    (void)replay("a 1 10 0\na 2 20 0\nf 1\n", (replay_spec){.n_passes = 2});
+    assert_kinds("aaffaaff");
+    cr_assert_lt(result.loop_ns_per_op, 1e6, "calls that do nothing take no milliseconds");
+    cr_assert_geq(result.loop_ns_per_op, 0);
+}
+
 Test(replay, timed_calls_are_the_calls_of_an_untimed_replay) {
     (void)replay("a 1 10 0\na 2 20 0\nf 1\n", (replay_spec){.n_passes = 3, .times_calls = true});
     assert_kinds("aaffaaffaaff");
