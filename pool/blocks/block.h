@@ -71,7 +71,10 @@ typedef struct dpool_block {
 
 _Static_assert(sizeof(dpool_block) == 64, "a block is one cache line");
 
-enum { DPOOL_STATE_SHIFT = 60 }; /* of the state in the marks */
+/* The marks of a LIVE block, which has no age. */
+#define DPOOL_LIVE_MARKS UINT64_C(0)
+
+_Static_assert(DPOOL_LIVE == 0, "the state is one of the marks");
 
 #define DPOOL_AGE_MASK (((uint64_t)1 << 43) - 1)
 

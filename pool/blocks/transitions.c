@@ -186,7 +186,7 @@ static inline void count_live_locked(ductile_allocator *a, const dpool_block *b)
 
 static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dpool_block *b,
                                     uint64_t requested) {
-    b->marks = (uint64_t)DPOOL_LIVE << DPOOL_STATE_SHIFT;
+    b->marks = DPOOL_LIVE_MARKS;
     b->requested = requested;
     b->uses = NULL;
     dpool_map_insert(&a->map, b);
