@@ -63,7 +63,24 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
     return moved;
 }
 
+/* Nothing can be filled now, nor after a look at what the GPU has done. Then no mark is recorded
+ * for it, which would cost a driver call, and make memory that is freed before and after it unlike.
+ */
+static bool finish_if_idle(ductile_allocator *a, dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool is_idle = arena->retiring.count == 0 && arena->pending_first == NULL &&
+                   !dpool_is_tight(a) && !dpool_can_be_compacted_locked(a, arena);
+    if (is_idle) {
+        finish_locked(a, arena);
+    }
+    dti_lock_release(&a->index_lock);
+    return is_idle;
+}
+
 static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *arena) {
+    if (finish_if_idle(a, arena)) {
+        return;
+    }
     if (dpool_reserve_room(a, dpool_plan_nodes(a, HANDLES_PER_CALL * a->granule)) != DUCTILE_OK) {
         return;
     }

@@ -616,6 +616,15 @@ static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap)
     return gap->size <= times * dti_min(before->size, after->size);
 }
 
+bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_block *gap = arena->gaps.first;
+    while (gap != NULL && (!is_worth_filling(a, gap) || top_of_run(gap) == NULL)) {
+        gap = gap->list_next;
+    }
+    return gap != NULL;
+}
+
 bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                   dpool_block *gap, uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);

@@ -103,6 +103,10 @@ ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dp
                                          const dpool_place *place, uint64_t size,
                                          const dpool_sources *sources);
 
+/* Is there a gap that a compaction would fill, were the memory to fill it with proven? Both locks
+ * held. */
+bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena *arena);
+
 /* Plans to fill the lower part of a gap from FREE memory at the top of its run, at most `budget`
  * granules. False when there is nothing to do. Both locks held. Pre: nodes as for a request of 0
  * are spare. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What may come between the moment when healing is due and the plan. The linker puts it in. */
+#include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/base/check.h"
 #include "vmm/capture_mode.h"
@@ -71,6 +72,32 @@ Test(heal, moves_memory_of_a_plain_pool) {
     (void)take(512, 0);
     cr_assert_gt(healed(), 0);
     assert_ok(ductile_pool_end(f.allocator, POOL));
+    assert_fine(audit_fixture(&f, NULL));
+    assert_fine(fixture_close(&f));
+}
+
+/* [gap][live][free][live], and a dip that has ended: the gap has no free memory on both sides. */
+static void make_compaction_due_in_vain(void) {
+    ductile_addr low = take(8 * G, 0);
+    (void)take(G, 0);
+    ductile_addr high = take(8 * G, 0);
+    (void)take(G, 0);
+    give(low);
+    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    give(high);
+    (void)take(512, 0);
+}
+
+/* Each mark would move the clock of frees on, and so make memory unlike that merges later. */
+Test(heal, records_no_mark_where_no_gap_can_be_filled) {
+    fixture_setup setup = {.n_streams = 1, .conf = "max_handle_bytes:16M"};
+    assert_fine(fixture_open(&f, &setup));
+    make_compaction_due_in_vain();
+    uint64_t age = f.allocator->age;
+    cr_assert(f.allocator->arenas->compaction_due);
+    (void)take(512, 0);
+    cr_assert_not(f.allocator->arenas->compaction_due);
+    cr_assert_eq(f.allocator->age, age);
     assert_fine(audit_fixture(&f, NULL));
     assert_fine(fixture_close(&f));
 }
