@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Host memory may run out like the device's: each request for it fails in turn while a scenario
- * runs, and then nothing has changed, nothing is lost, and the next call succeeds.
+ * runs, and then nothing has changed, nothing is lost, and the next call succeeds. What was asked
+ * for is given back in the end.
  *
  * This program's own malloc family stands before the C library's and can be told to fail. The
  * sanitizers have theirs in the same place, so under them there is nothing to run.
@@ -32,6 +33,9 @@ static _Thread_local bool has_failed;
 static void (*instead)(
     void); /* happens before the request that would have failed, which succeeds */
 
+/* What malloc gave and free did not get back, of this thread. */
+static _Thread_local int64_t n_held;
+
 static void arm(uint64_t nth) {
     requests = 0;
     has_failed = false;
@@ -50,6 +54,7 @@ void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *memory, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
+void __libc_free(void *memory);
 
 static bool must_fail(void) {
     if (fails_all) {
@@ -69,20 +74,32 @@ static bool must_fail(void) {
     return true;
 }
 
+static void *counted(void *memory) {
+    n_held += memory != NULL;
+    return memory;
+}
+
 void *malloc(size_t size) {
-    return must_fail() ? NULL : __libc_malloc(size);
+    return must_fail() ? NULL : counted(__libc_malloc(size));
 }
 
 void *calloc(size_t n, size_t size) {
-    return must_fail() ? NULL : __libc_calloc(n, size);
+    return must_fail() ? NULL : counted(__libc_calloc(n, size));
 }
 
 void *realloc(void *memory, size_t size) {
-    return must_fail() ? NULL : __libc_realloc(memory, size);
+    void *moved = must_fail() ? NULL : __libc_realloc(memory, size);
+    n_held += memory == NULL && moved != NULL;
+    return moved;
 }
 
 void *aligned_alloc(size_t alignment, size_t size) {
-    return must_fail() ? NULL : __libc_memalign(alignment, size);
+    return must_fail() ? NULL : counted(__libc_memalign(alignment, size));
+}
+
+void free(void *memory) {
+    n_held -= memory != NULL;
+    __libc_free(memory);
 }
 #else
 #define CAN_FAIL 0
@@ -193,16 +210,23 @@ static const char *recovers(run *r) {
     return world_audit(&r->w);
 }
 
+static const char *is_given_back(int64_t before) {
+    NEED(n_held == before, "%lld pieces of host memory are left", (long long)(n_held - before));
+    return NULL;
+}
+
 static const char *run_with_failure(uint64_t nth, bool *failed) {
     fixture_setup setup = {
         .capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
+    int64_t before = n_held;
     run r = {.left = nth};
     TRY(world_open(&r.w, &setup, false));
     const char *why = live(&r);
     *failed = r.has_failed;
     why = why != NULL ? why : recovers(&r);
     const char *left = world_close(&r.w);
-    return why != NULL ? why : left;
+    why = why != NULL ? why : left;
+    return why != NULL ? why : is_given_back(before);
 }
 
 Test(host_memory, each_request_may_fail) {
@@ -228,6 +252,7 @@ Test(host_memory, create_undoes_itself) {
     assert_fine(fixture_open_device(&f, NULL));
     bool failed = true;
     for (uint64_t nth = 1; failed; nth++) {
+        int64_t before = n_held;
         ductile_options options;
         ductile_options_init(&options);
         options.driver = DUCTILE_DRIVER_VIRTUAL;
@@ -242,6 +267,7 @@ Test(host_memory, create_undoes_itself) {
         cr_assert((a == NULL) == (status != DUCTILE_OK));
         assert_ok(ductile_destroy(a));
         assert_fine(fixture_leak_gate(&f));
+        assert_fine(is_given_back(before));
     }
     assert_fine(fixture_close(&f));
 }
@@ -337,6 +363,66 @@ Test(host_memory, passing_a_block_undoes_itself) {
     }
     sweep_end(true);
     sweep_end(false);
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+static uint64_t give_nothing(void *user, ductile_allocator *a, uint64_t missing,
+                             ductile_stream stream) {
+    (void)user;
+    (void)a;
+    (void)missing;
+    (void)stream;
+    return 0;
+}
+
+static void leave_callbacks(const fixture *g) {
+    uint64_t id = 0;
+    assert_ok(ductile_add_map_callback(g->allocator, hear, NULL, 0, &id));
+    assert_ok(ductile_add_oom_callback(g->allocator, give_nothing, NULL, 0, &id));
+}
+
+/* Blocks that another stream has used, freed, and handed out again once the host knows it done. */
+static void use_blocks_again(const fixture *g) {
+    ductile_addr blocks[4];
+    for (size_t i = 0; i < 4; i++) {
+        assert_ok(ductile_alloc(g->allocator, MIB, g->streams[0], &blocks[i]));
+    }
+    for (size_t i = 0; i < 4; i++) {
+        assert_ok(ductile_free_on(g->allocator, blocks[i], g->streams[1]));
+    }
+    assert_fine(fixture_sync_all(g));
+    for (size_t i = 0; i < 4; i++) {
+        assert_ok(ductile_alloc(g->allocator, MIB, g->streams[0], &blocks[i]));
+    }
+}
+
+static void be_refused_a_range(const fixture *g) {
+    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                         .call = "address_reserve",
+                                         .nth = 1,
+                                         .code = DVMM_OUT_OF_MEMORY,
+                                         .persistent = 1};
+    ductile_addr none = 0;
+    assert_ok(ductile_virtual_inject(g->gpu, &fault));
+    cr_assert_neq(ductile_alloc(g->allocator, MIB, g->streams[1], &none), DUCTILE_OK);
+    assert_ok(ductile_virtual_inject(g->gpu, NULL));
+}
+
+Test(host_memory, is_all_free_once_the_allocator_is_gone) {
+    const fixture_setup setup = {.n_streams = 2, .conf = "record_stream:wait"};
+    for (int round = 0; round < 2; round++) { /* the first makes what the C library keeps */
+        fixture g;
+        int64_t before = n_held;
+        assert_fine(fixture_open(&g, &setup));
+        leave_callbacks(&g);
+        use_blocks_again(&g);
+        be_refused_a_range(&g);
+        assert_fine(fixture_close(&g));
+        if (round > 0) {
+            assert_fine(is_given_back(before));
+        }
+    }
 }
 
 /* ---- Announcing a pause -------------------------------------------------------------------- */
