@@ -98,19 +98,11 @@ void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
 /* ---- Pause --------------------------------------------------------------------------------- */
 
 /* Sets or clears the mark at every granule: only where a handle begins it may be set. */
-static void mark_all(dseg_segment *seg, bool if_it_stays) {
+void dseg_mark_what_stays(dseg_segment *seg) {
     for (uint32_t g = seg->low; g < seg->high; g++) {
         bool begins = seg->slots[g].state == DSEG_MAPPED && seg->slots[g].offset == 0;
-        seg->slots[g].stays = if_it_stays && begins && !dseg_can_go(seg, g);
+        seg->slots[g].stays = begins && !dseg_can_go(seg, g);
     }
-}
-
-void dseg_mark_what_stays(dseg_segment *seg) {
-    mark_all(seg, true);
-}
-
-void dseg_unmark_all(dseg_segment *seg) {
-    mark_all(seg, false);
 }
 
 bool dseg_is_marked(const dseg_segment *seg, uint32_t first) {

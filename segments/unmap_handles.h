@@ -73,10 +73,9 @@ ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle pro
 
 /* ---- Pause --------------------------------------------------------------------------------- */
 
-/* The first marks the handles that must stay when a pause unmaps the segment, whatever happens to
- * their pins until it resumes; dseg_unmap_for_pause skips them. The second clears the marks. */
+/* Marks the handles that must stay when a pause unmaps the segment, whatever happens to their pins
+ * until it resumes; dseg_unmap_for_pause skips them. Marks of an earlier pause go. */
 void dseg_mark_what_stays(dseg_segment *seg);
-void dseg_unmark_all(dseg_segment *seg);
 
 /* Is the handle that begins there marked? */
 bool dseg_is_marked(const dseg_segment *seg, uint32_t first);

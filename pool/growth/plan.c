@@ -279,7 +279,7 @@ static void choose_wait_locked(const ductile_allocator *a, dpool_plan *p) {
         bool is_proven = of_donor < dpool_proof_to_leave(a, from).age;
         age = is_proven ? age : dti_max(age, of_donor);
     }
-    p->wait = age > 0 ? dpool_hold_mark_of_locked(a, NULL, age) : NULL;
+    p->wait = age > 0 ? dpool_hold_mark_of_locked(a, age) : NULL;
 }
 
 /* ---- Donors -------------------------------------------------------------------------------- */

@@ -38,16 +38,12 @@ static void record_pool(const ductile_allocator *a, const dpool_private_pool *po
 }
 
 /* From here on dseg_unmap_for_pause skips marked handles, so that what was announced is what
- * happens. */
+ * happens. The marks are of no meaning once the pool runs again; the next pause makes new ones. */
 static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
                             ductile_map_change change) {
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        if (change == DUCTILE_MAP_LEAVING) {
-            dseg_mark_what_stays(r->seg);
-        } else {
-            dseg_unmark_all(r->seg);
-        }
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL);
+         r != NULL && change == DUCTILE_MAP_LEAVING; r = dpool_next_region(a, pool, r)) {
+        dseg_mark_what_stays(r->seg);
     }
 }
 

@@ -323,16 +323,11 @@ bool dpool_wait_for_newest_mark(ductile_allocator *a) {
     return mark.marker != NULL && wait_and_accept(a, &mark) == DUCTILE_OK;
 }
 
-dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, const dpool_arena *arena,
-                                       uint64_t age) {
+dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, uint64_t age) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_mark *m = NULL;
-    bool is_foreign = arena != NULL && arena->is_foreign;
-    for (uint32_t i = 0; i < a->marks.n && m == NULL && !is_foreign; i++) {
+    for (uint32_t i = 0; i < a->marks.n && m == NULL; i++) {
         m = a->marks.all[i].age > age ? &a->marks.all[i] : NULL;
-    }
-    if (m == NULL && arena != NULL && arena->own_mark.marker != NULL && arena->own_mark.age > age) {
-        m = &arena->own_mark;
     }
     if (m == NULL) {
         return NULL;

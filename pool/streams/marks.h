@@ -55,10 +55,9 @@ ductile_status dpool_wait_for_context_mark(ductile_allocator *a);
  * when there is none, or when the wait failed. No lock held. */
 bool dpool_wait_for_newest_mark(ductile_allocator *a);
 
-/* The oldest mark under way that proves memory of the age in that arena (NULL: in any of our
- * context), held for the caller; NULL when there is none. Index lock held. */
-dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, const dpool_arena *arena,
-                                       uint64_t age);
+/* The oldest context marker under way that proves memory of the age, held for the caller; NULL when
+ * there is none. Index lock held. */
+dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, uint64_t age);
 
 /* The age below which context markers, done or not, prove FREE memory of the arena; the same on
  * every run, whatever the GPU has done. Index lock held. */

@@ -92,8 +92,21 @@ void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most) 
     reclaim(a, arena, keep > 0 ? UINT32_MAX : most, keep);
 }
 
-/* A marker that covers all retiring addresses above the kept amount, held for the caller; NULL when
- * they are proven, or when there is none. */
+/* A marker that covers all retiring addresses up to that age, held for the caller; NULL when there
+ * is none. Of the arena's stream alone only one is under way: where it is older, it covers some of
+ * them, and the next one the others. */
+static dvmm_marker *hold_marker_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                       uint64_t age) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dvmm_marker *m = arena->is_foreign ? NULL : dpool_hold_mark_of_locked(a, age);
+    if (m == NULL && arena->own_mark.marker != NULL) {
+        m = arena->own_mark.marker;
+        dvmm_marker_hold(m);
+    }
+    return m;
+}
+
+/* For the retiring addresses above the kept amount; NULL also when they are proven. */
 static dvmm_marker *hold_marker_of_surplus_locked(const ductile_allocator *a,
                                                   const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -106,7 +119,7 @@ static dvmm_marker *hold_marker_of_surplus_locked(const ductile_allocator *a,
         left -= b->size;
     }
     bool is_unproven = is_surplus && age >= dpool_proof_to_unmap(a, arena).age;
-    return is_unproven ? dpool_hold_mark_of_locked(a, arena, age) : NULL;
+    return is_unproven ? hold_marker_locked(a, arena, age) : NULL;
 }
 
 void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,

@@ -382,6 +382,7 @@ const char *subject_audit(subject *s) {
         TRY(s->importer != NULL ? is_sound(s->importer) : NULL);
         return no_violation(s);
     }
+    TRY(audit_capture_mode(&s->f));
     return audit_fixture(&s->f, &s->m);
 }
 

@@ -63,6 +63,18 @@ Test(check, finds_a_handle_cut_in_two) {
     assert_finds("S5", seg->slots[0].handle->n_granules, 3);
 }
 
+/* Both sides of what is compared are told, with the address. */
+Test(check, tells_the_place_that_a_granule_claims_in_its_handle) {
+    dti_fault fault = {0};
+    seg->slots[0].offset = 1;
+    cr_assert(!dseg_check(seg, &fault));
+    seg->slots[0].offset = 0;
+    cr_assert_str_eq(fault.invariant, "S5");
+    assert_u64(fault.is, 1);
+    assert_u64(fault.should, 0);
+    assert_u64(fault.where, dseg_addr(seg, 0));
+}
+
 Test(check, finds_addresses_that_nobody_has) {
     assert_finds("P6", seg->slots[5].handle->n_mappings, 3);
     assert_finds("P6", seg->slots[5].handle->n_mappings, 1);

@@ -2,6 +2,8 @@
 #include "tests/support/audit.h"
 
 #include "tests/support/complain.h"
+#include "vmm/driver/driver.h"
+#include "vmm/virtual/gpu.h"
 
 #include <string.h>
 
@@ -234,6 +236,19 @@ const char *audit_allocator(ductile_allocator *allocator, const model *m) {
 }
 
 /* ---- The device ---------------------------------------------------------------------------- */
+
+const char *audit_capture_mode(const fixture *f) {
+    dvmm_driver *d = NULL;
+    dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
+    NEED_OK(dvmm_open_virtual(f->gpu, &d));
+    ductile_status status = dvmm_capture_exchange_mode(d, &mode);
+    dvmm_capture_mode found = mode;
+    status = status == DUCTILE_OK ? dvmm_capture_exchange_mode(d, &mode) : status;
+    dvmm_close(d);
+    NEED_OK(status);
+    NEED(found != DVMM_CAPTURE_RELAXED, "a call left the thread in relaxed capture mode");
+    return NULL;
+}
 
 const char *audit_fixture(const fixture *f, const model *m) {
     ductile_stats s;

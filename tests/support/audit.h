@@ -21,4 +21,8 @@ const char *audit_fixture(const fixture *f, const model *m);
  * range, and those identities of the statistics that each call keeps. */
 const char *audit_at_any_time(ductile_allocator *allocator);
 
+/* No call has left this thread in the relaxed capture mode. Not where a call that restores the mode
+ * was made to fail. */
+const char *audit_capture_mode(const fixture *f);
+
 #endif

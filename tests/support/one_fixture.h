@@ -21,6 +21,7 @@ static inline void open_fixture(const fixture_setup *setup) {
 /* At the end of each test: what fails in a .fini does not fail its test. */
 static inline void close_audited(void) {
     assert_fine(audit_fixture(&f, NULL));
+    assert_fine(audit_capture_mode(&f));
     assert_fine(fixture_close(&f));
 }
 

@@ -229,3 +229,21 @@ Test(transitions, a_paused_block_is_live_to_nobody_and_comes_back) {
     assert_u64(resumed.paused_bytes, 0);
     close_audited();
 }
+
+/* ---- Dips ----------------------------------------------------------------------------------- */
+
+Test(transitions, what_is_live_dips_below_two_thirds_of_its_peak_and_not_at_them) {
+    ductile_addr blocks[3];
+    for (int i = 0; i < 3; i++) {
+        blocks[i] = take_granules(1, 0);
+    }
+    const dpool_arena *arena = arena_of(0);
+    give(blocks[0]);
+    assert_u64(arena->live_bytes, 2 * G);
+    assert_u64(arena->rises_above, 3 * G); /* the peak, still */
+    give(blocks[1]);
+    assert_u64(arena->dips_below, G);
+    assert_u64(arena->rises_above, G + 2 * G / 8);
+    give(blocks[2]);
+    close_audited();
+}

@@ -3,7 +3,9 @@
  * How large handles are made: large while there is room, small near the limit; and what a request
  * does that finds less room than was thought.
  */
-#include "tests/support/one_fixture.h"
+#include "pool/growth/sizes.h"
+
+#include "tests/support/inside.h"
 
 #define MOST_BLOCKS 128
 #define LEAST_LARGE (24 * MIB)
@@ -276,5 +278,54 @@ Test(sizes, where_nothing_may_be_created_large_handles_are_taken_as_they_are) {
 Test(sizes, where_nothing_may_be_created_handles_that_do_not_fit_go_back_first) {
     lower_below_held(65 * MIB, 2 * GIB + 512 * MIB);
     (void)take(200 * MIB, 0);
+    close_audited();
+}
+
+/* ---- Growing ahead -------------------------------------------------------------------------- */
+
+#define AHEAD (LEAST_LARGE / FIXTURE_GRANULE)
+
+Test(sizes, a_small_request_creates_one_large_handle_in_all) {
+    open_roomy(NULL);
+    (void)take_granules(20, 0);
+    assert_u64(reserved(), 20 * FIXTURE_GRANULE);
+    (void)take_granules(1, 0);
+    assert_u64(reserved(), (20 + AHEAD) * FIXTURE_GRANULE);
+    close_audited();
+}
+
+Test(sizes, what_the_cache_serves_of_a_small_request_is_not_created) {
+    open_roomy(NULL);
+    (void)take_granules(20, 0);
+    give(take_granules(1, 1));
+    assert_ok(ductile_stream_done(f.allocator, f.streams[1])); /* goes to the cache */
+    (void)take_granules(3, 0);
+    assert_u64(reserved(), (20 + 1 + AHEAD) * FIXTURE_GRANULE);
+    close_audited();
+}
+
+/* Its window covers all that is free behind the others, and a part of the gap behind that. */
+Test(sizes, a_request_that_begins_in_free_memory_creates_for_those_that_follow_too) {
+    open_roomy(NULL);
+    (void)take_granules(20, 0);
+    (void)take_granules(1, 0);
+    (void)take_granules(AHEAD, 0); /* one more than is free */
+    assert_u64(reserved(), (20 + 2 * AHEAD) * FIXTURE_GRANULE);
+    close_audited();
+}
+
+/* While that is held, more is created rather than taken from other streams. */
+Test(sizes, what_may_be_held_beside_what_is_in_use_is_all_of_the_slack_and_no_more) {
+    open_roomy(NULL);
+    ductile_addr block = take_granules(4, 0);
+    grow_lock();
+    dpool_sizes_look(f.allocator);
+    index_lock();
+    uint64_t slack = 64 * MIB; /* nothing is free yet */
+    cr_assert(dpool_should_create_locked(f.allocator, slack, UINT64_MAX));
+    cr_assert(!dpool_should_create_locked(f.allocator, slack + 1, UINT64_MAX));
+    index_unlock();
+    grow_unlock();
+    give(block);
     close_audited();
 }

@@ -177,6 +177,18 @@ Test(pause, it_can_be_done_over_and_over) {
     close_pool();
 }
 
+/* Page-locked memory is scarce: it is held while the pool is paused, and no longer. */
+Test(pause, kept_contents_hold_host_memory_until_the_resume) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    uint64_t buffers = ductile_virtual_count(f.gpu, "host_alloc");
+    cr_assert_gt(buffers, 0);
+    assert_u64(ductile_virtual_count(f.gpu, "host_free"), 0);
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_u64(ductile_virtual_count(f.gpu, "host_free"), buffers);
+    close_pool();
+}
+
 Test(pause, without_contents_nothing_is_copied) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     uint64_t copies = ductile_virtual_count(f.gpu, "read_back");

@@ -62,6 +62,16 @@ static void mark_some_work(void) {
     assert_ok(record());
 }
 
+Test(marks, the_newest_can_be_waited_for_when_it_is_the_only_one) {
+    mark_some_work();
+    assert_u64(a->marks.n, 1);
+    uint64_t age = a->marks.all[0].age;
+    cr_assert(dpool_wait_for_newest_mark(a));
+    assert_u64(proven(), age);
+    cr_assert(!dpool_wait_for_newest_mark(a), "there is none");
+    close_audited();
+}
+
 /* ---- When one is recorded ------------------------------------------------------------------ */
 
 Test(marks, none_is_recorded_when_nothing_was_freed) {
