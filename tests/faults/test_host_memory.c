@@ -397,6 +397,22 @@ static void use_blocks_again(const fixture *g) {
     }
 }
 
+/* A pause forgets the waits of all blocks of its pool at once. */
+static void pause_used_blocks(const fixture *g) {
+    const ductile_pool_id id = {9, 9};
+    ductile_addr blocks[6];
+    assert_ok(ductile_pool_begin(g->allocator, id, NULL, NULL));
+    for (size_t i = 0; i < 6; i++) {
+        assert_ok(ductile_alloc(g->allocator, MIB, g->streams[0], &blocks[i]));
+    }
+    assert_ok(ductile_pool_end(g->allocator, id));
+    for (size_t i = 0; i < 6; i += 2) {
+        assert_ok(ductile_free_on(g->allocator, blocks[i], g->streams[1]));
+    }
+    assert_ok(ductile_pause(g->allocator, id, 0));
+    assert_ok(ductile_resume(g->allocator, id));
+}
+
 static void be_refused_a_range(const fixture *g) {
     const ductile_virtual_fault fault = {.struct_size = sizeof fault,
                                          .call = "address_reserve",
@@ -417,6 +433,7 @@ Test(host_memory, is_all_free_once_the_allocator_is_gone) {
         assert_fine(fixture_open(&g, &setup));
         leave_callbacks(&g);
         use_blocks_again(&g);
+        pause_used_blocks(&g);
         be_refused_a_range(&g);
         assert_fine(fixture_close(&g));
         if (round > 0) {

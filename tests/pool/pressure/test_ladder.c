@@ -108,6 +108,28 @@ static uint64_t free_and_deny(void *user, ductile_allocator *a, uint64_t missing
 }
 
 /* As when another thread frees while this one climbs: nobody says so, and it is seen. */
+/* Ranges of idle streams may go once the work on their memory is done: it is waited for, and the
+ * request tried again. */
+Test(pressure, a_request_without_addresses_waits_and_is_then_refused) {
+    open_fixture(&(fixture_setup){.n_streams = 2});
+    (void)take(512, 0);
+    const ductile_virtual_fault none_left = {.struct_size = sizeof none_left,
+                                             .call = "address_reserve",
+                                             .nth = 1,
+                                             .code = DVMM_OUT_OF_MEMORY,
+                                             .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &none_left));
+    uint64_t waits = fixture_stats(f.allocator).stream_syncs;
+    ductile_addr none = 1;
+    assert_status(ductile_alloc(f.allocator, 512, f.streams[1], &none),
+                  DUCTILE_ERR_OUT_OF_ADDRESSES);
+    assert_u64(none, 0);
+    cr_assert_gt(fixture_stats(f.allocator).stream_syncs, waits);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    (void)take(512, 1);
+    close_audited();
+}
+
 Test(pressure, looks_again_before_it_refuses) {
     fixture_setup setup = {.n_streams = 2};
     open_fixture(&setup);

@@ -156,6 +156,17 @@ Test(dedicated, free_memory_makes_room_for_it) {
     close_audited();
 }
 
+/* What is given up for it is what the limit lacks, and no more. */
+Test(dedicated, no_more_goes_back_for_it_than_it_lacks) {
+    open_fixture(&(fixture_setup){.n_streams = 2, .conf = "limit_bytes:32M"});
+    (void)take_granules(6, 0);
+    give(take_granules(10, 0));
+    expect_one_handle(take_one(2 * FIXTURE_GRANULE), 2);
+    assert_u64(fixture_stats(f.allocator).free_bytes, 8 * FIXTURE_GRANULE);
+    assert_u64(cached(), 0);
+    close_audited();
+}
+
 Test(dedicated, while_the_gpu_works_on_it_freed_memory_stays_mapped) {
     open_lazy("");
     ductile_addr one = take_one(8 * MIB);

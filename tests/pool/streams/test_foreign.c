@@ -199,6 +199,18 @@ CLAIM(memory_serves_another_stream_behind_a_wait_for_it) {
     launch(take(110 * MIB, OTHER), 110 * MIB, OTHER);
 }
 
+/* Memory of a pool that is gone waits for its stream like memory in no pool. */
+CLAIM(memory_of_a_released_pool_serves_another_stream_behind_a_wait_for_it) {
+    const ductile_pool_id plain = {5, 2};
+    assert_ok(ductile_pool_retain(f.allocator, plain));
+    assert_ok(ductile_pool_set_kind(f.allocator, plain, DUCTILE_POOL_PLAIN));
+    assert_ok(ductile_pool_begin(f.allocator, plain, NULL, NULL));
+    free_at_work(100 * MIB, FOREIGN);
+    assert_ok(ductile_pool_end(f.allocator, plain));
+    assert_ok(ductile_pool_release(f.allocator, plain));
+    launch(take(110 * MIB, OTHER), 110 * MIB, OTHER);
+}
+
 CLAIM(memory_goes_back_behind_a_wait_for_it) {
     free_at_work(100 * MIB, FOREIGN);
     uint64_t released = 0;

@@ -334,3 +334,29 @@ Test(gpu_waits, a_failed_wait_is_the_last_of_its_attempt) {
     assert_ok(ductile_free(f.allocator, other));
     close_audited();
 }
+
+/* ---- What the host learns by polling -------------------------------------------------------- */
+
+/* Spans of a stream at work and of one that is done, in turns: the first tells of all of its own,
+ * and of nobody else's. */
+Test(gpu_waits, one_question_about_a_stream_at_work_answers_for_it_and_for_no_other) {
+    ductile_addr block[8];
+    for (int i = 0; i < 8; i++) {
+        block[i] = take(MIB, 0);
+        (void)take(512, 0);
+    }
+    for (int i = 0; i < 8; i++) {
+        use_and_free(block[i], MIB, 1 + (size_t)i % 2);
+    }
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+    uint64_t before = count("event_query");
+    dpool_wait_poll(f.allocator, UINT32_MAX);
+    assert_u64(count("event_query") - before, 1 + 4);
+    dti_lock_acquire(&f.allocator->index_lock);
+    for (int i = 0; i < 8; i++) {
+        bool is_due = dpool_wait_is_due_locked(f.allocator, block[i], block[i] + MIB);
+        cr_expect_eq(is_due, i % 2 == 0, "span %d", i);
+    }
+    dti_lock_release(&f.allocator->index_lock);
+    close_audited();
+}

@@ -112,7 +112,8 @@ Test(pending, hit_that_asks_restores_the_capture_mode) {
 ductile_status __real_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 ductile_status __wrap_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 
-static bool others_wait; /* for the first marker that a hit is about to ask about */
+static bool others_wait;      /* for the first marker that a hit is about to ask about */
+static dvmm_marker *overtaken; /* what they wait for once one was found not done; NULL: nothing */
 
 /* As a request that lacks memory waits, in a thread that is in relaxed mode. */
 static void *wait_meanwhile(void *marker) {
@@ -122,14 +123,23 @@ static void *wait_meanwhile(void *marker) {
     return NULL;
 }
 
+static void have_others_wait(dvmm_marker *marker) {
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, wait_meanwhile, marker), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+}
+
 ductile_status __wrap_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker) {
     if (others_wait) {
-        pthread_t thread;
-        cr_assert_eq(pthread_create(&thread, NULL, wait_meanwhile, marker), 0);
-        cr_assert_eq(pthread_join(thread, NULL), 0);
+        have_others_wait(marker);
         others_wait = false;
     }
-    return __real_dvmm_marker_query(pool, marker);
+    ductile_status status = __real_dvmm_marker_query(pool, marker);
+    if (status == DUCTILE_ERR_NOT_READY && overtaken != NULL) {
+        have_others_wait(overtaken);
+        overtaken = NULL;
+    }
+    return status;
 }
 
 Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {
@@ -260,6 +270,54 @@ Test(pending, hit_asks_about_work_that_goes_on_no_more_often_than_it_looks) {
     assert_u64(fixture_stats(f.allocator).pending_blocks, N_STUCK);
     /* the stuck stream: its latest and its first; the other one: its latest of 16, 32, 64, 128 */
     assert_u64(calls_about_events() - before, 2 + 4);
+    close_audited();
+}
+
+/* Whatever else makes it look: here freed dedicated blocks, after each of which it does. */
+Test(pending, hit_that_has_to_look_for_another_reason_asks_no_more_often) {
+    ductile_addr block = 0;
+    ductile_addr hit = 0;
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block));
+    assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &hit));
+    assert_ok(ductile_free_on(f.allocator, block, f.streams[1]));
+    uint64_t before = ductile_virtual_count(f.gpu, "event_query");
+    for (int i = 0; i < 64; i++) {
+        dti_lock_acquire(&f.allocator->index_lock);
+        f.allocator->arenas->maintenance_at = 0; /* as the free of a dedicated block does */
+        dti_lock_release(&f.allocator->index_lock);
+        assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &hit));
+    }
+    /* at the 1st, 2nd, 4th, ... 64th */
+    cr_assert_leq(ductile_virtual_count(f.gpu, "event_query") - before, 8);
+    close_audited();
+}
+
+static dvmm_marker *marker_of_pending(int i) {
+    const dpool_use *uses = f.allocator->arenas->pending_first;
+    for (; i > 0; i--) {
+        uses = uses->pending_next;
+    }
+    return uses->marker;
+}
+
+/* Its first look finds one block at work, the second one learns from another thread that all that is
+ * left is done. */
+Test(pending, hit_that_another_wait_overtakes_reads_on_while_it_finds_done_blocks) {
+    enum { FRONT = 16, N_DONE = 7 * FRONT }; /* it reads 16, 32 and 64 */
+    static ductile_addr block[N_DONE];
+    ductile_addr address = 0;
+    for (int i = 0; i < N_DONE; i++) {
+        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
+    }
+    for (int i = 0; i < N_DONE; i++) {
+        assert_ok(
+            ductile_free_on(f.allocator, block[i], f.streams[i == 0 || i == FRONT ? 1 : 2]));
+    }
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+    overtaken = marker_of_pending(FRONT);
+    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+    cr_assert_null(overtaken, "nothing was found at work");
+    assert_u64(fixture_stats(f.allocator).pending_blocks, 1); /* the first one, until the next hit */
     close_audited();
 }
 

@@ -147,6 +147,23 @@ Test(per_thread_stream, a_recorded_one_stays_that_of_the_thread_that_recorded_it
     close_audited();
 }
 
+/* The free, in another thread, could not mark the stream. Its own thread does at its next call, and
+ * that marker says how far the stream is. */
+Test(per_thread_stream, a_recorded_one_that_its_own_thread_marks_later_is_waited_for) {
+    errand e = {.address = take_for(20 * MIB, f.streams[0])};
+    assert_ok(ductile_record_stream(f.allocator, e.address, PER_THREAD));
+    assert_ok(launch_for(PER_THREAD, e.address, 20 * MIB));
+    run_in_a_thread(free_it, &e);
+    for (int i = 0; i < 3; i++) {
+        (void)take_for(20 * MIB, PER_THREAD); /* marks, and polls */
+        assert_u64(pending(), 20 * MIB);
+    }
+    assert_ok(ductile_virtual_stream_sync(f.gpu, PER_THREAD));
+    (void)take_for(20 * MIB, PER_THREAD);
+    assert_u64(pending(), 0);
+    close_audited();
+}
+
 static void *use_and_free_one(void *user) {
     errand *e = user;
     e->status = ductile_alloc(f.allocator, 20 * MIB, PER_THREAD, &e->address);
