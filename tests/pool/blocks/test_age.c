@@ -181,6 +181,35 @@ Test(ages, a_small_young_free_beside_old_memory_hides_none_of_it) {
     close_audited();
 }
 
+/* However many young parts divide it: all that is old goes, in one request. */
+Test(ages, old_granules_between_several_young_ones_all_go) {
+    enum { N_YOUNG = 4 };
+    open_fixture(
+        &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "sizes:tight"});
+    ductile_addr old[N_YOUNG + 1];
+    ductile_addr young[N_YOUNG];
+    for (int i = 0; i <= N_YOUNG; i++) {
+        old[i] = take_granules(4, 0);
+        if (i < N_YOUNG) {
+            young[i] = take_granules(1, 0);
+        }
+    }
+    for (int i = 0; i <= N_YOUNG; i++) {
+        give(old[i]);
+    }
+    (void)take_granules(1, 1); /* records the marker */
+    assert_fine(fixture_finish_work(&f));
+    for (int i = 0; i < N_YOUNG; i++) {
+        launch(young[i], G, 0);
+        give(young[i]);
+    }
+    uint64_t held = reserved();
+    (void)take_granules(4 * (N_YOUNG + 1), 1);
+    assert_u64(reserved(), held);
+    assert_u64(fixture_stats(f.allocator).recycled_handles, 4 * (N_YOUNG + 1));
+    close_audited();
+}
+
 /* The whole granule that holds a young part stays, and the rest on both sides of it goes. */
 Test(ages, a_young_granule_amid_old_ones_stays) {
     open_fixture(

@@ -134,6 +134,23 @@ Test(guard, the_lead_counts_as_free_memory) {
     close_audited();
 }
 
+/* It is free, in a granule that a block in use is in: no request can have it. */
+Test(guard, an_oom_report_counts_the_lead_as_pinned_beside_what_is_free) {
+    open_guarded("guard:end");
+    ductile_addr in_use = take(1024, 0);
+    ductile_addr whole = take(2 * FIXTURE_GRANULE, 0);
+    assert_ok(ductile_pin(f.allocator, whole)); /* so that it is still there after the refusal */
+    give(whole);
+    assert_refused(GIB, 0);
+    ductile_oom_report report = {.struct_size = sizeof report};
+    assert_ok(ductile_get_oom_report(f.allocator, &report));
+    assert_u64(report.free_bytes, 3 * FIXTURE_GRANULE - 1024);
+    assert_u64(report.pinned_bytes, FIXTURE_GRANULE - 1024);
+    assert_ok(ductile_unpin(f.allocator, whole));
+    give(in_use);
+    close_audited();
+}
+
 Test(guard, a_lead_that_is_not_counted_is_found) {
     open_guarded("guard:end");
     dpool_arena *arena = dpool_map_find(&f.allocator->map, take(1000, 0))->region->arena;

@@ -196,6 +196,33 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
     close_audited();
 }
 
+/* What is left then is at the low end: a trim, and the gap behind all blocks, get the rest. */
+Test(plan, to_heal_takes_the_topmost_memory_of_its_run_beyond_other_gaps) {
+    ductile_addr more[5];
+    (void)take_granules(4, 0);
+    for (int i = 0; i < 5; i++) {
+        more[i] = take_granules(2, 0);
+    }
+    (void)take_granules(1, 0);
+    give(more[1]);
+    give(more[3]);
+    assert_ok(ductile_trim(a, 0, NULL));
+    give(more[0]);
+    give(more[2]);
+    give(more[4]);
+    assert_layout(first, "L1 L4 L1 F2 G2 F2 G2 F2 L1 G");
+    dpool_arena *arena = block_at(first)->region->arena;
+    grow_lock();
+    p = dpool_plan_take(a, 0);
+    cr_assert_not_null(p);
+    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
+    index_lock();
+    cr_assert(dpool_plan_compaction_locked(a, p, arena, block_at(more[1]), 1));
+    assert_layout(first, "L1 L4 L1 F2 B1 G1 F2 G2 B1 F1 L1 G");
+    abort_plan();
+    close_audited();
+}
+
 /* ---- Memory that moves behind waits --------------------------------------------------------- */
 
 TestSuite(plan_waits);

@@ -129,6 +129,25 @@ Test(cross_stream_wait, the_host_waits_when_the_wait_fails) {
     close_audited();
 }
 
+/* Where more can be created, the request goes on without the memory that it cannot wait for. */
+Test(cross_stream, new_memory_serves_a_stream_that_cannot_wait_on_the_gpu) {
+    open_with("cross_stream_reuse:wait,sizes:tight");
+    (void)freed_at_work(100 * MIB);
+    uint64_t held = stats().reserved_bytes;
+    ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                   .call = "stream_wait_event",
+                                   .nth = 1,
+                                   .code = 1,
+                                   .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    (void)take(90 * MIB, 1);
+    cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0, "no wait was tried");
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_u64(stats().reserved_bytes, held + 90 * MIB);
+    assert_u64(stats().stream_syncs, 0);
+    close_audited();
+}
+
 /* ---- Without pressure, and without waits ---------------------------------------------------- */
 
 Test(cross_stream, wait_takes_memory_at_work_before_new_memory) {

@@ -216,3 +216,17 @@ Test(silent, memory_of_a_capture_pool_stays_while_a_reference_is_held) {
     ductile_virtual_graph_destroy(capture_graph());
     serves_nobody();
 }
+
+/* ---- How little it may be ------------------------------------------------------------------- */
+
+Test(silent, the_last_granule_of_a_stream_that_is_gone_goes_too) {
+    give(take_granules(1, 2));
+    assert_ok(ductile_stream_done(f.allocator, f.streams[2]));
+    destroy_last_stream();
+    (void)take(SIZE, 0); /* records the marker */
+    assert_u64(fixture_stats(f.allocator).arenas, 2);
+    ductile_virtual_advance(f.gpu, 4 * LAG);
+    (void)take(SIZE, 0);
+    assert_u64(fixture_stats(f.allocator).arenas, 1);
+    close_audited();
+}

@@ -9,7 +9,9 @@
 #include "tests/support/expect.h"
 #include "vmm/cuda/open.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -71,6 +73,53 @@ static void open_and_close(const char *path) {
     cr_expect_eq(fake->wrong_finds, 0, "searched with another version or flag");
     cr_expect_eq(fake->pool_threshold, 0, "the pool was changed without need");
     dvmm_close(driver);
+    expect_nothing_held(fake);
+}
+
+/* ---- The version of the kernel driver, which a machine with the module tells in a file ---------- */
+
+static const char *kernel_file; /* its contents; NULL: it is what the machine has */
+
+/* The linker sends calls of X to __wrap_X and those of __real_X to X. */
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+
+FILE *__wrap_fopen(const char *path, const char *mode) {
+    if (kernel_file == NULL || strcmp(path, "/sys/module/nvidia/version") != 0) {
+        return __real_fopen(path, mode);
+    }
+    FILE *file = tmpfile();
+    cr_assert_not_null(file);
+    (void)fputs(kernel_file, file);
+    rewind(file);
+    return file;
+}
+
+static size_t open_files(void) {
+    size_t n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    cr_assert_not_null(folder);
+    while (readdir(folder) != NULL) {
+        n++;
+    }
+    (void)closedir(folder);
+    return n;
+}
+
+static void expect_version(const char *in_the_file, const char *told) {
+    size_t before = open_files();
+    kernel_file = in_the_file;
+    dvmm_driver *driver = open_fake();
+    kernel_file = NULL;
+    cr_expect_str_eq(dvmm_get_caps(driver)->driver_version, told);
+    dvmm_close(driver);
+    cr_expect_eq(open_files(), before, "the file is still open");
+}
+
+Test(driver_cuda_load, tells_the_version_of_the_kernel_driver_and_closes_its_file) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    expect_version("570.86.15\n", "13.0 (570.86.15)");
+    expect_version("", "13.0");
     expect_nothing_held(fake);
 }
 
