@@ -208,11 +208,10 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
 }
 
 /* Uses relaxed mode, because the waits would break captures of other threads. */
-static ductile_status wait_for_work(ductile_allocator *a, const goal *g) {
+static void wait_for_work(ductile_allocator *a, const goal *g) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = dpool_quiesce_free(a, &g->of);
+    dpool_quiesce_free(a, &g->of);
     dvmm_capture_restore(a->driver, mode);
-    return status;
 }
 
 static ductile_status try_giving_back(ductile_allocator *a, const goal *g) {
@@ -224,8 +223,8 @@ static ductile_status try_giving_back(ductile_allocator *a, const goal *g) {
     if (enough || status != DUCTILE_OK) {
         return status;
     }
-    status = wait_for_work(a, g);
-    return status == DUCTILE_OK ? give_back_now(a, g, &enough) : status;
+    wait_for_work(a, g);
+    return give_back_now(a, g, &enough);
 }
 
 static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {

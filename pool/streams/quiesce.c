@@ -529,21 +529,19 @@ static bool any_awaits_after_its_end(ductile_allocator *a, const dpool_scope *s)
     return any;
 }
 
-ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
+void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     bool any = false;
     wait_for_pending(a);
     (void)dpool_wait_on_host(a, &(dpool_scope){.is_all = true}, &any);
     if (!any_is_worth_a_wait(a, s)) {
-        return DUCTILE_OK;
+        return;
     }
     bool is_proven = dpool_wait_for_context_mark(a) == DUCTILE_OK ||
                      (dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK);
-    ductile_status status =
-        wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_proven});
+    (void)wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_proven});
     if (!is_proven && any_awaits_after_its_end(a, s)) {
         (void)wait_for_device(a);
     }
-    return status;
 }
 
 static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {

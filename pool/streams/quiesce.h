@@ -20,9 +20,9 @@
 
 /* ---- Before memory goes -------------------------------------------------------------------- */
 
-/* For FREE memory: waits for the work that keeps it from being proven, if that is possible. Linear.
- * ERR_OUT_OF_HOST_MEMORY. */
-ductile_status dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
+/* For FREE memory: waits for the work that keeps it from being proven, where that is possible. What
+ * could not be waited for is not proven, and stays. Linear. */
+void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
 
 /*
  * For all memory of a pool, live blocks included, that no call uses. ERR_CAPTURING when the wait

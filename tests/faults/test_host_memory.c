@@ -8,6 +8,8 @@
  * sanitizers have theirs in the same place, so under them there is nothing to run.
  */
 #include "pool/base/allocator.h"
+#include "pool/blocks/arena.h"
+#include "pool/growth/unused.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/shadow.h"
@@ -662,7 +664,10 @@ Test(host_memory, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left)
     if (!CAN_FAIL) {
         cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
     }
-    for (uint32_t n_spare = 0; n_spare <= 6; n_spare++) {
+    const uint32_t spare[] = {0, 1, 2, 3,
+                              4, 5, 6, 20}; /* the last: for one step, not for the next */
+    for (size_t i = 0; i < sizeof spare / sizeof *spare; i++) {
+        uint32_t n_spare = spare[i];
         bool failed = true;
         for (uint64_t nth = 1; failed; nth++) {
             held h = {.hole = 0};
@@ -676,6 +681,63 @@ Test(host_memory, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left)
                       (unsigned long long)nth, why);
         }
     }
+}
+
+/* [free][gap][free] in between others. */
+static void hold_gap(held *h, uint32_t n_spare) {
+    assert_fine(hold(h, n_spare));
+    ductile_allocator *a = h->f.allocator;
+    assert_ok(ductile_pin(a, h->own[1]));
+    assert_ok(ductile_pin(a, h->own[5]));
+    assert_ok(ductile_free(a, h->own[1]));
+    assert_ok(ductile_free(a, h->own[5]));
+    assert_ok(ductile_trim(a, 0, NULL));
+    assert_ok(ductile_unpin(a, h->own[1]));
+    assert_ok(ductile_unpin(a, h->own[5]));
+}
+
+static void hit_when_compaction_is_due(held *h) {
+    ductile_addr small = 0;
+    dti_lock_acquire(&h->f.allocator->index_lock);
+    for (dpool_arena *arena = h->f.allocator->arenas; arena != NULL; arena = arena->next) {
+        dpool_arena_want_compaction(arena);
+    }
+    dti_lock_release(&h->f.allocator->index_lock);
+    assert_ok(ductile_alloc(h->f.allocator, 512, h->f.streams[0], &small));
+}
+
+/* The request that finds it due is served, and the next one heals. */
+Test(host_memory, compaction_without_any_is_put_off) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    held h = {.hole = 0};
+    hold_gap(&h, 40);
+    assert_fine(use_up_nodes(&h.f, 8));
+    has_failed = false;
+    fails_all = true;
+    hit_when_compaction_is_due(&h);
+    fails_all = false;
+    cr_assert(has_failed, "compaction asks for no host memory");
+    assert_fine(is_whole_again(&h));
+}
+
+Test(host_memory, without_nodes_no_large_handle_is_given_back) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    held h = {.hole = 0};
+    assert_fine(hold(&h, 4));
+    ductile_allocator *a = h.f.allocator;
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    has_failed = false;
+    fails_all = true;
+    uint64_t n = dpool_unused_shrink(a, a->arenas, 512);
+    fails_all = false;
+    dpool_grow_unlock(a, mode);
+    assert_u64(n, 0);
+    cr_assert(has_failed, "it asks for no host memory");
+    assert_fine(is_whole_again(&h));
 }
 
 Test(host_memory, a_block_is_put_where_it_belongs_when_no_node_is_left_for_it) {

@@ -108,6 +108,25 @@ static uint64_t free_and_deny(void *user, ductile_allocator *a, uint64_t missing
 }
 
 /* As when another thread frees while this one climbs: nobody says so, and it is seen. */
+/* Nothing is proven then, so nothing may serve another stream. */
+Test(pressure, a_wait_for_all_work_that_fails_refuses_the_request_and_loses_nothing) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 64 * MIB,
+                                  .schedule = DUCTILE_SCHEDULE_LAZY,
+                                  .n_streams = 2,
+                                  .conf = "captures:unannounced"});
+    ductile_addr theirs = take(48 * MIB, 1);
+    launch(theirs, 48 * MIB, 1);
+    give(theirs);
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "context_sync", .nth = 1, .code = 1, .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_refused(40 * MIB, 0);
+    cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0, "nobody waits for all work");
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    launch(take(40 * MIB, 0), 40 * MIB, 0);
+    close_audited();
+}
+
 /* Ranges of idle streams may go once the work on their memory is done: it is waited for, and the
  * request tried again. */
 Test(pressure, a_request_without_addresses_waits_and_is_then_refused) {

@@ -264,6 +264,25 @@ CLAIM(memory_of_one_that_is_gone_serves_others_behind_its_last_marker) {
     launch(take(100 * MIB, OTHER), 100 * MIB, OTHER);
 }
 
+/* What the stream left is not proven, and stays its own until a wait succeeds. */
+Test(foreign, memory_of_one_that_is_gone_stays_while_its_last_marker_cannot_be_waited_for) {
+    open_foreign(DUCTILE_SCHEDULE_LAZY);
+    miss(FOREIGN);
+    free_at_work(80 * MIB, FOREIGN);
+    end_foreign();
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "event_sync", .nth = 1, .code = 1, .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    ductile_addr none = 1;
+    assert_status(ductile_alloc(f.allocator, 100 * MIB, f.streams[OTHER], &none),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(none, 0);
+    cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    launch(take(100 * MIB, OTHER), 100 * MIB, OTHER);
+    close_audited();
+}
+
 CLAIM(destroying_waits_for_one_that_is_gone) {
     ductile_addr address = take(10 * MIB, FOREIGN);
     miss(FOREIGN);

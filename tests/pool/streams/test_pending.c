@@ -112,7 +112,7 @@ Test(pending, hit_that_asks_restores_the_capture_mode) {
 ductile_status __real_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 ductile_status __wrap_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *marker);
 
-static bool others_wait;      /* for the first marker that a hit is about to ask about */
+static bool others_wait;       /* for the first marker that a hit is about to ask about */
 static dvmm_marker *overtaken; /* what they wait for once one was found not done; NULL: nothing */
 
 /* As a request that lacks memory waits, in a thread that is in relaxed mode. */
@@ -300,8 +300,8 @@ static dvmm_marker *marker_of_pending(int i) {
     return uses->marker;
 }
 
-/* Its first look finds one block at work, the second one learns from another thread that all that is
- * left is done. */
+/* Its first look finds one block at work, the second one learns from another thread that all that
+ * is left is done. */
 Test(pending, hit_that_another_wait_overtakes_reads_on_while_it_finds_done_blocks) {
     enum { FRONT = 16, N_DONE = 7 * FRONT }; /* it reads 16, 32 and 64 */
     static ductile_addr block[N_DONE];
@@ -310,14 +310,14 @@ Test(pending, hit_that_another_wait_overtakes_reads_on_while_it_finds_done_block
         assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
     }
     for (int i = 0; i < N_DONE; i++) {
-        assert_ok(
-            ductile_free_on(f.allocator, block[i], f.streams[i == 0 || i == FRONT ? 1 : 2]));
+        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[i == 0 || i == FRONT ? 1 : 2]));
     }
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
     overtaken = marker_of_pending(FRONT);
     assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
     cr_assert_null(overtaken, "nothing was found at work");
-    assert_u64(fixture_stats(f.allocator).pending_blocks, 1); /* the first one, until the next hit */
+    assert_u64(fixture_stats(f.allocator).pending_blocks,
+               1); /* the first one, until the next hit */
     close_audited();
 }
 

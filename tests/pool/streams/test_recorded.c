@@ -347,6 +347,27 @@ Test(recorded, a_pause_that_cannot_mark_or_wait_changes_nothing) {
     close_all();
 }
 
+/* The streams behind it are not asked, and nothing is waited for. */
+Test(recorded, a_pause_marks_no_stream_behind_one_that_cannot_be_marked) {
+    ductile_stream more = NULL;
+    assert_ok(ductile_virtual_stream_create_on(f.gpu, PEER, &more));
+    ductile_addr block = take_and_write_late(2 * G, 9);
+    assert_ok(ductile_record_stream(a, block, more));
+    uint64_t records = ductile_virtual_count(f.gpu, "event_record");
+    fail("event_record");
+    assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_DRIVER);
+    assert_u64(ductile_virtual_count(f.gpu, "event_record"), records + 1);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    cr_assert_not(is_paused());
+    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_resume(a, POOL));
+    assert_byte(block, 9);
+    give_all_back(&block, 1);
+    assert_ok(ductile_stream_done(a, more));
+    assert_ok(ductile_virtual_stream_destroy(f.gpu, more));
+    close_all();
+}
+
 /* ---- The end ------------------------------------------------------------------------------- */
 
 /* Live, pending, and in a paused pool where a pin keeps the memory. */
