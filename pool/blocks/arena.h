@@ -111,6 +111,11 @@ static inline bool dpool_is_unbacked(const dpool_arena *arena) {
     return arena->pool != NULL && arena->pool->is_unbacked;
 }
 
+/* FREE blocks. Index lock held. */
+static inline uint64_t dpool_count_free(const dpool_arena *arena) {
+    return dpool_index_count(&arena->index) + arena->closed.count + arena->n_leads;
+}
+
 /* The least age that the memory of the arena counts as having. */
 static inline uint64_t dpool_least_age(const dpool_arena *arena) {
     const dpool_private_pool *pool = arena->pool;

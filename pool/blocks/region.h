@@ -26,6 +26,13 @@ ductile_status dpool_region_destroy(dpool_region *region);
 dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,
                                 const dpool_region *before);
 
+/* Has the FREE block no memory? So it is in a pool that is paused, except where memory was pinned,
+ * or the driver did not unmap it. While the pool is being paused, none counts. Index lock held. */
+bool dpool_has_no_memory_locked(const ductile_allocator *a, const dpool_block *b);
+
+/* The number of such blocks in the arena. Linear where memory stayed, else constant. */
+uint64_t dpool_count_without_memory_locked(const ductile_allocator *a, const dpool_arena *arena);
+
 /* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Index lock held. */
 ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr);
 

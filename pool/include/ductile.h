@@ -584,7 +584,8 @@ typedef struct ductile_stats {
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
  * On error:  *out is unchanged.
  * Threads:   safe.
- * Cost:      no driver call; linear in the number of streams, independent of the number of blocks.
+ * Cost:      no driver call; linear in the number of streams, independent of the number of blocks,
+ *            but for those of a paused pool in which memory stayed mapped.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *allocator,
                                                              ductile_stats *out);

@@ -16,9 +16,9 @@
 static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        *(dpool_is_unbacked(arena) ? &s->gap_blocks : &s->free_blocks) +=
-            dpool_index_count(&arena->index) + arena->closed.count + arena->n_leads;
-        s->gap_blocks += arena->gaps.count;
+        uint64_t n_without = dpool_count_without_memory_locked(a, arena);
+        s->free_blocks += dpool_count_free(arena) - n_without;
+        s->gap_blocks += arena->gaps.count + n_without;
     }
 }
 
@@ -133,14 +133,16 @@ void ductile_reset_peaks(ductile_allocator *a) {
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
-/* A free block of an unbacked pool has no memory. */
-static ductile_block_state state_of(const dpool_block *b) {
-    bool is_unbacked_free = b->state == DPOOL_FREE && dpool_is_unbacked(b->region->arena);
-    return is_unbacked_free ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
+/* Free blocks without memory are no more than addresses. */
+static ductile_block_state state_of_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_gap = b->state == DPOOL_FREE && dpool_has_no_memory_locked(a, b);
+    return is_gap ? DUCTILE_BLOCK_GAP : (ductile_block_state)b->state;
 }
 
-static uint64_t free_bytes_of(const dpool_block *b) {
-    return b != NULL && state_of(b) == DUCTILE_BLOCK_FREE ? b->size : 0;
+static uint64_t free_bytes_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return b != NULL && state_of_locked(a, b) == DUCTILE_BLOCK_FREE ? b->size : 0;
 }
 
 static bool has_request(const dpool_block *b) {
@@ -158,12 +160,12 @@ void dpool_describe_locked(const ductile_allocator *a, const dpool_block *b,
         .address = b->addr,
         .size = b->size,
         .requested_size = has_request(b) ? b->requested : 0,
-        .state = state_of(b),
+        .state = state_of_locked(a, b),
         .stream = b->region->arena->stream,
         .segment = seg->range.addr,
         .segment_bytes = seg->range.size,
-        .free_before_bytes = free_bytes_of(b->prev),
-        .free_after_bytes = free_bytes_of(b->next),
+        .free_before_bytes = free_bytes_locked(a, b->prev),
+        .free_after_bytes = free_bytes_locked(a, b->next),
         .pool = dpool_id_of(pool),
         .flags = dpool_pin_flags_locked(a, b),
     };

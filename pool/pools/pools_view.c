@@ -5,6 +5,7 @@
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/fill_map.h"
+#include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -50,34 +51,40 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
 
 /* ---- What it holds ------------------------------------------------------------------------- */
 
-static void add_block(const dpool_block *b, ductile_stats *s) {
+static void add_block_locked(const ductile_allocator *a, const dpool_block *b, ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
     s->paused_blocks += b->state == DPOOL_PAUSED;
     s->paused_bytes += b->state == DPOOL_PAUSED ? b->size : 0;
     s->live_blocks += b->state == DPOOL_LIVE;
-    bool is_unbacked = dpool_is_unbacked(b->region->arena);
-    s->free_blocks += b->state == DPOOL_FREE && !is_unbacked;
+    bool is_free = b->state == DPOOL_FREE;
+    bool is_gap = is_free && dpool_has_no_memory_locked(a, b);
+    s->free_blocks += is_free && !is_gap;
     s->pending_blocks += b->state == DPOOL_PENDING;
-    s->gap_blocks += b->state == DPOOL_GAP || (b->state == DPOOL_FREE && is_unbacked);
+    s->gap_blocks += b->state == DPOOL_GAP || is_gap;
     s->requested_bytes += b->state == DPOOL_LIVE ? b->requested : 0;
     s->retiring_bytes += b->state == DPOOL_RETIRING ? b->size : 0;
 }
 
-static void add_region(const dpool_region *region, ductile_stats *s) {
+static void add_region_locked(const ductile_allocator *a, const dpool_region *region,
+                              ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
     s->segments++;
     s->address_bytes += dvmm_range_reserved(&region->seg->range);
     s->address_span_bytes += region->span_bytes;
     for (const dpool_block *b = region->first; b != NULL; b = b->next) {
-        add_block(b, s);
+        add_block_locked(a, b, s);
     }
 }
 
-static void add_arena(const dpool_arena *arena, ductile_stats *s) {
+static void add_arena_locked(const ductile_allocator *a, const dpool_arena *arena,
+                             ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
     s->arenas++;
     s->allocated_bytes += arena->live_bytes;
     s->pending_bytes += arena->pending_bytes;
     s->reserved_bytes += arena->mapped_bytes;
     for (const dpool_region *region = arena->regions; region != NULL; region = region->next) {
-        add_region(region, s);
+        add_region_locked(a, region, s);
     }
 }
 
@@ -86,7 +93,7 @@ static void fill_stats_locked(const ductile_allocator *a, const dpool_private_po
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         if (arena->pool == pool) {
-            add_arena(arena, s);
+            add_arena_locked(a, arena, s);
         }
     }
     s->free_bytes = s->reserved_bytes - s->allocated_bytes - s->pending_bytes;

@@ -484,6 +484,59 @@ Test(pause, each_kind_of_call_may_fail_for_a_while) {
     fail_all("unmap", 1); /* done, and then an error */
 }
 
+/* ---- What stays behind blocks that are freed meanwhile --------------------------------------- */
+
+static void free_all_blocks(void) {
+    for (size_t i = 0; i < N_BLOCKS; i++) {
+        if (blocks[i] != 0) {
+            assert_ok(ductile_free(a, blocks[i]));
+            blocks[i] = 0;
+        }
+    }
+}
+
+/* It is free memory, in the walk as in the statistics: no block of the pool is left to hide it. */
+static void assert_shown_as_free(uint64_t bytes) {
+    ductile_stats s = fixture_stats(a);
+    assert_u64(s.paused_blocks, 0);
+    assert_u64(s.free_bytes, bytes);
+    cr_assert_gt(s.free_blocks, 0);
+    assert_fine(audit_allocator(a, NULL));
+    s.struct_size = sizeof s;
+    assert_ok(ductile_pool_get_stats(a, WEIGHTS, &s));
+    assert_u64(s.free_bytes, bytes);
+    cr_assert_gt(s.free_blocks, 0);
+}
+
+Test(pause, memory_that_the_driver_does_not_unmap_is_shown_as_free_once_its_blocks_are_freed) {
+    open_pool(DUCTILE_POOL_PLAIN, true);
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "unmap", .nth = 1, .code = 1, .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    uint64_t left = fixture_state(&f).used_bytes;
+    cr_assert_gt(left, 0);
+    free_all_blocks();
+    assert_shown_as_free(left);
+    assert_ok(ductile_resume(a, WEIGHTS)); /* from then on it serves others, or goes back */
+    assert_ok(ductile_empty_cache(a));
+    close_pool();
+}
+
+Test(pause, memory_that_was_pinned_is_shown_as_free_once_its_blocks_are_freed) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    ductile_addr pinned = blocks[3];
+    assert_ok(ductile_pin(a, pinned));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    uint64_t left = fixture_state(&f).used_bytes;
+    free_all_blocks();
+    assert_shown_as_free(left);
+    assert_ok(ductile_unpin(a, pinned));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    close_pool();
+}
+
 /* ---- What others take ---------------------------------------------------------------------- */
 
 static void open_waiting(void) {
