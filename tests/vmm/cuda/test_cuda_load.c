@@ -76,9 +76,10 @@ static void open_and_close(const char *path) {
     expect_nothing_held(fake);
 }
 
-/* ---- The version of the kernel driver, which a machine with the module tells in a file ---------- */
+/* ---- The version of the kernel driver -------------------------------------------------------- */
 
-static const char *kernel_file; /* its contents; NULL: it is what the machine has */
+static const char
+    *kernel_file; /* where a machine with the module tells it: the contents; NULL: as it is */
 
 /* The linker sends calls of X to __wrap_X and those of __real_X to X. */
 FILE *__real_fopen(const char *path, const char *mode);

@@ -37,7 +37,7 @@ static void close_mapped(void) {
     rig_close(&r);
 }
 
-TestSuite(foreign, .init = open_mapped);
+TestSuite(foreign_memory, .init = open_mapped);
 
 static void assert_access(int first, int second, int third) {
     const int expected[] = {first, second, third};
@@ -47,12 +47,12 @@ static void assert_access(int first, int second, int third) {
     }
 }
 
-Test(foreign, memory_is_the_own_devices_alone_at_first) {
+Test(foreign_memory, is_the_own_devices_alone_at_first) {
     assert_access(3, 0, 0);
     close_mapped();
 }
 
-Test(foreign, access_is_given_to_one_device_and_taken_from_it_alone) {
+Test(foreign_memory, access_is_given_to_one_device_and_taken_from_it_alone) {
     assert_ok(dseg_foreign_set_device(&store, &mapped, 2, true));
     assert_access(3, 0, 3);
     assert_ok(dseg_foreign_set_device(&store, &mapped, 1, true));
