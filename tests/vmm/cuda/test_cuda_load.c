@@ -78,8 +78,7 @@ static void open_and_close(const char *path) {
 
 /* ---- The version of the kernel driver -------------------------------------------------------- */
 
-static const char
-    *kernel_file; /* where a machine with the module tells it: the contents; NULL: as it is */
+static const char *kernel_file; /* what the module's file holds; NULL: as on this machine */
 
 /* The linker sends calls of X to __wrap_X and those of __real_X to X. */
 FILE *__real_fopen(const char *path, const char *mode);
