@@ -73,6 +73,18 @@ Test(kept_addresses, where_no_context_marker_may_be_recorded_they_do_not_pile_up
     stay_below(KEPT + 2 * N_LARGE * G);
 }
 
+/* The host is not that far ahead, and finds out with one question. */
+Test(kept_addresses, what_is_done_by_then_is_not_waited_for) {
+    open_with(DUCTILE_SCHEDULE_LAZY, "record_stream:wait,limit_bytes:64M,compact:off");
+    move_once();
+    cr_assert_gt(retiring(), KEPT);
+    assert_fine(fixture_sync_all(&f));
+    uint64_t waits = fixture_stats(f.allocator).stream_syncs;
+    (void)take_granules(N_SMALL, 0);
+    assert_u64(fixture_stats(f.allocator).stream_syncs, waits);
+    close_audited();
+}
+
 /* Gaps must not appear when the GPU chooses: what may be kept stays, though its work is done. */
 Test(kept_addresses, no_more_than_may_be_kept_are_all_kept) {
     open_full(DUCTILE_SCHEDULE_EAGER);

@@ -347,12 +347,14 @@ Test(recorded, a_pause_that_cannot_mark_or_wait_changes_nothing) {
     close_all();
 }
 
-/* The streams behind it are not asked, and nothing is waited for. */
+/* However many streams are left, those behind it are not asked. */
 Test(recorded, a_pause_marks_no_stream_behind_one_that_cannot_be_marked) {
-    ductile_stream more = NULL;
-    assert_ok(ductile_virtual_stream_create_on(f.gpu, PEER, &more));
+    ductile_stream all[N_THEIRS];
     ductile_addr block = take_and_write_late(2 * G, 9);
-    assert_ok(ductile_record_stream(a, block, more));
+    for (size_t i = 0; i < N_THEIRS; i++) {
+        assert_ok(ductile_virtual_stream_create_on(f.gpu, PEER, &all[i]));
+        assert_ok(ductile_record_stream(a, block, all[i]));
+    }
     uint64_t records = ductile_virtual_count(f.gpu, "event_record");
     fail("event_record");
     assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_DRIVER);
@@ -363,8 +365,10 @@ Test(recorded, a_pause_marks_no_stream_behind_one_that_cannot_be_marked) {
     assert_ok(ductile_resume(a, POOL));
     assert_byte(block, 9);
     give_all_back(&block, 1);
-    assert_ok(ductile_stream_done(a, more));
-    assert_ok(ductile_virtual_stream_destroy(f.gpu, more));
+    for (size_t i = 0; i < N_THEIRS; i++) {
+        assert_ok(ductile_stream_done(a, all[i]));
+        assert_ok(ductile_virtual_stream_destroy(f.gpu, all[i]));
+    }
     close_all();
 }
 
