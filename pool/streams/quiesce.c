@@ -609,7 +609,7 @@ static bool needs_device(ductile_allocator *a) {
 /* All streams are done, each proven by a wait of its own: the proof of any stands for them. */
 static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle) {
     const stream_choice all = {.of.is_all = true, .has_live = true};
-    (void)dpool_quiesce_free(a, &all.of);
+    dpool_quiesce_free(a, &all.of);
     dti_lock_acquire(&a->grow_lock);
     dpool_poll_all(a, UINT32_MAX); /* what was pending has no uses any more */
     dti_lock_release(&a->grow_lock);
