@@ -75,7 +75,7 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     ductile_status status = dseg_grow(&g);
     p->n_handles = g.n_handles;
     p->n_moved = g.n_moved;
-    for (uint32_t i = 0; i < g.n_handles && status == DUCTILE_OK; i++) {
+    for (uint32_t i = 0; i < g.n_handles; i++) { /* none after a failure */
         dpool_sizes_note(a, g.handles[i]->n_granules);
     }
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {

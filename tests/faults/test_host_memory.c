@@ -22,7 +22,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- Requests that fail -------------------------------------------------------------------- */
@@ -97,6 +99,12 @@ void *realloc(void *memory, size_t size) {
 
 void *aligned_alloc(size_t alignment, size_t size) {
     return must_fail() ? NULL : counted(__libc_memalign(alignment, size));
+}
+
+/* Tables come from here (vmm/base/table.h). The C library's own mappings do not. */
+void *mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
+    return must_fail() ? MAP_FAILED
+                       : (void *)syscall(SYS_mmap, at, size, protection, flags, file, offset);
 }
 
 void free(void *memory) {
@@ -676,6 +684,29 @@ Test(host_memory, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left)
             ductile_status status = ductile_trim(h.f.allocator, 0, NULL);
             failed = disarm();
             const char *why = without_memory("trim", status);
+            why = why != NULL ? why : is_whole_again(&h);
+            cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare,
+                      (unsigned long long)nth, why);
+        }
+    }
+}
+
+/* Its region comes from one request, its nodes from another one, which may be for the last of them.
+ */
+Test(host_memory, each_request_of_a_dedicated_block_may_fail_with_any_number_of_nodes_left) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    for (uint32_t n_spare = 0; n_spare <= 8; n_spare++) {
+        bool failed = true;
+        for (uint64_t nth = 1; failed; nth++) {
+            held h = {.hole = 0};
+            assert_fine(hold(&h, n_spare));
+            arm(nth);
+            ductile_status status = ductile_alloc_dedicated(h.f.allocator, 3 * FIXTURE_GRANULE,
+                                                            h.f.streams[0], &h.made[0]);
+            failed = disarm();
+            const char *why = without_memory("dedicated", status);
             why = why != NULL ? why : is_whole_again(&h);
             cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare,
                       (unsigned long long)nth, why);

@@ -394,3 +394,34 @@ Test(captures, a_plain_pool_in_a_capture_becomes_a_capture_pool) {
     assert_ok(ductile_pool_release(a, GRAPH));
     assert_ok(ductile_pool_release(a, GRAPH));
 }
+
+/* ---- The end, beside captures ---------------------------------------------------------------- */
+
+TestSuite(destroyed_beside_a_capture);
+
+Test(destroyed_beside_a_capture, an_allocator_that_nobody_used_has_nothing_to_wait_for) {
+    open_fixture(NULL);
+    uint64_t syncs = count("stream_sync");
+    ductile_capture_begin();
+    assert_ok(ductile_destroy(f.allocator));
+    ductile_capture_end();
+    assert_u64(count("stream_sync"), syncs);
+    f.allocator = NULL;
+    assert_fine(fixture_close(&f));
+}
+
+/* Its memory is left to the process: work may go on on it. */
+Test(destroyed_beside_a_capture, an_allocator_whose_stream_cannot_be_waited_for_says_so) {
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY});
+    launch(take(MIB, 0), MIB, 0);
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "stream_sync", .nth = 1, .code = 1, .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    ductile_capture_begin();
+    ductile_status status = ductile_destroy(f.allocator);
+    ductile_capture_end();
+    cr_assert(status != DUCTILE_OK, "it was destroyed under work");
+    cr_assert_gt(fixture_state(&f).mappings, 0);
+    cr_assert_eq(fixture_state(&f).violations, 0);
+    fixture_abandon(&f);
+}
