@@ -617,7 +617,8 @@ static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle
         return DUCTILE_ERR_CAPTURING;
     }
     ductile_status status = wait_for_streams(a, &all);
-    if (status == DUCTILE_OK && a->arenas != NULL) {
+    if (status == DUCTILE_OK) {
+        DTI_ASSERT(a->arenas != NULL); /* whose memory is mapped: there are no imports */
         *idle = a->arenas->own_proven.idle;
     }
     return status;

@@ -9,6 +9,7 @@
  */
 #include "pool/base/allocator.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/room.h"
 #include "pool/growth/unused.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
@@ -712,6 +713,55 @@ Test(host_memory, each_request_of_a_dedicated_block_may_fail_with_any_number_of_
                       (unsigned long long)nth, why);
         }
     }
+}
+
+/* Nodes that other threads' hits take between two steps of a call, but for the last; from then on
+ * there is no host memory for more. No other thread runs, so no lock is needed; the request may be
+ * one of the device's, under a lock of its own. */
+static ductile_allocator *robbed;
+static dpool_block *taken;
+
+static void take_nodes_but_one(void) {
+    while (robbed->nodes.n_spare > 1) {
+        dpool_block *node = dpool_node_take(&robbed->nodes);
+        node->next = taken;
+        taken = node;
+    }
+    fails_all = true;
+}
+
+static void give_nodes_back(void) {
+    fails_all = false;
+    while (taken != NULL) {
+        dpool_block *node = taken;
+        taken = node->next;
+        dpool_node_give(&robbed->nodes, node);
+    }
+}
+
+Test(host_memory, a_dedicated_block_whose_nodes_others_take_is_refused_and_undone) {
+    if (!CAN_FAIL) {
+        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
+    }
+    bool came = true;
+    bool any_failed = false;
+    for (uint64_t nth = 1; came; nth++) {
+        held h = {.hole = 0};
+        assert_fine(hold(&h, 8));
+        robbed = h.f.allocator;
+        instead = take_nodes_but_one;
+        arm(nth);
+        ductile_status status =
+            ductile_alloc_dedicated(h.f.allocator, 3 * FIXTURE_GRANULE, h.f.streams[0], &h.made[0]);
+        came = disarm();
+        instead = NULL;
+        give_nodes_back();
+        any_failed |= status != DUCTILE_OK;
+        const char *why = without_memory("dedicated", status);
+        why = why != NULL ? why : is_whole_again(&h);
+        cr_assert(why == NULL, "request %llu: %s", (unsigned long long)nth, why);
+    }
+    cr_assert(any_failed, "no node is missed");
 }
 
 /* [free][gap][free] in between others. */

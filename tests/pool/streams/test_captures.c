@@ -399,17 +399,6 @@ Test(captures, a_plain_pool_in_a_capture_becomes_a_capture_pool) {
 
 TestSuite(destroyed_beside_a_capture);
 
-Test(destroyed_beside_a_capture, an_allocator_that_nobody_used_has_nothing_to_wait_for) {
-    open_fixture(NULL);
-    uint64_t syncs = count("stream_sync");
-    ductile_capture_begin();
-    assert_ok(ductile_destroy(f.allocator));
-    ductile_capture_end();
-    assert_u64(count("stream_sync"), syncs);
-    f.allocator = NULL;
-    assert_fine(fixture_close(&f));
-}
-
 /* Its memory is left to the process: work may go on on it. */
 Test(destroyed_beside_a_capture, an_allocator_whose_stream_cannot_be_waited_for_says_so) {
     open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY});
