@@ -7,114 +7,17 @@
  * This program's own malloc family stands before the C library's and can be told to fail. The
  * sanitizers have theirs in the same place, so under them there is nothing to run.
  */
-#include "pool/base/allocator.h"
-#include "pool/blocks/arena.h"
-#include "pool/blocks/room.h"
-#include "pool/growth/unused.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/failing_malloc.h"
 #include "tests/support/shadow.h"
 #include "tests/support/two_ends.h"
 #include "tests/support/world.h"
+#include "vmm/driver/driver.h"
 
-#include <criterion/parameterized.h>
-
-#include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* ---- Requests that fail -------------------------------------------------------------------- */
-
-/* Only the test's thread plans, and only between arm and disarm does anything fail. */
-static _Thread_local uint64_t fails_at; /* the request, counted from 1, that fails; 0: none */
-static _Thread_local uint64_t requests;
-static _Thread_local bool fails_all; /* from here on */
-static _Thread_local bool has_failed;
-static void (*instead)(
-    void); /* happens before the request that would have failed, which succeeds */
-
-/* What malloc gave and free did not get back, of this thread. */
-static _Thread_local int64_t n_held;
-
-static void arm(uint64_t nth) {
-    requests = 0;
-    has_failed = false;
-    fails_at = nth;
-}
-
-static bool disarm(void) {
-    fails_at = 0;
-    return has_failed;
-}
-
-#if !IS_SANITIZED && defined(__GLIBC__)
-#define CAN_FAIL 1
-
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *memory, size_t size);
-void *__libc_memalign(size_t alignment, size_t size);
-void __libc_free(void *memory);
-
-static bool must_fail(void) {
-    if (fails_all) {
-        has_failed = true;
-        errno = ENOMEM;
-        return true;
-    }
-    if (fails_at == 0 || ++requests != fails_at) {
-        return false;
-    }
-    has_failed = true;
-    if (instead != NULL) {
-        instead();
-        return false;
-    }
-    errno = ENOMEM;
-    return true;
-}
-
-static void *counted(void *memory) {
-    n_held += memory != NULL;
-    return memory;
-}
-
-void *malloc(size_t size) {
-    return must_fail() ? NULL : counted(__libc_malloc(size));
-}
-
-void *calloc(size_t n, size_t size) {
-    return must_fail() ? NULL : counted(__libc_calloc(n, size));
-}
-
-void *realloc(void *memory, size_t size) {
-    void *moved = must_fail() ? NULL : __libc_realloc(memory, size);
-    n_held += memory == NULL && moved != NULL;
-    return moved;
-}
-
-void *aligned_alloc(size_t alignment, size_t size) {
-    return must_fail() ? NULL : counted(__libc_memalign(alignment, size));
-}
-
-/* Tables come from here (vmm/base/table.h). The C library's own mappings do not. */
-void *mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
-    return must_fail() ? MAP_FAILED
-                       : (void *)syscall(SYS_mmap, at, size, protection, flags, file, offset);
-}
-
-void free(void *memory) {
-    n_held -= memory != NULL;
-    __libc_free(memory);
-}
-#else
-#define CAN_FAIL 0
-#endif
 
 /* ---- Scenarios ----------------------------------------------------------------------------- */
 
@@ -127,12 +30,6 @@ typedef struct run {
     uint64_t left; /* requests until the one that fails; 0: it has */
     bool has_failed;
 } run;
-
-/* The virtual GPU asks for host memory too; where it gets none it is a driver that fails. */
-static bool is_for_lack_of_memory(ductile_status status) {
-    return status == DUCTILE_ERR_OUT_OF_HOST_MEMORY || status == DUCTILE_ERR_OUT_OF_MEMORY ||
-           status == DUCTILE_ERR_OUT_OF_ADDRESSES || status == DUCTILE_ERR_DRIVER;
-}
 
 static const char *host_status(const char *call, ductile_status status, bool failed) {
     bool is_fine = status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
@@ -222,14 +119,15 @@ static const char *recovers(run *r) {
 }
 
 static const char *is_given_back(int64_t before) {
-    NEED(n_held == before, "%lld pieces of host memory are left", (long long)(n_held - before));
+    NEED(pieces_held() == before, "%lld pieces of host memory are left",
+         (long long)(pieces_held() - before));
     return NULL;
 }
 
 static const char *run_with_failure(uint64_t nth, bool *failed) {
     fixture_setup setup = {
         .capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
-    int64_t before = n_held;
+    int64_t before = pieces_held();
     run r = {.left = nth};
     TRY(world_open(&r.w, &setup, false));
     const char *why = live(&r);
@@ -263,7 +161,7 @@ Test(host_memory, create_undoes_itself) {
     assert_fine(fixture_open_device(&f, NULL));
     bool failed = true;
     for (uint64_t nth = 1; failed; nth++) {
-        int64_t before = n_held;
+        int64_t before = pieces_held();
         ductile_options options;
         ductile_options_init(&options);
         options.driver = DUCTILE_DRIVER_VIRTUAL;
@@ -440,7 +338,7 @@ Test(host_memory, is_all_free_once_the_allocator_is_gone) {
     const fixture_setup setup = {.n_streams = 2, .conf = "record_stream:wait"};
     for (int round = 0; round < 2; round++) { /* the first makes what the C library keeps */
         fixture g;
-        int64_t before = n_held;
+        int64_t before = pieces_held();
         assert_fine(fixture_open(&g, &setup));
         leave_callbacks(&g);
         use_blocks_again(&g);
@@ -557,277 +455,6 @@ Test(host_memory, a_stream_that_comes_while_a_pause_lists_streams_hides_none) {
             nth++;
         }
         cr_assert_gt(nth, 1, "a pause asks for no host memory");
-    }
-}
-
-/* ---- None at all --------------------------------------------------------------------------- */
-
-static const ductile_pool_id FULL = {3, 3};
-
-/* Blocks of 512 bytes until only so many nodes of blocks are spare. */
-static const char *use_up_nodes(fixture *g, uint32_t n_spare) {
-    while (g->allocator->nodes.n_spare > n_spare) {
-        ductile_addr small = 0;
-        NEED_OK(ductile_alloc(g->allocator, 512, g->streams[0], &small));
-    }
-    return NULL;
-}
-
-static const char *without_memory(const char *call, ductile_status status) {
-    NEED(status == DUCTILE_OK || is_for_lack_of_memory(status), "%s: %s", call,
-         ductile_status_name(status));
-    return NULL;
-}
-
-static int end_text(void *user, const char *text, size_t length) {
-    (void)user;
-    (void)text;
-    return length == 0;
-}
-
-typedef struct held {
-    fixture f;
-    ductile_addr own[6];  /* of the default pool: every other one is free   */
-    ductile_addr hole;    /* of the pool, where nothing is                  */
-    ductile_addr made[4]; /* while there was no memory for the bookkeeping  */
-} held;
-
-static const char *hold(held *h, uint32_t n_spare) {
-    const fixture_setup setup = {.capacity_bytes = 64 * MIB, .n_streams = 2};
-    TRY(fixture_open(&h->f, &setup));
-    ductile_allocator *a = h->f.allocator;
-    ductile_addr rest = 0;
-    NEED_OK(ductile_pool_begin(a, FULL, NULL, NULL));
-    NEED_OK(ductile_alloc(a, 4096, h->f.streams[0], &h->hole));
-    NEED_OK(ductile_alloc(a, 4096, h->f.streams[0], &rest));
-    NEED_OK(ductile_pool_end(a, FULL));
-    NEED_OK(ductile_free(a, h->hole));
-    for (size_t i = 0; i < 6; i++) {
-        NEED_OK(ductile_alloc(a, 3 * FIXTURE_GRANULE, h->f.streams[0], &h->own[i]));
-    }
-    TRY(use_up_nodes(&h->f, n_spare));
-    for (size_t i = 0; i < 6; i += 2) {
-        NEED_OK(ductile_free(a, h->own[i]));
-    }
-    return NULL;
-}
-
-/* What needs nodes of blocks, tables or lists: each is done, or refused for the one reason. */
-static const char *do_all(held *h) {
-    ductile_allocator *a = h->f.allocator;
-    ductile_addr at = h->hole + 512;
-    TRY(without_memory("alloc_at", ductile_pool_alloc_at(a, FULL, at, 512)));
-    TRY(without_memory("a miss", ductile_alloc(a, 5 * FIXTURE_GRANULE, h->f.streams[0], h->made)));
-    TRY(without_memory("another stream",
-                       ductile_alloc(a, 5 * FIXTURE_GRANULE, h->f.streams[1], &h->made[1])));
-    TRY(without_memory("dedicated", ductile_alloc_dedicated(a, 3 * FIXTURE_GRANULE, h->f.streams[0],
-                                                            &h->made[2])));
-    TRY(without_memory("pressure", ductile_alloc(a, 40 * MIB, h->f.streams[1], &h->made[3])));
-    TRY(without_memory("snapshot", ductile_snapshot_json(a, end_text, NULL)));
-    TRY(without_memory("trim", ductile_trim(a, 0, NULL)));
-    TRY(without_memory("trim of a pool", ductile_pool_trim(a, FULL, NULL)));
-    for (int i = 0; i < 200; i++) { /* maintenance comes by */
-        ductile_addr small = 0;
-        TRY(without_memory("small", ductile_alloc(a, 512, h->f.streams[0], &small)));
-        NEED_OK(ductile_free(a, small));
-    }
-    return NULL;
-}
-
-static const char *is_whole_again(held *h) {
-    ductile_allocator *a = h->f.allocator;
-    char report[256] = "";
-    NEED(ductile_check(a, report, sizeof report) == DUCTILE_OK, "check: %s", report);
-    for (size_t i = 0; i < 4; i++) {
-        NEED_OK(ductile_free(a, h->made[i]));
-    }
-    NEED_OK(ductile_trim(a, 0, NULL));
-    NEED_OK(ductile_alloc(a, 5 * FIXTURE_GRANULE, h->f.streams[1], h->made));
-    NEED(ductile_check(a, report, sizeof report) == DUCTILE_OK, "check: %s", report);
-    return fixture_close(&h->f);
-}
-
-/* With every number of nodes that a call may find left. */
-Test(host_memory, without_any_each_call_is_done_or_refused_and_changes_nothing) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
-    bool any_failed = false;
-    for (uint32_t n_spare = 0; n_spare <= 24; n_spare++) {
-        held h = {.hole = 0};
-        assert_fine(hold(&h, n_spare));
-        has_failed = false;
-        fails_all = true;
-        const char *why = do_all(&h);
-        fails_all = false;
-        any_failed |= has_failed;
-        why = why != NULL ? why : is_whole_again(&h);
-        cr_assert(why == NULL, "%u nodes left: %s", n_spare, why);
-    }
-    cr_assert(any_failed, "nobody asks for host memory");
-}
-
-/* Its lists come from one request for memory, the nodes of the blocks that it splits from others.
- */
-Test(host_memory, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
-    const uint32_t spare[] = {0, 1, 2, 3,
-                              4, 5, 6, 20}; /* the last: for one step, not for the next */
-    for (size_t i = 0; i < sizeof spare / sizeof *spare; i++) {
-        uint32_t n_spare = spare[i];
-        bool failed = true;
-        for (uint64_t nth = 1; failed; nth++) {
-            held h = {.hole = 0};
-            assert_fine(hold(&h, n_spare));
-            arm(nth);
-            ductile_status status = ductile_trim(h.f.allocator, 0, NULL);
-            failed = disarm();
-            const char *why = without_memory("trim", status);
-            why = why != NULL ? why : is_whole_again(&h);
-            cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare,
-                      (unsigned long long)nth, why);
-        }
-    }
-}
-
-/* Its region comes from one request, its nodes from another one, which may be for the last of them.
- */
-Test(host_memory, each_request_of_a_dedicated_block_may_fail_with_any_number_of_nodes_left) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
-    for (uint32_t n_spare = 0; n_spare <= 8; n_spare++) {
-        bool failed = true;
-        for (uint64_t nth = 1; failed; nth++) {
-            held h = {.hole = 0};
-            assert_fine(hold(&h, n_spare));
-            arm(nth);
-            ductile_status status = ductile_alloc_dedicated(h.f.allocator, 3 * FIXTURE_GRANULE,
-                                                            h.f.streams[0], &h.made[0]);
-            failed = disarm();
-            const char *why = without_memory("dedicated", status);
-            why = why != NULL ? why : is_whole_again(&h);
-            cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare,
-                      (unsigned long long)nth, why);
-        }
-    }
-}
-
-/* Nodes that other threads' hits take between two steps of a call, but for the last; from then on
- * there is no host memory for more. No other thread runs, so no lock is needed; the request may be
- * one of the device's, under a lock of its own. */
-static ductile_allocator *robbed;
-static dpool_block *taken;
-
-static void take_nodes_but_one(void) {
-    while (robbed->nodes.n_spare > 1) {
-        dpool_block *node = dpool_node_take(&robbed->nodes);
-        node->next = taken;
-        taken = node;
-    }
-    fails_all = true;
-}
-
-static void give_nodes_back(void) {
-    fails_all = false;
-    while (taken != NULL) {
-        dpool_block *node = taken;
-        taken = node->next;
-        dpool_node_give(&robbed->nodes, node);
-    }
-}
-
-Test(host_memory, a_dedicated_block_whose_nodes_others_take_is_refused_and_undone) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
-    bool came = true;
-    bool any_failed = false;
-    for (uint64_t nth = 1; came; nth++) {
-        held h = {.hole = 0};
-        assert_fine(hold(&h, 8));
-        robbed = h.f.allocator;
-        instead = take_nodes_but_one;
-        arm(nth);
-        ductile_status status =
-            ductile_alloc_dedicated(h.f.allocator, 3 * FIXTURE_GRANULE, h.f.streams[0], &h.made[0]);
-        came = disarm();
-        instead = NULL;
-        give_nodes_back();
-        any_failed |= status != DUCTILE_OK;
-        const char *why = without_memory("dedicated", status);
-        why = why != NULL ? why : is_whole_again(&h);
-        cr_assert(why == NULL, "request %llu: %s", (unsigned long long)nth, why);
-    }
-    cr_assert(any_failed, "no node is missed");
-}
-
-/* [free][gap][free] in between others. */
-static void hold_gap(held *h, uint32_t n_spare) {
-    assert_fine(hold(h, n_spare));
-    ductile_allocator *a = h->f.allocator;
-    assert_ok(ductile_pin(a, h->own[1]));
-    assert_ok(ductile_pin(a, h->own[5]));
-    assert_ok(ductile_free(a, h->own[1]));
-    assert_ok(ductile_free(a, h->own[5]));
-    assert_ok(ductile_trim(a, 0, NULL));
-    assert_ok(ductile_unpin(a, h->own[1]));
-    assert_ok(ductile_unpin(a, h->own[5]));
-}
-
-static void hit_when_compaction_is_due(held *h) {
-    ductile_addr small = 0;
-    dti_lock_acquire(&h->f.allocator->index_lock);
-    for (dpool_arena *arena = h->f.allocator->arenas; arena != NULL; arena = arena->next) {
-        dpool_arena_want_compaction(arena);
-    }
-    dti_lock_release(&h->f.allocator->index_lock);
-    assert_ok(ductile_alloc(h->f.allocator, 512, h->f.streams[0], &small));
-}
-
-/* The request that finds it due is served, and the next one heals. */
-Test(host_memory, compaction_without_any_is_put_off) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
-    held h = {.hole = 0};
-    hold_gap(&h, 40);
-    assert_fine(use_up_nodes(&h.f, 8));
-    has_failed = false;
-    fails_all = true;
-    hit_when_compaction_is_due(&h);
-    fails_all = false;
-    cr_assert(has_failed, "compaction asks for no host memory");
-    assert_fine(is_whole_again(&h));
-}
-
-Test(host_memory, without_nodes_no_large_handle_is_given_back) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
-    held h = {.hole = 0};
-    assert_fine(hold(&h, 4));
-    ductile_allocator *a = h.f.allocator;
-    dvmm_capture_mode mode = dpool_grow_lock(a);
-    has_failed = false;
-    fails_all = true;
-    uint64_t n = dpool_unused_shrink(a, a->arenas, 512);
-    fails_all = false;
-    dpool_grow_unlock(a, mode);
-    assert_u64(n, 0);
-    cr_assert(has_failed, "it asks for no host memory");
-    assert_fine(is_whole_again(&h));
-}
-
-Test(host_memory, a_block_is_put_where_it_belongs_when_no_node_is_left_for_it) {
-    for (uint32_t n_spare = 0; n_spare <= 2; n_spare++) {
-        held h = {.hole = 0};
-        assert_fine(hold(&h, n_spare));
-        h.made[0] = h.hole + 512;
-        assert_ok(ductile_pool_alloc_at(h.f.allocator, FULL, h.made[0], 512));
-        assert_fine(is_whole_again(&h));
     }
 }
 
