@@ -141,9 +141,8 @@ dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_
     return region;
 }
 
-__attribute__((noinline)) /* Once a pool is paused, no thread changes its granules. */
-static bool
-has_kept_some(const dpool_arena *arena) {
+/* Once a pool is paused, no thread changes its granules. */
+static bool has_kept_some(const dpool_arena *arena) {
     return arena->pool->phase == DPOOL_PAUSED_PHASE && arena->mapped_bytes > 0;
 }
 
@@ -173,7 +172,8 @@ uint64_t dpool_count_without_memory_locked(const ductile_allocator *a, const dpo
     return n;
 }
 
-ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr) {
+__attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile_allocator *a,
+                                                                   ductile_addr addr) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = dseg_set_find(&a->segments, addr);
     if (seg == NULL) {

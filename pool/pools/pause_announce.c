@@ -37,12 +37,15 @@ static void record_pool(const ductile_allocator *a, const dpool_private_pool *po
     }
 }
 
-/* From here on dseg_unmap_for_pause skips marked handles, so that what was announced is what
- * happens. The marks are of no meaning once the pool runs again; the next pause makes new ones. */
+/* At a pause: from here on dseg_unmap_for_pause skips marked handles, so that what was announced is
+ * what happens. Once the pool runs again nobody reads the marks; the next pause makes new ones. */
 static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
                             ductile_map_change change) {
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL);
-         r != NULL && change == DUCTILE_MAP_LEAVING; r = dpool_next_region(a, pool, r)) {
+    if (change != DUCTILE_MAP_LEAVING) {
+        return;
+    }
+    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
         dseg_mark_what_stays(r->seg);
     }
 }
