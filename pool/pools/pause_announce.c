@@ -38,7 +38,7 @@ static void record_pool(const ductile_allocator *a, const dpool_private_pool *po
 }
 
 /* At a pause: from here on dseg_unmap_for_pause skips marked handles, so that what was announced is
- * what happens. Once the pool runs again nobody reads the marks; the next pause makes new ones. */
+ * what happens. Once the pool runs again the marks mean nothing; the next pause makes new ones. */
 static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
                             ductile_map_change change) {
     if (change != DUCTILE_MAP_LEAVING) {
