@@ -36,6 +36,7 @@ static inline void arm(uint64_t nth) {
 
 static inline bool disarm(void) {
     fails_at = 0;
+    fails_all = false;
     return has_failed;
 }
 
