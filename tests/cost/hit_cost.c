@@ -37,9 +37,10 @@ static const char *const compiler = COMPILER "-" MACHINE;
 enum {
     LAYERS = 40,
     N_LIVE = 100000,
-    N_STREAMS = 200,
+    FEW_STREAMS = 10,
+    N_STREAMS = 1000,
     N_SPREAD = 120, /* free blocks of as many sizes: most of them in the bins */
-    MOST_SLOTS = 2 * N_SPREAD,
+    MOST_SLOTS = N_STREAMS,
     WARM_UP = 3,
     TOLERANCE_PERCENT = 3
 };
@@ -154,21 +155,32 @@ static void play_bins(bench *b) {
     b->is_counted = is_counted;
 }
 
-static void play_streams(bench *b) {
-    for (size_t i = 0; i < N_STREAMS; i++) {
+static void play_streams(bench *b, size_t n) {
+    for (size_t i = 0; i < n; i++) {
         take(b, i, 256 * KIB, i);
     }
-    for (size_t i = 0; i < N_STREAMS; i++) {
+    for (size_t i = 0; i < n; i++) {
         give(b, i);
     }
+}
+
+static void play_few_streams(bench *b) {
+    play_streams(b, FEW_STREAMS);
+}
+
+static void play_many_streams(bench *b) {
+    play_streams(b, N_STREAMS);
 }
 
 static const struct situation {
     const char *name;
     void (*play)(bench *b);
 } situations[] = {
-    {"same_size_again", play_same},           {"training_step", play_step},
-    {"best_fit_in_bins", play_bins},          {"streams_in_turn", play_streams},
+    {"same_size_again", play_same},
+    {"training_step", play_step},
+    {"best_fit_in_bins", play_bins},
+    {"10_streams_in_turn", play_few_streams},
+    {"1000_streams_in_turn", play_many_streams},
     {"step_beside_100000", play_beside_many},
 };
 
