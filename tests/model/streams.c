@@ -235,7 +235,18 @@ const char *do_capture_end(subject *s, const record *r) {
     return end_capture(s, i);
 }
 
-/* A launch uses the graph's blocks after all that was done with them, and before what comes. */
+/* Blocks whose stream has ended, so that nobody waits for it. */
+static bool has_orphans(const subject *s, unsigned pool) {
+    for (size_t i = 0; i < s->m.n; i++) {
+        if (s->m.blocks[i].pool == pool && s->m.blocks[i].stream == GONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A launch uses the graph's blocks after all that was done with them, and before what comes: on the
+ * stream that was captured, or, once that has ended, on any. */
 static const char *launch_in_order(subject *s, graph_state *g, size_t slot) {
     for (size_t i = 0; i < N_SLOTS; i++) {
         if (i != slot && !is_captured(s, i)) {
@@ -244,6 +255,9 @@ static const char *launch_in_order(subject *s, graph_state *g, size_t slot) {
         }
     }
     NEED_OK(ductile_virtual_graph_launch(g->graph, s->slots[slot].stream));
+    if (has_orphans(s, pool_of_graph((size_t)(g - s->graphs)))) {
+        return join_all_with(s, slot);
+    }
     if (slot != g->slot) {
         NEED_OK(
             ductile_virtual_stream_wait(s->f.gpu, s->slots[g->slot].stream, s->slots[slot].stream));
