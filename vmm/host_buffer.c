@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/host_buffer.h"
 
+#include "vmm/capture_mode.h"
+
 void *dvmm_host_buffer_make(dvmm_driver *driver, uint64_t size) {
     void *made = NULL;
     return dvmm_host_alloc(driver, size, &made) == DUCTILE_OK ? made : NULL;
 }
 
 void dvmm_host_buffer_drop(dvmm_driver *driver, void *buffer) {
+    dvmm_capture_mode mode = dvmm_capture_relax(driver);
     (void)dvmm_host_free(driver, buffer);
+    dvmm_capture_restore(driver, mode);
 }
 
 ductile_status dvmm_host_buffer_read(dvmm_driver *driver, void *buffer, ductile_addr addr,

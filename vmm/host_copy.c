@@ -2,6 +2,7 @@
 #include "vmm/host_copy.h"
 
 #include "vmm/base/align.h"
+#include "vmm/capture_mode.h"
 
 #include <stdlib.h>
 
@@ -103,10 +104,18 @@ static ductile_status copy_all(dvmm_host_copy *saved, copy_fn copy,
 }
 
 /* Leaves page-locked memory that a copy may still read to the end of the process. */
-void dvmm_host_copy_drop(dvmm_host_copy *saved) {
+static void free_buffers(dvmm_host_copy *saved) {
+    dvmm_capture_mode mode = dvmm_capture_relax(saved->driver);
     bool is_idle = finish(saved) == DUCTILE_OK;
     while (is_idle && saved->n_buffers > 0) {
         (void)dvmm_host_free(saved->driver, saved->buffers[--saved->n_buffers]);
+    }
+    dvmm_capture_restore(saved->driver, mode);
+}
+
+void dvmm_host_copy_drop(dvmm_host_copy *saved) {
+    if (saved->n_buffers > 0) {
+        free_buffers(saved);
     }
     free(saved->buffers);
     free(saved->pieces);

@@ -270,6 +270,21 @@ Test(captures, another_allocator_that_is_destroyed_leaves_them_whole) {
     assert_ok(ductile_pool_release(a, GRAPH));
 }
 
+/* Page-locked memory of the host is freed, which a capture in global mode forbids. */
+Test(captures, another_allocator_with_a_paused_pool_that_is_destroyed_leaves_them_whole) {
+    const ductile_pool_id pool = {0, 9};
+    ductile_allocator *other = add_other();
+    ductile_addr block = 0;
+    assert_ok(ductile_pool_begin(other, pool, NULL, NULL));
+    assert_ok(ductile_alloc(other, 2 * MIB, f.streams[0], &block));
+    assert_ok(ductile_pool_end(other, pool));
+    assert_ok(ductile_pause(other, pool, DUCTILE_PAUSE_KEEP_CONTENTS));
+    begin_capture(DVMM_CAPTURE_GLOBAL);
+    assert_ok(ductile_destroy(other));
+    end_capture();
+    assert_ok(ductile_pool_release(a, GRAPH));
+}
+
 /* What a stream that was recorded on a live block does, no wait for the block's own stream proves.
  */
 Test(captures, memory_that_only_a_wait_for_the_device_proves_is_left) {
