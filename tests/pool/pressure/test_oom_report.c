@@ -266,7 +266,7 @@ Test(oom_report, tells_of_a_request_that_is_larger_than_the_device) {
 
 /* ---- Forms --------------------------------------------------------------------------------- */
 
-Test(oom_report, is_valid_json_with_every_number) {
+Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal) {
     fixture_setup setup = {.n_streams = 12};
     open_fixture(&setup);
     for (size_t i = 0; i < 12; i++) {
@@ -282,9 +282,11 @@ Test(oom_report, is_valid_json_with_every_number) {
     (void)snprintf(number, sizeof number, "\"missing_bytes\":%llu,",
                    (unsigned long long)r.missing_bytes);
     cr_assert_not_null(strstr(text, number));
+    cr_assert_null(strstr(text, "\"advice\":[]"), "%s", text);
     r.number = 0;
     (void)ductile_oom_report_json(&r, text, sizeof text);
     assert_fine(json_check(text));
+    cr_assert_not_null(strstr(text, "\"advice\":[]"), "%s", text);
     close_audited();
 }
 
