@@ -102,8 +102,8 @@ static inline void dpool_index_remove(dpool_free_index *index, dpool_block *b) {
     }
 }
 
-/* Of two neighbours, which have just been one block or become one: `gone` leaves the index, where
- * it had `size` bytes, and b enters; in the front it takes over the slot. They may be the same. */
+/* Of two neighbours that become one block: `gone` leaves the index, where it had `size` bytes, and
+ * b enters; in the front it takes over the slot. They may be the same. */
 static inline void dpool_index_replace(dpool_free_index *index, const dpool_block *gone,
                                        uint64_t size, dpool_block *b) {
     unsigned slot = dpool_front_slot(&index->front, gone);

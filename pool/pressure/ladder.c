@@ -13,8 +13,6 @@
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"
 
-#include <inttypes.h>
-
 enum {
     MOST_CLIMBS = 4,   /* other threads may keep freeing: at most so many climbs */
     MOST_RELEASES = 4, /* of cached handles: a failed attempt caches what it made         */
