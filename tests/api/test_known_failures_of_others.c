@@ -47,12 +47,7 @@ Test(known_failures, a_half_failed_map_breaks_nothing_that_comes_later) {
 /* #185240: asking for the device's use failed, and hid the out of memory it was to describe. */
 Test(known_failures, a_refusal_is_told_when_nobody_says_what_the_device_has) {
     open_fixture(NULL);
-    ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                   .call = "mem_info",
-                                   .nth = 1,
-                                   .code = DVMM_NOT_SUPPORTED,
-                                   .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "mem_info", DVMM_NOT_SUPPORTED));
     (void)take(200 * MIB, 0);
     ductile_addr none = 0;
     assert_status(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &none),

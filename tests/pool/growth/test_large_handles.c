@@ -84,12 +84,7 @@ Test(large_handles, that_cannot_be_made_anew_leave_a_heap_that_works) {
     for (size_t i = 0; i < 4; i++) {
         give(large[i]);
     }
-    ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                   .call = "phys_create",
-                                   .nth = 1,
-                                   .code = DVMM_OUT_OF_MEMORY,
-                                   .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "phys_create", DVMM_OUT_OF_MEMORY));
     ductile_addr refused = 1;
     cr_assert_eq(ductile_alloc(f.allocator, 30 * MIB, f.streams[0], &refused),
                  DUCTILE_ERR_OUT_OF_MEMORY);

@@ -40,6 +40,15 @@ static ductile_status plan_granules(uint64_t n, uint64_t may_create, dpool_sourc
     return dpool_plan_request_locked(a, p, arena, &place, n * G, &sources);
 }
 
+/* Of no request of its own. */
+static void begin_plan(void) {
+    grow_lock();
+    p = dpool_plan_take(a, 0);
+    cr_assert_not_null(p);
+    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
+    index_lock();
+}
+
 static void end_plan(void) {
     dpool_plan_give(a, p);
     grow_unlock();
@@ -179,11 +188,7 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
     give(more[2]);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
     dpool_arena *arena = block_at(first)->region->arena;
-    grow_lock();
-    p = dpool_plan_take(a, 0);
-    cr_assert_not_null(p);
-    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
-    index_lock();
+    begin_plan();
     cr_assert(dpool_plan_compaction_locked(a, p, arena, block_at(more[1]), 1));
     assert_layout(first, "L1 L4 L1 F2 B1 G1 B1 F1 L1 G");
     dpool_plan_abort_locked(a, p);
@@ -212,11 +217,7 @@ Test(plan, to_heal_takes_the_topmost_memory_of_its_run_beyond_other_gaps) {
     give(more[4]);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 G2 F2 L1 G");
     dpool_arena *arena = block_at(first)->region->arena;
-    grow_lock();
-    p = dpool_plan_take(a, 0);
-    cr_assert_not_null(p);
-    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
-    index_lock();
+    begin_plan();
     cr_assert(dpool_plan_compaction_locked(a, p, arena, block_at(more[1]), 1));
     assert_layout(first, "L1 L4 L1 F2 B1 G1 F2 G2 B1 F1 L1 G");
     abort_plan();
@@ -247,11 +248,7 @@ Test(plan_waits, memory_that_heals_a_gap_is_as_young_as_the_wait_for_it) {
     assert_layout(first, "L1 F2 G2 F2 L1 G");
     uint64_t before = block_at(more[2])->age;
     uint64_t waits = fixture_stats(a).event_waits;
-    grow_lock();
-    p = dpool_plan_take(a, 0);
-    cr_assert_not_null(p);
-    assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, 0)));
-    index_lock();
+    begin_plan();
     a->age++;
     cr_assert(
         dpool_plan_compaction_locked(a, p, block_at(first)->region->arena, block_at(more[1]), 2));

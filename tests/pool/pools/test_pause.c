@@ -510,9 +510,7 @@ static void assert_shown_as_free(uint64_t bytes) {
 
 Test(pause, memory_that_the_driver_does_not_unmap_is_shown_as_free_once_its_blocks_are_freed) {
     open_pool(DUCTILE_POOL_PLAIN, true);
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "unmap", .nth = 1, .code = 1, .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "unmap", 1));
     assert_ok(ductile_pause(a, WEIGHTS, 0));
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     uint64_t left = fixture_state(&f).used_bytes;
@@ -657,18 +655,7 @@ Test(pause, a_resume_that_cannot_make_room_leaves_the_pool_paused) {
     assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
     assert_ok(ductile_alloc(a, 60 * MIB, f.streams[0], &other));
     assert_ok(ductile_free(a, other));
-    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                         .call = "context_sync",
-                                         .nth = 1,
-                                         .code = DVMM_OUT_OF_MEMORY,
-                                         .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    const ductile_virtual_fault unmaps = {.struct_size = sizeof unmaps,
-                                          .call = "unmap",
-                                          .nth = 1,
-                                          .code = DVMM_OUT_OF_MEMORY,
-                                          .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &unmaps));
+    assert_fine(fixture_fail_for_good(&f, "unmap", DVMM_OUT_OF_MEMORY));
     ductile_status status = ductile_resume(a, WEIGHTS);
     cr_assert(status != DUCTILE_OK, "there was room");
     cr_assert_eq(info_now().paused, 1);

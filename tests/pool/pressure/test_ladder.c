@@ -117,9 +117,7 @@ Test(pressure, a_wait_for_all_work_that_fails_refuses_the_request_and_loses_noth
     ductile_addr theirs = take(48 * MIB, 1);
     launch(theirs, 48 * MIB, 1);
     give(theirs);
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "context_sync", .nth = 1, .code = 1, .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "context_sync", 1));
     assert_refused(40 * MIB, 0);
     cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0, "nobody waits for all work");
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
@@ -132,12 +130,7 @@ Test(pressure, a_wait_for_all_work_that_fails_refuses_the_request_and_loses_noth
 Test(pressure, a_request_without_addresses_waits_and_is_then_refused) {
     open_fixture(&(fixture_setup){.n_streams = 2});
     (void)take(512, 0);
-    const ductile_virtual_fault none_left = {.struct_size = sizeof none_left,
-                                             .call = "address_reserve",
-                                             .nth = 1,
-                                             .code = DVMM_OUT_OF_MEMORY,
-                                             .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &none_left));
+    assert_fine(fixture_fail_for_good(&f, "address_reserve", DVMM_OUT_OF_MEMORY));
     uint64_t waits = fixture_stats(f.allocator).stream_syncs;
     ductile_addr none = 1;
     assert_status(ductile_alloc(f.allocator, 512, f.streams[1], &none),

@@ -119,9 +119,7 @@ static void serves_without(const char *call, int code, const char *conf) {
     ductile_addr middle = take(20 * MIB, 0);
     (void)take(20 * MIB, 0);
     assert_ok(ductile_free(f.allocator, middle));
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = call, .nth = 1, .code = code, .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, call, code));
     (void)take(40 * MIB, 0);
     cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0, "no marker was recorded");
     assert_u64(fixture_stats(f.allocator).recycled_handles, 10);

@@ -418,9 +418,7 @@ TestSuite(destroyed_beside_a_capture);
 Test(destroyed_beside_a_capture, an_allocator_whose_stream_cannot_be_waited_for_says_so) {
     open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY});
     launch(take(MIB, 0), MIB, 0);
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "stream_sync", .nth = 1, .code = 1, .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "stream_sync", 1));
     ductile_capture_begin();
     ductile_status status = ductile_destroy(f.allocator);
     ductile_capture_end();

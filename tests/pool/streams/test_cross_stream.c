@@ -134,12 +134,7 @@ Test(cross_stream, new_memory_serves_a_stream_that_cannot_wait_on_the_gpu) {
     open_with("cross_stream_reuse:wait,sizes:tight");
     (void)freed_at_work(100 * MIB);
     uint64_t held = stats().reserved_bytes;
-    ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                   .call = "stream_wait_event",
-                                   .nth = 1,
-                                   .code = 1,
-                                   .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "stream_wait_event", 1));
     (void)take(90 * MIB, 1);
     cr_assert_gt(ductile_virtual_faults_fired(f.gpu), 0, "no wait was tried");
     assert_ok(ductile_virtual_inject(f.gpu, NULL));

@@ -270,9 +270,7 @@ Test(foreign, memory_of_one_that_is_gone_stays_while_its_last_marker_cannot_be_w
     miss(FOREIGN);
     free_at_work(80 * MIB, FOREIGN);
     end_foreign();
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "event_sync", .nth = 1, .code = 1, .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "event_sync", 1));
     ductile_addr none = 1;
     assert_status(ductile_alloc(f.allocator, 100 * MIB, f.streams[OTHER], &none),
                   DUCTILE_ERR_OUT_OF_MEMORY);
@@ -339,12 +337,7 @@ Test(foreign, a_paused_pool_is_not_resumed_halfway_after_its_end) {
     assert_ok(ductile_pool_end(f.allocator, id));
     assert_ok(ductile_pause(f.allocator, id, 0));
     ductile_addr other = take(100 * MIB, OTHER);
-    ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                   .call = "capture_status",
-                                   .nth = 1,
-                                   .code = 999,
-                                   .persistent = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_fine(fixture_fail_for_good(&f, "capture_status", 999));
     cr_assert_neq(ductile_stream_done(f.allocator, f.streams[FOREIGN]), DUCTILE_OK);
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     assert_status(ductile_resume(f.allocator, id), DUCTILE_ERR_OUT_OF_MEMORY);
