@@ -138,10 +138,29 @@ bool dpool_sizes_refused(ductile_allocator *a) {
     return true;
 }
 
-/* The peaks of the statistics, which a user may reset. Where the held memory must not depend on the
- * time of a call, what is pending does not count. */
+/* Since the last trim, or since a user reset the peaks of the statistics. Where the held memory
+ * must not depend on the time of a call, what is pending does not count. */
 static uint64_t peak_in_use(const ductile_allocator *a) {
     return dpool_retires_in_order(a) ? a->counts.allocated_peak : a->counts.active_peak;
+}
+
+/* The statistics keep the peaks of all time. */
+static void restart_peaks_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_counts *c = &a->counts;
+    c->past_allocated_peak = dti_max(c->past_allocated_peak, c->allocated_peak);
+    c->past_active_peak = dti_max(c->past_active_peak, c->active_peak);
+    c->allocated_peak = c->allocated;
+    c->active_peak = c->allocated + c->pending;
+}
+
+void dpool_sizes_forget(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    a->sizes.most_held = a->store.totals.held_bytes;
+    dti_lock_acquire(&a->index_lock);
+    restart_peaks_locked(a);
+    a->sizes.most_in_use = 0;
+    dti_lock_release(&a->index_lock);
 }
 
 bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held) {

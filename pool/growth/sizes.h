@@ -42,9 +42,13 @@ void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules);
  * smaller handles and the free memory of other streams. */
 bool dpool_sizes_refused(ductile_allocator *a);
 
+/* A trim: what was held and in use before it says nothing about what the program will need. Index
+ * lock not held. */
+void dpool_sizes_forget(ductile_allocator *a);
+
 /* Should a request create so many bytes, though other streams have free memory? True while there is
- * room, also below max_held, and little more is held than was ever in use: moving memory back and
- * forth between streams costs more than creating it once. Index lock held. */
+ * room, also below max_held, and little more is held than was in use since the last trim: moving
+ * memory back and forth between streams costs more than creating it once. Index lock held. */
 bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held);
 
 #endif

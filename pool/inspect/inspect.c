@@ -46,7 +46,7 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->requested_bytes = c->requested;
     s->requested_peak_bytes = c->requested_peak;
     s->allocated_bytes = c->allocated;
-    s->allocated_peak_bytes = c->allocated_peak;
+    s->allocated_peak_bytes = dti_max(c->allocated_peak, c->past_allocated_peak);
     s->pending_bytes = c->pending;
     s->retiring_bytes = c->retiring;
     s->mapped_bytes = c->mapped + c->retiring;
@@ -67,7 +67,7 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->compacted_handles = c->compacted_handles;
     s->requested_total_bytes = c->requested_total;
     s->allocated_total_bytes = c->allocated_total;
-    s->active_peak_bytes = c->active_peak;
+    s->active_peak_bytes = dti_max(c->active_peak, c->past_active_peak);
     s->live_peak_blocks = c->live_peak;
     s->imported_bytes = c->imported;
     s->fill_total_bytes = c->filled;
@@ -125,6 +125,7 @@ void ductile_reset_peaks(ductile_allocator *a) {
     c->requested_peak = c->requested;
     c->allocated_peak = c->allocated;
     c->active_peak = c->allocated + c->pending;
+    c->past_allocated_peak = c->past_active_peak = 0;
     c->live_peak = dpool_live_blocks_locked(a);
     dvmm_store_reset_peak(&a->store);
     c->span_peak = c->span;

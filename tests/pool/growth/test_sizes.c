@@ -182,6 +182,68 @@ Test(sizes, tight_takes_it_from_other_streams) {
     close_audited();
 }
 
+/* So much was in use, and all of it has gone back to the driver. */
+static void use_much_and_trim(uint64_t bytes) {
+    fill_to(bytes);
+    for (uint64_t i = 0; i < bytes / GIB; i++) {
+        give(blocks[i]);
+    }
+    assert_ok(ductile_empty_cache(f.allocator));
+}
+
+Test(sizes, what_was_in_use_before_a_trim_leaves_no_memory_to_other_streams) {
+    open_roomy(NULL);
+    use_much_and_trim(8 * GIB);
+    give(take(GIB, 0));
+    (void)take(GIB, 1);
+    assert_u64(reserved(), GIB);
+    close_audited();
+}
+
+Test(sizes, every_trim_forgets_what_was_in_use_before_it) {
+    open_roomy(NULL);
+    use_much_and_trim(8 * GIB);
+    use_much_and_trim(9 * GIB);
+    give(take(GIB, 0));
+    (void)take(GIB, 1);
+    assert_u64(reserved(), GIB);
+    close_audited();
+}
+
+/* 4 GiB are, and so 80 MiB are slack; 16 GiB were. */
+Test(sizes, after_a_trim_other_streams_keep_a_share_of_what_was_in_use_since) {
+    open_roomy(NULL);
+    use_much_and_trim(16 * GIB);
+    fill_to(4 * GIB);
+    give(blocks[0]);
+    (void)take(32 * MIB, 1);
+    assert_u64(reserved(), 4 * GIB + 32 * MIB);
+    (void)take(GIB, 1);
+    assert_u64(reserved(), 4 * GIB + 32 * MIB);
+    close_audited();
+}
+
+Test(sizes, the_peaks_of_the_statistics_outlast_a_trim) {
+    open_roomy(NULL);
+    use_much_and_trim(8 * GIB);
+    (void)take(GIB, 0);
+    ductile_stats s = fixture_stats(f.allocator);
+    assert_u64(s.allocated_peak_bytes, 8 * GIB);
+    assert_u64(s.active_peak_bytes, 8 * GIB);
+    ductile_reset_peaks(f.allocator);
+    s = fixture_stats(f.allocator);
+    assert_u64(s.allocated_peak_bytes, GIB);
+    assert_u64(s.active_peak_bytes, GIB);
+    close_audited();
+}
+
+Test(sizes, what_was_held_before_a_trim_makes_no_small_handles) {
+    open_roomy(NULL);
+    use_much_and_trim(110 * GIB);
+    cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
+    close_audited();
+}
+
 /* Creating is the first choice, and the device refuses: then the memory of other streams serves. */
 static void device_refuses(const char *conf) {
     open_roomy(conf);
