@@ -213,7 +213,7 @@ class Case(NamedTuple):
 
 
 def all_cases() -> dict[str, Case]:
-    compiling = {"compiled": 120, "compiled-step": 180}
+    compiling = {"compiled": 120, "compiled-step": 300}
     made = []
     for kind, hook in itertools.product(KINDS, (False, True)):
         seconds = (60 if hook else 120) + compiling.get(kind, 0)
