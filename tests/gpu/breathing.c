@@ -16,6 +16,7 @@
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/lung.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
@@ -23,26 +24,11 @@
 #include "vmm/cuda/open.h"
 #include "vmm/virtual/gpu.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-enum {
-    N_STREAMS = 2,
-    MOST_BLOCKS = 2048,
-    MOST_PIECES = 512,
-    LEAST_PERCENT = 10,
-    MOST_PERCENT = 95,
-    SHARE_PERCENT = 15,
-    STEPS_PER_BREATH = 64
-};
+enum { N_STREAMS = 2, MOST_BLOCKS = 2048, SHARE_PERCENT = 15, STEPS_PER_BREATH = 64 };
 
 typedef struct request {
     bool is_virtual;
@@ -50,121 +36,6 @@ typedef struct request {
     uint64_t seconds;
     uint64_t seed;
 } request;
-
-/* Between the two. */
-typedef struct meeting {
-    _Atomic bool is_ready; /* the lung has opened the device, or given up  */
-    _Atomic bool is_over;
-    _Atomic bool hold_breath;
-    _Atomic bool is_held; /* answers hold_breath */
-    _Atomic uint64_t breaths;
-    _Atomic uint64_t held_bytes;
-    _Atomic bool is_broken;
-} meeting;
-
-static void nap(long ns) {
-    struct timespec pause = {.tv_nsec = ns};
-    (void)nanosleep(&pause, NULL);
-}
-
-/* ---- The one that breathes ----------------------------------------------------------------- */
-
-typedef struct lung {
-    meeting *at;
-    dvmm_driver *driver;
-    rng rng;
-    dvmm_phys pieces[MOST_PIECES];
-    size_t n_pieces;
-    uint64_t piece_bytes;
-    uint64_t total_bytes;
-} lung;
-
-static void obey(lung *l) {
-    while (atomic_load(&l->at->hold_breath) && !atomic_load(&l->at->is_over)) {
-        atomic_store(&l->at->is_held, true);
-        nap(100000);
-    }
-    atomic_store(&l->at->is_held, false);
-}
-
-static void note_held(lung *l) {
-    atomic_store(&l->at->held_bytes, l->n_pieces * l->piece_bytes);
-}
-
-/* False: the device has no more. */
-static bool inhale(lung *l) {
-    const dvmm_phys_props props = {0};
-    ductile_status status =
-        dvmm_phys_create(l->driver, l->piece_bytes, &props, &l->pieces[l->n_pieces]);
-    l->n_pieces += status == DUCTILE_OK;
-    note_held(l);
-    if (status != DUCTILE_OK && status != DUCTILE_ERR_OUT_OF_MEMORY) {
-        atomic_store(&l->at->is_broken, true);
-    }
-    return status == DUCTILE_OK;
-}
-
-static void exhale(lung *l) {
-    size_t i = (size_t)rng_below(&l->rng, l->n_pieces);
-    if (dvmm_phys_release(l->driver, l->pieces[i]) != DUCTILE_OK) {
-        atomic_store(&l->at->is_broken, true);
-    }
-    l->pieces[i] = l->pieces[--l->n_pieces];
-    note_held(l);
-}
-
-static void breathe_to(lung *l, uint64_t wanted) {
-    while (!atomic_load(&l->at->is_over)) {
-        uint64_t held = l->n_pieces * l->piece_bytes;
-        obey(l);
-        if (held + l->piece_bytes <= wanted) {
-            if (!inhale(l)) {
-                return;
-            }
-        } else if (held > wanted) {
-            exhale(l);
-        } else {
-            return;
-        }
-        nap((long)rng_below(&l->rng, 200000));
-    }
-}
-
-static void live(lung *l) {
-    l->total_bytes = dvmm_get_caps(l->driver)->total_bytes;
-    l->piece_bytes =
-        dti_round_up(l->total_bytes / (MOST_PIECES - 8), dvmm_get_caps(l->driver)->granule_bytes);
-    atomic_store(&l->at->is_ready, true);
-    while (!atomic_load(&l->at->is_over)) {
-        uint64_t percent = rng_between(&l->rng, LEAST_PERCENT, MOST_PERCENT);
-        breathe_to(l, l->total_bytes / 100 * percent);
-        atomic_fetch_add(&l->at->breaths, 1);
-        nap((long)rng_below(&l->rng, 3000000));
-    }
-    while (l->n_pieces > 0) {
-        exhale(l);
-    }
-}
-
-/* A process of its own: nothing of CUDA may be open when it is made. */
-static int live_alone(meeting *at, const request *r) {
-    static lung l;
-    l = (lung){.at = at, .rng = rng_seeded(r->seed + 1)};
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (dvmm_open_cuda(r->device, &l.driver, NULL, 0) != DUCTILE_OK) {
-        atomic_store(&at->is_broken, true);
-        atomic_store(&at->is_ready, true);
-        return COMMAND_SKIPPED;
-    }
-    live(&l);
-    dvmm_close(l.driver);
-    return atomic_load(&at->is_broken) ? COMMAND_BROKEN : 0;
-}
-
-static void *live_beside(void *self) {
-    live(self);
-    return NULL;
-}
 
 /* ---- The one that works -------------------------------------------------------------------- */
 
@@ -175,7 +46,7 @@ typedef struct block {
 
 typedef struct worker {
     const request *request;
-    meeting *at;
+    lung *lung;
     ductile_virtual_gpu *gpu; /* NULL on CUDA */
     dvmm_driver *driver;
     painter painter;
@@ -242,18 +113,9 @@ static const char *check_refusal(worker *w, uint64_t size) {
     return NULL;
 }
 
-static const char *hold_breath(const worker *w) {
-    atomic_store(&w->at->hold_breath, true);
-    while (!atomic_load(&w->at->is_held)) {
-        NEED(!atomic_load(&w->at->is_broken), "the other process has failed");
-        nap(50000);
-    }
-    return NULL;
-}
-
 static const char *retry(worker *w, uint64_t size, ductile_stream stream, ductile_addr *out) {
     TRY(wait_for_streams(w));
-    TRY(hold_breath(w));
+    TRY(lung_hold(w->lung));
     ductile_status status = ductile_alloc(w->allocator, size, stream, out);
     const char *why = NULL;
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
@@ -262,7 +124,7 @@ static const char *retry(worker *w, uint64_t size, ductile_stream stream, ductil
     } else {
         w->overtaken++;
     }
-    atomic_store(&w->at->hold_breath, false);
+    lung_breathe(w->lung);
     TRY(why);
     NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s",
          ductile_status_string(status));
@@ -349,7 +211,7 @@ static const char *work(worker *w) {
         TRY(trim_sometimes(w));
         TRY(painter_mismatches(&w->painter, &mismatches));
         NEED(mismatches == 0, "%llu places were overwritten", (unsigned long long)mismatches);
-        NEED(!atomic_load(&w->at->is_broken), "the other process has failed");
+        NEED(!lung_is_broken(w->lung), "the other program has failed");
     }
     while (w->n_blocks > 0) {
         TRY(release(w, w->n_blocks - 1));
@@ -390,12 +252,12 @@ static void report(const worker *w) {
            "breaths %llu\nleast live bytes %llu\nmost live bytes %llu\n",
            (unsigned long long)w->request->seconds, (unsigned long long)w->allocs,
            (unsigned long long)w->refusals, (unsigned long long)w->overtaken,
-           (unsigned long long)w->trims, (unsigned long long)atomic_load(&w->at->breaths),
+           (unsigned long long)w->trims, (unsigned long long)lung_breaths(w->lung),
            (unsigned long long)w->least_live, (unsigned long long)w->most_live);
 }
 
 static const char *was_a_test(const worker *w) {
-    NEED(atomic_load(&w->at->breaths) > 2, "the other process hardly breathed");
+    NEED(lung_breaths(w->lung) > 2, "the other process hardly breathed");
     NEED(w->refusals + w->overtaken > 0, "memory was never short");
     return NULL;
 }
@@ -403,7 +265,6 @@ static const char *was_a_test(const worker *w) {
 static const char *work_and_report(worker *w) {
     TRY(open_worker(w));
     const char *why = work(w);
-    atomic_store(&w->at->is_over, true);
     report(w);
     TRY(why);
     TRY(was_a_test(w));
@@ -424,79 +285,45 @@ static const char *check_device(const worker *w, uint64_t before) {
     return NULL;
 }
 
-static const char *run(worker *w) {
-    const char *why = work_and_report(w);
-    atomic_store(&w->at->is_over, true);
-    if (why != NULL) {
-        return why;
-    }
-    return close_worker(w);
-}
-
-static int run_virtual(worker *w) {
-    static lung l;
-    pthread_t thread;
+static const char *open_virtual(worker *w) {
     ductile_virtual_options options;
-    uint64_t before = 0;
-    uint64_t total = 0;
     ductile_virtual_options_init(&options);
     options.capacity_bytes = 1024 * DTI_MIB;
     options.schedule = DUCTILE_SCHEDULE_LAGGING;
     options.lag = 7;
-    l = (lung){.at = w->at, .rng = rng_seeded(w->request->seed + 1)};
-    if (ductile_virtual_create(&w->gpu, &options) != DUCTILE_OK ||
-        dvmm_open_virtual(w->gpu, &w->driver) != DUCTILE_OK ||
-        dvmm_open_virtual(w->gpu, &l.driver) != DUCTILE_OK ||
-        dvmm_mem_info(w->driver, &before, &total) != DUCTILE_OK ||
-        pthread_create(&thread, NULL, live_beside, &l) != 0) {
-        return command_end("the virtual GPU cannot be opened");
-    }
-    const char *why = run(w);
-    (void)pthread_join(thread, NULL);
-    if (why == NULL) {
-        why = check_device(w, before);
-    }
-    dvmm_close(l.driver);
-    dvmm_close(w->driver);
-    ductile_virtual_destroy(w->gpu);
-    return command_end(why);
+    NEED_OK(ductile_virtual_create(&w->gpu, &options));
+    NEED_OK(dvmm_open_virtual(w->gpu, &w->driver));
+    return lung_start(&w->lung, w->gpu, w->request->seed + 1);
 }
 
-static int end_of_child(pid_t child) {
-    int status = 0;
-    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status)
-                                                                    : COMMAND_BROKEN;
-}
-
-static int run_cuda(worker *w, pid_t child) {
+static const char *open_device(worker *w) {
     char reason[256] = "";
-    uint64_t before = 0;
-    uint64_t total = 0;
+    if (w->request->is_virtual) {
+        return open_virtual(w);
+    }
     if (dvmm_open_cuda(w->request->device, &w->driver, reason, sizeof reason) != DUCTILE_OK) {
-        atomic_store(&w->at->is_over, true);
-        (void)end_of_child(child);
+        (void)lung_end(w->lung);
         command_skip(reason);
     }
-    while (!atomic_load(&w->at->is_ready)) {
-        nap(1000000);
-    }
-    const char *why = hold_breath(w);
-    if (why == NULL && dvmm_mem_info(w->driver, &before, &total) != DUCTILE_OK) {
-        why = "the device does not say what it has free";
-    }
-    before += atomic_load(&w->at->held_bytes);
-    atomic_store(&w->at->hold_breath, false);
-    why = why == NULL ? run(w) : why;
-    atomic_store(&w->at->is_over, true);
-    int lung_status = end_of_child(child);
-    if (why == NULL && lung_status == 0) {
-        why = check_device(w, before);
-    }
+    return NULL;
+}
+
+static const char *run(worker *w) {
+    uint64_t before = 0;
+    uint64_t total = 0;
+    TRY(open_device(w));
+    TRY(lung_hold(w->lung));
+    NEED_OK(dvmm_mem_info(w->driver, &before, &total));
+    lung_breathe(w->lung);
+    const char *why = work_and_report(w);
+    const char *of_lung = lung_end(w->lung);
+    TRY(why);
+    TRY(of_lung);
+    TRY(close_worker(w));
+    TRY(check_device(w, before));
     dvmm_close(w->driver);
-    if (why == NULL && lung_status != 0) {
-        why = "the other process has failed";
-    }
-    return command_end(why);
+    ductile_virtual_destroy(w->gpu);
+    return NULL;
 }
 
 /* ---- The command line ---------------------------------------------------------------------- */
@@ -518,22 +345,8 @@ int main(int argc, char **argv) {
     static worker w;
     request r = {.seconds = 10, .seed = 1};
     read_request(&r, argc, argv);
-    meeting *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) {
-        return command_end("the host has no memory left");
-    }
     w.request = &r;
-    w.at = at;
-    pid_t child = 0;
-    if (!r.is_virtual) {
-        child = fork();
-        if (child == 0) {
-            _exit(live_alone(at, &r));
-        }
-        if (child < 0) {
-            return command_end("no second process");
-        }
-    }
     command_end_after(r.seconds * 2 + 60);
-    return r.is_virtual ? run_virtual(&w) : run_cuda(&w, child);
+    const char *why = r.is_virtual ? NULL : lung_fork(&w.lung, r.device, r.seed + 1);
+    return command_end(why == NULL ? run(&w) : why);
 }
