@@ -93,8 +93,8 @@ ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep
 /* Releases cached handles until cached_bytes <= keep. */
 ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes);
 
-/* The device's memory, as the driver reports it: for reports only, since other processes change it
- * at any time. On error both are 0. */
+/* The device's memory, as the driver reports it: other processes change it at any time. On
+ * error both are 0. */
 ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free_bytes,
                                         uint64_t *total_bytes);
 

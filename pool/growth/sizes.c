@@ -15,7 +15,8 @@ enum {
     SHARE_OF_ROOM = 2048, /* and this part of the room                      */
     TIGHT_ABOVE = 80,     /* per cent of the room                              */
     TIGHT_UNTIL = 70,
-    SLACK = 2 /* per cent of the most that was in use                  */
+    SHARE_OF_ENDED = 16, /* less than this part of what was in use is held: see below */
+    SLACK = 2            /* per cent of the most that was in use                  */
 };
 
 static const uint64_t largest_bytes = 64 * MIB;
@@ -90,18 +91,58 @@ uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *are
     return (uint32_t)dti_min(dti_min(held, dpool_most_ahead(a)), dpool_handle_granules(a));
 }
 
+/* ---- What was in use ------------------------------------------------------------------------ */
+
+/* Since it was forgotten, or a user reset the statistics' peaks. Where the held memory must not
+ * depend on the time of a call, what is pending does not count. */
+static uint64_t peak_in_use(const ductile_allocator *a) {
+    return dpool_retires_in_order(a) ? a->counts.allocated_peak : a->counts.active_peak;
+}
+
+void dpool_note_in_use_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    a->sizes.most_in_use = dti_max(a->sizes.most_in_use, peak_in_use(a));
+}
+
+/* The statistics keep the peaks of all time. */
+static void restart_peaks_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_counts *c = &a->counts;
+    c->past_allocated_peak = dti_max(c->past_allocated_peak, c->allocated_peak);
+    c->past_active_peak = dti_max(c->past_active_peak, c->active_peak);
+    c->allocated_peak = c->allocated;
+    c->active_peak = c->allocated + c->pending;
+    a->sizes.most_in_use = 0;
+}
+
+/* Where little of it is still held, a part of the program has ended: what it used says nothing
+ * about the next one. A program that trims at every step keeps its weights, and its peak counts. */
+static void forget_what_ended(ductile_allocator *a) {
+    dti_lock_acquire(&a->index_lock);
+    dpool_note_in_use_locked(a);
+    bool has_ended = a->store.totals.held_bytes < a->sizes.most_in_use / SHARE_OF_ENDED;
+    if (has_ended) {
+        restart_peaks_locked(a);
+        a->sizes.calls_until_look = 0;
+    }
+    dti_lock_release(&a->index_lock);
+}
+
 /* ---- The room ------------------------------------------------------------------------------ */
 
-/* Where the held memory must not depend on the time of a call, the driver is not asked. */
-static uint64_t read_room(ductile_allocator *a) {
+uint64_t dpool_room(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->grow_lock);
     uint64_t most = dti_min(a->store.limit_bytes, a->device_bytes);
     uint64_t free_bytes = 0;
     uint64_t total = 0;
-    if (dpool_retires_in_order(a) ||
-        dvmm_store_device_memory(&a->store, &free_bytes, &total) != DUCTILE_OK) {
-        return most;
-    }
-    return dti_min(most, a->store.totals.held_bytes + free_bytes);
+    bool is_known = dvmm_store_device_memory(&a->store, &free_bytes, &total) == DUCTILE_OK;
+    return is_known ? dti_min(most, a->store.totals.held_bytes + free_bytes) : most;
+}
+
+/* Where the held memory must not depend on the time of a call, the driver is not asked. */
+static uint64_t read_room(ductile_allocator *a) {
+    return dpool_retires_in_order(a) ? dti_min(a->store.limit_bytes, a->device_bytes)
+                                     : dpool_room(a);
 }
 
 /* Does not become false again while the memory that was held once would make it true. */
@@ -112,6 +153,7 @@ static bool is_near(const dpool_sizes *s, bool is_tight) {
 void dpool_sizes_look(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->grow_lock);
     dpool_sizes *s = &a->sizes;
+    forget_what_ended(a);
     if (s->calls_until_look-- == 0) {
         s->room_bytes = read_room(a);
         s->calls_until_look = CALLS_BETWEEN_LOOKS;
@@ -138,34 +180,9 @@ bool dpool_sizes_refused(ductile_allocator *a) {
     return true;
 }
 
-/* Since the last trim, or since a user reset the peaks of the statistics. Where the held memory
- * must not depend on the time of a call, what is pending does not count. */
-static uint64_t peak_in_use(const ductile_allocator *a) {
-    return dpool_retires_in_order(a) ? a->counts.allocated_peak : a->counts.active_peak;
-}
-
-/* The statistics keep the peaks of all time. */
-static void restart_peaks_locked(ductile_allocator *a) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dpool_counts *c = &a->counts;
-    c->past_allocated_peak = dti_max(c->past_allocated_peak, c->allocated_peak);
-    c->past_active_peak = dti_max(c->past_active_peak, c->active_peak);
-    c->allocated_peak = c->allocated;
-    c->active_peak = c->allocated + c->pending;
-}
-
-void dpool_sizes_forget(ductile_allocator *a) {
-    DTI_ASSERT_HELD(&a->grow_lock);
-    a->sizes.most_held = a->store.totals.held_bytes;
-    dti_lock_acquire(&a->index_lock);
-    restart_peaks_locked(a);
-    a->sizes.most_in_use = 0;
-    dti_lock_release(&a->index_lock);
-}
-
 bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held) {
     DTI_ASSERT_HELD(&a->index_lock);
-    a->sizes.most_in_use = dti_max(a->sizes.most_in_use, peak_in_use(a));
+    dpool_note_in_use_locked(a);
     if (is_fixed(&a->options) || dpool_is_tight(a)) {
         return false;
     }

@@ -30,6 +30,9 @@ uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *are
 /* The most that dpool_ahead_granules ever returns. */
 uint32_t dpool_most_ahead(const ductile_allocator *a);
 
+/* What may be held in all, by the limit and by what the device has free now. One driver call. */
+uint64_t dpool_room(ductile_allocator *a);
+
 /* Looks how much room is left. One call in 64 asks the driver. Called by each attempt and
  * resume; index lock not held. */
 void dpool_sizes_look(ductile_allocator *a);
@@ -42,12 +45,11 @@ void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules);
  * smaller handles and the free memory of other streams. */
 bool dpool_sizes_refused(ductile_allocator *a);
 
-/* A trim: what was held and in use before it says nothing about what the program will need. Index
- * lock not held. */
-void dpool_sizes_forget(ductile_allocator *a);
+/* Before the peaks of the statistics are reset: growth goes by them. Index lock held, no other. */
+void dpool_note_in_use_locked(ductile_allocator *a);
 
 /* Should a request create so many bytes, though other streams have free memory? True while there is
- * room, also below max_held, and little more is held than was in use since the last trim: moving
+ * room, also below max_held, and little more is held than was in use at most: moving
  * memory back and forth between streams costs more than creating it once. Index lock held. */
 bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held);
 

@@ -465,8 +465,7 @@ DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, duc
 
 /**
  * Gives physical memory back to the driver until the allocator holds at most `keep_bytes`, as far
- * as free memory allows. Unmapped handles go first, then free blocks, highest addresses first. By
- * default, what was in use and held before has no say in how memory grows from here on.
+ * as free memory allows. Unmapped handles go first, then free blocks, highest addresses first.
  *
  * Arguments: keep_bytes: 0 gives back everything that is free. released: receives the number of
  *            bytes given back; NULL to ignore.

@@ -5,6 +5,7 @@
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
+#include "pool/growth/sizes.h"
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
 
@@ -122,6 +123,7 @@ void ductile_reset_peaks(ductile_allocator *a) {
     }
     dti_lock_acquire(&a->index_lock);
     dpool_counts *c = &a->counts;
+    dpool_note_in_use_locked(a);
     c->requested_peak = c->requested;
     c->allocated_peak = c->allocated;
     c->active_peak = c->allocated + c->pending;

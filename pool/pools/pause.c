@@ -9,6 +9,7 @@
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
+#include "pool/growth/sizes.h"
 #include "pool/pressure/trim.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
@@ -268,9 +269,9 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned 
 /* Unused memory of others makes room. */
 static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
     uint64_t need = dpool_bytes_to_map(a, pool);
-    dti_lock_acquire(&a->index_lock);
-    uint64_t most = dti_min(a->counts.limit, a->device_bytes);
-    dti_lock_release(&a->index_lock);
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    uint64_t most = dpool_room(a);
+    dpool_grow_unlock(a, mode);
     return dpool_trim(a, most > need ? most - need : 0);
 }
 

@@ -6,7 +6,6 @@
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/growth/announce.h"
-#include "pool/growth/sizes.h"
 #include "pool/growth/unused.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
@@ -29,7 +28,6 @@ typedef struct goal {
     dpool_scope of;
     uint64_t keep;
     uint64_t spared;
-    bool forgets; /* asked for: a new part of the program begins */
 } goal;
 
 /* The bytes that must still go. */
@@ -204,9 +202,6 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     status = first_error(status, dpool_unused_reclaim(a, DPOOL_UNUSED_CLOSED, UINT64_MAX));
     status = first_error(status, give_back_all_proven(a, g));
     dpool_unused_drop(a, true);
-    if (g->forgets) {
-        dpool_sizes_forget(a);
-    }
     *enough = surplus(a, g) == 0;
     dpool_grow_unlock(a, mode);
     return status;
@@ -246,7 +241,7 @@ static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_statu
 }
 
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
-    const goal all = {.of = {.is_all = true}, .keep = keep, .forgets = true};
+    const goal all = {.of = {.is_all = true}, .keep = keep};
     return or_what_is_wrong(a, give_back_waiting(a, &all));
 }
 

@@ -557,15 +557,19 @@ static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool
     return false;
 }
 
-/* While a capture is under way, the thread waits for the streams of the pool one by one. That
- * proves nothing about other streams, so no graph may use the pool and no other stream be recorded.
- */
+/* While a capture is under way, the thread waits for the streams of the pool one by one, and for
+ * the uses that its free memory awaits. That proves nothing about other streams, so no graph may
+ * use the pool and no other stream be recorded. */
 static ductile_status wait_beside_capture(ductile_allocator *a, const dpool_scope *s) {
+    bool any = false;
     dti_lock_acquire(&a->index_lock);
     bool needs_all = s->pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, s->pool);
     dti_lock_release(&a->index_lock);
-    return needs_all ? DUCTILE_ERR_CAPTURING
-                     : wait_for_streams(a, &(stream_choice){.of = *s, .has_live = true});
+    if (needs_all) {
+        return DUCTILE_ERR_CAPTURING;
+    }
+    ductile_status status = wait_for_streams(a, &(stream_choice){.of = *s, .has_live = true});
+    return status == DUCTILE_OK ? dpool_wait_on_host(a, s, &any) : status;
 }
 
 ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool) {

@@ -7,6 +7,8 @@
 
 #include "tests/support/inside.h"
 
+#include <ductile_pools.h>
+
 #define MOST_BLOCKS 128
 #define LEAST_LARGE (24 * MIB)
 #define SMALL (4 * MIB)
@@ -182,6 +184,8 @@ Test(sizes, tight_takes_it_from_other_streams) {
     close_audited();
 }
 
+/* ---- What was in use ------------------------------------------------------------------------ */
+
 /* So much was in use, and all of it has gone back to the driver. */
 static void use_much_and_trim(uint64_t bytes) {
     fill_to(bytes);
@@ -191,29 +195,61 @@ static void use_much_and_trim(uint64_t bytes) {
     assert_ok(ductile_empty_cache(f.allocator));
 }
 
+/* What one stream has freed serves the other, because 1 GiB was in use at most, not 8. */
+static void assert_little_is_left_to_others(void) {
+    give(take(GIB, 0));
+    (void)take(GIB, 1);
+    assert_u64(reserved(), GIB);
+}
+
 Test(sizes, what_was_in_use_before_a_trim_leaves_no_memory_to_other_streams) {
     open_roomy(NULL);
     use_much_and_trim(8 * GIB);
-    give(take(GIB, 0));
-    (void)take(GIB, 1);
-    assert_u64(reserved(), GIB);
+    assert_little_is_left_to_others();
     close_audited();
 }
 
-Test(sizes, every_trim_forgets_what_was_in_use_before_it) {
+Test(sizes, every_part_of_a_program_is_forgotten_when_it_has_ended) {
     open_roomy(NULL);
     use_much_and_trim(8 * GIB);
     use_much_and_trim(9 * GIB);
-    give(take(GIB, 0));
-    (void)take(GIB, 1);
-    assert_u64(reserved(), GIB);
+    assert_little_is_left_to_others();
     close_audited();
 }
 
-/* 4 GiB are, and so 80 MiB are slack; 16 GiB were. */
+static const ductile_pool_id large_pool = {7, 7};
+
+static ductile_addr take_in_pool(uint64_t size) {
+    begin_plain_pool(large_pool);
+    ductile_addr block = take(size, 0);
+    assert_ok(ductile_pool_end(f.allocator, large_pool));
+    return block;
+}
+
+Test(sizes, what_a_paused_pool_uses_leaves_no_memory_to_other_streams) {
+    open_roomy(NULL);
+    ductile_addr block = take_in_pool(8 * GIB);
+    assert_ok(ductile_pause(f.allocator, large_pool, 0));
+    assert_little_is_left_to_others();
+    assert_ok(ductile_resume(f.allocator, large_pool));
+    give(block);
+    release_plain_pool(large_pool);
+    close_audited();
+}
+
+Test(sizes, what_a_trimmed_pool_used_leaves_no_memory_to_other_streams) {
+    open_roomy(NULL);
+    give(take_in_pool(8 * GIB));
+    assert_ok(ductile_pool_trim(f.allocator, large_pool, NULL));
+    assert_little_is_left_to_others();
+    release_plain_pool(large_pool);
+    close_audited();
+}
+
+/* 4 GiB are, and so 80 MiB are slack; 80 GiB were. */
 Test(sizes, after_a_trim_other_streams_keep_a_share_of_what_was_in_use_since) {
     open_roomy(NULL);
-    use_much_and_trim(16 * GIB);
+    use_much_and_trim(80 * GIB);
     fill_to(4 * GIB);
     give(blocks[0]);
     (void)take(32 * MIB, 1);
@@ -237,12 +273,126 @@ Test(sizes, the_peaks_of_the_statistics_outlast_a_trim) {
     close_audited();
 }
 
-Test(sizes, what_was_held_before_a_trim_makes_no_small_handles) {
+/* How much more is held when the other stream wants 96 MiB: 9 GiB were in use, and 184 MiB are
+ * slack. */
+static uint64_t grown_after(void (*act)(void)) {
     open_roomy(NULL);
-    use_much_and_trim(110 * GIB);
+    fill_to(8 * GIB);
+    give(take(GIB, 0));
+    act();
+    uint64_t held = reserved();
+    (void)take(96 * MIB, 1);
+    uint64_t grown = reserved() - held;
+    close_audited();
+    return grown;
+}
+
+static void do_nothing(void) {
+}
+
+static void reset_peaks(void) {
+    ductile_reset_peaks(f.allocator);
+}
+
+static void trim_nothing(void) {
+    assert_ok(ductile_trim(f.allocator, 100 * GIB, NULL));
+}
+
+Test(sizes, resetting_the_peaks_of_the_statistics_changes_no_growth) {
+    assert_u64(grown_after(reset_peaks), grown_after(do_nothing));
+}
+
+Test(sizes, a_trim_that_has_nothing_to_do_changes_no_growth) {
+    assert_u64(grown_after(trim_nothing), grown_after(do_nothing));
+}
+
+static void take_turns(unsigned turns) {
+    for (unsigned turn = 0; turn < turns; turn++) {
+        for (size_t i = 0; i < 8; i++) {
+            blocks[i] = take(100 * MIB, turn % 2);
+        }
+        for (size_t i = 0; i < 8; i++) {
+            give(blocks[i]);
+        }
+    }
+}
+
+/* It does not learn in each step again what the streams need. */
+Test(sizes, a_program_that_trims_at_every_step_keeps_its_peak) {
+    open_roomy(NULL);
+    uint64_t calls[4];
+    ductile_addr weights = take(GIB, 0);
+    for (int step = 0; step < 4; step++) {
+        uint64_t before = fixture_stats(f.allocator).driver_calls;
+        take_turns(200);
+        give(take(8 * GIB, 0));
+        assert_ok(ductile_empty_cache(f.allocator));
+        calls[step] = fixture_stats(f.allocator).driver_calls - before;
+    }
+    cr_assert_lt(calls[3], calls[0] / 4, "%llu calls", (unsigned long long)calls[3]);
+    give(weights);
+    close_audited();
+}
+
+Test(sizes, where_little_is_held_the_room_is_asked_for_again) {
+    open_roomy(NULL);
+    give(take(GIB, 0));
+    set_others(126 * GIB); /* after the library has looked */
+    assert_refused(4 * GIB, 0);
+    set_others(0);
+    assert_ok(ductile_empty_cache(f.allocator));
     cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
     close_audited();
 }
+
+/* ---- A trim near the limit ------------------------------------------------------------------- */
+
+enum { PAIRS = 640 };
+
+/* Large blocks between small ones that stay, and then nearly all of the device at once. */
+static bool interleave_and_take(uint64_t big) {
+    static ductile_addr passing[PAIRS];
+    static ductile_addr staying[PAIRS];
+    for (size_t i = 0; i < PAIRS; i++) {
+        passing[i] = take(160 * MIB, 0);
+        staying[i] = take(2 * MIB, 0);
+    }
+    for (size_t i = 0; i < PAIRS; i++) {
+        give(passing[i]);
+    }
+    ductile_addr large = 0;
+    bool is_served = ductile_alloc(f.allocator, big, f.streams[0], &large) == DUCTILE_OK;
+    if (is_served) {
+        give(large);
+    }
+    for (size_t i = 0; i < PAIRS; i++) {
+        give(staying[i]);
+    }
+    return is_served;
+}
+
+Test(sizes, near_the_limit_a_trim_in_every_step_costs_no_request) {
+    open_roomy(NULL);
+    use_much_and_trim(120 * GIB);
+    for (int i = 0; i < 4; i++) {
+        cr_assert(interleave_and_take(118 * GIB), "step %d", i);
+        assert_ok(ductile_empty_cache(f.allocator));
+    }
+    close_audited();
+}
+
+Test(sizes, what_was_refused_is_served_behind_a_trim) {
+    open_roomy(NULL);
+    bool is_served = interleave_and_take(118 * GIB);
+    for (int i = 0; i < 2 && !is_served; i++) {
+        assert_ok(ductile_empty_cache(f.allocator));
+        is_served = interleave_and_take(118 * GIB);
+    }
+    cr_assert(is_served);
+    close_audited();
+}
+
+/* ---- Where the device refuses --------------------------------------------------------------- */
 
 /* Creating is the first choice, and the device refuses: then the memory of other streams serves. */
 static void device_refuses(const char *conf) {

@@ -28,9 +28,11 @@ static ductile_addr blocks[N_BLOCKS];
 static const uint64_t sizes[N_BLOCKS] = {512,         G - 512, G,     3 * G + 4096, 100000, 1,
                                          5 * G - 512, 70000,   G / 2, 2 * G,        4096,   G / 2};
 
-static void open_pool(ductile_pool_kind kind, bool with_holes) {
-    fixture_setup setup = {
-        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
+static void open_pool_with(ductile_pool_kind kind, bool with_holes, const char *conf) {
+    fixture_setup setup = {.capacity_bytes = 64 * MIB,
+                           .schedule = DUCTILE_SCHEDULE_LAZY,
+                           .n_streams = 3,
+                           .conf = conf};
     assert_fine(fixture_open(&f, &setup));
     a = f.allocator;
     assert_ok(ductile_pool_retain(a, WEIGHTS));
@@ -46,6 +48,10 @@ static void open_pool(ductile_pool_kind kind, bool with_holes) {
         assert_ok(ductile_free(a, blocks[i]));
         blocks[i] = 0;
     }
+}
+
+static void open_pool(ductile_pool_kind kind, bool with_holes) {
+    open_pool_with(kind, with_holes, NULL);
 }
 
 static void assert_contents(void) {
@@ -307,6 +313,24 @@ Test(pause, leaves_a_capture_whole) {
     assert_ok(ductile_stream_done(a, captured));
     assert_ok(dvmm_stream_destroy(d, captured));
     dvmm_close(d);
+    close_pool();
+}
+
+/* With record_stream:wait the memory of a freed block is free at once, and awaits the use. */
+Test(pause, beside_a_capture_waits_for_the_uses_that_free_memory_awaits) {
+    const ductile_pool_id graph = {1, 0};
+    open_pool_with(DUCTILE_POOL_PLAIN, false, "record_stream:wait");
+    assert_ok(ductile_virtual_stream_wait(f.gpu, f.streams[2], f.streams[0]));
+    assert_ok(ductile_virtual_fill(f.gpu, blocks[6], 4, sizes[6], f.streams[2]));
+    assert_ok(ductile_free_on(a, blocks[6], f.streams[2]));
+    blocks[6] = 0;
+    assert_ok(ductile_pool_begin(a, graph, NULL, NULL));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_paused();
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_ok(ductile_pool_end(a, graph));
+    assert_ok(ductile_pool_release(a, graph));
+    assert_contents();
     close_pool();
 }
 
@@ -663,6 +687,18 @@ Test(pause, a_resume_that_cannot_make_room_leaves_the_pool_paused) {
     assert_fine(audit_allocator(a, NULL));
     (void)ductile_destroy(a);
     fixture_abandon(&f);
+}
+
+Test(pause, a_resume_gives_free_memory_back_where_another_process_has_the_rest) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    ductile_addr block = 0;
+    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_alloc(a, 30 * MIB, f.streams[0], &block));
+    assert_ok(ductile_free(a, block));
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 32 * MIB));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 0));
+    close_pool();
 }
 
 /* What waits is one wait for everything: other streams cost nothing each. */
