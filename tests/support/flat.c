@@ -9,10 +9,15 @@
 
 enum { QUARTER = FLAT_PARTS / 4 };
 
+/* A sanitizer's own memory comes and goes as it likes. */
+static uint64_t own_resident_bytes(void) {
+    return IS_SANITIZED ? 0 : resident_bytes();
+}
+
 flat_sample flat_measure(const ductile_stats *s, double seconds, uint64_t n, uint64_t mappings) {
     return (flat_sample){
         .ns = seconds * 1e9 / (double)n,
-        .resident = resident_bytes(),
+        .resident = own_resident_bytes(),
         .host = s->host_bytes,
         .handles = s->handles,
         .mappings = mappings,

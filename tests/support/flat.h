@@ -12,8 +12,8 @@ enum { FLAT_PARTS = 20 };
 
 typedef struct flat_sample {
     double ns; /* an operation */
-    /* of this process, of the allocator's tables, of physical memory, of granules, of ranges, live
-     */
+    /* bytes of this process (0 under sanitizers) and of the allocator's tables; physical memory,
+     * granules mapped, bytes of ranges, live bytes */
     uint64_t resident, host, handles, mappings, addresses, live;
 } flat_sample;
 
