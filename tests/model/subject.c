@@ -318,6 +318,7 @@ const char *subject_open(subject *s, const uint8_t *chosen) {
     model_init(&s->m);
     choose(s, chosen);
     TRY(fixture_open_device(&s->f, &s->setup));
+    TRY(audit_reset_capture_mode(&s->f));
     TRY(make_streams(s));
     TRY(make_allocator(s));
     say(s, "%llu MiB, granule %llu KiB, schedule %d, lag %llu, families %#x, %s",

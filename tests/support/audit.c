@@ -237,17 +237,28 @@ const char *audit_allocator(ductile_allocator *allocator, const model *m) {
 
 /* ---- The device ---------------------------------------------------------------------------- */
 
-const char *audit_capture_mode(const fixture *f) {
+/* Leaves the thread in *mode, and stores the one that it was in. */
+static const char *exchange_mode(const fixture *f, dvmm_capture_mode *mode) {
     dvmm_driver *d = NULL;
-    dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
     NEED_OK(dvmm_open_virtual(f->gpu, &d));
-    ductile_status status = dvmm_capture_exchange_mode(d, &mode);
-    dvmm_capture_mode found = mode;
-    status = status == DUCTILE_OK ? dvmm_capture_exchange_mode(d, &mode) : status;
+    ductile_status status = dvmm_capture_exchange_mode(d, mode);
     dvmm_close(d);
     NEED_OK(status);
+    return NULL;
+}
+
+const char *audit_capture_mode(const fixture *f) {
+    dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
+    TRY(exchange_mode(f, &mode));
+    dvmm_capture_mode found = mode;
+    TRY(exchange_mode(f, &mode));
     NEED(found != DVMM_CAPTURE_RELAXED, "a call left the thread in relaxed capture mode");
     return NULL;
+}
+
+const char *audit_reset_capture_mode(const fixture *f) {
+    dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
+    return exchange_mode(f, &mode);
 }
 
 const char *audit_fixture(const fixture *f, const model *m) {

@@ -25,4 +25,8 @@ const char *audit_at_any_time(ductile_allocator *allocator);
  * was made to fail. */
 const char *audit_capture_mode(const fixture *f);
 
+/* Before a run: one before it in the process may have lost its device, and then no call restored
+ * the thread's mode. */
+const char *audit_reset_capture_mode(const fixture *f);
+
 #endif

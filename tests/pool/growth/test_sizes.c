@@ -127,6 +127,18 @@ Test(sizes, what_another_process_holds_is_no_room) {
     close_audited();
 }
 
+Test(sizes, the_room_is_looked_at_again_after_some_misses) {
+    open_roomy(NULL);
+    (void)take(GIB, 0);
+    set_others(100 * GIB); /* after the library has looked */
+    for (int i = 0; i < 64; i++) {
+        (void)take(64 * MIB, 0);
+    }
+    fill_to(20 * GIB);
+    cr_assert_geq(creates_of(GIB), GIB / SMALL);
+    close_audited();
+}
+
 /* At the turn of a dip what is free in large handles goes back; the next requests make small ones
  * of it. */
 Test(sizes, near_the_limit_a_dip_gives_large_handles_back) {
