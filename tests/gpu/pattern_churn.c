@@ -114,17 +114,24 @@ static uint64_t size_of_cycle(churn *c) {
 }
 
 /* Refused for lack of memory is no error: *got says. */
+static const char *ask(churn *c, ductile_stream stream, canvas *it, bool *got) {
+    it->id = c->next_id++;
+    ductile_status status = ductile_alloc(c->allocator, it->size, stream, &it->address);
+    *got = status == DUCTILE_OK;
+    c->refusals += status == DUCTILE_ERR_OUT_OF_MEMORY;
+    NEED(*got || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s", ductile_status_string(status));
+    return NULL;
+}
+
+/* A block on any stream. */
 static const char *allocate(churn *c, uint64_t size, bool *got) {
-    block b = {.canvas = {.size = size, .id = c->next_id++}};
+    block b = {.canvas = {.size = size}};
     b.stream = (uint32_t)rng_below(&c->rng, c->request->n_streams);
     ductile_stream stream = c->streams[b.stream];
-    ductile_status status = ductile_alloc(c->allocator, size, stream, &b.canvas.address);
-    *got = status == DUCTILE_OK;
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        c->refusals++;
+    TRY(ask(c, stream, &b.canvas, got));
+    if (!*got) {
         return NULL;
     }
-    NEED_OK(status);
     if (c->virtual_gpu != NULL) {
         ductile_virtual_block_begin(c->virtual_gpu, b.canvas.address, size);
     }
@@ -232,26 +239,16 @@ static int is_first_stream(void *user, ductile_stream stream) {
     return stream == c->streams[0];
 }
 
-/* On the first stream; refused is no error. */
-static const char *take(churn *c, canvas *it, bool *got) {
-    it->id = c->next_id++;
-    ductile_status status = ductile_alloc(c->allocator, it->size, c->streams[0], &it->address);
-    *got = status == DUCTILE_OK;
-    c->refusals += status == DUCTILE_ERR_OUT_OF_MEMORY;
-    NEED(*got || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s", ductile_status_string(status));
-    return NULL;
-}
-
 /* What is painted first leaves its memory to the block that stays. */
 static const char *captured_work(churn *c, canvas *stays, bool *got) {
     canvas passing = {.size = 4 * stays->size};
-    TRY(take(c, &passing, got));
+    TRY(ask(c, c->streams[0], &passing, got));
     if (!*got) {
         return NULL;
     }
     TRY(paint(&c->painter, &passing, c->streams[0]));
     NEED_OK(ductile_free(c->allocator, passing.address));
-    TRY(take(c, stays, got));
+    TRY(ask(c, c->streams[0], stays, got));
     return *got ? paint(&c->painter, stays, c->streams[0]) : NULL;
 }
 
@@ -310,7 +307,7 @@ static const char *live_with_a_pause(churn *c) {
     canvas it = {.size = c->limit / 1024 / 4 * 4};
     bool got = false;
     NEED_OK(ductile_pool_begin(c->allocator, pool, NULL, NULL));
-    TRY(take(c, &it, &got));
+    TRY(ask(c, c->streams[0], &it, &got));
     NEED_OK(ductile_pool_end(c->allocator, pool));
     if (got) {
         TRY(pause_and_resume(c, pool, &it));

@@ -28,7 +28,6 @@ struct lung {
     _Atomic uint64_t wish; /* odd: hold your breath */
     _Atomic uint64_t held; /* the last wish that it has obeyed so */
     _Atomic uint64_t breaths;
-    _Atomic uint64_t held_bytes;
     /* its own */
     dvmm_driver *driver;
     rng rng;
@@ -57,17 +56,12 @@ static void obey(lung *l) {
     }
 }
 
-static void note_held(lung *l) {
-    atomic_store(&l->held_bytes, l->n_pieces * l->piece_bytes);
-}
-
 /* False: the device has no more. */
 static bool inhale(lung *l) {
     const dvmm_phys_props props = {0};
     ductile_status status =
         dvmm_phys_create(l->driver, l->piece_bytes, &props, &l->pieces[l->n_pieces]);
     l->n_pieces += status == DUCTILE_OK;
-    note_held(l);
     if (status != DUCTILE_OK && status != DUCTILE_ERR_OUT_OF_MEMORY) {
         atomic_store(&l->is_broken, true);
     }
@@ -80,7 +74,6 @@ static void exhale(lung *l) {
         atomic_store(&l->is_broken, true);
     }
     l->pieces[i] = l->pieces[--l->n_pieces];
-    note_held(l);
 }
 
 static void breathe_to(lung *l, uint64_t wanted) {
@@ -181,10 +174,6 @@ bool lung_is_broken(const lung *l) {
 
 uint64_t lung_breaths(const lung *l) {
     return atomic_load(&l->breaths);
-}
-
-uint64_t lung_held_bytes(const lung *l) {
-    return atomic_load(&l->held_bytes);
 }
 
 static const char *wait_for_child(const lung *l) {

@@ -27,7 +27,6 @@ void lung_breathe(lung *l);
 /* Has it met an error of the driver? */
 bool lung_is_broken(const lung *l);
 uint64_t lung_breaths(const lung *l);
-uint64_t lung_held_bytes(const lung *l);
 
 /* It gives all back and ends; complains when it was broken. NULL: nothing to do. */
 const char *lung_end(lung *l);
