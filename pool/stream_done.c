@@ -18,12 +18,11 @@ static dpool_arena *next_of_stream(ductile_allocator *a, ductile_stream stream) 
     return arena;
 }
 
-/* The last mark of a foreign stream replaces an earlier one; without it nothing is proven. */
+/* Without the last mark of a foreign stream, an earlier one must not be taken for it. */
 static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
     ductile_status status = dpool_record_last_mark(a, arena);
     dti_lock_acquire(&a->index_lock);
     if (arena->is_foreign && status != DUCTILE_OK) {
-        arena->own_proven.age = 0; /* its idle stays: a pause that has waited unmaps by it */
         dpool_drop_own_mark_locked(a, arena);
     }
     dpool_arena_part_locked(a, arena);

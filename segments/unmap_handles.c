@@ -7,28 +7,32 @@
 
 /* ---- 1. The GPU is done -------------------------------------------------------------------- */
 
-enum { BY_STREAM = 1, BY_MARKER = 2, BY_DEVICE = 3 };
+enum { BY_STREAM = 1, BY_STREAM_MARKER = 2, BY_DEVICE = 3, BY_CONTEXT_MARKER = 4 };
 
 /* A failed wait proves nothing. */
-static dseg_idle proof_if(ductile_status status, uint32_t made_by) {
-    return (dseg_idle){status == DUCTILE_OK ? made_by : 0};
-}
-
-ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof) {
+ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_stream_idle *proof) {
     ductile_status status = dvmm_stream_sync(store->driver, stream);
-    *proof = proof_if(status, BY_STREAM);
+    *proof = (dseg_stream_idle){status == DUCTILE_OK ? BY_STREAM : 0};
     return status;
 }
 
-dseg_idle dseg_idle_by_marker(const dvmm_marker *marker) {
-    bool is_done = dvmm_marker_is_done(marker);
-    return proof_if(is_done ? DUCTILE_OK : DUCTILE_ERR_NOT_READY, BY_MARKER);
+dseg_stream_idle dseg_stream_idle_by_marker(const dvmm_marker *marker) {
+    return (dseg_stream_idle){dvmm_marker_is_done(marker) ? BY_STREAM_MARKER : 0};
+}
+
+dseg_idle dseg_idle_if_joined(dseg_stream_idle proof) {
+    return (dseg_idle){proof.made_by};
 }
 
 ductile_status dseg_sync_device(dvmm_marker_pool *markers, dseg_idle *proof) {
     ductile_status status = dvmm_markers_wait_all(markers);
-    *proof = proof_if(status, BY_DEVICE);
+    *proof = (dseg_idle){status == DUCTILE_OK ? BY_DEVICE : 0};
     return status;
+}
+
+dseg_idle dseg_idle_by_marker(const dvmm_marker *marker) {
+    bool is_done = marker->is_of_context && dvmm_marker_is_done(marker);
+    return (dseg_idle){is_done ? BY_CONTEXT_MARKER : 0};
 }
 
 /* ---- 2. Unmap, 3. into the cache ----------------------------------------------------------- */

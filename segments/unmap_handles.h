@@ -27,28 +27,42 @@
 #include "vmm/marker.h"
 
 /*
- * Proof that the host knows the GPU to be done. All zero: no proof. What it proves depends on the
- * function that made it. The caller decides whether that covers all work on the granules: the pool
- * stores with each proof up to which epoch it holds, and other streams that used a block have
- * markers of their own.
+ * Proof that the host knows the GPU to be done with some memory. All zero: no proof. Made of a
+ * proof for all work of the context, or of one for a single stream where nothing else can use the
+ * memory (dseg_idle_if_joined). The pool stores with each proof up to which age it holds. Streams
+ * of other GPUs and contexts that used a block have markers of their own (U12).
+ *
+ * docs/proofs.md lists every place that makes one, and how it knows; a lint holds the list.
  */
 typedef struct dseg_idle {
     uint32_t made_by; /* private to unmap_handles.c */
 } dseg_idle;
 
+/* Proof for the work of one stream alone: nothing that unmaps takes it. */
+typedef struct dseg_stream_idle {
+    uint32_t made_by; /* private to unmap_handles.c */
+} dseg_stream_idle;
+
 /* Waits on the host for the stream. Proves that all work submitted to this stream before the call
  * is done, and nothing about other streams. */
-ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof);
+ductile_status dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_stream_idle *proof);
 
-/* The proof of a marker that is known done (dvmm_marker_query, dvmm_marker_wait); no proof when it
- * is not. Proves that all work submitted to the stream of the marker before it was recorded is
- * done. */
-dseg_idle dseg_idle_by_marker(const dvmm_marker *marker);
+/* The same by a marker of a stream that is known done (dvmm_marker_query, dvmm_marker_wait), for
+ * the work before it was recorded; no proof when it is not. */
+dseg_stream_idle dseg_stream_idle_by_marker(const dvmm_marker *marker);
+
+/* For memory that only this stream can use: before the proven work was submitted, the stream was
+ * ordered behind all other work on the memory. The caller says how it knows. */
+dseg_idle dseg_idle_if_joined(dseg_stream_idle proof);
 
 /* Waits on the host for the context of the device. Proves that all work submitted to any of its
  * streams before the call is done, and nothing about streams of other GPUs with access (U12). Pre:
  * no capture is known to be under way. */
 ductile_status dseg_sync_device(dvmm_marker_pool *markers, dseg_idle *proof);
+
+/* The same by a marker of the context that is known done; no proof when it is not, or when it is a
+ * marker of one stream. */
+dseg_idle dseg_idle_by_marker(const dvmm_marker *marker);
 
 static inline bool dseg_is_proven(dseg_idle proof) {
     return proof.made_by != 0;

@@ -65,14 +65,15 @@ static bool met_capture(const dvmm_marker_pool *pool, ductile_stream stream) {
 }
 
 /* Hands out a marker that was recorded, or takes back one that was not. */
-static ductile_status give_out(dvmm_marker_pool *pool, dvmm_marker *m, ductile_status recorded,
-                               dvmm_marker **out) {
+static ductile_status give_out(dvmm_marker_pool *pool, dvmm_marker *m, bool is_of_context,
+                               ductile_status recorded, dvmm_marker **out) {
     if (recorded != DUCTILE_OK) {
         push_idle(pool, m);
         return recorded;
     }
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
     atomic_store_explicit(&m->done, false, memory_order_relaxed);
+    m->is_of_context = is_of_context;
     *out = m;
     return DUCTILE_OK;
 }
@@ -92,7 +93,7 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
     if (status == DUCTILE_OK && met_capture(pool, stream)) {
         status = DUCTILE_ERR_CAPTURING;
     }
-    return give_out(pool, m, status, out);
+    return give_out(pool, m, false, status, out);
 }
 
 ductile_status dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **out) {
@@ -101,7 +102,7 @@ ductile_status dvmm_marker_record_context(dvmm_marker_pool *pool, dvmm_marker **
     ductile_status status = take_marker(pool, &m);
     return status != DUCTILE_OK
                ? status
-               : give_out(pool, m, dvmm_context_record(pool->driver, m->event), out);
+               : give_out(pool, m, true, dvmm_context_record(pool->driver, m->event), out);
 }
 
 /* Refused inside a capture: not known, never "done". */

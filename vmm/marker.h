@@ -18,6 +18,7 @@ typedef struct dvmm_marker {
     dvmm_event event;
     _Atomic uint32_t refs;
     _Atomic bool done;        /* known complete: no further query is made */
+    bool is_of_context;       /* behind all streams of the context; else behind one */
     struct dvmm_marker *next; /* idle: the pool's list */
 } dvmm_marker;
 

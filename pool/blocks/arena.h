@@ -8,9 +8,14 @@
  *     block->age       a->age when the block was freed; it stays when the block retires
  *     a->proven        by the latest context marker that is done: what was freed at an age below
  *                      its age has no work under way on any stream of the context
- *     own_proven       by the latest proof of the arena's stream alone, which is used where no
- *                      context marker may be recorded: proves this for the old addresses of the
- *                      arena, and for what the host gives back to the driver
+ *     own_proven       by proofs of the arena's stream alone, where no context marker may be
+ *                      recorded: proves this for the old addresses of the arena, and for what the
+ *                      host gives back to the driver. Its age is never above joined_age (foreign
+ *                      arenas: nor above what the context proves besides)
+ *     joined_age       what was freed at an age below it was freed before an allocation on the
+ *                      stream. Until that allocation the program may order the stream behind other
+ *                      streams' work on the memory (docs/contract.md, rule 3); so a proof of the
+ *                      stream alone, recorded or waited for since, covers that memory and no other
  *
  * Markers, and when they are recorded: streams/marks.h.
  */
@@ -73,14 +78,16 @@ typedef struct dpool_arena {
     uint64_t n_calls;        /* allocations */
     uint64_t maintenance_at; /* n_calls from which a hit checks what is due */
     uint64_t not_before;     /* the memory counts as freed at this age, if it was freed before */
-    dpool_proof own_proven;  /* by proofs of the stream alone */
-    dpool_mark own_mark;     /* of the stream alone, under way; marker NULL: none */
-    uint64_t peak_live;   /* see live_watermark.h: the peak that the next dip is measured from  */
-    uint64_t dips_below;  /* live_bytes under which the dip begins or goes deeper     */
-    uint64_t rises_above; /* live_bytes above which the peak grows or the dip is over */
+    uint64_t joined_age;
+    dpool_proof own_proven; /* by proofs of the stream alone */
+    dpool_mark own_mark;    /* of the stream alone, under way; marker NULL: none */
+    uint64_t peak_live;     /* see live_watermark.h: the peak that the next dip is measured from  */
+    uint64_t dips_below;    /* live_bytes under which the dip begins or goes deeper     */
+    uint64_t rises_above;   /* live_bytes above which the peak grows or the dip is over */
     uint64_t gaps_tolerated; /* more gaps than this make compaction due at any time       */
     bool compaction_due;
     bool is_gone;             /* ductile_stream_done was called: the driver never gets it again */
+    bool is_silent;           /* is_gone, and its own work is known done; foreign arenas only */
     uint32_t fruitless_polls; /* polls in a row that found nothing done; grow lock */
     uint32_t n_waiters;       /* threads that wait without locks and will read the arena again */
     uint32_t n_stream_refs;   /* of these, threads that pass its stream to the driver */
@@ -140,12 +147,6 @@ static inline bool dpool_has_graphs(const ductile_allocator *a, const dpool_aren
            (dpool_is_held(arena->pool) || dpool_least_age(arena) >= a->proven.age);
 }
 
-/* A foreign stream has ended, and its last mark is done: what its blocks were used for later, other
- * streams did. Index lock held. */
-static inline bool dpool_has_no_work_left(const dpool_arena *arena) {
-    return arena->is_gone && arena->own_mark.marker == NULL && arena->own_proven.age != 0;
-}
-
 /* Of two proofs the later one. */
 static inline dpool_proof dpool_later_proof(dpool_proof p, dpool_proof q) {
     return p.age > q.age ? p : q;
@@ -161,7 +162,7 @@ static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
     if (dpool_has_graphs(a, arena)) {
         return (dpool_proof){0};
     }
-    return dpool_restrict_proof(arena, dpool_has_no_work_left(arena)
+    return dpool_restrict_proof(arena, arena->is_silent
                                            ? dpool_later_proof(arena->own_proven, a->proven)
                                            : arena->own_proven);
 }
@@ -170,7 +171,7 @@ static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
 static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
                                                const dpool_arena *arena) {
     bool has_graphs = dpool_has_graphs(a, arena);
-    if (arena->is_foreign && !dpool_has_no_work_left(arena)) {
+    if (arena->is_foreign && !arena->is_silent) {
         bool is_later = has_graphs && arena->own_proven.age > a->proven.age;
         return is_later ? a->proven : arena->own_proven; /* graphs: as far as both prove */
     }

@@ -89,10 +89,17 @@ void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool) {
     dpool_free_pool(gone);
 }
 
-/* An open plain pool may become a capture pool at its next request. */
+static bool are_announced(const ductile_allocator *a) {
+    int captures = atomic_load_explicit(&a->captures, memory_order_relaxed);
+    return captures == DUCTILE_CAPTURES_ANNOUNCED;
+}
+
+/* An open plain pool may become a capture pool at its next request. Where captures are announced by
+ * calls alone, an open pool says nothing. */
 bool dpool_is_capturing_locked(const ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_route *route = a->routes; route != NULL; route = route->next) {
+    const dpool_route *first = are_announced(a) ? NULL : a->routes;
+    for (const dpool_route *route = first; route != NULL; route = route->next) {
         if (!route->has_ended && route->pool->kind == DUCTILE_POOL_CAPTURE) {
             return true;
         }
@@ -109,8 +116,7 @@ static uint64_t possible_captures_locked(const ductile_allocator *a) {
     for (const dpool_route *route = a->routes; route != NULL; route = route->next) {
         n++;
     }
-    int captures = atomic_load_explicit(&a->captures, memory_order_relaxed);
-    return captures == DUCTILE_CAPTURES_ANNOUNCED ? UINT64_MAX : n;
+    return are_announced(a) ? UINT64_MAX : n;
 }
 
 bool dpool_context_wait_begin(ductile_allocator *a) {

@@ -38,6 +38,7 @@ typedef struct dpool_private_pool {
     uint64_t released_age; /* a->age when its last reference was dropped, or its pause ended:
                               graphs may have used its memory until then, on any stream */
     dpool_phase phase;
+    dseg_idle idle;   /* while it is paused: proof for all work on its memory */
     bool is_unbacked; /* no memory behind its blocks, except where the driver refused to unmap */
     dvmm_host_copy
         host_copy; /* contents while it is paused; owned by the thread that claimed the pool */

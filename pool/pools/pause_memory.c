@@ -57,14 +57,11 @@ static dpool_region *region_above(const ductile_allocator *a, const dpool_privat
     return lowest;
 }
 
-static void unmap_part(ductile_allocator *a, dpool_region *region, ductile_addr *from) {
+static void unmap_part(ductile_allocator *a, dpool_region *region, dseg_idle idle,
+                       ductile_addr *from) {
     dseg_segment *seg = region->seg;
     uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
-    dti_lock_acquire(&a->index_lock);
-    /* the pool has been waited for */
-    dseg_idle idle = dpool_proof_to_unmap(a, region->arena).idle;
-    dti_lock_release(&a->index_lock);
     uint64_t gone = dseg_unmap_for_pause(seg, &at, GRANULES_PER_HOLD, idle) * a->granule;
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
@@ -79,7 +76,7 @@ static bool unmap_next(ductile_allocator *a, const dpool_private_pool *pool, duc
     dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_region *region = region_above(a, pool, *from);
     if (region != NULL) {
-        unmap_part(a, region, from);
+        unmap_part(a, region, pool->idle, from);
     }
     dpool_grow_unlock(a, mode);
     return region != NULL;

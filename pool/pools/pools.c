@@ -247,15 +247,6 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
     free(route);
 }
 
-/* The capture has ended: blocks freed in it can be marked now. */
-static void make_up_for_capture(ductile_allocator *a) {
-    if (atomic_load(&a->has_unmarked)) {
-        dvmm_capture_mode mode = dpool_grow_lock(a);
-        dpool_mark_unmarked(a, NULL, true);
-        dpool_grow_unlock(a, mode);
-    }
-}
-
 ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
     ductile_status status = check_call(a, id);
     if (status != DUCTILE_OK) {
@@ -271,7 +262,7 @@ ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     close_route(a, route);
-    make_up_for_capture(a);
+    dpool_mark_what_captures_left(a); /* it has ended */
     return DUCTILE_OK;
 }
 

@@ -208,6 +208,7 @@ enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
 static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
     c->rung = 0;
     c->n_tries = 0;
+    dpool_mark_what_captures_left(a);
     c->waits_left = dpool_count_pending_marks(a);
     c->frees_seen = frees_now(a);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pressure/trim.h"
 
+#include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
@@ -67,8 +68,14 @@ typedef struct candidates {
     uint32_t room;
 } candidates;
 
-static bool is_proven(const ductile_allocator *a, const dpool_block *b) {
-    return b->size >= a->granule && dpool_is_proven_locked(a, b);
+/* The topmost run of granules of the FREE block that is proven: where a capture forbids the wait
+ * for the device, what was freed lately is not. */
+static dseg_span proven_part_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dseg_span all = dseg_granules_in(b->region->seg, b->addr, dpool_end(b));
+    bool is_due = dseg_is_empty(all) || dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
+    return is_due ? (dseg_span){all.first, all.first}
+                  : dpool_older_part(b, all, dpool_proof_to_return(a, b->region->arena).age);
 }
 
 /* Visits the next blocks downwards in size; `last` is a copy of the last visited block, of size 0
@@ -83,7 +90,7 @@ static bool find_more_locked(const ductile_allocator *a, const dpool_arena *aren
             return false;
         }
         *last = *b;
-        if (is_proven(a, b)) {
+        if (!dseg_is_empty(proven_part_locked(a, b))) {
             c->all[c->n++] = (candidate){b->addr, b};
         }
     }
@@ -124,9 +131,10 @@ static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *a
  * when `most` would cut it. Handles with another address, retiring or quarantined, and pinned
  * handles (U10) stay.
  */
-static dseg_span topmost_run(const ductile_allocator *a, const dpool_block *b, uint64_t most) {
-    const dseg_segment *seg = b->region->seg;
-    return dseg_topmost_run(seg, dseg_granules_in(seg, b->addr, dpool_end(b)),
+static dseg_span topmost_run_locked(const ductile_allocator *a, const dpool_block *b,
+                                    uint64_t most) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return dseg_topmost_run(b->region->seg, proven_part_locked(a, b),
                             dti_round_up(most, a->granule) / a->granule, 1);
 }
 
@@ -136,12 +144,11 @@ static dpool_block *take_from_locked(ductile_allocator *a, const dpool_arena *ar
                                      const candidate *c, uint64_t most, dseg_idle *idle) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = c->block;
-    if (a->nodes.n_spare < 2 || !dpool_index_holds(&arena->index, b) || b->addr != c->addr ||
-        !is_proven(a, b)) {
+    if (a->nodes.n_spare < 2 || !dpool_index_holds(&arena->index, b) || b->addr != c->addr) {
         return NULL;
     }
     *idle = dpool_proof_to_return(a, arena).idle;
-    dseg_span run = topmost_run(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
+    dseg_span run = topmost_run_locked(a, b, dti_min(most, GRANULES_PER_HOLD * a->granule));
     return dseg_is_empty(run) ? NULL
                               : dpool_carve_free_locked(a, b, dseg_addr(b->region->seg, run.first),
                                                         dseg_addr(b->region->seg, run.end));

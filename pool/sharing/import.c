@@ -153,7 +153,10 @@ static void free_import(ductile_allocator *a, dpool_import *import) {
 }
 
 static ductile_status unmap(ductile_allocator *a, dpool_import *import) {
-    dseg_idle idle = import->marker != NULL ? dseg_idle_by_marker(import->marker) : import->idle;
+    /* other streams' work is ordered before the close (ductile_import) */
+    dseg_idle idle = import->marker != NULL
+                         ? dseg_idle_if_joined(dseg_stream_idle_by_marker(import->marker))
+                         : import->idle;
     ductile_status status = dseg_foreign_close(&a->store, &import->in, idle);
     free_import(a, import);
     return status;

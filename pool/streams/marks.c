@@ -135,12 +135,14 @@ static ductile_status mark_context(ductile_allocator *a, dpool_mark *held) {
 }
 
 /* Only the first one under way is kept: a later call records the next, once this one is done.
- * `is_last`: no later call can, so this one replaces it. */
+ * `is_last`: no later call can, so this one replaces it; it is not recorded in an allocation, so
+ * that it proves no more than was joined. */
 static ductile_status mark_stream(ductile_allocator *a, dpool_arena *arena, bool is_last) {
     dti_lock_acquire(&a->index_lock);
     bool may = dpool_arena_may_be_named(arena) && (is_last || arena->own_mark.marker == NULL);
+    arena->joined_age = may && !is_last ? ++a->age : arena->joined_age;
+    dpool_mark mark = {NULL, arena->joined_age};
     dti_lock_release(&a->index_lock);
-    dpool_mark mark = {NULL, may ? dpool_advance_clock(a) : 0};
     ductile_status status =
         may ? dvmm_marker_record(&a->markers, arena->stream, &mark.marker) : DUCTILE_ERR_CAPTURING;
     if (status != DUCTILE_OK) {
@@ -165,6 +167,9 @@ static ductile_status mark_stream(ductile_allocator *a, dpool_arena *arena, bool
 static ductile_status record_mark(ductile_allocator *a, dpool_arena *arena, bool is_last) {
     dti_lock_acquire(&a->index_lock);
     bool is_due = dpool_mark_is_due_locked(a, 1);
+    if (arena != NULL && !is_last) {
+        arena->joined_age = a->age;
+    }
     dti_lock_release(&a->index_lock);
     bool is_foreign = arena != NULL && arena->is_foreign;
     if (!is_due && !is_foreign && dpool_has_context_marks(a)) {
@@ -272,8 +277,9 @@ static void poll_stream(ductile_allocator *a, dpool_arena *arena) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
-    dpool_raise_proof(&arena->own_proven,
-                      (dpool_proof){mark.age, dseg_idle_by_marker(mark.marker)});
+    dseg_stream_idle idle = dseg_stream_idle_by_marker(mark.marker);
+    dpool_raise_proof(&arena->own_proven, (dpool_proof){mark.age, dseg_idle_if_joined(idle)});
+    arena->is_silent = arena->is_gone && arena->is_foreign;
     dpool_drop_own_mark_locked(a, arena);
     dti_lock_release(&a->index_lock);
 }

@@ -8,8 +8,9 @@
  *
  * A record while any stream of the context is being captured fails and breaks that capture. So none
  * is recorded while a capture may be under way (U6): see the option `captures`. There, and with
- * drivers that have no context markers, a marker of one stream proves this for the old addresses of
- * that stream, and other memory waits for the host (quiesce.h).
+ * drivers that have no context markers, a marker of one stream proves this for what was freed
+ * before an allocation on that stream (arena.h, joined_age), and other memory waits for the host
+ * (quiesce.h).
  *
  * Many may be under way. The host learns of them when it polls.
  */
@@ -33,14 +34,14 @@ void dpool_want_mark_locked(ductile_allocator *a);
 uint64_t dpool_advance_clock(ductile_allocator *a);
 
 /*
- * Records a mark. Pre: inside a call that names the stream of the arena, or NULL; index lock not
+ * Records a mark. Pre: inside an allocation on the stream of the arena, or NULL; index lock not
  * held. Does nothing when nothing was freed since the last one. ERR_CAPTURING, ERR_DRIVER, ... when
  * nothing could be recorded: then nothing is proven (U1).
  */
 ductile_status dpool_record_mark(ductile_allocator *a, dpool_arena *arena);
 
-/* The same before the arena is detached from its stream. A mark of the stream alone proves all that
- * was freed, although an earlier one may be under way. */
+/* The same before the arena is detached from its stream, outside of an allocation. A mark of the
+ * stream alone replaces an earlier one that is under way, and stands behind all of its own work. */
 ductile_status dpool_record_last_mark(ductile_allocator *a, dpool_arena *arena);
 
 /* Reads the marks under way. Grow lock held, index lock not. */

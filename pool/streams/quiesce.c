@@ -177,6 +177,7 @@ static bool any_is_captured(ductile_allocator *a) {
     return any;
 }
 
+/* Proves all FREE memory of streams of our context, whatever stream used it. */
 static ductile_status wait_for_device(ductile_allocator *a) {
     if (!dpool_context_wait_begin(a)) {
         return DUCTILE_ERR_CAPTURING;
@@ -194,6 +195,12 @@ static ductile_status wait_for_device(ductile_allocator *a) {
     }
     dpool_context_wait_end(a);
     return status;
+}
+
+/* The same by a context marker, which disturbs less, where one may be recorded. */
+static ductile_status wait_for_context(ductile_allocator *a) {
+    ductile_status status = dpool_wait_for_context_mark(a);
+    return status == DUCTILE_OK ? status : wait_for_device(a);
 }
 
 /* ---- Arenas' own streams ------------------------------------------------------------------- */
@@ -244,12 +251,11 @@ static bool is_worth_a_wait(ductile_allocator *a, const dpool_arena *arena) {
 static ductile_status wait_for_own_mark(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     dvmm_marker *m = arena->own_mark.marker;
-    bool is_proven = arena->own_proven.age != 0;
+    bool is_last = arena->is_silent || (arena->is_gone && arena->is_foreign && m != NULL);
     if (m != NULL) {
         dvmm_marker_hold(m);
     }
     dti_lock_release(&a->index_lock);
-    bool is_last = arena->is_gone && arena->is_foreign && (m != NULL || is_proven);
     ductile_status status = wait_and_drop(a, m, DUCTILE_OK);
     if (m != NULL && status == DUCTILE_OK) {
         dti_lock_acquire(&a->grow_lock);
@@ -260,12 +266,12 @@ static ductile_status wait_for_own_mark(ductile_allocator *a, const dpool_arena 
 }
 
 static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream stream,
-                                          dseg_idle *proof) {
+                                          dseg_stream_idle *proof) {
     dvmm_marker *m = NULL;
     ductile_status status = dvmm_marker_record(&a->markers, stream, &m);
     if (status == DUCTILE_OK) {
         status = dvmm_marker_wait(&a->markers, m);
-        *proof = dseg_idle_by_marker(m);
+        *proof = dseg_stream_idle_by_marker(m);
         dvmm_marker_drop(&a->markers, m);
     }
     return status;
@@ -274,7 +280,7 @@ static ductile_status wait_for_new_marker(ductile_allocator *a, ductile_stream s
 /* ERR_CAPTURING when it is being captured. No capture of another thread in a pool of this allocator
  * is broken, even if it begins just now. */
 static ductile_status wait_for_stream(ductile_allocator *a, ductile_stream stream,
-                                      dseg_idle *proof) {
+                                      dseg_stream_idle *proof) {
     if (!dpool_stream_wait_begin(a)) {
         return wait_for_new_marker(a, stream, proof);
     }
@@ -285,16 +291,35 @@ static ductile_status wait_for_stream(ductile_allocator *a, ductile_stream strea
     return status;
 }
 
+/*
+ * What a wait for its stream proves for an arena, when it began at the age `began`. Where that
+ * stream was joined by then, all. Where the program may still order it behind other streams' work,
+ * only a proof for the context covers that work, which covers a stream of the context too. On
+ * memory of a foreign stream both together prove what was freed before either: foreign streams
+ * other than its own are joined before the free (docs/contract.md, rule 4).
+ */
+static uint64_t proven_by_stream_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                        uint64_t joined, uint64_t began) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return arena->is_foreign ? dti_max(joined, dti_min(began, a->proven.age)) : joined;
+}
+
+/* No allocation on the stream ends the wait: what it was ordered behind is known before. */
 static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
-    dpool_proof proof = {.age = dpool_advance_clock(a)};
+    uint64_t began = dpool_advance_clock(a);
+    dseg_stream_idle idle;
     if (!dpool_stream_ref_begin(a, arena)) {
         return wait_for_own_mark(a, arena);
     }
-    ductile_status status = wait_for_stream(a, arena->stream, &proof.idle);
+    dti_lock_acquire(&a->index_lock);
+    uint64_t joined = arena->joined_age;
+    dti_lock_release(&a->index_lock);
+    ductile_status status = wait_for_stream(a, arena->stream, &idle);
     dpool_stream_ref_end(a, arena);
     if (status == DUCTILE_OK) {
         dti_lock_acquire(&a->index_lock);
-        dpool_raise_proof(&arena->own_proven, proof);
+        uint64_t age = proven_by_stream_locked(a, arena, joined, began);
+        dpool_raise_proof(&arena->own_proven, (dpool_proof){age, dseg_idle_if_joined(idle)});
         dti_lock_release(&a->index_lock);
     }
     return status;
@@ -329,8 +354,7 @@ static void report_proof(ductile_allocator *a, dseg_idle *idle) {
 }
 
 ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
-    ductile_status status = dpool_wait_for_context_mark(a);
-    status = status != DUCTILE_OK ? wait_for_device(a) : status;
+    ductile_status status = wait_for_context(a);
     if (status == DUCTILE_OK) {
         const stream_choice foreign = {.of.is_all = true, .only_foreign = true};
         bool any = false;
@@ -509,80 +533,30 @@ static bool any_is_worth_a_wait(ductile_allocator *a, const dpool_scope *s) {
     return any;
 }
 
-/* Blocks that were freed after their stream had ended: no marker of it stands behind them. */
-static bool awaits_after_its_end(ductile_allocator *a, dpool_arena *arena) {
-    dti_lock_acquire(&a->index_lock);
-    bool is = arena->is_gone && (!arena->is_foreign || dpool_has_no_work_left(arena)) &&
-              dpool_awaits_proof_locked(a, arena);
-    dti_lock_release(&a->index_lock);
-    return is;
-}
-
-static bool any_awaits_after_its_end(ductile_allocator *a, const dpool_scope *s) {
-    bool any = false;
-    dti_lock_acquire(&a->grow_lock);
-    dpool_poll_marks(a);
-    dti_lock_release(&a->grow_lock);
-    for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
-        any = any || (dpool_is_in(s, arena) && awaits_after_its_end(a, arena));
+void dpool_mark_what_captures_left(ductile_allocator *a) {
+    if (atomic_load(&a->has_unmarked)) {
+        dvmm_capture_mode mode = dpool_grow_lock(a);
+        dpool_mark_unmarked(a, NULL, true);
+        dpool_grow_unlock(a, mode);
     }
-    return any;
 }
 
 void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
     bool any = false;
+    dpool_mark_what_captures_left(a);
     wait_for_pending(a);
     (void)dpool_wait_on_host(a, &(dpool_scope){.is_all = true}, &any);
-    if (!any_is_worth_a_wait(a, s)) {
-        return;
-    }
-    bool is_proven = dpool_wait_for_context_mark(a) == DUCTILE_OK ||
-                     (dpool_awaits_device(a, s) && wait_for_device(a) == DUCTILE_OK);
-    (void)wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_proven});
-    if (!is_proven && any_awaits_after_its_end(a, s)) {
-        (void)wait_for_device(a);
+    if (any_is_worth_a_wait(a, s)) {
+        bool is_proven = wait_for_context(a) == DUCTILE_OK;
+        (void)wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_proven});
     }
 }
 
-static bool has_uses_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        for (const dpool_block *b = r->first; b != NULL; b = b->next) {
-            if (has_uses(b)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-/* While a capture is under way, the thread waits for the streams of the pool one by one, and for
- * the uses that its free memory awaits. That proves nothing about other streams, so no graph may
- * use the pool and no other stream be recorded. */
-static ductile_status wait_beside_capture(ductile_allocator *a, const dpool_scope *s) {
-    bool any = false;
-    dti_lock_acquire(&a->index_lock);
-    bool needs_all = s->pool->kind == DUCTILE_POOL_CAPTURE || has_uses_locked(a, s->pool);
-    dti_lock_release(&a->index_lock);
-    if (needs_all) {
-        return DUCTILE_ERR_CAPTURING;
-    }
-    ductile_status status = wait_for_streams(a, &(stream_choice){.of = *s, .has_live = true});
-    return status == DUCTILE_OK ? dpool_wait_on_host(a, s, &any) : status;
-}
-
-ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool) {
-    const dpool_scope s = {.pool = pool};
-    ductile_status status = dpool_wait_recorded(a, &s);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dpool_wait_for_all_work(a, NULL);
-    if (status == DUCTILE_ERR_CAPTURING) {
-        return wait_beside_capture(a, &s);
-    }
-    const stream_choice foreign = {.of = s, .has_live = true, .only_foreign = true};
+ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool,
+                                  dseg_idle *idle) {
+    const stream_choice foreign = {.of.pool = pool, .has_live = true, .only_foreign = true};
+    ductile_status status = dpool_wait_recorded(a, &foreign.of);
+    status = status == DUCTILE_OK ? dpool_wait_for_all_work(a, idle) : status;
     return status == DUCTILE_OK ? wait_for_streams(a, &foreign) : status;
 }
 
@@ -610,9 +584,21 @@ static bool needs_device(ductile_allocator *a) {
     return any;
 }
 
+/* The end of the allocator counts as an allocation on each of its streams (docs/contract.md, rule
+ * 3). */
+static void join_all(ductile_allocator *a) {
+    dti_lock_acquire(&a->index_lock);
+    uint64_t age = ++a->age;
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        arena->joined_age = age;
+    }
+    dti_lock_release(&a->index_lock);
+}
+
 /* All streams are done, each proven by a wait of its own: the proof of any stands for them. */
 static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle) {
     const stream_choice all = {.of.is_all = true, .has_live = true};
+    join_all(a);
     dpool_quiesce_free(a, &all.of);
     dti_lock_acquire(&a->grow_lock);
     dpool_poll_all(a, UINT32_MAX); /* what was pending has no uses any more */

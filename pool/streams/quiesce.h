@@ -2,13 +2,18 @@
 /*
  * The waits of the host before memory can go, and what each of them proves:
  *
- *     possible users                              the host waits for        proven then
- *     streams recorded on PENDING blocks          their markers             that use of the block
- *     streams recorded in spans with waits        their markers             that pair of the span
- *     all streams of the context, graphs too      a context marker          all FREE memory
- *         where none may be recorded:             the whole device          all FREE memory
- *     a stream, of another context too            it, or its marker         FREE memory of its
- * arena streams of other GPUs, beside live blocks   markers recorded now      the blocks they used
+ *     possible users                          the host waits for    proven then
+ *     streams recorded on PENDING blocks      their markers         that use of the block
+ *     streams recorded in spans with waits    their markers         that pair of the span
+ *     all of the context, graphs too          a context marker      all FREE memory
+ *         where none may be recorded:         the whole device      all FREE memory
+ *         beside a capture:                   the stream            what it was joined for
+ *     a stream of another context             it, or its marker     that, and what both prove
+ *     streams of other GPUs, at live blocks   markers, made now     the blocks they used
+ *
+ * "What it was joined for" is memory of its arena that was freed before an allocation on the stream
+ * (arena.h, joined_age): the program may free first and order the stream behind other streams'
+ * work later.
  *
  * The caller is in relaxed mode, so that no capture of another thread is broken, and holds no lock.
  * A poll afterwards applies what the waits have proven.
@@ -24,12 +29,10 @@
  * could not be waited for is not proven, and stays. Linear. */
 void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
 
-/*
- * For all memory of a pool, live blocks included, that no call uses. ERR_CAPTURING when the wait
- * would break a capture: beside one, the host waits only for the streams of the pool, and then no
- * graph may use the pool and no other stream be recorded. Also the errors of dpool_wait_recorded.
- */
-ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool);
+/* For all memory of a pool, live blocks included, that no call uses. ERR_CAPTURING when the wait
+ * would break a capture. Also the errors of dpool_wait_recorded. *idle: the proof. */
+ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool,
+                                  dseg_idle *idle);
 
 /* For all memory, live blocks included, while no other call runs: destroying. Waits for the device;
  * beside a capture of another thread, which that would break, for each stream, and then no graph
@@ -50,6 +53,11 @@ uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_
 /* The number of markers of pending memory. That many waits, one for each, suffice for what is
  * pending now. */
 uint64_t dpool_count_pending_marks(ductile_allocator *a);
+
+/* Marks uses that a capture kept from being marked, once it is over: where they are of another
+ * context, or of a GPU that has access, no proof for the context stands in for them. No lock held.
+ */
+void dpool_mark_what_captures_left(ductile_allocator *a);
 
 /* Waits for all work, by a context marker where one may be recorded, else for the whole device:
  * afterwards all free memory of streams of our context is proven. Then for each stream of another

@@ -18,6 +18,7 @@
 #include "tests/broken/program.h"
 #include "tests/broken/scenarios.h"
 
+#include "pool/base/allocator.h"
 #include "segments/unmap_handles.h"
 #include "tests/support/command.h"
 #include "vmm/base/check.h"
@@ -167,6 +168,9 @@ static void interrupt(play *p, ductile_stream stream) {
     if (DUCTILE_CHECK >= 3 || p->is_interrupting || p->n_blocks == 0 || !rng_percent(&p->r, 50)) {
         return; /* where every call checks the whole heap, every call takes the grow lock */
     }
+    if (!dti_lock_is_free(&p->f.allocator->grow_lock)) {
+        return; /* this thread holds it, and an allocation may want it */
+    }
     p->is_interrupting = true;
     block *b;
     for (int n = 0; n < 3 && p->n_blocks > 0 && (b = plain_block_of(p, stream)) != NULL; n++) {
@@ -211,9 +215,12 @@ ductile_status __wrap_dvmm_markers_wait_all(dvmm_marker_pool *pool) {
     return status;
 }
 
-ductile_status __real_dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof);
-ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof);
-ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream, dseg_idle *proof) {
+ductile_status __real_dseg_sync(dvmm_handle_store *store, ductile_stream stream,
+                                dseg_stream_idle *proof);
+ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream,
+                                dseg_stream_idle *proof);
+ductile_status __wrap_dseg_sync(dvmm_handle_store *store, ductile_stream stream,
+                                dseg_stream_idle *proof) {
     ductile_status status = __real_dseg_sync(store, stream, proof);
     interrupt(&the_play, stream);
     return status;

@@ -168,7 +168,7 @@ Test(grow, moves_memory_under_work) {
     assert_ok(dseg_grow(&g));
     work_on(stream, 4, 2);
     assert_u64(store.totals.created_bytes, 2 * r.granule);
-    dseg_idle idle;
+    dseg_stream_idle idle;
     assert_ok(dseg_sync(&store, stream, &idle));
     assert_ok(dvmm_stream_destroy(r.d, stream));
     end_growth();

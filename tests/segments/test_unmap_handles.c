@@ -32,9 +32,9 @@ Test(idle, a_stream_waited_for_is_done) {
     ductile_stream stream = rig_stream(&r);
     (void)back(0, 2);
     work_on(stream, 0, 2);
-    dseg_idle idle;
+    dseg_stream_idle idle;
     assert_ok(dseg_sync(&store, stream, &idle));
-    unmap_ok(0, 2, idle);
+    unmap_ok(0, 2, dseg_idle_if_joined(idle));
     assert_u64(rig_state(&r).violations, 0);
     assert_ok(dvmm_stream_destroy(r.d, stream));
     segment_rig_close();
@@ -45,10 +45,31 @@ Test(idle, a_stream_waited_for_proves_nothing_of_another_one) {
     ductile_stream other = rig_stream(&r);
     (void)back(0, 1);
     work_on(busy, 0, 1);
-    dseg_idle idle;
+    dseg_stream_idle idle;
     assert_ok(dseg_sync(&store, other, &idle));
-    assert_ok(dseg_unmap_handles(seg, 0, 1, idle));
+    assert_ok(dseg_unmap_handles(seg, 0, 1, dseg_idle_if_joined(idle)));
     end_with_a_violation();
+}
+
+/* As if the stream alone used the memory. */
+static dseg_idle proof_by(const dvmm_marker *m) {
+    return dseg_idle_if_joined(dseg_stream_idle_by_marker(m));
+}
+
+Test(idle, a_marker_of_one_stream_proves_nothing_of_the_context) {
+    ductile_stream stream = rig_stream(&r);
+    dvmm_marker *m = NULL;
+    assert_ok(dvmm_marker_record(&markers, stream, &m));
+    assert_ok(dvmm_marker_wait(&markers, m));
+    cr_assert(!dseg_is_proven(dseg_idle_by_marker(m)));
+    dvmm_marker_drop(&markers, m);
+    assert_ok(dvmm_marker_record_context(&markers, &m));
+    cr_assert(!dseg_is_proven(dseg_idle_by_marker(m)), "the driver was not asked");
+    assert_ok(dvmm_marker_wait(&markers, m));
+    cr_assert(dseg_is_proven(dseg_idle_by_marker(m)));
+    dvmm_marker_drop(&markers, m);
+    assert_ok(dvmm_stream_destroy(r.d, stream));
+    segment_rig_close();
 }
 
 Test(idle, a_marker_is_a_proof_once_it_is_known_done) {
@@ -57,9 +78,9 @@ Test(idle, a_marker_is_a_proof_once_it_is_known_done) {
     work_on(stream, 0, 1);
     dvmm_marker *m = NULL;
     assert_ok(dvmm_marker_record(&markers, stream, &m));
-    cr_assert(!dseg_is_proven(dseg_idle_by_marker(m)), "nobody has asked");
+    cr_assert(!dseg_is_proven(proof_by(m)), "the driver was not asked");
     assert_ok(dvmm_marker_wait(&markers, m));
-    unmap_ok(0, 1, dseg_idle_by_marker(m));
+    unmap_ok(0, 1, proof_by(m));
     assert_u64(rig_state(&r).violations, 0);
     dvmm_marker_drop(&markers, m);
     assert_ok(dvmm_stream_destroy(r.d, stream));
@@ -73,7 +94,7 @@ Test(idle, a_marker_proves_nothing_of_what_follows_it) {
     assert_ok(dvmm_marker_record(&markers, stream, &m));
     work_on(stream, 0, 1);
     assert_ok(dvmm_marker_wait(&markers, m));
-    assert_ok(dseg_unmap_handles(seg, 0, 1, dseg_idle_by_marker(m)));
+    assert_ok(dseg_unmap_handles(seg, 0, 1, proof_by(m)));
     dvmm_marker_drop(&markers, m);
     end_with_a_violation();
 }
@@ -92,10 +113,10 @@ Test(idle, the_device_waited_for_is_done_on_all_streams) {
 
 Test(idle, a_wait_that_failed_proves_nothing) {
     dseg_idle idle = proof_of_all();
+    dseg_stream_idle of_stream = {1};
     break_calls(NULL, 1, DVMM_UNKNOWN, 0);
-    assert_status(dseg_sync(&store, NULL, &idle), DUCTILE_ERR_DRIVER);
-    cr_assert(!dseg_is_proven(idle));
-    idle = (dseg_idle){1};
+    assert_status(dseg_sync(&store, NULL, &of_stream), DUCTILE_ERR_DRIVER);
+    cr_assert(!dseg_is_proven(dseg_idle_if_joined(of_stream)));
     assert_status(dseg_sync_device(&markers, &idle), DUCTILE_ERR_DRIVER);
     cr_assert(!dseg_is_proven(idle));
     mend_calls();

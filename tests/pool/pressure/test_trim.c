@@ -166,16 +166,21 @@ Test(trim, the_threshold_is_a_share_of_the_device_when_there_is_no_limit) {
 
 /* ---- Captures of others -------------------------------------------------------------------- */
 
-static void assert_capture_survives_trim(void) {
+/* Beside a capture the streams are waited for one by one: what they were joined for goes back. */
+static void assert_capture_survives_trim(uint64_t held_beside_it) {
     dvmm_driver *d = NULL;
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
+    assert_ok(ductile_free(f.allocator, take(512, 2))); /* known, so that it is asked */
     assert_ok(dvmm_open_virtual(f.gpu, &d));
     assert_ok(dvmm_capture_begin(d, f.streams[2], DVMM_CAPTURE_GLOBAL));
     assert_ok(ductile_trim(f.allocator, 0, NULL));
     assert_ok(dvmm_capture_status_of(d, f.streams[2], &status));
     assert_u64(status, DVMM_CAPTURE_ACTIVE);
+    assert_u64(fixture_state(&f).used_bytes, held_beside_it);
     assert_ok(dvmm_capture_end(d, f.streams[2]));
     dvmm_close(d);
+    assert_ok(ductile_free(f.allocator, blocks[1]));
+    assert_ok(ductile_trim(f.allocator, 0, NULL));
     assert_u64(fixture_state(&f).used_bytes, 0);
     assert_fine(fixture_close(&f));
 }
@@ -190,12 +195,23 @@ static void free_unfinished(size_t user) {
     assert_ok(ductile_free(f.allocator, blocks[0]));
 }
 
-Test(trim, waits_for_a_stream_beside_a_capture) {
+/* An allocation that no free block serves: by then the stream is joined. */
+static void allocate_since(void) {
+    blocks[1] = take(8 * FIXTURE_GRANULE, 0);
+}
+
+Test(trim, waits_for_a_stream_that_was_joined_beside_a_capture) {
     free_unfinished(0);
-    assert_capture_survives_trim();
+    allocate_since();
+    assert_capture_survives_trim(9 * FIXTURE_GRANULE);
+}
+
+Test(trim, keeps_what_others_may_be_joined_for_beside_a_capture) {
+    free_unfinished(0);
+    assert_capture_survives_trim(5 * FIXTURE_GRANULE);
 }
 
 Test(trim, waits_for_a_pending_block_beside_a_capture) {
     free_unfinished(1);
-    assert_capture_survives_trim();
+    assert_capture_survives_trim(5 * FIXTURE_GRANULE);
 }

@@ -476,8 +476,9 @@ Test(marks_alone, prove_old_addresses_where_the_driver_is_old) {
     marks_streams_alone();
 }
 
-/* The last one replaces one under way, which knows nothing of later frees. */
-Test(marks_alone, the_last_one_of_a_stream_proves_all_it_freed) {
+/* What was freed since the stream's last allocation other streams may still use, and no allocation
+ * will order it behind them. */
+Test(marks_alone, the_last_one_of_a_stream_proves_no_more_than_it_was_joined_for) {
     open_with("captures:unannounced");
     ductile_addr early = take_granules(2, 0);
     ductile_addr late = take_granules(2, 0);
@@ -490,7 +491,7 @@ Test(marks_alone, the_last_one_of_a_stream_proves_all_it_freed) {
     assert_ok(ductile_stream_done(a, f.streams[0]));
     finish_stream();
     index_lock();
-    cr_assert_lt(block_at(late)->age, arena->own_proven.age);
+    cr_assert_geq(block_at(late)->age, arena->own_proven.age);
     index_unlock();
     close_audited();
 }
