@@ -20,4 +20,7 @@ const scenario *scenario_at(size_t i);
 /* Those of them about the proof that free memory may leave its stream (scenarios_proof.c). */
 const scenario *proof_scenario_at(size_t i);
 
+/* And about blocks that are freed first and joined later (scenarios_debts.c). */
+const scenario *debt_scenario_at(size_t i);
+
 #endif
