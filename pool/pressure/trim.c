@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/pressure/trim.h"
 
-#include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
-#include "pool/blocks/wait_spans.h"
 #include "pool/growth/announce.h"
 #include "pool/growth/unused.h"
 #include "pool/sharing/import.h"
@@ -68,16 +66,6 @@ typedef struct candidates {
     uint32_t room;
 } candidates;
 
-/* The topmost run of granules of the FREE block that is proven: where a capture forbids the wait
- * for the device, what was freed lately is not. */
-static dseg_span proven_part_locked(const ductile_allocator *a, const dpool_block *b) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dseg_span all = dseg_granules_in(b->region->seg, b->addr, dpool_end(b));
-    bool is_due = dseg_is_empty(all) || dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
-    return is_due ? (dseg_span){all.first, all.first}
-                  : dpool_older_part(b, all, dpool_proof_to_return(a, b->region->arena).age);
-}
-
 /* Visits the next blocks downwards in size; `last` is a copy of the last visited block, of size 0
  * at the start. False when no block of a granule is left. */
 static bool find_more_locked(const ductile_allocator *a, const dpool_arena *arena,
@@ -90,7 +78,7 @@ static bool find_more_locked(const ductile_allocator *a, const dpool_arena *aren
             return false;
         }
         *last = *b;
-        if (!dseg_is_empty(proven_part_locked(a, b))) {
+        if (!dseg_is_empty(dpool_proven_part_locked(a, b))) {
             c->all[c->n++] = (candidate){b->addr, b};
         }
     }
@@ -134,7 +122,7 @@ static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *a
 static dseg_span topmost_run_locked(const ductile_allocator *a, const dpool_block *b,
                                     uint64_t most) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return dseg_topmost_run(b->region->seg, proven_part_locked(a, b),
+    return dseg_topmost_run(b->region->seg, dpool_proven_part_locked(a, b),
                             dti_round_up(most, a->granule) / a->granule, 1);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/quiesce.h"
 
+#include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/streams/gpu_waits.h"
@@ -209,6 +210,14 @@ bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     return b->age < dpool_proof_to_return(a, b->region->arena).age &&
            !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
+}
+
+dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dseg_span all = dseg_granules_in(b->region->seg, b->addr, dpool_end(b));
+    bool is_due = dseg_is_empty(all) || dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
+    return is_due ? (dseg_span){all.first, all.first}
+                  : dpool_older_part(b, all, dpool_proof_to_return(a, b->region->arena).age);
 }
 
 bool dpool_awaits_closed_locked(const ductile_allocator *a, const dpool_arena *arena) {

@@ -86,6 +86,10 @@ ductile_status dpool_wait_recorded(ductile_allocator *a, const dpool_scope *s);
 /* May the memory of the FREE block be unmapped (U3)? Index lock held. */
 bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b);
 
+/* The topmost run of its granules that may be; where a capture forbids the wait for the device,
+ * what was freed lately is not among them. Index lock held. */
+dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block *b);
+
 /* Is there FREE memory in granules that is not proven, or a pending block? Both locks held; without
  * the grow lock, pending blocks that a poll holds are not seen. */
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena);

@@ -56,7 +56,7 @@ static void trim_that_cannot_wait(play *p) {
     use_long(p, OWNER, &used, 1);
     give(p, &used);
     need(p, ductile_virtual_inject(p->f.gpu, &fault) == DUCTILE_OK, "inject");
-    (void)ductile_trim(p->f.allocator, 0, NULL);
+    need(p, ductile_trim(p->f.allocator, 0, NULL) == DUCTILE_OK, "trim");
     need(p, ductile_virtual_faults_fired(p->f.gpu) > 0, "nobody waits");
     need(p, ductile_virtual_inject(p->f.gpu, NULL) == DUCTILE_OK, "inject");
 }
