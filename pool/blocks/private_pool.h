@@ -7,7 +7,7 @@
  * Filters are called without any lock; a route stays linked while a thread is inside its filter.
  *
  *     kind      references   its memory
- *     CAPTURE   held         is stays as it is: never moved, given away or proven (G1)
+ *     CAPTURE   held         stays as it is: never moved, given away or proven (G1)
  *     CAPTURE   none         as memory in no pool that was freed when the pool was released
  *     PLAIN     held         is compacted inside; serves others under pressure
  *     PLAIN     none         as memory in no pool

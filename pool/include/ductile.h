@@ -3,9 +3,9 @@
  * Ductile: an expandable-segments memory allocator for NVIDIA GPUs.
  *
  * Every stream owns one huge range of device addresses. Ductile maps physical memory into the range
- * on demand, in handles of 2 MiB, and moves free memory to where a request needs it, so that little
- * is lost to fragmentation. The memory is ordinary device memory: pass the address to kernels,
- * cuBLAS or memcpy.
+ * on demand, in large handles while there is room and in small ones near the limit, and moves free
+ * memory to where a request needs it, so that little is lost to fragmentation. The memory is
+ * ordinary device memory: pass the address to kernels, cuBLAS or memcpy.
  *
  *     ductile_allocator *a;
  *     ductile_addr p;
@@ -216,7 +216,8 @@ typedef struct ductile_options {
     double per_process_memory_fraction; /* the cap as a share of the device, (0,1]; the smaller of
                                            the two caps holds; 0: no such cap             */
     uint64_t handle_bytes;     /* smallest handle; 0: the driver's granule (2 MiB)               */
-    uint64_t max_handle_bytes; /* largest handle; 0: handle_bytes                                */
+    uint64_t max_handle_bytes; /* largest handle; 0: as `sizes` says, or handle_bytes if that is
+                                  set                                                            */
     ductile_recycle recycle;
     int compact_off;      /* key `compact` (on/off): 1 turns compaction off                     */
     uint64_t range_bytes; /* addresses reserved for each range; 0: 9/8 of the device            */
