@@ -12,6 +12,8 @@ import pytest
 from conftest import ROOT
 
 EXAMPLES = sorted((ROOT / "python" / "examples").glob("*.py"))
+ANYWHERE = {"out_of_memory.py", "replay_without_gpu.py"}
+NEEDS_MORE = [path for path in EXAMPLES if path.name not in ANYWHERE]
 ON_GPU = [path for path in EXAMPLES if path.name != "replay_without_gpu.py"]
 
 
@@ -24,6 +26,19 @@ def test_a_run_is_replayed_without_a_gpu():
     assert answer.returncode == 0, answer.stderr
     assert "Ductile holds" in answer.stdout
     assert "less than native" in answer.stdout
+
+
+def test_memory_is_short_until_the_except_clause_is_left():
+    answer = run(ROOT / "python" / "examples" / "out_of_memory.py")
+    assert answer.returncode == 0, answer.stderr
+    said = [line.strip() for line in answer.stdout.splitlines() if line.startswith("  ")]
+    inside = [line for line in said if line.startswith("in the except clause")]
+    assert inside == [
+        "in the except clause 800 MiB are live",
+        "in the except clause 1000 MiB are live",
+    ]
+    assert [line for line in said if line.startswith("behind it")] == ["behind it 0 MiB"] * 2
+    assert answer.stdout.splitlines()[-1] == "batch 25 fits in 1G"
 
 
 class Seen:
@@ -59,7 +74,7 @@ def test_callbacks_tell_each_logger_what_is_held(shared):
     shared.free(address)
 
 
-@pytest.mark.parametrize("path", ON_GPU, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NEEDS_MORE, ids=lambda path: path.stem)
 def test_what_is_missing_is_one_line(path):
     answer = run(path)
     if answer.returncode == 0:

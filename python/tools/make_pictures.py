@@ -132,38 +132,18 @@ def shoot_comparison(studio: Studio, target: Path) -> None:
     studio.shoot(target, page, section("compare-title"), margin=12)
 
 
-# Each recording's timeline as a tile: the page's own drawing, copied.
-SHEET = """
-const sheet = element('div', { id: 'sheet' });
-sheet.style = 'display: grid; grid-template-columns: 1fr 1fr; gap: 20px 28px; padding: 16px;' +
-  'width: 1000px; position: absolute; left: 0; top: 0; background: var(--paper); z-index: 9;';
-document.body.append(sheet);
-byId('timeline').style = 'width: 470px; height: 300px';
-for (const recording of state.data.recordings) {
-  choose(recording);
-  state.split = arguments[0];
-  state.cursor = null;
-  show();
-  const source = byId('timeline'), tile = element('canvas');
-  tile.width = source.width;
-  tile.height = source.height;
-  tile.style = 'width: 470px; height: 300px';
-  tile.getContext('2d').drawImage(source, 0, 0);
-  sheet.append(element('div', {}, element('h3', { text: recording.name }), tile));
-}
-document.body.replaceChildren(sheet);
+# What a reader sees first: the sections that are named; the rest of the page is hidden.
+FIRST = """
+for (const section of document.querySelectorAll('main > section'))
+  if (!/verdict|device|time/.test(section.getAttribute('aria-labelledby'))) section.hidden = true;
+document.body.id = 'shot';
 """
 
 
-def shoot_readme(studio: Studio, target: Path) -> None:
-    """Four runs: the picture of the README."""
-    page = _page.make_page([studio.recording(path) for path in (GPT2, LLAMA, RESNET, VIT)])
-    script = SHEET.replace("arguments[0]", "'ductile'")
-    studio.shoot(target, page, "#sheet", (1100, 900, 2), before=[script])
-
-
 SHOTS: dict[str, Shot] = {
-    "replay": shoot_readme,
+    "report-first": lambda s, t: s.shoot(
+        t, _page.make_page([s.recording(GPT2)]), "#shot", before=[device(32), FIRST]
+    ),
     "report": lambda s, t: s.shoot(
         t, _page.make_page([s.recording(GPT2)]), before=[device(32)]
     ),
@@ -180,9 +160,7 @@ SHOTS: dict[str, Shot] = {
     "report-forecast": shoot_forecast,
     "report-compare": shoot_comparison,
     "report-phone": lambda s, t: s.shoot(
-        t, _page.make_page([s.recording(VIT)]), "#shot", PHONE, True,
-        ["for (const e of document.querySelectorAll('main > section')) if (!/verdict|device|time/"
-         ".test(e.getAttribute('aria-labelledby'))) e.hidden = true; document.body.id = 'shot'"],
+        t, _page.make_page([s.recording(VIT)]), "#shot", PHONE, True, [FIRST]
     ),
 }  # fmt: skip
 
