@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ def write_class(name: str, kind: type) -> Iterator[str]:
     yield from ("", f"### `{name}`" + (f" ({bases})" if bases else ""))
     yield from describe(written_docs(kind))
     if issubclass(kind, enum.Enum):
-        yield from ("", ", ".join(f"`{member.name}`" for member in kind))
+        names = ", ".join(f"`{member.name}`" for member in kind)
+        yield from ("", *textwrap.wrap(names, 120, break_on_hyphens=False))
         return
     if issubclass(kind, dict) or issubclass(kind, tuple):
         fields = inspect.get_annotations(kind)
