@@ -7,12 +7,17 @@ name all that are for it.
 """
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+
+# What the README says of costs, with its first number changed.
+COSTS = re.search(r"<!-- from [^>]* readme_cost -->.*?\n\n", (ROOT / "README.md").read_text(), re.S).group()
+FALSE_COSTS = re.sub(r"takes \d+", "takes 999", COSTS, count=1)
 
 # The lint, the file that gets the text, the text, and what the lint has to print.
 PLANTS = {
@@ -62,6 +67,27 @@ PLANTS = {
         "check_promises.py", "docs/promises.md",
         "| all is well | nothing | `tests/api/test_ductile.c` `all_is_well` |\n",
         "'all is well' names all_is_well, which tests/api/test_ductile.c does not contain"),
+    "a number from no file": (
+        "check_numbers.py", "docs/benchmarking.md", "\nDuctile uses 0.987 of it.\n",
+        "0.987: from no file of bench/results"),
+    "a number that the file does not make": (
+        "check_numbers.py", "README.md", "\n" + FALSE_COSTS, "says 999 where readme_cost makes"),
+    "a number that is neither given nor measured": (
+        "check_numbers.py", "docs/benchmarking.md", "\n<!-- given 2: a constant -->\nOf 2 and 3.\n",
+        "3: neither given nor from a file"),
+    "a commit that was not measured": (
+        "check_numbers.py", "docs/benchmarking.md",
+        "\n<!-- from bench/results/replay-virtual.jsonl@0123456: readme_picture -->\n29\n",
+        "bench/results/replay-virtual.jsonl@0123456: the file has no rows of that commit"),
+    "a commit that the page does not name": (
+        "check_numbers.py", "docs/benchmarking.md",
+        "\n# A section\n\n" + re.sub(r"measured at \w+", "", FALSE_COSTS), 'the section does not say "measured at'),
+    "a picture that its rows do not make": (
+        "check_numbers.py", "docs/images/held.svg", "<!-- -->\n", "not what bench/plot_held.py makes of"),
+    "a long line in a page": (
+        "check_pages.py", "docs/contract.md", "word " * 25 + "\n", "125 characters; 120 are the most"),
+    "a README that grows": (
+        "check_pages.py", "README.md", "\n" * 111, "lines; 110 are the most"),
 }
 
 # The other half of a circle, and a function to be declared in the wrong place.
@@ -73,7 +99,7 @@ def copy_tree(scratch):
     shutil.rmtree(scratch, ignore_errors=True)
     for top in ("vmm", "segments", "pool", "bench", "docs"):
         for path in (ROOT / top).rglob("*.*"):
-            if path.suffix in (".c", ".h", ".md", ".json") and "results" not in path.parts:
+            if path.suffix in (".c", ".h", ".jsonl", ".json", ".md", ".py", ".svg"):
                 copy = scratch / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
@@ -105,6 +131,7 @@ def run_planted(scratch, group):
 def main():
     scratch = pathlib.Path(sys.argv[1])
     copy_tree(scratch)
+    shutil.copyfile(ROOT / "README.md", scratch / "README.md")
     for file, text in ALWAYS.items():
         append(scratch / file, text)
     results = {group: run_planted(scratch, group) for group in {group_of(name) for name in PLANTS}}

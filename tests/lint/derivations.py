@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the numbers of the README and of docs/benchmarking.md follow from the files of bench/results.
+
+A function gets the rows of each file that a page names, of the commit that it names, and returns what the page says:
+its numbers as text, in the page's order. check_numbers.py compares.
+"""
+
+from statistics import median
+
+TRACES = ("gpt2_medium_var_batch_seq", "llama_1b_lora_recompute", "resnet50_var_batch_res", "vit_multistream_record",
+          "fsdp2_llama")
+LAGGED = (*TRACES, "fsdp", "offload", "oneshot")
+MIB = 1 << 20
+TIGHT = ["sizes=tight"]
+
+
+def where(rows, **wanted):
+    """Rows that have these values; `settings` is none unless asked for."""
+    wanted.setdefault("settings", [])
+    return [row for row in rows if all((row.get(key) or type(value)()) == value for key, value in wanted.items())]
+
+
+def one(rows, **wanted):
+    (row,) = where(rows, **wanted)
+    return row
+
+
+def span(values, form="{:,.0f}"):
+    """`from LEAST to MOST`, however the page joins them."""
+    values = list(values)
+    return [form.format(min(values)), form.format(max(values))]
+
+
+def percent_less(less, more):
+    return round(100 * (1 - less / more))
+
+
+# ---- The README ------------------------------------------------------------------------------
+
+
+def readme_picture(rows):
+    held = [{name: one(rows, trace=trace, contender=name) for name in ("ductile", "expandable", "classic")}
+            for trace in TRACES]
+    needed = [{name: row["min_capacity_bytes"] for name, row in run.items()} for run in held]
+    against_native = [100 * (1 - run["ductile"] / run["classic"]) for run in needed]
+    against_expandable = [100 * (1 - run["ductile"] / run["expandable"]) for run in needed]
+    return [
+        [percent_less(run["ductile"]["reserved_peak_bytes"], run["classic"]["reserved_peak_bytes"]) for run in held],
+        span(against_native, "{:.1f}"),
+        f"{-min(against_expandable):.1f}", f"{max(against_expandable):.1f}",
+    ]
+
+
+def first_pass_ms(rows, name):
+    near = [row for row in where(rows, contender=name) if "above_min_percent" in row]
+    return [row["first_pass"]["wall_us"] / 1000 for row in near]
+
+
+def own_ns(rows, peer):
+    """Nanoseconds of a call without driver calls, of each trace: medians of the turns."""
+    return [median(row["ns_per_op"] for row in rows if row["peer"] == peer and row["trace"] == trace
+                   and "turn" in row) for trace in TRACES[:4]]
+
+
+def all_calls(rows):
+    torch = own_ns(rows, "torch-expandable") + own_ns(rows, "torch-native")
+    return [span(own_ns(rows, "ductile")), span(own_ns(rows, "torch-ductile")), span(torch)]
+
+
+def readme_cost(tight, compare):
+    return [span(first_pass_ms(tight, "ductile")), span(first_pass_ms(tight, "expandable")), all_calls(compare)]
+
+
+# ---- Every peer in one run -------------------------------------------------------------------
+
+PEERS = ("ductile", "ductile-tight", "torch-ductile", "torch-expandable", "torch-native", "torch-async", "rmm-pool",
+         "rmm-arena", "cumemallocasync", "expandable", "classic")
+
+
+def turns(rows, peer, trace, figure):
+    return [figure(row) for row in rows if row["peer"] == peer and row["trace"] == trace and "turn" in row]
+
+
+def all_ms(row):
+    return row["all_passes"]["wall_us"] / 1000
+
+
+def range_of(values):
+    low, high = span(values, "{:.3f}")
+    return [low] if low == high else [low, high]
+
+
+def peers(rows):
+    traces = ("fsdp2_llama", *TRACES[:4])
+    for peer in PEERS:
+        capacities = [row["min_capacity_efficiency"] for row in rows
+                      if row["peer"] == peer and row.get("min_capacity_efficiency")]
+        yield [range_of(median(turns(rows, peer, trace, lambda row: row["efficiency"])) for trace in traces),
+               range_of(capacities) if capacities else [],
+               [f"{median(turns(rows, peer, trace, all_ms)):,.0f}" for trace in traces]]
+
+
+def peers_by_turn(rows):
+    efficiency = turns(rows, "torch-ductile", "fsdp2_llama", lambda row: row["efficiency"])
+    ms = turns(rows, "torch-ductile", "fsdp2_llama", all_ms)
+    return [f"{median(efficiency):.3f}", f"{median(ms):.0f}", f"{efficiency[0]:.3f}", f"{ms[0]:.0f}"]
+
+
+def peers_missed(rows):
+    return [25, [f"{ns:.1f}" for ns in own_ns(rows, "ductile")[:3]]]
+
+
+# ---- Where a user feels it -------------------------------------------------------------------
+
+PROGRAMS = ("gpt2", "lora", "resnet", "moe", "graph")
+
+
+def first_five(rows, program, allocator):
+    return [sum(row["times_ms"][:5]) for row in rows
+            if (row["part"], row["model"], row["allocator"]) == ("first", program, allocator)]
+
+
+def first_steps(rows):
+    for allocator in ("ductile", "expandable"):
+        yield [[f"{ms:,.0f}" for ms in first_five(rows, program, allocator)] for program in PROGRAMS]
+    yield [f"{median(first_five(rows, program, 'ductile')) / median(first_five(rows, program, 'expandable')):.2f}"
+           for program in PROGRAMS]
+
+
+def near_row(row):
+    later = row["times_ms"][5:]
+    return [f"{sum(later) / len(later):.0f}", row["refusals"], f"{row['used'] / row['held']:.3f}"]
+
+
+def near_steps(rows):
+    near = {(row["model"], row["percent"], row["allocator"]): row for row in rows if row["part"] == "near"}
+    for program in ("gpt2", "lora", "resnet"):
+        for percent in (90, 98, 100.5):
+            found = [near.get((program, percent, name)) for name in ("ductile", "expandable", "native")]
+            if any(found):
+                yield [f"{percent:g}", [near_row(row) for row in found if row]]
+
+
+# ---- Near the smallest capacity --------------------------------------------------------------
+
+THREE = (("ductile", []), ("ductile", TIGHT), ("expandable", []))
+
+
+def tight(rows):
+    for near, efficiency in ((True, "min_capacity_efficiency"), (False, "efficiency")):
+        for name, settings in THREE:
+            for trace in TRACES:
+                (row,) = [row for row in where(rows, contender=name, settings=settings, trace=trace)
+                          if ("above_min_percent" in row) == near]
+                yield [f"{row[part]['wall_us'] / 1000:,.0f}" for part in ("first_pass", "all_passes")]
+                yield f"{row[efficiency]:.3f}"
+
+
+def tight_waits(rows):
+    near = [row for row in rows if "above_min_percent" in row]
+    return [max(row["stream_syncs"] for row in near if row["contender"] == "expandable"),
+            sum(row["stream_syncs"] for row in near if row["contender"] == "ductile")]
+
+
+def sizes(rows):
+    for name, settings in (("ductile", []), ("ductile", ["sizes=quick"]), ("ductile", TIGHT), ("expandable", []),
+                           ("classic", [])):
+        for trace in TRACES:
+            found = where(rows, contender=name, settings=settings, trace=trace)
+            yield [f"{all_ms(row):,.0f}" for row in found], f"{found[0]['efficiency']:.3f}"
+
+
+# ---- Two streams and a host that runs ahead --------------------------------------------------
+
+
+def ends(texts):
+    """The least and the most, once where they are the same."""
+    numbers = sorted(set(texts), key=lambda text: float(text.replace(",", "")))
+    return numbers[:1] + numbers[1:][-1:]
+
+
+def held_mib(rows, **wanted):
+    return ends(f"{row['reserved_peak_bytes'] / MIB:,.0f}" for row in where(rows, **wanted))
+
+
+POLL, WAIT = ["record_stream=poll"], ["record_stream=wait"]
+# Of the virtual GPU and of the H200, whose rows are older than `sizes`.
+SHARDED = (("ductile", POLL, None), ("ductile", WAIT, None), ("ductile", [*TIGHT, *POLL], POLL),
+           ("ductile", [*TIGHT, *WAIT], WAIT), ("expandable", [], []), ("classic", [], []))
+
+
+def sharded_cell(rows, **wanted):
+    return [held_mib(rows, **wanted), ends(f"{row['overlap']:.2f}" for row in where(rows, **wanted))]
+
+
+def sharded(virtual, hardware):
+    for name, settings, older in SHARDED:
+        yield sharded_cell(virtual, contender=name, settings=settings, hold=1)
+        if older is not None:
+            yield sharded_cell(hardware, contender=name, settings=older, device="NVIDIA H200")
+
+
+# ---- What lag costs --------------------------------------------------------------------------
+
+LAGS = (0, 100, 10000)
+LAG_ROWS = (("ductile", []), ("ductile", [*TIGHT, *POLL]), ("ductile", [*TIGHT, *WAIT]), ("expandable", []),
+            ("classic", []))
+
+
+def lag_cell(row):
+    waits = row["stream_syncs"]
+    return [f"{row['efficiency']:.4f}", f"{waits:,}" if waits else []]
+
+
+def lag(rows):
+    yield LAGS
+    for trace in LAGGED:
+        for name, settings in LAG_ROWS:
+            yield [lag_cell(one(rows, trace=trace, contender=name, settings=settings, lag=n)) for n in LAGS]
+
+
+def lag_ways(first, second):
+    """Of both commits: the second has the replays with cross_stream_reuse=wait."""
+    ways = ((first, [*TIGHT, *POLL]), (first, [*TIGHT, "cross_stream_reuse=off"]),
+            (second, [*TIGHT, "cross_stream_reuse=wait"]), (first, [*TIGHT, *WAIT]))
+    for trace in LAGGED:
+        for rows, settings in ways:
+            yield [f"{one(rows, trace=trace, settings=settings, lag=n)['efficiency']:.4f}" for n in LAGS]
+
+
+# ---- From constant to wild -------------------------------------------------------------------
+
+
+SPREADS = (0, 25, 50, 75, 100)
+
+
+def sweep(rows, key):
+    for side_streams in (0, 2):
+        for recompute in (False, True):
+            yield [side_streams + 1]
+            for name in ("ductile", "expandable", "classic"):
+                for spread in SPREADS:
+                    (row,) = [row for row in rows if (row["contender"], row["spread_percent"], row["recompute"],
+                              row["side_streams"]) == (name, spread, recompute, side_streams)]
+                    yield f"{median(row[key]):.4f}", f"{max(row[key]):.4f}"
+
+
+def sweep_both(rows):
+    for key in ("held_over_used", "min_capacity_over_used"):
+        yield 5, SPREADS, sweep(rows, key)
+
+
+# ---- Streams that fall silent or end ---------------------------------------------------------
+
+
+def silent(rows):
+    for words in ("offload --streams 1 ", "offload --streams 10 ", "oneshot --end told ", "oneshot --end untold "):
+        of_it = [row for row in rows if words in row["command"]]
+        yield words.split()[2] if "streams" in words else []
+        yield f"{of_it[0]['live_peak_bytes'] / MIB:,.0f}"
+        for name, settings in (("ductile", []), ("ductile", TIGHT), ("expandable", []), ("classic", [])):
+            yield held_mib(of_it, contender=name, settings=settings)
+
+
+# ---- A Llama on two GPUs ---------------------------------------------------------------------
+
+WAYS = ("ductile", "ductile+sizes:tight+cross_stream_reuse:wait", "expandable", "native")
+
+
+def llama(rows, case):
+    of_it = {row["way"]: row for row in rows if row["case"] == case}
+    return [f"{of_it[way]['efficiency']:.3f}" for way in WAYS if way in of_it]
+
+
+def llama_table(newest, older, compiled):
+    return [llama(newest, "fsdp2"), llama(older, "moe"), llama(compiled, "compiled"), llama(older, "ddp")]
+
+
+def llama_steps(rows):
+    for way in ("native", "expandable", "ductile", "ductile+sizes:tight", "ductile+cross_stream_reuse:wait",
+                "ductile+sizes:tight+cross_stream_reuse:wait"):
+        (row,) = [row for row in rows if (row["case"], row["way"]) == ("fsdp2", way)]
+        yield f"{row['efficiency']:.3f}", f"{row['of_first']:.2f}", f"{row['of_first_noise']:.2f}"
