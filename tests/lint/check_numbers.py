@@ -69,15 +69,15 @@ def blocks_of(page):
 
 
 def rows_of(root, source):
-    """The rows that a file has of a commit: those behind a comment that names it."""
+    """The rows that a file has of a commit: those behind a comment that names it. Of a text they are its lines."""
     name, _, commit = source.partition("@")
     rows, is_of_it = [], False
     for line in (root / name).read_text().splitlines():
         named = re.match(r"# commits?: (.*)", line)
         if named:
             is_of_it = named.group(1).startswith(commit)
-        elif is_of_it and line.startswith("{"):
-            rows.append(json.loads(line))
+        elif is_of_it and not line.startswith("#"):
+            rows.append(json.loads(line) if name.endswith(".jsonl") else line)
     return rows
 
 

@@ -5,6 +5,7 @@ A function gets the rows of each file that a page names, of the commit that it n
 its numbers as text, in the page's order. check_numbers.py compares.
 """
 
+import re
 from statistics import median
 
 TRACES = ("gpt2_medium_var_batch_seq", "llama_1b_lora_recompute", "resnet50_var_batch_res", "vit_multistream_record",
@@ -262,6 +263,25 @@ def silent(rows):
             yield held_mib(of_it, contender=name, settings=settings)
 
 
+# ---- Training programs -----------------------------------------------------------------------
+
+TRAINED = re.compile(r"(\w+) +(\w+) .*? ([\d.]+) \+-([\d.]+) of native .* \(\+([\d.]+) %\)")
+
+
+def trained(lines):
+    found = {match.group(1, 2): match.group(3, 4, 5) for match in map(TRAINED.match, lines) if match}
+    for model in ("gpt2", "resnet", "lora"):
+        yield found[model, "native"][2]
+        for allocator in ("expandable", "ductile"):
+            time, noise, more = found[model, allocator]
+            yield more, time, noise
+
+
+def largest(lines):
+    found = {line.split()[1]: re.findall(r"\d+", line.split(maxsplit=2)[2]) for line in lines}
+    return found["ductile"][1], [found[name][0] for name in ("native", "expandable", "ductile")]
+
+
 # ---- A Llama on two GPUs ---------------------------------------------------------------------
 
 WAYS = ("ductile", "ductile+sizes:tight+cross_stream_reuse:wait", "expandable", "native")
@@ -276,8 +296,14 @@ def llama_table(newest, older, compiled):
     return [llama(newest, "fsdp2"), llama(older, "moe"), llama(compiled, "compiled"), llama(older, "ddp")]
 
 
+def llama_step(row):
+    return f"{row['efficiency']:.3f}", f"{row['of_first']:.2f}", f"{row['of_first_noise']:.2f}"
+
+
 def llama_steps(rows):
     for way in ("native", "expandable", "ductile", "ductile+sizes:tight", "ductile+cross_stream_reuse:wait",
                 "ductile+sizes:tight+cross_stream_reuse:wait"):
         (row,) = [row for row in rows if (row["case"], row["way"]) == ("fsdp2", way)]
-        yield f"{row['efficiency']:.3f}", f"{row['of_first']:.2f}", f"{row['of_first_noise']:.2f}"
+        yield llama_step(row)
+    (row,) = [row for row in rows if row["way"] == "capped ductile"]
+    yield llama_step(row)
