@@ -70,6 +70,9 @@ static bool check_combination(bench_parser *p) {
         return bench_refuse(
             p, "--lag is a schedule of its own: give only one of --lag and --schedule");
     }
+    if (pace->has_old_driver && p->shared->device == BENCH_DEVICE_CUDA) {
+        return bench_refuse(p, "--old-driver works on the virtual GPU only");
+    }
     if ((pace->lag > 0 || pace->schedule != DUCTILE_SCHEDULE_EAGER) &&
         p->shared->device == BENCH_DEVICE_CUDA) {
         return bench_refuse(p, "%s works on the virtual GPU only",
@@ -100,6 +103,9 @@ const bench_option replay_option_table[] = {
      .offset = offsetof(replay_options, pace.lag), .max = UINT32_MAX},
     {"--schedule", "eager|lazy|random[:SEED]", parse_schedule,
      .help = "virtual GPU: work completes at once, when waited for, or at random times (eager)"},
+    {"--old-driver", NULL, bench_parse_flag,
+     .help = "virtual GPU: as with a driver before CUDA 12.5, which proves less of free memory",
+     .offset = offsetof(replay_options, pace.has_old_driver)},
     {"--check", NULL, bench_parse_flag,
      .help = "virtual GPU: write every block and look for memory that is handed out too early",
      .offset = offsetof(replay_options, check)},
@@ -127,7 +133,7 @@ bool replay_options_complete(bench_parser *p) {
     if (o->pace.lag > 0) {
         o->pace.schedule = DUCTILE_SCHEDULE_LAGGING;
     }
-    if ((o->check || o->pace.schedule != DUCTILE_SCHEDULE_EAGER) &&
+    if ((o->check || o->pace.has_old_driver || o->pace.schedule != DUCTILE_SCHEDULE_EAGER) &&
         p->shared->device == BENCH_DEVICE_AUTO) {
         p->shared->device = BENCH_DEVICE_VIRTUAL;
     }

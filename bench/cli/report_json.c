@@ -65,6 +65,9 @@ static void print_spec(FILE *out, const replay_spec *spec) {
     }
     print_text(out, "schedule", schedule_name(spec->pace.schedule));
     print_number(out, "lag", spec->pace.lag);
+    if (spec->pace.has_old_driver) {
+        print_number(out, "old_driver", 1);
+    }
     print_number(out, "capacity_bytes",
                  spec->capacity_bytes != 0 ? spec->capacity_bytes : spec->device->caps.total_bytes);
     print_number(out, "live_peak_bytes", t->live_peak_bytes);

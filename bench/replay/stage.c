@@ -19,6 +19,7 @@ static ductile_status make_gpu(stage *s, const stage_plan *plan) {
     }
     options.schedule = plan->pace.schedule;
     options.lag = plan->pace.lag;
+    options.no_context_events = plan->pace.has_old_driver;
     options.detect = plan->detects;
     options.seed = plan->pace.schedule == DUCTILE_SCHEDULE_RANDOM ? plan->pace.seed : 0;
     return ductile_virtual_create(&s->gpu, &options);

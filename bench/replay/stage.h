@@ -14,11 +14,13 @@
 
 #include <ductile_virtual.h>
 
-/* Virtual GPU: when work completes. All zero: at once. */
+/* Virtual GPU: when work completes, and which events tell. All zero: at once, by the newest driver.
+ */
 typedef struct bench_pace {
     ductile_schedule schedule;
-    uint64_t lag;  /* LAGGING: advances from issue to completion */
-    uint64_t seed; /* RANDOM */
+    uint64_t lag;        /* LAGGING: advances from issue to completion */
+    uint64_t seed;       /* RANDOM */
+    bool has_old_driver; /* whose events stand behind one stream, never behind a context */
 } bench_pace;
 
 typedef struct stage_plan {

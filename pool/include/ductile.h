@@ -477,8 +477,9 @@ DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, duc
  * Threads:   safe.
  * Streams:   where no context marker may be recorded (ductile_captures), the streams whose memory
  *            goes back are passed to the driver, unless ductile_stream_done was called for them.
- * Cost:      if memory is not proven done, waits for all work issued so far, or, where no context
- *            marker may be recorded, for those streams; an unmap and a release per handle.
+ * Cost:      if memory is not proven done, waits for all work issued so far; while a capture is
+ *            known of, for its streams, and then keeps what they freed since their last allocation;
+ *            an unmap and a release per handle.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *allocator,
                                                         uint64_t keep_bytes, uint64_t *released);

@@ -278,17 +278,16 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocat
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY (the pool is
  *            paused, other threads keep freeing blocks that streams still use, or the call comes
  *            from a map callback, or from an out-of-memory callback while requests of the pool are
- *            under way, such as the one that asks); ERR_CAPTURING (a capture is under way, and the
- * pool is a capture pool or has blocks with recorded streams; or another GPU has access, and a
- * recorded stream is being captured); ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
- *            ERR_EXITING, ERR_FORKED.
+ *            under way, such as the one that asks); ERR_CAPTURING (a capture is under way, or
+ *            another GPU has access and a recorded stream is being captured);
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  the pool is as before: its blocks are live, with their contents.
  * Ownership: paused blocks can be freed. The allocator refuses requests for a paused pool with
  *            ERR_BUSY.
  * Threads:   safe. From the call on, no thread may use the pool's memory or launch its graphs.
- * Streams:   the call waits for work issued before it: of the whole device, or, while a capture
- *            is known of, of the pool's own streams. Where another GPU has access, it also records
- *            events on the streams recorded on the pool's blocks, and waits for them.
+ * Streams:   the call waits for all work of the device issued before it. Where another GPU has
+ *            access, it also records events on the streams recorded on the pool's blocks, and waits
+ *            for them.
  * Cost:      the waits; with peers, an event for each recorded stream; an unmap and a release per
  *            handle; with KEEP_CONTENTS the copies. Other threads' requests get through after every
  *            512 granules. Memory that is pinned, or that the driver does not unmap, stays mapped

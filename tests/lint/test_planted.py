@@ -46,6 +46,9 @@ PLANTS = {
     "a declaration in another file's header": (
         "check_rooms.py", "vmm/range.h", "void dvmm_planted_handle(void);\n",
         "vmm/range.h: declares dvmm_planted_handle, which vmm/handle.c defines"),
+    "a proof that was not thought about": (
+        "check_proofs.py", "pool/growth/unused.c", "static void planted(void) {\n    dpool_quiesce_free(0, 0);\n}\n",
+        "pool/growth/unused.c: planted calls dpool_quiesce_free"),
     "a lock that is not asserted": (
         "check_locked.py", "vmm/range.c", "static void planted_locked(void) {\n    dvmm_planted_handle();\n}\n",
         "vmm/range.c: planted_locked does not assert its lock"),
