@@ -15,7 +15,7 @@
 typedef struct import_request {
     ductile_allocator *a;
     ductile_stream stream; /* that will use it */
-    wire_head head;
+    dpool_wire_head head;
     dseg_foreign in;
     uint64_t rest_bytes; /* of handles still to come */
     uint32_t rest;
@@ -23,7 +23,8 @@ typedef struct import_request {
 
 static ductile_status open_range(import_request *r) {
     ductile_allocator *a = r->a;
-    ductile_status status = wire_check_head(&r->head, dvmm_get_caps(a->driver)->granule_bytes);
+    ductile_status status =
+        dpool_wire_check_head(&r->head, dvmm_get_caps(a->driver)->granule_bytes);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -38,11 +39,12 @@ static ductile_status open_range(import_request *r) {
 }
 
 /* Maps the handles of one batch. Closes their descriptors, also on failure. */
-static ductile_status take_handles(import_request *r, const wire_handle *handles,
+static ductile_status take_handles(import_request *r, const dpool_wire_handle *handles,
                                    dvmm_shared *shared, uint32_t n) {
     ductile_allocator *a = r->a;
-    ductile_status status = n <= r->rest ? wire_check_handles(&r->head, handles, n, &r->rest_bytes)
-                                         : DUCTILE_ERR_BAD_MESSAGE;
+    ductile_status status = n <= r->rest
+                                ? dpool_wire_check_handles(&r->head, handles, n, &r->rest_bytes)
+                                : DUCTILE_ERR_BAD_MESSAGE;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     for (uint32_t i = 0; i < n && status == DUCTILE_OK; i++) {
         status = dseg_foreign_add(&a->store, &r->in, handles[i].bytes, &shared[i]);
@@ -120,23 +122,23 @@ static ductile_status finish(import_request *r, ductile_status status, ductile_a
 /* ---- Over a socket ------------------------------------------------------------------------- */
 
 static ductile_status receive_start(import_request *r, int socket) {
-    ductile_status status = wire_receive_head(socket, &r->head);
+    ductile_status status = dpool_wire_receive_head(socket, &r->head);
     if (status != DUCTILE_OK) {
         return status;
     }
     status = open_range(r);
     if (status == DUCTILE_OK && r->head.type == DVMM_SHARE_FD) {
-        status = wire_need_descriptors(dti_min(r->rest, WIRE_BATCH));
+        status = dpool_wire_need_descriptors(dti_min(r->rest, DPOOL_WIRE_BATCH));
     }
-    ductile_status answered = wire_send_ack(socket, status == DUCTILE_OK);
+    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
     return status == DUCTILE_OK ? answered : status;
 }
 
 /* The last batch is answered only when everything is in place. */
 static ductile_status receive_next(import_request *r, int socket) {
-    wire_batch batch;
-    dvmm_shared shared[WIRE_BATCH];
-    ductile_status status = wire_receive_batch(socket, &r->head, &batch, shared);
+    dpool_wire_batch batch;
+    dvmm_shared shared[DPOOL_WIRE_BATCH];
+    ductile_status status = dpool_wire_receive_batch(socket, &r->head, &batch, shared);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -145,10 +147,10 @@ static ductile_status receive_next(import_request *r, int socket) {
         status = finish_mapping(r);
     }
     if (status != DUCTILE_OK || r->rest > 0) {
-        ductile_status answered = wire_send_ack(socket, status == DUCTILE_OK);
+        ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
         return status == DUCTILE_OK ? answered : status;
     }
-    (void)wire_send_ack(socket, true); /* whether it arrives does not matter here */
+    (void)dpool_wire_send_ack(socket, true); /* whether it arrives does not matter here */
     return DUCTILE_OK;
 }
 

@@ -16,7 +16,7 @@
 
 /* The handles of a block that has just been pinned for an export. Owner: one call. */
 typedef struct export_record {
-    wire_head head;
+    dpool_wire_head head;
     dpool_pinned what;
     dvmm_phys *phys; /* head.n_handles of them */
     uint64_t *bytes;
@@ -53,7 +53,7 @@ static ductile_status list_handles(ductile_allocator *a, export_record *r) {
 }
 
 static void fill_head(const ductile_allocator *a, export_record *r) {
-    r->head = wire_new_head();
+    r->head = dpool_wire_new_head();
     r->head.type = (uint16_t)a->store.props.handle_types;
     r->head.granule_bytes = dvmm_get_caps(a->driver)->granule_bytes;
     r->head.offset = r->what.addr - dseg_addr(r->what.seg, r->what.first);
@@ -93,9 +93,9 @@ static void cancel_export(ductile_allocator *a, export_record *r) {
 }
 
 /* The message about handle number i, which travels with its descriptor. */
-static wire_handle handle_on_the_wire(const export_record *r, uint32_t i,
-                                      const dvmm_shared *shared) {
-    wire_handle h = {.bytes = r->bytes[i]};
+static dpool_wire_handle handle_on_the_wire(const export_record *r, uint32_t i,
+                                            const dvmm_shared *shared) {
+    dpool_wire_handle h = {.bytes = r->bytes[i]};
     if (shared->type == DVMM_SHARE_FABRIC) {
         memcpy(h.fabric, shared->fabric, sizeof h.fabric);
     }
@@ -106,8 +106,8 @@ static ductile_status need_descriptors(ductile_allocator *a, const export_record
     if (r->head.type != DVMM_SHARE_FD) {
         return DUCTILE_OK;
     }
-    uint64_t n = dti_min(r->head.n_handles, WIRE_BATCH);
-    ductile_status status = wire_need_descriptors(n);
+    uint64_t n = dti_min(r->head.n_handles, DPOOL_WIRE_BATCH);
+    ductile_status status = dpool_wire_need_descriptors(n);
     if (status != DUCTILE_OK) {
         dpool_log(a, DUCTILE_LOG_ERROR,
                   "an export needs %llu more file descriptors than this process may open: raise "
@@ -131,9 +131,9 @@ static ductile_status usable_for_export(const ductile_allocator *a) {
 /* Exports the handles of one batch, sends them and waits for the answer. */
 static ductile_status send_batch(ductile_allocator *a, const export_record *r, uint32_t first,
                                  int socket) {
-    wire_batch batch = {.count = 0};
-    dvmm_shared shared[WIRE_BATCH];
-    uint32_t n = (uint32_t)dti_min(r->head.n_handles - first, WIRE_BATCH);
+    dpool_wire_batch batch = {.count = 0};
+    dvmm_shared shared[DPOOL_WIRE_BATCH];
+    uint32_t n = (uint32_t)dti_min(r->head.n_handles - first, DPOOL_WIRE_BATCH);
     ductile_status status = DUCTILE_OK;
     while (status == DUCTILE_OK && batch.count < n) {
         dvmm_shared *next = &shared[batch.count];
@@ -144,25 +144,25 @@ static ductile_status send_batch(ductile_allocator *a, const export_record *r, u
         }
     }
     if (status == DUCTILE_OK) {
-        status = wire_send_batch(socket, &batch, shared);
+        status = dpool_wire_send_batch(socket, &batch, shared);
     } else {
-        wire_give_up(socket);
+        dpool_wire_give_up(socket);
     }
     for (uint32_t i = 0; i < batch.count; i++) {
         dvmm_shared_drop(&shared[i]);
     }
-    return status == DUCTILE_OK ? wire_receive_ack(socket) : status;
+    return status == DUCTILE_OK ? dpool_wire_receive_ack(socket) : status;
 }
 
 static ductile_status send_record(ductile_allocator *a, const export_record *r, int socket) {
     ductile_status status = need_descriptors(a, r);
     if (status == DUCTILE_OK) {
-        status = wire_send_head(socket, &r->head);
+        status = dpool_wire_send_head(socket, &r->head);
     }
     if (status == DUCTILE_OK) {
-        status = wire_receive_ack(socket);
+        status = dpool_wire_receive_ack(socket);
     }
-    for (uint32_t i = 0; status == DUCTILE_OK && i < r->head.n_handles; i += WIRE_BATCH) {
+    for (uint32_t i = 0; status == DUCTILE_OK && i < r->head.n_handles; i += DPOOL_WIRE_BATCH) {
         status = send_batch(a, r, i, socket);
     }
     return status;

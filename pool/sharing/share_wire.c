@@ -20,22 +20,22 @@ enum {
     SPARE_DESCRIPTORS = 16  /* left to the rest of the program           */
 };
 
-typedef struct wire_ack {
+typedef struct dpool_wire_ack {
     uint32_t magic;
     uint32_t is_fine;
-} wire_ack;
+} dpool_wire_ack;
 
 /* ---- Checking ------------------------------------------------------------------------------ */
 
-wire_head wire_new_head(void) {
-    return (wire_head){.magic = MAGIC, .version = VERSION};
+dpool_wire_head dpool_wire_new_head(void) {
+    return (dpool_wire_head){.magic = MAGIC, .version = VERSION};
 }
 
 static bool is_granules(uint64_t n, uint64_t granule) {
     return n != 0 && n % granule == 0;
 }
 
-ductile_status wire_check_head(const wire_head *h, uint64_t granule_bytes) {
+ductile_status dpool_wire_check_head(const dpool_wire_head *h, uint64_t granule_bytes) {
     bool is_ours = h->magic == MAGIC && h->version == VERSION;
     bool is_type = h->type == DVMM_SHARE_FD || h->type == DVMM_SHARE_FABRIC;
     bool has_sizes = is_granules(h->total_bytes, granule_bytes) &&
@@ -46,8 +46,9 @@ ductile_status wire_check_head(const wire_head *h, uint64_t granule_bytes) {
     return is_ours && is_type && has_sizes && is_inside ? DUCTILE_OK : DUCTILE_ERR_BAD_MESSAGE;
 }
 
-ductile_status wire_check_handles(const wire_head *head, const wire_handle *handles,
-                                  uint32_t n_handles, uint64_t *rest) {
+ductile_status dpool_wire_check_handles(const dpool_wire_head *head,
+                                        const dpool_wire_handle *handles, uint32_t n_handles,
+                                        uint64_t *rest) {
     for (uint32_t i = 0; i < n_handles; i++) {
         if (!is_granules(handles[i].bytes, head->granule_bytes) || handles[i].bytes > *rest) {
             return DUCTILE_ERR_BAD_MESSAGE;
@@ -251,18 +252,19 @@ static ductile_status receive_plain(int socket, void *bytes, size_t size) {
 
 /* ---- Words --------------------------------------------------------------------------------- */
 
-ductile_status wire_send_head(int socket, const wire_head *head) {
+ductile_status dpool_wire_send_head(int socket, const dpool_wire_head *head) {
     return send_all(socket, head, sizeof *head, NULL, 0);
 }
 
-ductile_status wire_receive_head(int socket, wire_head *head) {
+ductile_status dpool_wire_receive_head(int socket, dpool_wire_head *head) {
     return receive_plain(socket, head, sizeof *head);
 }
 
-ductile_status wire_send_batch(int socket, const wire_batch *batch, const dvmm_shared *shared) {
-    int fds[WIRE_BATCH];
+ductile_status dpool_wire_send_batch(int socket, const dpool_wire_batch *batch,
+                                     const dvmm_shared *shared) {
+    int fds[DPOOL_WIRE_BATCH];
     size_t n_fds = 0;
-    wire_batch word = *batch;
+    dpool_wire_batch word = *batch;
     word.magic = MAGIC;
     for (uint32_t i = 0; i < batch->count; i++) {
         if (shared[i].type == DVMM_SHARE_FD) {
@@ -272,18 +274,19 @@ ductile_status wire_send_batch(int socket, const wire_batch *batch, const dvmm_s
     return send_all(socket, &word, sizeof word, fds, n_fds);
 }
 
-void wire_give_up(int socket) {
-    const wire_batch word = {.magic = MAGIC, .count = 0};
+void dpool_wire_give_up(int socket) {
+    const dpool_wire_batch word = {.magic = MAGIC, .count = 0};
     (void)send_all(socket, &word, sizeof word, NULL, 0);
 }
 
-static bool is_batch(const wire_head *head, const wire_batch *batch, const catch *c) {
+static bool is_batch(const dpool_wire_head *head, const dpool_wire_batch *batch, const catch *c) {
     size_t n_fds = head->type == DVMM_SHARE_FD ? batch->count : 0;
-    return batch->magic == MAGIC && batch->count > 0 && batch->count <= WIRE_BATCH && c->n == n_fds;
+    return batch->magic == MAGIC && batch->count > 0 && batch->count <= DPOOL_WIRE_BATCH &&
+           c->n == n_fds;
 }
 
-ductile_status wire_receive_batch(int socket, const wire_head *head, wire_batch *batch,
-                                  dvmm_shared *shared) {
+ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
+                                        dpool_wire_batch *batch, dvmm_shared *shared) {
     catch c;
     ductile_status status = receive_all(socket, batch, sizeof *batch, &c);
     if (status != DUCTILE_OK) {
@@ -301,13 +304,13 @@ ductile_status wire_receive_batch(int socket, const wire_head *head, wire_batch 
     return DUCTILE_OK;
 }
 
-ductile_status wire_send_ack(int socket, bool is_fine) {
-    const wire_ack word = {MAGIC, is_fine};
+ductile_status dpool_wire_send_ack(int socket, bool is_fine) {
+    const dpool_wire_ack word = {MAGIC, is_fine};
     return send_all(socket, &word, sizeof word, NULL, 0);
 }
 
-ductile_status wire_receive_ack(int socket) {
-    wire_ack word = {0, 0};
+ductile_status dpool_wire_receive_ack(int socket) {
+    dpool_wire_ack word = {0, 0};
     ductile_status status = receive_plain(socket, &word, sizeof word);
     bool is_fine = word.magic == MAGIC && word.is_fine == 1;
     return status == DUCTILE_OK && !is_fine ? DUCTILE_ERR_BAD_MESSAGE : status;
@@ -329,7 +332,7 @@ static uint64_t count_open(void) {
     return n;
 }
 
-ductile_status wire_need_descriptors(uint64_t n) {
+ductile_status dpool_wire_need_descriptors(uint64_t n) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         return DUCTILE_OK;

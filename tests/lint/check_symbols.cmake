@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the objects say, whatever the sources look like: the shared library exports ductile_* and
-# nothing else and can be loaded late, no object refers to a layer above its own, and pool never calls
-# the driver.
+# nothing else and can be loaded late, the archive defines no name that a program may have too, no
+# object refers to a layer above its own, and pool never calls the driver.
 cmake_minimum_required(VERSION 3.23)
 
 function(symbols_of file options result)
@@ -11,13 +11,19 @@ function(symbols_of file options result)
   set(${result} ${names} PARENT_SCOPE)
 endfunction()
 
-# One nm for all objects of a layer: a line "OBJECT: NAME U" for each name that an object refers to.
-function(forbid layer pattern)
+# One nm for all objects of a layer: a line "OBJECT: NAME TYPE" for each name.
+function(read_names layer options result)
   file(STRINGS ${OBJECTS}/objects_${layer}.txt objects)
   if(NOT objects)
     message(FATAL_ERROR "${layer} has no objects")
   endif()
-  execute_process(COMMAND ${NM} -A -P -u ${objects} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${NM} -A -P ${options} ${objects} OUTPUT_VARIABLE text
+    COMMAND_ERROR_IS_FATAL ANY)
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
+function(forbid layer pattern)
+  read_names(${layer} "-u" text)
   string(REGEX MATCHALL "[^\n]+: ${pattern} U" lines "${text}")
   foreach(line ${lines})
     string(REGEX REPLACE "(.*): (.*) U" "\\1 refers to \\2" complaint "${line}")
@@ -38,6 +44,16 @@ if(n_calls LESS 20)
 endif()
 list(JOIN calls "|" calls)
 forbid(pool "dvmm_(${calls}|capture_status_of)")
+
+# The archive hides nothing from the program that it is linked into.
+foreach(layer vmm segments pool)
+  read_names(${layer} "-g;--defined-only" text)
+  string(REGEX MATCHALL "[^\n]+: [^\n ]+ [A-Z]" lines "${text}")
+  list(FILTER lines EXCLUDE REGEX ": (ductile|dpool|dseg|dvmm|dti)_[a-z0-9_]+ [A-Z]$")
+  foreach(line ${lines})
+    message(SEND_ERROR "a global name without a prefix of ours: ${line}")
+  endforeach()
+endforeach()
 
 symbols_of(${SHARED_LIBRARY} "-D;--defined-only" exported)
 if(NOT "ductile_alloc" IN_LIST exported)

@@ -36,13 +36,13 @@ TestSuite(share_wire, .init = open_ends, .fini = close_ends);
 
 /* What an exporter of the block says, and the descriptors beside it. */
 typedef struct message {
-    wire_head head;
-    wire_batch batch;
+    dpool_wire_head head;
+    dpool_wire_batch batch;
     int fds[3];
 } message;
 
 /* Of these bytes the import reads something: the batch has room for more handles. */
-enum { N_HEAD = sizeof(wire_head), N_WORDS = N_HEAD + 8 + 3 * sizeof(wire_handle) };
+enum { N_HEAD = sizeof(dpool_wire_head), N_WORDS = N_HEAD + 8 + 3 * sizeof(dpool_wire_handle) };
 
 static void *export_on_thread(void *argument) {
     *(ductile_status *)argument = ductile_export(t.f.allocator, block, t.out);
@@ -52,12 +52,12 @@ static void *export_on_thread(void *argument) {
 static void listen_to_export(message *m) {
     ductile_status sent = DUCTILE_ERR_BUSY;
     pthread_t thread;
-    dvmm_shared shared[WIRE_BATCH];
+    dvmm_shared shared[DPOOL_WIRE_BATCH];
     cr_assert_eq(pthread_create(&thread, NULL, export_on_thread, &sent), 0);
-    assert_ok(wire_receive_head(t.in, &m->head));
-    assert_ok(wire_send_ack(t.in, true));
-    assert_ok(wire_receive_batch(t.in, &m->head, &m->batch, shared));
-    assert_ok(wire_send_ack(t.in, true));
+    assert_ok(dpool_wire_receive_head(t.in, &m->head));
+    assert_ok(dpool_wire_send_ack(t.in, true));
+    assert_ok(dpool_wire_receive_batch(t.in, &m->head, &m->batch, shared));
+    assert_ok(dpool_wire_send_ack(t.in, true));
     (void)pthread_join(thread, NULL);
     assert_ok(sent);
     cr_assert_eq(m->batch.count, 3);
@@ -188,8 +188,8 @@ static void expect_refused(play what, ductile_status expected) {
     assert_fine(two_ends_reconnect(&t, SOCK_STREAM));
 }
 
-static wire_head true_head(uint32_t n_handles) {
-    wire_head head = wire_new_head();
+static dpool_wire_head true_head(uint32_t n_handles) {
+    dpool_wire_head head = dpool_wire_new_head();
     head.type = DVMM_SHARE_FD;
     head.granule_bytes = GRANULE;
     head.total_bytes = n_handles * GRANULE;
@@ -198,9 +198,9 @@ static wire_head true_head(uint32_t n_handles) {
     return head;
 }
 
-static bool start(int socket, wire_head head) {
+static bool start(int socket, dpool_wire_head head) {
     send_raw(socket, &head, sizeof head, NULL, 0);
-    return wire_receive_ack(socket) == DUCTILE_OK;
+    return dpool_wire_receive_ack(socket) == DUCTILE_OK;
 }
 
 /* Descriptors of nothing that a driver made. */
@@ -218,14 +218,14 @@ static void close_wrong(const int *fds, size_t n) {
 
 static void send_batch_with(int socket, uint32_t n_handles, size_t n_fds) {
     int fds[253];
-    wire_batch batch = {.magic = wire_new_head().magic, .count = n_handles};
-    for (uint32_t i = 0; i < n_handles && i < WIRE_BATCH; i++) {
+    dpool_wire_batch batch = {.magic = dpool_wire_new_head().magic, .count = n_handles};
+    for (uint32_t i = 0; i < n_handles && i < DPOOL_WIRE_BATCH; i++) {
         batch.handles[i].bytes = GRANULE;
     }
     open_wrong(fds, n_fds);
     send_raw(socket, &batch, sizeof batch, fds, n_fds);
     close_wrong(fds, n_fds);
-    (void)wire_receive_ack(socket);
+    (void)dpool_wire_receive_ack(socket);
 }
 
 static void say_nothing(int socket) {
@@ -233,33 +233,33 @@ static void say_nothing(int socket) {
 }
 
 static void say_half_a_head(int socket) {
-    wire_head head = true_head(2);
+    dpool_wire_head head = true_head(2);
     send_raw(socket, &head, sizeof head / 2, NULL, 0);
 }
 
 static void say_a_head_with_descriptors(int socket) {
     int fds[200];
-    wire_head head = true_head(2);
+    dpool_wire_head head = true_head(2);
     open_wrong(fds, 200);
     send_raw(socket, &head, sizeof head, fds, 200);
     close_wrong(fds, 200);
 }
 
 static void promise_the_moon(int socket) {
-    wire_head head = true_head(2);
+    dpool_wire_head head = true_head(2);
     head.total_bytes = UINT64_C(1) << 62;
     head.size = head.total_bytes;
     (void)start(socket, head);
 }
 
 static void promise_more_handles_than_bytes(int socket) {
-    wire_head head = true_head(2);
+    dpool_wire_head head = true_head(2);
     head.n_handles = UINT32_MAX;
     (void)start(socket, head);
 }
 
 static void lead_outside(int socket) {
-    wire_head head = true_head(2);
+    dpool_wire_head head = true_head(2);
     head.offset = GRANULE;
     (void)start(socket, head);
 }
@@ -296,7 +296,7 @@ static void count_beyond_a_batch(int socket) {
 
 static void give_up(int socket) {
     if (start(socket, true_head(2))) {
-        wire_give_up(socket);
+        dpool_wire_give_up(socket);
     }
 }
 
@@ -306,7 +306,7 @@ static void leave_in_the_middle(int socket) {
 
 static void leave_in_a_batch(int socket) {
     int fds[2];
-    wire_batch batch = {.magic = wire_new_head().magic, .count = 2};
+    dpool_wire_batch batch = {.magic = dpool_wire_new_head().magic, .count = 2};
     if (start(socket, true_head(2))) {
         open_wrong(fds, 2);
         send_raw(socket, &batch, sizeof batch / 3, fds, 2);
@@ -354,24 +354,24 @@ static void expect_export_refused(play what) {
 }
 
 static void answer_no(int socket) {
-    wire_head head;
-    (void)wire_receive_head(socket, &head);
-    (void)wire_send_ack(socket, false);
+    dpool_wire_head head;
+    (void)dpool_wire_receive_head(socket, &head);
+    (void)dpool_wire_send_ack(socket, false);
 }
 
 static void answer_noise(int socket) {
-    wire_head head;
-    (void)wire_receive_head(socket, &head);
+    dpool_wire_head head;
+    (void)dpool_wire_receive_head(socket, &head);
     send_raw(socket, &head, sizeof head, NULL, 0);
 }
 
 static void take_the_batch_and_leave(int socket) {
-    wire_head head;
-    (void)wire_receive_head(socket, &head);
-    (void)wire_send_ack(socket, true);
-    wire_batch batch;
-    dvmm_shared shared[WIRE_BATCH];
-    if (wire_receive_batch(socket, &head, &batch, shared) == DUCTILE_OK) {
+    dpool_wire_head head;
+    (void)dpool_wire_receive_head(socket, &head);
+    (void)dpool_wire_send_ack(socket, true);
+    dpool_wire_batch batch;
+    dvmm_shared shared[DPOOL_WIRE_BATCH];
+    if (dpool_wire_receive_batch(socket, &head, &batch, shared) == DUCTILE_OK) {
         for (uint32_t i = 0; i < batch.count; i++) {
             (void)close(shared[i].fd);
         }
@@ -403,9 +403,9 @@ static void drip(int socket, const void *bytes, size_t size) {
 }
 
 static void drip_a_head(int socket) {
-    wire_head head = true_head(2);
+    dpool_wire_head head = true_head(2);
     drip(socket, &head, sizeof head);
-    cr_assert_neq(wire_receive_ack(socket), DUCTILE_OK, "the import went on after its time");
+    cr_assert_neq(dpool_wire_receive_ack(socket), DUCTILE_OK, "the import went on after its time");
 }
 
 Test(share_wire, an_import_ends_in_time_however_slowly_a_word_drips) {
@@ -414,14 +414,14 @@ Test(share_wire, an_import_ends_in_time_however_slowly_a_word_drips) {
 }
 
 static void drip_an_answer(int socket) {
-    wire_head head;
-    const uint32_t yes[2] = {wire_new_head().magic, 1};
-    (void)wire_receive_head(socket, &head);
+    dpool_wire_head head;
+    const uint32_t yes[2] = {dpool_wire_new_head().magic, 1};
+    (void)dpool_wire_receive_head(socket, &head);
     drip(socket, yes, sizeof yes);
     set_limit(socket); /* nothing comes */
-    wire_batch batch;
-    dvmm_shared shared[WIRE_BATCH];
-    cr_assert_neq(wire_receive_batch(socket, &head, &batch, shared), DUCTILE_OK,
+    dpool_wire_batch batch;
+    dvmm_shared shared[DPOOL_WIRE_BATCH];
+    cr_assert_neq(dpool_wire_receive_batch(socket, &head, &batch, shared), DUCTILE_OK,
                   "the export went on after its time");
 }
 
