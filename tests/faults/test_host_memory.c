@@ -150,6 +150,7 @@ Test(host_memory, each_request_may_fail) {
                   why);
     }
     cr_assert_gt(nth, 5, "the scenario hardly asks for host memory");
+    cr_assert_eq(n_empty, 0, "%llu requests for no bytes", (unsigned long long)n_empty);
 }
 
 /* Creating an allocator, with each of its requests failing in turn. */

@@ -22,6 +22,7 @@ static _Thread_local uint64_t fails_at; /* the request, counted from 1, that fai
 static _Thread_local uint64_t requests;
 static _Thread_local bool fails_all; /* from here on */
 static _Thread_local bool has_failed;
+static _Thread_local uint64_t n_empty; /* requests for no bytes: somebody will write behind them */
 static void (*instead)(
     void); /* happens before the request that would have failed, which succeeds */
 
@@ -49,7 +50,8 @@ void *__libc_realloc(void *memory, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *memory);
 
-static inline bool must_fail(void) {
+static inline bool must_fail(size_t size) {
+    n_empty += fails_at != 0 && size == 0;
     if (fails_all) {
         has_failed = true;
         errno = ENOMEM;
@@ -73,27 +75,27 @@ static inline void *counted(void *memory) {
 }
 
 void *malloc(size_t size) {
-    return must_fail() ? NULL : counted(__libc_malloc(size));
+    return must_fail(size) ? NULL : counted(__libc_malloc(size));
 }
 
 void *calloc(size_t n, size_t size) {
-    return must_fail() ? NULL : counted(__libc_calloc(n, size));
+    return must_fail(n * size) ? NULL : counted(__libc_calloc(n, size));
 }
 
 void *realloc(void *memory, size_t size) {
-    void *moved = must_fail() ? NULL : __libc_realloc(memory, size);
+    void *moved = must_fail(size) ? NULL : __libc_realloc(memory, size);
     n_held += memory == NULL && moved != NULL;
     return moved;
 }
 
 void *aligned_alloc(size_t alignment, size_t size) {
-    return must_fail() ? NULL : counted(__libc_memalign(alignment, size));
+    return must_fail(size) ? NULL : counted(__libc_memalign(alignment, size));
 }
 
 /* Tables come from here (vmm/base/table.h). The C library's own mappings do not. */
 void *mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
-    return must_fail() ? MAP_FAILED
-                       : (void *)syscall(SYS_mmap, at, size, protection, flags, file, offset);
+    return must_fail(size) ? MAP_FAILED
+                           : (void *)syscall(SYS_mmap, at, size, protection, flags, file, offset);
 }
 
 void free(void *memory) {

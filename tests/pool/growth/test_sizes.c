@@ -285,6 +285,19 @@ Test(sizes, the_peaks_of_the_statistics_outlast_a_trim) {
     close_audited();
 }
 
+/* A part of the program has ended while another stream still uses what it has freed. */
+Test(sizes, what_is_pending_when_a_part_has_ended_is_in_the_peaks_of_the_statistics) {
+    open_fixture(&(fixture_setup){
+        .capacity_bytes = 128 * GIB, .n_streams = 2, .schedule = DUCTILE_SCHEDULE_LAZY});
+    ductile_addr block = take(64 * MIB, 0);
+    use_much_and_trim(8 * GIB);
+    launch(block, 64 * MIB, 1);
+    assert_ok(ductile_free_on(f.allocator, block, f.streams[1]));
+    (void)take(64 * MIB, 1);
+    assert_u64(fixture_stats(f.allocator).active_peak_bytes, 8 * GIB + 64 * MIB);
+    close_audited();
+}
+
 /* How much more is held when the other stream wants 96 MiB: 9 GiB were in use, and 184 MiB are
  * slack. */
 static uint64_t grown_after(void (*act)(void)) {
@@ -539,17 +552,20 @@ Test(sizes, a_request_that_begins_in_free_memory_creates_for_those_that_follow_t
 }
 
 /* While that is held, more is created rather than taken from other streams. */
-Test(sizes, what_may_be_held_beside_what_is_in_use_is_all_of_the_slack_and_no_more) {
+static void assert_slack(uint64_t in_use, uint64_t slack) {
     open_roomy(NULL);
-    ductile_addr block = take_granules(4, 0);
+    (void)take(in_use, 0); /* nothing is free yet */
     grow_lock();
     dpool_sizes_look(f.allocator);
     index_lock();
-    uint64_t slack = 64 * MIB; /* nothing is free yet */
     cr_assert(dpool_should_create_locked(f.allocator, slack, UINT64_MAX));
     cr_assert(!dpool_should_create_locked(f.allocator, slack + 1, UINT64_MAX));
     index_unlock();
     grow_unlock();
-    give(block);
     close_audited();
+}
+
+Test(sizes, what_may_be_held_beside_what_is_in_use_is_all_of_the_slack_and_no_more) {
+    assert_slack(4 * FIXTURE_GRANULE, 64 * MIB);
+    assert_slack(10 * GIB, 10 * GIB / 100 * 2);
 }

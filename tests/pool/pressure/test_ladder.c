@@ -63,6 +63,40 @@ Test(pressure, passes_no_more_through_the_driver_than_is_missing) {
     close_audited();
 }
 
+/* Free memory before the last gap lacks one granule of a request for four. That one goes back, and
+ * was part of the place; then as much as the request is, and a granule at either end. */
+static void pass_twice(uint64_t failed_creates) {
+    open_fixture(&(fixture_setup){.conf = "recycle:never,sizes:tight", .n_streams = 2});
+    ductile_addr blocks[8];
+    for (size_t i = 0; i < 8; i++) {
+        (void)take_granules(1, 0);
+        blocks[i] = take_granules(3, 0);
+    }
+    for (size_t i = 0; i < 8; i++) {
+        give(blocks[i]);
+    }
+    (void)take_granules(1, 1); /* records a marker */
+    (void)take_granules(1, 1); /* finds it done */
+    uint64_t before = reserved();
+    assert_ok(ductile_set_soft_limit(f.allocator, before));
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "phys_create", .nth = 1, .code = DVMM_OUT_OF_MEMORY};
+    assert_ok(ductile_virtual_inject(f.gpu, failed_creates > 0 ? &fault : NULL));
+    (void)take_granules(4, 0);
+    assert_u64(ductile_virtual_faults_fired(f.gpu), failed_creates);
+    assert_u64(reserved(), before - (1 + 4 + 2) * FIXTURE_GRANULE + 4 * FIXTURE_GRANULE);
+    close_audited();
+}
+
+Test(pressure, passes_the_whole_request_and_its_ends_through_the_driver_the_second_time) {
+    pass_twice(0);
+}
+
+/* The device has no memory after all: nothing is gained by giving it more. */
+Test(pressure, passes_memory_through_the_driver_no_third_time) {
+    pass_twice(1);
+}
+
 /* ---- The refusal --------------------------------------------------------------------------- */
 
 Test(pressure, after_a_refusal_the_next_smaller_request_is_served_from_what_was_there) {

@@ -5,8 +5,7 @@
  * completes unless somebody waits, so host waits show, and a missing wait on the GPU shows in the
  * contents.
  */
-#include "pool/blocks/arena.h"
-#include "tests/support/one_fixture.h"
+#include "tests/support/inside.h"
 
 static void open_with(const char *conf) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 4, .conf = conf};
@@ -182,6 +181,26 @@ Test(cross_stream, wait_takes_memory_that_is_done_first) {
     assert_u64(stats().event_waits, 0);
     (void)take(20 * MIB, 1);
     assert_u64(stats().event_waits, 1);
+    close_audited();
+}
+
+/* What another stream still uses is nothing that a stream can spare. */
+Test(cross_stream, memory_comes_from_the_stream_that_has_most_of_it_free) {
+    open_with("sizes:tight");
+    ductile_addr fewer = take_granules(6, 1);
+    ductile_addr pending = take_granules(6, 1);
+    ductile_addr most = take_granules(10, 2);
+    give(fewer);
+    give(most);
+    (void)take_granules(1, 3); /* records the marker */
+    assert_fine(fixture_finish_work(&f));
+    launch(pending, 512, 3);
+    assert_ok(ductile_record_stream(f.allocator, pending, f.streams[3]));
+    give(pending);
+    (void)take_granules(4, 0);
+    assert_u64(stats().pending_bytes, 6 * FIXTURE_GRANULE);
+    assert_u64(arena_of(1)->mapped_bytes, 12 * FIXTURE_GRANULE);
+    assert_u64(arena_of(2)->mapped_bytes, 6 * FIXTURE_GRANULE);
     close_audited();
 }
 
