@@ -316,9 +316,6 @@ static void add_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint3
                                              .idle = p->idle};
     p->donors[p->n_donors++] = donor;
     p->donated += n;
-    if (!p->unmaps) { /* otherwise no work is under way on its handles */
-        p->age = dti_max(p->age, dpool_age_of(donor));
-    }
 }
 
 static bool can_add_donor(const ductile_allocator *a, dpool_plan *p) {

@@ -59,7 +59,7 @@ typedef struct dpool_plan {
     uint32_t room;         /* in each of the four arrays */
     uint64_t n_granules;   /* of all pieces                                              */
     uint64_t donated;      /* granules of all donors                                     */
-    uint64_t age;          /* of the youngest donor                                      */
+    uint64_t age;          /* of the youngest own donor that moved */
     uint64_t max_held;     /* by the request's sources                                   */
     uint64_t lacks;        /* the bytes of memory that were missing */
     bool unmaps;           /* donors found now are to be unmapped */

@@ -142,6 +142,21 @@ static void unite_body(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT(p->body->size == p->body_bytes);
 }
 
+/* Whole granules beside a request are new memory, which no work has used: handles of donors come
+ * first, and only a plan whose donors fill less than the window grows ahead. What is left of a
+ * granule leaves its stream only together with the body, which will be freed later. */
+static bool is_surplus_new(const ductile_allocator *a, const dpool_plan *p) {
+    uint64_t moved = 0;
+    for (uint32_t i = 0; i < p->n_moved; i++) {
+        moved += p->handles[i]->n_granules;
+    }
+    uint64_t ahead = p->rest != NULL ? p->rest->size / a->granule : 0;
+    return (p->lead == NULL || p->lead->size < a->granule) &&
+           (ahead == 0 || moved + ahead <= p->n_granules);
+}
+
+/* As young as the own donors that moved: a compaction's surplus is all of it their memory. Donors
+ * of other streams give to requests alone. */
 static void free_surplus(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
     if (b != NULL) {
         b->age = p->age & DPOOL_AGE_MASK;
@@ -160,6 +175,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
     }
     dpool_count_mapped_locked(a, p->arena, (int64_t)(p->n_granules * a->granule));
     finish_donors(a, p, true);
+    DTI_ASSERT(p->body == NULL || is_surplus_new(a, p));
     if (p->body != NULL) {
         unite_body(a, p);
         dpool_make_live_locked(a, p->body, requested);

@@ -184,6 +184,25 @@ Test(cross_stream, wait_takes_memory_that_is_done_first) {
     close_audited();
 }
 
+/* 48 of 53 granules come from stream 0, behind a wait; 12 are created, and 7 of them are left over,
+ * never memory of stream 0: plan_commit.c asserts that. */
+Test(cross_stream, what_is_left_beside_memory_at_work_is_new) {
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY,
+                                  .capacity_bytes = 128 * GIB,
+                                  .n_streams = 3,
+                                  .conf = "cross_stream_reuse:wait"});
+    (void)freed_at_work(200 * MIB);
+    uint64_t held = reserved();
+    (void)take_granules(52, 1);
+    (void)take_granules(53, 1);
+    assert_u64(reserved(), held + 12 * FIXTURE_GRANULE);
+    assert_u64(stats().event_waits, 2);
+    launch(take_granules(7, 1), 7 * FIXTURE_GRANULE, 1);
+    assert_u64(reserved(), held + 12 * FIXTURE_GRANULE);
+    assert_u64(stats().event_waits, 2);
+    close_audited();
+}
+
 /* What another stream still uses is nothing that a stream can spare. */
 Test(cross_stream, memory_comes_from_the_stream_that_has_most_of_it_free) {
     open_with("sizes:tight");
