@@ -80,6 +80,9 @@ static void print_counts(FILE *out, const contender_stats *stats) {
     print_number(out, "unmaps", stats->unmaps);
     print_number(out, "stream_syncs", stats->stream_syncs);
     print_number(out, "event_waits", stats->event_waits);
+    print_number(out, "pressure_waits", stats->pressure_waits);
+    print_number(out, "pressure_returns", stats->pressure_returns);
+    print_number(out, "pressure_returned_bytes", stats->pressure_returned_bytes);
 }
 
 static void print_times(FILE *out, const replay_spec *spec, const replay_result *result) {

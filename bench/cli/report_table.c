@@ -74,6 +74,14 @@ static void print_notes(FILE *out, const replay_result *result) {
         (void)fprintf(out, "    waited on the host for %" PRIu64 " uses by other streams\n",
                       result->forced_gates);
     }
+    const contender_stats *total = &result->total;
+    if (total->pressure_waits > 0 || total->pressure_returns > 0) {
+        (void)fprintf(out,
+                      "    short of memory: the host waited %" PRIu64 " times, %.1f MiB went back "
+                      "to the driver in %" PRIu64 "\n",
+                      total->pressure_waits, mib(total->pressure_returned_bytes),
+                      total->pressure_returns);
+    }
     if (result->violations > 0) {
         (void)fprintf(out, "    %" PRIu64 " violations; the last: %s\n", result->violations,
                       result->last_violation);

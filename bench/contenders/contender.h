@@ -29,11 +29,14 @@ typedef struct contender_stats {
     uint64_t releases;
     uint64_t maps;
     uint64_t unmaps;
-    uint64_t stream_syncs;       /* host waits: stream, event and context               */
-    uint64_t event_waits;        /* waits on the GPU                                     */
-    uint64_t address_span_bytes; /* peak of lowest to highest address in use, by range */
-    uint64_t driver_time_ns;     /* modelled on the virtual GPU                          */
-    uint64_t driver_host_ns;     /* as this host spent it                                */
+    uint64_t stream_syncs;            /* host waits: stream, event and context               */
+    uint64_t event_waits;             /* waits on the GPU                                     */
+    uint64_t pressure_waits;          /* where memory was short: times that the host waited,  */
+    uint64_t pressure_returns;        /* that memory went back to the driver,                 */
+    uint64_t pressure_returned_bytes; /* and how much                                    */
+    uint64_t address_span_bytes;      /* peak of lowest to highest address in use, by range */
+    uint64_t driver_time_ns;          /* modelled on the virtual GPU                          */
+    uint64_t driver_host_ns;          /* as this host spent it                                */
 } contender_stats;
 
 typedef enum contender_span_state { SPAN_LIVE, SPAN_PENDING, SPAN_FREE } contender_span_state;

@@ -82,6 +82,22 @@ ductile_status rival_cache_trim(rival_cache *cache) {
     return status == DUCTILE_OK ? cache->policy->release_free(cache) : status;
 }
 
+static uint64_t host_waits(const rival_cache *cache) {
+    dvmm_counters counters;
+    dvmm_get_counters(cache->driver, &counters);
+    return dvmm_count_host_waits(&counters);
+}
+
+static ductile_status flush(rival_cache *cache) {
+    uint64_t waits = host_waits(cache);
+    uint64_t reserved = cache->reserved_bytes;
+    ductile_status status = rival_cache_trim(cache);
+    cache->pressure_waits += host_waits(cache) > waits;
+    cache->pressure_returns += cache->reserved_bytes < reserved;
+    cache->pressure_returned_bytes += reserved - cache->reserved_bytes;
+    return status;
+}
+
 /* As PyTorch: memory that the wait or the release freed is not searched again, only grown into. */
 static ductile_status grow_or_flush(rival_cache *cache, rival_arena *arena, uint64_t size,
                                     rival_block **out) {
@@ -89,7 +105,7 @@ static ductile_status grow_or_flush(rival_cache *cache, rival_arena *arena, uint
     if (status != DUCTILE_ERR_OUT_OF_MEMORY) {
         return status;
     }
-    status = rival_cache_trim(cache);
+    status = flush(cache);
     if (status == DUCTILE_OK) {
         status = reserve_bookkeeping(cache);
     }
@@ -213,6 +229,9 @@ void rival_cache_walk(const rival_cache *cache, contender_visit visit, void *use
 
 void rival_cache_stats(const rival_cache *cache, contender_stats *out) {
     *out = (contender_stats){.reserved_bytes = cache->reserved_bytes,
-                             .reserved_peak_bytes = cache->reserved_peak_bytes};
+                             .reserved_peak_bytes = cache->reserved_peak_bytes,
+                             .pressure_waits = cache->pressure_waits,
+                             .pressure_returns = cache->pressure_returns,
+                             .pressure_returned_bytes = cache->pressure_returned_bytes};
     rival_driver_stats(cache->driver, out);
 }

@@ -46,6 +46,9 @@ struct rival_cache {
     uint64_t capacity_bytes; /* 0: none */
     uint64_t reserved_bytes;
     uint64_t reserved_peak_bytes;
+    uint64_t pressure_waits; /* see contender.h */
+    uint64_t pressure_returns;
+    uint64_t pressure_returned_bytes;
     rival_store store;
     rival_events events;
     hash_map live; /* address to block */

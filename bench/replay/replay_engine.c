@@ -438,6 +438,9 @@ static contender_stats since(const contender_stats *before, const contender_stat
     delta.unmaps -= before->unmaps;
     delta.stream_syncs -= before->stream_syncs;
     delta.event_waits -= before->event_waits;
+    delta.pressure_waits -= before->pressure_waits;
+    delta.pressure_returns -= before->pressure_returns;
+    delta.pressure_returned_bytes -= before->pressure_returned_bytes;
     delta.driver_time_ns -= before->driver_time_ns;
     delta.driver_host_ns -= before->driver_host_ns;
     return delta;
@@ -465,6 +468,9 @@ static void add_pass(replay_pass *all, const replay_pass *pass) {
     stats.unmaps += before->unmaps;
     stats.stream_syncs += before->stream_syncs;
     stats.event_waits += before->event_waits;
+    stats.pressure_waits += before->pressure_waits;
+    stats.pressure_returns += before->pressure_returns;
+    stats.pressure_returned_bytes += before->pressure_returned_bytes;
     stats.driver_time_ns += before->driver_time_ns;
     stats.driver_host_ns += before->driver_host_ns;
     *all = (replay_pass){.stats = stats,

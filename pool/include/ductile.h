@@ -569,7 +569,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(paused_blocks, "paused blocks; not in live_blocks")                                          \
     X(fill_total_bytes, "freed memory that fill:check has filled, in all")                         \
     X(fill_checked_total_bytes, "of fill_total_bytes, checked before it was handed out again")     \
-    X(fill_mismatches, "allocations whose memory had been written after its free")
+    X(fill_mismatches, "allocations whose memory had been written after its free")                 \
+    X(pressure_waits, "times the host waited for the GPU because a request lacked memory")         \
+    X(pressure_returns, "times memory went back to the driver because a request lacked it")        \
+    X(pressure_returned_total_bytes, "bytes that went back so")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */

@@ -74,25 +74,23 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->fill_total_bytes = c->filled;
     s->fill_checked_total_bytes = c->fill_checked;
     s->fill_mismatches = c->fill_mismatches;
+    s->pressure_waits = c->pressure_waits;
+    s->pressure_returns = c->pressure_returns;
+    s->pressure_returned_total_bytes = c->pressure_returned;
     s->host_bytes += sizeof *a + a->nodes.host_bytes + c->use_host_bytes + c->table_host_bytes;
-}
-
-static uint64_t successes(const dvmm_counters *d, dvmm_call call) {
-    return d->calls[call] - d->failures[call];
 }
 
 static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
     dvmm_counters d;
     dvmm_get_counters(a->driver, &d);
-    s->creates = successes(&d, DVMM_CALL_phys_create);
-    s->releases = successes(&d, DVMM_CALL_phys_release);
-    s->maps = successes(&d, DVMM_CALL_map);
-    s->unmaps = successes(&d, DVMM_CALL_unmap);
-    s->stream_syncs = successes(&d, DVMM_CALL_stream_sync) + successes(&d, DVMM_CALL_event_sync) +
-                      successes(&d, DVMM_CALL_context_sync);
-    s->event_waits = successes(&d, DVMM_CALL_stream_wait_event);
+    s->creates = dvmm_successes(&d, DVMM_CALL_phys_create);
+    s->releases = dvmm_successes(&d, DVMM_CALL_phys_release);
+    s->maps = dvmm_successes(&d, DVMM_CALL_map);
+    s->unmaps = dvmm_successes(&d, DVMM_CALL_unmap);
+    s->stream_syncs = dvmm_count_host_waits(&d);
+    s->event_waits = dvmm_successes(&d, DVMM_CALL_stream_wait_event);
     s->event_records =
-        successes(&d, DVMM_CALL_event_record) + successes(&d, DVMM_CALL_context_record);
+        dvmm_successes(&d, DVMM_CALL_event_record) + dvmm_successes(&d, DVMM_CALL_context_record);
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         s->driver_calls += d.calls[i];
     }

@@ -5,6 +5,7 @@
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/unused.h"
+#include "pool/pressure/cost.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/pressure/trim.h"
@@ -216,7 +217,9 @@ static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
 static bool climb_rung(ductile_allocator *a, dpool_climb *c, const rung *r) {
     const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
     dvmm_nvtx_push(nvtx, r->range, c->request->missing);
+    dpool_cost before = dpool_cost_now(a);
     bool again = r->relieve(a, c);
+    dpool_count_cost(a, &before);
     dvmm_nvtx_pop(nvtx);
     return again;
 }

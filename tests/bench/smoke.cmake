@@ -70,4 +70,4 @@ endfunction()
 # What docs/benchmarking.md promises of a replay.
 set(replay_keys trace device events live_peak_bytes reserved_peak_bytes efficiency ns_per_op
   loop_ns_per_op wall_ns_per_op driver_time_us creates releases maps unmaps stream_syncs event_waits
-  address_span_bytes)
+  pressure_waits pressure_returns pressure_returned_bytes address_span_bytes)

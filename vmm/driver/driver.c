@@ -150,3 +150,8 @@ void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out) {
     out->driver_time_ns = read(d->ops->clock_ns != NULL ? &d->driver_time_ns : &d->host_time_ns);
     out->host_time_ns = read(&d->host_time_ns);
 }
+
+uint64_t dvmm_count_host_waits(const dvmm_counters *c) {
+    return dvmm_successes(c, DVMM_CALL_stream_sync) + dvmm_successes(c, DVMM_CALL_event_sync) +
+           dvmm_successes(c, DVMM_CALL_context_sync);
+}

@@ -297,6 +297,11 @@ static inline const dvmm_nvtx *dvmm_nvtx_of(const dvmm_driver *d) {
     return d->nvtx;
 }
 void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out);
+static inline uint64_t dvmm_successes(const dvmm_counters *c, dvmm_call call) {
+    return c->calls[call] - c->failures[call];
+}
+/* Waits of the host for a stream, an event or the whole device. */
+uint64_t dvmm_count_host_waits(const dvmm_counters *c);
 void dvmm_set_trace(dvmm_driver *d, dvmm_trace_fn trace, void *user, bool trace_all);
 
 /* The driver's code of this thread's latest call, for reports. */

@@ -313,6 +313,8 @@ Test(classic, at_the_cap_wholly_free_segments_go_back_and_split_ones_stay) {
     (void)take(&a, 36 * MIB);
     cr_expect_eq(held(&a), 56 * MIB);
     cr_expect_eq(stats_of(&a).releases, 1);
+    cr_expect_eq(stats_of(&a).pressure_returns, 1);
+    cr_expect_eq(stats_of(&a).pressure_returned_bytes, 30 * MIB);
     close_arena(&a);
 }
 
@@ -373,6 +375,9 @@ Test(expandable, at_the_cap_free_handles_go_back_with_a_wait_and_their_addresses
     cr_expect_eq(held(&a), 80 * MIB);
     cr_expect_eq(stats_of(&a).releases, 2);
     cr_expect_geq(stats_of(&a).stream_syncs, 1);
+    cr_expect_eq(stats_of(&a).pressure_waits, 1);
+    cr_expect_eq(stats_of(&a).pressure_returns, 1);
+    cr_expect_eq(stats_of(&a).pressure_returned_bytes, 40 * MIB);
     cr_expect_eq(take(&a, 20 * MIB), low);
     close_arena(&a);
 }

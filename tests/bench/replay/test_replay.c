@@ -112,7 +112,11 @@ static ductile_status fake_trim(void *self) {
 
 static void fake_stats(void *self, contender_stats *out) {
     (void)self;
-    *out = (contender_stats){.reserved_bytes = held, .creates = n_calls};
+    *out = (contender_stats){.reserved_bytes = held,
+                             .creates = n_calls,
+                             .pressure_waits = 2 * n_calls,
+                             .pressure_returns = 3 * n_calls,
+                             .pressure_returned_bytes = 4 * n_calls};
 }
 
 static const contender_ops fake = {
@@ -205,11 +209,19 @@ Test(replay, what_lives_at_the_end_of_a_pass_is_freed) {
     cr_assert_eq(result.last.ops, 3, "frees at the end of a pass are no operations of the trace");
 }
 
-Test(replay, counts_are_over_all_passes_and_of_the_last) {
+static void assert_calls(const contender_stats *stats, uint64_t n) {
+    cr_assert_eq(stats->creates, n);
+    cr_assert_eq(stats->pressure_waits, 2 * n);
+    cr_assert_eq(stats->pressure_returns, 3 * n);
+    cr_assert_eq(stats->pressure_returned_bytes, 4 * n);
+}
+
+Test(replay, counts_are_over_all_passes_and_of_each) {
     (void)replay("a 1 10 0\nf 1\n", (replay_spec){.n_passes = 3});
-    cr_assert_eq(result.total.creates, 6);
-    cr_assert_eq(result.last.stats.creates, 2);
-    cr_assert_eq(result.first.stats.creates, 2);
+    assert_calls(&result.total, 6);
+    assert_calls(&result.last.stats, 2);
+    assert_calls(&result.first.stats, 2);
+    assert_calls(&result.all.stats, 6);
     cr_assert_eq(result.first.ops, 2);
 }
 

@@ -16,6 +16,58 @@ static void give_pending(ductile_addr address, size_t other) {
     assert_ok(ductile_free_on(f.allocator, address, f.streams[other]));
 }
 
+/* ---- What it cost --------------------------------------------------------------------------- */
+
+static void assert_cost(uint64_t waits, uint64_t returns, uint64_t returned_bytes) {
+    const ductile_stats s = fixture_stats(f.allocator);
+    assert_u64(s.pressure_waits, waits);
+    assert_u64(s.pressure_returns, returns);
+    assert_u64(s.pressure_returned_total_bytes, returned_bytes);
+}
+
+/* Each rung counts once, however many markers it waits for. */
+Test(pressure, a_wait_for_pending_memory_and_one_for_all_work_are_counted) {
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3});
+    ductile_addr pending = take(96 * MIB, 0);
+    ductile_addr silent = take(160 * MIB, 2);
+    give_pending(pending, 1);
+    assert_cost(0, 0, 0);
+    ductile_addr block = take(80 * MIB, 0);
+    assert_cost(1, 0, 0);
+    launch(silent, 512, 2);
+    give(silent);
+    (void)take(150 * MIB, 0);
+    assert_cost(2, 0, 0);
+    give(block);
+    close_audited();
+}
+
+Test(pressure, what_goes_back_for_lack_of_memory_is_counted) {
+    open_fixture(&(fixture_setup){.conf = "recycle:never"});
+    (void)take(128 * MIB, 0);
+    ductile_addr block = take(64 * MIB, 0);
+    (void)take(2 * MIB, 0);
+    give(block);
+    (void)take(80 * MIB, 0);
+    uint64_t gone = 128 * MIB + 64 * MIB + 2 * MIB + 80 * MIB - reserved();
+    cr_assert_gt(fixture_stats(f.allocator).pressure_returns, 0);
+    assert_u64(fixture_stats(f.allocator).pressure_returned_total_bytes, gone);
+    close_audited();
+}
+
+/* A trim waits and gives back because the program says so. */
+Test(pressure, what_a_trim_does_is_not_counted) {
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY});
+    ductile_addr block = take(64 * MIB, 0);
+    launch(block, 512, 0);
+    give(block);
+    assert_ok(ductile_empty_cache(f.allocator));
+    assert_u64(reserved(), 0);
+    cr_assert_gt(fixture_stats(f.allocator).stream_syncs, 0);
+    assert_cost(0, 0, 0);
+    close_audited();
+}
+
 /* ---- Only as much as is missing ------------------------------------------------------------ */
 
 enum { N_PENDING = 10 };
@@ -85,6 +137,7 @@ static void pass_twice(uint64_t failed_creates) {
     (void)take_granules(4, 0);
     assert_u64(ductile_virtual_faults_fired(f.gpu), failed_creates);
     assert_u64(reserved(), before - (1 + 4 + 2) * FIXTURE_GRANULE + 4 * FIXTURE_GRANULE);
+    assert_cost(0, 2, (1 + 4 + 2) * FIXTURE_GRANULE);
     close_audited();
 }
 
