@@ -180,6 +180,27 @@ _FAMILIES = (
         "Times the host waited for a stream, and a stream was made to wait for another.",
         _by("who", host="stream_syncs", stream="event_waits"),
     ),
+    _Family(
+        "ductile_pressure_waits",
+        "counter",
+        "",
+        "Times the host waited for the GPU because a request lacked memory.",
+        _one("pressure_waits"),
+    ),
+    _Family(
+        "ductile_pressure_returns",
+        "counter",
+        "",
+        "Times memory went back to the driver because a request lacked it.",
+        _one("pressure_returns"),
+    ),
+    _Family(
+        "ductile_pressure_returned_bytes",
+        "counter",
+        "bytes",
+        "Memory that went back to the driver because a request lacked it.",
+        _one("pressure_returned_total_bytes"),
+    ),
     _Family("ductile_driver_calls", "counter", "", "Driver calls.", _driver_calls),
     _Family(
         "ductile_driver_seconds",

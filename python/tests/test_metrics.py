@@ -75,6 +75,20 @@ def test_a_refusal_is_counted(allocator):
     assert read(ductile_gpu.metrics({0: allocator}))["ductile_out_of_memory_total", "0", None] == 1
 
 
+def test_what_a_lack_of_memory_costs_is_counted(gpu):
+    with gpu.allocator(recycle="never", limit_bytes=64 * MIB) as short:
+        short.alloc(20 * MIB)
+        short.free(short.alloc(30 * MIB))
+        short.alloc(40 * MIB, gpu.stream())
+        stats = short.stats()
+        found = read(ductile_gpu.metrics({0: short}))
+        assert stats.pressure_returns > 0
+        assert found["ductile_pressure_waits_total", "0", None] == stats.pressure_waits
+        assert found["ductile_pressure_returns_total", "0", None] == stats.pressure_returns
+        gone = found["ductile_pressure_returned_bytes_total", "0", None]
+        assert gone == stats.pressure_returned_total_bytes == 26 * MIB
+
+
 def test_the_shared_allocators_are_the_default(shared):
     address = shared.alloc(MIB)
     assert read(ductile_gpu.metrics())["ductile_memory_bytes", "0", "live"] == MIB

@@ -192,6 +192,16 @@ def test_rates_are_against_the_picture_before(program):
     assert "a second" not in "\n".join(render([now], {}))
 
 
+def test_what_a_lack_of_memory_cost_is_shown_where_there_was_one(program):
+    now = json.loads(top("--json", program().pid).stdout)
+    assert "short of memory" not in "\n".join(render([now], {}))
+    cost = {"waits": 2, "returns": 3, "returned_total_bytes": 4 * MIB}
+    statistics = now["allocators"][0]["statistics"]
+    statistics.update({f"pressure_{name}": value for name, value in cost.items()})
+    text = "\n".join(render([now], {}))
+    assert "short of memory: the host waited 2 times, 4.0 MiB went back to the driver in 3" in text
+
+
 def test_a_terminal_is_drawn_again_and_again(program):
     process = program()
     parent, child = pty.openpty()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_process_on_pytorchs_allocator_has_nothing_of_ductile(module: str) -> 
     code = f"import {module}, sys; sys.exit('ductile_gpu' in sys.modules)"
     where = {name: value for name, value in os.environ.items() if name != "DUCTILE_TORCH"}
     assert subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, env=where).returncode == 0
+
+
+def test_what_ductile_counts_beside_retries_is_of_all_its_allocators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import child
+
+    monkeypatch.setitem(sys.modules, "ductile_gpu", None)
+    assert child.pressure() == {"pressure_waits": 0, "pressure_returns": 0}
+    stats = SimpleNamespace(pressure_waits=2, pressure_returns=3)
+    one = SimpleNamespace(stats=lambda: stats)
+    module = SimpleNamespace(allocators=lambda: {0: one, 1: one})
+    monkeypatch.setitem(sys.modules, "ductile_gpu", module)
+    assert child.pressure() == {"pressure_waits": 4, "pressure_returns": 6}
 
 
 ANSWER = "import child, os, time; print('{}', file=child.open_channel(), flush=True)"
@@ -240,7 +255,8 @@ class Answered:
 
     def __init__(self, way: str, backend: str = "native", **changed: Any) -> None:
         self.way, self.error, self.ranks = way, changed.pop("error", ""), [0, 1]
-        turn = {"backend": backend, "used": 900, "active": 950, "held": 1000, "retries": 0}
+        turn = {"backend": backend, "used": 900, "active": 950, "held": 1000}
+        turn.update(retries=0, pressure_waits=0, pressure_returns=0)
         turn.update(losses=[(10.0).hex()], times=[1.0])
         turn.update(changed)
         self.answers = [[turn, {**turn, "held": turn["held"] - 10}] for _ in range(3)]
@@ -477,7 +493,10 @@ def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> 
     own, other = (first_run(name, [1.0] * 9, **near) for name in ("ductile", "expandable"))
     assert steps.judge([other]) == []
     assert steps.judge([own]) == ["moe, near 100.5 %: 3 steps were refused"]
-    assert "| moe | 100.5 | 1,024.0 | expandable |" in steps.text_of([other, own])
+    own.update(pressure_waits=2, pressure_returns=1)
+    lines = steps.text_of([other, own]).splitlines()
+    assert any(line.startswith("| moe | 100.5 | 1,024.0 | expandable |") for line in lines)
+    assert any("| ductile |" in line and line.endswith("| 0 | 2, 1 | 3 |") for line in lines)
     assert steps.judge([first_run("ductile", [1.0], backend="native")]) == [
         "moe, first: is not on Ductile"
     ]

@@ -124,6 +124,17 @@ def _rate(now: dict[str, Any], before: Optional[dict[str, Any]], seconds: float)
     return f" ({(now['allocs'] - before['allocs']) / seconds:,.0f} a second)"
 
 
+def _pressure(now: dict[str, Any]) -> list[str]:
+    waits, returns = now.get("pressure_waits", 0), now.get("pressure_returns", 0)
+    if not (waits or returns):
+        return []
+    gone = in_bytes(now["pressure_returned_total_bytes"])
+    return [
+        f"  short of memory: the host waited {waits:,} times, "
+        f"{gone} went back to the driver in {returns:,}"
+    ]
+
+
 def _allocator(
     found: dict[str, Any], before: Optional[dict[str, Any]], seconds: float
 ) -> list[str]:
@@ -138,6 +149,7 @@ def _allocator(
         f"  {now['allocs']:,} allocations{_rate(now, before, seconds)}, "
         f"{now['out_of_memory']:,} refused, {now['recycled_handles']:,} handles moved, "
         f"{now['stream_syncs']:,} host waits",
+        *_pressure(now),
         *_table(found["groups"]),
     ]
 

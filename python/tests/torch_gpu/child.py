@@ -10,7 +10,11 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import sys
 from typing import Any, TextIO
+
+# Of peak_memory, what only ever rises: PyTorch's retries, and what Ductile counts in their place.
+COUNTS = ("retries", "pressure_waits", "pressure_returns")
 
 
 def open_channel() -> TextIO:
@@ -38,11 +42,18 @@ def start_afresh() -> int:
     return torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
 
 
+def pressure() -> dict[str, int]:
+    """What it cost Ductile to be short of memory, beside PyTorch's retries; nothing without it."""
+    ductile = sys.modules.get("ductile_gpu")
+    stats = [a.stats() for a in ductile.allocators().values()] if ductile else []
+    return {name: sum(getattr(one, name) for one in stats) for name in COUNTS if name != "retries"}
+
+
 def peak_memory(device: str) -> dict[str, Any]:
     import torch
 
     if device == "cpu":
-        return {"backend": "cpu", "used": 0, "active": 0, "held": 0, "retries": 0}
+        return {"backend": "cpu", "used": 0, "active": 0, "held": 0, **dict.fromkeys(COUNTS, 0)}
     stats = torch.cuda.memory_stats()
     return {
         "backend": torch.cuda.get_allocator_backend(),
@@ -50,4 +61,5 @@ def peak_memory(device: str) -> dict[str, Any]:
         "active": stats["active_bytes.all.peak"],
         "held": stats["reserved_bytes.all.peak"],
         "retries": stats["num_alloc_retries"],
+        **pressure(),
     }

@@ -54,6 +54,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, TextIO
 
 import allocators
+import child
 import turns
 
 MIB = 1 << 20
@@ -287,7 +288,7 @@ class Match:
 
 
 def memory_of(answers: Sequence[dict[str, Any]]) -> Row:
-    """Of the rank that uses least of what it holds; retries are those of all."""
+    """Of the rank that uses least of what it holds; what is counted is of all."""
     worst = min(answers, key=lambda answer: answer["used"] / max(answer["held"], 1))
     return {
         "backend": worst["backend"],
@@ -295,7 +296,7 @@ def memory_of(answers: Sequence[dict[str, Any]]) -> Row:
         "active_mib": round(worst["active"] / MIB, 1),
         "held_mib": round(worst["held"] / MIB, 1),
         "efficiency": round(worst["used"] / max(worst["held"], 1), 4),
-        "retries": sum(answer["retries"] for answer in answers),
+        **{name: sum(answer[name] for answer in answers) for name in child.COUNTS},
     }
 
 
@@ -385,6 +386,7 @@ def text_of(row: Row) -> str:
     parts = [
         f"    {row['way']:33}used {row['used_mib']:9.1f} MiB  active {row['active_mib']:9.1f}  "
         f"held {row['held_mib']:9.1f} {row['efficiency']:.4f}  {row['retries']} retries  "
+        f"{row['pressure_waits']} waits, {row['pressure_returns']} returns  "
         f"loss {row['last_loss']:.4f} after {row['steps']} steps  {row['digest']}"
     ]
     if "step_ms" in row:

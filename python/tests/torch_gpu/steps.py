@@ -117,7 +117,7 @@ class Server:
 
         began = time.perf_counter()
         self.begin(cap)
-        retries = self.memory()["retries"]
+        before = self.memory()
         try:
             program = plain_models.make(self.model, self.device, self.device == "cpu")
         except torch.OutOfMemoryError:
@@ -125,7 +125,7 @@ class Server:
         setup = 1e3 * (self.settle() - began)
         times, refused = self.train(program, steps)
         found = self.memory()
-        found["retries"] -= retries
+        found.update((name, found[name] - before[name]) for name in child.COUNTS)
         return {"setup_ms": round(setup, 3), "times_ms": times, "refusals": refused, **found}
 
 
@@ -372,7 +372,8 @@ def table_first(rows: Sequence[Row]) -> str:
 
 def table_near(rows: Sequence[Row]) -> str:
     head = ("", "% of what fits", "cap, MiB", "", "mean, ms", "99 %, ms", "worst, ms",
-            "first five, ms", "retries", "refusals")  # fmt: skip
+            "first five, ms", "retries", "host waits, returns for lack of memory",
+            "refusals")  # fmt: skip
     lines = []
     near = [row for row in rows if row["part"] == "near" and "error" not in row]
     order = list(dict.fromkeys(row["model"] for row in near))
@@ -382,7 +383,8 @@ def table_near(rows: Sequence[Row]) -> str:
         found = figures(row)
         times = [number(found.get(name)) for name in ("mean", "p99", "worst", "first_five")]
         head_cells = [row["model"], f"{row['percent']:g}", number(row["cap"] / 2**20)]
-        counts = [str(row["retries"]), str(row["refusals"])]
+        short = f"{row.get('pressure_waits', '-')}, {row.get('pressure_returns', '-')}"
+        counts = [str(row["retries"]), short, str(row["refusals"])]
         lines.append([*head_cells, row["allocator"], *times, *counts])
     return table(head, lines) if lines else ""
 
