@@ -14,13 +14,14 @@ import compare_peers
 
 HEAD = ("peer", "efficiency", "smallest capacity", "cold call, ns", "warm call, ns",
         "own ns a call", "first pass, ms", "last pass, ms", "all passes, ms", "driver, ms",
-        "host waits")  # fmt: skip
+        "host waits", "waits, returns for lack of memory")  # fmt: skip
 SOURCES = ("machine", "gpu", "driver", "versions", "commit", "command", "began")
 LEGEND = """\
 efficiency: live peak / most memory held. Smallest capacity: live peak / least that suffices. Calls:
 median / 99th percentile / worst, in the first pass, from an empty cache, and in later ones, driver
 calls included. Own: host time without driver calls, warm. Driver and waits of the host: first pass
-/ last pass. Passes include driver calls. Medians of the turns; in brackets the least and most."""
+/ last pass. For lack of memory: times in all passes that the host waited, and that memory went back
+to the driver, which of PyTorch's own are its retries. Passes include driver calls. Medians of the turns; in brackets the least and most."""
 
 
 # ---- Reading -----------------------------------------------------------------------------------
@@ -122,6 +123,7 @@ def line(name, cell):
              middle(cell, "last_pass", "driver_time_us", **ms), 1),
         pair(middle(cell, "first_pass", "stream_syncs"),
              middle(cell, "last_pass", "stream_syncs"), 0),
+        f"{number(middle(cell, 'pressure_waits'))}, {number(middle(cell, 'pressure_returns'))}",
     ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ extern "C" {
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <sstream>
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -36,6 +37,12 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 struct PeerCost {
     uint64_t driver_ns = 0;
     uint64_t host_waits = 0;
+};
+
+/* So far, where memory was short. Of PyTorch's own allocators only retries are known. */
+struct PeerShortage {
+    std::optional<uint64_t> waits;   /* times that the host waited           */
+    std::optional<uint64_t> returns; /* times that memory went to the driver */
 };
 
 /* ---- One pass -------------------------------------------------------------------------------- */
@@ -278,6 +285,14 @@ inline void print_pass(const char *key, const Pass &pass, uint64_t ops) {
                 static_cast<double>(pass.wall_ns) * 1e-3);
 }
 
+/* Where it is known. */
+inline void print_count(const char *key, std::optional<uint64_t> before,
+                        std::optional<uint64_t> now) {
+    if (now) {
+        std::printf(",\"%s\":%" PRIu64, key, *now - before.value_or(0));
+    }
+}
+
 inline void print_calls(const char *key, const call_summary &calls) {
     std::printf(",\"%s\":{\"calls\":%" PRIu64 ",\"median\":%" PRIu64 ",\"p99\":%" PRIu64
                 ",\"worst\":%" PRIu64 "}",
@@ -321,10 +336,14 @@ template <typename Peer> class Bench {
 
     /* From an empty cache: the passes, then those in which each call is timed. */
     void measure(const trace &t) {
+        PeerShortage before = peer_.shortage();
         std::vector<Pass> passes = run_passes(t);
+        PeerShortage now = peer_.shortage();
         uint64_t peak = peer_.reserved_peak();
         print_head(t);
         print_passes(t, passes, peak);
+        print_count("pressure_waits", before.waits, now.waits);
+        print_count("pressure_returns", before.returns, now.returns);
         std::printf(",\"uses_end_at_once\":%s", uses_end_at_once_ ? "true" : "false");
         if (options_.calls && passes.back().completed) {
             print_times_of_calls(t);

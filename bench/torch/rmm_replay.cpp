@@ -160,6 +160,11 @@ template <typename Resource> class RmmPeer {
         return {calls.ns, calls.host_waits};
     }
 
+    /* RMM does not say. */
+    static PeerShortage shortage() {
+        return {};
+    }
+
     static void wait_for_device() {
         check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }

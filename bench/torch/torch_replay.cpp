@@ -62,15 +62,26 @@ struct Adapter {
         load(library, "ductile_get_stats", get_stats);
     }
 
-    /* Ductile calls the driver itself, and counts it. */
-    PeerCost cost() const {
+    /* Zeros before the first request. */
+    ductile_stats stats() const {
         ductile_stats stats = {};
         stats.struct_size = sizeof stats;
         ductile_allocator *a = allocator_of(0);
-        if (a == nullptr || get_stats(a, &stats) != DUCTILE_OK) {
-            return {};
+        if (a != nullptr && get_stats(a, &stats) != DUCTILE_OK) {
+            throw std::runtime_error("Ductile's statistics cannot be read");
         }
-        return {stats.driver_host_ns, stats.stream_syncs};
+        return stats;
+    }
+
+    /* Ductile calls the driver itself, and counts it. */
+    PeerCost cost() const {
+        ductile_stats now = stats();
+        return {now.driver_host_ns, now.stream_syncs};
+    }
+
+    PeerShortage shortage() const {
+        ductile_stats now = stats();
+        return {now.pressure_waits, now.pressure_returns};
     }
 };
 
@@ -166,6 +177,13 @@ class TorchPeer {
         }
         CudaCalls calls = cuda_calls_so_far();
         return {calls.ns, calls.host_waits};
+    }
+
+    PeerShortage shortage() const {
+        if (adapter_.is_used()) {
+            return adapter_.shortage();
+        }
+        return {{}, static_cast<uint64_t>(caching::getDeviceStats(0).num_alloc_retries)};
     }
 
     static void wait_for_device() {

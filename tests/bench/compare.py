@@ -94,6 +94,7 @@ class OnTheVirtualGpu(Case):
         for name in compare_peers.ON_VIRTUAL:
             self.assertGreater(compare_table.capacity(found[name]), 0.1, name)
             self.assertGreater(compare_table.middle(found[name], "warm_call_ns", "worst"), 0, name)
+            self.assertEqual(compare_table.middle(found[name], "pressure_returns"), 0, name)
         absent = set(compare_peers.BY_NAME) - set(compare_peers.ON_VIRTUAL)
         self.assertEqual(set(compare_table.missing(rows)), absent)
         for name in absent:
@@ -279,6 +280,15 @@ class Claims(unittest.TestCase):
         cell = compare_table.gather(rows)["t"]["ductile"]
         self.assertEqual(compare_table.middle(cell, "ns_per_op"), 20)
         self.assertEqual(len(cell["failed"]), 1)
+
+    def test_retries_stand_beside_what_ductile_counts(self):
+        """Of PyTorch's own allocators it is not known how often they waited."""
+        own = {"pressure_waits": 4, "pressure_returns": 1}
+        for counted, shown in ((own, "4, 1"), ({"pressure_returns": 18}, "-, 18"), ({}, "-, -")):
+            row = {"peer": "x", "trace": "t", "completed": True, **counted}
+            cell = compare_table.gather([row])["t"]["x"]
+            found = dict(zip(compare_table.HEAD, compare_table.line("x", cell)))
+            self.assertEqual(found["waits, returns for lack of memory"], shown)
 
 
 if __name__ == "__main__":
