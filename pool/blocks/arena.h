@@ -79,6 +79,8 @@ typedef struct dpool_arena {
     uint64_t maintenance_at; /* n_calls from which a hit checks what is due */
     uint64_t not_before;     /* the memory counts as freed at this age, if it was freed before */
     uint64_t joined_age;
+    uint64_t looked_age;    /* the last look for an allocation since: how old it is, and */
+    uint64_t looked_calls;  /* n_calls then; see quiesce.c                               */
     dpool_proof own_proven; /* by proofs of the stream alone */
     dpool_mark own_mark;    /* of the stream alone, under way; marker NULL: none */
     uint64_t peak_live;     /* see live_watermark.h: the peak that the next dip is measured from  */

@@ -313,7 +313,19 @@ static uint64_t proven_by_stream_locked(const ductile_allocator *a, const dpool_
     return arena->is_foreign ? dti_max(joined, dti_min(began, a->proven.age)) : joined;
 }
 
-/* No allocation on the stream ends the wait: what it was ordered behind is known before. */
+/* Hits tell no one that they were made, but are counted. If there were any since the last look,
+ * what was freed before that look is joined. Returns the age up to which the arena is. */
+static uint64_t look_for_joins_locked(ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (arena->n_calls > arena->looked_calls) {
+        arena->joined_age = dti_max(arena->joined_age, arena->looked_age);
+        arena->looked_age = ++a->age;
+        arena->looked_calls = arena->n_calls;
+    }
+    return arena->joined_age;
+}
+
+/* What the stream was ordered behind is known before the wait. */
 static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
     uint64_t began = dpool_advance_clock(a);
     dseg_stream_idle idle;
@@ -321,7 +333,7 @@ static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
         return wait_for_own_mark(a, arena);
     }
     dti_lock_acquire(&a->index_lock);
-    uint64_t joined = arena->joined_age;
+    uint64_t joined = look_for_joins_locked(a, arena);
     dti_lock_release(&a->index_lock);
     ductile_status status = wait_for_stream(a, arena->stream, &idle);
     dpool_stream_ref_end(a, arena);

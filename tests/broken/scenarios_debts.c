@@ -102,6 +102,7 @@ static void debt_and_trim_beside_capture(play *p) {
     ductile_capture_begin();
     owe(p, OWNER, LARGE);
     trim(p);
+    trim(p); /* nor does a second look join anything */
     ductile_capture_end();
     pay(p, OWNER);
 }
