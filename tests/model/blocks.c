@@ -8,6 +8,9 @@
 
 size_t owner_slot(const subject *s, uint8_t operand) {
     size_t slot = operand % N_SLOTS;
+    for (size_t i = 0; i < N_SLOTS && (s->slots[slot].kind == PEER_STREAM || rests(s, slot)); i++) {
+        slot = (slot + 1) % N_SLOTS;
+    }
     return s->slots[slot].kind == PEER_STREAM ? 0 : slot;
 }
 
@@ -149,9 +152,10 @@ const char *admit_block(subject *s, model_block *b) {
     return fixture_state(&s->f).poisoned != 0 ? NULL : fill_block(s, own, b->stream);
 }
 
-/* A stream under capture allocates only from the pool of its graph. */
+/* A stream under capture allocates only from the pool of its graph, and cannot pay what it owes. */
 static bool may_allocate(const subject *s, size_t slot) {
-    return s->m.n < MOST_BLOCKS && (!is_captured(s, slot) || pool_for(s, slot) > N_PLAIN_POOLS);
+    bool can = !is_captured(s, slot) || (pool_for(s, slot) > N_PLAIN_POOLS && !is_in_debt(s, slot));
+    return can && s->m.n < MOST_BLOCKS;
 }
 
 static const char *request_block(subject *s, uint64_t size, size_t slot, bool is_dedicated) {
@@ -164,6 +168,7 @@ static const char *request_block(subject *s, uint64_t size, size_t slot, bool is
         say(s, "no alloc");
         return NULL;
     }
+    TRY(pay(s, slot));
     ductile_stream stream = s->slots[slot].stream;
     s->status = is_dedicated ? ductile_alloc_dedicated(s->f.allocator, size, stream, &b.address)
                              : ductile_alloc(s->f.allocator, size, stream, &b.address);
@@ -250,7 +255,8 @@ const char *do_balance(subject *s, const record *r) {
 
 const char *do_phase(subject *s, const record *r) {
     static const uint64_t percents[] = {5, 20, 50, 70, 85, 95, 105, 130};
-    s->target_bytes = s->setup.capacity_bytes / 100 * percents[r->a % 8];
+    size_t least = s->is_crowded ? 4 : 0;
+    s->target_bytes = s->setup.capacity_bytes / 100 * percents[least + r->a % (8 - least)];
     s->typical_bytes = s->granule >> r->b % 8;
     say(s, "live memory goes to %llu bytes in blocks of about %llu",
         (unsigned long long)s->target_bytes, (unsigned long long)s->typical_bytes);
@@ -334,7 +340,7 @@ const char *do_free_on(subject *s, const record *r) {
 }
 
 /* Without a word to the allocator: the block's own stream waits for the use, before the free or
- * right after it. */
+ * after it, when it allocates again. */
 const char *do_join(subject *s, const record *r) {
     model_block *b = any_block(s, r->d);
     size_t slot = user_slot(s, r->a);
@@ -343,16 +349,17 @@ const char *do_join(subject *s, const record *r) {
     }
     size_t own = b->stream;
     stream_kind kind = s->slots[slot].kind;
-    bool is_late = r->b % 2 == 0 && !s->fills && kind != FOREIGN_STREAM && kind != PEER_STREAM &&
-                   s->caches && s->slots[own].kind != FOREIGN_STREAM;
+    bool is_late = r->b % 4 != 0 && s->has_debts && kind != FOREIGN_STREAM && kind != PEER_STREAM &&
+                   s->slots[own].kind != FOREIGN_STREAM && s->n_debts < MOST_DEBTS;
     say(s, "use %llx of %zu on %zu, joined %s", b->address, own, slot,
-        is_late ? "after its free" : "at once");
+        is_late ? "when it is due" : "at once");
     TRY(use_elsewhere(s, b, slot));
     if (!is_late) {
         return order(s, slot, own);
     }
-    TRY(free_block(s, (size_t)(b - s->m.blocks), 0));
-    return order(s, slot, own);
+    TRY(owe(s, own, slot));
+    s->slots[own].rests_until = s->step + (r->c % 4 == 0 ? 400u : r->c) / (1u + r->c % 3);
+    return free_block(s, (size_t)(b - s->m.blocks), 0);
 }
 
 /* ---- Looks --------------------------------------------------------------------------------- */

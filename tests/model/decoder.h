@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DECODER_HEAD_BYTES = 24, DECODER_RECORD_BYTES = 8 };
+enum { DECODER_HEAD_BYTES = 32, DECODER_RECORD_BYTES = 8 };
 
 /* Gives the next n bytes; false: there are no more. */
 typedef bool (*decoder_source)(void *user, uint8_t *out, size_t n);

@@ -126,10 +126,12 @@ const char *do_replace_stream(subject *s, const record *r) {
     TRY(kind == PEER_STREAM ? sync_peers(s) : NULL); /* its work would go on when access ends */
     TRY(leave_blocks(s, slot, is_untold || r->c % 2 == 0));
     if (is_untold) {
+        TRY(pay(s, slot)); /* the next stream may get its handle, and its memory */
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
         s->has_silent_memory = true;
     } else {
         TRY(tell(s, slot));
+        TRY(forgive(s, slot)); /* what never allocates again owes nothing */
     }
     NEED_OK(ductile_virtual_stream_destroy(s->f.gpu, s->slots[slot].stream));
     bool may_change = kind == ORDINARY_STREAM || kind == BLOCKING_STREAM;
@@ -189,6 +191,7 @@ const char *do_capture_begin(subject *s, const record *r) {
         return NULL; /* blocks of an earlier graph could not be freed */
     }
     say(s, "capture on %zu", slot);
+    TRY(r->d % 2 == 0 ? pay(s, slot) : NULL);
     TRY(join_all_with(s, slot));
     s->pools[pool] = (pool_state){.id = {++s->n_captures, 1}};
     TRY(open_pool(s, pool, slot));

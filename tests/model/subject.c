@@ -131,6 +131,13 @@ static void choose_rest(subject *s, const uint8_t *b) {
     s->setup.conf = s->conf;
 }
 
+static void choose_life(subject *s, const uint8_t *b) {
+    s->has_debts = b[24] % 4 != 0 && !s->fills;
+    s->is_crowded = b[26] % 2 != 0;
+    s->target_bytes = s->is_crowded ? s->setup.capacity_bytes : s->setup.capacity_bytes / 2;
+    s->typical_bytes = s->granule / 2;
+}
+
 static void choose(subject *s, const uint8_t *chosen) {
     choose_families(s, chosen);
     choose_device(s, chosen);
@@ -138,8 +145,7 @@ static void choose(subject *s, const uint8_t *chosen) {
     choose_sizes(s, chosen);
     choose_limits(s, chosen);
     choose_rest(s, chosen);
-    s->target_bytes = s->setup.capacity_bytes / 2;
-    s->typical_bytes = s->granule / 2;
+    choose_life(s, chosen);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
@@ -170,6 +176,7 @@ const char *make_stream(subject *s, size_t slot, stream_kind kind) {
     }
     s->slots[slot].kind = kind;
     s->slots[slot].is_recorded = false;
+    s->slots[slot].rests_until = 0;
     NEED(status == DUCTILE_OK, "a stream cannot be made: %s", ductile_status_name(status));
     return NULL;
 }
@@ -204,7 +211,8 @@ const char *sync_all(subject *s) {
     for (size_t i = 0; i < N_SLOTS; i++) {
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[i].stream));
     }
-    return fixture_finish_work(&s->f);
+    TRY(fixture_finish_work(&s->f));
+    return forgive_all(s);
 }
 
 /* ---- What holds now ------------------------------------------------------------------------ */
@@ -329,7 +337,7 @@ const char *subject_open(subject *s, const uint8_t *chosen) {
 
 /* ---- The audit ----------------------------------------------------------------------------- */
 
-static const char *no_violation(const subject *s) {
+const char *no_violation(const subject *s) {
     char text[256] = "";
     ductile_virtual_last_violation(s->f.gpu, text, sizeof text);
     NEED(fixture_state(&s->f).violations == 0, "the device saw a violation: %s", text);

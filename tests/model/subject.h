@@ -30,6 +30,7 @@ enum {
     MOST_BLOCKS = 128,
     MOST_PINS = 8,
     MOST_IMPORTS = 3,
+    MOST_DEBTS = 32,
     NO_GRAPH = N_GRAPHS
 };
 
@@ -66,6 +67,7 @@ typedef struct slot_state {
     ductile_stream stream;
     stream_kind kind;
     bool is_recorded; /* on some block, since it was made */
+    uint64_t rests_until; /* no allocation on it before that step */
 } slot_state;
 
 typedef struct pool_state {
@@ -90,6 +92,14 @@ typedef struct graph_state {
     size_t slot;   /* captured */
 } graph_state;
 
+/* A block was used elsewhere and is free: its stream has to wait for that use before it allocates
+ * again, and before nothing else. */
+typedef struct debt {
+    size_t slot;       /* of the block */
+    ductile_stream of; /* stands behind the use, as an event would; the allocator knows nothing of
+                          it */
+} debt;
+
 typedef struct pin_state {
     ductile_addr address;
     uint64_t size;
@@ -108,6 +118,8 @@ typedef struct subject {
     ductile_captures captures, captures_at_first;
     bool is_tight; /* handles of one granule */
     bool is_guarded, fills;
+    bool has_debts;   /* joins come late */
+    bool is_crowded;  /* live memory stays near the limit */
     bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
     slot_state slots[N_SLOTS];
@@ -117,6 +129,8 @@ typedef struct subject {
     unsigned moving_pool; /* is being paused or resumed; 0: none */
     graph_state graphs[N_GRAPHS];
     uint64_t n_captures;
+    debt debts[MOST_DEBTS];
+    size_t n_debts;
     pin_state pins[MOST_PINS];
     size_t n_pins;
     ductile_allocator *importer;
@@ -154,6 +168,8 @@ void subject_abandon(subject *s);
 /* Destroys the allocator with its live blocks and makes another one on the same device. */
 const char *subject_make_anew(subject *s);
 const char *subject_audit(subject *s);
+/* Has the device seen nothing wrong? */
+const char *no_violation(const subject *s);
 
 __attribute__((format(printf, 2, 3))) void say(subject *s, const char *format, ...);
 /* The status of a call: is it one that it may have? After a fault more may come. */
@@ -209,6 +225,19 @@ const char *do_launch(subject *s, const record *r);
 const char *do_destroy_graph(subject *s, const record *r);
 const char *do_set_captures(subject *s, const record *r);
 const char *end_graphs(subject *s);
+
+/* ---- debts.c ------------------------------------------------------------------------------- */
+
+/* The slot's stream has to wait for what slot `user` has done so far. */
+const char *owe(subject *s, size_t slot, size_t user);
+bool is_in_debt(const subject *s, size_t slot);
+/* The slot's stream waits for what it owes. */
+const char *pay(subject *s, size_t slot);
+/* Nothing is owed any more: by this slot's stream, which is gone; by any, for the host has waited. */
+const char *forgive(subject *s, size_t slot);
+const char *forgive_all(subject *s);
+bool rests(const subject *s, size_t slot);
+const char *do_pay(subject *s, const record *r);
 
 /* ---- pools.c ------------------------------------------------------------------------------- */
 
