@@ -96,6 +96,56 @@ const char *do_trim(subject *s, const record *r) {
     return trim_to(s, keep);
 }
 
+static bool is_unused(const subject *s) {
+    bool any_pool = false;
+    for (unsigned i = 1; i <= N_POOLS; i++) {
+        any_pool |= pool_exists(s, i) || s->pools[i].may_be_paused;
+    }
+    return s->m.n == 0 && !any_pool && s->n_pins == 0 && s->n_imports == 0;
+}
+
+static const char *largest_fits(subject *s, size_t slot) {
+    uint64_t held = is_simple(s) ? held_by_live(s) : UINT64_MAX;
+    uint64_t allowed = limit_of(s) / s->granule;
+    ductile_addr address = 0;
+    if (held >= allowed) {
+        return NULL;
+    }
+    uint64_t size = (allowed - held) * s->granule;
+    ductile_status status =
+        ductile_alloc(s->f.allocator, size, s->slots[slot].stream, &address);
+    NEED(status == DUCTILE_OK, "%llu bytes are refused with all work done, and live bytes in %llu "
+         "of %llu granules: %s", (unsigned long long)size, (unsigned long long)held,
+         (unsigned long long)allowed, ductile_status_name(status));
+    NEED_OK(ductile_free(s->f.allocator, address));
+    return NULL;
+}
+
+const char *nothing_is_stuck(subject *s, size_t slot) {
+    TRY(sync_all(s));
+    TRY(trim_to(s, 0));
+    ductile_stats t = fixture_stats(s->f.allocator);
+    uint64_t least = is_simple(s) ? held_by_live(s) * s->granule : 0;
+    NEED(t.pending_blocks == 0, "%llu blocks are pending with all work done and after a trim",
+         (unsigned long long)t.pending_blocks);
+    NEED(t.reserved_bytes == t.quarantined_bytes || !is_unused(s),
+         "after a trim %llu bytes are held with nothing alive: %llu free, %llu cached",
+         (unsigned long long)t.reserved_bytes, (unsigned long long)t.free_bytes,
+         (unsigned long long)t.cached_bytes);
+    NEED(t.reserved_bytes == least || !is_simple(s),
+         "after a trim with all work done %llu bytes are held, with live bytes in %llu",
+         (unsigned long long)t.reserved_bytes, (unsigned long long)least);
+    return largest_fits(s, slot);
+}
+
+const char *do_rest(subject *s, const record *r) {
+    if (is_capturing(s) || s->n_routes > 0 || s->is_faulty) {
+        return NULL;
+    }
+    say(s, "all work ends, and a trim");
+    return nothing_is_stuck(s, owner_slot(s, r->a));
+}
+
 /* Without pools and pins only live and pending memory is left. */
 const char *do_empty(subject *s, const record *r) {
     (void)r;

@@ -127,10 +127,22 @@ static bytes bytes_of(generator g) {
     return b;
 }
 
-/* The same finding: up to its first number. */
-static bool is_same(const char *a, const char *b) {
+/* Up to the first number. */
+static bool begins_alike(const char *a, const char *b) {
     size_t n = strcspn(a, "0123456789");
     return n == strcspn(b, "0123456789") && strncmp(a, b, n) == 0;
+}
+
+/* What the operation says that was under way; "" at the end. */
+static const char *operation_of(const char *why) {
+    const char *in = strstr(why, ", in operation ");
+    const char *text = in != NULL ? strchr(in, '(') : NULL;
+    return text != NULL ? text : "";
+}
+
+/* The same finding, in the same operation. */
+static bool is_same(const char *a, const char *b) {
+    return begins_alike(a, b) && begins_alike(operation_of(a), operation_of(b));
 }
 
 static bool breaks_without(const bytes *b, size_t first, size_t n, bytes *shorter,

@@ -179,12 +179,26 @@ static void announce(graph_state *g, bool begins) {
     }
 }
 
+/* The capture of a library that allocates nothing here, and says when it captures. */
+static const char *capture_bare(subject *s, size_t i, size_t slot, const record *r) {
+    say(s, "announced capture on %zu", slot);
+    s->graphs[i] = (graph_state){.slot = slot, .is_announced = true, .is_bare = true};
+    announce(&s->graphs[i], true);
+    NEED_OK(ductile_virtual_capture_begin(s->f.gpu, s->slots[slot].stream,
+                                          (ductile_capture_mode)(r->b % 3)));
+    s->graphs[i].is_capturing = true;
+    return NULL;
+}
+
 const char *do_capture_begin(subject *s, const record *r) {
     size_t i = find_graph(s, false);
     size_t slot = r->a % 3; /* ordinary ones, or what took their place */
     if (!has(s, CAPTURES) || i == NO_GRAPH || is_captured(s, slot) ||
         s->slots[slot].kind != ORDINARY_STREAM || s->n_routes == MOST_ROUTES) {
         return NULL;
+    }
+    if (r->d / 2 % 4 == 0) {
+        return capture_bare(s, i, slot, r);
     }
     unsigned pool = pool_of_graph(i);
     if (pool_exists(s, pool)) {
@@ -219,13 +233,13 @@ static const char *release_graph(subject *s, size_t i) {
 
 static const char *end_capture(subject *s, size_t i) {
     graph_state *g = &s->graphs[i];
-    ductile_status status =
-        ductile_virtual_capture_end(s->f.gpu, s->slots[g->slot].stream, &g->graph);
+    ductile_status status = ductile_virtual_capture_end(s->f.gpu, s->slots[g->slot].stream,
+                                                        g->is_bare ? NULL : &g->graph);
     g->is_capturing = false;
     TRY(may_be(s, "the end of a capture", status, status == DUCTILE_OK));
-    TRY(close_pool(s, pool_of_graph(i)));
+    TRY(g->is_bare ? NULL : close_pool(s, pool_of_graph(i)));
     announce(g, false);
-    return status == DUCTILE_OK ? NULL : release_graph(s, i);
+    return g->is_bare ? NULL : status == DUCTILE_OK ? NULL : release_graph(s, i);
 }
 
 const char *do_capture_end(subject *s, const record *r) {

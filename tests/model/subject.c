@@ -329,9 +329,10 @@ const char *subject_open(subject *s, const uint8_t *chosen) {
     TRY(audit_reset_capture_mode(&s->f));
     TRY(make_streams(s));
     TRY(make_allocator(s));
-    say(s, "%llu MiB, granule %llu KiB, schedule %d, lag %llu, families %#x, %s",
+    say(s, "%llu MiB, granule %llu KiB, schedule %d, lag %llu, families %#x, %s%s",
         (unsigned long long)(s->setup.capacity_bytes / MIB), (unsigned long long)(s->granule >> 10),
-        (int)s->setup.schedule, (unsigned long long)s->setup.lag, s->families, s->conf);
+        (int)s->setup.schedule, (unsigned long long)s->setup.lag, s->families,
+        s->has_context_events ? "" : "no context events, ", s->conf);
     return NULL;
 }
 
@@ -422,7 +423,7 @@ static const char *the_whole_device(subject *s) {
 }
 
 static const char *empty(subject *s) {
-    TRY(sync_all(s));
+    TRY(s->is_faulty ? sync_all(s) : nothing_is_stuck(s, 0));
     TRY(the_whole_device(s));
     TRY(sync_all(s));
     NEED_OK(ductile_empty_cache(s->f.allocator));

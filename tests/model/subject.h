@@ -88,6 +88,7 @@ typedef struct graph_state {
     ductile_virtual_graph *graph; /* NULL: none, or its capture is under way */
     bool is_capturing;
     bool is_announced;
+    bool is_bare; /* captured outside of any pool */
     bool is_stale; /* not to be launched any more */
     size_t slot;   /* captured */
 } graph_state;
@@ -154,7 +155,7 @@ typedef struct subject {
     ductile_addr last_freed;
     uint64_t step;
     ductile_status status; /* of the latest call */
-    char text[200];        /* of the latest operation */
+    char text[400];        /* of the latest operation */
 } subject;
 
 /* ---- subject.c ----------------------------------------------------------------------------- */
@@ -266,6 +267,10 @@ uint64_t limit_of(const subject *s);
 /* Granules that nothing can give back or give to others before a block of the model is freed. */
 uint64_t held_by_live(subject *s);
 
+/* When all work is done and nothing is captured, a trim leaves nothing that nobody uses, and then
+ * what fits is not refused. Waits for all work. */
+const char *nothing_is_stuck(subject *s, size_t slot);
+const char *do_rest(subject *s, const record *r);
 const char *do_trim(subject *s, const record *r);
 const char *do_empty(subject *s, const record *r);
 const char *do_limit(subject *s, const record *r);
