@@ -6,16 +6,23 @@
 
 /* ---- Operands ------------------------------------------------------------------------------ */
 
+static size_t named_slot(const subject *s, size_t operand) {
+    size_t slot = operand % N_NAMED;
+    return slot == OWN_SLOT ? thread_slot(s) : slot;
+}
+
 size_t owner_slot(const subject *s, uint8_t operand) {
-    size_t slot = operand % N_SLOTS;
-    for (size_t i = 0; i < N_SLOTS && (s->slots[slot].kind == PEER_STREAM || rests(s, slot)); i++) {
-        slot = (slot + 1) % N_SLOTS;
+    for (size_t i = 0; i < N_NAMED; i++) {
+        size_t slot = named_slot(s, operand + i);
+        if (s->slots[slot].kind != PEER_STREAM && !rests(s, slot)) {
+            return slot;
+        }
     }
-    return s->slots[slot].kind == PEER_STREAM ? 0 : slot;
+    return 0;
 }
 
 size_t user_slot(const subject *s, uint8_t operand) {
-    size_t slot = operand % N_SLOTS;
+    size_t slot = named_slot(s, operand);
     return s->slots[slot].kind == PEER_STREAM && !s->has_peer ? 1 : slot;
 }
 
@@ -54,8 +61,11 @@ uint64_t any_size(const subject *s, const record *r) {
 
 unsigned pool_for(const subject *s, size_t slot) {
     for (size_t i = s->n_routes; i-- > 0;) {
-        if (s->routes[i].only == N_SLOTS || s->routes[i].only == slot) {
-            return s->routes[i].pool;
+        const route *r = &s->routes[i];
+        bool is_accepted = r->only == N_SLOTS ? r->opener == s->crew.here
+                                              : s->slots[r->only].stream == s->slots[slot].stream;
+        if (is_accepted) {
+            return r->pool;
         }
     }
     return 0;
@@ -65,11 +75,25 @@ unsigned pool_for(const subject *s, size_t slot) {
 
 enum { SAMPLE_BYTES = 64 };
 
-const char *fill_block(subject *s, model_block *b, size_t slot) {
+/* What a thread does with a block on a slot's stream. */
+typedef struct deed {
+    const model_block *b;
+    size_t slot;
+} deed;
+
+static const char *fill_here(subject *s, void *argument) {
+    const model_block *b = ((const deed *)argument)->b;
+    size_t slot = ((const deed *)argument)->slot;
     ductile_status status =
         ductile_virtual_fill(s->f.gpu, b->address, b->pattern, b->size, s->slots[slot].stream);
     NEED(status == DUCTILE_OK, "block %llx of %llu bytes cannot be written: %s", b->address,
          (unsigned long long)b->size, ductile_status_name(status));
+    return NULL;
+}
+
+const char *fill_block(subject *s, model_block *b, size_t slot) {
+    deed d = {b, slot};
+    TRY(with_stream(s, slot, fill_here, &d));
     b->is_blank = is_captured(s, slot); /* a graph fills it when it is launched, if ever */
     return NULL;
 }
@@ -87,15 +111,21 @@ static const char *verify_sample(subject *s, const model_block *b, uint64_t at, 
 }
 
 /* Both ends, and places in every granule: what another block would have overwritten. */
-const char *verify_block(subject *s, const model_block *b) {
-    if (b->is_paused || b->is_blank || is_capturing(s)) {
-        return NULL;
-    }
-    size_t slot = b->stream == GONE ? 0 : b->stream;
+static const char *verify_here(subject *s, void *argument) {
+    const model_block *b = ((const deed *)argument)->b;
+    size_t slot = ((const deed *)argument)->slot;
     for (uint64_t at = 0; at < b->size; at += s->granule / 2) {
         TRY(verify_sample(s, b, at, slot));
     }
     return verify_sample(s, b, b->size - SAMPLE_BYTES, slot);
+}
+
+const char *verify_block(subject *s, const model_block *b) {
+    if (b->is_paused || b->is_blank || is_capturing(s)) {
+        return NULL;
+    }
+    deed d = {b, b->stream == GONE ? 0 : b->stream};
+    return with_stream(s, d.slot, verify_here, &d);
 }
 
 /* ---- Requests ------------------------------------------------------------------------------ */
@@ -270,16 +300,8 @@ static bool may_use(const subject *s, const model_block *b, size_t slot) {
     return b->stream != slot && !b->is_paused && !is_captured(s, slot) && !is_own_captured;
 }
 
-static const char *order(subject *s, size_t first, size_t then) {
-    if (first == GONE || first == then) {
-        return NULL; /* its work was waited for */
-    }
-    NEED_OK(ductile_virtual_stream_wait(s->f.gpu, s->slots[then].stream, s->slots[first].stream));
-    return NULL;
-}
-
 const char *use_elsewhere(subject *s, model_block *b, size_t slot) {
-    TRY(order(s, b->stream, slot));
+    TRY(order_slots(s, b->stream, slot));
     ductile_virtual_use use = {.address = b->address, .size = b->size, .writes = 1};
     NEED_OK(ductile_virtual_launch(s->f.gpu, s->slots[slot].stream, &use, 1));
     return NULL;
@@ -355,7 +377,7 @@ const char *do_join(subject *s, const record *r) {
         is_late ? "when it is due" : "at once");
     TRY(use_elsewhere(s, b, slot));
     if (!is_late) {
-        return order(s, slot, own);
+        return order_slots(s, slot, own);
     }
     TRY(owe(s, own, slot));
     s->slots[own].rests_until = s->step + (r->c % 4 == 0 ? 400u : r->c) / (1u + r->c % 3);

@@ -6,7 +6,7 @@ const char *owe(subject *s, size_t slot, size_t user) {
     debt *d = &s->debts[s->n_debts];
     d->slot = slot;
     NEED_OK(ductile_virtual_stream_create(s->f.gpu, &d->of));
-    NEED_OK(ductile_virtual_stream_wait(s->f.gpu, d->of, s->slots[user].stream));
+    TRY(follow(s, d->of, user));
     s->n_debts++;
     return NULL;
 }
@@ -30,7 +30,7 @@ static const char *end_debt(subject *s, size_t i) {
 const char *pay(subject *s, size_t slot) {
     for (size_t i = s->n_debts; i-- > 0;) {
         if (s->debts[i].slot == slot) {
-            NEED_OK(ductile_virtual_stream_wait(s->f.gpu, s->slots[slot].stream, s->debts[i].of));
+            TRY(wait_for(s, slot, s->debts[i].of));
             TRY(end_debt(s, i));
         }
     }

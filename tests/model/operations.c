@@ -22,7 +22,7 @@ static const struct operation {
     const char *(*run)(subject *s, const record *r);
     uint8_t weight;
 } operations[] = {
-    {do_balance, 72},     {do_alloc, 8},          {do_free, 8},          {do_dedicated, 5},
+    {do_balance, 63},     {do_alloc, 8},          {do_free, 8},          {do_dedicated, 5},
     {do_phase, 4},        {do_use, 14},           {do_free_on, 8},       {do_join, 12},
     {do_verify, 3},       {do_query, 4},          {do_advance, 10},      {do_sync, 3},
     {do_order, 5},        {do_replace_stream, 2}, {do_peer, 2},          {do_capture_begin, 4},
@@ -32,7 +32,8 @@ static const struct operation {
     {do_trim, 3},         {do_empty, 3},          {do_limit, 3},         {do_soft_limit, 2},
     {do_external, 4},     {do_fault, 2},          {do_no_fault, 2},      {do_callback, 2},
     {do_views, 3},        {do_misuse, 4},         {do_pin, 7},           {do_share, 2},
-    {do_close_import, 2}, {do_anew, 1},         {do_pay, 4},          {do_rest, 2},
+    {do_close_import, 2}, {do_anew, 1},         {do_pay, 4},          {do_rest, 2},         {do_thread, 6},
+    {do_end_thread, 3},
 };
 
 /* What a soak leaves out: what changes how much memory there is, or ends everything. */
@@ -90,13 +91,33 @@ static void print(const subject *s, bool trace) {
     }
 }
 
-static const char *play(subject *s, decoder_source next, void *user, bool trace) {
+/* Where the operations come from. */
+typedef struct script {
+    decoder_source next;
+    void *user;
+    bool trace, is_read;
+} script;
+
+/* As long as it is this thread's turn. */
+static const char *play_here(subject *s, void *argument) {
+    script *p = argument;
     uint8_t b[DECODER_RECORD_BYTES];
-    while (!s->is_over && next(user, b, sizeof b)) {
+    while (s->crew.next == s->crew.here && !s->is_over && !p->is_read) {
+        if (!p->next(p->user, b, sizeof b)) {
+            p->is_read = true;
+            break;
+        }
         record r = read_record(b);
         const char *why = subject_step(s, &r);
-        print(s, trace);
+        print(s, p->trace);
         NEED(why == NULL, "%s, in operation %llu (%s)", why, (unsigned long long)s->step, s->text);
+    }
+    return NULL;
+}
+
+static const char *play(subject *s, script *p) {
+    while (!s->is_over && !p->is_read) {
+        TRY(on_thread(s, s->crew.next, play_here, p));
     }
     return NULL;
 }
@@ -108,7 +129,8 @@ const char *decoder_run(decoder_source next, void *user, bool trace, uint64_t *n
     (void)next(user, head, sizeof head);
     const char *why = subject_open(s, head);
     print(s, trace);
-    why = why == NULL ? play(s, next, user, trace) : why;
+    script p = {next, user, trace, false};
+    why = why == NULL ? play(s, &p) : why;
     if (n_operations != NULL) {
         *n_operations += s->step;
     }

@@ -70,17 +70,25 @@ const char *open_pool(subject *s, unsigned pool, size_t only) {
     if (status == DUCTILE_OK) {
         p->n_refs++;
         p->n_open++;
-        s->routes[s->n_routes++] = (route){pool, only};
+        s->routes[s->n_routes++] = (route){pool, only, s->crew.here};
     }
     return status == DUCTILE_OK && is_new ? note_if_back(s, pool) : NULL;
 }
 
-const char *close_pool(subject *s, unsigned pool) {
-    pool_state *p = &s->pools[pool];
+/* One more than the index; 0: none. */
+static size_t last_route(const subject *s, unsigned pool, bool by_this_thread) {
     size_t i = s->n_routes;
-    while (i > 0 && s->routes[i - 1].pool != pool) {
+    while (i > 0 && (s->routes[i - 1].pool != pool ||
+                     (by_this_thread && s->routes[i - 1].opener != s->crew.here))) {
         i--;
     }
+    return i;
+}
+
+const char *close_pool(subject *s, unsigned pool) {
+    pool_state *p = &s->pools[pool];
+    size_t i = last_route(s, pool, true);
+    i = i > 0 ? i : last_route(s, pool, false);
     if (i == 0) {
         return NULL;
     }
@@ -241,7 +249,7 @@ static void mark_paused(subject *s, unsigned pool, bool is_paused) {
 
 /* The device does not wait for streams of another context; the program has to. */
 static const char *sync_foreign(subject *s) {
-    for (size_t i = 0; i < N_SLOTS; i++) {
+    for (size_t i = 0; i < s->n_slots; i++) {
         if (s->slots[i].kind == FOREIGN_STREAM) {
             NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[i].stream));
         }
@@ -302,8 +310,8 @@ const char *resume_pool(subject *s, unsigned pool) {
 
 const char *do_pause(subject *s, const record *r) {
     unsigned pool = 1 + r->a % N_POOLS;
-    if (!has(s, POOLS) || name_pool(s, pool)->id.first == 0 || is_capturing(s) ||
-        (s->n_pins > 0 && !s->pools[pool].is_paused)) {
+    if (!has(s, POOLS) || name_pool(s, pool)->id.first == 0 ||
+        (!s->pools[pool].is_paused && (s->n_pins > 0 || is_capturing(s)))) {
         return NULL;
     }
     return s->pools[pool].is_paused ? resume_pool(s, pool) : pause_pool(s, pool, r->b % 3 != 0);

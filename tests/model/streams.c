@@ -27,13 +27,12 @@ const char *do_order(subject *s, const record *r) {
         return NULL;
     }
     say(s, "%zu waits for %zu", then, first);
-    NEED_OK(ductile_virtual_stream_wait(s->f.gpu, s->slots[then].stream, s->slots[first].stream));
-    return NULL;
+    return order_slots(s, first, then);
 }
 
 /* ---- Streams that end ---------------------------------------------------------------------- */
 
-static const char *free_recorded(subject *s, size_t slot) {
+const char *free_recorded(subject *s, size_t slot) {
     for (size_t i = s->m.n; i-- > 0;) {
         if (i < s->m.n && (s->m.blocks[i].recorded >> slot & 1) != 0) {
             TRY(free_block(s, i, 0));
@@ -42,8 +41,7 @@ static const char *free_recorded(subject *s, size_t slot) {
     return NULL;
 }
 
-/* Blocks of the stream go with it, or stay, and then its work is waited for. */
-static const char *leave_blocks(subject *s, size_t slot, bool they_stay) {
+const char *leave_blocks(subject *s, size_t slot, bool they_stay) {
     if (they_stay) {
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
     }
@@ -66,7 +64,7 @@ static bool may_end_untold(const subject *s, size_t slot) {
            s->importer == NULL && !s->is_faulty && !s->has_peer;
 }
 
-static const char *tell(subject *s, size_t slot) {
+const char *tell(subject *s, size_t slot) {
     ductile_status status = ductile_stream_done(s->f.allocator, s->slots[slot].stream);
     TRY(may_be(s, "stream_done", status, status == DUCTILE_OK));
     if (s->importer != NULL) {
@@ -77,7 +75,7 @@ static const char *tell(subject *s, size_t slot) {
 }
 
 static const char *sync_peers(subject *s) {
-    for (size_t i = 0; i < N_SLOTS; i++) {
+    for (size_t i = 0; i < s->n_slots; i++) {
         if (s->slots[i].kind == PEER_STREAM) {
             NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[i].stream));
         }
@@ -85,7 +83,7 @@ static const char *sync_peers(subject *s) {
     return NULL;
 }
 
-static bool has_graph(const subject *s) {
+bool has_graph(const subject *s) {
     for (size_t i = 0; i < N_GRAPHS; i++) {
         if (s->graphs[i].graph != NULL) {
             return true;
@@ -96,18 +94,17 @@ static bool has_graph(const subject *s) {
 
 /* Nobody can wait for a stream that is under capture or gone; the launch of a graph has to come
  * after what it did before. */
-static const char *join_all_with(subject *s, size_t slot) {
-    for (size_t i = 0; i < N_SLOTS; i++) {
+const char *join_all_with(subject *s, size_t slot) {
+    for (size_t i = 0; i < s->n_slots; i++) {
         if (i != slot && !is_captured(s, i)) {
-            NEED_OK(
-                ductile_virtual_stream_wait(s->f.gpu, s->slots[i].stream, s->slots[slot].stream));
+            TRY(order_slots(s, slot, i));
         }
     }
     return NULL;
 }
 
 const char *do_replace_stream(subject *s, const record *r) {
-    size_t slot = r->a % N_SLOTS;
+    size_t slot = r->a % N_NAMED;
     stream_kind kind = s->slots[slot].kind;
     bool is_default = kind == LEGACY_STREAM || kind == THREAD_STREAM;
     bool is_untold = r->b % 4 == 0 && may_end_untold(s, slot);
@@ -182,7 +179,8 @@ static void announce(graph_state *g, bool begins) {
 /* The capture of a library that allocates nothing here, and says when it captures. */
 static const char *capture_bare(subject *s, size_t i, size_t slot, const record *r) {
     say(s, "announced capture on %zu", slot);
-    s->graphs[i] = (graph_state){.slot = slot, .is_announced = true, .is_bare = true};
+    s->graphs[i] = (graph_state){
+        .slot = slot, .thread = s->crew.here, .is_announced = true, .is_bare = true};
     announce(&s->graphs[i], true);
     NEED_OK(ductile_virtual_capture_begin(s->f.gpu, s->slots[slot].stream,
                                           (ductile_capture_mode)(r->b % 3)));
@@ -214,6 +212,7 @@ const char *do_capture_begin(subject *s, const record *r) {
     }
     graph_state *g = &s->graphs[i];
     *g = (graph_state){.slot = slot,
+                       .thread = s->crew.here,
                        .is_announced = s->captures == DUCTILE_CAPTURES_ANNOUNCED || r->c % 2 == 0};
     announce(g, true);
     NEED_OK(ductile_virtual_capture_begin(s->f.gpu, s->slots[slot].stream,
@@ -231,8 +230,9 @@ static const char *release_graph(subject *s, size_t i) {
     return s->pools[pool].n_refs > 0 ? release_pool(s, pool) : NULL;
 }
 
-static const char *end_capture(subject *s, size_t i) {
-    graph_state *g = &s->graphs[i];
+static const char *end_here(subject *s, void *argument) {
+    graph_state *g = argument;
+    size_t i = (size_t)(g - s->graphs);
     ductile_status status = ductile_virtual_capture_end(s->f.gpu, s->slots[g->slot].stream,
                                                         g->is_bare ? NULL : &g->graph);
     g->is_capturing = false;
@@ -240,6 +240,11 @@ static const char *end_capture(subject *s, size_t i) {
     TRY(g->is_bare ? NULL : close_pool(s, pool_of_graph(i)));
     announce(g, false);
     return g->is_bare ? NULL : status == DUCTILE_OK ? NULL : release_graph(s, i);
+}
+
+/* By the thread that began it. */
+static const char *end_capture(subject *s, size_t i) {
+    return on_thread(s, s->graphs[i].thread, end_here, &s->graphs[i]);
 }
 
 const char *do_capture_end(subject *s, const record *r) {
@@ -265,21 +270,16 @@ static bool has_orphans(const subject *s, unsigned pool) {
 /* A launch uses the graph's blocks after all that was done with them, and before what comes: on the
  * stream that was captured, or, once that has ended, on any. */
 static const char *launch_in_order(subject *s, graph_state *g, size_t slot) {
-    for (size_t i = 0; i < N_SLOTS; i++) {
+    for (size_t i = 0; i < s->n_slots; i++) {
         if (i != slot && !is_captured(s, i)) {
-            NEED_OK(
-                ductile_virtual_stream_wait(s->f.gpu, s->slots[slot].stream, s->slots[i].stream));
+            TRY(order_slots(s, i, slot));
         }
     }
     NEED_OK(ductile_virtual_graph_launch(g->graph, s->slots[slot].stream));
     if (has_orphans(s, pool_of_graph((size_t)(g - s->graphs)))) {
         return join_all_with(s, slot);
     }
-    if (slot != g->slot) {
-        NEED_OK(
-            ductile_virtual_stream_wait(s->f.gpu, s->slots[g->slot].stream, s->slots[slot].stream));
-    }
-    return NULL;
+    return order_slots(s, slot, g->slot);
 }
 
 const char *do_launch(subject *s, const record *r) {

@@ -134,6 +134,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
 static void choose_life(subject *s, const uint8_t *b) {
     s->has_debts = b[24] % 4 != 0 && !s->fills;
     s->is_crowded = b[26] % 2 != 0;
+    s->crew.n = b[25] % 3 == 0 ? 2 + b[25] / 3 % (MOST_THREADS - 1) : 0;
     s->target_bytes = s->is_crowded ? s->setup.capacity_bytes : s->setup.capacity_bytes / 2;
     s->typical_bytes = s->granule / 2;
 }
@@ -182,10 +183,11 @@ const char *make_stream(subject *s, size_t slot, stream_kind kind) {
 }
 
 static const char *make_streams(subject *s) {
-    static const stream_kind kinds[N_SLOTS] = {ORDINARY_STREAM, ORDINARY_STREAM, ORDINARY_STREAM,
+    static const stream_kind kinds[N_NAMED] = {ORDINARY_STREAM, ORDINARY_STREAM, ORDINARY_STREAM,
                                                BLOCKING_STREAM, LEGACY_STREAM,   THREAD_STREAM};
-    for (size_t i = 0; i < N_SLOTS; i++) {
-        stream_kind kind = kinds[i];
+    s->n_slots = N_NAMED + (s->crew.n > 0 ? s->crew.n - 1 : 0);
+    for (size_t i = 0; i < s->n_slots; i++) {
+        stream_kind kind = i < N_NAMED ? kinds[i] : THREAD_STREAM;
         kind = i == 6 && has(s, FOREIGN) ? FOREIGN_STREAM : kind;
         kind = i == 7 && has(s, PEERS) ? PEER_STREAM : kind;
         TRY(make_stream(s, i, kind));
@@ -198,7 +200,7 @@ static bool is_default(stream_kind kind) {
 }
 
 static void end_streams(subject *s) {
-    for (size_t i = 0; i < N_SLOTS; i++) {
+    for (size_t i = 0; i < s->n_slots; i++) {
         if (!is_default(s->slots[i].kind)) {
             (void)ductile_virtual_stream_destroy(s->f.gpu, s->slots[i].stream);
         }
@@ -208,8 +210,8 @@ static void end_streams(subject *s) {
 const char *sync_all(subject *s) {
     (void)!ductile_virtual_inject(s->f.gpu, NULL);
     s->is_armed = false;
-    for (size_t i = 0; i < N_SLOTS; i++) {
-        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[i].stream));
+    for (size_t i = 0; i < s->n_slots; i++) {
+        TRY(sync_slot(s, i));
     }
     TRY(fixture_finish_work(&s->f));
     return forgive_all(s);
@@ -329,9 +331,10 @@ const char *subject_open(subject *s, const uint8_t *chosen) {
     TRY(audit_reset_capture_mode(&s->f));
     TRY(make_streams(s));
     TRY(make_allocator(s));
-    say(s, "%llu MiB, granule %llu KiB, schedule %d, lag %llu, families %#x, %s%s",
+    TRY(start_threads(s));
+    say(s, "%llu MiB, granule %llu KiB, schedule %d, lag %llu, families %#x, %zu threads, %s%s",
         (unsigned long long)(s->setup.capacity_bytes / MIB), (unsigned long long)(s->granule >> 10),
-        (int)s->setup.schedule, (unsigned long long)s->setup.lag, s->families,
+        (int)s->setup.schedule, (unsigned long long)s->setup.lag, s->families, s->crew.n,
         s->has_context_events ? "" : "no context events, ", s->conf);
     return NULL;
 }
@@ -471,6 +474,7 @@ const char *subject_close(subject *s) {
 }
 
 void subject_abandon(subject *s) {
+    end_threads(s);
     if (s->socket_out >= 0) {
         (void)close(s->socket_out);
         (void)close(s->socket_in);

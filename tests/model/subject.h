@@ -18,10 +18,14 @@
 #include "tests/support/model.h"
 #include "tests/support/shadow.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 
 enum {
-    N_SLOTS = 8,
+    N_NAMED = 8,  /* slots that operands mean */
+    OWN_SLOT = 5, /* of them: the default stream of the thread, of thread 1 if there are several */
+    MOST_THREADS = 4,
+    N_SLOTS = N_NAMED + MOST_THREADS - 1, /* the others: default streams of further threads */
     GONE = N_SLOTS, /* in place of a slot: the stream has ended */
     N_PLAIN_POOLS = 3,
     N_GRAPHS = 2,
@@ -81,7 +85,8 @@ typedef struct pool_state {
 /* Requests go to the newest route that accepts them. */
 typedef struct route {
     unsigned pool;
-    size_t only; /* the slot it accepts; N_SLOTS: all of this thread's */
+    size_t only;   /* the slot it accepts; N_SLOTS: all of the opener's */
+    size_t opener; /* the thread */
 } route;
 
 typedef struct graph_state {
@@ -91,6 +96,7 @@ typedef struct graph_state {
     bool is_bare; /* captured outside of any pool */
     bool is_stale; /* not to be launched any more */
     size_t slot;   /* captured */
+    size_t thread; /* that captures */
 } graph_state;
 
 /* A block was used elsewhere and is free: its stream has to wait for that use before it allocates
@@ -106,6 +112,30 @@ typedef struct pin_state {
     uint64_t size;
     bool is_export;
 } pin_state;
+
+struct subject;
+
+/* What a thread does when it is its turn. NULL, or what is wrong. */
+typedef const char *(*thread_act)(struct subject *s, void *argument);
+
+typedef struct thread_state {
+    struct subject *s;
+    pthread_t id;
+    thread_act act; /* NULL: it waits */
+    void *argument;
+    const char *why;
+    bool ends;
+} thread_state;
+
+/* Threads count from 1. Thread 0 begins and ends the run; without others it does everything. */
+typedef struct crew {
+    thread_state all[MOST_THREADS + 1];
+    size_t n;    /* of threads beside thread 0 */
+    size_t here; /* whose turn it is */
+    size_t next; /* who does the next operation */
+    pthread_mutex_t lock;
+    pthread_cond_t turn;
+} crew;
 
 /* Owner: one run. */
 typedef struct subject {
@@ -123,6 +153,8 @@ typedef struct subject {
     bool is_crowded;  /* live memory stays near the limit */
     bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
+    crew crew;
+    size_t n_slots; /* that there are */
     slot_state slots[N_SLOTS];
     pool_state pools[N_POOLS + 1]; /* [0] is none */
     route routes[MOST_ROUTES];
@@ -226,6 +258,33 @@ const char *do_launch(subject *s, const record *r);
 const char *do_destroy_graph(subject *s, const record *r);
 const char *do_set_captures(subject *s, const record *r);
 const char *end_graphs(subject *s);
+
+bool has_graph(const subject *s);
+/* All other streams wait for the slot's. */
+const char *join_all_with(subject *s, size_t slot);
+const char *free_recorded(subject *s, size_t slot);
+/* Blocks of the slot's stream go before it ends, or stay, and then its work is waited for. */
+const char *leave_blocks(subject *s, size_t slot, bool they_stay);
+/* The allocators learn that the slot's stream ends. */
+const char *tell(subject *s, size_t slot);
+
+/* ---- threads.c ----------------------------------------------------------------------------- */
+
+const char *start_threads(subject *s);
+void end_threads(subject *s);
+const char *on_thread(subject *s, size_t thread, thread_act act, void *argument);
+/* On a thread in which the slot's handle means its stream. */
+const char *with_stream(subject *s, size_t slot, thread_act act, void *argument);
+/* The default stream of the thread whose turn it is. */
+size_t thread_slot(const subject *s);
+/* The slot's stream waits for `first`; `then` waits for the slot's; one slot's for another's. */
+const char *wait_for(subject *s, size_t slot, ductile_stream first);
+const char *follow(subject *s, ductile_stream then, size_t slot);
+const char *order_slots(subject *s, size_t first, size_t then);
+const char *sync_slot(subject *s, size_t slot);
+
+const char *do_thread(subject *s, const record *r);
+const char *do_end_thread(subject *s, const record *r);
 
 /* ---- debts.c ------------------------------------------------------------------------------- */
 
