@@ -185,7 +185,7 @@ const char *admit_block(subject *s, model_block *b) {
 /* A stream under capture allocates only from the pool of its graph, and cannot pay what it owes. */
 static bool may_allocate(const subject *s, size_t slot) {
     bool can = !is_captured(s, slot) || (pool_for(s, slot) > N_PLAIN_POOLS && !is_in_debt(s, slot));
-    return can && s->m.n < MOST_BLOCKS;
+    return can && s->m.n < (s->is_teeming ? (size_t)MOST_SMALL_BLOCKS : (size_t)MOST_BLOCKS);
 }
 
 static const char *request_block(subject *s, uint64_t size, size_t slot, bool is_dedicated) {
@@ -278,16 +278,37 @@ const char *do_free(subject *s, const record *r) {
 }
 
 /* Towards the phase's target. */
-const char *do_balance(subject *s, const record *r) {
+static const char *balance(subject *s, const record *r) {
     bool grows = r->b < (s->live_bytes < s->target_bytes ? 190 : 70);
     return grows ? do_alloc(s, r) : do_free(s, r);
+}
+
+/* Many at a time, so that there is soon a crowd of them. */
+static const char *balance_small(subject *s, const record *r) {
+    record each = *r;
+    for (unsigned i = 0; i < 16; i++) {
+        each.d = each.d * 1664525u + 1013904223u;
+        each.b = (uint8_t)(each.d >> 24);
+        each.c = 15;
+        TRY(balance(s, &each));
+    }
+    return NULL;
+}
+
+const char *do_balance(subject *s, const record *r) {
+    return s->is_teeming && r->c % 16 != 0 ? balance_small(s, r) : balance(s, r);
 }
 
 const char *do_phase(subject *s, const record *r) {
     static const uint64_t percents[] = {5, 20, 50, 70, 85, 95, 105, 130};
     size_t least = s->is_crowded ? 4 : 0;
-    s->target_bytes = s->setup.capacity_bytes / 100 * percents[least + r->a % (8 - least)];
-    s->typical_bytes = s->granule >> r->b % 8;
+    uint64_t percent = percents[least + r->a % (8 - least)];
+    if (s->is_teeming) {
+        s->target_bytes = MOST_SMALL_BLOCKS * s->typical_bytes / 100 * percent;
+    } else {
+        s->target_bytes = s->setup.capacity_bytes / 100 * percent;
+        s->typical_bytes = s->granule >> r->b % 8;
+    }
     say(s, "live memory goes to %llu bytes in blocks of about %llu",
         (unsigned long long)s->target_bytes, (unsigned long long)s->typical_bytes);
     return NULL;

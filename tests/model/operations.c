@@ -9,12 +9,11 @@
 #include <string.h>
 
 const char *do_anew(subject *s, const record *r) {
-    (void)r;
     if (is_capturing(s)) {
         return NULL;
     }
     say(s, "destroy the allocator with its live blocks, and make another");
-    return subject_make_anew(s);
+    return subject_make_anew(s, r->a % 2 == 0);
 }
 
 /* Out of 256 values of the first byte, how many mean which operation. */

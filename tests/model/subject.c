@@ -131,12 +131,18 @@ static void choose_rest(subject *s, const uint8_t *b) {
     s->setup.conf = s->conf;
 }
 
+enum { SMALL_BYTES = 2048 };
+
 static void choose_life(subject *s, const uint8_t *b) {
     s->has_debts = b[24] % 4 != 0 && !s->fills;
     s->is_crowded = b[26] % 2 != 0;
     s->crew.n = b[25] % 3 == 0 ? 2 + b[25] / 3 % (MOST_THREADS - 1) : 0;
-    s->target_bytes = s->is_crowded ? s->setup.capacity_bytes : s->setup.capacity_bytes / 2;
-    s->typical_bytes = s->granule / 2;
+    s->is_teeming = b[27] % 8 == 7;
+    s->typical_bytes = s->is_teeming ? SMALL_BYTES : s->granule / 2;
+    s->target_bytes = s->is_teeming   ? MOST_SMALL_BLOCKS * SMALL_BYTES
+                      : s->is_crowded ? s->setup.capacity_bytes
+                                      : s->setup.capacity_bytes / 2;
+    s->audit_period = s->is_teeming ? 32 : s->audit_period;
 }
 
 static void choose(subject *s, const uint8_t *chosen) {
@@ -501,13 +507,16 @@ static const char *end_blocks(subject *s) {
     return NULL;
 }
 
-const char *subject_make_anew(subject *s) {
+const char *subject_make_anew(subject *s, bool is_idle) {
     TRY(end_graphs(s));
     TRY(end_pools(s));
     TRY(end_sharing(s));
-    TRY(sync_all(s));
+    TRY(is_idle ? sync_all(s) : sync_foreign(s));
     TRY(end_blocks(s));
     TRY(leave(s));
+    for (size_t i = 0; i < s->n_slots; i++) {
+        TRY(forgive(s, i));
+    }
     memset(s->pools, 0, sizeof s->pools);
     s->m.has_paused_pool = false;
     s->has_peer = false;

@@ -32,6 +32,7 @@ enum {
     N_POOLS = N_PLAIN_POOLS + N_GRAPHS, /* numbers of pools count from 1 */
     MOST_ROUTES = 12,
     MOST_BLOCKS = 128,
+    MOST_SMALL_BLOCKS = 1200, /* where they are small and many */
     MOST_PINS = 8,
     MOST_IMPORTS = 3,
     MOST_DEBTS = 32,
@@ -151,6 +152,7 @@ typedef struct subject {
     bool is_guarded, fills;
     bool has_debts;   /* joins come late */
     bool is_crowded;  /* live memory stays near the limit */
+    bool is_teeming;  /* with small blocks */
     bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
     crew crew;
@@ -198,8 +200,9 @@ const char *subject_open(subject *s, const uint8_t *chosen);
 const char *subject_close(subject *s);
 /* Ends everything and checks nothing. */
 void subject_abandon(subject *s);
-/* Destroys the allocator with its live blocks and makes another one on the same device. */
-const char *subject_make_anew(subject *s);
+/* Destroys the allocator with its live blocks and makes another one on the same device. is_idle:
+ * all work is waited for before; else only that of other contexts' streams, as it must be. */
+const char *subject_make_anew(subject *s, bool is_idle);
 const char *subject_audit(subject *s);
 /* Has the device seen nothing wrong? */
 const char *no_violation(const subject *s);
@@ -302,6 +305,8 @@ const char *do_pay(subject *s, const record *r);
 /* ---- pools.c ------------------------------------------------------------------------------- */
 
 bool pool_exists(const subject *s, unsigned pool);
+/* Waits for streams of other contexts, for which the allocator does not. */
+const char *sync_foreign(subject *s);
 size_t blocks_in(const subject *s, unsigned pool);
 /* To be called after a block or a reference of the pool has gone. */
 void note_if_gone(subject *s, unsigned pool);
