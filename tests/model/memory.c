@@ -202,8 +202,7 @@ const char *do_no_fault(subject *s, const record *r) {
         return NULL;
     }
     say(s, "no fault any more");
-    NEED_OK(ductile_virtual_inject(s->f.gpu, NULL));
-    s->is_armed = false;
+    plan_no_fault(s);
     return NULL;
 }
 

@@ -213,9 +213,13 @@ static void end_streams(subject *s) {
     }
 }
 
-const char *sync_all(subject *s) {
+void plan_no_fault(subject *s) {
     (void)!ductile_virtual_inject(s->f.gpu, NULL);
     s->is_armed = false;
+}
+
+const char *sync_all(subject *s) {
+    plan_no_fault(s);
     for (size_t i = 0; i < s->n_slots; i++) {
         TRY(sync_slot(s, i));
     }
@@ -390,10 +394,10 @@ static const char *nothing_is_overwritten(const subject *s) {
 
 const char *subject_audit(subject *s) {
     NEED(s->wrong == NULL, "%s", s->wrong);
-    TRY(nothing_is_overwritten(s));
     if (s->is_over) {
         return no_violation(s);
     }
+    TRY(nothing_is_overwritten(s));
     TRY(s->is_listening ? listener_is_right(s) : NULL);
     TRY(limit_is_kept(s));
     if (s->is_faulty || s->importer != NULL) {
@@ -446,8 +450,7 @@ static const char *empty(subject *s) {
 }
 
 static const char *end_all(subject *s) {
-    (void)!ductile_virtual_inject(s->f.gpu, NULL);
-    s->is_armed = false;
+    plan_no_fault(s);
     TRY(end_graphs(s));
     TRY(end_pools(s));
     TRY(end_sharing(s));
@@ -511,6 +514,7 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     TRY(end_graphs(s));
     TRY(end_pools(s));
     TRY(end_sharing(s));
+    plan_no_fault(s);
     TRY(is_idle ? sync_all(s) : sync_foreign(s));
     TRY(end_blocks(s));
     TRY(leave(s));

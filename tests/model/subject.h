@@ -215,6 +215,7 @@ bool is_capturing(const subject *s);
 bool is_captured(const subject *s, size_t slot);
 /* Nothing but blocks on streams: then it is known when memory may be refused. */
 bool is_simple(const subject *s);
+void plan_no_fault(subject *s);
 /* Waits for the work of all streams; not during a capture. */
 const char *sync_all(subject *s);
 /* Makes the slot's stream; the slot has none. */
