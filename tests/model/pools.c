@@ -18,7 +18,7 @@ bool pool_exists(const subject *s, unsigned pool) {
 
 static void set_paused(subject *s, unsigned pool, bool is_paused) {
     s->pools[pool].is_paused = is_paused;
-    s->m.has_paused_pool = false;
+    s->m.has_paused_pool = s->has_left_paused;
     for (unsigned i = 1; i <= N_POOLS; i++) {
         s->m.has_paused_pool |= s->pools[i].is_paused || s->pools[i].may_be_paused;
     }

@@ -205,6 +205,7 @@ const char *do_capture_begin(subject *s, const record *r) {
     say(s, "capture on %zu", slot);
     TRY(r->d % 2 == 0 ? pay(s, slot) : NULL);
     TRY(join_all_with(s, slot));
+    s->has_left_paused |= s->is_faulty && s->pools[pool].may_be_paused;
     s->pools[pool] = (pool_state){.id = {++s->n_captures, 1}};
     TRY(open_pool(s, pool, slot));
     if (s->status != DUCTILE_OK) {

@@ -523,6 +523,7 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     }
     memset(s->pools, 0, sizeof s->pools);
     s->m.has_paused_pool = false;
+    s->has_left_paused = false;
     s->has_peer = false;
     s->has_silent_memory = false;
     s->was_above_limit = false;

@@ -161,6 +161,7 @@ typedef struct subject {
     pool_state pools[N_POOLS + 1]; /* [0] is none */
     route routes[MOST_ROUTES];
     size_t n_routes;
+    bool has_left_paused; /* memory that the driver did not unmap, in a pool whose name is gone */
     unsigned moving_pool; /* is being paused or resumed; 0: none */
     graph_state graphs[N_GRAPHS];
     uint64_t n_captures;
