@@ -112,11 +112,12 @@ static const char *largest_fits(subject *s, size_t slot) {
         return NULL;
     }
     uint64_t size = (allowed - held) * s->granule;
-    ductile_status status =
-        ductile_alloc(s->f.allocator, size, s->slots[slot].stream, &address);
-    NEED(status == DUCTILE_OK, "%llu bytes are refused with all work done, and live bytes in %llu "
-         "of %llu granules: %s", (unsigned long long)size, (unsigned long long)held,
-         (unsigned long long)allowed, ductile_status_name(status));
+    ductile_status status = ductile_alloc(s->f.allocator, size, s->slots[slot].stream, &address);
+    NEED(status == DUCTILE_OK,
+         "%llu bytes are refused with all work done, and live bytes in %llu "
+         "of %llu granules: %s",
+         (unsigned long long)size, (unsigned long long)held, (unsigned long long)allowed,
+         ductile_status_name(status));
     NEED_OK(ductile_free(s->f.allocator, address));
     return NULL;
 }

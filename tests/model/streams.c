@@ -179,8 +179,8 @@ static void announce(graph_state *g, bool begins) {
 /* The capture of a library that allocates nothing here, and says when it captures. */
 static const char *capture_bare(subject *s, size_t i, size_t slot, const record *r) {
     say(s, "announced capture on %zu", slot);
-    s->graphs[i] = (graph_state){
-        .slot = slot, .thread = s->crew.here, .is_announced = true, .is_bare = true};
+    s->graphs[i] =
+        (graph_state){.slot = slot, .thread = s->crew.here, .is_announced = true, .is_bare = true};
     announce(&s->graphs[i], true);
     NEED_OK(ductile_virtual_capture_begin(s->f.gpu, s->slots[slot].stream,
                                           (ductile_capture_mode)(r->b % 3)));

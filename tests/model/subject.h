@@ -26,7 +26,7 @@ enum {
     OWN_SLOT = 5, /* of them: the default stream of the thread, of thread 1 if there are several */
     MOST_THREADS = 4,
     N_SLOTS = N_NAMED + MOST_THREADS - 1, /* the others: default streams of further threads */
-    GONE = N_SLOTS, /* in place of a slot: the stream has ended */
+    GONE = N_SLOTS,                       /* in place of a slot: the stream has ended */
     N_PLAIN_POOLS = 3,
     N_GRAPHS = 2,
     N_POOLS = N_PLAIN_POOLS + N_GRAPHS, /* numbers of pools count from 1 */
@@ -71,7 +71,7 @@ typedef enum stream_kind {
 typedef struct slot_state {
     ductile_stream stream;
     stream_kind kind;
-    bool is_recorded; /* on some block, since it was made */
+    bool is_recorded;     /* on some block, since it was made */
     uint64_t rests_until; /* no allocation on it before that step */
 } slot_state;
 
@@ -94,7 +94,7 @@ typedef struct graph_state {
     ductile_virtual_graph *graph; /* NULL: none, or its capture is under way */
     bool is_capturing;
     bool is_announced;
-    bool is_bare; /* captured outside of any pool */
+    bool is_bare;  /* captured outside of any pool */
     bool is_stale; /* not to be launched any more */
     size_t slot;   /* captured */
     size_t thread; /* that captures */
@@ -150,9 +150,9 @@ typedef struct subject {
     ductile_captures captures, captures_at_first;
     bool is_tight; /* handles of one granule */
     bool is_guarded, fills;
-    bool has_debts;   /* joins come late */
-    bool is_crowded;  /* live memory stays near the limit */
-    bool is_teeming;  /* with small blocks */
+    bool has_debts;  /* joins come late */
+    bool is_crowded; /* live memory stays near the limit */
+    bool is_teeming; /* with small blocks */
     bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
     crew crew;
@@ -298,7 +298,8 @@ const char *owe(subject *s, size_t slot, size_t user);
 bool is_in_debt(const subject *s, size_t slot);
 /* The slot's stream waits for what it owes. */
 const char *pay(subject *s, size_t slot);
-/* Nothing is owed any more: by this slot's stream, which is gone; by any, for the host has waited. */
+/* Nothing is owed any more: by this slot's stream, which is gone; by any, for the host has waited.
+ */
 const char *forgive(subject *s, size_t slot);
 const char *forgive_all(subject *s);
 bool rests(const subject *s, size_t slot);
