@@ -44,7 +44,7 @@ static const char *play(subject *s, uint64_t n_operations) {
     return flat_judge(all);
 }
 
-/* 512 MiB, four kinds of streams, pins, captures and their graphs; work lags behind. */
+/* 512 MiB, one thread, four kinds of streams, pins, captures and their graphs; work lags behind. */
 static const uint8_t head[DECODER_HEAD_BYTES] = {[0] = 7,
                                                  [2] = DUCTILE_SCHEDULE_LAGGING,
                                                  [3] = 4,
@@ -62,7 +62,8 @@ static const uint8_t head[DECODER_HEAD_BYTES] = {[0] = 7,
                                                  [18] = 2,
                                                  [19] = 1,
                                                  [20] = 1,
-                                                 [21] = 15};
+                                                 [21] = 15,
+                                                 [25] = 1};
 
 const char *soak_run(uint64_t n_operations) {
     static subject s;

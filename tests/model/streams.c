@@ -179,6 +179,7 @@ static void announce(graph_state *g, bool begins) {
 /* The capture of a library that allocates nothing here, and says when it captures. */
 static const char *capture_bare(subject *s, size_t i, size_t slot, const record *r) {
     say(s, "announced capture on %zu", slot);
+    TRY(join_all_with(s, slot)); /* as below */
     s->graphs[i] =
         (graph_state){.slot = slot, .thread = s->crew.here, .is_announced = true, .is_bare = true};
     announce(&s->graphs[i], true);
