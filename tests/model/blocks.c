@@ -283,9 +283,10 @@ static const char *balance(subject *s, const record *r) {
     return grows ? do_alloc(s, r) : do_free(s, r);
 }
 
-/* Many at a time, so that there is soon a crowd of them. */
+/* Many at a time, on two streams, so that there is soon a crowd of them. */
 static const char *balance_small(subject *s, const record *r) {
     record each = *r;
+    each.a %= 2;
     for (unsigned i = 0; i < 16; i++) {
         each.d = each.d * 1664525u + 1013904223u;
         each.b = (uint8_t)(each.d >> 24);
