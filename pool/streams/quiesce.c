@@ -199,9 +199,20 @@ static ductile_status wait_for_device(ductile_allocator *a) {
 }
 
 /* The same by a context marker, which disturbs less, where one may be recorded. */
-static ductile_status wait_for_context(ductile_allocator *a) {
+static ductile_status wait_for_context_once(ductile_allocator *a) {
     ductile_status status = dpool_wait_for_context_mark(a);
     return status == DUCTILE_OK ? status : wait_for_device(a);
+}
+
+/* With fill:check, blocks whose uses the wait has proven are filled before they are free: that is
+ * work of their streams again. */
+static ductile_status wait_for_context(ductile_allocator *a) {
+    ductile_status status = wait_for_context_once(a);
+    if (status == DUCTILE_OK && a->options.fill != DUCTILE_FILL_NONE) {
+        poll_pending(a);
+        status = wait_for_context_once(a);
+    }
+    return status;
 }
 
 /* ---- Arenas' own streams ------------------------------------------------------------------- */
@@ -577,6 +588,7 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
                                   dseg_idle *idle) {
     const stream_choice foreign = {.of.pool = pool, .has_live = true, .only_foreign = true};
     ductile_status status = dpool_wait_recorded(a, &foreign.of);
+    wait_for_pending(a); /* of a GPU that has lost access since, too */
     status = status == DUCTILE_OK ? dpool_wait_for_all_work(a, idle) : status;
     return status == DUCTILE_OK ? wait_for_streams(a, &foreign) : status;
 }

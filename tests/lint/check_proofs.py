@@ -62,7 +62,7 @@ def rows(root):
 
 
 def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
     made, told = callers(root), rows(root)
     for maker, caller, file in sorted(made - told):
         print(f"{file}: {caller} calls {maker}: say in {PAGE} what memory that may take, and how it knows")
