@@ -7,17 +7,21 @@ is on, its allocators are the process's; otherwise they are made here, when firs
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import os
 import sys
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from collections.abc import Iterable, Iterator
+from ctypes import byref
+from typing import TYPE_CHECKING, Any, Callable, Optional, cast
 
 from ductile_gpu import _abi
 from ductile_gpu._abi import Options
-from ductile_gpu._core import Allocator
+from ductile_gpu._core import Allocator, format_options, set_option
 from ductile_gpu._errors import Busy, ForeignPointer, OutOfMemory, invalid
+from ductile_gpu._native import lib
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,25 +35,101 @@ _allocators: dict[int, Allocator] = {}
 _options = Options()
 _provider: Optional[Callable[[int], int]] = None
 _list_used: Optional[Callable[[], Iterable[int]]] = None
+_provided = Options()
+_complete: Optional[Callable[[Options], None]] = None
+
+
+def _renew_lock() -> None:
+    """Another thread of the parent may have held it when the child was forked."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+# ---- Options -----------------------------------------------------------------------------------
+
+
+def effective(options: Options) -> dict[str, str]:
+    """All options of an allocator that is made with these: DUCTILE_CONF counts on top of them.
+
+    Raises:
+        InvalidArgument: an option; the message names it.
+    """
+    made = _abi.ductile_options()
+    lib.ductile_options_init(byref(made))
+    for key, value in {**_provided, **options}.items():
+        set_option(made, key, cast(Any, value))
+    # What is wrong in the environment is said where an allocator is made.
+    lib.ductile_options_parse(byref(made), os.environ.get("DUCTILE_CONF", "").encode(), None, 0)
+    return format_options(made)
 
 
 def configure(options: Options) -> None:
-    """Sets the options of the shared allocators that are still to be made.
+    """Sets options of the process's allocators; none is kept where one of them is refused.
 
     Raises:
-        Busy: one exists already, with other options.
+        InvalidArgument: an option.
+        Busy: the allocators have other options already.
     """
+    global _options, _complete
     with _lock:
-        if options and _allocators and options != _options:
-            raise Busy(
-                _abi.Status.ERR_BUSY,
-                "the shared allocator exists with other options; give them in the first call",
-            )
-        _options.update(options)
+        wanted = cast(Options, {**_options, **options})
+        before, after = effective(_options), effective(wanted)
+        changed = [key for key, value in after.items() if before.get(key) != value]
+        changed += [key for key in before if key not in after]
+        if changed and (_allocators or _provider):
+            if _complete is None or _used():
+                raise _too_late(changed[0], before.get(changed[0]))
+            _complete(wanted)
+        _complete = None
+        _options = wanted
+
+
+def _too_late(key: str, value: Optional[str]) -> Busy:
+    return Busy(
+        _abi.Status.ERR_BUSY,
+        f"the allocators of this process have other options already ({key} is {value or 'not set'})"
+        ": give all options in the first call, or in DUCTILE_CONF",
+    )
+
+
+def given() -> dict[str, object]:
+    """The options that were asked for."""
+    with _lock:
+        return dict(_options)
+
+
+@contextlib.contextmanager
+def configured(options: Options) -> Iterator[Options]:
+    """As `configure`; options that were not put to use are forgotten where the block fails."""
+    global _options
+    before = _options
+    configure(options)
+    try:
+        yield _options
+    except BaseException:
+        with _lock:
+            if not (_allocators or _provider):
+                _options = before
+        raise
+
+
+def let_complete(change: Callable[[Options], None]) -> None:
+    """The environment asked for the allocators: the first call of the program may still say with
+    which options, as long as nothing was served."""
+    global _complete
+    _complete = change
+
+
+# ---- Which allocator it is ---------------------------------------------------------------------
 
 
 def provide(
-    open_device: Callable[[int], int], list_used: Callable[[], Iterable[int]] = tuple
+    open_device: Callable[[int], int],
+    list_used: Callable[[], Iterable[int]] = tuple,
+    defaults: Optional[Options] = None,
 ) -> None:
     """Says where the process's allocators come from: PyTorch's adapter owns those it uses.
 
@@ -57,11 +137,12 @@ def provide(
         open_device: takes a device's ordinal and returns its ductile_allocator *, the same in every
             call, valid to the end of the process.
         list_used: the devices that have such an allocator already.
+        defaults: what the provider sets, if nobody else does.
 
     Raises:
         Busy: a device has a shared allocator already: another library was enabled first.
     """
-    global _provider, _list_used
+    global _provider, _list_used, _provided
     with _lock:
         own = [device for device, found in _allocators.items() if not found.is_borrowed]
         if own:
@@ -71,7 +152,16 @@ def provide(
             )
         _provider = open_device
         _list_used = list_used
+        _provided = defaults or Options()
     _let_be_watched()
+
+
+def withdraw() -> None:
+    """The provider has failed before it served anything."""
+    global _provider, _list_used, _provided
+    with _lock:
+        _provider = _list_used = None
+        _provided = Options()
 
 
 def shared(device: int = 0) -> Allocator:
@@ -122,9 +212,14 @@ def _opened() -> dict[int, Allocator]:
         return dict(_allocators)
 
 
+def _used() -> set[int]:
+    """The devices of which the provider or this process has an allocator."""
+    return {*_allocators, *(_list_used() if _list_used is not None else ())}
+
+
 def allocators() -> dict[int, Allocator]:
     """The shared allocators that exist, by device, those that only PyTorch has used included."""
-    for device in _list_used() if _list_used is not None else ():
+    for device in _used():
         shared(device)
     return _opened()
 
@@ -216,7 +311,7 @@ def share(*libraries: str, **options: Unpack[Options]) -> list[str]:
 
     Raises:
         InvalidArgument: no such library, no library, or an option.
-        Busy: the shared allocator exists with other options.
+        Busy: the process's allocators have other options already, PyTorch's included.
         ImportError: a library is not installed.
         RuntimeError: PyTorch or Numba has used the GPU already.
 
@@ -225,12 +320,9 @@ def share(*libraries: str, **options: Unpack[Options]) -> list[str]:
         >>> ductile_gpu.share("torch", "cupy")      # doctest: +SKIP
     """
     names = _chosen(libraries)
-    configure(options)
-    for name in names:
-        adapter: Any = importlib.import_module(f"ductile_gpu.{name}")
-        if name == "torch":
-            adapter.enable(**options)
-        else:
+    adapters: list[Any] = [importlib.import_module(f"ductile_gpu.{name}") for name in names]
+    with configured(options):
+        for adapter in adapters:
             adapter.enable()
     return names
 

@@ -55,6 +55,9 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     The first time on a machine a small C++ adapter is compiled against the installed PyTorch (some
     seconds; kept for later). CUDA is not initialised by this call, so a program may still fork.
 
+    Where DUCTILE_TORCH or `ductile-gpu run` has enabled Ductile, the program's first call may still
+    give options, as long as nothing was allocated on a GPU.
+
     Arguments:
         mode: "full" wants the adapter. "plain" does without a compiler, by the functions of
             PyTorch's pluggable allocator: tensors, streams and graphs work; what PyTorch offers no
@@ -67,16 +70,35 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
         ImportError: PyTorch cannot be imported.
         BuildError: the adapter cannot be loaded or compiled, and mode is "full".
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
+        Busy: Ductile is on already, in another mode or with other options.
     """
-    from ductile_gpu.torch import _install, _plain
+    from ductile_gpu import _share
 
     if mode not in ("auto", "full", "plain"):
         raise ValueError(f"mode is 'auto', 'full' or 'plain', not {mode!r}")
-    if is_active():
-        return
+    _refuse_other_mode(mode)
+    with _share.configured(options) as wanted:
+        if not is_active():
+            _install_as(mode, wanted)
+
+
+def _refuse_other_mode(wanted: Mode) -> None:
+    from ductile_gpu import _abi
+    from ductile_gpu._errors import Busy
+
+    if is_active() and wanted not in ("auto", mode()):
+        raise Busy(
+            _abi.Status.ERR_BUSY,
+            f"Ductile is on already, in mode '{mode()}': give the mode in the first call, or in "
+            "DUCTILE_TORCH",
+        )
+
+
+def _install_as(mode: Mode, options: Options) -> None:
+    from ductile_gpu.torch import _install, _plain
+
     if mode == "plain":
-        _plain.install(options)
-        return
+        return _plain.install(options)
     try:
         _install.install(options)
     except BuildError as error:
@@ -99,7 +121,7 @@ def _tell_why_plain(error: BuildError) -> None:
     if isinstance(error, FailedBefore) and is_one_of_many:
         _logger.info(text)
     else:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def mode() -> Literal["full", "plain", "off"]:

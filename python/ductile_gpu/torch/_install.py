@@ -7,10 +7,9 @@ import ctypes
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, cast
 
 from ductile_gpu import _abi, _share
-from ductile_gpu._core import suggest_option
 from ductile_gpu.torch import _build, _conf
 
 __all__ = ["TooLate", "adapter", "install", "is_installed"]
@@ -155,23 +154,30 @@ def _list_used() -> list[int]:
     return [device for device in range(torch.cuda.device_count()) if find(device)]
 
 
+def set_options(options: Mapping[str, Any]) -> None:
+    """Of the allocators that are still to be made. Pre: installed."""
+    call(cast(Any, _adapter).ductile_torch_set_options, options_text(options).encode())
+
+
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator. Raises BuildError where there is no adapter."""
     global _adapter
     with _lock:
         if _adapter is not None:
-            return
+            if is_installed():
+                return
+            raise TooLate("another allocator has taken Ductile's place in this process")
         torch = _build.describe_torch()
         refuse_when_late()
         _conf.check(_conf.environment())
         loaded = _load_any(torch)
+        call(loaded.ductile_torch_set_options, options_text(options).encode())
+        _share.provide(_open_device, _list_used, {"captures": "announced"})
         try:
-            call(loaded.ductile_torch_set_options, options_text(options).encode())
-        except RuntimeError as error:
-            hints = "".join(map(suggest_option, options))
-            raise ValueError(f"{error}{hints}") from None
-        _share.provide(_open_device, _list_used)
-        call(loaded.ductile_torch_install)
+            call(loaded.ductile_torch_install)
+        except RuntimeError:
+            _share.withdraw()
+            raise
         _follow_settings(loaded)
         _adapter = loaded
 

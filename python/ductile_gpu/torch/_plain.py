@@ -105,6 +105,12 @@ def _list_used() -> list[int]:
     return [n for n in range(torch.cuda.device_count()) if library.ductile_torch_plain_is_used(n)]
 
 
+def set_options(options: Mapping[str, Any]) -> None:
+    """Of the allocators that are still to be made."""
+    if not _open().ductile_torch_plain_set_options(_install.options_text(options).encode()):
+        raise ValueError(f"no such options of Ductile: {_install.options_text(options)}")
+
+
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator without the adapter."""
     import torch
@@ -116,11 +122,14 @@ def install(options: Mapping[str, Any]) -> None:
         _build.describe_torch()
         _install.refuse_when_late()
         _conf.check(_conf.environment())
-        if not _open().ductile_torch_plain_set_options(_install.options_text(options).encode()):
-            raise ValueError(f"no such options of Ductile: {_install.options_text(options)}")
+        set_options(options)
         _pluggable = _make()
         _share.provide(_open_device, _list_used)
-        torch.cuda.memory.change_current_allocator(_pluggable)
+        try:
+            torch.cuda.memory.change_current_allocator(_pluggable)
+        except RuntimeError:
+            _share.withdraw()
+            raise
         _make_up_for_statistics()
         _installed = True
 
