@@ -4,9 +4,9 @@
 DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.torch.enable. Children
 inherit it, whether they are forked, spawned, or started by torchrun. What runs this at the start
 of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on ductile_gpu.start, or the
-sitecustomize that ductile_gpu.torch.child_environment puts first in PYTHONPATH. It stands beside
-the package, not in it, so that the package is imported only where it is asked for; and neither
-torch nor libductile is touched before the program imports torch.
+sitecustomize that ductile_gpu.torch.child_environment puts behind all else in PYTHONPATH. It stands
+beside the package, not in it, so that the package is imported only where it is asked for; and
+neither torch nor libductile is touched before the program imports torch.
 """
 
 from __future__ import annotations
@@ -16,40 +16,73 @@ import sys
 
 TYPE_CHECKING = False  # typing's, which takes longer to import than this
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any, Optional
 
 VARIABLE = "DUCTILE_TORCH"
 _OFF = frozenset(("", "0", "off", "no", "false"))
-_MODES = frozenset(("auto", "full", "plain"))
+_ON = frozenset(("1", "on", "yes", "true"))
+MODES = ("auto", "full", "plain")
 
 
 def wanted_mode() -> Optional[str]:
-    """The mode that the environment asks for; None for none."""
+    """The mode that the environment asks for, right or wrong; None for none."""
     value = os.environ.get(VARIABLE, "").strip().lower()
     if value in _OFF:
         return None
-    return value if value in _MODES else "auto"
+    return "auto" if value in _ON else value
 
 
-def enable_now() -> None:
-    """Enables Ductile if this PyTorch can use a GPU."""
-    import torch
+def check_mode(mode: str) -> None:
+    """Raises ValueError for what is no mode."""
+    if mode not in MODES:
+        known = ", ".join(MODES)
+        raise ValueError(f"{VARIABLE}={mode}: it is 1 (the same as auto), {known}, or 0")
 
-    if torch.version.cuda is None:
+
+def say(line: str) -> None:
+    """One line on standard error; a program without one is not disturbed."""
+    try:
+        print(f"ductile-gpu: {line}", file=sys.stderr, flush=True)
+    except (AttributeError, OSError, ValueError):
         return
-    import ductile_gpu.torch
 
-    ductile_gpu.torch.enable(wanted_mode() or "auto")
+
+def enable_now(torch: ModuleType) -> None:
+    """Enables Ductile if this PyTorch can use a GPU. Whatever fails leaves PyTorch as it is.
+
+    Only who demands a mode that there is not, or `full` where that is not to be had, is stopped: by
+    SystemExit, since a program may well go on after another exception of `import torch`.
+    """
+    mode = wanted_mode()
+    if mode is None:
+        return
+    try:
+        check_mode(mode)
+        if torch.version.cuda is None:
+            return
+        import ductile_gpu.torch._start
+
+        ductile_gpu.torch._start.begin(mode)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if mode not in ("auto", "plain"):
+            say(f"stopped, because {VARIABLE}={mode} cannot be met: {reason}")
+            raise SystemExit(1) from None
+        say(f"WARNING: Ductile is off, PyTorch keeps its own allocator: {reason}")
+
+
+# ---- When torch is imported --------------------------------------------------------------------
 
 
 class _AndThen:
-    """A loader that enables Ductile once the module is complete."""
+    """A loader that tells once the module is complete."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, finder: TorchFinder) -> None:
         self._loader = loader
+        self._finder = finder
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
         module: Optional[ModuleType] = self._loader.create_module(spec)
@@ -60,14 +93,21 @@ class _AndThen:
         module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        enable_now()
+        self._finder.leave(module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
 class TorchFinder:
-    """Lets the others find torch, and stands in for its loader, once."""
+    """Lets the others find torch, and stands in for its loader until torch was loaded.
+
+    A search is not an import: find_spec("torch"), with which many packages look whether there is a
+    PyTorch, changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.then: list[Callable[[ModuleType], None]] = []
 
     def find_spec(
         self,
@@ -75,24 +115,64 @@ class TorchFinder:
         path: Optional[Sequence[str]],
         target: Optional[ModuleType] = None,
     ) -> Optional[ModuleSpec]:
+        self._stay_first()
+        self._look_back()
         if fullname != "torch":
             return None
-        sys.meta_path.remove(self)
         for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
+            find = None if finder is self else getattr(finder, "find_spec", None)
             spec: Optional[ModuleSpec] = find(fullname, path, target) if find else None
             if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _AndThen(spec.loader)  # type: ignore[assignment]
+                if hasattr(spec.loader, "exec_module"):  # which a folder without code has not
+                    spec.loader = _AndThen(spec.loader, self)  # type: ignore[assignment]
                 return spec
         return None
 
+    def _stay_first(self) -> None:
+        """Before finders that came later, as editable installations have them: one of those may
+        find torch, and this one would not be asked. Those behind this one keep their places, so
+        that a search that is going on misses none."""
+        if sys.meta_path[0] is not self and self._step_out():
+            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def _look_back(self) -> None:
+        """Did one of those find torch all the same, and is it complete?"""
+        torch = sys.modules.get("torch")
+        spec = getattr(torch, "__spec__", None)
+        is_file = torch is not None and getattr(spec, "origin", None) is not None
+        if is_file and not getattr(spec, "_initializing", False):
+            self.leave(torch)  # type: ignore[arg-type]
+
+    def _step_out(self) -> bool:
+        """Was it on the list? Another thread may have taken it off."""
+        try:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+        except ValueError:
+            return False
+        return True
+
+    def leave(self, module: ModuleType) -> None:
+        """Tells those who wait, once."""
+        self._step_out()
+        waiting, self.then = self.then, []
+        for then in waiting:
+            then(module)
+
+
+def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
+    """Calls `then(torch)` right after the program has imported it; at once if it is imported."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return then(torch)
+    found = [finder for finder in sys.meta_path if isinstance(finder, TorchFinder)]
+    finder = found[0] if found else TorchFinder()
+    if not found:
+        sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    if then not in finder.then:
+        finder.then.append(then)
+
 
 def watch() -> None:
-    """Enables Ductile now if torch is there already, else when it is imported."""
-    if wanted_mode() is None:
-        return
-    if "torch" in sys.modules:
-        enable_now()
-    elif not any(type(finder).__name__ == "TorchFinder" for finder in sys.meta_path):
-        sys.meta_path.insert(0, TorchFinder())
+    """At the start of an interpreter: enables Ductile, if that is asked for, as torch comes."""
+    if wanted_mode() is not None:
+        when_torch_is_imported(enable_now)

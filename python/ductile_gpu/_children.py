@@ -4,13 +4,36 @@
 from __future__ import annotations
 
 import os
+import site
+import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Optional
 
-__all__ = ["child_environment", "inherit"]
+__all__ = ["child_environment", "hook_is_installed", "inherit"]
 
-SITE = Path(__file__).parent / "torch" / "site"
+SITE = str(Path(__file__).parent / "torch" / "site")
+
+
+def hook_is_installed() -> bool:
+    """Does every start of this interpreter read DUCTILE_TORCH?"""
+    folders = list(site.getsitepackages())
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    return any(os.path.exists(os.path.join(folder, "ductile_gpu.pth")) for folder in folders)
+
+
+def _with_hook(folders: str) -> str:
+    """PYTHONPATH with the hook's folder last, or before a sitecustomize that would hide it, to
+    which it hands on. It holds nothing else, so it hides nothing."""
+    found = [folder for folder in folders.split(os.pathsep) if folder != SITE] if folders else []
+    hiding = (
+        at
+        for at, folder in enumerate(found)
+        if os.path.exists(os.path.join(folder, "sitecustomize.py"))
+    )
+    found.insert(next(hiding, len(found)), SITE)
+    return os.pathsep.join(found)
 
 
 def inherit(
@@ -24,10 +47,9 @@ def inherit(
         added = ",".join(f"{key}:{value}" for key, value in options.items())
         given = environment.get("DUCTILE_CONF", "")
         environment["DUCTILE_CONF"] = f"{added},{given}" if given else added
-    folders = [str(SITE), str(Path(__file__).parents[1])]
-    before = environment.get("PYTHONPATH", "").split(os.pathsep)
-    folders += [folder for folder in before if folder and folder not in folders]
-    environment["PYTHONPATH"] = os.pathsep.join(folders)
+    if not hook_is_installed():
+        environment["DUCTILE_TORCH_PREFIX"] = sys.prefix  # other Pythons are left alone
+        environment["PYTHONPATH"] = _with_hook(environment.get("PYTHONPATH", ""))
 
 
 def child_environment(
@@ -35,7 +57,7 @@ def child_environment(
 ) -> dict[str, str]:
     """An environment for subprocess.run and the like: this process's, on Ductile.
 
-    Needed only where Ductile's .pth file is not installed: there DUCTILE_TORCH=1 alone does it.
+    Where Ductile's .pth file is installed DUCTILE_TORCH=1 alone does it, and nothing else is set.
     """
     changed = dict(os.environ if environment is None else environment)
     inherit(changed, mode)

@@ -14,14 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Optional
 
+import ductile_gpu_start
 from ductile_gpu import _native
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
-from ductile_gpu._cli.script import (
-    add_script_arguments,
-    check_script,
-    run_script,
-    when_torch_is_imported,
-)
+from ductile_gpu._cli.script import add_script_arguments, check_script, run_script
 
 SUMMARY = "run a PyTorch script and record what it allocates"
 DESCRIPTION = """\
@@ -30,7 +26,7 @@ allocator on the GPU. The recording is written when the script ends, also when i
 interrupted. Options come before the script; what follows it is the script's.
 
   ductile-gpu record -o run.trace.gz train.py --epochs 1
-  ductile-gpu replay run.trace.gz
+  ductile-gpu report run.trace.gz
 
 With --stacks each allocation has its Python stack, and what is recorded goes to disk at once: the
 memory it takes does not grow with the run.
@@ -118,9 +114,8 @@ class Recorder:
 
     def explain(self) -> str:
         """Why nothing was recorded."""
-        if self.torch is None:
-            return "the script did not import torch"
-        return "the script did not use a GPU through PyTorch"
+        missing = "import torch" if self.torch is None else "use a GPU through PyTorch"
+        return f"this process did not {missing}, and programs that it starts are not recorded"
 
     def dump(self, path: Path) -> None:
         """Writes PyTorch's snapshot while the recording is on, as it must be."""
@@ -253,7 +248,7 @@ def _write(recorder: Recorder, output: Path, gpu: Optional[int], here: Path) -> 
         else:
             _convert(snapshot, output, gpu, here)
     size, shown = in_bytes(output.stat().st_size), _shown(output, here)
-    say(f"recorded in {shown} ({size}); next: ductile-gpu replay {shown}")
+    say(f"recorded in {shown} ({size}); next: ductile-gpu report {shown}")
 
 
 def _check_options(options: argparse.Namespace, output: Path) -> None:
@@ -279,7 +274,7 @@ def _check_options(options: argparse.Namespace, output: Path) -> None:
 def _record(options: argparse.Namespace, output: Path, recorder: Recorder) -> int:
     """Returns the script's exit status; 1 when it succeeded and nothing could be written."""
     here = Path.cwd()
-    when_torch_is_imported(recorder.arm)
+    ductile_gpu_start.when_torch_is_imported(recorder.arm)
     status = run_script(options.script, options.module, options.arguments)
     try:
         if not recorder.started:

@@ -4,31 +4,28 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
+import tempfile
 from collections.abc import Mapping
-from ctypes import byref
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import ductile_gpu
-from ductile_gpu import _abi, _live
+import ductile_gpu_start
+from ductile_gpu import _live, _notes, _share
 from ductile_gpu._children import inherit
 from ductile_gpu._cli.common import MISUSED, Failure, add_settings, in_bytes, read_settings, say
-from ductile_gpu._cli.script import (
-    add_script_arguments,
-    check_script,
-    run_script,
-    when_torch_is_imported,
-)
-from ductile_gpu._core import set_option
-from ductile_gpu._native import lib
+from ductile_gpu._cli.script import add_script_arguments, check_script, run_script
 
 SUMMARY = "run a script with Ductile as PyTorch's allocator"
 DESCRIPTION = """\
 Runs SCRIPT unchanged, as python would, with Ductile in place of PyTorch's allocator: what
 ductile_gpu.torch.enable() does in the first line of a program. The Python programs it starts run on
 Ductile too. Options come before the script.
+
+The exit status is the script's. Where that is 0 and another allocator served GPU memory to PyTorch,
+in the script or in a Python that it started, it is 1, and a line says why.
 
   ductile-gpu run train.py --epochs 1
   ductile-gpu run --set limit_bytes=40G --summary train.py
@@ -58,41 +55,70 @@ def _summarise() -> None:
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
     """Refuses at once what would be refused when the script imports torch."""
-    probe = _abi.ductile_options()
-    lib.ductile_options_init(byref(probe))
     try:
-        for key, value in settings.items():
-            set_option(probe, key, value)
+        _share.effective(cast(Any, settings))
     except ductile_gpu.InvalidArgument as error:
         raise Failure(f"--set: {error}", MISUSED) from None
 
 
-def main(options: argparse.Namespace) -> int:
-    """Returns the script's exit status."""
-    check_script(options.script, options.module)
-    settings: dict[str, Any] = dict(read_settings(options.set))
-    _check_settings(settings)
-    problem: Optional[Exception] = None
-    asked = False
+def _judge(folder: Path) -> int:
+    """Says who served the script's GPU memory and its children's, from their notes. Returns 1 where
+    it was another allocator."""
+    notes = _notes.read(folder)
+    if not notes:
+        say("no process of this run used GPU memory through PyTorch: Ductile served nothing")
+    others = [note for note in notes if note.mode == "off"]
+    for note in others:
+        problem = note.problem or "another one has taken Ductile's place"
+        say(f"another allocator served process {note.pid} ({note.command}): {problem}")
+    return 1 if others else 0
 
-    def enable(_torch: ModuleType) -> None:
-        nonlocal problem, asked
-        asked = True
+
+def _wanted_mode() -> str:
+    """The one of DUCTILE_TORCH; this command itself asks for Ductile, so 0 is none."""
+    mode = ductile_gpu_start.wanted_mode() or "auto"
+    try:
+        ductile_gpu_start.check_mode(mode)
+    except ValueError as error:
+        raise Failure(str(error), MISUSED) from None
+    return mode
+
+
+def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) -> int:
+    problem: Optional[Exception] = None
+
+    def enable(torch: ModuleType) -> None:
+        nonlocal problem
+        if torch.version.cuda is None:
+            return
         try:
-            importlib.import_module("ductile_gpu.torch").enable(**settings)
+            from ductile_gpu.torch import _start  # which needs torch
+
+            _start.begin(mode)
         except Exception as error:
             problem = error
             raise SystemExit(1) from error
 
-    inherit(os.environ, options=settings)
+    mode = _wanted_mode()
+    inherit(os.environ, mode, settings)
+    os.environ[_notes.FOLDER] = str(notes)
     if options.live:
         os.environ[_live.VARIABLE] = "1"
-    when_torch_is_imported(enable)
+    ductile_gpu_start.when_torch_is_imported(enable)
     status = run_script(options.script, options.module, options.arguments)
     if problem is not None:
         raise Failure(f"PyTorch was not switched to Ductile: {problem}")
-    if not asked:
-        say("the script did not import torch: Ductile served nothing")
-    elif options.summary:
+    _notes.take_back(os.getpid())
+    judged = _judge(notes)
+    if options.summary:
         _summarise()
-    return status
+    return status or judged
+
+
+def main(options: argparse.Namespace) -> int:
+    """Returns the script's exit status; 1 where it is 0 and another allocator served GPU memory."""
+    check_script(options.script, options.module)
+    settings = read_settings(options.set)
+    _check_settings(settings)
+    with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
+        return _run(options, settings, Path(folder))

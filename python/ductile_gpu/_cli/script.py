@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a user's script as Python would, and does something once it has imported PyTorch."""
+"""Runs a user's script as Python would."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.abc
-import importlib.machinery
 import os
 import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from types import FrameType, ModuleType
-from typing import Any, Callable, Optional
+from types import FrameType
+from typing import Any, Optional
 
 from ductile_gpu._cli.common import INTERRUPTED, MISUSED, Failure, say
 
@@ -30,44 +27,6 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its own arguments"
     )
-
-
-class _TorchWatch(importlib.abc.MetaPathFinder):
-    """Calls back when `import torch` has succeeded, and is gone then."""
-
-    def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self.then = then
-
-    def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
-    ) -> Optional[importlib.machinery.ModuleSpec]:
-        if fullname != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        loader: Any = spec.loader
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            self.then(module)
-
-        loader.exec_module = exec_module
-        return spec
-
-
-def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
-    """Calls `then(torch)` right after the script has imported it; at once if it is imported.
-
-    The script's own settings of the environment come before that, as without us.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        then(torch)
-    else:
-        sys.meta_path.insert(0, _TorchWatch(then))
 
 
 def _terminate(_number: int, _frame: Optional[FrameType]) -> None:
@@ -101,7 +60,7 @@ def _execute(script: str, is_module: bool, arguments: list[str]) -> None:
         sys.path.insert(0, os.getcwd())
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
         runpy.run_path(script, run_name="__main__")
 
 

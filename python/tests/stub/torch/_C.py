@@ -3,6 +3,8 @@
 
 import os
 
+_GLIBCXX_USE_CXX11_ABI = True
+
 if "STUB_NO_CUDA" not in os.environ:
 
     def _cuda_record_memory_history():

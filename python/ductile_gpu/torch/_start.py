@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the start-up hook does in a program that has imported torch: enables Ductile, and says once
+what is active, or that another allocator is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any, Optional
+
+from ductile_gpu import _notes, _share
+from ductile_gpu._abi import VERSION
+from ductile_gpu.torch import enable, mode
+from ductile_gpu_start import say
+
+QUIET = "DUCTILE_TORCH_QUIET"
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
+
+_begun = False
+_problem: Optional[str] = None
+
+
+def begin(wanted: Any) -> None:
+    """Enables Ductile, in a mode of `enable`, and sees to it that the outcome is told."""
+    import torch
+
+    global _begun, _problem
+    if not _begun:
+        _begun = True
+        torch.cuda._lazy_call(_at_first_use)
+    try:
+        enable(wanted)
+    except Warning as told:  # an error by the user's filter: it is on all the same
+        say(f"WARNING: {told}")
+    except Exception as error:
+        _problem = " ".join(str(error).split()) or type(error).__name__
+        raise
+    from ductile_gpu.torch import _install, _plain
+
+    _share.let_complete(_install.set_options if mode() == "full" else _plain.set_options)
+
+
+def _at_first_use() -> None:
+    """PyTorch has initialised CUDA, and may allocate. Nothing that fails here concerns it."""
+    with contextlib.suppress(Exception):
+        _notes.leave(mode(), _problem)
+    with contextlib.suppress(Exception):
+        _announce()
+
+
+def is_first_rank() -> bool:
+    """Is this the one of many like it that speaks for all?"""
+    rank = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "0")
+    module = sys.modules.get("multiprocessing.process")
+    place = module.current_process()._identity if module is not None else ()
+    return rank == "0" and all(number == 1 for number in place)
+
+
+def _active_options() -> str:
+    given = [
+        ",".join(f"{key}:{value}" for key, value in _share.given().items()),
+        os.environ.get("DUCTILE_CONF", ""),
+    ]
+    return ",".join(text for text in given if text) or "default options"
+
+
+def _announce() -> None:
+    """What is active, on standard error: once, not in each rank nor again in its children."""
+    import torch
+
+    found = mode()
+    if not is_first_rank():
+        return
+    if found == "off" and _problem is None:
+        say("WARNING: Ductile is off: another allocator has taken its place after `import torch`")
+    if found != "off" and os.environ.get(QUIET, "0") in ("", "0"):
+        say(f"Ductile {VERSION} serves PyTorch {torch.__version__} ({found}; {_active_options()})")
+        os.environ[QUIET] = "1"

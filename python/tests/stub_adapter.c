@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What Python sees of PyTorch's adapter, for tests without PyTorch. LAYOUT: sizes of the structs
+ * that both sides share. STUB_LOG gets the options; STUB_DISPLACED: another allocator has come. */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define API __attribute__((visibility("default")))
+
+static const size_t layout[] = {LAYOUT};
+static int installed;
+
+static void say(const char *what, const char *text) {
+    FILE *log = fopen(getenv("STUB_LOG"), "a");
+    if (log != NULL) {
+        fprintf(log, "%s %s\n", what, text);
+        fclose(log);
+    }
+}
+
+API const char *ductile_torch_built_for(void) {
+    return "2.15";
+}
+
+API const size_t *ductile_torch_layout(void) {
+    return layout;
+}
+
+API int ductile_torch_set_options(const char *text, char *message, size_t size) {
+    (void)message;
+    (void)size;
+    say("options", text);
+    return 0;
+}
+
+API int ductile_torch_install(char *message, size_t size) {
+    if (getenv("STUB_REFUSES") != NULL) {
+        snprintf(message, size, "the stub refuses");
+        return 1;
+    }
+    installed = 1;
+    return 0;
+}
+
+API int ductile_torch_is_installed(void) {
+    return installed && getenv("STUB_DISPLACED") == NULL;
+}
+
+API void *ductile_torch_allocator(int device) {
+    (void)device;
+    return NULL;
+}
+
+API void *ductile_torch_open(int device, char *message, size_t size) {
+    (void)device;
+    snprintf(message, size, "the stub has no devices");
+    return NULL;
+}

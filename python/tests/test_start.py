@@ -1,0 +1,588 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ductile is on, or says that it is not: the start-up hook, `run` and `record` around a stub of
+PyTorch and of its adapter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import ductile_gpu
+from ductile_gpu.torch import _install
+
+HERE = Path(__file__).parent
+STUB = HERE / "stub"
+PACKAGES = sysconfig.get_paths()["purelib"]
+MODE = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
+
+
+@pytest.fixture(scope="session")
+def adapter(tmp_path_factory):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    import ctypes
+
+    sizes = ",".join(str(ctypes.sizeof(struct)) for struct in _install._SHARED_STRUCTS)
+    output = tmp_path_factory.mktemp("adapter") / "adapter.so"
+    command = [compiler, "-shared", "-fPIC", f"-DLAYOUT={sizes}", "-o", str(output)]
+    subprocess.run([*command, str(HERE / "stub_adapter.c")], check=True)
+    return output
+
+
+class Place:
+    """A folder with programs, and an environment with the stub of PyTorch."""
+
+    def __init__(self, folder, adapter):
+        self.folder = folder
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("DUCTILE_", "PYTORCH_"))},
+            "PYTHONPATH": str(STUB),
+            "STUB_LOG": str(folder / "stub.log"),
+            "DUCTILE_TORCH_ADAPTER": str(adapter),
+        }
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def python(self, *words, **environment):
+        return self.execute(sys.executable, *words, **environment)
+
+    def execute(self, *words, **environment):
+        return subprocess.run(
+            [str(word) for word in words],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def command(self, *words, **environment):
+        return self.python("-m", "ductile_gpu", *words, **environment)
+
+    def options(self):
+        lines = (self.folder / "stub.log").read_text().splitlines()
+        return [line.partition(" ")[2] for line in lines if line.startswith("options")]
+
+
+@pytest.fixture
+def place(tmp_path, adapter):
+    return Place(tmp_path, adapter)
+
+
+def mode_of(answer):
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip().splitlines()[-1]
+
+
+# ---- What finds torch --------------------------------------------------------------------------
+
+SEARCHES = {
+    "find_spec": "import importlib.util; importlib.util.find_spec('torch')",
+    "many": "import importlib.util as u\nfor _ in range(3): assert u.find_spec('torch').origin",
+    "find_loader": "import pkgutil; list(pkgutil.iter_modules())",
+    "missing": "import importlib.util; importlib.util.find_spec('torch.no_such_module')",
+    "failed": "try:\n    import torch.no_such_module\nexcept ImportError: pass",
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_for_torch_does_not_switch_the_hook_off(place, search):
+    assert mode_of(place.python("-c", f"{SEARCHES[search]}\n{MODE}", DUCTILE_TORCH="1")) == "full"
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_for_torch_does_not_switch_run_and_record_off(place, search):
+    program = f"{SEARCHES[search]}\n{MODE}; torch.cuda.use()"
+    place.write("train.py", program)
+    assert mode_of(place.command("run", "train.py")) == "full"
+    answer = place.command("record", "-o", "run.pickle", "train.py", STUB_SNAPSHOT=SNAPSHOT)
+    assert answer.returncode == 0, answer.stderr
+    assert (place.folder / "run.pickle").exists()
+
+
+SNAPSHOT = str(ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz")
+EDITABLE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            return PathFinder.find_spec(name, path or [{stub!r}])
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def test_an_editable_pytorch_is_found(place):
+    """Whose finder has put itself before Ductile's."""
+    place.write("site/sitecustomize.py", EDITABLE.format(stub=str(STUB)))
+    place.write("train.py", MODE + "; torch.cuda.use()")
+    environment = {"PYTHONPATH": str(place.folder / "site"), "STUB_SNAPSHOT": SNAPSHOT}
+    assert mode_of(place.python("-c", MODE, DUCTILE_TORCH="1", **environment)) == "full"
+    assert mode_of(place.command("run", "train.py", **environment)) == "full"
+    assert place.command("record", "-o", "a.pickle", "train.py", **environment).returncode == 0
+
+
+def test_a_folder_called_torch_is_not_pytorch(place):
+    (place.folder / "torch").mkdir()
+    code = f"""
+        import sys, torch
+        assert torch.__spec__.origin is None
+        del sys.modules["torch"]
+        sys.path[sys.path.index("")] = {str(STUB)!r}
+    """
+    answer = place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1", PYTHONPATH="")
+    assert mode_of(answer) == "full"
+
+
+def test_a_torch_that_cannot_be_imported_may_be_tried_again(place):
+    code = """
+        import os
+        log = os.environ.pop("STUB_LOG")
+        try:
+            import torch
+        except KeyError:
+            print("failed")
+        import sys
+        for name in [name for name in sys.modules if name.startswith("torch")]:
+            del sys.modules[name]
+        os.environ["STUB_LOG"] = log
+    """
+    answer = place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1")
+    assert answer.stdout.split() == ["failed", "full"]
+
+
+def test_the_hook_leaves_with_the_first_torch(place):
+    code = (
+        "import importlib.util, sys; importlib.util.find_spec('torch'); import torch\n"
+        "assert type(torch.__spec__.loader).__name__ == 'SourceFileLoader'\n"
+        "assert torch.__loader__ is torch.__spec__.loader\n"
+        "print([f for f in sys.meta_path if type(f).__name__ == 'TorchFinder'])"
+    )
+    assert mode_of(place.python("-c", code, DUCTILE_TORCH="1")) == "[]"
+
+
+WAYS = {
+    "file": ["program.py"],
+    "module": ["-m", "program"],
+    "isolated": ["-I", "program.py"],
+    "code": ["-c", "import program"],
+    "spawn": ["parent.py", "spawn"],
+    "forkserver": ["parent.py", "forkserver"],
+    "fork": ["parent.py", "fork"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_start_a_program_is_served(place, way):
+    place.write("program.py", f"import sys; sys.path.append({str(STUB)!r})\n{MODE}")
+    place.write(
+        "parent.py",
+        """
+        import multiprocessing, sys
+        def work():
+            import program
+        if __name__ == "__main__":
+            process = multiprocessing.get_context(sys.argv[1]).Process(target=work)
+            process.start()
+            process.join()
+        """,
+    )
+    assert mode_of(place.python(*WAYS[way], DUCTILE_TORCH="1")) == "full"
+
+
+# ---- What cannot be met ------------------------------------------------------------------------
+
+TRY = f"try:\n    import torch\nexcept Exception:\n    print('caught')\n{MODE}"
+
+
+@pytest.mark.parametrize("mode", ["plian", "2", "fulll"])
+def test_a_wrong_mode_stops_the_import_of_torch_and_names_the_right_ones(place, mode):
+    answer = place.python("-c", TRY, DUCTILE_TORCH=mode)
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.splitlines() == [
+        f"ductile-gpu: stopped, because DUCTILE_TORCH={mode} cannot be met: DUCTILE_TORCH={mode}: "
+        "it is 1 (the same as auto), auto, full, plain, or 0"
+    ]
+    assert place.python("-c", "print('no torch')", DUCTILE_TORCH=mode).returncode == 0
+    place.write("train.py", MODE)
+    assert place.command("run", "train.py", DUCTILE_TORCH=mode).returncode == 2
+
+
+BROKEN = {
+    "backend": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    "adapter": {"STUB_REFUSES": "1"},
+    "library": {"DUCTILE_LIBRARY": "/no/such/library.so"},
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_fails_is_a_warning_and_pytorch_is_as_it_was(place, broken):
+    answer = place.python("-c", "import torch; print(torch.__version__)", DUCTILE_TORCH="1",
+                          **BROKEN[broken])  # fmt: skip
+    assert (answer.returncode, answer.stdout) == (0, "2.15.0\n")
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith(
+        "ductile-gpu: WARNING: Ductile is off, PyTorch keeps its own allocator: "
+    )
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_full_stops_the_program_where_it_cannot_be_had(place, broken):
+    answer = place.python("-c", TRY, DUCTILE_TORCH="full", **BROKEN[broken])
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.startswith(
+        "ductile-gpu: stopped, because DUCTILE_TORCH=full cannot be met"
+    )
+
+
+def test_full_is_met_where_there_is_no_cuda_to_be_served(place):
+    answer = place.python("-c", "import torch", DUCTILE_TORCH="full", STUB_NO_CUDA="1")
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# ---- One line ----------------------------------------------------------------------------------
+
+USE = "import torch; torch.cuda.use(); torch.cuda.use()"
+
+
+def test_what_is_active_is_said_once_when_the_gpu_is_first_used(place):
+    answer = place.python("-c", USE, DUCTILE_TORCH="1", DUCTILE_CONF="zero:on,limit_bytes:4G")
+    assert answer.stderr.splitlines() == [
+        f"ductile-gpu: Ductile {ductile_gpu.__version__} serves PyTorch 2.15.0 "
+        "(full; zero:on,limit_bytes:4G)"
+    ]
+    assert place.python("-c", "import torch", DUCTILE_TORCH="1").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "lines"),
+    [
+        ({"DUCTILE_TORCH_QUIET": "1"}, 0),
+        ({"DUCTILE_TORCH_QUIET": "0"}, 1),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, 1),
+        ({"RANK": "8", "LOCAL_RANK": "0"}, 0),
+        ({"SLURM_PROCID": "3"}, 0),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, 0),
+        ({"LOCAL_RANK": "1"}, 0),
+    ],
+)
+def test_one_rank_speaks_for_all(place, environment, lines):
+    answer = place.python("-c", USE, DUCTILE_TORCH="1", **environment)
+    assert answer.returncode == 0
+    assert len(answer.stderr.splitlines()) == lines, answer.stderr
+
+
+def test_of_many_workers_one_speaks(place):
+    place.write(
+        "pool.py",
+        """
+        import multiprocessing
+        def work(n):
+            import torch
+            torch.cuda.use()
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            workers = [context.Process(target=work, args=(n,)) for n in range(3)]
+            for worker in workers: worker.start()
+            for worker in workers: worker.join()
+        """,
+    )
+    answer = place.python("pool.py", DUCTILE_TORCH="1")
+    assert answer.stderr.count("serves PyTorch") == 1, answer.stderr
+
+
+def test_a_program_that_speaks_speaks_for_its_children(place):
+    code = f"{USE}; import subprocess, sys; subprocess.run([sys.executable, '-c', {USE!r}])"
+    answer = place.python("-c", code, DUCTILE_TORCH="1")
+    assert answer.stderr.count("serves PyTorch") == 1, answer.stderr
+
+
+def test_the_library_says_nothing_of_itself(place):
+    answer = place.python("-c", f"import ductile_gpu.torch; ductile_gpu.torch.enable(); {USE}")
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# ---- run's status ------------------------------------------------------------------------------
+
+CHILD = """
+    import os, subprocess, sys
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
+    sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
+"""
+
+
+def test_run_fails_where_another_allocator_served_a_child(place):
+    place.write("parent.py", CHILD)
+    answer = place.command("run", "parent.py", "import torch; torch.cuda.use()")
+    assert answer.returncode == 1
+    assert "another allocator served process" in answer.stderr
+    assert "backend:cudaMallocAsync" in answer.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import torch", 0),
+        ("import torch; torch.cuda.init()", 0),
+        ("import torch, os; torch.cuda.use(); os.kill(os.getpid(), 9)", 247),
+        ("import torch, os; torch.cuda.use(); os._exit(0)", 1),
+        ("import torch, sys; torch.cuda.use(); sys.exit(7)", 7),
+        ("import torch, os, sys; torch.cuda.init(); os.fork() and os.wait(); torch.cuda.use()", 1),
+    ],
+)
+def test_memory_counts_and_not_its_absence_and_the_programs_own_status_wins(place, code, status):
+    place.write("parent.py", CHILD)
+    answer = place.command("run", "parent.py", code)
+    assert answer.returncode == status, answer.stderr
+
+
+def test_run_fails_where_an_allocator_takes_ductiles_place(place):
+    place.write(
+        "train.py", "import os, torch; os.environ['STUB_DISPLACED'] = '1'; torch.cuda.use()"
+    )
+    answer = place.command("run", "train.py")
+    assert answer.returncode == 1
+    assert "WARNING: Ductile is off: another allocator has taken its place" in answer.stderr
+
+
+def test_run_is_content_with_a_child_that_ductile_serves(place):
+    place.write(
+        "parent.py", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {USE!r}])"
+    )
+    answer = place.command("run", "parent.py")
+    assert answer.returncode == 0
+    assert answer.stderr.count("\n") == 1, answer.stderr
+    assert "serves PyTorch" in answer.stderr
+
+
+@pytest.mark.parametrize("code", ["print('ran')", "import torch; print('ran')"])
+def test_run_without_gpu_memory_is_no_failure(place, code):
+    place.write("train.py", code)
+    answer = place.command("run", "train.py", STUB_NO_CUDA="1")
+    assert (answer.returncode, answer.stdout) == (0, "ran\n")
+    assert "no process of this run used GPU memory through PyTorch" in answer.stderr
+
+
+def test_run_stops_a_script_that_it_cannot_serve(place):
+    place.write("train.py", "import torch; print('ran')")
+    answer = place.command("run", "train.py", STUB_REFUSES="1")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert "PyTorch was not switched to Ductile: the stub refuses" in answer.stderr
+
+
+def test_options_of_run_reach_the_script_and_its_children(place):
+    place.write("train.py", f"import sys; print('before'); {USE}; print('after', sys.argv[1:])")
+    answer = place.command("run", "--set", "zero=on", "train.py", "-x", DUCTILE_CONF="check:1")
+    assert answer.stdout.splitlines() == ["before", "after ['-x']"]
+    assert "(full; zero:on,check:1)" in answer.stderr
+
+
+def test_run_leaves_nothing_behind(place):
+    place.write("train.py", USE)
+    place.command("run", "train.py", TMPDIR=str(place.folder))
+    assert not list(place.folder.glob("ductile-*"))
+
+
+# ---- Options -----------------------------------------------------------------------------------
+
+CALLS = {
+    "the same again": ("enable(limit_bytes='1G'); enable(limit_bytes='1G')", "full"),
+    "the same in other words": ("enable(limit_bytes='1G'); enable(limit_bytes=1 << 30)", "full"),
+    "none again": ("enable(limit_bytes='1G'); enable()", "full"),
+    "a cap afterwards": ("enable(); enable(limit_bytes='1G')", "Busy"),
+    "another cap": ("enable(limit_bytes='1G'); enable(limit_bytes='2G')", "Busy"),
+    "what is so anyway": ("enable(); enable(captures='announced')", "full"),
+    "another default": ("enable(); enable(captures='unannounced')", "Busy"),
+    "another mode": ("enable('full'); enable('plain')", "Busy"),
+    "any mode": ("enable('full'); enable('auto')", "full"),
+    "mistyped": ("enable(no_such_option=1)", "InvalidArgument"),
+    "mistyped again": ("enable(); enable(no_such_option=1)", "InvalidArgument"),
+    "shared": ("enable(); share('torch', limit_bytes='1G')", "Busy"),
+    "shared first": ("share('torch', limit_bytes='1G'); enable(limit_bytes='1G')", "full"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_option_is_dropped_in_silence(place, call):
+    calls, expected = CALLS[call]
+    code = (
+        "import ductile_gpu.torch; from ductile_gpu import share; "
+        f"from ductile_gpu.torch import enable, mode; {calls}; print(mode())"
+    )
+    answer = place.python("-c", code)
+    said = answer.stdout if answer.returncode == 0 else answer.stderr
+    assert expected in said, said
+
+
+def test_a_cap_reaches_the_adapter_whoever_names_it(place):
+    for calls in (
+        "share('torch', limit_bytes='1G')",
+        "enable(limit_bytes='1G')",
+        "configure({'limit_bytes': '1G'}); enable()",
+    ):
+        code = "from ductile_gpu import share; from ductile_gpu._share import configure; "
+        answer = place.python("-c", f"{code}from ductile_gpu.torch import enable; {calls}")
+        assert answer.returncode == 0, answer.stderr
+    assert place.options() == ["limit_bytes:1G"] * 3
+
+
+def test_the_program_may_complete_what_the_environment_asked_for(place):
+    code = "import torch; from ductile_gpu.torch import enable; enable(limit_bytes='1G'); {}"
+    answer = place.python("-c", code.format("enable(limit_bytes='1G')"), DUCTILE_TORCH="1")
+    assert answer.returncode == 0, answer.stderr
+    assert place.options()[-1] == "limit_bytes:1G"
+    answer = place.python("-c", code.format("enable(limit_bytes='2G')"), DUCTILE_TORCH="1")
+    assert "Busy: the allocators of this process have other options already" in answer.stderr
+
+
+def test_a_refused_option_leaves_nothing_behind(place):
+    code = """
+        import ductile_gpu.torch
+        for wrong in ({"limit_byte": "1G"}, {"limit_bytes": "1 Gig"}, {"zero": "maybe"}):
+            try:
+                ductile_gpu.torch.enable(**wrong)
+            except ValueError as error:
+                print("refused", error)
+        ductile_gpu.torch.enable(limit_bytes="1G")
+    """
+    answer = place.python("-c", textwrap.dedent(code))
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("refused") == 3
+    assert "did you mean limit_bytes?" in answer.stdout
+    assert place.options() == ["limit_bytes:1G"]
+
+
+def test_options_of_an_attempt_that_failed_are_forgotten(place):
+    code = """
+        import os
+        import ductile_gpu.torch
+        from ductile_gpu import _share
+        os.environ["STUB_REFUSES"] = "1"
+        try:
+            ductile_gpu.torch.enable(limit_bytes="1G")
+        except RuntimeError as error:
+            print(error, _share.given(), _share._provider)
+        del os.environ["STUB_REFUSES"]
+        ductile_gpu.torch.enable()
+    """
+    answer = place.python("-c", textwrap.dedent(code))
+    assert answer.stdout == "the stub refuses {} None\n", answer.stderr
+    assert place.options() == ["limit_bytes:1G", ""]
+
+
+# ---- Children ----------------------------------------------------------------------------------
+
+
+def test_where_the_hook_is_installed_children_get_the_request_alone(place, monkeypatch):
+    from ductile_gpu import _children
+
+    before = {"PATH": "/bin", "PYTHONPATH": "mine"}
+    assert _children.hook_is_installed()
+    assert _children.child_environment("full", before) == {**before, "DUCTILE_TORCH": "full"}
+    monkeypatch.setattr(_children, "hook_is_installed", lambda: False)
+    changed = _children.child_environment("full", before)
+    assert changed["PYTHONPATH"] == os.pathsep.join(["mine", _children.SITE])
+    assert [path.name for path in Path(_children.SITE).glob("[!_]*")] == ["sitecustomize.py"]
+
+
+def test_a_childs_own_packages_come_first(place):
+    """Beside a package of the same name that is installed."""
+    overlay = place.write("over/ductile_overlaid.py", "where = 'overlay'").parent
+    child = "import ductile_overlaid, sys; print(ductile_overlaid.where, sys.path[1:])"
+    place.write(
+        "parent.py", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    )
+    path = os.pathsep.join([str(overlay), str(STUB)])
+    plain = place.python("parent.py", PYTHONPATH=path)
+    answer = place.command("run", "parent.py", PYTHONPATH=path)
+    assert answer.stdout == plain.stdout, "sys.path is as without Ductile"
+
+
+@pytest.fixture
+def carried(place):
+    """The package where no .pth file is read, for a Python that has none installed."""
+    base = Path(sys._base_executable).resolve()
+    folder = place.folder / "carried"
+    shutil.copytree(Path(PACKAGES) / "ductile_gpu", folder / "ductile_gpu")
+    shutil.copy(Path(PACKAGES) / "ductile_gpu_start.py", folder)
+    place.environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(STUB)])
+    found = place.execute(base, "-c", "import site, ductile_gpu; print(site.getsitepackages())")
+    if found.returncode != 0 or "ductile_gpu.pth" in found.stdout:
+        pytest.skip("no other Python here")
+    return base
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_where_no_hook_is_installed_children_are_served_too(place, carried, own):
+    """Also beside a sitecustomize of the user's."""
+    if own:
+        place.write("own/sitecustomize.py", "print('mine')")
+        place.environment["PYTHONPATH"] += os.pathsep + str(place.folder / "own")
+    place.write("child.py", f"import sys; sys.path.append({str(STUB)!r})\n{MODE}")
+    place.write(
+        "parent.py",
+        """
+        import os, subprocess, sys
+        del sys.path[1:3]
+        subprocess.run([sys.executable, "child.py"])
+        """,
+    )
+    answer = place.execute(carried, "-m", "ductile_gpu", "run", "parent.py")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split() == (["mine", "mine", "full"] if own else ["full"])
+    assert answer.stderr.count("\n") <= 1
+
+
+def test_another_python_as_child_is_left_alone(place, carried):
+    child = "import sys; print('ductile_gpu_start' in sys.modules, sys.path[1:])"
+    place.write(
+        "parent.py", f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {child!r}])"
+    )
+    before = place.execute(carried, "parent.py", DUCTILE_TORCH="0").stdout
+    code = (
+        "import os, subprocess; from ductile_gpu import _children; "
+        "environment = _children.child_environment(); environment['DUCTILE_TORCH'] = '0'; "
+        f"subprocess.run([{sys.executable!r}, '-c', {child!r}], env=environment)"
+    )
+    answer = place.execute(carried, "-c", code)
+    assert (answer.stdout, answer.stderr) == (before, "")
+
+
+# ---- record ------------------------------------------------------------------------------------
+
+
+def test_record_says_what_it_cannot_see(place):
+    place.write(
+        "parent.py",
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'])",
+    )
+    answer = place.command("record", "parent.py")
+    assert answer.returncode == 1
+    assert "programs that it starts are not recorded" in answer.stderr
+    assert "the script did not import torch" not in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "record"])
+def test_a_script_behind_a_link_finds_its_siblings(place, command):
+    place.write("real/train.py", "import helper; print(helper.said)")
+    place.write("real/helper.py", "said = 'sibling'")
+    (place.folder / "link").mkdir()
+    (place.folder / "link" / "train.py").symlink_to("../real/train.py")
+    answer = place.command(command, "link/train.py")
+    assert answer.stdout == place.python("link/train.py").stdout == "sibling\n", answer.stderr
