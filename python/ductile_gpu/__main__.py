@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Optional
 
 import ductile_gpu
-from ductile_gpu._cli import export, info, plot, record, replay, report, run, top
+from ductile_gpu._cli import doctor, export, info, plot, record, replay, report, run, top
 from ductile_gpu._cli.common import INTERRUPTED, PROGRAM, Failure, say
 
 COMMANDS: dict[str, ModuleType] = {
@@ -20,6 +20,7 @@ COMMANDS: dict[str, ModuleType] = {
     "plot": plot,
     "export": export,
     "run": run,
+    "doctor": doctor,
     "top": top,
     "info": info,
 }

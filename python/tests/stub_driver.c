@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls of a driver by which GPUs are listed, for tests of what is said of them.
+ * STUB_CUDA, STUB_GPUS, STUB_VMM: its version, how many there are, what they can. */
+#include <stdlib.h>
+#include <string.h>
+
+#define API __attribute__((visibility("default")))
+
+static int number(const char *name, int usual) {
+    const char *value = getenv(name);
+    return value != NULL ? atoi(value) : usual;
+}
+
+API int cuInit(unsigned flags) {
+    (void)flags;
+    return 0;
+}
+
+API int cuDriverGetVersion(int *version) {
+    *version = number("STUB_CUDA", 13000);
+    return 0;
+}
+
+API int cuDeviceGetCount(int *count) {
+    *count = number("STUB_GPUS", 2);
+    return 0;
+}
+
+API int cuDeviceGet(int *device, int ordinal) {
+    *device = ordinal;
+    return 0;
+}
+
+API int cuDeviceGetName(char *name, int size, int device) {
+    (void)device;
+    strncpy(name, "Stub GPU", (size_t)size);
+    return 0;
+}
+
+API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    (void)device;
+    *bytes = (size_t)1 << 34;
+    return 0;
+}
+
+API int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    (void)attribute;
+    (void)device;
+    *value = number("STUB_VMM", 1);
+    return 0;
+}
