@@ -307,6 +307,13 @@ def test_run_fails_where_an_allocator_takes_ductiles_place(place):
     assert "WARNING: Ductile is off: another allocator has taken its place" in answer.stderr
 
 
+def test_run_fails_where_nothing_is_allocated_from_an_allocator(place):
+    place.write("train.py", USE)
+    answer = place.command("run", "train.py", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+    assert answer.returncode == 1
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING has every tensor from cudaMalloc" in answer.stderr
+
+
 def test_run_is_content_with_a_child_that_ductile_serves(place):
     place.write(
         "parent.py", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {USE!r}])"

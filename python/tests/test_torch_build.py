@@ -92,6 +92,12 @@ def test_a_compiler_that_is_too_old_is_told_apart(cache: Path, compiler: Compile
         _build.build(found)
 
 
+def test_a_compiler_that_says_nothing_is_called_so(cache: Path, compiler: Compiler) -> None:
+    compiler.write("exit 1")
+    with pytest.raises(_build.BuildError, match=r"\d: the compiler says nothing; all of it is in"):
+        _build.build(_build.describe_torch()._replace(version="2.15.0", minor=15))
+
+
 def test_what_is_known_already_is_not_said_by_each_rank(
     cache: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

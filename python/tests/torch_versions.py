@@ -241,6 +241,8 @@ def make_environment(version: str, place: Path, lender: Path | None) -> Path:
             subprocess.run([*install, "networkx", "jinja2", "fsspec"], check=True)
             (site,), (other,) = (f.glob("lib/*/site-packages") for f in (folder, lender))
             (site / "nvidia").symlink_to(other / "nvidia")
+        # It looks for PyTorch before it imports it; nothing it needs is PyTorch's.
+        subprocess.run([*install, "transformers"], check=True)
         (folder / "complete").touch()
     return folder
 

@@ -187,7 +187,7 @@ def _check_settings(found: dict[str, Any]) -> Check:
     for setting in found["refused_settings"]:
         text = f"{setting} names another allocator: take it out of PYTORCH_CUDA_ALLOC_CONF"
         return Check("settings", "FAIL", text)
-    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+    if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
         text = "PYTORCH_NO_CUDA_MEMORY_CACHING has every tensor from cudaMalloc: unset it"
         return Check("settings", "FAIL", text)
     if "options_problem" in found:

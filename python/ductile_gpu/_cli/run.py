@@ -69,8 +69,7 @@ def _judge(folder: Path) -> int:
         say("no process of this run used GPU memory through PyTorch: Ductile served nothing")
     others = [note for note in notes if note.mode == "off"]
     for note in others:
-        problem = note.problem or "another one has taken Ductile's place"
-        say(f"another allocator served process {note.pid} ({note.command}): {problem}")
+        say(f"another allocator served process {note.pid} ({note.command}): {note.problem}")
     return 1 if others else 0
 
 

@@ -246,8 +246,8 @@ def _link_flags(torch: Torch) -> list[str]:
 
 
 def _first_error(torch: Torch, text: str) -> str:
-    lines = text.splitlines()
-    first = next((line for line in lines if "error" in line), lines[-1] if lines else "no output")
+    lines = text.splitlines()[1:] or ["the compiler says nothing"]  # behind the command itself
+    first = next((line for line in lines if "error" in line), lines[-1])
     if _standard(torch) in first:
         return f"it needs a compiler for C++20 (GCC 10, Clang 10 or newer); {first}"
     return first

@@ -44,9 +44,19 @@ def begin(wanted: Any) -> None:
 def _at_first_use() -> None:
     """PyTorch has initialised CUDA, and may allocate. Nothing that fails here concerns it."""
     with contextlib.suppress(Exception):
-        _notes.leave(mode(), _problem)
+        _notes.leave(*_outcome())
     with contextlib.suppress(Exception):
-        _announce()
+        _announce(*_outcome())
+
+
+def _outcome() -> tuple[str, Optional[str]]:
+    """The mode in which PyTorch allocates, and why that is none."""
+    found = mode()
+    if found == "full" and "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+        return "off", "PYTORCH_NO_CUDA_MEMORY_CACHING has every tensor from cudaMalloc: unset it"
+    if found == "off":
+        return found, _problem or "another allocator has taken its place since torch was imported"
+    return found, None
 
 
 def is_first_rank() -> bool:
@@ -65,15 +75,14 @@ def _active_options() -> str:
     return ",".join(text for text in given if text) or "default options"
 
 
-def _announce() -> None:
+def _announce(found: str, problem: Optional[str]) -> None:
     """What is active, on standard error: once, not in each rank nor again in its children."""
     import torch
 
-    found = mode()
     if not is_first_rank():
         return
-    if found == "off" and _problem is None:
-        say("WARNING: Ductile is off: another allocator has taken its place after `import torch`")
-    if found != "off" and os.environ.get(QUIET, "0") in ("", "0"):
+    if problem is not None and problem != _problem:  # of that the import of torch has told
+        say(f"WARNING: Ductile is off: {problem}")
+    if problem is None and os.environ.get(QUIET, "0") in ("", "0"):
         say(f"Ductile {VERSION} serves PyTorch {torch.__version__} ({found}; {_active_options()})")
         os.environ[QUIET] = "1"

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed PyTorch is on Ductile however a program comes to import it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if torch.version.cuda is None:
+    pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
+
+MODE = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
+# What PyTorch calls once it has initialised CUDA, without a GPU.
+FIRST_USE = """
+for call, _ in torch.cuda._queued_calls:
+    if call.__module__.startswith("ductile_gpu"):
+        call()
+"""
+
+
+def python(
+    *words: str, folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DUCTILE_TORCH", "PYTORCH_"))}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("first", ["transformers", "accelerate", "lightning", "diffusers", "timm"])
+def test_a_package_that_looks_for_pytorch_first_does_not_keep_ductile_off(first: str) -> None:
+    if importlib.util.find_spec(first) is None:
+        pytest.skip(f"{first} is not installed")
+    done = python("-c", f"import {first}; {MODE}", DUCTILE_TORCH="1")
+    assert done.stdout.splitlines()[-1] == "full", done.stderr
+
+
+@pytest.mark.parametrize("command", [["run"], ["record"], ["record", "--stacks"]])
+def test_commands_see_a_pytorch_that_was_looked_for_first(
+    tmp_path: Path, command: list[str]
+) -> None:
+    script = "import importlib.util; importlib.util.find_spec('torch'); import torch"
+    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    done = python("-m", "ductile_gpu", *command, "train.py", folder=tmp_path)
+    expected = "no process of this run used" if command == ["run"] else "did not use a GPU"
+    assert expected in done.stderr
+    assert done.returncode == (0 if command == ["run"] else 1)
+
+
+def test_ranks_of_torchrun_are_served_and_one_speaks(tmp_path: Path) -> None:
+    script = f"{MODE}\n{FIRST_USE}"
+    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    done = python(*words, folder=tmp_path, DUCTILE_TORCH="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["full", "full"]
+    assert done.stderr.count("serves PyTorch") == 1, done.stderr
+
+
+def test_a_setting_that_cannot_be_met_leaves_pytorch_usable() -> None:
+    code = "import torch; print(torch.ones(2).sum().item())"
+    setting = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+    done = python("-c", code, DUCTILE_TORCH="1", **setting)
+    assert done.stdout == "2.0\n"
+    assert "WARNING: Ductile is off" in done.stderr
+    done = python("-c", code, DUCTILE_TORCH="full", **setting)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_an_allocator_that_comes_afterwards_is_noticed() -> None:
+    code = """
+        from ductile_gpu._native import library_path
+        path = str(library_path().with_name("libductile_torch.so"))
+        names = "ductile_torch_malloc", "ductile_torch_free"
+        other = torch.cuda.memory.CUDAPluggableAllocator(path, *names)
+        torch.cuda.memory.change_current_allocator(other)
+    """
+    done = python("-c", f"{MODE}\n{textwrap.dedent(code)}{FIRST_USE}", DUCTILE_TORCH="1")
+    assert done.stdout == "full\n", done.stderr
+    assert "another allocator has taken its place" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["full", "plain"])
+def test_options_are_refused_once_others_are_in_effect(mode: str) -> None:
+    code = f"""
+        import ductile_gpu
+        from ductile_gpu.torch import enable
+        for wrong in (lambda: enable({mode!r}, no_such_option=1), lambda: enable(limit_bytes="x")):
+            try:
+                wrong()
+            except ductile_gpu.InvalidArgument as error:
+                print("refused")
+        enable({mode!r}, limit_bytes="1G")
+        enable(limit_bytes=1 << 30)
+        for other in (lambda: enable(limit_bytes="2G"), lambda: enable(zero=True)):
+            try:
+                other()
+            except ductile_gpu.Busy:
+                print("busy")
+    """
+    done = python("-c", textwrap.dedent(code))
+    assert done.stdout.split() == ["refused"] * 2 + ["busy"] * 2, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["full", "plain"])
+def test_the_program_may_complete_what_the_environment_asked_for(mode: str) -> None:
+    code = "import torch; from ductile_gpu.torch import enable; enable(limit_bytes='1G')"
+    done = python("-c", code, DUCTILE_TORCH=mode)
+    assert (done.returncode, done.stderr) == (0, "")
