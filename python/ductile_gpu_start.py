@@ -92,7 +92,11 @@ class _AndThen:
         assert module.__spec__ is not None
         module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        self._finder.is_loading = True
+        try:
+            self._loader.exec_module(module)
+        finally:
+            self._finder.is_loading = False
         self._finder.leave(module)
 
     def __getattr__(self, name: str) -> Any:
@@ -108,6 +112,7 @@ class TorchFinder:
 
     def __init__(self) -> None:
         self.then: list[Callable[[ModuleType], None]] = []
+        self.is_loading = False
 
     def find_spec(
         self,
@@ -115,7 +120,8 @@ class TorchFinder:
         path: Optional[Sequence[str]],
         target: Optional[ModuleType] = None,
     ) -> Optional[ModuleSpec]:
-        self._stay_first()
+        if fullname == "sitecustomize":
+            self._step_forward()
         self._look_back()
         if fullname != "torch":
             return None
@@ -128,25 +134,26 @@ class TorchFinder:
                 return spec
         return None
 
-    def _stay_first(self) -> None:
-        """Before finders that came later, as editable installations have them: one of those may
-        find torch, and this one would not be asked. Those behind this one keep their places, so
-        that a search that is going on misses none."""
+    def _step_forward(self) -> None:
+        """All .pth files have been read. Those of editable installations may have put finders
+        before this one, and one of them may find torch. Finders behind this one keep their places,
+        so that a search that is going on misses none."""
         if sys.meta_path[0] is not self and self._step_out():
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
 
     def _look_back(self) -> None:
-        """Did one of those find torch all the same, and is it complete?"""
+        """Has another finder, which came later, found torch, and is it complete?"""
         torch = sys.modules.get("torch")
-        spec = getattr(torch, "__spec__", None)
-        is_file = torch is not None and getattr(spec, "origin", None) is not None
-        if is_file and not getattr(spec, "_initializing", False):
-            self.leave(torch)  # type: ignore[arg-type]
+        if self.is_loading or type(torch) is not type(sys):  # or loaded when it is first looked at
+            return
+        spec = torch.__spec__
+        if spec is not None and spec.origin and not getattr(spec, "_initializing", False):
+            self.leave(torch)
 
     def _step_out(self) -> bool:
         """Was it on the list? Another thread may have taken it off."""
         try:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         except ValueError:
             return False
         return True
@@ -167,7 +174,7 @@ def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
     found = [finder for finder in sys.meta_path if isinstance(finder, TorchFinder)]
     finder = found[0] if found else TorchFinder()
     if not found:
-        sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, finder)
     if then not in finder.then:
         finder.then.append(then)
 

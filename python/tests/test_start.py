@@ -84,6 +84,49 @@ def test_an_editable_pytorch_is_found(place):
     assert place.command("record", "-o", "a.pickle", "train.py", **environment).returncode == 0
 
 
+def test_finders_of_editable_installations_come_behind(place):
+    """They are put first while .pth files are read, before or after Ductile's."""
+    code = f"""
+        import ductile_gpu_start, site
+        ductile_gpu_start.watch()
+        {textwrap.indent(EDITABLE.format(stub=str(STUB)), "        ").strip()}
+        others = sys.meta_path[2:]
+        site.execsitecustomize()
+        assert sys.meta_path[1:] == [Finder, *others]
+        import torch, sys
+        print("ductile_gpu.torch" in sys.modules)
+    """
+    path = os.pathsep.join([str(STUB), PACKAGES])
+    answer = place.python("-S", "-c", textwrap.dedent(code), DUCTILE_TORCH="1", PYTHONPATH=path)
+    assert mode_of(answer) == "True"
+
+
+def test_a_torch_that_is_loaded_when_it_is_first_looked_at_stays_so(place):
+    code = """
+        import importlib.util, os, sys
+        spec = importlib.util.find_spec("torch")
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        sys.modules["torch"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["torch"])
+        import colorsys
+        assert not os.path.exists(os.environ["STUB_LOG"])
+        sys.modules["torch"].cuda
+    """
+    assert mode_of(place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1")) == "full"
+
+
+def test_a_finder_that_a_program_puts_first_stays_first(place):
+    code = """
+        import sys
+        class Finder:
+            find_spec = staticmethod(lambda name, path=None, target=None: None)
+        sys.meta_path.insert(0, Finder)
+        import colorsys
+        assert sys.meta_path.pop(0) is Finder
+    """
+    assert mode_of(place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1")) == "full"
+
+
 def test_a_folder_called_torch_is_not_pytorch(place):
     (place.folder / "torch").mkdir()
     code = f"""
