@@ -8,7 +8,9 @@ import ctypes
 import difflib
 import json
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from ctypes import byref, sizeof
 from types import TracebackType
@@ -20,6 +22,15 @@ from ductile_gpu._blocks import Block, block_from_info, blocks_of
 from ductile_gpu._buffer import Buffer
 from ductile_gpu._errors import CorruptHeap, error_from_status, invalid
 from ductile_gpu._native import lib
+from ductile_gpu._objects import (
+    INT32,
+    UINT64,
+    Unique,
+    close_behind,
+    parse_bytes,
+    read_address,
+    read_number,
+)
 from ductile_gpu._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
@@ -27,11 +38,10 @@ if TYPE_CHECKING:
 
     from ductile_gpu._virtual import VirtualGPU
 
-__all__ = ["Allocator", "Limits", "OptionValue", "PoolId", "parse_bytes"]
+__all__ = ["Allocator", "Limits", "OptionValue", "PoolId"]
 
 OptionValue = Union[str, int, float, bool]
 PoolId = tuple[int, int]
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Limits(NamedTuple):
@@ -45,21 +55,6 @@ class Limits(NamedTuple):
     """what the device has"""
     fraction: float
     """per_process_memory_fraction; 0 when not set"""
-
-
-def parse_bytes(value: Union[int, str]) -> int:
-    """A number of bytes: an integer, or text such as "512M" (K, M, G, T are powers of 1024)."""
-    if isinstance(value, int):
-        return value
-    text = value.strip().upper().removesuffix("IB").removesuffix("B")
-    unit = text[-1:] if text[-1:].isalpha() else ""
-    try:
-        number = float(text[: len(text) - len(unit)])
-        if number < 0 or unit not in _UNITS:
-            raise ValueError
-        return int(number * _UNITS[unit])
-    except ValueError:
-        raise invalid(f"'{value}' is not a number of bytes such as 512M") from None
 
 
 def _option_text(value: OptionValue) -> str:
@@ -94,11 +89,21 @@ def format_options(options: _abi.ductile_options) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def _pool_id(pool: PoolId) -> _abi.ductile_pool_id:
+    first, second = pool
+    return _abi.ductile_pool_id(
+        read_number(first, "a pool's number"), read_number(second, "a pool's number")
+    )
+
+
+# What ended an out-of-memory callback, by thread, until `alloc` raises it.
+_interrupts: dict[int, BaseException] = {}
+
 # Callbacks registered through an `Allocator.borrow`, by its pointer and kind.
 _borrowed_callbacks: dict[tuple[int, str], dict[int, Any]] = {}
 
 
-class Allocator:
+class Allocator(Unique):
     """One allocator for one device; safe to use from any thread.
 
     Addresses are plain integers, multiples of 512. Memory belongs to the stream it was allocated
@@ -127,6 +132,7 @@ class Allocator:
     ) -> None:
         self._pointer: Optional[int] = None
         self._borrowed = False
+        self._exported: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._callbacks: dict[int, Any] = {}
         self._map_callbacks: dict[int, Any] = {}
         self._device = device
@@ -159,10 +165,14 @@ class Allocator:
         Args:
             pointer: the ductile_allocator *. `close` only lets go of it.
             device: its ordinal.
+
+        Raises:
+            InvalidArgument: no pointer.
         """
         found = cls.__new__(cls)
-        found._pointer = pointer
+        found._pointer = read_number(pointer, "pointer", UINT64[1:])
         found._borrowed = True
+        found._exported = weakref.WeakSet()
         # The library calls them for as long as it lives, whoever drops this object.
         found._callbacks = _borrowed_callbacks.setdefault((pointer, "oom"), {})
         found._map_callbacks = _borrowed_callbacks.setdefault((pointer, "map"), {})
@@ -204,8 +214,11 @@ class Allocator:
         nothing.
 
         Raises:
+            BufferError: tensors of other libraries are on its buffers, by DLPack; it stays open.
             DriverError, DeviceLost: something could not be given back; the rest is.
         """
+        for buffer in tuple(self._exported):
+            buffer._refuse_while_exported()
         pointer, self._pointer = self._pointer, None
         if pointer is not None and not self._borrowed:
             self._check(lib.ductile_destroy(pointer), "close")
@@ -219,7 +232,8 @@ class Allocator:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        self.close()
+        with close_behind(error):
+            self.close()
 
     def __del__(self) -> None:
         # At exit the driver frees what a process leaves, and others may still use the memory.
@@ -241,11 +255,11 @@ class Allocator:
 
     # ---- Allocate and free ---------------------------------------------------------------------
 
-    def alloc(self, size: int, stream: StreamLike = None) -> int:
+    def alloc(self, size: Union[int, str], stream: StreamLike = None) -> int:
         """Allocates device memory for use on one stream.
 
         Args:
-            size: bytes. 0 gives address 0.
+            size: bytes, or text such as "512M". 0 gives address 0.
             stream: an integer, None for the legacy default stream, or any library's stream object.
 
         Returns:
@@ -255,15 +269,25 @@ class Allocator:
             OutOfMemory: recoverable; a smaller request may succeed.
             OutOfAddresses, OutOfHostMemory, DriverError, DeviceLost, ProcessGone.
         """
-        if size < 0:
-            raise invalid(f"size {size} is negative")
+        n_bytes = parse_bytes(size)
         out = ctypes.c_ulonglong()
         handle = stream_handle(stream)
         _log.forget()
-        status = lib.ductile_alloc(self.pointer, size, handle, byref(out))
+        status = lib.ductile_alloc(self.pointer, n_bytes, handle, byref(out))
+        if _interrupts:
+            self._raise_interrupt(out.value)
         if status:
-            raise error_from_status(status, f"no {size} bytes on stream {handle:#x}", _log.take())
+            raise error_from_status(
+                status, f"no {n_bytes} bytes on stream {handle:#x}", _log.take()
+            )
         return out.value
+
+    def _raise_interrupt(self, address: int) -> None:
+        """What ended an out-of-memory callback of this thread, now that C is left behind."""
+        stop = _interrupts.pop(threading.get_ident(), None)
+        if stop is not None:
+            self.free(address)
+            raise stop
 
     def free(self, address: int) -> None:
         """Frees a block, ordered after the work issued to its stream and to recorded streams.
@@ -275,6 +299,7 @@ class Allocator:
             ForeignPointer, InteriorPointer, NotLive: nothing was freed.
             DeviceLost, ProcessGone.
         """
+        address = read_address(address)
         status = lib.ductile_free(self.pointer, address)
         if status:
             raise error_from_status(status, f"free of {address:#x}", _log.take())
@@ -285,11 +310,12 @@ class Allocator:
         Raises:
             As `free`. OutOfHostMemory: the block stays live.
         """
-        handle = stream_handle(stream)
+        address, handle = read_address(address), stream_handle(stream)
         _log.forget()
-        self._check(lib.ductile_free_on(self.pointer, address, handle), f"free of {address:#x}")
+        status = lib.ductile_free_on(self.pointer, address, handle)
+        self._check(status, f"free of {address:#x}")
 
-    def buffer(self, size: int, stream: StreamLike = None) -> Buffer:
+    def buffer(self, size: Union[int, str], stream: StreamLike = None) -> Buffer:
         """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
         return Buffer(self, size, stream)
 
@@ -305,8 +331,9 @@ class Allocator:
         Raises:
             ForeignPointer, InteriorPointer, NotLive, OutOfHostMemory.
         """
+        address, handle = read_address(address), stream_handle(stream)
         _log.forget()
-        status = lib.ductile_record_stream(self.pointer, address, stream_handle(stream))
+        status = lib.ductile_record_stream(self.pointer, address, handle)
         self._check(status, f"record_stream of {address:#x}")
 
     def stream_done(self, stream: StreamLike) -> None:
@@ -343,7 +370,7 @@ class Allocator:
         self._check(lib.ductile_empty_cache(self.pointer), "empty_cache")
 
     def set_limit(self, limit: Union[int, str, None]) -> None:
-        """Changes the cap on physical memory held, in bytes; None removes it.
+        """Changes the cap on physical memory held, in bytes; None or 0 removes it.
 
         Memory above a lower cap goes back with the next `trim` or when requests need it.
         """
@@ -351,7 +378,7 @@ class Allocator:
         self._check(lib.ductile_set_limit(self.pointer, wanted), "set_limit")
 
     def set_soft_limit(self, limit: Union[int, str, None]) -> None:
-        """Changes the soft limit in bytes; None removes it.
+        """Changes the soft limit in bytes; None or 0 removes it.
 
         A request that would create memory above it first tries all that disturbs no other request.
         """
@@ -360,9 +387,10 @@ class Allocator:
 
     def set_memory_fraction(self, fraction: Optional[float]) -> None:
         """Changes the cap as a share of the device, in (0, 1]; None removes it."""
-        self._check(
-            lib.ductile_set_memory_fraction(self.pointer, fraction or 0.0), "set_memory_fraction"
-        )
+        if fraction is not None and fraction == 0:
+            raise invalid("fraction 0 would leave no memory; None removes the cap")
+        status = lib.ductile_set_memory_fraction(self.pointer, fraction or 0.0)
+        self._check(status, "set_memory_fraction")
 
     def limits(self) -> Limits:
         """The limits in effect, in bytes."""
@@ -379,7 +407,9 @@ class Allocator:
         Args:
             ask: takes the bytes that are missing, and returns the bytes that it gave back, to this
                 allocator or to the device; 0 for none. It runs in the requesting thread, which may
-                be any, and must not wait for another one. What it raises is logged and counts as 0.
+                be any, and must not wait for another one. An exception in it is logged and counts
+                as 0; KeyboardInterrupt and SystemExit end `alloc`, which raises them. (A request of
+                C code cannot raise: they are printed then.)
             priority: the smaller is asked first.
 
         Returns:
@@ -388,17 +418,23 @@ class Allocator:
 
         def answer(_user: Any, _allocator: Any, missing: int, _stream: Any) -> int:
             try:
-                return max(0, int(ask(missing)))
+                if threading.get_ident() in _interrupts:
+                    return 0
+                return min(max(0, int(ask(missing))), UINT64[-1])
             except Exception:
                 _log.logger.exception("an out-of-memory callback failed")
-                return 0
+            except BaseException as stop:
+                if sys._getframe(1).f_code is not Allocator.alloc.__code__:
+                    raise
+                _interrupts[threading.get_ident()] = stop
+            return 0
 
         callback = _abi.ductile_oom_fn(answer)
         number = ctypes.c_uint64()
-        self._check(
-            lib.ductile_add_oom_callback(self.pointer, callback, None, priority, byref(number)),
-            "add_oom_callback",
+        status = lib.ductile_add_oom_callback(
+            self.pointer, callback, None, read_number(priority, "priority", INT32), byref(number)
         )
+        self._check(status, "add_oom_callback")
         self._callbacks[number.value] = callback
         return number.value
 
@@ -408,7 +444,7 @@ class Allocator:
         Raises:
             InvalidArgument: no such callback.
         """
-        status = lib.ductile_remove_oom_callback(self.pointer, number)
+        status = lib.ductile_remove_oom_callback(self.pointer, read_number(number, "callback"))
         self._check(status, f"callback {number}")
         self._callbacks.pop(number, None)
 
@@ -437,10 +473,10 @@ class Allocator:
 
         callback = _abi.ductile_map_fn(pass_on)
         number = ctypes.c_uint64()
-        self._check(
-            lib.ductile_add_map_callback(self.pointer, callback, None, priority, byref(number)),
-            "add_map_callback",
+        status = lib.ductile_add_map_callback(
+            self.pointer, callback, None, read_number(priority, "priority", INT32), byref(number)
         )
+        self._check(status, "add_map_callback")
         self._map_callbacks[number.value] = callback
         return number.value
 
@@ -450,7 +486,7 @@ class Allocator:
         Raises:
             InvalidArgument: no such callback.
         """
-        status = lib.ductile_remove_map_callback(self.pointer, number)
+        status = lib.ductile_remove_map_callback(self.pointer, read_number(number, "callback"))
         self._check(status, f"callback {number}")
         self._map_callbacks.pop(number, None)
 
@@ -486,7 +522,7 @@ class Allocator:
         Raises:
             InvalidArgument, OutOfHostMemory.
         """
-        named = _abi.ductile_pool_id(*pool)
+        named = _pool_id(pool)
         chosen: Any = None
         if takes is not None:
             wanted = takes
@@ -507,7 +543,7 @@ class Allocator:
         Raises:
             InvalidArgument: no reference is held.
         """
-        named = _abi.ductile_pool_id(*pool)
+        named = _pool_id(pool)
         self._check(lib.ductile_pool_release(self.pointer, named), f"pool {pool}")
 
     # ---- Inspection ----------------------------------------------------------------------------
@@ -539,9 +575,9 @@ class Allocator:
         """
         found = _abi.ductile_block_info()
         found.struct_size = sizeof(found)
-        self._check(
-            lib.ductile_query_block(self.pointer, address, byref(found)), f"query of {address:#x}"
-        )
+        address = read_address(address)
+        status = lib.ductile_query_block(self.pointer, address, byref(found))
+        self._check(status, f"query of {address:#x}")
         return block_from_info(found)
 
     def blocks(self) -> list[Block]:

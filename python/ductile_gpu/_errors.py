@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ductile_gpu._abi import STATUS_SENTENCES, Status
 
 __all__ = [
@@ -60,6 +62,17 @@ class Error(Exception):
         heading = what if alone else f"{what}: {sentence}" if what else sentence
         lines = [heading, *details]
         super().__init__("\n  ".join(lines))
+
+    def __reduce__(self) -> Any:
+        """As it is: what a worker process raises reaches the one that waits for it."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[Error], text: tuple[str, ...], attributes: dict[str, Any]) -> Error:
+    error = kind(attributes["status"])
+    error.args = text
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidArgument(Error, ValueError):

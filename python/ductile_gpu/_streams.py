@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from typing import Any, Optional, Union
+
+from ductile_gpu._objects import UINT64
 
 __all__ = ["StreamLike", "stream_handle"]
 
@@ -12,7 +15,7 @@ __all__ = ["StreamLike", "stream_handle"]
 StreamLike = Union[int, None, Any]
 
 
-def _from_attribute(stream: Any) -> Optional[int]:
+def _from_object(stream: Any) -> Optional[int]:
     # PyTorch: cuda_stream; CuPy: ptr; Numba and cuda.core: handle, an integer or a ctypes object.
     for attribute in ("cuda_stream", "ptr", "handle", "value"):
         found = getattr(stream, attribute, None)
@@ -23,7 +26,10 @@ def _from_attribute(stream: Any) -> Optional[int]:
                 return int(found)
             except (TypeError, ValueError):
                 continue
-    return None
+    try:
+        return int(operator.index(stream))  # NumPy's integers
+    except TypeError:
+        return None
 
 
 # cudaStreamLegacy is another name of the default stream; one stream must have one name.
@@ -34,8 +40,8 @@ def stream_handle(stream: StreamLike) -> int:
     """The CUstream behind a stream object, as an integer.
 
     Args:
-        stream: an integer (a CUstream or cudaStream_t); None for the legacy default stream; or a
-            stream of PyTorch, CuPy, Numba, RMM or cuda.core, or anything else with the
+        stream: an integer, NumPy's too (a CUstream or cudaStream_t); None for the legacy default
+            stream; or a stream of PyTorch, CuPy, Numba, RMM or cuda.core, or anything else with the
             __cuda_stream__ protocol.
 
     Raises:
@@ -44,12 +50,14 @@ def stream_handle(stream: StreamLike) -> int:
     if stream is None:
         return 0
     if type(stream) is int:
+        if stream not in UINT64:
+            raise TypeError(f"not a CUDA stream: {stream}")
         return 0 if stream == _LEGACY else stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         answer = protocol() if callable(protocol) else protocol
         return stream_handle(int(answer[1]))
-    found = _from_attribute(stream)
-    if found is None or isinstance(stream, bool):
+    found = None if isinstance(stream, bool) else _from_object(stream)
+    if found is None:
         raise TypeError(f"not a CUDA stream: {stream!r}")
     return stream_handle(found)

@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ductile_gpu import _abi
 from ductile_gpu._abi import CaptureMode, Options, Schedule
-from ductile_gpu._core import Allocator, parse_bytes
+from ductile_gpu._core import Allocator
 from ductile_gpu._errors import error_from_status, invalid
 from ductile_gpu._native import lib
+from ductile_gpu._objects import (
+    INT32,
+    Unique,
+    parse_bytes,
+    read_address,
+    read_number,
+)
 from ductile_gpu._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     Span = tuple[int, int]
+
+_BYTE = range(256)
 
 __all__ = ["CaptureMode", "Schedule", "VirtualGPU", "VirtualGraph", "VirtualState"]
 
@@ -51,7 +60,7 @@ class VirtualState(NamedTuple):
     """0, or the sticky error code"""
 
 
-class VirtualGraph:
+class VirtualGraph(Unique):
     """The work of one capture on a virtual GPU."""
 
     def __init__(self) -> None:
@@ -69,7 +78,7 @@ class VirtualGraph:
         lib.ductile_virtual_graph_destroy(pointer)
 
 
-class VirtualGPU:
+class VirtualGPU(Unique):
     """A device's memory, streams and events in the computer's own memory.
 
     Work on a stream completes when the schedule says so. Addresses cannot be read by the host.
@@ -106,10 +115,10 @@ class VirtualGPU:
         lib.ductile_virtual_options_init(byref(options))
         options.capacity_bytes = parse_bytes(capacity)
         options.schedule = _schedule(schedule)
-        options.lag = lag
-        options.seed = seed
-        options.log_calls = log_calls
-        options.detect = detect
+        options.lag = read_number(lag, "lag")
+        options.seed = read_number(seed, "seed")
+        options.log_calls = read_number(log_calls, "log_calls")
+        options.detect = read_number(detect, "detect", INT32)
         out = ctypes.c_void_p()
         self._check(lib.ductile_virtual_create(byref(out), byref(options)), "no virtual GPU")
         self._pointer = out.value
@@ -195,8 +204,7 @@ class VirtualGPU:
             reads, writes: pairs (address, bytes). A span that is not mapped when the work runs
                 poisons the device, as on hardware.
         """
-        uses = [_abi.ductile_virtual_use(a, n, 0) for a, n in reads]
-        uses += [_abi.ductile_virtual_use(a, n, 1) for a, n in writes]
+        uses = [_use(span, 0) for span in reads] + [_use(span, 1) for span in writes]
         spans = (_abi.ductile_virtual_use * len(uses))(*uses)
         handle = stream_handle(stream)
         self._check(lib.ductile_virtual_launch(self.pointer, handle, spans, len(uses)), "launch")
@@ -212,11 +220,12 @@ class VirtualGPU:
 
     def advance(self, steps: int = 1) -> None:
         """Lets units of work time pass (the unit of `lag`)."""
-        lib.ductile_virtual_advance(self.pointer, steps)
+        lib.ductile_virtual_advance(self.pointer, read_number(steps, "steps"))
 
     def set_schedule(self, schedule: Union[str, Schedule], lag: int = 0) -> None:
         """Changes when work issued from now on completes."""
-        lib.ductile_virtual_set_schedule(self.pointer, _schedule(schedule), lag)
+        wanted = _schedule(schedule)
+        lib.ductile_virtual_set_schedule(self.pointer, wanted, read_number(lag, "lag"))
 
     @contextlib.contextmanager
     def capture(
@@ -268,7 +277,9 @@ class VirtualGPU:
         fault = _abi.ductile_virtual_fault()
         fault.struct_size = sizeof(fault)
         fault.call = None if call is None else call.encode()
-        fault.nth, fault.code, fault.effect = nth, code, effect
+        fault.nth = read_number(nth, "nth")
+        fault.code = read_number(code, "code", INT32)
+        fault.effect = read_number(effect, "effect", INT32)
         fault.persistent = int(persistent)
         self._check(lib.ductile_virtual_inject(self.pointer, byref(fault)), f"fault in {call}")
 
@@ -319,31 +330,36 @@ class VirtualGPU:
 
         writer = _abi.ductile_write_fn(write)
         self._check(lib.ductile_virtual_write_log(self.pointer, writer, None), "log")
-        return b"".join(pieces).decode().splitlines()
+        return b"".join(pieces).decode().split("\n")[:-1]
 
     # ---- Contents ------------------------------------------------------------------------------
 
     def upload(self, address: int, data: bytes, stream: StreamLike = None) -> None:
         """Writes bytes, in stream order. Raises DriverError where the span is not mapped."""
-        handle = stream_handle(stream)
-        status = lib.ductile_virtual_upload(self.pointer, address, data, len(data), handle)
+        at, handle = read_address(address), stream_handle(stream)
+        status = lib.ductile_virtual_upload(self.pointer, at, data, len(data), handle)
         self._check(status, f"upload to {address:#x}")
 
     def fill(self, address: int, value: int, size: int, stream: StreamLike = None) -> None:
         """Fills `size` bytes with `value` (0 to 255), in stream order."""
+        at, byte = read_address(address), read_number(value, "value", _BYTE)
         handle = stream_handle(stream)
-        self._check(
-            lib.ductile_virtual_fill(self.pointer, address, value, size, handle),
-            f"fill of {address:#x}",
-        )
+        status = lib.ductile_virtual_fill(self.pointer, at, byte, parse_bytes(size), handle)
+        self._check(status, f"fill of {address:#x}")
 
     def read_back(self, address: int, size: int, stream: StreamLike = None) -> bytes:
         """Waits for the stream and reads `size` bytes."""
-        room = ctypes.create_string_buffer(max(size, 1))
+        at, length = read_address(address), parse_bytes(size)
+        room = ctypes.create_string_buffer(max(length, 1))
         handle = stream_handle(stream)
-        status = lib.ductile_virtual_read_back(self.pointer, room, address, size, handle)
+        status = lib.ductile_virtual_read_back(self.pointer, room, at, length, handle)
         self._check(status, f"read of {address:#x}")
-        return room.raw[:size]
+        return room.raw[:length]
+
+
+def _use(span: Span, is_write: int) -> _abi.ductile_virtual_use:
+    address, size = span
+    return _abi.ductile_virtual_use(read_address(address), parse_bytes(size), is_write)
 
 
 def _schedule(schedule: Union[str, Schedule]) -> Schedule:

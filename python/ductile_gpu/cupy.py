@@ -19,6 +19,7 @@ from typing import Any, Optional
 from ductile_gpu import _cuda
 from ductile_gpu._core import Allocator
 from ductile_gpu._errors import OutOfHostMemory, OutOfMemory, ProcessGone, not_installed
+from ductile_gpu._objects import Unique
 from ductile_gpu._share import add_giver, allocate, shared
 
 try:
@@ -34,7 +35,7 @@ __all__ = ["disable", "enable", "is_enabled", "malloc"]
 _previous: Optional[Any] = None
 
 
-class _Owner:
+class _Owner(Unique):
     """Frees the memory when the last array on it is gone; the finalizer may run in any thread."""
 
     __slots__ = ("address", "allocator")

@@ -446,7 +446,7 @@ def main() -> int:
     parser.add_argument("--limit", default="4G")
     parser.add_argument("--fill", type=float, default=0.9)
     given = parser.parse_args()
-    from ductile_gpu._core import parse_bytes
+    from ductile_gpu._objects import parse_bytes
 
     figures = pass_memory(
         given.libraries.split(","), given.rounds, parse_bytes(given.limit), given.fill

@@ -16,6 +16,7 @@ from typing import Any
 
 import ductile_gpu
 import ductile_gpu.torch
+from ductile_gpu._objects import Unique
 
 MODULES = {"ductile_gpu": ductile_gpu, "ductile_gpu.torch": ductile_gpu.torch}
 HEAD = """\
@@ -83,7 +84,7 @@ def is_property(value: Any) -> bool:
 
 
 def write_class(name: str, kind: type) -> Iterator[str]:
-    bases = ", ".join(base.__name__ for base in kind.__bases__ if base is not object)
+    bases = ", ".join(base.__name__ for base in kind.__bases__ if base not in (object, Unique))
     yield from ("", f"### `{name}`" + (f" ({bases})" if bases else ""))
     yield from describe(written_docs(kind))
     if issubclass(kind, enum.Enum):
