@@ -7,9 +7,11 @@ that user. An answer is one JSON object; a connection gets one answer.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import secrets
 import socket
 import stat
 import struct
@@ -25,7 +27,17 @@ from ductile_gpu._core import Allocator
 from ductile_gpu._metrics import hardware_id
 from ductile_gpu._share import allocators
 
-__all__ = ["VARIABLE", "describe", "listen", "listen_if_asked", "own_sockets", "peer_uid", "stop"]
+__all__ = [
+    "VARIABLE",
+    "describe",
+    "listen",
+    "listen_if_asked",
+    "own_sockets",
+    "peer_uid",
+    "pid_of",
+    "remove_if_left",
+    "stop",
+]
 
 VARIABLE = "DUCTILE_LIVE"
 _OFF = frozenset(("", "0", "off", "no", "false"))
@@ -67,14 +79,51 @@ def own_sockets() -> list[Path]:
     return found
 
 
-def _make_folder() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = socket_folders()[0 if runtime else -1]
+def pid_of(path: Path) -> str:
+    """Whose socket it is, by its own number: containers that share the folder may share it too."""
+    return path.stem.partition("-")[0]
+
+
+def remove_if_left(path: Path) -> None:
+    """Removes a socket at which nobody listens: its process was killed before it could clean up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        probe.settimeout(0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+
+
+def _open_in(folder: Path) -> tuple[Path, socket.socket]:
+    """A socket that listens. It gets its name when it does: others remove those that do not."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if not is_private(folder):
         raise PermissionError(f"{folder} is not this user's alone: nothing listens there")
-    return folder
+    for left in folder.glob(f"{os.getpid()}-*.sock"):
+        remove_if_left(left)
+    path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+    nameless = path.with_suffix(".new")
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.bind(str(nameless))
+        nameless.chmod(0o600)
+        opened.listen(8)
+        nameless.rename(path)
+    except BaseException:
+        opened.close()
+        nameless.unlink(missing_ok=True)
+        raise
+    return path, opened
+
+
+def _open_socket() -> tuple[Path, socket.socket]:
+    """In the first place that there is: a runtime folder may be named without being there."""
+    *others, last = socket_folders()
+    for folder in others:
+        if os.access(folder.parent, os.W_OK | os.X_OK):
+            return _open_in(folder)
+    return _open_in(last)
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -139,14 +188,9 @@ class _Listener:
     """One thread with one socket. After a fork the child has neither."""
 
     def __init__(self) -> None:
-        self.path = _make_folder() / f"{os.getpid()}.sock"
+        self.path, self._socket = _open_socket()
         self._answer = b""
         self._answered = 0.0
-        self.path.unlink(missing_ok=True)  # of an earlier process of that number
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(self.path))
-        self.path.chmod(0o600)
-        self._socket.listen(8)
         self._thread = threading.Thread(target=self._serve, name="ductile-gpu top", daemon=True)
         self._thread.start()
 
@@ -204,6 +248,9 @@ def _after_fork() -> None:
         _listener = None
 
 
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def listen() -> Path:
     """Lets `ductile-gpu top` of the same user look into this process. Doing it again does nothing.
 
@@ -222,21 +269,7 @@ def listen() -> Path:
     with _lock:
         if _listener is None:
             _listener = _Listener()
-            _at_exit()
         return _listener.path
-
-
-_is_registered = False
-
-
-def _at_exit() -> None:
-    global _is_registered
-    if not _is_registered:
-        import atexit
-
-        atexit.register(stop)
-        os.register_at_fork(after_in_child=_after_fork)
-        _is_registered = True
 
 
 def stop() -> None:
@@ -246,6 +279,9 @@ def stop() -> None:
         if _listener is not None:
             _listener.close()
             _listener = None
+
+
+atexit.register(stop)
 
 
 def listen_if_asked() -> None:

@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
@@ -70,6 +72,20 @@ def unwatch_stream(stream: StreamLike) -> None:
         _watched = _watched - {stream_handle(stream)}
 
 
+# In a child of fork nobody gives back what another thread of the parent held.
+_memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    global _watch_lock
+    _watch_lock = threading.Lock()
+    for memory in _memories:
+        memory.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class _Memory:
     """The arrays of one context: where they come from, and what happens when they are freed."""
 
@@ -79,6 +95,7 @@ class _Memory:
         self.live: set[int] = set()
         self.lock = threading.RLock()
         self.postponed: Optional[list[int]] = None
+        _memories.add(self)
 
     def allocate(self, size: int) -> int:
         address = allocate(self.allocator, size, self.stream.handle)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -54,6 +56,29 @@ def manager(gpu, allocator):
 def _nothing_watched():
     yield
     adapter._watched = frozenset()
+
+
+def test_a_forked_child_waits_for_no_lock_of_its_parent(manager):
+    address = manager.memalloc(MIB).device_pointer_value
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with manager._memory.lock, adapter._watch_lock:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        manager._memory.free(address)
+        adapter.watch_stream(64)
+        os._exit(0)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_memory_is_freed_with_the_last_pointer(manager, allocator):

@@ -9,6 +9,7 @@ import os
 import pty
 import resource
 import select
+import signal
 import socket
 import stat
 import subprocess
@@ -149,9 +150,24 @@ def test_the_environment_is_enough(place, program):
 
 def test_a_socket_that_cannot_be_made_does_not_end_the_program(place, monkeypatch, caplog):
     monkeypatch.setenv(_live.VARIABLE, "1")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "absent"))
+    (place / f"ductile-{os.geteuid()}").touch()
     _live.listen_if_asked()
     assert "DUCTILE_LIVE" in caplog.text
+
+
+def test_a_runtime_folder_that_is_not_there_is_passed_over(place, monkeypatch):
+    """Slurm, su and containers name one without making it."""
+    fallback = place / "fallback"
+    fallback.mkdir()
+    folders = [place / name / f"ductile-{os.geteuid()}" for name in ("absent", "fallback")]
+    monkeypatch.setattr(_live, "socket_folders", lambda: folders)
+    assert ductile_gpu.listen().parent == folders[1]
+    assert stat.S_IMODE(folders[1].stat().st_mode) == 0o700
+
+
+def test_a_runtime_folder_that_is_not_there_does_not_hide_a_process(place, program):
+    process = program(XDG_RUNTIME_DIR=str(place / "absent"))
+    assert top(process.pid).returncode == 0
 
 
 # ---- What is shown -----------------------------------------------------------------------------
@@ -253,6 +269,39 @@ def test_what_a_killed_process_left_is_cleaned_up(place, program):
     assert not path.exists()
 
 
+def test_processes_of_one_number_are_both_watched(place, program, monkeypatch):
+    """Two containers may share the folder, and both number their first process 1."""
+    first = program()
+    monkeypatch.setattr(os, "getpid", lambda: first.pid)
+    ductile_gpu.listen()
+    answers = [json.loads(line) for line in top("--json", first.pid).stdout.splitlines()]
+    assert len(answers) == 2
+    _live.stop()
+    assert len(list(place.glob("*/*.sock"))) == 1
+    assert top(first.pid).returncode == 0
+
+
+def test_what_an_earlier_process_of_that_number_left_is_cleaned_up(place, program, monkeypatch):
+    process = program()
+    (left,) = place.glob("*/*.sock")
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(os, "getpid", lambda: process.pid)
+    assert ductile_gpu.listen() != left
+    assert not left.exists()
+
+
+def test_a_forked_child_waits_for_no_lock_of_its_parent(place):
+    with _live._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            _live.stop()
+            ductile_gpu.listen().unlink()
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_forked_child_leaves_the_socket_to_its_parent(place):
     path = ductile_gpu.listen()
     child = os.fork()
@@ -301,5 +350,5 @@ def test_it_can_be_ended_and_begun_again(place):
     path = ductile_gpu.listen()
     _live.stop()
     assert not path.exists()
-    assert ductile_gpu.listen() == path
+    assert ductile_gpu.listen().exists()
     assert top(os.getpid()).returncode == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes
-from ductile_gpu._live import own_sockets, peer_uid
+from ductile_gpu._live import own_sockets, peer_uid, pid_of, remove_if_left
 
 SUMMARY = "show what running processes hold, by stream and pool"
 DESCRIPTION = """\
@@ -47,16 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # ---- Asking ------------------------------------------------------------------------------------
 
 
-def _is_alive(path: Path) -> bool:
-    try:
-        os.kill(int(path.stem), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def _ask(path: Path) -> Optional[dict[str, Any]]:
     """What a process says; None where nobody listens any more."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -67,10 +57,12 @@ def _ask(path: Path) -> Optional[dict[str, Any]]:
                 return None
             pieces = list(iter(lambda: connection.recv(1 << 16), b""))
         except socket.timeout:
-            return {"pid": int(path.stem), "error": "it does not answer: is it stopped, or busy?"}
+            return {
+                "pid": int(pid_of(path)),
+                "error": "it does not answer: is it stopped, or busy?",
+            }
         except OSError:
-            if not _is_alive(path):
-                path.unlink(missing_ok=True)  # it was killed before it could clean up
+            remove_if_left(path)
             return None
     try:
         return dict(json.loads(b"".join(pieces)))
@@ -79,7 +71,7 @@ def _ask(path: Path) -> Optional[dict[str, Any]]:
 
 
 def _find(pid: Optional[int]) -> list[dict[str, Any]]:
-    sockets = [path for path in own_sockets() if pid is None or path.stem == str(pid)]
+    sockets = [path for path in own_sockets() if pid is None or pid_of(path) == str(pid)]
     return [found for found in map(_ask, sockets) if found is not None]
 
 
