@@ -7,6 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *program = "ductile-bench";
+
+void bench_set_program(const char *path) {
+    const char *slash = strrchr(path, '/');
+    program = slash != NULL ? slash + 1 : path;
+}
+
 void bench_complain(const char *format, ...) {
     char line[2048];
     va_list arguments;
@@ -18,7 +25,7 @@ void bench_complain(const char *format, ...) {
             *c = '?';
         }
     }
-    (void)fprintf(stderr, "ductile-bench: %s\n", line);
+    (void)fprintf(stderr, "%s: %s\n", program, line);
 }
 
 void bench_complain_of(const char *path, uint64_t line, const char *reason) {

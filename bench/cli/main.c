@@ -24,7 +24,7 @@ static int print_help(void) {
         printf("  %-10s  %s\n", commands[i]->name, commands[i]->brief);
     }
     printf("\n  --help      this text; `ductile-bench COMMAND --help` says more\n"
-           "  --version   the version\n");
+           "  --version   the version, also -V\n");
     return BENCH_DONE;
 }
 
@@ -43,14 +43,10 @@ static const bench_command *find_command(const char *name) {
 }
 
 static int dispatch(int argc, char **argv) {
-    if (argc < 2) {
-        bench_complain("no command given; see ductile-bench --help");
-        return BENCH_MISUSED;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         return print_help();
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         return print_version();
     }
     const bench_command *chosen = find_command(argv[1]);
@@ -81,6 +77,9 @@ static int finish_output(int status) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 0) {
+        bench_set_program(argv[0]);
+    }
     provenance_set_command(argc, argv);
     return finish_output(dispatch(argc, argv));
 }

@@ -153,9 +153,15 @@ input input_of_memory(const void *bytes, size_t size) {
     return (input){.at = bytes, .end = (const unsigned char *)bytes + size, .n_bytes = size};
 }
 
+/* "-" is standard input. It stays open: what is closed later is a duplicate. */
+static int open_path(const char *path) {
+    return strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
+                                  : open(path, O_RDONLY | O_CLOEXEC);
+}
+
 static bool open_file(input *in, const char *path) {
     struct stat status;
-    in->source->file = open(path, O_RDONLY | O_CLOEXEC);
+    in->source->file = open_path(path);
     if (in->source->file < 0) {
         return fail(in, strerror(errno));
     }

@@ -12,6 +12,9 @@
 
 enum { LATEST_VERSION = 3, MAX_LINE_BYTES = 1 << 20 };
 
+/* A packed file of a few bytes may hold lines for hours. Beyond these it has to hold events. */
+enum { SPARE_BYTES = 64 << 20, BYTES_PER_EVENT = 256, SPARE_STEPS = 1 << 20 };
+
 /* Where reading stands. [at, line_end) is what is left of the current line. */
 typedef struct text_reader {
     input *in;
@@ -285,6 +288,17 @@ static bool find_line(text_reader *r, size_t *length) {
     }
 }
 
+static bool has_events_enough(text_reader *r) {
+    uint64_t n_bytes = r->in->n_bytes - input_left(r->in);
+    uint64_t n_steps = r->builder->n_steps;
+    uint64_t n_events = r->builder->n_events - n_steps;
+    if (n_bytes > SPARE_BYTES + BYTES_PER_EVENT * (n_events + n_steps)) {
+        return REFUSE(r, "more than 64 MiB of lines without events");
+    }
+    return n_steps <= SPARE_STEPS + n_events ||
+           REFUSE(r, "more than %d lines of steps without events", SPARE_STEPS);
+}
+
 static bool read_lines(text_reader *r) {
     size_t length = 0;
     for (r->line = 1; find_line(r, &length); r->line++) {
@@ -295,6 +309,9 @@ static bool read_lines(text_reader *r) {
         }
         size_t more = input_left(r->in) > length; /* the newline */
         r->in->at += length + more;
+        if (!has_events_enough(r)) {
+            return false;
+        }
     }
     if (r->in->reason != NULL) {
         return trace_refuse(r->error, 0, "%s", r->in->reason);

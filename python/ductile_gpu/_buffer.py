@@ -37,7 +37,7 @@ class Buffer(Unique):
     `torch.from_dlpack(buffer)`, `cupy.asarray(buffer)`.
 
     What they make keeps this object, and with it the memory. While a tensor that came by DLPack
-    exists, `free` and the end of `with` are refused. Nobody says when an array that came by
+    exists, `free` and the end of `with` are refused. Ductile is not told when an array that came by
     __cuda_array_interface__ goes: do not free under it.
 
     Args:

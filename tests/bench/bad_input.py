@@ -97,6 +97,11 @@ def check_text(runs):
     runs.refuses_file("a use after the free", b"# version 2\n" + GOOD + b"u 1 1\n",
                       "input.trace:5:", "after its free")
     runs.refuses_file("an empty file", b"", "empty")
+    runs.refuses_file("lines without end", gzip.compress(bytes([10]) * (1 << 27)), "64 MiB")
+    runs.refuses_file("blanks without end", gzip.compress((b"s" + b" " * 99999 + b"\n") * 2000),
+                      "64 MiB")
+    runs.refuses_file("steps without end", gzip.compress(b"a 1 512 0\n" + b"s\n" * (1 << 21)),
+                      "of steps without events")
     runs.refuses_file("no event", b"# nothing\ns\n", "no event")
     runs.refuses_file("binary", bytes(range(256)) * 16, "input.trace:1:")
     runs.refuses_file("one long line", b"a" * 100000, "input.trace:1:")
@@ -159,10 +164,30 @@ def check_files(runs):
                  "nowhere/out.csv")
 
 
+def check_standard_input(runs):
+    done = runs.run([*REPLAY, "-"], input=gzip.compress(GOOD))
+    if done.returncode != 0 or json.loads(done.stdout)["events"] != 3:
+        runs.complain("standard input", f"status {done.returncode}: {done.stderr!r}")
+    done = runs.run([*REPLAY, "-"], input=b"")
+    if done.returncode != 1 or b"ductile-bench: -: the file is empty" not in done.stderr:
+        runs.complain("nothing on standard input", f"status {done.returncode}: {done.stderr!r}")
+
+
+def check_help(runs):
+    for what, arguments, begin in (("no command", [], b"usage: "), ("help", ["-h"], b"usage: "),
+                                   ("the version", ["-V"], b"ductile-bench ")):
+        done = runs.run(arguments)
+        if done.returncode != 0 or done.stderr or not done.stdout.startswith(begin):
+            runs.complain(what, f"status {done.returncode}: {done.stdout!r} {done.stderr!r}")
+    done = subprocess.run(["folder/other-name", "juggle"], executable=runs.program,
+                          capture_output=True, check=False)
+    if not done.stderr.startswith(b"other-name: "):
+        runs.complain("the name it was called by", f"{done.stderr!r}")
+
+
 def check_command_lines(runs):
     good = runs.write("good.trace", GOOD)
     for what, arguments in {
-            "no command": [],
             "an unknown command": ["juggle"],
             "no trace": ["replay"],
             "an unknown option": ["replay", "--unknown", good],
@@ -323,7 +348,8 @@ def main(arguments):
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(arguments[0], folder)
         for check in (check_text, check_pickles, check_files, check_command_lines,
-                      check_closed_output, check_good_text, check_snapshots, check_recorded):
+                      check_standard_input, check_help, check_closed_output, check_good_text,
+                      check_snapshots, check_recorded):
             check(runs)
     print("FAILED" if runs.failures else "passed")
     return 1 if runs.failures else 0
