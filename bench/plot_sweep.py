@@ -4,14 +4,11 @@
 
 import argparse
 import json
-import runpy
 import sys
 from pathlib import Path
 from statistics import median
 
-HERE = Path(__file__).resolve()
-SHARED = runpy.run_path(str(HERE.with_name(HERE.name.replace("plot_sweep", "plot"))))
-STYLES, OTHER_STYLE, by_legend = (SHARED[name] for name in ("STYLES", "OTHER_STYLE", "by_legend"))
+from plot import OTHER_STYLE, STYLES, by_legend
 
 
 def per_step(prefix):

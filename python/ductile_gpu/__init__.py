@@ -16,7 +16,7 @@ import importlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from ductile_gpu import _abi
 from ductile_gpu._abi import BlockState, Options, Schedule, Stats, Status
@@ -50,6 +50,9 @@ from ductile_gpu._metrics import metrics
 from ductile_gpu._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._share import allocators, record_stream, share, shared
 from ductile_gpu._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+
+if TYPE_CHECKING:
+    from ductile_gpu import cuda_core, cupy, numba, rmm, torch  # noqa: F401
 
 __version__ = _abi.VERSION
 
@@ -111,8 +114,8 @@ def report(path: Union[str, os.PathLike[str]] = "report.html") -> Path:
     the blocks that are live now on the shared allocators of `share`. Takes seconds: recordings are
     replayed.
 
-    Returns the file. Raises RuntimeError when there is nothing to report, OSError when it cannot be
-    written.
+    Returns the file. Raises RuntimeError when there is nothing to report or a replay fails, OSError
+    when it cannot be written.
     """
     from ductile_gpu._report._live import write_live
 

@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from types import ModuleType
-from typing import Optional
+from typing import Any, Optional
 
 import ductile_gpu
-from ductile_gpu._cli import doctor, export, info, plot, record, replay, report, run, top
-from ductile_gpu._cli.common import INTERRUPTED, PROGRAM, Failure, say
+from ductile_gpu._cli import doctor, export, info, record, replay, report, run, top
+from ductile_gpu._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure, say
 
 COMMANDS: dict[str, ModuleType] = {
     "record": record,
     "replay": replay,
     "report": report,
-    "plot": plot,
     "export": export,
     "run": run,
     "doctor": doctor,
@@ -26,15 +26,22 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse writes its help without a word about a disk that is full."""
+
+    def print_help(self, file: Any = None) -> None:
+        (file or sys.stdout).write(self.format_help())
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=PROGRAM,
         description="A memory allocator for NVIDIA GPUs whose segments grow rather than fragment.",
         epilog=f"{PROGRAM} COMMAND --help shows a command's options.",
     )
     version = f"{PROGRAM} {ductile_gpu.__version__}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("-V", "--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, module in COMMANDS.items():
         command = commands.add_parser(
@@ -47,20 +54,50 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Optional[list[str]] = None) -> int:
-    """Runs one command; returns the exit status: 0 done, 1 something failed, 2 misused."""
+# What writing to a full disk, or to a closed or broken device, answers.
+_OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def _run(arguments: Optional[list[str]]) -> int:
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(_refuse_plot(sys.argv[1:] if arguments is None else arguments))
     if options.command is None:
         parser.print_help()
         return 0
+    return int(COMMANDS[options.command].main(options))
+
+
+def _refuse_plot(arguments: list[str]) -> list[str]:
+    if arguments[:1] == ["plot"]:
+        raise Failure("plot is gone: `ductile-gpu report FILE` draws a recorded run", MISUSED)
+    return arguments
+
+
+def _flush() -> None:
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """What could not be written is not tried again at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    """Runs one command; returns the exit status: 0 done, 1 something failed, 2 misused."""
     try:
-        status = int(COMMANDS[options.command].main(options))
-        if sys.stdout is not None and not sys.stdout.closed:
-            sys.stdout.flush()
-        return status
+        try:
+            return _run(arguments)
+        finally:
+            _flush()
     except BrokenPipeError:  # the reader has seen enough, as head has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        return 1
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_FAILS:
+            raise
+        _drop_output()
+        say(f"standard output cannot be written: {error.strerror}")
         return 1
     except Failure as failure:
         say(str(failure))

@@ -90,7 +90,8 @@ def test_every_command_explains_itself(place, words):
 
 
 def test_the_version_is_the_librarys(place):
-    assert place.run("--version").stdout.split() == ["ductile-gpu", ductile_gpu.__version__]
+    for word in ("--version", "-V"):
+        assert place.run(word).stdout.split() == ["ductile-gpu", ductile_gpu.__version__]
 
 
 def test_no_command_shows_what_there_is(place):
@@ -112,6 +113,9 @@ def test_an_unknown_command_is_misuse(place):
         (("record", "-o", "run.txt", "train.py"), 2, "must end in one of"),
         (("record", "-o", "nowhere/run.trace.gz", "train.py"), 1, "no such folder"),
         (("run", "--set", "zero", "train.py"), 2, "KEY=VALUE"),
+        (("replay", "--set", "limit_byte=1", SNAPSHOT), 2, "'limit_byte': did you mean limit_"),
+        (("replay", "--capacity", "8X", SNAPSHOT), 2, "--capacity is a number of bytes"),
+        (("plot", "a", "b"), 2, "ductile-gpu report"),
     ],
 )
 def test_an_error_is_one_line(place, words, status, line):
@@ -120,7 +124,19 @@ def test_an_error_is_one_line(place, words, status, line):
     assert answer.returncode == status
     assert line in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
-    assert "Traceback" not in answer.stderr
+    assert answer.stderr.startswith("ductile-gpu: ")
+
+
+@pytest.mark.parametrize("words", [("replay", SNAPSHOT), ("info",), ("--help",), ()])
+def test_a_full_disk_is_one_line(place, words):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            place.command(*words), cwd=place.folder, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "ductile-gpu: standard output cannot be written: No space left on device\n"
+    )
 
 
 # ---- record ------------------------------------------------------------------------------------
@@ -307,6 +323,15 @@ def test_a_reader_that_has_seen_enough_is_no_error(place):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_a_replay_reads_standard_input(place):
+    with open(SNAPSHOT, "rb") as file:
+        done = subprocess.run(
+            place.command("replay", "-"), stdin=file, capture_output=True, text=True, timeout=120
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Ductile holds" in done.stdout
+
+
 def test_a_replay_finds_the_smallest_gpu(place):
     answer = place.run("replay", "--min-capacity", SNAPSHOT)
     assert answer.returncode == 0, answer.stderr
@@ -370,8 +395,11 @@ def test_info_names_the_wrong_key_of_the_environment(place):
 
 def test_the_bench_is_a_command_of_its_own():
     program = Path(sys.executable).parent / "ductile-bench"
-    answer = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
-    assert answer.stdout.split()[-1] == ductile_gpu.__version__
+    for word in ("--version", "-V"):
+        answer = subprocess.run([str(program), word], capture_output=True, text=True, check=True)
+        assert answer.stdout.split() == ["ductile-bench", ductile_gpu.__version__]
+    alone = subprocess.run([str(program)], capture_output=True, text=True, check=True)
+    assert alone.stdout.startswith("usage: ductile-bench ")
 
 
 # ---- Small parts -------------------------------------------------------------------------------

@@ -309,6 +309,45 @@ def test_a_profile_that_is_none_is_one_line(tmp_path, content):
     assert answer.stderr.startswith(f"ductile-gpu: {profile}: ")
 
 
+def test_a_profile_that_unpacks_without_end_is_one_line(tmp_path, monkeypatch, capsys):
+    from ductile_gpu.__main__ import main
+    from ductile_gpu._formats import chrome
+
+    profile = tmp_path / "profile.json.gz"
+    profile.write_bytes(gzip.compress(b"[" + b" " * 1_000_000 + b"]"))
+    monkeypatch.setattr(chrome, "MOST_PROFILE_BYTES", 999_999)
+    words = [str(word) for word in (WHOLE, "--profile", profile, "-o", tmp_path / "out.json")]
+    assert main(["export", *words]) == 1
+    assert "more than 999,999 bytes are not read" in capsys.readouterr().err
+
+
+def test_a_profile_may_come_through_a_pipe(tmp_path):
+    command = f'"$0" -m ductile_gpu export {WHOLE} -o out.json --profile <(echo "[]" | gzip)'
+    answer = subprocess.run(
+        ["bash", "-c", command, sys.executable], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("way", ["itself", "a link", "a hard link"])
+def test_neither_the_profile_nor_the_recording_is_replaced(tmp_path, way):
+    profile, output = tmp_path / "profile.json", tmp_path / "out.json"
+    profile.write_text("[]")
+    if way == "itself":
+        output = profile
+    elif way == "a link":
+        output.symlink_to(profile)
+    else:
+        output.hardlink_to(profile)
+    answer = export(WHOLE, "--profile", profile, "-o", output)
+    assert answer.returncode == 2
+    assert f"it would replace {profile}" in answer.stderr
+    assert profile.read_text() == "[]"
+    answer = export(profile, "-o", output)
+    assert answer.returncode == 2
+    assert profile.read_text() == "[]"
+
+
 def test_events_of_a_profile_that_have_no_time_are_kept(tmp_path):
     profile, output = tmp_path / "profile.json", tmp_path / "out.json"
     events = [{"ph": "X"}, {"ph": "X", "ts": "soon"}, {"ph": "i", "ts": None}, {}]

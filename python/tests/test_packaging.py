@@ -33,8 +33,6 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
     assert {
         "ductile_gpu/lib/libductile.so",
         "ductile_gpu/bin/ductile-bench",
-        "ductile_gpu/bin/plot",
-        "ductile_gpu/bin/plot_sweep",
         "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
         "ductile_gpu/include/ductile_virtual.h",
@@ -52,6 +50,17 @@ def test_the_wheel_carries_every_source_of_the_package(wheel):
         if path.suffix in kept or path.name == "py.typed"
     }
     assert sources <= set(wheel.namelist())
+
+
+@pytest.mark.parametrize("module", ["cupy", "numba", "rmm", "cuda_core", "torch"])
+def test_a_mistyped_name_of_an_adapter_is_found_by_mypy(tmp_path, module):
+    program = tmp_path / "program.py"
+    program.write_text(f"import ductile_gpu\n\nductile_gpu.{module}.enabel()\n")
+    answer = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), str(program)],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert 'Module has no attribute "enabel"' in answer.stdout, answer.stdout + answer.stderr
 
 
 def test_the_wheel_takes_no_name_that_is_not_its_own(wheel):

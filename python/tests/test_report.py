@@ -508,6 +508,20 @@ def test_text_of_a_recording_cannot_become_a_part_of_the_page(tmp_path):
     assert "a&amp;b&lt;c&gt;@JS@" in text
 
 
+def test_a_name_may_hold_what_some_call_the_end_of_a_line(tmp_path):
+    ends = "\x1c\x1d\x1e\x85\u2028\u2029"
+    path = write_snapshot(
+        tmp_path / f"a{ends}.pickle.gz", [entry("alloc", 1, MIB, frame(ends, "x.py"))]
+    )
+    recording = collect(path, Choices(quick=True), lambda line: None)
+    assert recording.live_peak == MIB
+    answer = subprocess.run(
+        [sys.executable, "-m", "ductile_gpu", "replay", path], capture_output=True, encoding="utf-8"
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "1.0 MiB live" in answer.stdout
+
+
 def test_a_recording_error_is_raised_for_programs(tmp_path):
     with pytest.raises(RecordingError, match="No such file"):
         collect(tmp_path / "absent", Choices(), lambda line: None)
@@ -532,6 +546,31 @@ def test_a_process_without_anything_to_report_says_what_to_do(tmp_path):
     with pytest.raises(RuntimeError, match="_record_memory_history"):
         ductile_gpu.report(tmp_path / "live.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_that_fails_is_not_nothing_to_report(shared, tmp_path, monkeypatch):
+    from ductile_gpu import _native
+
+    address = shared.alloc(MIB)
+    broken = tmp_path / "ductile-bench"
+    broken.write_text("#!/bin/sh\necho 'ductile-bench: no space left' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(_native, "bench_path", lambda: broken)
+    with pytest.raises(RuntimeError, match="no space left"):
+        ductile_gpu.report(tmp_path / "live.html")
+    shared.free(address)
+
+
+def test_a_recording_that_cannot_be_replayed_is_not_nothing_to_report(tmp_path):
+    stub, broken = Path(__file__).parent / "stub", tmp_path / "broken.gz"
+    broken.write_bytes(gzip.compress(b"\x80\x04no snapshot"))
+    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(broken), "STUB_LOG": "stub.log"}
+    answer = subprocess.run(
+        [sys.executable, "-c", "import torch, ductile_gpu; ductile_gpu.report('r.html')"],
+        cwd=tmp_path, env={**os.environ, **more}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "RuntimeError: the report failed: " in answer.stderr
+    assert "nothing to report" not in answer.stderr
 
 
 def test_a_process_reports_what_pytorch_has_recorded(tmp_path):

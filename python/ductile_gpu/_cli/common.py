@@ -5,6 +5,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
+from ctypes import byref
+from pathlib import Path
+
+from ductile_gpu import _abi
+from ductile_gpu._core import set_option
+from ductile_gpu._errors import InvalidArgument
+from ductile_gpu._native import lib
 
 PROGRAM = "ductile-gpu"
 MISUSED = 2
@@ -59,6 +67,24 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
         "--gpu", metavar="N", type=int, help="of a snapshot: which GPU (the one with most events)"
     )
     add_settings(parser)
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Refuses what no allocator takes, before anything is done."""
+    probe = _abi.ductile_options()
+    lib.ductile_options_init(byref(probe))
+    try:
+        for key, value in settings.items():
+            set_option(probe, key, value)
+    except InvalidArgument as error:
+        raise Failure(f"--set: {error}", MISUSED) from None
+
+
+def refuse_replacing(output: Path, inputs: Iterable[Path]) -> None:
+    """Writing the output must not take away what it is made of."""
+    for path in inputs:
+        if path.exists() and output.exists() and output.samefile(path):
+            raise Failure(f"--output {output}: it would replace {path}", MISUSED)
 
 
 def read_settings(words: list[str]) -> dict[str, str]:

@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
+from ductile_gpu._cli.common import (
+    MISUSED,
+    Failure,
+    in_bytes,
+    progress,
+    refuse_replacing,
+    say,
+)
 from ductile_gpu._files import replacing
 from ductile_gpu._formats.chrome import Memory, Profile, SnapshotError, read_profile, write_chrome
 
@@ -75,6 +82,7 @@ def _output_path(options: argparse.Namespace) -> Path:
         )
     if options.max_events < FEWEST_EVENTS:
         raise Failure(f"--max-events is at least {FEWEST_EVENTS}", MISUSED)
+    refuse_replacing(path, filter(None, (options.file, options.profile)))
     return path
 
 

@@ -10,7 +10,14 @@ from typing import Any
 
 from ductile_gpu import _native
 from ductile_gpu._bench import replay_arguments
-from ductile_gpu._cli.common import Failure, add_replay_options, in_bytes
+from ductile_gpu._cli.common import (
+    PROGRAM,
+    Failure,
+    add_replay_options,
+    check_settings,
+    in_bytes,
+    read_settings,
+)
 
 SUMMARY = "say what a recorded run would need, without a GPU"
 DESCRIPTION = """\
@@ -31,7 +38,9 @@ NAMES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a trace or a snapshot")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a trace or a snapshot; - is standard input"
+    )
     parser.add_argument(
         "--min-capacity",
         action="store_true",
@@ -42,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    command = [str(_native.bench_path()), "replay", "--device", "virtual", "--json"]
+    command = [PROGRAM, "replay", "--device", "virtual", "--json"]
     command += ["--contender", ",".join(NAMES)]
     command += replay_arguments(options.gpu, options.capacity, options.set)
     if options.min_capacity:
@@ -51,11 +60,18 @@ def _command(options: argparse.Namespace) -> list[str]:
 
 
 def _replay(options: argparse.Namespace) -> list[str]:
-    # Its progress and its errors are lines on standard error already.
-    answer = subprocess.run(_command(options), stdout=subprocess.PIPE, text=True, check=False)
+    # Its progress and its errors are lines on standard error already, under our name.
+    answer = subprocess.run(
+        _command(options),
+        executable=_native.bench_path(),
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     if answer.returncode != 0:
         raise SystemExit(answer.returncode)
-    return answer.stdout.splitlines()
+    return answer.stdout.split("\n")[:-1]
 
 
 def _needed(result: dict[str, Any]) -> str:
@@ -108,6 +124,7 @@ def _print_refusals(results: dict[str, dict[str, Any]]) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Prints one table for each file."""
+    check_settings(read_settings(options.set))
     lines = _replay(options)
     if options.json:
         print("\n".join(lines))

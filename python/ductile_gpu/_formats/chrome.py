@@ -25,6 +25,7 @@ __all__ = ["Memory", "Profile", "SnapshotError", "read_profile", "write_chrome"]
 
 Event = dict[str, Any]
 PIECE_BYTES = 1 << 20
+MOST_PROFILE_BYTES = 4 << 30
 
 
 class SnapshotError(ValueError):
@@ -40,10 +41,14 @@ class Profile(NamedTuple):
 
 def read_profile(path: Path) -> Profile:
     """A Chrome trace of PyTorch's profiler, gzipped or not. Raises ValueError, OSError."""
-    with open(path, "rb") as file:
-        data = file.read()
     try:
-        found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        with open(path, "rb") as file:
+            is_packed = file.peek(2)[:2] == b"\x1f\x8b"
+            unpacked = gzip.GzipFile(fileobj=file) if is_packed else file
+            data = unpacked.read(MOST_PROFILE_BYTES + 1)
+        if len(data) > MOST_PROFILE_BYTES:
+            raise ValueError(f"more than {MOST_PROFILE_BYTES:,} bytes are not read")
+        found = json.loads(data)
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error, RecursionError) as error:
         raise ValueError(f"it is no Chrome trace ({error})") from None
     content = {"traceEvents": found} if isinstance(found, list) else found

@@ -84,7 +84,7 @@ def ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
     if answer.returncode != 0:
         said = answer.stderr.strip().splitlines() or [f"ductile-bench {command} failed"]
         raise RecordingError(said[-1].removeprefix("ductile-bench: ") if said else command)
-    return [json.loads(line) for line in answer.stdout.splitlines()]
+    return [json.loads(line) for line in answer.stdout.split("\n") if line]
 
 
 def _view(path: Path, choices: Choices) -> Recording:

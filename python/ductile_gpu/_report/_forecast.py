@@ -147,7 +147,7 @@ def _template(recording: Recording, sizes: list[int], folder: Path) -> Template:
     path = folder / "recorded.trace"
     gpu = ["--gpu", str(recording.facts["gpu"])] if recording.facts["snapshot"] else []
     ask_bench("convert", *gpu, "--", str(recording.path), str(path))
-    lines = [line for line in path.read_text().splitlines() if line[:1] not in ("#", "s", "")]
+    lines = [line for line in path.read_text().split("\n") if line[:1] not in ("#", "s", "")]
     return Template(lines, _borders(recording, len(sizes)), sizes)
 
 

@@ -15,6 +15,7 @@ from ductile_gpu._report._collect import Choices, Recording, RecordingError, col
 from ductile_gpu._report._page import make_page, write_page
 
 _HELD = ("LIVE", "PENDING")
+_IS_OFF = "_record_memory_history"  # what a snapshot without history is refused with names it
 
 
 def _silent(_line: str) -> None:
@@ -29,9 +30,14 @@ def _of_history(folder: Path) -> Optional[Recording]:
     path = folder / "this process.pickle"
     try:
         torch.cuda.memory._dump_snapshot(str(path))
+    except (RuntimeError, AssertionError, AttributeError):
+        return None  # this PyTorch has no CUDA
+    try:
         return collect(path, Choices(), _silent)
-    except (RecordingError, RuntimeError, AssertionError, AttributeError):
-        return None  # recording is off, or this PyTorch has no CUDA
+    except RecordingError as error:
+        if _IS_OFF in str(error):
+            return None
+        raise
 
 
 def _of_blocks(device: int, allocator: Allocator, folder: Path) -> Optional[Recording]:
@@ -49,16 +55,22 @@ def _of_blocks(device: int, allocator: Allocator, folder: Path) -> Optional[Reco
     return collect(path, Choices(), _silent)
 
 
+def _collect_all(folder: Path) -> list[Recording]:
+    history = _of_history(folder)
+    if history is not None:
+        return [history]
+    made = (_of_blocks(*each, folder) for each in sorted(_share.allocators().items()))
+    return [recording for recording in made if recording is not None]
+
+
 def write_live(path: Union[str, os.PathLike[str]]) -> Path:
     """See ductile_gpu.report."""
     target = Path(path)
     with tempfile.TemporaryDirectory(prefix="ductile-") as name:
-        folder = Path(name)
-        history = _of_history(folder)
-        found = [history] if history is not None else []
-        if history is None:
-            made = (_of_blocks(*each, folder) for each in sorted(_share.allocators().items()))
-            found = [recording for recording in made if recording is not None]
+        try:
+            found = _collect_all(Path(name))
+        except RecordingError as error:
+            raise RuntimeError(f"the report failed: {error}") from error
     if not found:
         raise RuntimeError(
             "nothing to report: call torch.cuda.memory._record_memory_history() before the work, "
