@@ -105,6 +105,76 @@ def test_a_filter_that_throws_refuses_the_request_and_nothing_else(
     assert out.splitlines() == ["c10::Error: the filter has failed"] * 2 + ["False"]
 
 
+def test_a_filter_that_threw_slows_nobody_down_afterwards(play: Callable[[str], str]) -> None:
+    play(
+        """
+        times = ctypes.c_int(0)
+        alloc(MIB)
+        call("probe_pool_begin_throwing", ctypes.c_ulonglong(0), ctypes.c_ulonglong(7),
+             ctypes.byref(times))
+        for _ in range(2):
+            times.value = 1
+            try:
+                alloc(MIB)
+            except RuntimeError:
+                pass
+            assert adapter.ductile_torch_detours() == 0
+            free(alloc(MIB))
+        pool_call("probe_pool_end", (0, 7))
+        """
+    )
+
+
+def test_a_thread_that_ends_in_a_throwing_filter_slows_nobody_down(
+    play: Callable[[str], str],
+) -> None:
+    """Another call than an allocation asked the filter: nothing took what it threw."""
+    play(
+        """
+        import threading, time
+        times = ctypes.c_int(0)
+        alloc(MIB)
+        call("probe_pool_begin_throwing", ctypes.c_ulonglong(0), ctypes.c_ulonglong(7),
+             ctypes.byref(times))
+        times.value = 1
+        past = threading.Thread(target=lambda: library().alloc(MIB))
+        past.start()
+        past.join()
+        assert times.value < 1, "the filter was asked"
+        until = time.monotonic() + 20  # what is a thread's own ends a little after its function
+        while adapter.ductile_torch_detours() != 0:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        """
+    )
+
+
+@pytest.mark.gpu  # PyTorch's native allocator begins with CUDA
+@pytest.mark.skipif(
+    int(torch.__version__.split(".")[1]) < 8,
+    reason="pools with an allocator of their own came with 2.8",
+)
+def test_a_pool_with_its_own_allocator_slows_nobody_down_when_it_is_closed(
+    play: Callable[[str], str],
+) -> None:
+    play(
+        """
+        detours = adapter.ductile_torch_detours
+        pools = (0, 7), (0, 8)
+        alloc(MIB)
+        for pool in pools:
+            pool_call("probe_pool_create_own", pool)
+            pool_call("probe_pool_begin", pool)
+        assert detours() == 8
+        pool_call("probe_pool_end", pools[0])
+        assert detours() == 8
+        pool_call("probe_pool_end", pools[1])
+        assert detours() == 0
+        free(alloc(MIB))
+        """
+    )
+
+
 def test_a_pool_that_cannot_be_opened_is_not_open(play: Callable[[str], str]) -> None:
     out = play(
         """

@@ -207,6 +207,29 @@ def test_a_tracker_hears_all_without_history(play: Callable[[str], str]) -> None
     )
 
 
+@pytest.mark.parametrize("end", ["record(False)", "record(False); record(True)"])
+def test_a_tracker_hears_the_end_of_frees_that_wait_when_history_ends(
+    play: Callable[[str], str], end: str
+) -> None:
+    play(
+        f"""
+        from ductile_gpu._native import lib
+        counts = (ctypes.c_int * 16)()
+        call("probe_listen", counts)
+        record(True)
+        block = alloc(3 * MIB)
+        library().record_stream(block, 2)
+        lib.ductile_capture_begin()             # nothing is asked of a stream meanwhile
+        free(block)
+        assert (counts[1], counts[2]) == (1, 0), list(counts)
+        {end}
+        lib.ductile_capture_end()
+        torch._C._cuda_emptyCache()
+        assert (counts[1], counts[2]) == (1, 1), list(counts)
+        """
+    )
+
+
 def test_a_tracker_hears_of_memory_before_it_leaves(play: Callable[[str], str]) -> None:
     play(
         """

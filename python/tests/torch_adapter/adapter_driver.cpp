@@ -114,6 +114,21 @@ API const char *probe_pool_create(unsigned long long first, unsigned long long s
     });
 }
 
+/* As torch.cuda.MemPool(allocator) does; whose allocator it is makes no difference here. */
+API const char *probe_pool_create_own(unsigned long long first, unsigned long long second) {
+    return guarded([&] {
+#if DUCTILE_TORCH_MINOR >= 11
+        std::shared_ptr<caching::CUDAAllocator> own(caching::get(),
+                                                    [](caching::CUDAAllocator *) {});
+        caching::createOrIncrefPool(0, {first, second}, own);
+#elif DUCTILE_TORCH_MINOR >= 8
+        caching::createOrIncrefPool(0, {first, second}, caching::get());
+#else
+        TORCH_CHECK(false, "this PyTorch has no such pools: ", first, " ", second);
+#endif
+    });
+}
+
 API const char *probe_pool_begin(unsigned long long first, unsigned long long second) {
     auto self = std::this_thread::get_id();
     return guarded([&] {

@@ -238,7 +238,7 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, s
         if (!enabled || clear) {
             watch.trace.clear();
         }
-        if (enabled && !was_enabled) {
+        if (enabled && !was_enabled && watch.trackers.empty()) {
             watch.start(devices[i]);
         } else if (!enabled) {
             watch.stop();

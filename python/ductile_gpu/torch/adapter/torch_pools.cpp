@@ -122,13 +122,58 @@ std::vector<MempoolId_t> Pools::last_resorts() {
 
 namespace {
 
-/* What a filter threw while the library asked it. */
-thread_local std::exception_ptr thrown_by_filter;
+/* A flag of `special` that is up while it has users. */
+class Users {
+  public:
+    explicit Users(unsigned flag) : flag_(flag) {
+    }
+    void count(int change) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        n_ += change;
+        if (n_ != 0) {
+            special.fetch_or(flag_);
+        } else {
+            special.fetch_and(~flag_);
+        }
+    }
+
+  private:
+    std::mutex mutex_;
+    unsigned flag_;
+    int64_t n_ = 0;
+};
+Users &throwers = *new Users(kThrown); /* used when statics have ended, too */
+Users &detours = *new Users(kRouted);
+
+/* What a filter threw while the library asked it. Where the call is not the adapter's, nothing
+ * takes it but the thread's next request, or its end. */
+struct Thrown {
+    std::exception_ptr error;
+
+    std::exception_ptr take() {
+        if (error != nullptr) {
+            throwers.count(-1);
+        }
+        return std::exchange(error, nullptr);
+    }
+    ~Thrown() {
+        (void)take();
+    }
+};
+thread_local Thrown thrown_by_filter;
 
 } // namespace
 
 std::exception_ptr take_thrown() {
-    return std::exchange(thrown_by_filter, nullptr);
+    return thrown_by_filter.take();
+}
+
+Pools::Detour::Detour() {
+    detours.count(1);
+}
+
+Pools::Detour::~Detour() {
+    detours.count(-1);
 }
 
 /* An exception cannot pass through the library: it is kept until the library has returned. */
@@ -137,8 +182,9 @@ int Pools::ask_filter(void *user, ductile_stream stream) {
     try {
         return opening->filter(reinterpret_cast<cudaStream_t>(stream)) ? 1 : 0;
     } catch (...) {
-        thrown_by_filter = std::current_exception();
-        special.fetch_or(kThrown); /* stays */
+        (void)thrown_by_filter.take();
+        thrown_by_filter.error = std::current_exception();
+        throwers.count(1);
         return 0;
     }
 }
@@ -183,7 +229,7 @@ void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     bool is_new_capture =
         opening->announcement == nullptr && is_for_capture(opening->filter, opening->stream);
     if (opening->is_native) {
-        special.fetch_or(kRouted); /* stays: closing races with other threads' requests */
+        opening->detour = std::make_unique<Detour>();
     }
     {
         const std::lock_guard<std::mutex> lock(mutex_);

@@ -69,10 +69,19 @@ class Pools {
         }
     };
 
+    /* Has requests look whether they belong to a pool of the native allocator. */
+    struct Detour {
+        Detour();
+        Detour(const Detour &) = delete;
+        Detour &operator=(const Detour &) = delete;
+        ~Detour();
+    };
+
     struct Opening {
         MempoolId_t id;
         std::unique_ptr<Announcement> announcement; /* of a capture */
         bool is_native;
+        std::unique_ptr<Detour> detour; /* where it is native */
         StreamFilter filter;
         std::thread::id thread;
         cudaStream_t stream; /* the current one of the caller */
@@ -90,7 +99,7 @@ class Pools {
     std::mutex mutex_;
     std::map<MempoolId_t, Pool> pools_;
     std::map<MempoolId_t, Stat> held_;
-    std::vector<std::shared_ptr<Opening>> open_; /* the latest last */
+    std::vector<std::shared_ptr<Opening>> open_;                  /* the latest last */
     std::map<MempoolId_t, std::unique_ptr<Announcement>> parked_; /* of captures under way */
 };
 

@@ -181,7 +181,9 @@ void Watch::start(Device &device) {
 
 void Watch::stop() {
     notes_.clear();
-    pending_.clear();
+    if (trackers.empty()) {
+        pending_.clear();
+    }
 }
 
 void Watch::record(Device &device, TraceEntry::Action action, uint64_t address, size_t size,

@@ -77,6 +77,7 @@ Context gather_context(RecordContext level);
 class Watch {
   public:
     void start(Device &device);
+    /* Trackers go on, and hear the end of each free that they heard requested. */
     void stop();
 
     void note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
