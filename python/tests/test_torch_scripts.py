@@ -129,7 +129,8 @@ def test_an_answer_counts_only_when_its_process_ends_well(
     import turns
 
     worker = turns.Worker("x", ["-c", code], {**os.environ, "PYTHONPATH": str(SCRIPTS)})
-    seconds = 3 if "sleep" in code else 60
+    # What is to be late has to begin in time, on a busy machine too.
+    seconds = 10 if "sleep" in code else 60
     answer = {"failed": f"the process on x {failure}"} if failure else {}
     assert turns.only_answer(worker, time.monotonic() + seconds) == answer
     assert worker.process.poll() is not None
@@ -331,10 +332,16 @@ def test_a_training_that_failed_keeps_what_it_has_answered() -> None:
     assert llama.text_of(row).endswith("FAILED: did not begin")
 
 
-def test_without_what_is_in_use_there_is_no_cap() -> None:
+def test_without_what_is_in_use_there_is_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     import llama
+    import turns
 
-    given = llama.parse(["--cases", "capped", "--limit", "0.1", "--ranks", "1", "--cpu-check"])
+    def silent(name: str, _command: list[str], where: dict[str, str]) -> turns.Worker:
+        return worker(name, ["-c", "import time; time.sleep(600)"], where)
+
+    worker = turns.Worker
+    monkeypatch.setattr(turns, "Worker", silent)
+    given = llama.parse(["--cases", "capped", "--ranks", "1", "--cpu-check"])
     rows = llama.Match(llama.CASES["capped"], given).play(time.monotonic())
     assert [row["way"] for row in rows] == ["ductile", "capped ductile", "capped expandable"]
     assert "did not answer in time" in rows[0]["error"]
