@@ -68,8 +68,10 @@ const bench_command command_convert = {
     .name = "convert",
     .brief = "write a PyTorch snapshot or an older trace as a trace of the newest version",
     .summary =
-        "Writes IN, a PyTorch snapshot or a trace, as a trace to OUT: of version 2, or 3 where\n"
-        "streams end; gzipped if its name ends in .gz; - is standard output.\n"
+        "Writes IN, a PyTorch snapshot or a trace, as a trace to OUT: of version 2, 3 where "
+        "streams\n"
+        "end, or 4 where requests were refused; gzipped if its name ends in .gz; - is standard\n"
+        "output.\n"
         "bench/traces/README.md has the format. Where IN does not say which other stream used\n"
         "a block, the next stream by number is written.",
     .own = own_options,

@@ -42,9 +42,6 @@ typedef struct view_job {
     trace_holders holders;
     trace_stream streams[TRACE_MAX_STREAMS];
     trace_stacks stacks;
-    build_refusal refusals[BUILD_MAX_REFUSALS];
-    size_t n_refusals;
-    size_t n_elders;
     bool marks_steps;
     trace *trace;
 } view_job;
@@ -104,9 +101,6 @@ static const char *study(view_job *j) {
     if (reason == NULL && !j->marks_steps) {
         reason = trace_steps_mark(b, &j->steps);
     }
-    memcpy(j->refusals, b->refusals, sizeof j->refusals);
-    j->n_refusals = b->n_refusals;
-    j->n_elders = b->n_elders;
     j->stacks = b->stacks;
     b->stacks = (trace_stacks){0};
     return reason;
@@ -115,7 +109,7 @@ static const char *study(view_job *j) {
 static bool load(view_job *j, const char *path) {
     trace_error error;
     const view_options *o = j->options;
-    if (!trace_gather(path, o->gpu, true, &j->builder, &error)) {
+    if (!trace_gather_held(path, o->gpu, &j->builder, &error)) {
         bench_complain_of(path, error.line, error.reason);
         return false;
     }
@@ -194,9 +188,6 @@ static view_recording describe(const view_job *j) {
                             .streams = j->streams,
                             .stacks = &j->stacks,
                             .steps = &j->steps,
-                            .n_elders = j->n_elders,
-                            .refusals = j->refusals,
-                            .n_refusals = j->n_refusals,
                             .marks_steps = j->marks_steps};
 }
 

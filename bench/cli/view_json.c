@@ -62,6 +62,7 @@ static void print_holder(FILE *out, const view_recording *r, const trace_holder 
     print_number(out, "size_from", UINT64_C(1) << h->size_class);
     print_bool(out, "before_recording", h->is_elder);
     print_bool(out, "lasting", h->is_lasting);
+    print_bool(out, "refused", h->is_refused);
     print_number(out, "blocks", h->blocks);
     print_number(out, "bytes", h->bytes);
     print_number(out, "freed_bytes", h->freed);
@@ -104,30 +105,112 @@ static void print_profiles(FILE *out, const trace_holders *holders) {
     (void)fputs(holders->n_profiles > 0 ? "]]" : "]", out);
 }
 
-/* The index of the event that allocates block number n. */
-static size_t find_alloc(const trace *t, size_t n) {
-    size_t seen = 0;
-    for (size_t i = 0; i < t->n_events; i++) {
-        if (t->events[i].kind == TRACE_ALLOC && seen++ == n) {
-            return i;
-        }
-        if (spill_is_time(i)) {
-            spill_rest(&t->events_file);
-        }
-    }
-    return t->n_events - 1;
+static void print_refusal(FILE *out, const trace_refusal *of) {
+    (void)fprintf(out, "{\"event\":%zu", of->event);
+    print_number(out, "request_bytes", of->size);
+    print_number(out, "live_bytes", of->live_bytes);
+    print_number(out, "held_bytes", of->held_bytes);
+    print_number(out, "device_free_bytes", of->device_free_bytes);
+    print_number(out, "stack", of->stack);
+    print_bool(out, "replayed", of->is_replayed);
+    (void)putc('}', out);
 }
 
-static void print_refusals(FILE *out, const view_recording *r) {
+static uint64_t need_of(const trace_refusal *of) {
+    return of->live_bytes + of->size;
+}
+
+/* Of too many the first ones, and the one that needs most. */
+static void print_refusals(FILE *out, const trace *t) {
+    enum { MOST = 64 };
+    size_t most = 0;
+    size_t n = 0;
+    for (size_t i = 1; i < t->n_refusals; i++) {
+        most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
+    }
     (void)fputs(",\"refusals\":[", out);
-    for (size_t i = 0; i < r->n_refusals; i++) {
-        const build_refusal *refusal = &r->refusals[i];
-        (void)fprintf(out, "%s{\"event\":%zu", comma(i), find_alloc(r->trace, refusal->n_blocks));
-        print_number(out, "request_bytes", refusal->size);
-        print_number(out, "device_free_bytes", refusal->device_free_bytes);
-        (void)putc('}', out);
+    for (size_t i = 0; i < t->n_refusals; i++) {
+        if (i < MOST || i == most) {
+            (void)fputs(comma(n++), out);
+            print_refusal(out, &t->refusals[i]);
+        }
     }
     (void)putc(']', out);
+    print_number(out, "n_refusals", t->n_refusals);
+}
+
+/* ---- Maps ----------------------------------------------------------------------------------- */
+
+/* Equal cells that follow each other: how many, and which. */
+static void print_column(FILE *out, const uint16_t *cells) {
+    for (size_t from = 0; from < MEMORY_MAP_ROWS;) {
+        size_t to = from + 1;
+        while (to < MEMORY_MAP_ROWS && cells[to] == cells[from]) {
+            to++;
+        }
+        (void)fprintf(out, "%s%zu,%u", comma(from), to - from, (unsigned)cells[from]);
+        from = to;
+    }
+}
+
+static void print_map(FILE *out, const memory_map *map) {
+    (void)fprintf(out, ",\"map\":{\"rows\":%d,\"row_bytes\":%" PRIu64 ",\"events\":[",
+                  MEMORY_MAP_ROWS, map->row_bytes);
+    for (size_t i = 0; i < map->n_columns; i++) {
+        (void)fprintf(out, "%s%" PRIu64, comma(i), map->columns[i].event);
+    }
+    (void)fputs("],\"columns\":[", out);
+    for (size_t i = 0; i < map->n_columns; i++) {
+        (void)fprintf(out, "%s[", comma(i));
+        print_column(out, &map->cells[i * MEMORY_MAP_ROWS]);
+        (void)putc(']', out);
+    }
+    (void)fputs("]}", out);
+}
+
+/* ---- What the recorded program's own allocator held ---------------------------------------- */
+
+/* At most so many, each the highest of a stretch. */
+static void print_held(FILE *out, const recorded_memory *m) {
+    enum { MOST = 2000 };
+    size_t stretch = m->n_changes / MOST + 1;
+    (void)fputs(",\"recorded_held\":[", out);
+    for (size_t from = 0; from < m->n_changes; from += stretch) {
+        const recorded_change *highest = &m->changes[from];
+        for (size_t i = from; i < m->n_changes && i < from + stretch; i++) {
+            highest = m->changes[i].held_bytes > highest->held_bytes ? &m->changes[i] : highest;
+        }
+        (void)fprintf(out, "%s[%zu,%" PRIu64 "]", comma(from), highest->event, highest->held_bytes);
+    }
+    (void)putc(']', out);
+}
+
+/* Where each block lay when the recording ended. */
+static void print_layout(FILE *out, const trace *t) {
+    memory_map map;
+    if (memory_map_of_recorded(&map, t)) {
+        print_map(out, &map);
+    }
+    memory_map_fini(&map);
+}
+
+static void print_recorded(FILE *out, const trace *t) {
+    const recorded_memory *m = &t->recorded;
+    (void)fprintf(out, ",\"recorded\":{\"held_bytes\":%" PRIu64, m->held);
+    print_number(out, "live_bytes", m->live);
+    print_number(out, "pending_bytes", m->pending);
+    print_number(out, "free_bytes", m->free);
+    print_number(out, "holes", m->holes);
+    print_number(out, "largest_hole", m->largest_hole);
+    print_number(out, "segments", m->n_segments);
+    print_number(out, "held_peak_bytes", m->held_peak);
+    print_number(out, "device_bytes", m->device_bytes);
+    print_number(out, "device_free_bytes", m->device_free_bytes);
+    print_bool(out, "expandable", m->is_expandable);
+    print_bool(out, "at_refusal", m->is_at_refusal);
+    print_layout(out, t);
+    (void)putc('}', out);
+    print_held(out, m);
 }
 
 static void print_stacks(FILE *out, const view_recording *r) {
@@ -152,13 +235,17 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
     print_number(out, "replay_events", t->n_events);
     print_number(out, "live_peak_bytes", t->live_peak_bytes);
     print_number(out, "peak_event", t->peak_event);
+    print_number(out, "elders", t->n_elders);
     print_number(out, "granule_bytes", device->caps.granule_bytes);
     print_bool(out, "marks_steps", recording->marks_steps);
     print_streams(out, t);
     print_steps(out, t);
     print_step_peaks(out, recording->holders);
     print_profiles(out, recording->holders);
-    print_refusals(out, recording);
+    print_refusals(out, t);
+    if (t->recorded.is_known) {
+        print_recorded(out, t);
+    }
     print_holders(out, recording);
     print_stacks(out, recording);
     (void)fputs("}\n", out);
@@ -215,7 +302,7 @@ static void print_member(FILE *out, const view_run *run, const opening_span *spa
     const view_recording *r = run->recording;
     bool is_known = span->block != OPENINGS_NO_BLOCK;
     uint32_t stack = is_known ? trace_stacks_of(r->stacks, span->block) : 0;
-    bool is_elder = is_known && span->block < r->n_elders;
+    bool is_elder = is_known && span->block < r->trace->n_elders;
     bool is_lasting = is_known && r->steps->is_lasting[span->block];
     (void)fprintf(out, "[%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%s,%s]", span->size, stack,
                   run->spec->trace->streams[span->stream].number, span->born,
@@ -272,33 +359,6 @@ static void print_openings(FILE *out, const view_run *run) {
     print_moment(out, run, "peak", &run->view->at_peak, 0);
     print_moment(out, run, "refusal", &run->view->at_stop, run->view->at_stop_capacity);
     (void)putc('}', out);
-}
-
-/* Equal cells that follow each other: how many, and which. */
-static void print_column(FILE *out, const uint16_t *cells) {
-    for (size_t from = 0; from < MEMORY_MAP_ROWS;) {
-        size_t to = from + 1;
-        while (to < MEMORY_MAP_ROWS && cells[to] == cells[from]) {
-            to++;
-        }
-        (void)fprintf(out, "%s%zu,%u", comma(from), to - from, (unsigned)cells[from]);
-        from = to;
-    }
-}
-
-static void print_map(FILE *out, const memory_map *map) {
-    (void)fprintf(out, ",\"map\":{\"rows\":%d,\"row_bytes\":%" PRIu64 ",\"events\":[",
-                  MEMORY_MAP_ROWS, map->row_bytes);
-    for (size_t i = 0; i < map->n_columns; i++) {
-        (void)fprintf(out, "%s%" PRIu64, comma(i), map->columns[i].event);
-    }
-    (void)fputs("],\"columns\":[", out);
-    for (size_t i = 0; i < map->n_columns; i++) {
-        (void)fprintf(out, "%s[", comma(i));
-        print_column(out, &map->cells[i * MEMORY_MAP_ROWS]);
-        (void)putc(']', out);
-    }
-    (void)fputs("]}", out);
 }
 
 static void print_settings(FILE *out, const replay_spec *spec) {

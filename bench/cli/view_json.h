@@ -16,9 +16,6 @@ typedef struct view_recording {
     const trace_stream *streams; /* in the holders' order */
     const trace_stacks *stacks;
     const trace_steps *steps;
-    size_t n_elders; /* the first blocks: allocated before the recording began */
-    const build_refusal *refusals;
-    size_t n_refusals;
     bool marks_steps; /* else they were found */
 } view_recording;
 

@@ -125,6 +125,34 @@ void memory_map_add(memory_map *map, const contender_ops *ops, const replay_mome
     map->n_columns++;
 }
 
+static uint16_t cell_of(const recorded_span *span) {
+    switch (span->state) {
+    case RECORDED_LIVE:
+        return (uint16_t)(MEMORY_MAP_FIRST_LIVE + (size_class(span->size) << 3));
+    case RECORDED_PENDING:
+        return 2;
+    case RECORDED_FREE:
+        break;
+    }
+    return 1;
+}
+
+bool memory_map_of_recorded(memory_map *map, const trace *t) {
+    const recorded_memory *m = &t->recorded;
+    *map = (memory_map){.trace = t};
+    map->columns[0].event = t->n_events - 1;
+    for (size_t i = 0; m->is_known && i < m->n_spans; i++) {
+        const recorded_span *span = &m->spans[i];
+        add_run(map, (memory_run){span->address, span->size, cell_of(span)});
+    }
+    map->n_columns = 1;
+    if (map->columns[0].n == 0) {
+        return false;
+    }
+    qsort(map->columns[0].runs, map->columns[0].n, sizeof(memory_run), by_address);
+    return memory_map_draw(map);
+}
+
 /* ---- The picture --------------------------------------------------------------------------- */
 
 /* The pieces of the address space that ever have memory, in order. */

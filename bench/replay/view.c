@@ -39,9 +39,18 @@ static bool is_column(const trace *t, size_t sample) {
                (sample + 1) * MEMORY_MAP_COLUMNS / t->n_samples;
 }
 
+/* Blocks from before the recording were there at once: nothing is seen of how they came. */
+static bool is_before_recording(const trace *t, uint64_t event) {
+    return event + 1 < t->n_elders;
+}
+
 static void take_point(void *user, const replay_spec *spec, const replay_moment *now) {
     view *v = user;
     const contender_stats *stats = &now->stats;
+    if (is_before_recording(spec->trace, now->event)) {
+        v->next_sample++;
+        return;
+    }
     v->points[v->n_points++] = (view_point){.event = now->event,
                                             .asked = now->live_bytes,
                                             .memory = look(spec->contender, now),

@@ -5,7 +5,7 @@
  * computed here.
  *
  *   trace_read.c      reads a file, whatever it is
- *   trace_text.c      the text format of bench/traces/README.md, versions 1 to 3
+ *   trace_text.c      the text format of bench/traces/README.md, versions 1 to 4
  *   trace_snapshot.c  PyTorch snapshots
  *   trace_build.c     what readers and generators call for each event; checks their order
  *   trace_finish.c    makes the array
@@ -13,12 +13,14 @@
  *   trace_stacks.c    where blocks were allocated
  *   trace_holders.c   who holds the memory at the peak
  *   trace_variant.c   other runs of the same program
- *   trace_write.c     writes the events as version 2 or 3
+ *   trace_write.c     writes the events as version 2, 3 or 4
+ *   recorded.c        what the recorded program's own allocator held and refused
  */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_H
 #define DUCTILE_BENCH_TRACE_TRACE_H
 
 #include "bench/base/spill.h"
+#include "bench/trace/recorded.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -87,13 +89,17 @@ typedef struct trace {
     uint32_t n_slots; /* slots are 0 ... n_slots - 1                                 */
     trace_stream streams[TRACE_MAX_STREAMS]; /* by ascending number                 */
     size_t n_streams;
-    uint64_t n_file_events; /* a, u, f and c lines; of a snapshot, what they would be         */
+    uint64_t n_file_events; /* a, u, f, c and r lines; of a snapshot, what they would be      */
     uint64_t n_ops;         /* allocations and frees                                          */
     uint64_t n_steps;       /* training steps marked                                          */
     uint64_t live_peak_bytes;
     size_t peak_event; /* the first allocation that makes live memory so large */
     size_t *step_ends; /* of each step marked: the index behind its last event */
     size_t n_step_ends;
+    size_t n_elders; /* the first events: blocks from before the recording began       */
+    trace_refusal *refusals;
+    size_t n_refusals;
+    recorded_memory recorded;
     bool is_snapshot;
     int gpu; /* of a snapshot: the GPU whose history was read */
     /* Where live memory is least and most in equal parts of the trace: its envelope; and its end.

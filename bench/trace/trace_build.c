@@ -84,13 +84,6 @@ const char *trace_build_step(trace_builder *b) {
     return NULL;
 }
 
-void trace_build_refusal(trace_builder *b, uint64_t size, uint64_t device_free_bytes) {
-    if (b->n_refusals < BUILD_MAX_REFUSALS) {
-        b->refusals[b->n_refusals++] = (build_refusal){
-            .n_blocks = b->n_blocks, .size = size, .device_free_bytes = device_free_bytes};
-    }
-}
-
 const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told) {
     size_t n_known = b->n_streams;
     size_t index = stream_index(b, stream);
@@ -161,6 +154,33 @@ const char *trace_build_free(trace_builder *b, uint32_t block) {
     return add_event(b, TRACE_FREE, block);
 }
 
+static bool has_room_for_refusal(trace_builder *b) {
+    return array_has_room(&b->refusals, sizeof *b->refusals, &b->refusals_capacity, b->n_refusals);
+}
+
+/* A block that is freed at once: so every contender has to serve it. */
+static const char *add_refused(trace_builder *b, uint64_t size, uint64_t stream, uint32_t *block) {
+    const char *reason = trace_build_alloc(b, size, stream, block);
+    if (reason == NULL) {
+        b->blocks[*block].is_refused = true;
+        b->n_refused++;
+        reason = trace_build_free(b, *block);
+    }
+    return reason;
+}
+
+const char *trace_build_refusal(trace_builder *b, const trace_refusal *of, uint64_t stream,
+                                uint32_t *block) {
+    if (!has_room_for_refusal(b)) {
+        return no_memory;
+    }
+    trace_refusal *refusal = &b->refusals[b->n_refusals++];
+    *refusal = *of;
+    refusal->n_blocks = b->n_blocks;
+    refusal->is_replayed = of->size <= TRACE_MAX_SIZE;
+    return refusal->is_replayed ? add_refused(b, of->size, stream, block) : NULL;
+}
+
 const char *trace_build_free_in_use(trace_builder *b, uint32_t block) {
     const char *reason = trace_build_free(b, block);
     if (reason == NULL) {
@@ -190,6 +210,8 @@ void trace_build_drop(trace_builder *b) {
     spill_free(&b->events_file, b->events);
     spill_free(&b->blocks_file, b->blocks);
     free(b->uses);
+    free(b->refusals);
+    recorded_drop(&b->recorded);
     trace_stacks_drop(&b->stacks);
     *b = (trace_builder){0};
 }

@@ -24,6 +24,7 @@ typedef struct build_block {
     uint16_t n_gates;
     uint16_t stream; /* in order of appearance */
     uint16_t state;  /* a build_state          */
+    bool is_refused; /* it was asked for and refused: freed at once */
 } build_block;
 
 /* Another stream than a block's own that uses it. */
@@ -31,15 +32,6 @@ typedef struct build_use {
     uint32_t next; /* of the same block, as build_block.uses */
     uint16_t stream;
 } build_use;
-
-/* A request that the recorded program was refused. */
-typedef struct build_refusal {
-    size_t n_blocks; /* of the builder, at that moment */
-    uint64_t size;
-    uint64_t device_free_bytes;
-} build_refusal;
-
-enum { BUILD_MAX_REFUSALS = 16 };
 
 /* All zero is an empty builder. Owned by one reader, dropped by it in every case. */
 typedef struct trace_builder {
@@ -57,8 +49,11 @@ typedef struct trace_builder {
     uint64_t n_steps;
     uint64_t n_stream_ends;
     size_t n_elders; /* the first blocks: allocated before the recording began */
-    build_refusal refusals[BUILD_MAX_REFUSALS]; /* the first of them */
-    size_t n_refusals;
+    trace_refusal *refusals;
+    size_t n_refusals, refusals_capacity;
+    uint64_t n_refused; /* of these, the blocks */
+    recorded_memory recorded;
+    bool takes_held;     /* of a snapshot without history: what was held when it was written */
     trace_stacks stacks; /* where blocks were allocated, as far as that was recorded */
     bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
                         else a completion stands for a use by the next stream                  */
@@ -75,7 +70,9 @@ const char *trace_build_free(trace_builder *b, uint32_t block);
 const char *trace_build_free_in_use(trace_builder *b, uint32_t block);
 const char *trace_build_complete(trace_builder *b, uint32_t block);
 const char *trace_build_step(trace_builder *b);
-void trace_build_refusal(trace_builder *b, uint64_t size, uint64_t device_free_bytes);
+/* A request that the recorded program was refused. *block is one where is_replayed says so. */
+const char *trace_build_refusal(trace_builder *b, const trace_refusal *of, uint64_t stream,
+                                uint32_t *block);
 /* The program destroys the stream, after telling the allocator or not. */
 const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told);
 

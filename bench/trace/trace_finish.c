@@ -33,6 +33,7 @@ typedef struct finisher {
     uint64_t live;
     size_t n_written;
     trace_sample low, high; /* of the current part of the trace */
+    size_t next_refusal, next_change;
 } finisher;
 
 static int by_number(const void *a, const void *b) {
@@ -67,7 +68,23 @@ static void write_event(finisher *f, trace_event event) {
         event.kind == TRACE_ALLOC || event.kind == TRACE_FREE || event.kind == TRACE_FREE_GATED;
 }
 
-static const char *finish_alloc(finisher *f, build_block *block) {
+/* What the recording says of its own allocator before block number n is allocated at an event. */
+static void place_recorded(finisher *f, size_t n, size_t event) {
+    trace_builder *b = f->from;
+    recorded_change *changes = b->recorded.changes;
+    while (f->next_refusal < b->n_refusals && b->refusals[f->next_refusal].n_blocks <= n) {
+        trace_refusal *refusal = &b->refusals[f->next_refusal++];
+        refusal->event = event;
+        refusal->live_bytes = f->live;
+    }
+    while (f->next_change < b->recorded.n_changes && changes[f->next_change].n_blocks <= n) {
+        changes[f->next_change++].event = event;
+    }
+}
+
+static const char *finish_alloc(finisher *f, uint32_t number) {
+    build_block *block = &f->from->blocks[number];
+    place_recorded(f, number, f->n_written);
     if (__builtin_add_overflow(f->live, block->size, &f->live)) {
         return "more live memory than 64 bits can count";
     }
@@ -226,7 +243,7 @@ static const char *finish_event(finisher *f, const trace_event *event) {
     build_block *blocks = f->from->blocks;
     switch ((trace_kind)event->kind) {
     case TRACE_ALLOC:
-        return finish_alloc(f, &blocks[event->slot]);
+        return finish_alloc(f, event->slot);
     case TRACE_USE:
         return finish_use(f, event);
     case TRACE_FREE:
@@ -304,6 +321,7 @@ static const char *rewrite_events(finisher *f) {
         pass(f, i);
     }
     sample_end(f);
+    place_recorded(f, SIZE_MAX, f->n_written > 0 ? f->n_written - 1 : 0);
     return NULL;
 }
 
@@ -334,12 +352,18 @@ const char *trace_finish(trace_builder *b, trace *out) {
         out->events = b->events;
         out->events_file = b->events_file;
         out->n_events = f->n_written;
-        out->n_file_events = b->n_events - b->n_steps - b->n_stream_ends;
+        out->n_file_events = b->n_events - b->n_steps - b->n_stream_ends - b->n_refused;
+        out->n_elders = b->n_elders;
+        out->refusals = b->refusals;
+        out->n_refusals = b->n_refusals;
+        out->recorded = b->recorded;
         out->n_steps = b->n_steps;
         out->is_snapshot = b->is_snapshot;
         out->gpu = b->gpu;
         b->events = NULL;
         b->events_file = (spill){0};
+        b->refusals = NULL;
+        b->recorded = (recorded_memory){0};
     } else {
         trace_drop_events(out);
     }

@@ -47,11 +47,13 @@ static trace_holder describe(const holders_walk *w, size_t block) {
                           .stream = of->stream,
                           .size_class = size_class_of(of->size),
                           .is_elder = block < w->from->n_elders,
-                          .is_lasting = w->steps->is_lasting[block]};
+                          .is_lasting = w->steps->is_lasting[block],
+                          .is_refused = of->is_refused};
 }
 
 static uint64_t key_of(const trace_holder *h) {
-    uint64_t flags = (uint64_t)h->is_elder << 1 | (uint64_t)h->is_lasting;
+    uint64_t flags =
+        (uint64_t)h->is_refused << 2 | (uint64_t)h->is_elder << 1 | (uint64_t)h->is_lasting;
     return (uint64_t)h->stack << 32 | (uint64_t)h->stream << 16 | (uint64_t)h->size_class << 8 |
            flags << 1 | 1;
 }

@@ -18,6 +18,7 @@ typedef struct trace_holder {
     uint8_t size_class;                    /* sizes from 2 to this, below twice that              */
     bool is_elder;                         /* allocated before the recording began                */
     bool is_lasting;                       /* as trace_steps                                      */
+    bool is_refused;                       /* asked for at the peak, and refused                  */
     uint64_t blocks;                       /* at the peak                                         */
     uint64_t bytes;                        /* at the peak                                         */
     uint64_t freed;                        /* of these: freed, but another stream still uses them */

@@ -18,9 +18,8 @@ static bool read_content(input *in, int gpu, trace_builder *b, trace_error *erro
     return ok && (b->n_events > b->n_steps || trace_refuse(error, 0, "no event in it"));
 }
 
-bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trace_error *error) {
+static bool gather(const char *path, int gpu, trace_builder *b, trace_error *error) {
     input in;
-    *b = (trace_builder){.spills = spills};
     error->line = 0;
     bool ok = input_open(&in, path, error->reason, sizeof error->reason) &&
               read_content(&in, gpu, b, error);
@@ -29,6 +28,16 @@ bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trac
         trace_build_drop(b);
     }
     return ok;
+}
+
+bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trace_error *error) {
+    *b = (trace_builder){.spills = spills};
+    return gather(path, gpu, b, error);
+}
+
+bool trace_gather_held(const char *path, int gpu, trace_builder *b, trace_error *error) {
+    *b = (trace_builder){.spills = true, .takes_held = true};
+    return gather(path, gpu, b, error);
 }
 
 trace *trace_load(const char *path, int gpu, trace_error *error) {

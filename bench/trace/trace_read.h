@@ -12,4 +12,7 @@ trace *trace_load(const char *path, int gpu, trace_error *error);
  * failure *b is empty. */
 bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trace_error *error);
 
+/* As trace_gather that spills; of a snapshot without history what was held when it was written. */
+bool trace_gather_held(const char *path, int gpu, trace_builder *b, trace_error *error);
+
 #endif

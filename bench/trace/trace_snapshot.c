@@ -6,7 +6,9 @@
  *                           frames
  *                           of "oom": size, device_free
  *   segments[i]             device, stream, blocks           what was held when it was written
+ *                           is_expandable
  *   segments[i].blocks[j]   address, size, requested_size, state, frames
+ *   device_memory[gpu]      free, total                      of the device as a whole; ours alone
  *   external_annotations    where optimizers' steps end
  *
  * The history is a ring: its beginning may be lost. A block that lives before the history begins
@@ -54,6 +56,8 @@ typedef struct snapshot_reader {
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
     snapshot_steps steps;
     frames_reader frames;
+    bool has_gaps; /* some blocks of the segments are missing */
+    int64_t held;  /* by PyTorch's allocator; first walk: only what the history adds to it */
     trace_builder *builder;
     trace_error *error;
 } snapshot_reader;
@@ -83,6 +87,55 @@ static bool read_entry(snapshot_reader *r, size_t index, history_entry *out) {
            REFUSE(r, "history entry %zu lacks addr, size or stream as a plain number", index);
 }
 
+/* ---- Held memory --------------------------------------------------------------------------- */
+
+/* No allocator holds more; and the pieces of a map of it can be counted. */
+#define MOST_HELD ((uint64_t)1 << 42)
+
+/* Unsigned: what a file says may be anything. */
+static int64_t added(int64_t to, uint64_t size) {
+    return (int64_t)((uint64_t)to + size);
+}
+
+/* Whether the entry changes what is held. */
+static bool changes_held(snapshot_reader *r, const history_entry *e) {
+    switch ((history_action)e->action) {
+    case HISTORY_SEGMENT_ALLOC:
+    case HISTORY_SEGMENT_MAP:
+        r->held = added(r->held, e->size);
+        return true;
+    case HISTORY_SEGMENT_FREE:
+    case HISTORY_SEGMENT_UNMAP:
+        r->held = added(r->held, -e->size);
+        return true;
+    case HISTORY_OTHER:
+    case HISTORY_ALLOC:
+    case HISTORY_FREE:
+    case HISTORY_COMPLETE:
+    case HISTORY_REFUSAL:
+        break;
+    }
+    return false;
+}
+
+static uint64_t held_now(const snapshot_reader *r) {
+    return r->held > 0 ? (uint64_t)r->held : 0;
+}
+
+static bool note_held(snapshot_reader *r) {
+    return recorded_note_held(&r->builder->recorded, r->builder->n_blocks, held_now(r)) ||
+           out_of_host_memory(r);
+}
+
+/* From what was held at the end back to the beginning. Without segments PyTorch did not say
+ * it: then the recording saw the first allocation, and begins with nothing. */
+static bool start_held(snapshot_reader *r) {
+    recorded_memory *m = &r->builder->recorded;
+    m->is_known = m->n_spans > 0 && m->held <= MOST_HELD && !r->has_gaps;
+    r->held = m->n_spans > 0 ? added((int64_t)m->held, -(uint64_t)r->held) : 0;
+    return note_held(r);
+}
+
 /* ---- First walk: blocks older than the history --------------------------------------------- */
 
 static bool add_elder(snapshot_reader *r, elder block) {
@@ -109,7 +162,7 @@ static bool find_elders_in_history(snapshot_reader *r) {
         if (!read_entry(r, i, &e)) {
             return false;
         }
-        if (!is_of_block(&e)) {
+        if (changes_held(r, &e) || !is_of_block(&e)) {
             continue;
         }
         if (!note_address(r, e.address, &is_new)) {
@@ -161,6 +214,18 @@ static bool visit_active_block(snapshot_reader *r, const pickle_value *block, ui
     return note_address(r, address, &is_new) && (!is_new || add_elder(r, found));
 }
 
+static bool add_span(snapshot_reader *r, const pickle_value *block, uint64_t address,
+                     uint64_t size) {
+    recorded_memory *m = &r->builder->recorded;
+    bool is_live = pickle_is_string(pickle_find(block, "state"), "active_allocated");
+    recorded_span span = {.address = address,
+                          .size = size,
+                          .state = is_live            ? RECORDED_LIVE
+                                   : is_active(block) ? RECORDED_PENDING
+                                                      : RECORDED_FREE};
+    return size > MOST_HELD || recorded_add_span(m, span) || out_of_host_memory(r);
+}
+
 /* Blocks tile their segment; old versions wrote no addresses for them. *address moves on. */
 static bool visit_block(snapshot_reader *r, const pickle_value *block, uint64_t stream,
                         uint64_t *address) {
@@ -172,11 +237,25 @@ static bool visit_block(snapshot_reader *r, const pickle_value *block, uint64_t 
     if (!pickle_get_unsigned(pickle_find(block, "size"), &size)) {
         return REFUSE(r, "a block of the segments lacks a size");
     }
-    if (is_active(block) && !visit_active_block(r, block, *address, stream)) {
+    if ((is_active(block) && !visit_active_block(r, block, *address, stream)) ||
+        !add_span(r, block, *address, size)) {
         return false;
     }
     *address += size;
     return true;
+}
+
+/* Other programs than PyTorch leave blocks out: then nothing is known of what was free. */
+static void note_segment(snapshot_reader *r, const pickle_value *segment, uint64_t size) {
+    const pickle_value *is_expandable = pickle_find(segment, "is_expandable");
+    recorded_memory *m = &r->builder->recorded;
+    uint64_t total = size;
+    (void)pickle_get_unsigned(pickle_find(segment, "total_size"), &total);
+    r->has_gaps = r->has_gaps || total != size;
+    m->n_segments++;
+    m->is_expandable =
+        m->is_expandable || (is_expandable != NULL && is_expandable->kind == PICKLE_BOOL &&
+                             is_expandable->as.integer != 0);
 }
 
 static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
@@ -189,11 +268,16 @@ static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
         !pickle_get_unsigned(pickle_find(segment, "address"), &address)) {
         return REFUSE(r, "a segment lacks device, stream or address as a plain number");
     }
-    for (size_t i = 0; gpu == r->gpu && i < pickle_count(blocks); i++) {
+    if (gpu != r->gpu) {
+        return true;
+    }
+    uint64_t held_before = r->builder->recorded.held;
+    for (size_t i = 0; i < pickle_count(blocks); i++) {
         if (!visit_block(r, pickle_item(blocks, i), stream, &address)) {
             return false;
         }
     }
+    note_segment(r, segment, r->builder->recorded.held - held_before);
     return true;
 }
 
@@ -317,9 +401,40 @@ static bool feed_completion(snapshot_reader *r, size_t index, const history_entr
            REFUSE(r, "history entry %zu: 0x%" PRIx64 " %s", index, e->address, reason);
 }
 
+static bool feed_refusal(snapshot_reader *r, const history_entry *e) {
+    const pickle_value frames = history_frames(e);
+    trace_refusal of = {
+        .size = e->size, .held_bytes = held_now(r), .device_free_bytes = e->address};
+    uint64_t number = 0;
+    uint32_t block = 0;
+    if (e->size == 0) {
+        return true;
+    }
+    if (!stream_number(r, history_stream(&r->history, e), &number)) {
+        return false;
+    }
+    if (!frames_read(&r->frames, &frames, &r->builder->stacks, &of.stack)) {
+        return out_of_host_memory(r);
+    }
+    const char *reason = trace_build_refusal(r->builder, &of, number, &block);
+    r->builder->recorded.is_at_refusal = true;
+    if (reason != NULL) {
+        return REFUSE(r, "a refused request: %s", reason);
+    }
+    return of.size > TRACE_MAX_SIZE || trace_stacks_note(&r->builder->stacks, block, of.stack) ||
+           out_of_host_memory(r);
+}
+
 /* *skip counts further entries that were used up. */
 static bool feed_entry(snapshot_reader *r, size_t index, const history_entry *e, size_t *skip) {
     *skip = 0;
+    if (changes_held(r, e)) {
+        r->builder->recorded.is_at_refusal = false;
+        return note_held(r);
+    }
+    if (is_of_block(e)) {
+        r->builder->recorded.is_at_refusal = false;
+    }
     switch ((history_action)e->action) {
     case HISTORY_ALLOC:
         return feed_alloc(r, index, e);
@@ -327,9 +442,8 @@ static bool feed_entry(snapshot_reader *r, size_t index, const history_entry *e,
         return feed_free(r, index, e, skip);
     case HISTORY_COMPLETE:
         return feed_completion(r, index, e);
-    case HISTORY_REFUSAL: /* nothing of it is needed for a replay */
-        trace_build_refusal(r->builder, e->size, e->address);
-        return true;
+    case HISTORY_REFUSAL:
+        return feed_refusal(r, e);
     case HISTORY_OTHER:
     case HISTORY_SEGMENT_ALLOC:
     case HISTORY_SEGMENT_MAP:
@@ -394,8 +508,25 @@ static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, uint6
     return true;
 }
 
-static bool choose_gpu(snapshot_reader *r, const pickle_value *traces, int gpu,
-                       uint64_t file_size) {
+/* Without history: of the GPU whose segments are the most. */
+static void choose_fullest(snapshot_reader *r, const pickle_value *segments) {
+    uint64_t held[MAX_GPUS] = {0};
+    for (size_t i = 0; i < pickle_count(segments); i++) {
+        const pickle_value *segment = pickle_item(segments, i);
+        uint64_t gpu;
+        uint64_t size;
+        if (pickle_get_unsigned(pickle_find(segment, "device"), &gpu) && gpu < MAX_GPUS &&
+            pickle_get_unsigned(pickle_find(segment, "total_size"), &size)) {
+            held[gpu] += size;
+            r->gpu = held[gpu] > held[r->gpu] ? gpu : r->gpu;
+        }
+    }
+}
+
+static bool choose_gpu(snapshot_reader *r, const pickle_value *root, int gpu, uint64_t file_size) {
+    const pickle_value *traces = pickle_find(root, "device_traces");
+    const pickle_value *segments = pickle_find(root, "segments");
+    bool takes_held = r->builder->takes_held && pickle_count(segments) > 0;
     size_t n = pickle_count(traces);
     if (n > MAX_GPUS) {
         return REFUSE(r, "a history of %zu GPUs", n);
@@ -404,15 +535,19 @@ static bool choose_gpu(snapshot_reader *r, const pickle_value *traces, int gpu,
         if (!choose_busiest(r, traces, file_size)) {
             return false;
         }
-    } else if ((size_t)gpu < n) {
+    } else if ((size_t)gpu < n || (n == 0 && takes_held && gpu < MAX_GPUS)) {
         r->gpu = (uint64_t)gpu;
     } else {
         return REFUSE(r, "no GPU %d in the snapshot, which has %zu", gpu, n);
     }
     r->trace = pickle_item(traces, r->gpu);
+    if (count_events(&r->history, r->trace) == 0 && takes_held && gpu == TRACE_BUSIEST_GPU) {
+        choose_fullest(r, segments);
+        r->trace = pickle_item(traces, r->gpu);
+    }
     r->n_entries = pickle_count(r->trace);
     r->steps.gpu = r->gpu;
-    return count_events(&r->history, r->trace) > 0 ||
+    return count_events(&r->history, r->trace) > 0 || takes_held ||
            REFUSE(r, "no allocation history in the snapshot: call "
                      "torch.cuda.memory._record_memory_history() before the run");
 }
@@ -429,7 +564,16 @@ static bool convert(snapshot_reader *r, const pickle_value *segments) {
     }
     hash_map_drop(&r->blocks);
     return build_elders(r, n_freed_later, r->n_elders) && build_elders(r, 0, n_freed_later) &&
-           feed_history(r);
+           start_held(r) && feed_history(r);
+}
+
+/* Not of PyTorch, but of `ductile-gpu record`. */
+static void read_device(snapshot_reader *r, const pickle_value *devices) {
+    const pickle_value *device = pickle_item(devices, r->gpu);
+    recorded_memory *m = &r->builder->recorded;
+    if (pickle_get_unsigned(pickle_find(device, "total"), &m->device_bytes)) {
+        (void)pickle_get_unsigned(pickle_find(device, "free"), &m->device_free_bytes);
+    }
 }
 
 static bool read_document(const pickle_document *document, uint64_t size, int gpu,
@@ -440,8 +584,11 @@ static bool read_document(const pickle_document *document, uint64_t size, int gp
     }
     r->block_budget = size;
     r->steps.annotations = pickle_find(root, "external_annotations");
-    return choose_gpu(r, pickle_find(root, "device_traces"), gpu, size) &&
-           convert(r, pickle_find(root, "segments"));
+    if (!choose_gpu(r, root, gpu, size)) {
+        return false;
+    }
+    read_device(r, pickle_find(root, "device_memory"));
+    return convert(r, pickle_find(root, "segments"));
 }
 
 bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *error) {

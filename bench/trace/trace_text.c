@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LATEST_VERSION = 3, MAX_LINE_BYTES = 1 << 20 };
+enum { LATEST_VERSION = 4, MAX_LINE_BYTES = 1 << 20 };
 
 /* A packed file of a few bytes may hold lines for hours. Beyond these it has to hold events. */
 enum { SPARE_BYTES = 64 << 20, BYTES_PER_EVENT = 256, SPARE_STEPS = 1 << 20 };
@@ -124,26 +124,57 @@ static bool note_block(text_reader *r, uint64_t id, uint32_t block) {
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-static bool read_alloc(text_reader *r) {
-    uint64_t id = 0;
-    uint64_t size = 0;
-    uint64_t stream = 0;
-    if (!read_number(r, "ID", &id) || !read_number(r, "SIZE", &size) ||
-        !read_number(r, "STREAM", &stream) || !expect_line_end(r)) {
-        return false;
-    }
+/* What `a` and `r` have in common. */
+typedef struct request {
+    uint64_t id, size, stream;
+} request;
+
+static bool read_request(text_reader *r, request *out) {
+    return read_number(r, "ID", &out->id) && read_number(r, "SIZE", &out->size) &&
+           read_number(r, "STREAM", &out->stream);
+}
+
+static bool begin_block(text_reader *r, uint64_t id) {
     uint32_t block = 0;
     if (find_block(r, id, &block)) {
         return REFUSE(r, "ID %llu was allocated before", (unsigned long long)id);
     }
-    if (!follow_ids(r, id)) {
-        return REFUSE(r, "the host has no memory left");
-    }
-    const char *reason = trace_build_alloc(r->builder, size, stream, &block);
+    return follow_ids(r, id) || REFUSE(r, "the host has no memory left");
+}
+
+/* reason: why there is no block; NULL: there is. */
+static bool end_block(text_reader *r, uint64_t id, uint32_t block, const char *reason) {
     if (reason != NULL) {
         return REFUSE(r, "%s", reason);
     }
     return note_block(r, id, block) || REFUSE(r, "the host has no memory left");
+}
+
+static bool read_alloc(text_reader *r) {
+    request q;
+    uint32_t block = 0;
+    if (!read_request(r, &q) || !expect_line_end(r) || !begin_block(r, q.id)) {
+        return false;
+    }
+    const char *reason = trace_build_alloc(r->builder, q.size, q.stream, &block);
+    return end_block(r, q.id, block, reason);
+}
+
+static bool read_refusal(text_reader *r) {
+    request q;
+    trace_refusal of = {0};
+    uint32_t block = 0;
+    if (!read_request(r, &q) || !read_number(r, "HELD", &of.held_bytes) ||
+        !read_number(r, "FREE", &of.device_free_bytes) || !expect_line_end(r) ||
+        !begin_block(r, q.id)) {
+        return false;
+    }
+    of.size = q.size;
+    if (q.size > TRACE_MAX_SIZE) {
+        return REFUSE(r, "SIZE is more than any device can address (256 TiB)");
+    }
+    const char *reason = trace_build_refusal(r->builder, &of, q.stream, &block);
+    return end_block(r, q.id, block, reason);
 }
 
 static bool look_up(text_reader *r, uint64_t id, uint32_t *block) {
@@ -221,7 +252,7 @@ static bool read_comment(text_reader *r) {
 
 /* Of any version. */
 static bool is_known(word event) {
-    return event.length == 1 && strchr("aufceds", event.text[0]) != NULL;
+    return event.length == 1 && strchr("aufcedsr", event.text[0]) != NULL;
 }
 
 /* A file whose first line is wrong is mostly something else. */
@@ -229,7 +260,8 @@ static bool refuse_event(text_reader *r, word event) {
     static const char *const known[LATEST_VERSION + 1] = {
         [1] = "a, f, c and s are known; u after '# version 2'",
         [2] = "a, u, f, c and s are known; e and d after '# version 3'",
-        [3] = "a, u, f, c, e, d and s are known",
+        [3] = "a, u, f, c, e, d and s are known; r after '# version 4'",
+        [4] = "a, u, f, c, e, d, r and s are known",
     };
     if (r->builder->n_events == 0 && !is_known(event)) {
         return REFUSE(r, "neither a trace nor a PyTorch snapshot: '%.*s' is no event", shown(event),
@@ -260,6 +292,8 @@ static bool read_line(text_reader *r) {
     case 'e':
     case 'd':
         return r->version >= 3 ? read_stream_end(r, event.text[0] == 'e') : refuse_event(r, event);
+    case 'r':
+        return r->version >= 4 ? read_refusal(r) : refuse_event(r, event);
     default:
         return refuse_event(r, event);
     }

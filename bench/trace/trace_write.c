@@ -11,6 +11,7 @@ typedef struct writer {
     FILE *out;
     const trace_builder *from;
     size_t next_stream[TRACE_MAX_STREAMS]; /* by order of appearance */
+    size_t next_refusal;
 } writer;
 
 static uint64_t number_of(const writer *w, size_t stream) {
@@ -38,8 +39,32 @@ static bool completes_alone(const writer *w) {
     return !w->from->names_uses && w->from->n_streams == 1;
 }
 
+/* Refusals come in the order of their blocks; one that is no block cannot be written. */
+static const trace_refusal *refusal_of(writer *w, size_t block) {
+    const trace_refusal *all = w->from->refusals;
+    while (all[w->next_refusal].n_blocks < block || !all[w->next_refusal].is_replayed) {
+        w->next_refusal++;
+    }
+    return &all[w->next_refusal];
+}
+
+static void write_alloc(writer *w, const trace_event *event) {
+    bool is_refused = w->from->blocks[event->slot].is_refused;
+    (void)fprintf(w->out, "%c %" PRIu32 " %" PRIu64 " %" PRIu64, is_refused ? 'r' : 'a',
+                  event->slot, event->size, number_of(w, event->stream));
+    if (is_refused) {
+        const trace_refusal *refusal = refusal_of(w, event->slot);
+        (void)fprintf(w->out, " %" PRIu64 " %" PRIu64, refusal->held_bytes,
+                      refusal->device_free_bytes);
+    }
+    (void)putc('\n', w->out);
+}
+
 static void write_free(const writer *w, const trace_event *event) {
     const build_block *block = &w->from->blocks[event->slot];
+    if (block->is_refused) {
+        return; /* its line says it */
+    }
     bool is_late = block->state == BUILD_COMPLETED || block->state == BUILD_PENDING;
     if (is_late && completes_alone(w)) {
         return;
@@ -51,11 +76,14 @@ static void write_free(const writer *w, const trace_event *event) {
     (void)fprintf(w->out, "f %" PRIu32 "\n", event->slot);
 }
 
-static void write_event(const writer *w, const trace_event *event) {
+static int version_of(const trace_builder *b) {
+    return b->n_refused > 0 ? 4 : b->n_stream_ends > 0 ? 3 : 2;
+}
+
+static void write_event(writer *w, const trace_event *event) {
     switch ((trace_kind)event->kind) {
     case TRACE_ALLOC:
-        (void)fprintf(w->out, "a %" PRIu32 " %" PRIu64 " %" PRIu64 "\n", event->slot, event->size,
-                      number_of(w, event->stream));
+        write_alloc(w, event);
         break;
     case TRACE_USE:
         (void)fprintf(w->out, "u %" PRIu32 " %" PRIu64 "\n", event->slot,
@@ -94,7 +122,7 @@ bool trace_write(const trace_builder *b, FILE *out) {
     for (size_t i = 0; i < b->n_streams; i++) {
         w.next_stream[i] = find_next_stream(b, i);
     }
-    (void)fprintf(out, "# version %d\n", b->n_stream_ends > 0 ? 3 : 2);
+    (void)fprintf(out, "# version %d\n", version_of(b));
     for (size_t i = 0; i < b->n_events; i++) {
         write_event(&w, &b->events[i]);
         trace_build_pass(b, i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes gathered events as text of version 2, or 3 where streams end: the same blocks, numbered in
- * order of appearance, and every use by another stream named.
+ * Writes gathered events as text of version 2, 3 where streams end, or 4 where requests were
+ * refused: the same blocks, numbered in order of appearance, and every use by another stream named.
  */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_WRITE_H
 #define DUCTILE_BENCH_TRACE_TRACE_WRITE_H

@@ -91,7 +91,7 @@ def check_text(runs):
     runs.refuses_file("a size beyond 64 bits", b"a 3 99999999999999999999 0\n", "input.trace:1:")
     runs.refuses_file("a missing field", GOOD + b"a 3 512\n", "input.trace:4:", "STREAM")
     runs.refuses_file("text behind an event", GOOD + b"f 2 2\n", "input.trace:4:", "more text")
-    runs.refuses_file("a later format", b"# version 4\nu 1 2\n", "input.trace:1:", "version 4")
+    runs.refuses_file("a later format", b"# version 5\nu 1 2\n", "input.trace:1:", "version 5")
     runs.refuses_file("a use of nothing", b"# version 2\nu 1 2\n", "input.trace:2:", "ID 1")
     runs.refuses_file("a use in version 1", GOOD + b"u 2 1\n", "input.trace:4:", "'u'")
     runs.refuses_file("a use after the free", b"# version 2\n" + GOOD + b"u 1 1\n",

@@ -59,6 +59,22 @@ Test(view, what_is_held_is_live_pending_free_and_cached_at_every_moment) {
     trace_free(t);
 }
 
+Test(view, memory_from_before_the_recording_is_there_at_once) {
+    bench_device device = find_device();
+    trace *t = read_trace("a 1 512 0\na 2 512 0\na 3 512 0\na 4 512 0\nf 1\n");
+    t->n_elders = 3;
+    replay_spec spec = {
+        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
+    replay_result result;
+    view v;
+    cr_assert(view_replay(&spec, &v, &result));
+    cr_expect_eq(v.n_points, 3);
+    cr_expect_eq(v.points[0].event, 2);
+    cr_expect_eq(v.points[0].asked, 1536);
+    view_fini(&v);
+    trace_free(t);
+}
+
 Test(view, a_contender_that_does_not_know_its_memory_has_no_view) {
     bench_device device = find_device();
     trace *t = read_trace(holes);

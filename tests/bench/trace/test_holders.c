@@ -62,6 +62,23 @@ Test(holders, memory_that_another_stream_uses_counts_until_that_ends) {
     check_sum("a 1 10 0\nf 1\na 2 30 0\nc 1\nf 2\n"); /* one stream: freed at c */
 }
 
+Test(holders, what_was_asked_for_and_refused_at_the_peak_is_told_apart) {
+    check_sum("# version 4\na 1 10 0\nr 2 90 0 0 0\na 3 20 0\n");
+    trace_builder b = read_builder("# version 4\na 1 10 0\nr 2 90 0 0 0\na 3 20 0\n");
+    trace_steps steps;
+    trace_holders holders;
+    uint64_t refused = 0;
+    cr_assert_null(trace_steps_find(&b, &steps));
+    cr_assert_null(trace_holders_find(&b, &steps, &holders));
+    for (size_t i = 0; i < holders.n; i++) {
+        refused += holders.all[i].is_refused ? holders.all[i].bytes : 0;
+    }
+    cr_expect_eq(refused, 90);
+    trace_holders_drop(&holders);
+    trace_steps_drop(&steps);
+    trace_build_drop(&b);
+}
+
 Test(holders, memory_freed_but_in_use_is_told_apart) {
     trace_builder b = read_builder("# version 2\na 1 10 0\nu 1 1\nf 1\na 2 30 0\nc 1\nf 2\n");
     trace_steps steps;

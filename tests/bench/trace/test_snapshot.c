@@ -229,6 +229,90 @@ Test(snapshot, blocks_without_address_follow_each_other) {
     assert_event(1, TRACE_ALLOC, 10, 0);
 }
 
+/* ---- What PyTorch's own allocator held and refused ------------------------------------------ */
+
+static void refusal(uint64_t size, uint64_t device_free) {
+    make_bytes(&p, "}(", 2);
+    make_string_member(&p, "action", "oom");
+    make_int_member(&p, "size", size);
+    make_int_member(&p, "device_free", device_free);
+    make_op(&p, 'u');
+}
+
+Test(snapshot, what_was_refused_is_asked_for_and_freed_at_once) {
+    begin_traces();
+    entry("alloc", 0x1000, 100, 0);
+    refusal(700, 64);
+    entry("alloc", 0x2000, 50, 0);
+    refusal(0, 64); /* nothing */
+    refusal((UINT64_C(1) << 48) + 1, 64);
+    end_traces();
+    const trace *t = read_good(TRACE_BUSIEST_GPU);
+    cr_assert_eq(t->n_events, 4);
+    assert_event(1, TRACE_ALLOC, 700, 0);
+    assert_event(2, TRACE_FREE, 700, 0);
+    cr_expect_eq(t->live_peak_bytes, 800);
+    cr_assert_eq(t->n_refusals, 2);
+    cr_expect_eq(t->refusals[0].live_bytes, 100);
+    cr_expect_eq(t->refusals[0].device_free_bytes, 64);
+    cr_expect(t->refusals[0].is_replayed);
+    cr_expect_not(t->refusals[1].is_replayed);
+    cr_expect_eq(t->refusals[1].event, 3);
+}
+
+/* 1024 bytes held, of which a block that the history does not name has 512. */
+static void end_with_a_segment(void) {
+    begin_segments();
+    begin_segment(0, 0x1000, 0);
+    block(0x1000, 512, 100, "active_allocated");
+    block(0x1200, 512, 0, "inactive");
+    end_segment();
+    end_snapshot();
+}
+
+Test(snapshot, what_was_held_is_told_from_the_end_backwards) {
+    begin_traces();
+    entry("segment_alloc", 0x9000, 4096, 0);
+    entry("alloc", 0x9000, 4000, 0);
+    refusal(700, 64);
+    entry("free_requested", 0x9000, 4000, 0);
+    entry("free_completed", 0x9000, 4000, 0);
+    entry("segment_free", 0x9000, 4096, 0);
+    end_with_a_segment();
+    const recorded_memory *m = &read_good(TRACE_BUSIEST_GPU)->recorded;
+    cr_assert(m->is_known);
+    cr_expect_eq(m->held, 1024);
+    cr_expect_eq(m->live, 512);
+    cr_expect_eq(m->holes, 1);
+    cr_expect_eq(m->largest_hole, 512);
+    cr_expect_eq(m->held_peak, 5120);
+    cr_expect_not(m->is_at_refusal);
+    cr_expect_eq(now.t.n_elders, 1);
+    cr_expect_eq(now.t.refusals[0].held_bytes, 5120);
+    cr_assert_eq(m->n_changes, 2);
+    cr_expect_eq(m->changes[0].held_bytes, 5120); /* before the block in it */
+    cr_expect_eq(m->changes[0].event, 1);
+}
+
+Test(snapshot, the_end_is_the_refusal_where_nothing_follows_it) {
+    begin_traces();
+    entry("alloc", 0x1000, 100, 0);
+    refusal(700, 64);
+    end_with_a_segment();
+    cr_expect(read_good(TRACE_BUSIEST_GPU)->recorded.is_at_refusal);
+}
+
+Test(snapshot, without_history_what_was_held_is_taken_by_those_who_ask) {
+    begin_traces();
+    end_with_a_segment();
+    assert_refused(TRACE_BUSIEST_GPU, "_record_memory_history");
+    drop_now();
+    cr_assert(read_held_as_trace(p.bytes, p.size, &now), "%s", now.error.reason);
+    cr_assert_eq(now.t.n_events, 1);
+    cr_expect_eq(now.t.n_elders, 1);
+    assert_event(0, TRACE_ALLOC, 100, 0);
+}
+
 /* ---- Which GPU ----------------------------------------------------------------------------- */
 
 static void make_two_gpus(void) {

@@ -143,6 +143,7 @@ Test(trace, with_a_single_stream_the_free_moves_to_the_completion) {
 /* ---- Version 2 ----------------------------------------------------------------------------- */
 
 #define V2 "# version 2\n"
+#define V4 "# version 4\n"
 
 Test(trace, a_use_names_its_stream_and_is_no_operation) {
     const trace *t = read_good(V2 "a 1 100 0\nu 1 5\nf 1\n");
@@ -211,6 +212,22 @@ Test(trace, samples_of_a_long_trace_hold_its_peak_and_its_end) {
     cr_assert_leq(t->n_samples, TRACE_SAMPLES + 1);
 }
 
+Test(trace, a_refused_request_is_a_block_that_is_freed_at_once) {
+    const trace *t = read_good("# version 4\na 1 100 0\nr 2 300 5 128 64\na 3 50 0\nf 1\n");
+    cr_assert_eq(t->n_events, 5);
+    assert_event(t, 1, TRACE_ALLOC, 300, 1, 1);
+    assert_event(t, 2, TRACE_FREE, 300, 1, 1);
+    assert_event(t, 3, TRACE_ALLOC, 50, 1, 0);
+    cr_expect_eq(t->n_file_events, 4);
+    cr_expect_eq(t->live_peak_bytes, 400);
+    cr_expect_eq(t->peak_event, 1);
+    cr_assert_eq(t->n_refusals, 1);
+    cr_expect_eq(t->refusals[0].event, 1);
+    cr_expect_eq(t->refusals[0].live_bytes, 100);
+    cr_expect_eq(t->refusals[0].held_bytes, 128);
+    cr_expect_eq(t->refusals[0].device_free_bytes, 64);
+}
+
 /* ---- Bad lines ----------------------------------------------------------------------------- */
 
 typedef struct bad_case {
@@ -266,7 +283,16 @@ static const bad_case bad_cases[] = {
     {"a 1 100 0\nc 1\n", 2, "ID 1 completes but was not freed"},
     {"a 1 100 0\nf 1\nc 1\nc 1\n", 4, "ID 1 completes twice"},
     {"a 1 100 0\nf 1\nc 1\nf 1\n", 4, "ID 1 is freed twice"},
-    {"# version 4\na 1 100 0\n", 1, "format version 4 is not known"},
+    {"# version 5\na 1 100 0\n", 1, "format version 5 is not known"},
+    {"# version 3\na 1 100 0\nr 2 1 0 0 0\n", 3, "unknown event 'r'"},
+    {V4 "a 1 100 0\nr 1 1 0 0 0\n", 3, "ID 1 was allocated before"},
+    {V4 "r 1 1 0 0 0\na 1 100 0\n", 3, "ID 1 was allocated before"},
+    {V4 "r 1 1 0 0\n", 2, "FREE is missing"},
+    {V4 "r 1 1 0\n", 2, "HELD is missing"},
+    {V4 "r 1 0 0 0 0\n", 2, "SIZE is 0"},
+    {V4 "r 1 281474976710657 0 0 0\n", 2, "256 TiB"},
+    {V4 "r 1 1 0 0 0 0\n", 2, "more text"},
+    {V4 "r 1 1 0 0 0\nf 1\n", 3, "ID 1 is freed twice"},
     {V2 "a 1 100 0\ne 0\n", 3, "unknown event 'e'"},
     {V2 "a 1 100 0\n# version 3\n", 3, "after the first event"},
     {"# version 3\na 1 100 0\nd 1\n", 3, "nothing was allocated on"},

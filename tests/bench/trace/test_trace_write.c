@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Traces of version 2 that this program writes: reading one back gives what was written, and what
+ * Traces that this program writes: reading one back gives what was written, and what
  * was older means the same as before.
  */
 #include "bench/trace/trace_write.h"
@@ -40,6 +40,11 @@ Test(trace_write, version_2_comes_back_as_it_was) {
 
 Test(trace_write, ends_of_streams_make_it_version_3) {
     const char *whole = "# version 3\na 0 100 7\nf 0\ne 7\na 1 50 7\nf 1\nd 7\n";
+    assert_rewritten(whole, whole);
+}
+
+Test(trace_write, refused_requests_make_it_version_4) {
+    const char *whole = "# version 4\na 0 100 7\nr 1 900 7 512 64\nr 2 800 0 512 0\nf 0\n";
     assert_rewritten(whole, whole);
 }
 

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the recorded program's own allocator did, as the recording says it: what it held, and which
+ * requests it refused. A replay does not need it, a report sets it beside what the replays say.
+ */
+#ifndef DUCTILE_BENCH_TRACE_RECORDED_H
+#define DUCTILE_BENCH_TRACE_RECORDED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A request that was refused. In the trace it is a block that is freed at once. */
+typedef struct trace_refusal {
+    size_t n_blocks; /* of the trace, before it: it is block n_blocks itself, where it is one */
+    size_t event;    /* of the finished trace */
+    uint64_t size;
+    uint64_t live_bytes; /* of the finished trace, without it */
+    uint64_t held_bytes; /* by the allocator; 0: not known */
+    uint64_t device_free_bytes;
+    uint32_t stack;   /* as trace_stacks; 0: not known */
+    bool is_replayed; /* else no device has addresses for so much */
+} trace_refusal;
+
+typedef enum recorded_state { RECORDED_LIVE, RECORDED_PENDING, RECORDED_FREE } recorded_state;
+
+typedef struct recorded_span {
+    uint64_t address, size;
+    recorded_state state;
+} recorded_span;
+
+/* Held memory, from an event on. */
+typedef struct recorded_change {
+    size_t n_blocks; /* of the trace, before it */
+    size_t event;    /* of the finished trace */
+    uint64_t held_bytes;
+} recorded_change;
+
+/* Where the recording ends, but for the changes. All zero: it does not say. */
+typedef struct recorded_memory {
+    bool is_known;
+    bool is_expandable;                 /* the segments were expandable ones */
+    bool is_at_refusal;                 /* nothing has happened since the last refusal */
+    uint64_t held, live, pending, free; /* held = live + pending + free; blocks as rounded */
+    uint64_t holes, largest_hole, n_segments;
+    uint64_t held_peak;         /* as far as the recording reaches back */
+    uint64_t device_bytes;      /* of the device as a whole; 0: not known */
+    uint64_t device_free_bytes; /* with device_bytes */
+    recorded_span *spans;
+    size_t n_spans, spans_capacity;
+    recorded_change *changes;
+    size_t n_changes, changes_capacity;
+} recorded_memory;
+
+/* Each returns false when the host has no memory. */
+bool recorded_add_span(recorded_memory *m, recorded_span span);
+/* Held memory changes before block number n_blocks is allocated. */
+bool recorded_note_held(recorded_memory *m, size_t n_blocks, uint64_t held_bytes);
+void recorded_drop(recorded_memory *m);
+
+#endif
