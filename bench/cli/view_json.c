@@ -40,20 +40,24 @@ static void print_steps(FILE *out, const trace *t) {
     (void)putc(']', out);
 }
 
-static void print_levels(FILE *out, const trace_holder *h, size_t n) {
-    (void)fputs(",\"levels\":[", out);
+static void print_list(FILE *out, const char *name, const uint64_t *all, size_t n) {
+    (void)fprintf(out, ",\"%s\":[", name);
     for (size_t i = 0; i < n; i++) {
-        (void)fprintf(out, "%s%" PRIu64, comma(i), h->levels[i]);
+        (void)fprintf(out, "%s%" PRIu64, comma(i), all[i]);
     }
-    (void)fputs("]}", out);
+    (void)putc(']', out);
 }
 
-static bool ever_holds(const trace_holder *h, size_t n_levels) {
-    bool holds = h->bytes > 0;
-    for (size_t i = 0; i < n_levels; i++) {
-        holds = holds || h->levels[i] > 0;
+static bool has_any(const uint64_t *all, size_t n) {
+    bool found = false;
+    for (size_t i = 0; i < n; i++) {
+        found = found || all[i] > 0;
     }
-    return holds;
+    return found;
+}
+
+static bool ever_holds(const trace_holder *h, const trace_holders *all) {
+    return h->bytes > 0 || has_any(h->levels, all->n_levels) || has_any(h->moments, all->n_moments);
 }
 
 static void print_holder(FILE *out, const view_recording *r, const trace_holder *h) {
@@ -66,7 +70,11 @@ static void print_holder(FILE *out, const view_recording *r, const trace_holder 
     print_number(out, "blocks", h->blocks);
     print_number(out, "bytes", h->bytes);
     print_number(out, "freed_bytes", h->freed);
-    print_levels(out, h, r->holders->n_levels);
+    print_list(out, "levels", h->levels, r->holders->n_levels);
+    if (has_any(h->moments, r->holders->n_moments)) {
+        print_list(out, "moments", h->moments, r->holders->n_moments);
+    }
+    (void)putc('}', out);
 }
 
 static void print_holders(FILE *out, const view_recording *r) {
@@ -76,9 +84,13 @@ static void print_holders(FILE *out, const view_recording *r) {
     for (size_t i = 0; i < holders->n_levels; i++) {
         (void)fprintf(out, "%s%zu", comma(i), holders->level_steps[i]);
     }
+    (void)fputs("],\"moment_events\":[", out);
+    for (size_t i = 0; i < holders->n_moments; i++) {
+        (void)fprintf(out, "%s%zu", comma(i), holders->moment_events[i]);
+    }
     (void)fputs("],\"holders\":[", out);
     for (size_t i = 0; i < holders->n; i++) {
-        if (ever_holds(&holders->all[i], holders->n_levels)) {
+        if (ever_holds(&holders->all[i], holders)) {
             (void)fputs(comma(n_printed++), out);
             print_holder(out, r, &holders->all[i]);
         }
@@ -142,30 +154,50 @@ static void print_refusals(FILE *out, const trace *t) {
 /* ---- Maps ----------------------------------------------------------------------------------- */
 
 /* Equal cells that follow each other: how many, and which. */
-static void print_column(FILE *out, const uint16_t *cells) {
+static void print_column(FILE *out, const uint32_t *cells) {
     for (size_t from = 0; from < MEMORY_MAP_ROWS;) {
         size_t to = from + 1;
         while (to < MEMORY_MAP_ROWS && cells[to] == cells[from]) {
             to++;
         }
-        (void)fprintf(out, "%s%zu,%u", comma(from), to - from, (unsigned)cells[from]);
+        (void)fprintf(out, "%s%zu,%" PRIu32, comma(from), to - from, cells[from]);
         from = to;
     }
 }
 
-static void print_map(FILE *out, const memory_map *map) {
+static void print_columns(FILE *out, const char *name, const memory_map *map,
+                          const uint32_t *cells) {
+    (void)fprintf(out, ",\"%s\":[", name);
+    for (size_t i = 0; i < map->n_columns; i++) {
+        (void)fprintf(out, "%s[", comma(i));
+        print_column(out, &cells[i * MEMORY_MAP_ROWS]);
+        (void)putc(']', out);
+    }
+    (void)putc(']', out);
+}
+
+/* From numbers of blocks to those of their stacks. */
+static void name_stacks(const memory_map *map, const trace_stacks *stacks) {
+    for (size_t i = 0; i < map->n_columns * MEMORY_MAP_ROWS; i++) {
+        uint32_t block = map->blocks_shown[i];
+        map->blocks_shown[i] = block != 0 ? trace_stacks_of(stacks, block - 1) : 0;
+    }
+}
+
+/* stacks: NULL where blocks have no numbers. */
+static void print_map(FILE *out, const memory_map *map, const trace_stacks *stacks) {
     (void)fprintf(out, ",\"map\":{\"rows\":%d,\"row_bytes\":%" PRIu64 ",\"events\":[",
                   MEMORY_MAP_ROWS, map->row_bytes);
     for (size_t i = 0; i < map->n_columns; i++) {
         (void)fprintf(out, "%s%" PRIu64, comma(i), map->columns[i].event);
     }
-    (void)fputs("],\"columns\":[", out);
-    for (size_t i = 0; i < map->n_columns; i++) {
-        (void)fprintf(out, "%s[", comma(i));
-        print_column(out, &map->cells[i * MEMORY_MAP_ROWS]);
-        (void)putc(']', out);
+    (void)putc(']', out);
+    print_columns(out, "columns", map, map->cells);
+    if (stacks != NULL && stacks->n > 0) {
+        name_stacks(map, stacks);
+        print_columns(out, "stacks", map, map->blocks_shown);
     }
-    (void)fputs("]}", out);
+    (void)putc('}', out);
 }
 
 /* ---- What the recorded program's own allocator held ---------------------------------------- */
@@ -189,7 +221,7 @@ static void print_held(FILE *out, const recorded_memory *m) {
 static void print_layout(FILE *out, const trace *t) {
     memory_map map;
     if (memory_map_of_recorded(&map, t)) {
-        print_map(out, &map);
+        print_map(out, &map, NULL);
     }
     memory_map_fini(&map);
 }
@@ -400,6 +432,6 @@ void view_json_run(FILE *out, const view_run *run) {
     print_points(out, run->view);
     print_stops(out, run->view);
     print_openings(out, run);
-    print_map(out, &run->view->map);
+    print_map(out, &run->view->map, run->recording->stacks);
     (void)fputs("}\n", out);
 }

@@ -24,8 +24,10 @@ static void follow(memory_map *map, uint64_t end) {
     for (; map->next_event < end; map->next_event++) {
         const trace_event *event = &map->trace->events[map->next_event];
         if (event->kind == TRACE_ALLOC) {
-            map->blocks[event->slot] = (memory_block){
-                .born = map->next_event, .size = event->size, .stream = event->stream};
+            map->blocks[event->slot] = (memory_block){.born = map->next_event,
+                                                      .size = event->size,
+                                                      .number = ++map->n_allocated,
+                                                      .stream = event->stream};
         } else if (event->kind == TRACE_FREE || event->kind == TRACE_FREE_GATED) {
             map->blocks[event->slot].size = 0;
         }
@@ -84,7 +86,8 @@ static void add_live(memory_map *map, const replay_moment *now) {
         if (block->size > 0 && now->addresses[slot] != 0) {
             add_run(map, (memory_run){.address = now->addresses[slot],
                                       .size = dti_round_up(block->size, 512),
-                                      .cell = live_cell(map, block, now->event)});
+                                      .cell = live_cell(map, block, now->event),
+                                      .block = block->number});
         }
     }
 }
@@ -95,12 +98,28 @@ static int by_address(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Blocks of one kind side by side, as long as they are much smaller than a row of the picture will
+ * be: of these the first is named. */
+static bool are_one(const memory_run *last, const memory_run *run, uint64_t small) {
+    bool is_apart = last->block != run->block && run->size > small;
+    return last->cell == run->cell && last->address + last->size == run->address && !is_apart;
+}
+
+static uint64_t bytes_of(const memory_column *column) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < column->n; i++) {
+        bytes += column->runs[i].size;
+    }
+    return bytes;
+}
+
 static void unite_runs(memory_column *column) {
+    uint64_t small = bytes_of(column) / (MEMORY_MAP_ROWS * 8);
     size_t n = 0;
     for (size_t i = 0; i < column->n; i++) {
         memory_run *run = &column->runs[i];
         memory_run *last = &column->runs[n > 0 ? n - 1 : 0];
-        if (n > 0 && last->cell == run->cell && last->address + last->size == run->address) {
+        if (n > 0 && are_one(last, run, small)) {
             last->size += run->size;
         } else {
             column->runs[n++] = *run;
@@ -143,7 +162,8 @@ bool memory_map_of_recorded(memory_map *map, const trace *t) {
     map->columns[0].event = t->n_events - 1;
     for (size_t i = 0; m->is_known && i < m->n_spans; i++) {
         const recorded_span *span = &m->spans[i];
-        add_run(map, (memory_run){span->address, span->size, cell_of(span)});
+        add_run(map,
+                (memory_run){.address = span->address, .size = span->size, .cell = cell_of(span)});
     }
     map->n_columns = 1;
     if (map->columns[0].n == 0) {
@@ -212,10 +232,13 @@ typedef struct row {
     uint64_t bytes[MEMORY_MAP_FIRST_LIVE + 1]; /* by state; the last is live */
     uint64_t largest;                          /* of the live runs */
     uint16_t cell;                             /* of that one */
+    uint32_t block;
 } row;
 
 /* A part of a run that lies in one piece, and so side by side in the layout. */
-static void add_part(const memory_map *map, row *rows, uint64_t from, uint64_t to, uint16_t cell) {
+static void add_part(const memory_map *map, row *rows, uint64_t from, uint64_t to,
+                     const memory_run *run) {
+    uint16_t cell = run->cell;
     while (from < to) {
         uint64_t index = from / map->row_bytes;
         uint64_t end = (index + 1) * map->row_bytes < to ? (index + 1) * map->row_bytes : to;
@@ -225,6 +248,7 @@ static void add_part(const memory_map *map, row *rows, uint64_t from, uint64_t t
         if (state == MEMORY_MAP_FIRST_LIVE && end - from > in->largest) {
             in->largest = end - from;
             in->cell = cell;
+            in->block = run->block;
         }
         from = end;
     }
@@ -236,7 +260,7 @@ static void add_to_rows(const memory_map *map, const layout *l, row *rows, const
         uint64_t piece_end = (at / PIECE + 1) * PIECE;
         uint64_t part_end = piece_end < end ? piece_end : end;
         uint64_t base = (hash_map_find(&l->ranks, at / PIECE) - 1) * PIECE + at % PIECE;
-        add_part(map, rows, base, base + (part_end - at), run->cell);
+        add_part(map, rows, base, base + (part_end - at), run);
         at = part_end;
     }
 }
@@ -261,14 +285,19 @@ static void draw_column(memory_map *map, const layout *l, size_t index) {
         add_to_rows(map, l, rows, &column->runs[i]);
     }
     for (size_t i = 0; i < MEMORY_MAP_ROWS; i++) {
-        map->cells[index * MEMORY_MAP_ROWS + i] = choose_cell(map, &rows[i]);
+        uint16_t cell = choose_cell(map, &rows[i]);
+        map->cells[index * MEMORY_MAP_ROWS + i] = cell;
+        map->blocks_shown[index * MEMORY_MAP_ROWS + i] =
+            cell >= MEMORY_MAP_FIRST_LIVE ? rows[i].block : 0;
     }
 }
 
 bool memory_map_draw(memory_map *map) {
     layout l = {0};
     map->cells = calloc(map->n_columns * MEMORY_MAP_ROWS + 1, sizeof *map->cells);
-    bool ok = !map->has_failed && map->cells != NULL && note_runs(&l, map) && rank_pieces(&l);
+    map->blocks_shown = calloc(map->n_columns * MEMORY_MAP_ROWS + 1, sizeof *map->blocks_shown);
+    bool ok = !map->has_failed && map->cells != NULL && map->blocks_shown != NULL &&
+              note_runs(&l, map) && rank_pieces(&l);
     if (ok) {
         map->row_bytes = dti_round_up(l.n * PIECE / MEMORY_MAP_ROWS + 1, 512);
         for (size_t i = 0; i < map->n_columns; i++) {
@@ -286,5 +315,6 @@ void memory_map_fini(memory_map *map) {
     }
     free(map->blocks);
     free(map->cells);
+    free(map->blocks_shown);
     *map = (memory_map){0};
 }

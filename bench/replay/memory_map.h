@@ -25,6 +25,7 @@ typedef struct memory_run {
     ductile_addr address;
     uint64_t size;
     uint16_t cell;
+    uint32_t block; /* of a live one: which allocation of the trace it is, from 1; 0: not known */
 } memory_run;
 
 typedef struct memory_column {
@@ -35,8 +36,9 @@ typedef struct memory_column {
 
 /* What is known of the block in a slot of the trace. */
 typedef struct memory_block {
-    uint64_t born; /* event */
-    uint64_t size; /* 0: the slot is empty */
+    uint64_t born;   /* event */
+    uint64_t size;   /* 0: the slot is empty */
+    uint32_t number; /* which allocation of the trace it is, from 1 */
     uint16_t stream;
 } memory_block;
 
@@ -45,11 +47,13 @@ typedef struct memory_map {
     const trace *trace;
     memory_block *blocks; /* by slot */
     uint64_t next_event;  /* events before it are in blocks */
+    uint32_t n_allocated; /* by them */
     memory_column columns[MEMORY_MAP_COLUMNS];
     size_t n_columns;
-    uint64_t row_bytes; /* valid after memory_map_draw */
-    uint16_t *cells;    /* column by column; valid after memory_map_draw */
-    bool has_failed;    /* the host had no memory left */
+    uint64_t row_bytes;     /* valid after memory_map_draw */
+    uint32_t *cells;        /* column by column; valid after memory_map_draw */
+    uint32_t *blocks_shown; /* likewise, the number of the block that each cell shows; 0: none */
+    bool has_failed;        /* the host had no memory left */
 } memory_map;
 
 /* False: no host memory. */

@@ -124,14 +124,6 @@ static void play(holders_walk *w, const trace_event *event) {
     }
 }
 
-static void play_until_peak(holders_walk *w, size_t end) {
-    for (size_t i = 0; i < end; i++) {
-        play(w, &w->from->events[i]);
-        pass(w, i);
-    }
-    note_peak(w);
-}
-
 /* What follows the last mark is the program's end, which no other step has. */
 static size_t end_of_step(const holders_walk *w, size_t step) {
     size_t end = w->steps->ends[step];
@@ -156,12 +148,38 @@ static void note_profile(holders_walk *w, size_t step, size_t event) {
     *peak = w->live > *peak ? w->live : *peak;
 }
 
+/* The fullest moment of a part so far. Blocks from before the recording were there at once. */
+typedef struct moment {
+    uint64_t live;
+    size_t part, n_marks;
+    bool has_any;
+} moment;
+
+static void note_moment(holders_walk *w, moment *m, size_t event) {
+    trace_holders *to = w->to;
+    size_t first = w->from->n_elders > 0 ? w->from->n_elders - 1 : 0;
+    m->n_marks += w->from->events[event].kind == TRACE_STEP;
+    if (event < first) {
+        return;
+    }
+    size_t part = (event - first) * TRACE_HOLDERS_MOMENTS / (w->from->n_events - first);
+    if (m->has_any && part == m->part && w->live <= m->live) {
+        return;
+    }
+    to->n_moments += !m->has_any || part != m->part;
+    to->moment_ends[to->n_moments - 1] = event + 1;
+    to->moment_events[to->n_moments - 1] = event - m->n_marks;
+    *m = (moment){.live = w->live, .part = part, .n_marks = m->n_marks, .has_any = true};
+}
+
 static size_t find_peaks(holders_walk *w) {
+    moment fullest = {0};
     size_t end = 0;
     size_t step = 0;
     for (size_t i = 0; i < w->from->n_events; i++) {
         step += i == w->steps->ends[step];
         play(w, &w->from->events[i]);
+        note_moment(w, &fullest, i);
         uint64_t *peak = &w->to->step_peaks[step];
         *peak = w->live > *peak ? w->live : *peak;
         note_profile(w, step, i);
@@ -182,15 +200,29 @@ static void choose_levels(holders_walk *w) {
     }
 }
 
+static void play_on(holders_walk *w, size_t *at, size_t end) {
+    for (; *at < end; ++*at) {
+        play(w, &w->from->events[*at]);
+        pass(w, *at);
+    }
+}
+
 static void note_levels(holders_walk *w) {
     size_t at = 0;
     for (size_t i = 0; i < w->to->n_levels; i++) {
-        for (; at < w->steps->ends[w->to->level_steps[i]]; at++) {
-            play(w, &w->from->events[at]);
-            pass(w, at);
-        }
+        play_on(w, &at, w->steps->ends[w->to->level_steps[i]]);
         for (size_t k = 0; k < w->to->n; k++) {
             w->to->all[k].levels[i] = w->now[k].bytes;
+        }
+    }
+}
+
+static void note_moments(holders_walk *w) {
+    size_t at = 0;
+    for (size_t i = 0; i < w->to->n_moments; i++) {
+        play_on(w, &at, w->to->moment_ends[i]);
+        for (size_t k = 0; k < w->to->n; k++) {
+            w->to->all[k].moments[i] = w->now[k].bytes;
         }
     }
 }
@@ -204,11 +236,15 @@ static void start_over(holders_walk *w) {
 
 static void walk(holders_walk *w) {
     size_t peak_end = find_peaks(w);
+    size_t at = 0;
     start_over(w);
-    play_until_peak(w, peak_end);
+    play_on(w, &at, peak_end);
+    note_peak(w);
     start_over(w);
     choose_levels(w);
     note_levels(w);
+    start_over(w);
+    note_moments(w);
 }
 
 const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,

@@ -10,7 +10,12 @@
 #include "bench/trace/trace_steps.h"
 
 /* Step ends that are looked at, evenly chosen, the last among them. */
-enum { TRACE_HOLDERS_LEVELS = 64, TRACE_HOLDERS_PROFILES = 16, TRACE_HOLDERS_PARTS = 256 };
+enum {
+    TRACE_HOLDERS_LEVELS = 64,
+    TRACE_HOLDERS_MOMENTS = 96,
+    TRACE_HOLDERS_PROFILES = 16,
+    TRACE_HOLDERS_PARTS = 256
+};
 
 typedef struct trace_holder {
     uint32_t stack;                        /* number in the builder's stacks; 0: not known        */
@@ -23,6 +28,7 @@ typedef struct trace_holder {
     uint64_t bytes;                        /* at the peak                                         */
     uint64_t freed;                        /* of these: freed, but another stream still uses them */
     uint64_t levels[TRACE_HOLDERS_LEVELS]; /* bytes at the step ends */
+    uint64_t moments[TRACE_HOLDERS_MOMENTS]; /* bytes at the fullest moments */
 } trace_holder;
 
 typedef struct trace_holders {
@@ -30,6 +36,11 @@ typedef struct trace_holders {
     size_t n;
     size_t level_steps[TRACE_HOLDERS_LEVELS]; /* which steps, from 0 */
     size_t n_levels;
+    /* The fullest moment of each equal part of the recording: behind which event, and which event
+     * that is where marks of steps do not count. */
+    size_t moment_ends[TRACE_HOLDERS_MOMENTS];
+    size_t moment_events[TRACE_HOLDERS_MOMENTS];
+    size_t n_moments;
     uint64_t peak_bytes;
     uint64_t *step_peaks; /* the live peak of each step */
     size_t n_steps;

@@ -105,11 +105,30 @@ Test(view, a_stop_says_what_was_refused_and_what_was_free) {
     trace_free(t);
 }
 
+Test(view, the_map_names_the_block_that_a_cell_shows) {
+    bench_device device = find_device();
+    trace *t = read_trace(holes);
+    replay_spec spec = {
+        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
+    replay_result result;
+    view v;
+    bool is_shown[4] = {0};
+    cr_assert(view_replay(&spec, &v, &result));
+    for (size_t i = 0; i < v.map.n_columns * MEMORY_MAP_ROWS; i++) {
+        cr_assert_leq(v.map.blocks_shown[i], 3);
+        is_shown[v.map.blocks_shown[i]] = true;
+        cr_assert_eq(v.map.blocks_shown[i] != 0, v.map.cells[i] >= MEMORY_MAP_FIRST_LIVE);
+    }
+    cr_expect(is_shown[1] && is_shown[2] && is_shown[3]);
+    view_fini(&v);
+    trace_free(t);
+}
+
 /* The bytes of a column's cells of one kind. */
 static uint64_t bytes_of(const view *v, size_t column, bool live) {
     uint64_t n = 0;
     for (size_t i = 0; i < MEMORY_MAP_ROWS; i++) {
-        uint16_t cell = v->map.cells[column * MEMORY_MAP_ROWS + i];
+        uint32_t cell = v->map.cells[column * MEMORY_MAP_ROWS + i];
         n += live ? cell >= MEMORY_MAP_FIRST_LIVE : cell == 1;
     }
     return n * v->map.row_bytes;

@@ -79,6 +79,27 @@ Test(holders, what_was_asked_for_and_refused_at_the_peak_is_told_apart) {
     trace_build_drop(&b);
 }
 
+Test(holders, the_fullest_moment_of_each_part_is_kept) {
+    trace_builder b = read_builder("a 1 10 0\na 2 90 0\nf 2\ns\na 3 20 0\nf 3\nf 1\n");
+    trace_steps steps;
+    trace_holders holders;
+    cr_assert_null(trace_steps_find(&b, &steps));
+    cr_assert_null(trace_holders_find(&b, &steps, &holders));
+    static const uint64_t live[] = {10, 100, 10, 10, 30, 10, 0}; /* behind each line */
+    cr_assert_eq(holders.n_moments, 7);
+    for (size_t i = 0; i < 7; i++) {
+        uint64_t sum = 0;
+        for (size_t k = 0; k < holders.n; k++) {
+            sum += holders.all[k].moments[i];
+        }
+        cr_expect_eq(sum, live[i], "part %zu", i);
+    }
+    cr_expect_eq(holders.moment_events[4], 3, "marks are no events of a trace");
+    trace_holders_drop(&holders);
+    trace_steps_drop(&steps);
+    trace_build_drop(&b);
+}
+
 Test(holders, memory_freed_but_in_use_is_told_apart) {
     trace_builder b = read_builder("# version 2\na 1 10 0\nu 1 1\nf 1\na 2 30 0\nc 1\nf 2\n");
     trace_steps steps;
