@@ -134,6 +134,20 @@ static void drop(view_job *j) {
 
 /* ---- Contenders ---------------------------------------------------------------------------- */
 
+/* What the recorded program's allocator could have where it was refused most; 0: not known. */
+static uint64_t recorded_device(const trace *t) {
+    uint64_t most = 0;
+    uint64_t device = 0;
+    for (size_t i = 0; i < t->n_refusals; i++) {
+        const trace_refusal *of = &t->refusals[i];
+        if (of->is_replayed && of->held_bytes > 0 && of->live_bytes + of->size > most) {
+            most = of->live_bytes + of->size;
+            device = of->held_bytes + of->device_free_bytes;
+        }
+    }
+    return device;
+}
+
 /* The devices that people have, and others evenly between them: as far as they are too small. */
 static void try_smaller(const replay_spec *spec, uint64_t suffices, view *v) {
     for (size_t i = 0; i < sizeof usual_devices / sizeof usual_devices[0]; i++) {
@@ -150,6 +164,10 @@ static void try_smaller(const replay_spec *spec, uint64_t suffices, view *v) {
     }
     if (suffices > granule) { /* what one granule less brings */
         view_try(spec, suffices - granule, v);
+    }
+    uint64_t recorded = recorded_device(spec->trace);
+    if (recorded > 0 && recorded < suffices) {
+        view_try(spec, recorded, v);
     }
 }
 

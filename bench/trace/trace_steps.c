@@ -59,9 +59,11 @@ static void note_life(lives *l, const trace_event *e, size_t at) {
 
 /* ---- Borders ------------------------------------------------------------------------------- */
 
-/* Blocks alive behind an event, of those that do not last. */
-static size_t count_alive(const trace_steps *s, const trace_event *e, size_t alive) {
-    bool counts = (e->kind == TRACE_ALLOC || e->kind == TRACE_FREE) && !s->is_lasting[e->slot];
+/* Blocks alive behind an event, of those that do not last; what was refused never lived. */
+static size_t count_alive(const trace_builder *b, const trace_steps *s, const trace_event *e,
+                          size_t alive) {
+    bool counts = (e->kind == TRACE_ALLOC || e->kind == TRACE_FREE) && !s->is_lasting[e->slot] &&
+                  !b->blocks[e->slot].is_refused;
     return !counts ? alive : e->kind == TRACE_ALLOC ? alive + 1 : alive - 1;
 }
 
@@ -69,7 +71,7 @@ static size_t find_most(const trace_builder *b, const trace_steps *s, const live
     size_t most = 0;
     size_t alive = 0;
     for (size_t i = 0; i < b->n_events; i++) {
-        alive = count_alive(s, &b->events[i], alive);
+        alive = count_alive(b, s, &b->events[i], alive);
         most = alive > most ? alive : most;
         pass(b, s, l, i);
     }
@@ -97,7 +99,7 @@ static bool find_borders(const trace_builder *b, trace_steps *s, const lives *l)
     size_t alive = 0;
     valley v = {0};
     for (size_t i = 0; i < b->n_events; i++) {
-        alive = count_alive(s, &b->events[i], alive);
+        alive = count_alive(b, s, &b->events[i], alive);
         if (alive > most / HALF) {
             if (v.has_any && v.alive <= most / FEW && !add_end(s, v.end)) {
                 return false;

@@ -132,6 +132,10 @@ class Browser:
         """Runs JavaScript; returns what it returns."""
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
+    def wait(self, script: str) -> Any:
+        """Runs JavaScript; returns what it hands to its last argument."""
+        return self._call("POST", "/execute/async", {"script": script, "args": []})
+
     def find(self, selector: str) -> str:
         """An element's number, for the calls below."""
         found = self._call("POST", "/element", {"using": "css selector", "value": selector})

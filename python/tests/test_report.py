@@ -38,6 +38,11 @@ def names(paths: list[Path]) -> list[str]:
     return [path.name.partition(".")[0] for path in paths]
 
 
+def said(recording: Recording) -> str:
+    """The verdict, as the command prints it."""
+    return "\n".join(_words.verdict(recording))
+
+
 _KNOWN: dict[Path, Recording] = {}
 
 
@@ -177,14 +182,14 @@ def test_blocks_from_before_the_recording_are_counted(tmp_path):
 
 def test_what_the_recorded_program_was_refused_comes_first(tmp_path):
     refusal = {"action": "oom", "size": 64 * MIB, "device_free": 3 * MIB, "stream": 0}
-    history = [entry("alloc", 1, 2 * MIB), refusal, entry("alloc", 2, MIB), {"action": "oom"}]
+    later = {**refusal, "size": 8 * MIB}
+    history = [entry("alloc", 1, 2 * MIB), refusal, entry("alloc", 2, MIB), later]
     path = write_snapshot(tmp_path / "run.pickle.gz", history)
     recording = collect(path, Choices(quick=True), lambda line: None)
-    text = _words.plain(_words.verdict(recording))
-    assert text.startswith(
-        "The program ran out of memory at event 1: 64.0 MiB were refused with 3.0 MiB free on the "
-        "device, and 1 more later. The peak is 3.0 MiB live"
-    )
+    text = said(recording)
+    assert text.startswith("run: 64.0 MiB refused: 2.0 MiB live + 3.0 MiB left on the device. ")
+    assert "asked    at event 2; the largest of 2 refusals" in text
+    assert "needed   66.0 MiB = 2.0 MiB live + 64.0 MiB asked" in text
 
 
 def test_a_comparison_names_what_grew_and_sums_to_the_difference(tmp_path):
@@ -240,8 +245,8 @@ def test_the_blocks_in_the_way_of_a_request_are_named(tmp_path):
     assert (least["blocks"], least["live_bytes"], least["moves"]) == (1, 9 * MIB, True)
     assert least["bytes"] >= 18 * MIB
     assert [row["key"] for row in least["who"]] == ["keep model.py:7"]
-    text = _words.plain(_words.verdict(recording))
-    assert "With native on 60.0 MiB, 12.0 MiB are refused at event 9" in text
+    text = said(recording)
+    assert "With native on 60.0 MiB, 12.0 MiB are refused at event 10" in text
     assert "the largest hole has 9.0 MiB. Without 1 block (9.0 MiB: `keep model.py:7`)" in text
     assert "other holes have room for them" in text
 
@@ -393,16 +398,54 @@ def test_a_block_is_a_polynomial_of_the_size_or_stays_at_its_largest():
 @pytest.mark.parametrize(
     ("batches", "line"),
     [("4", "at least two"), ("4,4", "two that differ"), ("1,2,3,4,5,6", "names 6 steps"),
-     ("6,4,2", "does not grow"), ("a,b", "takes numbers"), ("0,1", "at least 1"),
-     ("1,9999999999", "at most 1,000,000,000")],
+     ("6,4,2", "order of the steps"), ("1,2,100000001", None)],
 )  # fmt: skip
-def test_sizes_that_tell_nothing_are_refused(tmp_path, batches, line):
+def test_where_sizes_tell_nothing_the_page_says_why(tmp_path, batches, line):
+    path = training(tmp_path, [2, 4, 6])
+    answer = report("--quick", "--json", "-o", "r.html", "--batch", batches, path, folder=tmp_path)
+    assert answer.returncode == 0
+    assert (tmp_path / "r.html").exists()
+    forecast = json.loads(answer.stdout)["forecast"]
+    if line is not None:
+        assert forecast["needs"] is None
+        assert line in forecast["note"]
+        assert line in answer.stderr
+
+
+@pytest.mark.parametrize("batches", ["a,b", "0,1", "1,9999999999", "", "4,"])
+def test_what_are_no_sizes_is_misuse(tmp_path, batches):
     path = training(tmp_path, [2, 4, 6])
     answer = report("--quick", "--batch", batches, path, folder=tmp_path)
-    assert answer.returncode in (1, 2)
-    assert line in answer.stderr
+    assert answer.returncode == 2
     assert len(answer.stderr.splitlines()) == 1
     assert not (tmp_path / "report.html").exists()
+
+
+def test_nothing_is_said_of_sizes_far_beyond_the_recorded_ones(tmp_path):
+    recording = collect(training(tmp_path, [2, 4, 6]), Choices(), lambda line: None)
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")
+    assert _forecast.largest(found["needs"]["ductile"], 1 << 40) == 16 * 6
+    assert _forecast.sentence(found, "ductile", 1 << 40) == "at least 96"
+    assert _forecast.sentence(found, "ductile", 1 << 20) == "none"
+    assert _forecast.sentence(found, "ductile", 4 << 30).startswith("30 (likely between ")
+
+
+def test_an_earlier_step_that_needs_more_is_told_and_widens_what_is_likely(tmp_path):
+    usual = collect(training(tmp_path, [4, 2, 4, 6]), Choices(quick=True), lambda line: None)
+    other = collect(training(tmp_path, [40, 2, 4, 6]), Choices(quick=True), lambda line: None)
+    made = [_forecast.forecast(recording, [2, 4, 6], "batch") for recording in (usual, other)]
+    least = [_forecast.largest(found["needs"]["ductile"], 8 << 30, "worst") for found in made]
+    assert least[1] < least[0] - 20
+    assert "An earlier step" not in made[0]["note"]
+    assert "An earlier step has 3.32 GiB more live than any of these" in made[1]["note"]
+
+
+def test_where_steps_differ_two_digits_are_said():
+    needs = {case: [(1, 1.0), (16113, 16113.0), (20000, 1e9)] for case in _forecast.CASES}
+    found = {"needs": {"ductile": needs}, "rough": True}
+    assert _forecast.sentence(found, "ductile", 16113) == (
+        "about 16,000 (likely between 16,000 and 17,000)"
+    )
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -422,14 +465,14 @@ def test_the_verdict_on_standard_output_is_the_pages(tmp_path):
     path = TRACES[-1]
     answer = report("-o", "r.html", "--quick", path, folder=tmp_path)
     recording = collect(path, Choices(quick=True), lambda line: None)
-    assert answer.stdout == f"{recording.name}: {_words.plain(_words.verdict(recording))}\n"
+    assert answer.stdout == said(recording) + "\n"
 
 
 def test_a_run_that_does_not_fit_is_explained(tmp_path):
     path = training(tmp_path, [2, 4, 6])
     recording = collect(path, Choices(capacity="1500M"), lambda line: None)
-    text = _words.plain(_words.verdict(recording))
-    assert "With native, memory runs out in step 4 of 4: 600.0 MiB were refused with" in text
+    text = said(recording)
+    assert "With native, memory runs out in step 4 of 4: 600.0 MiB refused with " in text
     stop = recording.runs["ductile"]["stops"][0]
     assert stop["capacity_bytes"] == 1500 * MIB
     assert stop["live"] + stop["pending"] + stop["free"] + stop["cached"] == stop["held"]
@@ -446,8 +489,19 @@ def test_a_run_that_does_not_fit_is_explained(tmp_path):
         (gzip.compress(b"a 1 512 0\n" * 50)[:-9], "run.trace"),
         (b"\x80\x04cos\nsystem\n(S'true'\ntR.", "pickle"),
         (pickle.dumps({"device_traces": [[]], "segments": []}), "no allocation history"),
+        (pickle.dumps({"device_traces": []}), "no allocation history"),
     ],
-    ids=["empty", "no-event", "gap", "cut", "foreign", "cut-gzip", "hostile", "no-history"],
+    ids=[
+        "empty",
+        "no-event",
+        "gap",
+        "cut",
+        "foreign",
+        "cut-gzip",
+        "hostile",
+        "no-history",
+        "no-gpu",
+    ],
 )
 def test_a_bad_recording_is_one_line_and_leaves_no_file(tmp_path, content, line):
     (tmp_path / "run.trace").write_bytes(content)
@@ -487,6 +541,10 @@ def test_a_page_that_cannot_be_written_whole_leaves_the_older_one(tmp_path):
         (("--compare", "one"), 2, "two files"),
         (("-o", "nowhere/r.html", "x"), 1, "no such folder"),
         (("-o", "x", "x"), 2, "would replace the recording"),
+        (("-o", "-", "--json", "x"), 2, "--json"),
+        (("-o", "-", "--open", "x"), 2, "--open"),
+        (("--unit", "length", "x"), 2, "--batch"),
+        ((".",), 1, "no recording in it"),
     ],
 )
 def test_misuse_is_one_line(tmp_path, words, status, line):
@@ -503,7 +561,8 @@ def test_text_of_a_recording_cannot_become_a_part_of_the_page(tmp_path):
     path = write_snapshot(tmp_path / "a&b<c>@JS@.pickle.gz", history)
     recording = collect(path, Choices(quick=True), lambda line: None)
     text = _page.make_page([recording])
-    assert "alert(" not in text
+    assert "<script>alert(" not in text
+    assert "<img src" not in text
     assert "a&b<c>" not in text
     assert "a&amp;b&lt;c&gt;@JS@" in text
 
@@ -536,7 +595,7 @@ def test_a_process_reports_the_blocks_that_are_live(shared, gpu, tmp_path):
     shared.free(kept.pop(0))
     path = ductile_gpu.report(tmp_path / "live.html")
     text = path.read_text()
-    assert "The peak is 12.0 MiB live" in text
+    assert "12.0 MiB live at the peak" in text
     assert "live on GPU 0" in text
     for address in kept:
         shared.free(address)
@@ -583,4 +642,5 @@ def test_a_process_reports_what_pytorch_has_recorded(tmp_path):
         cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
     )  # fmt: skip
     recording = recording_of(whole)
-    assert _words.plain(_words.verdict(recording)) in (tmp_path / "r.html").read_text()
+    headline = _words.verdict(recording)[0].partition(": ")[2]
+    assert headline in (tmp_path / "r.html").read_text()

@@ -15,7 +15,7 @@ import pytest
 from test_report import RECORDINGS, TRACES, entry, frame, names, recording_of, write_snapshot
 
 from ductile_gpu._cli.common import in_bytes
-from ductile_gpu._report import _forecast, _openings, _page, _who, _words
+from ductile_gpu._report import _forecast, _openings, _page, _summary, _who, _words
 from ductile_gpu._report._collect import NAMES, Choices, collect
 
 pytestmark = pytest.mark.skipif(
@@ -76,7 +76,15 @@ def test_the_page_shows_what_the_command_line_says_and_every_table_sums_to_the_p
 ):
     recording = recording_of(path)
     open_page(window, tmp_path, _page.make_page([recording]))
-    assert text_of(window, "#verdict") == _words.plain(_words.verdict(recording)).strip()
+    summary = _summary.summary(recording)
+    headline = _words.plain(_words.headline(recording, summary)).strip()
+    assert text_of(window, "#headline") == headline
+    shown = text_of(window, "#lines")
+    for label, line in _words.lines(recording, summary):
+        if label not in ("held by", "without a cap"):  # which have places of their own
+            assert f"{label}{line.replace('`', '')}" in shown
+    largest = "return [...document.querySelectorAll('#holders li')].map(e => e.dataset.bytes)"
+    assert window.run(largest) == [str(row["bytes"]) for row in summary["holders"]]
     for name, run in recording.runs.items():
         row = f"#fit tr[data-run={name}]"
         assert in_bytes(run["reserved_peak_bytes"]) in text_of(window, row)
@@ -118,6 +126,7 @@ def test_the_forecast_on_the_page_is_the_modules(window, tmp_path):
             assert window.run(f"return document.querySelector('{row}').dataset.largest") == str(
                 largest
             )
+            assert text_of(window, f"{row} td") == _forecast.sentence(found, name, gib << 30)
 
 
 def test_a_comparison_is_shown_and_sums_to_the_difference(window, tmp_path):
@@ -347,14 +356,14 @@ def test_a_run_of_one_event_is_drawn(window, tmp_path):
     (tmp_path / "one.trace").write_text("a 1 512 0\n")
     recording = collect(tmp_path / "one.trace", Choices(), lambda line: None)
     open_page(window, tmp_path, _page.make_page([recording]))
-    assert "512 bytes live" in text_of(window, "#verdict")
+    assert "512 bytes live" in text_of(window, "#headline")
     assert window.complaints() == []
 
 
 def test_a_run_that_does_not_fit_is_marked(window, tmp_path):
     recording = collect(VIT, Choices(capacity="9G"), lambda line: None)
     open_page(window, tmp_path, _page.make_page([recording]))
-    assert "memory runs out in step" in text_of(window, "#verdict")
+    assert "memory runs out in step" in text_of(window, "#headline")
     assert window.complaints() == []
 
 

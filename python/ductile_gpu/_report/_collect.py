@@ -46,6 +46,40 @@ class Recording:
     def live_peak(self) -> int:
         return int(self.facts["live_peak_bytes"])
 
+    @property
+    def elders(self) -> int:
+        """The first events of the replay: blocks from before the recording began."""
+        return int(self.facts["elders"])
+
+    @property
+    def n_events(self) -> int:
+        """How many were recorded."""
+        return int(self.facts["events"]) - self.elders
+
+    @property
+    def has_history(self) -> bool:
+        """Else only what was held when the snapshot was written is known."""
+        return self.n_events > 0
+
+    @property
+    def recorded(self) -> Optional[dict[str, Any]]:
+        """What PyTorch's own allocator held; None: the recording does not say."""
+        return self.facts.get("recorded")
+
+    @property
+    def bytes_before(self) -> int:
+        """Live when the recording began."""
+        run = next(iter(self.runs.values()))
+        asked = run["point_fields"].index("asked")
+        return int(run["points"][0][asked]) if self.elders and run["points"] else 0
+
+    def number_of(self, event: int) -> int:
+        """Counted from 1 where the recording began; 0: before. A refused request is one event of
+        the program, and two of a replay."""
+        refusals = self.facts["refusals"]
+        refused = len([of for of in refusals if of["replayed"] and of["event"] < event])
+        return max(0, event + 1 - self.elders - refused)
+
     def step_of(self, event: int) -> int:
         """The step, counted from 1, that an event of the replay lies in."""
         ends: list[int] = self.facts["step_ends"][: self.n_steps - 1]
@@ -119,7 +153,7 @@ def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
 
 
 def _wanted_options(facts: dict[str, Any], choices: Choices) -> list[str]:
-    if choices.capacity is not None:
+    if choices.capacity is not None or not facts["events"] > facts["elders"]:
         return []
     return [
         setting

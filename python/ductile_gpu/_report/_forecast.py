@@ -11,6 +11,9 @@ is divided into equal parts; what is live in a part grows as base + slope * batc
 needs most is another one for small batches (the optimizer's) than for large ones (the middle of the
 step): so each part has a line of its own, and the step needs the highest of them. An allocator
 needs as much more than that, in proportion, as it does for the recording's own peak.
+
+Nothing is said of sizes beyond 16 times the largest recorded, and nothing at all where the recorded
+steps deny what they are said to be.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu._bench import replay_arguments
+from ductile_gpu._cli.common import in_bytes
 from ductile_gpu._report._collect import (
     NAMES,
     Choices,
@@ -30,7 +34,7 @@ from ductile_gpu._report._collect import (
     RecordingError,
     ask_bench,
 )
-from ductile_gpu._report._scaling import NoTemplate, Template
+from ductile_gpu._report._scaling import NoTemplate, Template, as_events
 
 CASES = ("best", "expected", "worst")
 # Sizes that are replayed, from the smallest recorded to so many times the largest.
@@ -38,6 +42,7 @@ RATIO, FURTHEST = 1.5, 16
 FITTED_RATIO = 1.02  # nothing is replayed: each size up to 50, and enough of the others
 LARGEST_SIZE = 1_000_000_000
 MOST_EVENTS = 200_000  # of a run that is replayed some hundred times
+MOST_FALL = 0.05  # of the peak, from one step to one of a larger size
 
 
 @dataclass
@@ -77,17 +82,36 @@ def highest(lines: list[Line], least: int) -> list[Line]:
         at = min((line.base - o.base) / (o.slope - line.slope) for o in steeper)
 
 
+class NoForecast(RecordingError):
+    """Nothing follows from these sizes; one sentence says why."""
+
+
 def _check(recording: Recording, sizes: list[int]) -> None:
     if len(set(sizes)) < 2:
-        raise RecordingError("--batch needs the sizes of at least two steps, and two that differ")
+        raise NoForecast("--batch needs the sizes of at least two steps, and two that differ")
     if min(sizes) < 1:
-        raise RecordingError("--batch: a size is at least 1")
+        raise NoForecast("--batch: a size is at least 1")
     if max(sizes) > LARGEST_SIZE:
-        raise RecordingError(f"--batch: a size is at most {LARGEST_SIZE:,}")
+        raise NoForecast(f"--batch: a size is at most {LARGEST_SIZE:,}")
     if len(sizes) > len(recording.facts["step_profiles"]):
-        raise RecordingError(
-            f"--batch names {len(sizes)} steps, and {recording.name} has {recording.n_steps}"
+        steps = recording.n_steps
+        marked = "" if recording.facts["marks_steps"] else "; `record --stacks` marks steps"
+        raise NoForecast(
+            f"--batch names {len(sizes)} steps, and {recording.name} has {steps}{marked}"
         )
+    _check_order(recording, sizes)
+
+
+def _check_order(recording: Recording, sizes: list[int]) -> None:
+    """A larger size needs more: else these are not the sizes of the steps."""
+    peaks = recording.facts["step_peaks"][-len(sizes) :]
+    most = {size: max(p for s, p in zip(sizes, peaks) if s == size) for size in sorted(set(sizes))}
+    for (small, needed), (large, peak) in zip(list(most.items()), list(most.items())[1:]):
+        if peak < (1 - MOST_FALL) * needed:
+            raise NoForecast(
+                f"--batch: the step said to have {large} has {in_bytes(peak)} live at its peak, "
+                f"and the one with {small} {in_bytes(needed)}: are they in the order of the steps?"
+            )
 
 
 def _lines(recording: Recording, sizes: list[int]) -> list[Line]:
@@ -95,8 +119,15 @@ def _lines(recording: Recording, sizes: list[int]) -> list[Line]:
     parts = (list(zip(sizes, levels)) for levels in zip(*profiles))
     lines = highest([fit(points) for points in parts], min(sizes))
     if lines[-1].slope <= 0:
-        raise RecordingError("--batch: memory does not grow with these sizes: nothing follows")
+        raise NoForecast("--batch: memory does not grow with these sizes: nothing follows")
     return lines
+
+
+def _beyond(recording: Recording, sizes: list[int]) -> int:
+    """How much more an earlier step needs than those that are named."""
+    peaks: list[int] = recording.facts["step_peaks"]
+    others = peaks[: -len(sizes)]
+    return max(0, max(others, default=0) - max(peaks[-len(sizes) :]))
 
 
 # What an allocator needs in each case: bytes, by ascending size.
@@ -108,7 +139,8 @@ def _rungs(least: int, sizes: Sequence[int], ratio: float) -> list[int]:
     while size <= FURTHEST * max(sizes):
         found.append(round(size))
         size = max(size + 1, size * ratio)
-    return found
+    furthest = FURTHEST * max(sizes)
+    return found if found[-1] == furthest else [*found, furthest]
 
 
 def _fitted(recording: Recording, lines: list[Line], sizes: list[int], name: str) -> Needs:
@@ -148,7 +180,7 @@ def _template(recording: Recording, sizes: list[int], folder: Path) -> Template:
     gpu = ["--gpu", str(recording.facts["gpu"])] if recording.facts["snapshot"] else []
     ask_bench("convert", *gpu, "--", str(recording.path), str(path))
     lines = [line for line in path.read_text().split("\n") if line[:1] not in ("#", "s", "")]
-    return Template(lines, _borders(recording, len(sizes)), sizes)
+    return Template(as_events(lines), _borders(recording, len(sizes)), sizes)
 
 
 def _replay(
@@ -243,6 +275,16 @@ def _refine(
     return size
 
 
+def _warning(recording: Recording, sizes: list[int]) -> str:
+    beyond = _beyond(recording, sizes)
+    if 50 * beyond < recording.live_peak:
+        return ""
+    return (
+        f" An earlier step has {in_bytes(beyond)} more live than any of these: what it does is not "
+        "forecast, and the lower bound counts it."
+    )
+
+
 def _note(sizes: list[int], unit: str, last: Line, why_fitted: str) -> str:
     how = (
         f"{why_fitted}, so what is live was fitted part by part: the steps lie within "
@@ -273,20 +315,57 @@ def forecast(
     except NoTemplate as error:
         why_fitted = str(error)
         needs = {name: _fitted(recording, lines, sizes, name) for name in NAMES}
-    return {"unit": unit, "note": _note(sizes, unit, lines[-1], why_fitted), "needs": needs}
+    beyond = _beyond(recording, sizes)
+    for found in needs.values():
+        found["worst"] = [(size, need + beyond) for size, need in found["worst"]]
+    note = _note(sizes, unit, lines[-1], why_fitted) + _warning(recording, sizes)
+    return {"unit": unit, "note": note, "needs": needs, "rough": bool(why_fitted)}
+
+
+def try_forecast(
+    recording: Recording, sizes: list[int], unit: str, choices: Choices
+) -> dict[str, Any]:
+    """As forecast; where the sizes tell nothing, a note says why, and there are no needs."""
+    try:
+        return forecast(recording, sizes, unit, choices)
+    except NoForecast as error:
+        return {"unit": unit, "note": str(error), "needs": None, "rough": False}
+
+
+def _spelled(size: int, rough: bool, up: bool = False) -> str:
+    """Two digits of what is rough, towards the side that is safe to say."""
+    if not rough or size < 100:
+        return f"{size:,}"
+    unit = int(10 ** (len(str(size)) - 2))
+    return f"{(size + (unit - 1 if up else 0)) // unit * unit:,}"
+
+
+def sentence(found: dict[str, Any], name: str, capacity: int) -> str:
+    """What fits on a device under one allocator."""
+    needs, rough = found["needs"][name], found["rough"]
+    sizes = {case: largest(needs, capacity, case) for case in CASES}
+    last = needs["expected"][-1][0]
+    if sizes["expected"] < 1:
+        return "none"
+    least, most = _spelled(sizes["worst"], rough), _spelled(sizes["best"], rough, True)
+    if sizes["expected"] >= last:
+        return f"at least {_spelled(sizes['worst'] if rough else last, rough)}"
+    often = "more than " if sizes["best"] >= last else ""
+    about = f"about {_spelled(sizes['expected'], rough)}" if rough else f"{sizes['expected']:,}"
+    return f"{about} (likely between {least} and {often}{most})"
 
 
 def largest(needs: Needs, capacity: int, case: str = "expected") -> int:
-    """The largest size that fits; 0: none. Between two sizes that are known, and behind the last,
-    needs lie on a line."""
+    """The largest size that fits; 0: none. Between two sizes that are known needs lie on a line;
+    of what is behind the last nothing is said: then it is the last."""
     points = needs[case]
     fitting = [i for i, (_, need) in enumerate(points) if need <= capacity]
     if not fitting:
         (size, need), (_, second) = points[0], points[1]
         slope = (second - need) / (points[1][0] - size)
         return max(0, int(size - (need - capacity) / slope)) if slope > 0 else 0
-    at = min(max(fitting), len(points) - 2)
+    at = max(fitting)
+    if at == len(points) - 1:
+        return points[at][0]
     (size, need), (next_size, next_need) = points[at], points[at + 1]
-    if next_need <= need:
-        return next_size if capacity >= next_need else size
     return int(size + (capacity - need) * (next_size - size) / (next_need - need))

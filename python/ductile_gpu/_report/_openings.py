@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ductile_gpu._report import _who
+from ductile_gpu._report import _frames, _who
 from ductile_gpu._report._collect import Recording
 
 
@@ -21,7 +21,7 @@ def _name(recording: Recording, member: dict[str, Any]) -> str:
         return _who.BEFORE
     kind = _who.LASTING if member["lasting"] else _who.PASSING
     if recording.n_steps < 2:
-        return f"{kind}, allocated at event {member['born']:,}"
+        return f"{kind}, allocated at event {recording.number_of(member['born']):,}"
     return f"{kind}, allocated in step {recording.step_of(member['born']):,}"
 
 
@@ -34,6 +34,7 @@ def _who_is_in(recording: Recording, fields: list[str], opening: dict[str, Any])
         row = rows.setdefault(
             key, {"key": key, "bytes": 0, "blocks": 0, "stack": bool(member["stack"])}
         )
+        row["name"] = str(_frames.name_of(key)) if member["stack"] else key
         row["bytes"] += member["bytes"]
         row["blocks"] += 1
     return sorted(rows.values(), key=lambda row: (-row["bytes"], row["key"]))
@@ -66,6 +67,10 @@ def openings(recording: Recording, name: str) -> Optional[dict[str, Any]]:
     ]
     return {
         "event": moment["event"],
+        "place": {
+            "event": recording.number_of(moment["event"]),
+            "step": recording.step_of(moment["event"]) if recording.n_steps > 1 else None,
+        },
         "capacity": moment.get("capacity_bytes"),
         "request": moment.get("request_bytes"),
         "largest_hole": moment["largest_hole"],

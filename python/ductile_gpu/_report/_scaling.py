@@ -44,6 +44,18 @@ class Allocation:
 Step = list[Allocation]
 
 
+def as_events(lines: Sequence[str]) -> list[str]:
+    """A refused request is an allocation that is freed at once, as in a replay."""
+    made: list[str] = []
+    for line in lines:
+        if line[:1] == "r":
+            _, block, size, stream, *_ = line.split()
+            made += [f"a {block} {size} {stream}", f"f {block}"]
+        else:
+            made.append(line)
+    return made
+
+
 def read_step(lines: Sequence[str], begin: int, end: int) -> Step:
     """What one step allocates."""
     step: Step = []

@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from ductile_gpu._report import _frames
 from ductile_gpu._report._collect import Recording
 
 NO_STACK = "no stack recorded"
+REFUSED = "asked for and refused"
 BEFORE = "allocated before the recording began"
 
 # The first rule that any frame of a stack matches. Frames are "FUNCTION FILE:LINE".
@@ -21,7 +23,10 @@ _RULES = tuple(
     for category, pattern in (
         ("graphs", r"torch.cuda.graphs\.py|^capture_begin "),
         ("optimizer", r"torch.optim.|[^ ]*(adam|sgd|optimizer)[^ /\\]*\.py:"),
-        ("backward pass (gradients)", r"torch.autograd.(__init__|graph|function)\.py|^backward "),
+        (
+            "backward pass (gradients)",
+            r"torch.autograd.(__init__|graph|function)\.py|^backward |^torch::autograd::Engine::",
+        ),
         (
             "weights",
             r"^(_apply|convert|to|cuda|half|bfloat16|float|load_state_dict|from_pretrained|"
@@ -65,7 +70,14 @@ def _stack_key(recording: Recording, holder: dict[str, Any]) -> str:
     return _stack_of(recording, holder) or (BEFORE if holder["before_recording"] else NO_STACK)
 
 
+def title(row: dict[str, Any], by: str) -> str:
+    """What a row is called in one line."""
+    return str(_frames.name_of(row["key"])) if by == "stack" and row["is_stack"] else row["key"]
+
+
 def _key(recording: Recording, holder: dict[str, Any], by: str) -> str:
+    if holder["refused"] and (by == "category" or not holder["stack"]):
+        return REFUSED
     if by == "stack":
         return _stack_key(recording, holder)
     if by == "category":
@@ -100,11 +112,16 @@ def _growth(recording: Recording, levels: list[int]) -> int:
 
 
 def group(recording: Recording, by: str) -> list[dict[str, Any]]:
-    """Rows of key, bytes, blocks, freed_bytes and growth a step; the largest first."""
-    rows: dict[str, dict[str, Any]] = {}
+    """Rows of key, bytes, blocks, freed_bytes and growth a step; the largest first. What was
+    refused at the peak has rows of its own."""
+    rows: dict[tuple[str, bool], dict[str, Any]] = {}
     for holder in recording.facts["holders"]:
-        key = _key(recording, holder, by)
-        row = rows.setdefault(key, {"key": key, "bytes": 0, "blocks": 0, "freed": 0, "levels": []})
+        key, refused = _key(recording, holder, by), holder["refused"]
+        row = rows.setdefault(
+            (key, refused),
+            {"key": key, "bytes": 0, "blocks": 0, "freed": 0, "levels": [], "refused": refused},
+        )
+        row["is_stack"] = by == "stack" and bool(holder["stack"])
         row["bytes"] += holder["bytes"]
         row["blocks"] += holder["blocks"]
         row["freed"] += holder["freed_bytes"]
@@ -114,6 +131,27 @@ def group(recording: Recording, by: str) -> list[dict[str, Any]]:
         row["growth"] = _growth(recording, row.pop("levels"))
     kept = (row for row in rows.values() if row["bytes"] or row["growth"])
     return sorted(kept, key=lambda row: (-row["bytes"], -row["growth"], row["key"]))
+
+
+MOST_BANDS = 12
+
+
+def over_time(recording: Recording, by: str) -> list[dict[str, Any]]:
+    """What the largest rows hold at the fullest moments of the run, and what the others do; without
+    what was refused, which was never held."""
+    n = len(recording.facts["moment_events"])
+    rows: dict[str, list[int]] = {}
+    for holder in recording.facts["holders"]:
+        if "moments" in holder and not holder["refused"]:
+            row = {"key": _key(recording, holder, by), "is_stack": bool(holder["stack"])}
+            name = title(row, by)
+            rows[name] = [a + b for a, b in zip(rows.get(name, [0] * n), holder["moments"])]
+    ordered = sorted(rows.items(), key=lambda item: -max(item[1]))
+    found = [{"name": name, "moments": moments} for name, moments in ordered[:MOST_BANDS]]
+    if len(ordered) > MOST_BANDS:
+        rest = [sum(column) for column in zip(*(moments for _, moments in ordered[MOST_BANDS:]))]
+        found.append({"name": f"{len(ordered) - MOST_BANDS:,} others", "moments": rest})
+    return found
 
 
 def views(recording: Recording) -> dict[str, list[dict[str, Any]]]:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentences of a report. A sentence is a list of pieces: text, and whether it is strong."""
+"""The sentences of a report, of the numbers of `_summary`.
+
+A sentence is a list of pieces: text, and whether it is strong. The verdict is one sentence that
+says what happened and what would do, and lines that say why.
+"""
 
 from __future__ import annotations
 
-import re
 from typing import Any, Optional
 
 from ductile_gpu._cli.common import in_bytes
-from ductile_gpu._report import _openings
+from ductile_gpu._report import _openings, _summary
 from ductile_gpu._report._collect import NAMES, Recording
 
 Sentence = list[tuple[str, bool]]
+Line = tuple[str, str]  # a label, and what is said
 
 
 def plain(sentence: Sentence) -> str:
@@ -18,128 +22,269 @@ def plain(sentence: Sentence) -> str:
     return "".join(text for text, _ in sentence)
 
 
-def _when(recording: Recording, event: int) -> str:
-    if recording.n_steps < 2:
-        return f"at event {event:,}"
-    return f"in step {recording.step_of(event):,} of {recording.n_steps:,}"
+def _when(where: dict[str, Any], steps: Optional[int]) -> str:
+    if where["event"] == 0:
+        return "when the recording began"
+    if where["step"] is None:
+        return f"at event {where['event']:,}"
+    return f"in step {where['step']:,} of {steps:,}"
 
 
 def _list(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _peak(recording: Recording) -> Sentence:
-    where = _when(recording, int(recording.facts["peak_event"]))
-    live = in_bytes(recording.live_peak)
-    return [("The peak is ", False), (f"{live} live", True), (f", {where}. ", False)]
+def _holes(found: dict[str, Any]) -> str:
+    """Free memory, and in how many pieces it lies."""
+    text = f"{in_bytes(found['free_bytes'])} free"
+    if found.get("holes") is None:
+        return text
+    if found["holes"] == 1:
+        return f"{text} in 1 hole"
+    return f"{text} in {found['holes']:,} holes (largest {in_bytes(found['largest_hole'])})"
 
 
-def _recorded_refusals(recording: Recording) -> Sentence:
-    """What the recorded program itself was refused."""
-    refusals = recording.facts["refusals"]
-    if not refusals:
-        return []
-    first = refusals[0]
-    asked, free = in_bytes(first["request_bytes"]), in_bytes(first["device_free_bytes"])
-    more = f", and {len(refusals) - 1} more later" if len(refusals) > 1 else ""
+def _terms(found: dict[str, Any]) -> str:
+    """What held memory consists of: "2.86 GiB live + 1.09 GiB free in 103 holes"."""
+    terms = [f"{in_bytes(found['live_bytes'])} live"]
+    if found["pending_bytes"]:
+        terms.append(f"{in_bytes(found['pending_bytes'])} pending")
+    if found["free_bytes"]:
+        terms.append(_holes(found))
+    return " + ".join(terms)
+
+
+# ---- What happened ------------------------------------------------------------------------------
+
+
+def _of_refusal(s: dict[str, Any]) -> Sentence:
+    found = s["refused"]
+    asked, free = in_bytes(found["request_bytes"]), in_bytes(found["device_free_bytes"])
+    device = f" + {free} left on the device"
+    if found["limited"]:
+        device = f", though {free} were free on the device"
+    if not found["replayed"]:
+        return [(f"{asked} were refused", True), (", more than any device has. ", False)]
     return [
-        (f"The program ran out of memory {_when(recording, first['event'])}", True),
-        (f": {asked} were refused with {free} free on the device{more}. ", False),
+        (f"{asked} refused", True),
+        (f": {_terms(found)}{device}. ", False),
     ]
 
 
-def _refusal(recording: Recording, name: str, run: dict[str, Any]) -> Sentence:
-    event = int(run["stopped_at_event"])
-    stop = next((s for s in reversed(run["stops"]) if not s["completed"]), None)
-    pieces: Sentence = [(f"With {NAMES[name]}, memory runs out {_when(recording, event)}", True)]
+def _of_held(s: dict[str, Any]) -> Sentence:
+    found = s["recorded"]
+    if found is None:
+        return [(f"{in_bytes(s['live_peak_bytes'])} live", True), (". ", False)]
+    return [(f"{in_bytes(found['held_bytes'])} held", True), (f": {_terms(found)}. ", False)]
+
+
+def _of_stop(s: dict[str, Any], recording: Recording, name: str) -> Sentence:
+    """Under an allocator that did not complete."""
+    run, where = recording.runs[name], s["allocators"][name]["stopped"]
+    when = _when(where, s["steps"])
+    pieces: Sentence = [(f"With {NAMES[name]}, memory runs out {when}", True)]
+    stop = next((stop for stop in reversed(run["stops"]) if not stop["completed"]), None)
     if stop is not None:
-        terms = [f"{in_bytes(stop[term])} {term}" for term in ("live", "pending") if stop[term]]
-        if stop["free"]:
-            holes = f"{stop['holes']:,} hole{'s' if stop['holes'] != 1 else ''}"
-            largest = in_bytes(stop["largest_hole"])
-            terms.append(f"{in_bytes(stop['free'])} free in {holes} (largest {largest})")
-        room = stop["capacity_bytes"] - stop["held"]
-        if room > 0:
-            terms.append(f"{in_bytes(room)} not held")
         asked, capacity = in_bytes(stop["request_bytes"]), in_bytes(stop["capacity_bytes"])
-        pieces.append((f": {asked} were refused with {' + '.join(terms)} = {capacity}", False))
+        found = {f"{term}_bytes": stop[term] for term in ("live", "pending", "free")}
+        found.update(holes=stop["holes"], largest_hole=stop["largest_hole"])
+        room = stop["capacity_bytes"] - stop["held"]
+        more = f" + {in_bytes(room)} not held" if room > 0 else ""
+        pieces.append((f": {asked} refused with {_terms(found)}{more} = {capacity}", False))
     return [*pieces, (". ", False)]
 
 
-def _holding(recording: Recording) -> Sentence:
-    done = {name: run for name, run in recording.runs.items() if run["completed"]}
-    if not done:
-        return []
-    peaks = {name: in_bytes(run["reserved_peak_bytes"]) for name, run in done.items()}
-    held = [f"{peak} by {NAMES[name]}" for name, peak in peaks.items()]
-    held[0] = held[0].replace(" by ", " are held by ", 1)
-    return [(f"Without a cap, {_list(held)}. ", False)]
+def _of_peak(s: dict[str, Any]) -> Sentence:
+    live = in_bytes(s["live_peak_bytes"])
+    return [(f"{live} live", True), (f" at the peak, {_when(s['peak'], s['steps'])}. ", False)]
 
 
-def _smallest(recording: Recording) -> Sentence:
+# ---- What would do ------------------------------------------------------------------------------
+
+
+def _needs(s: dict[str, Any]) -> dict[str, int]:
+    """The smallest device that suffices, by allocator; the least first."""
     found = {
         name: run["min_capacity_bytes"]
-        for name, run in recording.runs.items()
-        if run.get("min_capacity_bytes")
+        for name, run in s["allocators"].items()
+        if run["min_capacity_bytes"]
     }
-    if not found:
-        return []
-    sizes = [f"{in_bytes(size)} with {NAMES[name]}" for name, size in found.items()]
-    return [("The smallest device that suffices has ", False), (_list(sizes), True), (". ", False)]
+    return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
-def _binding(recording: Recording) -> Sentence:
-    """What the allocator that needs most spends beyond what is live."""
-    found = {
-        name: run["min_capacity_bytes"]
-        for name, run in recording.runs.items()
-        if run.get("min_capacity_bytes")
-    }
-    capacity = min(int(run["capacity_bytes"]) for run in recording.runs.values())
-    if recording.live_peak > capacity:
-        return [
-            (f"What binds is live memory: nothing can serve it in {in_bytes(capacity)}.", False)
-        ]
-    if not found:
-        return []
-    most = max(found, key=lambda name: found[name])
-    beyond = found[most] - recording.live_peak
-    verb = "need" if most == "expandable" else "needs"
-    if beyond * 50 < recording.live_peak:
-        return [("What binds is live memory: no allocator can do with much less.", False)]
+def _ways(needs: dict[str, int]) -> str:
+    sizes = [f"{in_bytes(need)} with {NAMES[name]}" for name, need in needs.items()]
+    return _list(sizes) if sizes else ""
+
+
+def _on_device(needs: dict[str, int], device: int) -> Sentence:
+    """Of the device that the request was refused on."""
+    size = in_bytes(device)
+    fitting = [NAMES[name] for name, need in needs.items() if need <= device]
+    more = _ways({name: need for name, need in needs.items() if need > device})
+    if not fitting:
+        return [(f"Its {size} do not suffice", True), (f": it needs {more}.", False)]
+    rest = f"; it needs {more}" if more else ""
+    return [(f"On its {size} it fits with {_list(fitting)}", True), (f"{rest}.", False)]
+
+
+def _fits(s: dict[str, Any]) -> Sentence:
+    needs, found = _needs(s), s["refused"]
+    if not needs:
+        return _held(s)
+    if found is not None and found["device_bytes"] is not None:
+        return _on_device(needs, found["device_bytes"])
+    first, most = list(needs.items())[-1]
+    if found is not None or most == min(needs.values()):
+        return [("It fits from ", False), (_ways(needs), True), (" on.", False)]
+    others = _ways({name: need for name, need in needs.items() if name != first})
     return [
-        (
-            f"What binds is live memory; {NAMES[most]} {verb} {in_bytes(beyond)} more, "
-            "lost between blocks.",
-            False,
-        )
+        (f"It would run out first with {NAMES[first]}", True),
+        (f", on less than {in_bytes(most)}; it needs {others}.", False),
     ]
 
 
-def verdict(recording: Recording) -> Sentence:
-    """What the peak was or what ran out, what would suffice, and the term that binds."""
-    pieces = [*_recorded_refusals(recording), *_peak(recording)]
-    for name, run in recording.runs.items():
-        if not run["completed"]:
-            pieces += _refusal(recording, name, run)
-    pieces += [*_holding(recording), *_smallest(recording), *_binding(recording)]
-    return [*pieces, *_in_the_way(recording)]
+def _held(s: dict[str, Any]) -> Sentence:
+    done = {n: run for n, run in s["allocators"].items() if run["completed"]}
+    if not done:
+        return []
+    sizes = [f"{in_bytes(run['held_peak_bytes'])} by {run['name']}" for run in done.values()]
+    sizes[0] = sizes[0].replace(" by ", " are held by ", 1)
+    return [(f"Without a cap, {_list(sizes)}.", False)]
+
+
+def headline(recording: Recording, s: dict[str, Any]) -> Sentence:
+    """What happened, and on which device it would fit with what."""
+    stopped = [name for name, run in s["allocators"].items() if not run["completed"]]
+    if not s["history"]:
+        return [
+            *_of_held(s),
+            ("No history was recorded", True),
+            (": what led to it is not known.", False),
+        ]
+    if s["refused"] is not None:
+        return [*_of_refusal(s), *_fits(s)]
+    if stopped:
+        pieces = [piece for name in stopped for piece in _of_stop(s, recording, name)]
+        return [*pieces, *_fits(s)]
+    return [*_of_peak(s), *_fits(s)]
+
+
+# ---- Why ----------------------------------------------------------------------------------------
+
+
+def _asked(s: dict[str, Any]) -> list[Line]:
+    found = s["refused"]
+    if found is None:
+        return []
+    by = f"`{found['by']}`, " if found["by"] else ""
+    often = f"; the largest of {found['refusals']:,} refusals" if found["refusals"] > 1 else ""
+    lines = [("asked", f"{by}{_when(found, s['steps'])}{often}")]
+    if found["limited"]:
+        lines.append(("limit", "of the process, such as set_per_process_memory_fraction"))
+    pending = f" + {in_bytes(found['pending_bytes'])} pending" if found["pending_bytes"] else ""
+    device = found["device_bytes"]
+    had = f"; the device had {in_bytes(device)} for PyTorch's allocator" if device else ""
+    if found["others_bytes"]:
+        had += (
+            f", and {in_bytes(found['others_bytes'])} for contexts, libraries and other processes"
+        )
+    needed = (
+        f"{in_bytes(found['needed_bytes'])} = {in_bytes(found['live_bytes'])} live{pending} + "
+        f"{in_bytes(found['request_bytes'])} asked{had}"
+    )
+    return [*lines, ("needed", needed)]
+
+
+def _share(size: int, whole: int) -> str:
+    return f"{100 * size / whole:.0f} %" if whole else ""
+
+
+def _holders(s: dict[str, Any]) -> list[Line]:
+    whole = s["live_peak_bytes"]
+    return [
+        ("held by", f"{in_bytes(row['bytes'])} ({_share(row['bytes'], whole)}) {row['name']}")
+        for row in s["holders"]
+    ]
+
+
+WHY_APART = {
+    "packed anew": "most of it was there before the recording began, and a replay packs it anew, "
+    "without the holes between",
+    "unknown": "the recording does not say why (options of PyTorch's allocator, private pools of "
+    "graphs, memory given back between)",
+}
+
+
+def _recorded(s: dict[str, Any]) -> list[Line]:
+    found = s["recorded"]
+    if found is None or not s["history"]:
+        return []
+    ends = f"{in_bytes(found['held_peak_bytes'])} held by PyTorch at most"
+    if s["refused"] is None and found["held_bytes"]:
+        ends += f"; at the end {in_bytes(found['held_bytes'])} = {_terms(found)}"
+    lines = [("recorded", ends)]
+    if found["apart"]:
+        name, size = NAMES[found["allocator"]], in_bytes(found["modelled_peak_bytes"])
+        until = " before that" if s["refused"] else ""
+        lines.append(("modelled", f"{name} holds {size}{until}: {WHY_APART[found['apart']]}"))
+    return lines
+
+
+def _held_lines(s: dict[str, Any]) -> list[Line]:
+    held = plain(_held(s)).removeprefix("Without a cap, ").rstrip(".")
+    return [("without a cap", held)] if held and _needs(s) else []
+
+
+def _options(s: dict[str, Any]) -> list[Line]:
+    """The option of Ductile that saves most, where it saves something."""
+    ours = s["allocators"]["ductile"]["min_capacity_bytes"]
+    found = [o for o in s["options"] if o["completed"] and o["min_capacity_bytes"]]
+    if not ours or not found:
+        return []
+    best = min(found, key=lambda option: int(option["min_capacity_bytes"]))
+    saved = ours - best["min_capacity_bytes"]
+    if 200 * saved < ours:
+        return []
+    option = best["setting"].replace("=", ":")
+    return [("with " + option, f"Ductile needs {in_bytes(saved)} less ({best['purpose']})")]
+
+
+def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
+    """Why, in the order in which a reader asks."""
+    way = _in_the_way(recording, s)
+    return [
+        *_asked(s),
+        *_holders(s),
+        *_recorded(s),
+        *_held_lines(s),
+        *_options(s),
+        *([("in the way", way)] if way else []),
+    ]
+
+
+def spell(name: str, said: Sentence, found: list[Line]) -> list[str]:
+    """The verdict as lines of text: the headline, and the others with their labels."""
+    width = max((len(label) for label, _ in found), default=0)
+    shown, last = [f"{name}: {plain(said).strip()}"], ""
+    for label, text in found:
+        shown.append(f"  {'' if label == last else label:{width}}  {text}")
+        last = label
+    return shown
+
+
+def verdict(recording: Recording) -> list[str]:
+    """The same, of a recording."""
+    s = _summary.summary(recording)
+    return spell(recording.name, headline(recording, s), lines(recording, s))
 
 
 # ---- What stands in the way --------------------------------------------------------------------
 
-_LIBRARY = re.compile(r"[\\/](torch|site-packages|dist-packages|lib[\\/]python)[\\/.]")
-
-
-def telling_frame(stack: str) -> str:
-    """The frame that says most: the innermost of the program itself, not of the library."""
-    frames = stack.split("\n")
-    return next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0])
-
 
 def _blocks(row: dict[str, Any]) -> str:
     first = row["who"][0]
-    name = f"`{telling_frame(first['key'])}`" if first["stack"] else first["key"]
+    name = f"`{first['name']}`" if first["stack"] else first["name"]
     mostly = "mostly " if len(row["who"]) > 1 else ""
     of = "1 block" if row["blocks"] == 1 else f"{row['blocks']:,} blocks"
     return f"{of} ({in_bytes(row['live_bytes'])}: {mostly}{name})"
@@ -152,7 +297,7 @@ def _elsewhere(row: dict[str, Any]) -> str:
 def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
     """One or two sentences about the blocks that keep an allocator's free memory apart."""
     hole = in_bytes(found["largest_hole"])
-    where, least = _when(recording, found["event"]), found["least"]
+    where, least = _when(found["place"], recording.n_steps), found["least"]
     if found["request"] is None:
         text = f"At the live peak, {where}, the largest hole of {NAMES[name]} has {hole}."
         widest = found["widest"][:1]
@@ -162,6 +307,8 @@ def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
         ]
         return text + "".join(more)
     asked, capacity = in_bytes(found["request"]), in_bytes(found["capacity"])
+    if capacity == in_bytes(recording.runs[name].get("min_capacity_bytes") or 0):
+        capacity = f"just below {capacity}"
     text = (
         f"With {NAMES[name]} on {capacity}, {asked} are refused {where}, where the largest hole "
         f"has {hole}."
@@ -181,18 +328,16 @@ def _is_won(found: Optional[dict[str, Any]]) -> bool:
     )
 
 
-def _in_the_way(recording: Recording) -> Sentence:
+def _in_the_way(recording: Recording, s: dict[str, Any]) -> Optional[str]:
     """Of the allocator that needs most, where holes are what it lacks."""
 
     def need(name: str) -> float:
-        run = recording.runs[name]
-        return float(run.get("min_capacity_bytes") or 0) if run["completed"] else float("inf")
+        run = s["allocators"][name]
+        return float(run["min_capacity_bytes"] or 0) if run["completed"] else float("inf")
 
-    most = max(reversed(list(recording.runs)), key=need)
+    most = max(reversed(list(s["allocators"])), key=need)
     found = _openings.openings(recording, most)
-    if found is None or not _is_won(found):
-        return []
-    return [(f" {openings(recording, most, found)}", False)]
+    return openings(recording, most, found) if found is not None and _is_won(found) else None
 
 
 def comparison(before: Recording, after: Recording, by: str) -> str:

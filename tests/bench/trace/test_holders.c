@@ -211,3 +211,13 @@ Test(stacks, a_text_has_one_number) {
     cr_expect_eq(trace_stacks_of(&s, 4999), 0);
     trace_stacks_drop(&s);
 }
+
+Test(holders, refused_requests_make_no_steps) {
+    trace_builder b = read_builder("# version 4\na 1 10 0\nr 2 90 0 0 0\na 3 20 0\nr 4 80 0 0 0\n"
+                                   "a 5 10 0\nr 6 70 0 0 0\na 7 10 0\n");
+    trace_steps steps;
+    cr_assert_null(trace_steps_find(&b, &steps));
+    cr_expect_eq(steps.n, 1);
+    trace_steps_drop(&steps);
+    trace_build_drop(&b);
+}

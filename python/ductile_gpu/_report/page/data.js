@@ -49,6 +49,17 @@ function undelta(list, unit = 1) {
 
 const IN_KIB = ["asked", "held", "live", "pending", "free", "cached"];
 
+function openRecording(recording, index) {
+  recording.index = index;
+  recording.runs.forEach(openRun);
+  recording.over_time = openBands(recording.over_time);
+  recording.flame = openFlame(recording.flame);
+  if (recording.recorded_held) {
+    const [event, held] = recording.recorded_held.map((list) => undelta(list));
+    recording.recorded_held = { event, held };
+  }
+}
+
 function openRun(run) {
   const series = {};
   for (const [name, list] of Object.entries(run.series)) {
@@ -68,8 +79,13 @@ function stepOf(recording, event) {
   return low + 1;
 }
 
-const stepName = (recording, event) => recording.n_steps > 1
-  ? "step " + count(stepOf(recording, event)) : "event " + count(event);
+// Blocks from before the recording are events of the replay, and not of the run: they come at once.
+const firstEvent = (recording) => Math.max(0, recording.elders - 1);
+// As Recording.number_of.
+const numberOf = (recording, event) => Math.max(0, Math.round(event) + 1 - recording.elders - recording.refusals.filter((of) => of.replayed && of.event < Math.round(event)).length);
+
+const stepName = (recording, event) => recording.n_steps > 1 ? "step " + count(stepOf(recording, event))
+  : numberOf(recording, event) === 0 ? "the beginning" : "event " + count(numberOf(recording, event));
 const inStep = (recording, event) => (recording.n_steps > 1 ? "in " : "at ") + stepName(recording, event);
 
 // The index of the last sample at or before an event.

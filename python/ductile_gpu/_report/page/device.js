@@ -53,11 +53,22 @@ function whyNot(outcome) {
   return `${place}; it needs ${size(outcome.needed)}.${on} ${size(stop.request)} were refused with ${sumOf(stop)} = ${size(stop.capacity)}. What binds is ${bindingTerm(stop)}.`;
 }
 
+// Usual sizes, and the device that the recording is of.
+function paintPresets() {
+  const summary = state.recording.summary, presets = document.querySelector(".presets");
+  const preset = (bytes, text, label) => element("button", { type: "button", "data-gib": bytes / GIB, text, "aria-label": label, "aria-pressed": String(bytes === state.device),
+    on: { click: () => { setDevice(bytes); show(); presets.querySelector(`[data-gib="${bytes / GIB}"]`)?.focus(); } } });
+  const own = summary.device_is_recorded ? [preset(summary.device_bytes, "recorded", "the device of the recording, " + size(summary.device_bytes))] : [];
+  presets.replaceChildren(...own, ...USUAL.map((gib) => preset(gib * GIB, String(gib), gib + " GiB")));
+}
+
+const setDevice = (bytes) => { if (bytes > 0) { state.device = Math.round(bytes); showSoon(); } };
+
 function paintDevice() {
   byId("device-slider").value = String(state.device / GIB);
   byId("device-slider").setAttribute("aria-valuetext", size(state.device));
   if (document.activeElement !== byId("device-number")) byId("device-number").value = String(Math.round(state.device / GIB * 100) / 100);
-  for (const button of document.querySelectorAll(".presets button")) button.setAttribute("aria-pressed", String(Number(button.dataset.gib) * GIB === state.device));
+  paintPresets();
   byId("fits").replaceChildren(...state.recording.runs.map((run) => {
     const outcome = outcomeOn(run, state.device);
     const room = outcome.fits === null ? `Not searched: without a cap it holds ${size(outcome.needed)}, and may do with less.`
@@ -70,9 +81,6 @@ function paintDevice() {
 
 function listenToDevice() {
   const slider = byId("device-slider"), number = byId("device-number");
-  const set = (gib) => { if (gib > 0) { state.device = Math.round(gib * GIB); showSoon(); } };
-  slider.addEventListener("input", () => set(Number(slider.value)));
-  number.addEventListener("input", () => set(Number(number.value)));
-  document.querySelector(".presets").append(...USUAL.map((gib) => element("button", { type: "button", "data-gib": gib, text: String(gib),
-    "aria-label": gib + " GiB", on: { click: () => set(gib) } })));
+  slider.addEventListener("input", () => setDevice(Number(slider.value) * GIB));
+  number.addEventListener("input", () => setDevice(Number(number.value) * GIB));
 }

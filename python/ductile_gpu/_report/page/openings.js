@@ -1,7 +1,7 @@
 // What stands in the way: live blocks that keep free memory apart.
 
 function openingWho(row) {
-  return row.who.map((who) => element("div", {}, ...nameOf(who.key, "stack"),
+  return row.who.map((who) => element("div", {}, ...nameOf({ ...who, is_stack: who.stack }),
     ...(row.who.length > 1 ? [element("span", { class: "frame", text: `${size(who.bytes)} in ${plural(who.blocks, "block", "blocks")}` })] : [])));
 }
 
@@ -13,11 +13,16 @@ function openingRow(row, isLeast) {
     element("td", { text: size(row.bytes) + (row.serves ? " ✓" : "") }), element("td", { text: row.moves ? "yes" : "no" }));
 }
 
-function paintOpenings() {
+function openedRun() {
   const known = state.recording.runs.filter((run) => state.recording.openings[run.id]);
-  byId("openings-section").hidden = known.length === 0;
+  return [known.find((run) => run.id === state.opened) ?? known[0], known];
+}
+
+function paintOpenings() {
+  const [chosen, known] = openedRun();
+  byId("openings-section").hidden = known.length === 0 || !state.recording.summary.history;
   if (!known.length) return;
-  const chosen = known.find((run) => run.id === state.opened) ?? known[0], found = state.recording.openings[chosen.id];
+  const found = state.recording.openings[chosen.id];
   chooser("opened", known.map((run) => [run.id, run.name]), chosen.id, (id) => { state.opened = id; });
   byId("openings-note").textContent = found.note + (chosen.id === "classic" ? ""
     : ` ${chosen.name === "Ductile" ? "Ductile needs" : "Expandable segments need"} no hole as large as the request: whole handles of free memory get other addresses.`);
@@ -25,4 +30,20 @@ function paintOpenings() {
   byId("openings").replaceChildren(heading("freed, or moved elsewhere", "blocks", "their memory", "free around them", "hole", "other holes have room"),
     element("tbody", {}, ...rows));
   byId("openings").hidden = rows.length === 0;
+}
+
+// The moment on the timeline, and on the map the blocks of the code that stands in the way.
+function showPlace() {
+  const [chosen] = openedRun(), found = state.recording.openings[chosen.id], row = found.least ?? found.widest[0];
+  const names = new Set((row?.who ?? []).filter((who) => who.stack).map((who) => who.name));
+  state.split = state.mapped = chosen.id;
+  state.marked = names.size ? names : null;
+  const width = Math.max(50, (state.recording.replay_events - firstEvent(state.recording)) / 20);
+  setRange(found.event - width / 2, found.event + width / 2);
+  setCursor(found.event);
+  const about = names.size ? ` Outlined: ${[...names].join(", ")}.` : "";
+  byId("map-readout").textContent = `${chosen.name}, ${inStep(state.recording, found.event)}.${about}`;
+  byId("map-section").scrollIntoView({ block: "start" });
+  byId("map-title").setAttribute("tabindex", "-1");
+  byId("map-title").focus({ preventScroll: true });
 }

@@ -3,9 +3,10 @@
 function paintFacts() {
   const recording = state.recording;
   const steps = recording.n_steps > 1 ? [plural(recording.n_steps, "step", "steps") + (recording.marks_steps ? "" : " (found by how memory rises and falls)")] : [];
-  byId("facts").textContent = [plural(recording.events, "event", "events"), plural(recording.streams.length, "stream", "streams"), ...steps,
+  const events = recording.summary.history ? plural(recording.events, "event", "events") : "no history";
+  byId("facts").textContent = [events, plural(recording.streams.length, "stream", "streams"), ...steps,
     recording.snapshot ? "PyTorch snapshot, GPU " + recording.gpu : "trace"].join(" · ");
-  byId("verdict").replaceChildren(...recording.verdict.map(([text, isStrong]) => isStrong ? element("b", { text }) : text));
+  byId("time-section").hidden = !recording.summary.history;
 }
 
 function paintNav() {
@@ -18,24 +19,31 @@ function paintNav() {
 
 async function start() {
   state.data = await unpack(byId("payload").textContent);
-  state.data.recordings.forEach((recording, index) => { recording.index = index; recording.runs.forEach(openRun); });
+  state.data.recordings.forEach(openRecording);
   listenToTimeline();
   listenToDevice();
+  listenToMaps();
+  listenToSearch();
+  byId("show-place").addEventListener("click", showPlace);
   // What does not depend on the cursor is painted only when something else has changed.
   const once = (paint, key) => { let last; painters.push(() => { const now = key(); if (now !== last) { last = now; paint(); } }); };
-  once(paintFacts, () => state.recording.index);
-  once(paintNav, () => state.recording.index);
-  once(paintDevice, () => [state.recording.index, state.device].join());
-  once(paintLegend, () => [state.recording.index, state.split].join());
-  once(paintTimeTable, () => state.recording.index);
-  once(paintMapLegend, () => [state.recording.index, state.colour].join());
-  once(paintWho, () => [state.recording.index, state.by].join());
-  once(paintFit, () => state.recording.index);
-  once(paintOpenings, () => [state.recording.index, state.opened].join());
-  once(paintForecast, () => [state.recording.index, state.device].join());
+  const index = () => state.recording.index, width = () => document.body.clientWidth;
+  once(paintFacts, index);
+  once(paintNav, index);
+  once(paintFirst, index);
+  once(paintRanks, index);
+  once(paintDevice, () => [index(), state.device].join());
+  once(paintLegend, () => [index(), state.split].join());
+  once(paintTimeTable, index);
+  once(paintMapLegend, () => [index(), state.colour, state.mapped].join());
+  once(paintWho, () => [index(), state.by, state.search].join());
+  once(paintFlame, () => [index(), state.by, state.search, state.flame.join(), width()].join("|"));
+  once(paintFit, index);
+  once(paintOpenings, () => [index(), state.opened].join());
+  once(paintForecast, () => [index(), state.device].join());
   once(paintCompare, () => "");
   painters.push(paintTimeline, paintMaps);
-  const top = Math.max(...state.data.recordings.flatMap((recording) => recording.runs.map((run) => run.held_peak)));
+  const top = Math.max(...state.data.recordings.flatMap((recording) => [recording.summary.device_bytes, ...recording.runs.map((run) => run.held_peak)]));
   byId("device-slider").max = String(Math.max(160, Math.ceil(1.25 * top / GIB)));
   byId("made").textContent = state.data.made;
   choose(state.data.recordings[0]);
@@ -45,6 +53,6 @@ async function start() {
 }
 
 start().catch((error) => {
-  byId("verdict").textContent = "This report cannot be shown here: " + error.message + ". It needs a browser of 2023 or newer.";
+  byId("headline").textContent = "This report cannot be shown here: " + error.message + ". It needs a browser of 2023 or newer.";
   document.documentElement.dataset.ready = "failed";
 });

@@ -1,7 +1,8 @@
 // What is shown now. Whoever changes it calls show().
 
+// hovered: what the pointer is over, in words; marked: names of code whose blocks the map outlines.
 const state = { data: null, recording: null, split: "ductile", from: 0, to: 1, cursor: null, device: 80 * GIB,
-  colour: "age", by: null, opened: "classic" };
+  colour: "age", by: null, opened: "classic", mapped: "ductile", search: "", flame: [], hovered: null, marked: null };
 const painters = [];
 
 function show() {
@@ -17,30 +18,27 @@ function showSoon() {
 
 function choose(recording) {
   state.recording = recording;
-  state.from = 0;
-  state.to = Math.max(1, recording.replay_events);
+  state.from = firstEvent(recording);
+  state.to = Math.max(state.from + 1, recording.replay_events);
   state.cursor = recording.peak_event;
-  state.by = Object.keys(recording.who)[0];
-  state.device = usualDeviceFor(recording) * GIB;
+  state.by = waysToGroup(recording)[0][0];
+  state.device = recording.summary.device_bytes;
+  state.flame = [];
+  state.marked = state.hovered = null;
+  if (!recording.over_time.by.stack && state.split === "by stack") state.split = "by category";
+  // Of a recording without history the end is all there is, and nothing has an age.
+  state.mapped = !recording.summary.history && recording.recorded_map ? "recorded" : "ductile";
+  state.colour = recording.summary.history ? "age" : "size";
   byId("name").textContent = recording.name;
   show();
-}
-
-// The usual device that tells the allocators apart, or the smallest on which all complete.
-function usualDeviceFor(recording) {
-  const needs = recording.runs.map((run) => run.min_capacity ?? run.held_peak);
-  const least = Math.min(...needs), most = Math.max(...needs);
-  const usual = [24, 40, 80, 141];
-  const telling = usual.find((gib) => gib * GIB >= least && gib * GIB < most);
-  return telling ?? usual.find((gib) => gib * GIB >= most) ?? 141;
 }
 
 // ---- The part of the run that is shown --------------------------------------------------------
 
 function setRange(from, to) {
-  const all = Math.max(1, state.recording.replay_events);
+  const first = firstEvent(state.recording), end = Math.max(first + 1, state.recording.replay_events), all = end - first;
   const width = Math.min(all, Math.max(to - from, Math.min(all, 50)));
-  const start = Math.min(Math.max(0, from), all - width);
+  const start = Math.min(Math.max(first, from), end - width);
   state.from = start;
   state.to = start + width;
   showSoon();
@@ -58,7 +56,8 @@ function pan(part) {
 
 function setCursor(event) {
   const last = state.recording.replay_events - 1;
-  state.cursor = Math.round(Math.min(Math.max(0, event), last));
+  state.cursor = Math.round(Math.min(Math.max(firstEvent(state.recording), event), last));
+  state.hovered = null;
   if (state.cursor < state.from || state.cursor > state.to) {
     const half = (state.to - state.from) / 2;
     setRange(state.cursor - half, state.cursor + half);

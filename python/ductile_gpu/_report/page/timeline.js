@@ -4,7 +4,8 @@ const AREAS = ["live", "pending", "free", "cached"];
 const MARKS = [["creates", "grown", "handles created"], ["moves", "moved", "handles moved"],
   ["releases", "given back", "handles released"], ["waits", "waited", "waits"]];
 const DASHES = { ductile: [], expandable: [7, 3], classic: [2, 3] };
-const plot = { left: 52, right: 176, top: 18, marks: 62, bottom: 26, width: 0, height: 0 };
+// before: the width of what was there when the recording began.
+const plot = { left: 52, before: 0, right: 176, top: 18, marks: 62, bottom: 26, width: 0, height: 0 };
 
 const runOf = (id) => state.recording.runs.find((run) => run.id === id);
 const xOf = (event) => plot.left + (event - state.from) / (state.to - state.from) * (plot.width - plot.left - plot.right);
@@ -23,7 +24,7 @@ function fit(canvas) {
 }
 
 function topOf(recording) {
-  return 1.06 * Math.max(...recording.runs.map((run) => run.held_peak), recording.live_peak, 1);
+  return 1.06 * Math.max(...recording.runs.map((run) => run.held_peak), recording.live_peak, recording.summary.recorded?.held_peak_bytes ?? 0, 1);
 }
 
 // 1, 2, 5, 10, ... so that at most `most` lie below the top.
@@ -43,10 +44,10 @@ function drawGrid(pen, y, top) {
   pen.textBaseline = "middle";
   for (let value = 0; value <= top; value += step) {
     pen.beginPath();
-    pen.moveTo(plot.left, y(value));
+    pen.moveTo(plot.left - plot.before, y(value));
     pen.lineTo(plot.width - plot.right, y(value));
     pen.stroke();
-    pen.fillText(String(Math.round(value / unit * 100) / 100), plot.left - 6, y(value));
+    pen.fillText(String(Math.round(value / unit * 100) / 100), plot.left - plot.before - 6, y(value));
   }
   pen.textAlign = "left";
   pen.fillText(unit === GIB ? "GiB" : "MiB", 6, 8);
@@ -59,8 +60,8 @@ function drawSteps(pen, bottom) {
   pen.textBaseline = "top";
   pen.textAlign = "center";
   if (recording.n_steps < 2) {
-    const step = niceStep(state.to - state.from, 6);
-    for (let at = Math.ceil(state.from / step) * step; at <= state.to; at += step) pen.fillText(count(at), xOf(at), axis + 6);
+    const step = Math.max(1, niceStep(state.to - state.from, 6)), zero = recording.elders - 1;
+    for (let at = Math.ceil((state.from - zero) / step) * step; at + zero <= state.to; at += step) if (at > 0) pen.fillText(count(at), xOf(at + zero), axis + 6);
     pen.textAlign = "left";
     pen.fillText("event", plot.width - plot.right + 10, axis + 6);
     return;
@@ -104,6 +105,33 @@ function fullestSamples(series) {
   return chosen;
 }
 
+// States are told apart by more than their colour: what is not live has a pattern.
+const HATCHES = { free: [6, (pen) => { pen.moveTo(-1, 7); pen.lineTo(7, -1); pen.moveTo(-1, 1); pen.lineTo(1, -1); pen.moveTo(5, 7); pen.lineTo(7, 5); }],
+  pending: [6, (pen) => { pen.moveTo(-1, -1); pen.lineTo(7, 7); }], cached: [5, (pen) => { pen.moveTo(2, 2.5); pen.lineTo(3, 2.5); }] };
+const patterns = new Map();
+
+function fillOf(pen, name) {
+  const key = name + colourOf("paper");
+  if (!HATCHES[name]) return colourOf(name);
+  if (!patterns.has(key)) {
+    const [side, draw] = HATCHES[name], tile = document.createElement("canvas"), scale = window.devicePixelRatio || 1;
+    tile.width = tile.height = side * scale;
+    const inside = tile.getContext("2d");
+    inside.scale(scale, scale);
+    inside.fillStyle = colourOf(name);
+    inside.fillRect(0, 0, side, side);
+    inside.strokeStyle = colourOf(name === "pending" ? "paper" : "hatch");
+    inside.lineWidth = name === "pending" ? 1.5 : 1;
+    inside.beginPath();
+    draw(inside);
+    inside.stroke();
+    const pattern = pen.createPattern(tile, "repeat");
+    pattern.setTransform(new DOMMatrix().scale(1 / scale));
+    patterns.set(key, pattern);
+  }
+  return patterns.get(key);
+}
+
 // From one sample to the next memory stays as it is: steps, not slopes.
 function drawAreas(pen, run, y) {
   const series = run.series, chosen = fullestSamples(series);
@@ -111,7 +139,7 @@ function drawAreas(pen, run, y) {
   edges.push(snap(xOf(state.to)) + 1);
   const below = chosen.map(() => 0);
   for (const name of AREAS) {
-    pen.fillStyle = colourOf(name);
+    pen.fillStyle = fillOf(pen, name);
     chosen.forEach((i, k) => {
       const top = y(below[k] + series[name][i]);
       if (series[name][i] > 0) pen.fillRect(edges[k], top, edges[k + 1] - edges[k], y(below[k]) - top);
@@ -130,6 +158,39 @@ function drawLine(pen, run, y) {
   pen.stroke();
   pen.setLineDash([]);
   if (!run.completed) drawRefusal(pen, run, y);
+}
+
+// What PyTorch's own allocator held.
+function drawRecorded(pen, y) {
+  const series = state.recording.recorded_held;
+  if (!series) return;
+  pen.beginPath();
+  series.event.forEach((event, i) => {
+    const end = i + 1 < series.event.length ? series.event[i + 1] : state.recording.replay_events;
+    pen.lineTo(xOf(event), y(series.held[i]));
+    pen.lineTo(xOf(end), y(series.held[i]));
+  });
+  pen.strokeStyle = colourOf("recorded");
+  pen.lineWidth = 1.25;
+  pen.setLineDash([1, 3]);
+  pen.stroke();
+  pen.setLineDash([]);
+}
+
+// Blocks from before the recording: one field, since nothing is known of how they came.
+function drawBefore(pen, y, bottom) {
+  if (!plot.before) return;
+  const bytes = state.recording.summary.recorded?.before_bytes ?? state.recording.runs[0].series.asked[0], x = plot.left - plot.before;
+  pen.fillStyle = colourOf("live");
+  pen.fillRect(x, y(bytes), plot.before - 3, bottom - y(bytes));
+  pen.save();
+  pen.translate(x + plot.before / 2 - 1, bottom - 6);
+  pen.rotate(-Math.PI / 2);
+  pen.fillStyle = colourOf("ink");
+  pen.textAlign = "left";
+  pen.textBaseline = "middle";
+  pen.fillText("before the recording", 0, 0);
+  pen.restore();
 }
 
 function drawRefusal(pen, run, y) {
@@ -153,7 +214,8 @@ function drawRefusals(pen, bottom) {
     pen.moveTo(x, plot.top);
     pen.lineTo(x, bottom);
     pen.stroke();
-    pen.fillText("✗ refused", x, plot.top - 2);
+    const text = "✗ refused", half = pen.measureText(text).width / 2;
+    pen.fillText(text, Math.min(Math.max(x, plot.left + half), plot.width - plot.right - half), plot.top - 2);
   }
 }
 
@@ -162,7 +224,9 @@ function drawLabels(pen, y, bottom) {
   const recording = state.recording;
   const labels = recording.runs.map((run) => ({ text: size(run.held_peak), name: run.name,
     colour: colourOf(run.id), y: y(run.held_peak) }));
-  labels.push({ text: size(recording.live_peak), name: "live", colour: colourOf("soft"), y: y(recording.live_peak) });
+  const recorded = recording.summary.recorded?.held_peak_bytes;
+  labels.push({ text: size(recording.live_peak), name: recording.summary.refused ? "live + asked" : "live", colour: colourOf("soft"), y: y(recording.live_peak) });
+  if (recorded) labels.push({ text: size(recorded), name: "recorded", colour: colourOf("recorded"), y: y(recorded) });
   labels.sort((a, b) => a.y - b.y);
   const gap = 32;
   for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + gap);
@@ -235,20 +299,24 @@ function paintTimeline() {
   plot.width = width;
   plot.height = height;
   plot.right = width < 440 ? 104 : width < 700 ? 150 : 176;
-  plot.left = width < 520 ? 36 : 52;
+  plot.before = state.recording.elders && state.from <= firstEvent(state.recording) ? 22 : 0;
+  plot.left = (width < 520 ? 36 : 52) + plot.before;
   const bottom = height - plot.bottom - plot.marks - 6;
   const top = topOf(state.recording);
   const y = (bytes) => bottom - bytes / top * (bottom - plot.top);
-  const run = runOf(state.split);
+  const bands = bandsOf(state.recording, state.split), run = runOf(state.split) ?? state.recording.runs[0];
+  plot.toBytes = (at) => (bottom - at) / (bottom - plot.top) * top;
   pen.clearRect(0, 0, width, height);
   drawGrid(pen, y, top);
+  drawBefore(pen, y, bottom);
   pen.save();
   pen.beginPath();
   pen.rect(plot.left, 0, width - plot.left - plot.right, height);
   pen.clip();
-  drawAreas(pen, run, y);
+  if (bands) drawBands(pen, bands, y); else drawAreas(pen, run, y);
   for (const other of state.recording.runs) if (other !== run) drawLine(pen, other, y);
   drawLine(pen, run, y);
+  drawRecorded(pen, y);
   drawDevice(pen, y, top);
   drawRefusals(pen, bottom);
   drawCursor(pen, bottom);
@@ -256,7 +324,7 @@ function paintTimeline() {
   drawMarks(pen, run);
   drawSteps(pen, bottom);
   drawLabels(pen, y, bottom);
-  describeCursor(run);
+  describeCursor(run, bands);
 }
 
 // ---- In words -----------------------------------------------------------------------------------
@@ -264,15 +332,18 @@ function paintTimeline() {
 function readingAt(run, event) {
   const series = run.series, i = sampleAt(series, event);
   const parts = AREAS.filter((name) => name === "live" || series[name][i] > 0).map((name) => size(series[name][i]) + " " + name);
-  return `${stepName(state.recording, event)}: ${holds(run)} ${size(series.held[i])} = ${parts.join(" + ")}`;
+  const atPeak = event === state.recording.peak_event ? `, where ${size(state.recording.live_peak)} are asked for` : "";
+  return `${stepName(state.recording, event)}${atPeak}: ${holds(run)} ${size(series.held[i])} = ${parts.join(" + ")}`;
 }
 
-function describeCursor(run) {
+function describeCursor(run, bands) {
   const others = state.recording.runs.filter((other) => other !== run)
     .map((other) => `${holds(other)} ${size(other.series.held[sampleAt(other.series, state.cursor)])}`);
-  const text = `At ${readingAt(run, state.cursor)}; ${others.join(", ")}.`;
+  const said = bands ? `At ${describeBands(bands)}.` : `At ${readingAt(run, state.cursor)}; ${others.join(", ")}.`;
+  const text = state.hovered ? `${state.hovered}. ${said}` : said;
   byId("readout").textContent = text;
   const canvas = byId("timeline");
+  canvas.setAttribute("aria-valuemin", firstEvent(state.recording));
   canvas.setAttribute("aria-valuemax", state.recording.replay_events - 1);
   canvas.setAttribute("aria-valuenow", state.cursor);
   canvas.setAttribute("aria-valuetext", text);
@@ -281,14 +352,14 @@ function describeCursor(run) {
 function paintTimeTable() {
   const recording = state.recording, n = Math.min(recording.n_steps > 1 ? recording.n_steps : 20, 60);
   const table = byId("time-table");
-  table.replaceChildren(element("thead", {}, element("tr", {}, element("th", { text: recording.n_steps > 1 ? "at the end of step" : "at event", scope: "col" }),
+  table.replaceChildren(element("thead", {}, element("tr", {}, element("th", { text: recording.n_steps > 1 ? "at the end of step" : "behind event", scope: "col" }),
     element("th", { text: "live", scope: "col" }), ...recording.runs.map((run) => element("th", { text: "held by " + run.name, scope: "col" })))));
   const body = element("tbody");
   for (let k = 1; k <= n; k++) {
     const step = Math.round(k * recording.n_steps / n);
     const event = recording.n_steps > 1 ? (recording.step_ends[step - 1] ?? recording.replay_events) - 1 : Math.round(k * recording.replay_events / n) - 1;
     const first = recording.runs[0].series;
-    body.append(element("tr", {}, element("th", { scope: "row", text: count(recording.n_steps > 1 ? step : event) }),
+    body.append(element("tr", {}, element("th", { scope: "row", text: count(recording.n_steps > 1 ? step : numberOf(recording, event)) }),
       element("td", { text: size(first.asked[sampleAt(first, event)]) }),
       ...recording.runs.map((run) => element("td", { text: size(run.series.held[sampleAt(run.series, event)]) }))));
   }
@@ -296,10 +367,19 @@ function paintTimeTable() {
 }
 
 function paintLegend() {
-  const legend = byId("legend");
-  legend.replaceChildren(...AREAS.map((name) => element("li", {}, element("i", { style: `background: var(--${name})` }), name)));
-  byId("split-name").textContent = runOf(state.split).name;
-  chooser("split", state.recording.runs.map((run) => [run.id, run.name]), state.split, (id) => { state.split = id; });
+  const recording = state.recording, bands = bandsOf(recording, state.split);
+  const items = bands ? bands.map((band, i) => [{ style: `background: ${BAND_COLOURS[i % BAND_COLOURS.length]}` }, band.name]) : AREAS.map((name) => [{ class: "is-" + name }, name]);
+  byId("legend").replaceChildren(...items.map(([look, name]) => element("li", {}, element("i", look), name)));
+  byId("time-note").textContent = "Lines: what each allocator holds" + (recording.recorded_held ? "; dotted: what PyTorch's own held, as recorded" : "") + ". Areas: " +
+    (bands ? "what the program's live memory is for, at the fullest moments." : `what ${runOf(state.split).name} does with it, at the fullest moment of each pixel.`);
+  const ways = Object.keys(recording.over_time.by).map((by) => ["by " + by, by === "stack" ? "by code" : "by " + by]);
+  chooser("split", [...recording.runs.map((run) => [run.id, run.name]), ...ways], state.split, (id) => { state.split = id; state.hovered = null; });
+}
+
+// The band under the pointer.
+function hover(x, y) {
+  const bands = bandsOf(state.recording, state.split);
+  state.hovered = bands ? bandAt(bands, eventAt(x), plot.toBytes(y)) : null;
 }
 
 // ---- Hands --------------------------------------------------------------------------------------
@@ -311,7 +391,11 @@ function listenToTimeline() {
   canvas.addEventListener("pointerdown", (event) => { dragged = { from: local(event), touch: event.pointerType === "touch", last: local(event) }; canvas.setPointerCapture(event.pointerId); });
   canvas.addEventListener("pointermove", (event) => {
     if (dragged && dragged.touch) { setRange(state.from - (eventAt(local(event)) - eventAt(dragged.last)), state.to - (eventAt(local(event)) - eventAt(dragged.last))); dragged.last = local(event); }
-    else if (!dragged) { state.cursor = Math.round(Math.min(Math.max(state.from, eventAt(local(event))), state.to - 1)); showSoon(); }
+    else if (!dragged) {
+      state.cursor = Math.round(Math.min(Math.max(state.from, eventAt(local(event))), state.to - 1));
+      hover(local(event), event.clientY - canvas.getBoundingClientRect().top);
+      showSoon();
+    }
   });
   canvas.addEventListener("pointerup", (event) => {
     if (!dragged) return;

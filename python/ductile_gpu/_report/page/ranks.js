@@ -1,0 +1,16 @@
+// Several recordings side by side: a row for each, the one that needs most marked.
+
+function paintRanks() {
+  const ranks = state.data.ranks;
+  byId("ranks-section").hidden = !ranks;
+  if (!ranks) return;
+  byId("ranks-note").textContent = ranks.note;
+  const most = Math.max(...ranks.rows.map((row) => row.live_peak_bytes)), names = Object.entries(ranks.allocators);
+  const open = (index) => element("button", { type: "button", text: ranks.rows[index].name, "aria-current": String(index === state.recording.index),
+    on: { click: () => choose(state.data.recordings[index]) } });
+  byId("ranks").replaceChildren(heading("recording", "live at the peak", "", "recorded", "refused", ...names.map(([, name]) => "smallest device, " + name)),
+    element("tbody", {}, ...ranks.rows.map((row, index) => element("tr", { "data-live": row.live_peak_bytes }, element("th", { scope: "row" }, open(index)),
+      element("td", { text: size(row.live_peak_bytes) + (row.live_peak_bytes === most ? " ▲" : "") }), share(row.live_peak_bytes, most),
+      element("td", { text: row.recorded_bytes ? size(row.recorded_bytes) : "—" }), element("td", { class: row.refused_bytes ? "asked" : "", text: row.refused_bytes ? size(row.refused_bytes) : "—" }),
+      ...names.map(([id]) => element("td", { text: row.needs[id] ? size(row.needs[id]) : "—" }))))));
+}

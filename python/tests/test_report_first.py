@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report shows first, and how it names what the pointer is over, in a real browser."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browser
+import pytest
+from test_report import MIB, entry, frame, recording_of
+from test_report_page import DRAWN, VIT, fits, open_page, text_of
+from test_report_refusals import BASE, block, dump, out_of_memory, segment, study
+
+from ductile_gpu._report import _page
+from ductile_gpu._report._collect import NAMES
+
+pytestmark = pytest.mark.skipif(
+    browser.why_missing() is not None, reason=str(browser.why_missing())
+)
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[browser.Browser]:
+    with browser.Browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(window: browser.Browser, tmp_path: Path) -> Iterator[browser.Browser]:
+    """Of an out-of-memory with stacks."""
+    window.resize(1400, 900)
+    open_page(window, tmp_path, _page.make_page([study(out_of_memory(tmp_path))]))
+    yield window
+    assert window.complaints() == []
+
+
+def hover(window: browser.Browser, selector: str, x: float, y: float) -> None:
+    """Moves the pointer to a place of an element, in parts of its size."""
+    window.run(
+        "const e = document.querySelector(arguments[0]), b = e.getBoundingClientRect();"
+        "e.dispatchEvent(new PointerEvent('pointermove', { bubbles: true,"
+        " clientX: b.x + arguments[1] * b.width, clientY: b.y + arguments[2] * b.height }));",
+        selector, x, y,
+    )  # fmt: skip
+    window.settle()
+
+
+# ---- The first screen ---------------------------------------------------------------------------
+
+
+def test_the_first_screen_has_the_answer_the_bar_the_holders_and_the_slider(page):
+    for selector in ("#headline", "#bars", "#holders", "#lines", "#device-slider", "#fits"):
+        bottom = page.run(
+            "return document.querySelector(arguments[0]).getBoundingClientRect().bottom", selector
+        )
+        assert 0 < bottom <= 900, selector
+    size = page.run("return parseFloat(getComputedStyle(byId('headline')).fontSize)")
+    assert size >= 24
+
+
+def test_the_bar_is_to_scale(page):
+    tracks = page.run(
+        "return [...document.querySelectorAll('.track')].map(track =>"
+        " [...track.querySelectorAll('span')].map(e => [e.className,"
+        " e.getBoundingClientRect().width / track.getBoundingClientRect().width]))"
+    )
+    device, needed = (dict(track) for track in tracks)
+    assert device["is-free"] / device["is-live"] == pytest.approx(40 / 60, rel=0.02)
+    assert device["is-room"] / device["is-live"] == pytest.approx(8 / 60, rel=0.05)
+    assert needed["is-asked"] / needed["is-live"] == pytest.approx(50 / 60, rel=0.02)
+    said = page.run("return document.querySelector('.track').getAttribute('aria-label')")
+    assert said == (
+        "the device, 108.0 MiB, 60.0 MiB live, 40.0 MiB free in 2 holes, 8.0 MiB free on the device"
+    )
+
+
+def test_the_slider_begins_at_the_device_of_the_recording(page):
+    assert page.run("return state.device") == 108 * MIB
+    assert (
+        page.run("return document.querySelector('.presets [aria-pressed=true]').textContent")
+        == "recorded"
+    )
+    assert fits(page) == dict.fromkeys(NAMES, "false")
+    assert "it needs 110.0 MiB. 50.0 MiB were refused" in text_of(page, "#fits li .why")
+
+
+def test_a_run_without_history_is_shown_without_time(window, tmp_path):
+    held = segment(BASE, block(BASE, 30 * MIB), block(BASE + 30 * MIB, 10 * MIB, "inactive"))
+    path = dump(tmp_path / "held.pickle", {"device_traces": [[]], "segments": [held]})
+    open_page(window, tmp_path, _page.make_page([study(path)]))
+    assert "No history was recorded" in text_of(window, "#headline")
+    assert not window.run("return byId('time-section').checkVisibility()")
+    assert window.run("return document.querySelector('#maps .large canvas').id") == "map-recorded"
+    assert window.run(DRAWN, "#map-recorded")[0] > 2
+    assert window.complaints() == []
+
+
+def test_what_was_there_before_is_a_field_and_no_events(window, tmp_path):
+    held = segment(BASE, *(block(BASE + i * MIB, MIB) for i in range(100)))
+    history = [entry("alloc", (1 << 40) + i, 2 * MIB) for i in range(60)]
+    path = dump(tmp_path / "late.pickle", {"device_traces": [history], "segments": [held]})
+    open_page(window, tmp_path, _page.make_page([study(path)]))
+    assert "60 events" in text_of(window, "#facts")
+    assert window.run("return [state.from, plot.before > 0]") == [99, True]
+    window.type("#timeline", "Home")
+    assert text_of(window, "#readout").startswith("At the beginning")
+    window.type("#timeline", "End")
+    assert text_of(window, "#readout").startswith("At event 60")
+
+
+def test_what_was_recorded_is_in_the_table_and_in_the_map(page):
+    assert text_of(page, "#fit [data-run=recorded] td") == "100.0 MiB"
+    assert page.run(DRAWN, "#map-recorded")[0] > 2
+    page.click("#mapped [data-key=recorded]")
+    assert page.run("return document.querySelector('#maps .large canvas').id") == "map-recorded"
+
+
+# ---- Who ----------------------------------------------------------------------------------------
+
+FIELDS = """
+return [...document.querySelectorAll('#flame button')].map(e => [e.title, Number(e.dataset.bytes)]);
+"""
+
+
+def nested(folder: Path) -> Path:
+    """One function is called from two lines of another, a library in between."""
+    library = frame("_call_impl", "/v/site-packages/torch/nn/modules/module.py", 9)
+    stacks = [
+        [frame("leaf", "/p/a/leaf.py"), library, frame("main", "/p/a/run.py", line)]
+        for line in (3, 4)
+    ]
+    stacks.append([frame("other", "/p/b/other.py"), frame("main", "/p/a/run.py", 5)])
+    history = [entry("alloc", i + 1, (i + 1) * MIB, *stack) for i, stack in enumerate(stacks)]
+    return dump(folder / "nested.pickle", {"device_traces": [history], "segments": []})
+
+
+def test_fields_of_the_flame_graph_merge_functions_and_sum_to_the_peak(window, tmp_path):
+    open_page(window, tmp_path, _page.make_page([study(nested(tmp_path), quick=True)]))
+    window.click("#by [data-key=calls]")
+    fields = dict(window.run(FIELDS))
+    assert fields == {
+        "live at the peak: 6.0 MiB in 3 blocks": 6 * MIB,
+        "main a/run.py: 6.0 MiB in 3 blocks": 6 * MIB,
+        "leaf a/leaf.py: 3.0 MiB in 2 blocks": 3 * MIB,
+        "other b/other.py: 3.0 MiB in 1 block": 3 * MIB,
+    }
+    window.click("#by [data-key=files]")
+    files = dict(window.run(FIELDS))
+    assert files["a/run.py: 6.0 MiB in 3 blocks"] == 6 * MIB
+    assert files["b/other.py: 3.0 MiB in 1 block"] == 3 * MIB
+    assert window.complaints() == []
+
+
+def test_a_field_opens_and_a_search_finds(window, tmp_path):
+    open_page(window, tmp_path, _page.make_page([study(nested(tmp_path), quick=True)]))
+    window.click("#flame button[title^='leaf']")
+    widths = window.run(
+        "return [...document.querySelectorAll('#flame button')].map(e => e.clientWidth)"
+    )
+    assert max(widths) - min(widths) < 4
+    window.click("#flame button[title^='live']")
+    window.type("#search", "other")
+    assert window.run("return document.querySelectorAll('#who tbody tr').length") == 1
+    dim = window.run("return [...document.querySelectorAll('#flame .dim')].map(e => e.textContent)")
+    assert dim == ["leaf a/leaf.py"]
+    assert "found" in text_of(window, "#who tfoot")
+
+
+def test_what_was_refused_is_told_from_what_is_held(page):
+    assert "asked for and refused" in text_of(page, "#who tbody tr:nth-child(1)")
+    assert page.run("return document.querySelectorAll('#flame .refused').length") > 0
+
+
+def test_the_pointer_over_the_map_names_the_code_that_allocated(page):
+    seen = set()
+    for x, y in itertools.product((0.2, 0.5, 0.9), (0.05, 0.2, 0.4, 0.6)):
+        hover(page, "#map-ductile", x, y)
+        seen.add(text_of(page, "#map-readout"))
+    assert any("live: kept project/model.py:3, 16\u201364 MiB" in text for text in seen), seen
+
+
+def test_bands_say_what_memory_is_for_over_time_and_name_what_is_under_the_pointer(page):
+    page.click("#split [data-key='by stack']")
+    legend = text_of(page, "#legend")
+    assert "kept project/model.py:3" in legend
+    assert "late" not in legend  # it was never held
+    hover(page, "#timeline", 0.6, 0.6)
+    assert text_of(page, "#readout").startswith("also project/model.py:4: 30.0 MiB. At event 3:")
+    page.click("#split [data-key='by category']")
+    assert page.run(DRAWN, "#timeline")[0] > 5
+
+
+def test_what_stands_in_the_way_is_shown_in_its_place(page):
+    page.click("#opened [data-key=classic]")
+    page.click("#show-place")
+    found = study_openings(page)
+    assert page.run("return state.cursor") == found["event"]
+    assert page.run("return state.mapped") == "classic"
+    assert text_of(page, "#map-readout").startswith("native, at event 3")
+    assert page.run("return document.activeElement.id") == "map-title"
+
+
+def study_openings(page: browser.Browser) -> dict[str, Any]:
+    return page.run("return state.recording.openings.classic")
+
+
+# ---- Ranks --------------------------------------------------------------------------------------
+
+
+def test_ranks_stand_side_by_side_and_open(window, tmp_path):
+    paths = []
+    for rank, size in enumerate((10, 30)):
+        history = [entry("alloc", 1, size * MIB, frame("experts", "/a/moe.py"))]
+        path = tmp_path / f"run.rank{rank}.pickle"
+        paths.append(dump(path, {"device_traces": [history], "segments": []}))
+    open_page(window, tmp_path, _page.make_page([study(path) for path in paths]))
+    assert "run.rank1 needs most" in text_of(window, "#ranks-note")
+    rows = "return [...document.querySelectorAll('#ranks tbody tr')].map(e => e.dataset.live)"
+    assert window.run(rows) == [str(10 * MIB), str(30 * MIB)]
+    window.click("#ranks tbody tr:nth-child(2) button")
+    assert text_of(window, "h1") == "run.rank1"
+    assert window.complaints() == []
+
+
+# ---- For everybody ------------------------------------------------------------------------------
+
+SMALL = """
+return [...document.querySelectorAll('button, input, summary')].filter(e => e.checkVisibility()
+  && !e.closest('#flame, td, th') && e.getBoundingClientRect().height < 44).map(e => e.outerHTML);
+"""
+
+
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_no_width_scrolls_sideways_and_targets_are_large(page, width):
+    page.resize(width, 850)
+    page.run("showSoon()")
+    page.settle()
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    assert page.run(SMALL) == []
+
+
+def test_a_name_without_a_blank_does_not_widen_a_phone(window, tmp_path):
+    window.resize(390, 844, 2)
+    name = (
+        "a_very_long_name_of_a_run_that_somebody_put_together_of_many_words_and_numbers_0123456789"
+    )
+    history = [entry("alloc", 1, MIB, frame(name, f"/{name}/{name}.py"))]
+    path = dump(tmp_path / f"{name}.pickle", {"device_traces": [history], "segments": []})
+    open_page(window, tmp_path, _page.make_page([study(path, quick=True)]))
+    assert window.run("return document.documentElement.scrollWidth") <= 390
+
+
+AXE = """
+const done = arguments[0];
+axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })
+  .then((found) => done(found.violations.map((v) => [v.id, v.nodes.map((n) => n.html)])));
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_rules_of_axe_find_nothing(tmp_path, dark, width):
+    axe = pytest.importorskip("axe_core_python")
+    rules = next(Path(axe.__file__).parent.rglob("axe.min.js")).read_text()
+    recordings = [study(out_of_memory(tmp_path)), recording_of(VIT)]
+    with browser.Browser(dark=dark) as window:
+        window.resize(width, 900)
+        for recording in recordings:
+            open_page(window, tmp_path, _page.make_page([recording]))
+            window.run(f"{rules}; window.axe = axe;")
+            assert window.wait(AXE) == []

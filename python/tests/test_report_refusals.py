@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report of an out-of-memory: what was refused counts, and what was recorded stands beside it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from snapshots import read_snapshot
+from test_report import MIB, entry, frame, replay, report, said
+
+import ductile_gpu
+from ductile_gpu._report import _frames, _openings, _page, _summary, _who
+from ductile_gpu._report._collect import NAMES, Choices, Recording, collect
+
+WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
+
+
+def study(path: Path, **choices: Any) -> Recording:
+    return collect(path, Choices(**choices), lambda line: None)
+
+
+def dump(path: Path, snapshot: dict[str, Any]) -> Path:
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+    return path
+
+
+def block(address: int, size: int, state: str = "active_allocated") -> dict[str, Any]:
+    return {"address": address, "size": size, "requested_size": size, "state": state, "frames": []}
+
+
+def segment(address: int, *blocks: dict[str, Any]) -> dict[str, Any]:
+    made = {"device": 0, "stream": 0, "address": address, "blocks": list(blocks)}
+    return {**made, "total_size": sum(of["size"] for of in blocks)}
+
+
+def refusal(size: int, device_free: int, *frames: dict[str, Any]) -> dict[str, Any]:
+    return {"action": "oom", "size": size, "device_free": device_free, "frames": list(frames)}
+
+
+BASE = 1 << 32
+FREED = ("free_requested", "free_completed")
+
+
+def out_of_memory(folder: Path, **more: Any) -> Path:
+    """100 MiB held: 60 live in two blocks, 40 free in two holes; 50 more are asked, 8 were left."""
+    history = [
+        entry("segment_alloc", BASE, 100 * MIB),
+        entry("alloc", BASE, 30 * MIB, frame("kept", "/home/me/project/model.py", 3)),
+        entry("alloc", BASE + 55 * MIB, 30 * MIB, frame("also", "/home/me/project/model.py", 4)),
+        refusal(50 * MIB, 8 * MIB, frame("late", "/home/me/project/model.py", 9)),
+    ]
+    held = segment(
+        BASE,
+        block(BASE, 30 * MIB),
+        block(BASE + 30 * MIB, 25 * MIB, "inactive"),
+        block(BASE + 55 * MIB, 30 * MIB),
+        block(BASE + 85 * MIB, 15 * MIB, "inactive"),
+    )
+    return dump(folder / "oom.pickle", {"device_traces": [history], "segments": [held], **more})
+
+
+def test_the_refused_request_counts_in_every_figure(tmp_path):
+    path = out_of_memory(tmp_path)
+    recording = study(path)
+    assert recording.live_peak == 110 * MIB
+    for name, result in replay(path).items():
+        run = recording.runs[name]
+        assert result["live_peak_bytes"] == 110 * MIB
+        assert run["min_capacity_bytes"] == result["min_capacity_bytes"] >= 110 * MIB
+        assert run["reserved_peak_bytes"] == result["reserved_peak_bytes"] >= 110 * MIB
+        found = _openings.openings(recording, name)
+        assert found["request"] == 50 * MIB
+        assert found["place"]["event"] == 3
+    rows = {row["name"]: row for row in _page.gather([recording])["recordings"][0]["who"]["stack"]}
+    assert rows["late project/model.py:9"]["refused"]
+    assert rows["late project/model.py:9"]["bytes"] == 50 * MIB
+    assert not rows["kept project/model.py:3"]["refused"]
+
+
+def test_a_trace_keeps_what_was_refused(tmp_path):
+    path, trace = out_of_memory(tmp_path), tmp_path / "oom.trace.gz"
+    command = [str(ductile_gpu.bench_path()), "convert", "--", str(path), str(trace)]
+    subprocess.run(command, check=True)
+    of_snapshot, of_trace = study(path), study(trace)
+    assert of_trace.live_peak == of_snapshot.live_peak
+    for name in NAMES:
+        for figure in ("min_capacity_bytes", "reserved_peak_bytes"):
+            assert of_trace.runs[name][figure] == of_snapshot.runs[name][figure], (name, figure)
+    found = _summary.refused(of_trace)
+    assert found["device_bytes"] == _summary.refused(of_snapshot)["device_bytes"] == 108 * MIB
+    assert found["needed_bytes"] == 110 * MIB
+
+
+def test_the_verdict_says_what_was_refused_where_it_lay_and_what_suffices(tmp_path):
+    text = said(study(out_of_memory(tmp_path)))
+    headline, *lines = text.splitlines()
+    assert headline.startswith(
+        "oom: 50.0 MiB refused: 60.0 MiB live + 40.0 MiB free in 2 holes (largest 25.0 MiB) + "
+        "8.0 MiB left on the device. Its 108.0 MiB do not suffice: it needs 110.0 MiB with Ductile"
+    )
+    said_of = {line[:15].strip(): line[15:].strip() for line in lines}
+    assert said_of["asked"] == "`late project/model.py:9`, at event 3"
+    assert said_of["needed"].startswith(
+        "110.0 MiB = 60.0 MiB live + 50.0 MiB asked; the device had"
+    )
+
+
+def test_the_device_to_begin_with_is_the_recordings(tmp_path):
+    summary = _summary.summary(study(out_of_memory(tmp_path)))
+    assert summary["device_bytes"] == 108 * MIB
+    assert summary["device_is_recorded"]
+
+
+def test_what_others_have_of_the_device_is_told_where_its_size_is_known(tmp_path):
+    device = {"device_memory": [{"total": 160 * MIB, "free": 8 * MIB}]}
+    recording = study(out_of_memory(tmp_path, **device))
+    assert _summary.refused(recording)["others_bytes"] == 52 * MIB
+    assert "and 52.0 MiB for contexts, libraries and other processes" in said(recording)
+
+
+def test_a_limit_of_the_process_is_not_taken_for_the_device(tmp_path):
+    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
+    snapshot["device_traces"][0][-1]["device_free"] = 900 * MIB
+    recording = study(dump(tmp_path / "limited.pickle", snapshot))
+    assert _summary.refused(recording)["device_bytes"] is None
+    text = said(recording)
+    assert "though 900.0 MiB were free on the device" in text
+    assert "set_per_process_memory_fraction" in text
+
+
+def test_more_than_any_device_has_is_said_and_not_replayed(tmp_path):
+    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
+    snapshot["device_traces"][0].append(refusal(1 << 60, 8 * MIB))
+    recording = study(dump(tmp_path / "huge.pickle", snapshot))
+    assert recording.live_peak == 110 * MIB
+    assert "were refused, more than any device has" in said(recording)
+
+
+def test_of_many_refusals_the_one_that_needs_most_is_told(tmp_path):
+    history = [entry("alloc", 1, 10 * MIB)]
+    history += [refusal((200 - i) * MIB, MIB) for i in range(100)]
+    history += [entry("alloc", 2, 150 * MIB), refusal(70 * MIB, MIB)]
+    path = dump(tmp_path / "many.pickle", {"device_traces": [history], "segments": []})
+    recording = study(path, quick=True)
+    found = _summary.refused(recording)
+    assert (found["request_bytes"], found["refusals"]) == (70 * MIB, 101)
+    assert recording.live_peak == 230 * MIB
+
+
+# ---- What was recorded --------------------------------------------------------------------------
+
+
+def test_what_pytorch_held_stands_beside_what_its_model_holds(tmp_path):
+    recording = study(WHOLE)
+    snapshot = read_snapshot(WHOLE)
+    held = sum(
+        of["total_size"] for of in snapshot["segments"] if of["device"] == recording.facts["gpu"]
+    )
+    found = _summary.recorded(recording)
+    assert found["held_bytes"] == held
+    assert found["live_bytes"] + found["pending_bytes"] + found["free_bytes"] == held
+    assert "held by PyTorch at most" in said(recording)
+
+
+def test_a_model_that_is_further_off_is_explained(tmp_path):
+    """What was there before lay in a segment full of holes; a replay packs it anew."""
+    states = ["active_allocated" if i % 4 == 0 else "inactive" for i in range(16)]
+    blocks = [block(BASE + i * 10 * MIB, 10 * MIB, state) for i, state in enumerate(states)]
+    held = segment(BASE, *blocks)
+    history = [entry("alloc", 1 << 40, MIB), entry("free_requested", 1 << 40, MIB)]
+    path = dump(tmp_path / "late.pickle", {"device_traces": [history], "segments": [held]})
+    recording = study(path)
+    found = _summary.recorded(recording)
+    assert found["held_peak_bytes"] == 160 * MIB
+    assert found["modelled_peak_bytes"] < 160 * MIB
+    assert found["apart"] == "packed anew"
+    assert "a replay packs it anew" in said(recording)
+
+
+def test_blocks_from_before_the_recording_are_no_events(tmp_path):
+    held = segment(BASE, *(block(BASE + i * MIB, MIB) for i in range(100)))
+    history = [entry(action, 1 << 40, 2 * MIB) for action in ("alloc", *FREED)]
+    path = dump(tmp_path / "late.pickle", {"device_traces": [history], "segments": [held]})
+    recording = study(path, quick=True)
+    assert recording.n_events == 2
+    assert recording.bytes_before == 100 * MIB
+    assert "at the peak, at event 1." in said(recording)
+    for run in recording.runs.values():
+        assert [point[0] for point in run["points"]] == [99, 100, 101]
+
+
+def test_a_snapshot_without_history_makes_a_page(tmp_path):
+    held = segment(BASE, block(BASE, 30 * MIB), block(BASE + 30 * MIB, 10 * MIB, "inactive"))
+    path = dump(tmp_path / "held.pickle", {"device_traces": [[]], "segments": [held]})
+    answer = report(path, folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith(
+        "held: 40.0 MiB held: 30.0 MiB live + 10.0 MiB free in 1 hole. No history was recorded"
+    )
+    recording = study(path)
+    assert not recording.has_history
+    assert recording.recorded["map"]["columns"]
+    for command in (["replay", str(path)], ["convert", str(path), "x.trace"]):
+        refused = subprocess.run(
+            [str(ductile_gpu.bench_path()), *command], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert refused.returncode == 1
+        assert "_record_memory_history" in refused.stderr
+
+
+def test_blocks_that_do_not_fill_their_segments_tell_nothing_of_holes(tmp_path):
+    held = {**segment(BASE, block(BASE, 30 * MIB)), "total_size": 90 * MIB}
+    history = [entry("alloc", 1 << 40, 2 * MIB)]
+    path = dump(tmp_path / "gaps.pickle", {"device_traces": [history], "segments": [held]})
+    assert study(path, quick=True).recorded is None
+
+
+# ---- Names --------------------------------------------------------------------------------------
+
+UNWIND = "torch::unwind::unwind()"
+NODE = "torch::autograd::generated::BmmBackward0::apply(std::vector<at::Tensor>&&)"
+ENGINE = "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)"
+CALL = "at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)"
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        (f"{UNWIND}\n{CALL}\n{NODE} :0\n{ENGINE}\nclone", "BmmBackward0 (backward)"),
+        (f"{UNWIND}\n{CALL}\nclone", "bmm (C++)"),
+        (f"{UNWIND}\nmy_kernel(int, float) kernel.cpp:0\nclone", "my_kernel"),
+        ("step /v/lib/python3.12/site-packages/torch/optim/adam.py:9\ntrain /a/b/run.py:3",
+         "train b/run.py:3"),
+        ("step /v/lib/python3.12/site-packages/torch/optim/adam.py:9", "step optim/adam.py:9"),
+        ("forward /home/my user/net.py:7", "forward my user/net.py:7"),
+        ("<module> <string>:1", "<module> <string>:1"),
+        ("alone", "alone"),
+    ],
+)  # fmt: skip
+def test_a_stack_is_called_by_the_programs_own_call_or_by_what_compiled_code_ran(stack, name):
+    assert str(_frames.name_of(stack)) == name
+
+
+def test_compiled_code_of_the_backward_pass_is_known_as_such():
+    stack = f"{UNWIND}\n{CALL}\n{NODE}\n{ENGINE}\nclone"
+    assert _who.category_of(stack, False, False) == "backward pass (gradients)"
+
+
+# ---- For programs -------------------------------------------------------------------------------
+
+
+def test_json_has_the_numbers_of_the_verdict_and_the_page(tmp_path):
+    path = out_of_memory(tmp_path)
+    answer = report("--json", path, folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert not (tmp_path / "report.html").exists()
+    found, recording = json.loads(answer.stdout), study(path)
+    for name, number in _summary.summary(recording).items():
+        assert found[name] == json.loads(json.dumps(number)), name
+    assert f"oom: {found['headline']}" == said(recording).splitlines()[0]
+    assert sum(row["bytes"] for row in found["who"]["stack"]) == found["live_peak_bytes"]
+
+
+def test_the_page_may_go_to_standard_output(tmp_path):
+    answer = report("--quick", "-o", "-", out_of_memory(tmp_path), folder=tmp_path)
+    assert answer.returncode == 0
+    assert answer.stdout.startswith("<!DOCTYPE html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["oom.pickle"]
+
+
+def test_the_page_is_opened_where_that_is_asked_for(tmp_path):
+    """In a browser of BROWSER, which writes down what it was given."""
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    script.chmod(0o755)
+    command = [sys.executable, "-m", "ductile_gpu", "report", "--quick", "--open"]
+    answer = subprocess.run(
+        [*command, str(out_of_memory(tmp_path))], cwd=tmp_path, capture_output=True, text=True,
+        env={"BROWSER": f"{script} %s", "PATH": "/usr/bin:/bin"}, timeout=120,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert (tmp_path / "opened").read_text().strip() == (tmp_path / "report.html").as_uri()
+
+
+# ---- Ranks --------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_reported_side_by_side(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank, size in enumerate((10, 10, 30)):
+        history = [
+            entry("alloc", 1, size * MIB, frame("experts", "/a/moe.py")),
+            entry("alloc", 2, 5 * MIB, frame("dense", "/a/net.py")),
+        ]
+        dump(folder / f"run.rank{rank}.pickle", {"device_traces": [history], "segments": []})
+    (folder / "notes.txt").write_text("no recording")
+    answer = report("--quick", folder, folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert [line for line in answer.stdout.splitlines() if line[:1] not in (" ", "")] == [
+        "3 recordings: run.rank2 needs most: 35.0 MiB at its peak, 20.0 MiB more than run.rank0: "
+        "experts a/moe.py:7 20.0 MiB more.",
+        *(line for line in answer.stdout.splitlines() if line.startswith("run.rank")),
+    ]
+
+
+def test_ranks_that_are_alike_are_said_to_be(tmp_path):
+    paths = []
+    for rank in range(2):
+        history = [entry("alloc", 1, 10 * MIB, frame("f"))]
+        path = tmp_path / f"run.rank{rank}.pickle"
+        paths.append(dump(path, {"device_traces": [history], "segments": []}))
+    data = _page.gather([study(path, quick=True) for path in paths])
+    assert data["ranks"]["note"] == "All 2 need the same, within 0 bytes."
