@@ -139,11 +139,12 @@ def test_any_unpickler_and_any_packing_reads_it(recording, driver, tmp_path):
     recording.close()
     segments = [{"device": 0, "total_size": 5, "blocks": []}]
     for name in ("run.pickle", "run.pickle.gz"):
-        recording.save(tmp_path / name, segments, {"backend": "native"})
+        recording.save(tmp_path / name, segments, {"backend": "native"}, [{"free": 2, "total": 9}])
     plain = pickle.loads((tmp_path / "run.pickle").read_bytes())
     assert plain == read_snapshot(tmp_path / "run.pickle.gz")
     assert plain["segments"] == segments
     assert plain["allocator_settings"] == {"backend": "native"}
+    assert plain["device_memory"] == [{"free": 2, "total": 9}]
     assert plain["external_annotations"][0]["name"] == "Optimizer.step#SGD.step"
     assert len(plain["device_traces"][0]) == 3 * 3000 - 2 * LIVE
 

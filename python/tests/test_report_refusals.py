@@ -16,6 +16,7 @@ from snapshots import read_snapshot
 from test_report import MIB, entry, frame, replay, report, said
 
 import ductile_gpu
+from ductile_gpu._cli.record import StackRecorder
 from ductile_gpu._report import _frames, _openings, _page, _summary, _who
 from ductile_gpu._report._collect import NAMES, Choices, Recording, collect
 
@@ -319,3 +320,22 @@ def test_ranks_that_are_alike_are_said_to_be(tmp_path):
         paths.append(dump(path, {"device_traces": [history], "segments": []}))
     data = _page.gather([study(path, quick=True) for path in paths])
     assert data["ranks"]["note"] == "All 2 need the same, within 0 bytes."
+
+
+class _Torch:
+    """A PyTorch with two GPUs, of which one can say what it has."""
+
+    class cuda:
+        @staticmethod
+        def mem_get_info(device: int) -> tuple[int, int]:
+            if device != 1:
+                raise RuntimeError("CUDA error")
+            return 3 * MIB, 9 * MIB
+
+
+def test_record_asks_the_gpus_that_were_used_what_they_have(tmp_path):
+    recorder = StackRecorder(tmp_path)
+    recorder.torch = _Torch
+    assert recorder._devices([{"device": 1}]) == [{}, {"free": 3 * MIB, "total": 9 * MIB}]
+    assert recorder._devices([{"device": 0}]) == [{}]
+    assert recorder._devices([]) == []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import itertools
 import os
@@ -187,6 +188,17 @@ class StackRecorder(Recorder):
             say(f"PyTorch cannot say what is held at the end ({error})")
             return {"segments": []}
 
+    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
+        """Free and total memory of the GPUs that were used: others are not to be woken."""
+        used = {int(segment["device"]) for segment in segments}
+        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
+        for device in used:
+            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
+                assert self.torch is not None
+                free, total = self.torch.cuda.mem_get_info(device)
+                found[device] = {"free": int(free), "total": int(total)}
+        return found
+
     def dump(self, path: Path) -> None:
         from ductile_gpu.torch._recording import RecordingError
 
@@ -194,7 +206,8 @@ class StackRecorder(Recorder):
         found = self._look()
         try:
             counts = self.recording.close()
-            self.recording.save(path, found["segments"], found.get("allocator_settings", {}))
+            segments, settings = found["segments"], found.get("allocator_settings", {})
+            self.recording.save(path, segments, settings, self._devices(segments))
         except (RecordingError, OSError) as error:
             raise Failure(f"the recording could not be written: {error}") from error
         if counts.unnamed:

@@ -164,18 +164,26 @@ class StackRecording:
             )
         return counts
 
-    def save(self, path: Path, segments: Sequence[Any], settings: dict[str, Any]) -> None:
+    def save(
+        self,
+        path: Path,
+        segments: Sequence[Any],
+        settings: dict[str, Any],
+        devices: Sequence[dict[str, int]] = (),
+    ) -> None:
         """Writes a snapshot as PyTorch does. Pre: closed.
 
         Args:
             path: gzipped where it ends in .gz.
             segments: of torch.cuda.memory._snapshot() at the end of the recording.
             settings: its allocator_settings.
+            devices: free and total memory of each GPU as a whole, which PyTorch does not write.
         """
         rest = {
             "segments": list(segments),
             "external_annotations": self.annotations,
             "allocator_settings": settings,
+            **({"device_memory": list(devices)} if devices else {}),
         }
         is_packed = path.name.endswith(".gz")
         with gzip.open(path, "wb", 1) if is_packed else open(path, "wb") as out:
