@@ -113,6 +113,15 @@ def test_the_verdict_says_what_was_refused_where_it_lay_and_what_suffices(tmp_pa
     )
 
 
+def test_a_model_that_fits_where_the_recorded_allocator_did_not_is_not_believed(tmp_path):
+    """Its blocks lay in two segments for no reason that a replay sees."""
+    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
+    snapshot["device_traces"][0][-1] = refusal(20 * MIB, 8 * MIB)
+    headline = said(study(dump(tmp_path / "odd.pickle", snapshot))).splitlines()[0]
+    assert "On its 108.0 MiB it fits with Ductile and expandable segments; " in headline
+    assert headline.endswith("the model of native fits too, unlike the recorded one.")
+
+
 def test_the_device_to_begin_with_is_the_recordings(tmp_path):
     summary = _summary.summary(study(out_of_memory(tmp_path)))
     assert summary["device_bytes"] == 108 * MIB

@@ -132,21 +132,116 @@ def shoot_comparison(studio: Studio, target: Path) -> None:
     studio.shoot(target, page, section("compare-title"), margin=12)
 
 
-# What a reader sees first: the sections that are named; the rest of the page is hidden.
-FIRST = """
-for (const section of document.querySelectorAll('main > section'))
-  if (!/verdict|device|time/.test(section.getAttribute('aria-labelledby'))) section.hidden = true;
-document.body.id = 'shot';
+class _Native:
+    """The history of a run under PyTorch's native allocator, a block or two in each segment."""
+
+    def __init__(self) -> None:
+        self.history: list[dict[str, Any]] = []
+        self.segments: list[list[dict[str, Any]]] = []
+        self.next = 1 << 40
+
+    def tell(self, action: str, address: int, size: int, *frames: dict[str, Any]) -> None:
+        entry = {"action": action, "addr": address, "size": size * MIB, "stream": 0}
+        self.history.append({**entry, "frames": list(frames)})
+
+    def take(self, name: str, file: str, size: int) -> list[dict[str, Any]]:
+        """In a segment of its own."""
+        self.tell("segment_alloc", self.next, size)
+        self.segments.append([self.block(name, file, self.next, size)])
+        self.next += size * MIB
+        return self.segments[-1]
+
+    def block(self, name: str, file: str, address: int, size: int) -> dict[str, Any]:
+        self.tell("alloc", address, size, *frames_of(name, file))
+        made = {"address": address, "size": size * MIB, "requested_size": size * MIB}
+        return {**made, "state": "active_allocated"}
+
+    def free(self, segment: list[dict[str, Any]]) -> None:
+        for action in ("free_requested", "free_completed"):
+            self.tell(action, segment[0]["address"], segment[0]["size"] // MIB)
+
+    def reuse(self, segment: list[dict[str, Any]], name: str, file: str, size: int) -> None:
+        """As many smaller blocks as fit where one was freed: what is left is a hole."""
+        begin, end = segment[0]["address"], segment[0]["address"] + segment[0]["size"]
+        at = range(begin, end - size * MIB + 1, size * MIB)
+        segment[:] = [self.block(name, file, address, size) for address in at]
+        rest = {"address": at[-1] + size * MIB, "size": end - at[-1] - size * MIB}
+        segment.append({**rest, "requested_size": 0, "state": "inactive"})
+
+    def give_back(self, segment: list[dict[str, Any]]) -> None:
+        self.tell("segment_free", segment[0]["address"], segment[0]["size"] // MIB)
+        self.segments.remove(segment)
+
+    def snapshot(self) -> dict[str, Any]:
+        found = [
+            {"device": 0, "stream": 0, "address": blocks[0]["address"], "blocks": blocks,
+             "total_size": sum(block["size"] for block in blocks)}
+            for blocks in self.segments
+        ]  # fmt: skip
+        return {"device_traces": [self.history], "segments": found}
+
+
+def write_out_of_memory(path: Path) -> Path:
+    """The same training from its first step on. The optimizer's states come to lie where
+    activations were, and the longer second step finds no hole that is large enough."""
+    run = _Native()
+    for _ in range(12):
+        run.take(*WEIGHTS)
+    first = [run.take(*kind) for _ in range(12) for kind in ACTIVATIONS[:2]]
+    for segment in first:
+        run.free(segment)
+    first.sort(key=lambda segment: int(segment[0]["size"]))
+    for segment in first[:18]:
+        run.reuse(segment, *STATES[0])
+    for number, (name, file, size) in enumerate(([*ACTIVATIONS[:2]] * 12)[:19]):
+        for segment in first[18:] if number == 14 else []:
+            run.give_back(segment)  # memory has run short
+        run.take(name, file, round(1.4 * size))
+    refused = {"action": "oom", "size": 196 * MIB, "device_free": 130 * MIB}
+    run.history.append({**refused, "frames": frames_of("mlp", "model.py")})
+    path.write_bytes(pickle.dumps(run.snapshot(), protocol=4))
+    return path
+
+
+# Of a page, only what stands first.
+FIRST = (
+    "for (const e of document.querySelectorAll('main > section')) if (!/verdict|device|time/"
+    ".test(e.getAttribute('aria-labelledby'))) e.hidden = true; document.body.id = 'shot'"
+)
+
+
+def shoot_first(studio: Studio, target: Path) -> None:
+    path = write_out_of_memory(studio.folder / "train.pickle")
+    page = _page.make_page([studio.recording(path)])
+    studio.shoot(target, page, "#shot", (1300, 900, 1.25), before=[FIRST])
+
+
+# Each recording's timeline as a tile: the page's own drawing, copied.
+SHEET = """
+const sheet = element('div', { id: 'sheet' });
+sheet.style = 'display: grid; grid-template-columns: 1fr 1fr; gap: 20px 28px; padding: 16px;' +
+  'width: 1000px; position: absolute; left: 0; top: 0; background: var(--paper); z-index: 9;';
+document.body.append(sheet);
+byId('timeline').style = 'width: 470px; height: 300px';
+for (const recording of state.data.recordings) {
+  choose(recording);
+  state.split = arguments[0];
+  state.cursor = null;
+  show();
+  const source = byId('timeline'), tile = element('canvas');
+  tile.width = source.width;
+  tile.height = source.height;
+  tile.style = 'width: 470px; height: 300px';
+  tile.getContext('2d').drawImage(source, 0, 0);
+  sheet.append(element('div', {}, element('h3', { text: recording.name }), tile));
+}
+document.body.replaceChildren(sheet);
 """
 
 
 SHOTS: dict[str, Shot] = {
-    "report-first": lambda s, t: s.shoot(
-        t, _page.make_page([s.recording(GPT2)]), "#shot", before=[device(32), FIRST]
-    ),
-    "report": lambda s, t: s.shoot(
-        t, _page.make_page([s.recording(GPT2)]), before=[device(32)]
-    ),
+    "replay": shoot_readme,
+    "report": shoot_first,
     "report-device": lambda s, t: shoot_section(s, t, GPT2, "device-title", device(32)),
     "report-timeline": lambda s, t: shoot_section(
         s, t, GPT2, "time-title", device(40), "state.split = 'classic'; show()"
@@ -160,7 +255,7 @@ SHOTS: dict[str, Shot] = {
     "report-forecast": shoot_forecast,
     "report-compare": shoot_comparison,
     "report-phone": lambda s, t: s.shoot(
-        t, _page.make_page([s.recording(VIT)]), "#shot", PHONE, True, [FIRST]
+        t, _page.make_page([s.recording(VIT)]), "#shot", PHONE, True, [FIRST],
     ),
 }  # fmt: skip
 

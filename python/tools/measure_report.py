@@ -54,8 +54,8 @@ def measure(path: Path, options: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--events", type=int, default=10_000_000, metavar="N")
-    parser.add_argument("--most-seconds", type=float, default=10, metavar="S")
-    parser.add_argument("--most-mib", type=float, default=200, metavar="M")
+    parser.add_argument("--most-seconds", type=float, default=60, metavar="S")
+    parser.add_argument("--most-mib", type=float, default=500, metavar="M")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

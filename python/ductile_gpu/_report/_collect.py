@@ -25,6 +25,9 @@ OPTION_SETS = {
 }
 
 
+MOST_SIDE_BY_SIDE = 300_000  # events
+
+
 class RecordingError(Exception):
     """A recording that cannot be reported on; one line says why."""
 
@@ -173,7 +176,9 @@ def collect(path: Path, choices: Choices, progress: Progress) -> Recording:
     wanted = _wanted_options(recording.facts, choices) if searched else []
     if wanted:
         progress(f"{path.name}: replaying under Ductile with other options")
-    with ThreadPoolExecutor(max_workers=2) as workers:
+    # Each keeps all events in memory.
+    at_once = 2 if recording.n_events <= MOST_SIDE_BY_SIDE else 1
+    with ThreadPoolExecutor(max_workers=at_once) as workers:
         found = workers.map(lambda setting: _variant(path, setting, choices), wanted)
         recording.variants.extend(found)
     return recording

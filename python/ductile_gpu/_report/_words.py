@@ -117,14 +117,17 @@ def _ways(needs: dict[str, int]) -> str:
     return _list(sizes) if sizes else ""
 
 
-def _on_device(needs: dict[str, int], device: int) -> Sentence:
-    """Of the device that the request was refused on."""
+def _on_device(needs: dict[str, int], device: int, recorded: Optional[str]) -> Sentence:
+    """Of the device that the request was refused on, under the allocator `recorded`."""
     size = in_bytes(device)
-    fitting = [NAMES[name] for name, need in needs.items() if need <= device]
-    more = _ways({name: need for name, need in needs.items() if need > device})
+    fitting = [NAMES[n] for n, need in needs.items() if need <= device and n != recorded]
+    missing = _ways({name: need for name, need in needs.items() if need > device})
+    more = [f"it needs {missing}"] if missing else []
+    if recorded is not None and needs.get(recorded, device + 1) <= device:
+        more.append(f"the model of {NAMES[recorded]} fits too, unlike the recorded one")
     if not fitting:
-        return [(f"Its {size} do not suffice", True), (f": it needs {more}.", False)]
-    rest = f"; it needs {more}" if more else ""
+        return [(f"Its {size} do not suffice", True), (f": {'; '.join(more)}.", False)]
+    rest = "".join(f"; {clause}" for clause in more)
     return [(f"On its {size} it fits with {_list(fitting)}", True), (f"{rest}.", False)]
 
 
@@ -133,7 +136,8 @@ def _fits(s: dict[str, Any]) -> Sentence:
     if not needs:
         return _held(s)
     if found is not None and found["device_bytes"] is not None:
-        return _on_device(needs, found["device_bytes"])
+        recorded = s["recorded"]["allocator"] if s["recorded"] else None
+        return _on_device(needs, found["device_bytes"], recorded)
     first, most = list(needs.items())[-1]
     if found is not None or most == min(needs.values()):
         return [("It fits from ", False), (_ways(needs), True), (" on.", False)]

@@ -15,9 +15,9 @@ function drawBands(pen, bands, y) {
     pen.fillStyle = BAND_COLOURS[number % BAND_COLOURS.length];
     let best = null;
     events.forEach((event, i) => {
-      const from = Math.max(plot.left, xOf(event)), to = i + 1 < events.length ? xOf(events[i + 1]) : xOf(state.recording.replay_events);
+      const from = Math.max(plot.left, snap(xOf(event))), to = snap(i + 1 < events.length ? xOf(events[i + 1]) : xOf(state.recording.replay_events));
       const top = y(below[i] + band.bytes[i]), height = y(below[i]) - top;
-      if (to > plot.left && height > 0) pen.fillRect(from, top, to - from + 0.5, height);
+      if (to > plot.left && height > 0) pen.fillRect(from, top, Math.max(to - from, 1), height);
       if (height > 14 && from > plot.left && (!best || height > best.height)) best = { x: from, y: top + height / 2, height };
       below[i] += band.bytes[i];
     });

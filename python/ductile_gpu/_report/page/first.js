@@ -32,7 +32,7 @@ function refusedRows(found) {
 }
 
 function recordedRow(found) {
-  return { label: "recorded, " + size(found.held_bytes), thin: true,
+  return { label: "recorded at the end, " + size(found.held_bytes), thin: true,
     pieces: [["live", found.live_bytes], ["pending", found.pending_bytes], ["free", found.free_bytes, found]] };
 }
 

@@ -10,7 +10,7 @@ function openFlame(flame) {
   return { frames, stacks };
 }
 
-// Functions are merged whatever their lines are; code of libraries is left out where the program's own is there.
+// Functions are merged whatever their lines are (but see SHARED); code of libraries is left out where the program's own is there.
 function callsOf(flame, stack) {
   const frames = stack.calls.map((call) => flame.frames[call]), own = frames.filter((frame) => frame.own);
   const leaf = stack.leaf ? [flame.frames[stack.leaf]] : [];
@@ -19,17 +19,20 @@ function callsOf(flame, stack) {
 }
 
 const fileOf = (frame) => frame.place.replace(/:\d+$/, "");
+// Many classes of a file have functions of these names: the line tells them apart.
+const SHARED = new Set(["forward", "backward", "step", "__init__", "__call__", "<lambda>"]);
+const placeOf = (frame) => (SHARED.has(frame.name) ? frame.place : fileOf(frame));
 
 function pathOf(flame, stack, by) {
   const calls = callsOf(flame, stack);
-  if (by === "calls") return calls.map((frame) => ({ key: frame.name + "\t" + frame.file, label: frame.name, more: fileOf(frame), own: frame.own }));
+  if (by === "calls") return calls.map((frame) => ({ key: frame.name + "\t" + frame.file + placeOf(frame), label: frame.name, more: placeOf(frame), own: frame.own }));
   const path = [];
   for (const frame of calls) {
     const file = fileOf(frame) || frame.name;
     if (path.length === 0 || path[path.length - 1].label !== file) path.push({ key: file, label: file, more: "", own: frame.own });
   }
   const last = calls[calls.length - 1];
-  return [...path, { key: last.name + "\t", label: last.name, more: fileOf(last), own: last.own }];
+  return [...path, { key: last.name + "\t" + placeOf(last), label: last.name, more: placeOf(last), own: last.own }];
 }
 
 function treeOf(flame, by) {
