@@ -189,6 +189,13 @@ static void find_what_suffices(const view_job *j, view_run *run, view *v) {
     }
 }
 
+/* A run that needs more than the virtual GPU has is replayed on one that has enough. */
+static uint64_t roomy(const view_job *j) {
+    uint64_t live = j->trace->live_peak_bytes;
+    bool is_large = live > j->device.caps.total_bytes / 2 && live < (uint64_t)1 << 46;
+    return is_large ? 4 * live : 0;
+}
+
 static replay_spec make_spec(const view_job *j, const contender_ops *contender) {
     const bench_options *o = &j->options->shared;
     return (replay_spec){.trace = j->trace,
@@ -196,7 +203,7 @@ static replay_spec make_spec(const view_job *j, const contender_ops *contender) 
                          .contender = contender,
                          .settings = o->settings,
                          .n_settings = o->n_settings,
-                         .capacity_bytes = o->capacity_bytes,
+                         .capacity_bytes = o->capacity_bytes != 0 ? o->capacity_bytes : roomy(j),
                          .n_passes = 1};
 }
 

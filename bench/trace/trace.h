@@ -117,7 +117,7 @@ typedef struct trace_error {
     char reason[256];
 } trace_error;
 
-/* Of a snapshot the GPU that has the most events. */
+/* Of a snapshot the GPU that has the most events, of those that refused memory if any did. */
 enum { TRACE_BUSIEST_GPU = -1 };
 
 /* With all that it is chained to. */

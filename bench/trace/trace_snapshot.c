@@ -490,8 +490,20 @@ static size_t count_events(const history *h, const pickle_value *entries) {
     return n;
 }
 
-/* Lists may be the same list many times over: the count of all entries is bounded first. */
+static bool has_refusal(const history *h, const pickle_value *entries) {
+    for (size_t i = 0; i < pickle_count(entries); i++) {
+        const history_entry *e = history_at(h, entries, i);
+        if (e != NULL && e->action == HISTORY_REFUSAL && e->has_size && e->size > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of the GPUs that refused memory, if any did. Lists may be the same list many times over: the
+ * count of all entries is bounded first. */
 static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, uint64_t file_size) {
+    bool refused = false;
     size_t most = 0;
     size_t visited = 0;
     for (size_t i = 0; i < pickle_count(traces); i++) {
@@ -500,7 +512,9 @@ static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, uint6
             return REFUSE(r, "more history entries than the file can hold");
         }
         size_t n = count_events(&r->history, pickle_item(traces, i));
-        if (n > most) {
+        bool refuses = n > 0 && has_refusal(&r->history, pickle_item(traces, i));
+        if (refuses > refused || (refuses == refused && n > most)) {
+            refused = refuses;
             most = n;
             r->gpu = i;
         }

@@ -644,3 +644,16 @@ def test_a_process_reports_what_pytorch_has_recorded(tmp_path):
     recording = recording_of(whole)
     headline = _words.verdict(recording)[0].partition(": ")[2]
     assert headline in (tmp_path / "r.html").read_text()
+
+
+def test_a_process_that_records_nothing_reports_what_pytorch_holds(tmp_path):
+    blocks = [old_block(1 << 30, 3 * MIB, frame("kept"))]
+    held = write_snapshot(tmp_path / "held.pickle.gz", [], blocks)
+    stub = Path(__file__).parent / "stub"
+    program = "import torch, ductile_gpu; print(ductile_gpu.report('r.html'))"
+    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(held), "STUB_LOG": "stub.log"}
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
+    )  # fmt: skip
+    assert "3.0 MiB held: 3.0 MiB live" in (tmp_path / "r.html").read_text()

@@ -216,31 +216,7 @@ def shoot_first(studio: Studio, target: Path) -> None:
     studio.shoot(target, page, "#shot", (1300, 900, 1.25), before=[FIRST])
 
 
-# Each recording's timeline as a tile: the page's own drawing, copied.
-SHEET = """
-const sheet = element('div', { id: 'sheet' });
-sheet.style = 'display: grid; grid-template-columns: 1fr 1fr; gap: 20px 28px; padding: 16px;' +
-  'width: 1000px; position: absolute; left: 0; top: 0; background: var(--paper); z-index: 9;';
-document.body.append(sheet);
-byId('timeline').style = 'width: 470px; height: 300px';
-for (const recording of state.data.recordings) {
-  choose(recording);
-  state.split = arguments[0];
-  state.cursor = null;
-  show();
-  const source = byId('timeline'), tile = element('canvas');
-  tile.width = source.width;
-  tile.height = source.height;
-  tile.style = 'width: 470px; height: 300px';
-  tile.getContext('2d').drawImage(source, 0, 0);
-  sheet.append(element('div', {}, element('h3', { text: recording.name }), tile));
-}
-document.body.replaceChildren(sheet);
-"""
-
-
 SHOTS: dict[str, Shot] = {
-    "replay": shoot_readme,
     "report": shoot_first,
     "report-device": lambda s, t: shoot_section(s, t, GPT2, "device-title", device(32)),
     "report-timeline": lambda s, t: shoot_section(

@@ -57,10 +57,12 @@ def _of_blocks(device: int, allocator: Allocator, folder: Path) -> Optional[Reco
 
 def _collect_all(folder: Path) -> list[Recording]:
     history = _of_history(folder)
-    if history is not None:
+    if history is not None and history.has_history:
         return [history]
     made = (_of_blocks(*each, folder) for each in sorted(_share.allocators().items()))
-    return [recording for recording in made if recording is not None]
+    found = [recording for recording in made if recording is not None]
+    # else what PyTorch's allocator holds now is all that is known
+    return found or ([history] if history is not None else [])
 
 
 def write_live(path: Union[str, os.PathLike[str]]) -> Path:

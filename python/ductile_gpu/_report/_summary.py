@@ -100,7 +100,7 @@ def _modelled(recording: Recording, name: str) -> int:
 def _why_apart(recording: Recording) -> str:
     before = recording.bytes_before
     if 2 * before > recording.live_peak:
-        return "packed anew"
+        return "packed again"
     return "unknown"
 
 

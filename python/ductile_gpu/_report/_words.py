@@ -213,7 +213,7 @@ def _holders(s: dict[str, Any]) -> list[Line]:
 
 
 WHY_APART = {
-    "packed anew": "most of it was there before the recording began, and a replay packs it anew, "
+    "packed again": "most of it was there before the recording began, and a replay packs it again, "
     "without the holes between",
     "unknown": "the recording does not say why (options of PyTorch's allocator, private pools of "
     "graphs, memory given back between)",

@@ -334,6 +334,18 @@ Test(snapshot, the_busiest_gpu_is_read_unless_one_is_named) {
     assert_refused(2, "no GPU 2 in the snapshot, which has 2");
 }
 
+Test(snapshot, a_gpu_that_refused_memory_is_read_before_a_busier_one) {
+    begin_traces();
+    entry("alloc", 0x1000, 10, 0);
+    refusal(700, 64);
+    next_gpu();
+    entry("alloc", 0x1000, 20, 0);
+    entry("alloc", 0x2000, 20, 0);
+    end_traces();
+    cr_assert_eq(read_good(TRACE_BUSIEST_GPU)->live_peak_bytes, 710);
+    cr_assert_eq(now.t.gpu, 0);
+}
+
 /* ---- Bad snapshots ------------------------------------------------------------------------- */
 
 Test(snapshot, without_history_the_remedy_is_named) {

@@ -8,7 +8,7 @@ const RAMP = ["#c3d2e2", "#a6bbd2", "#8aa4c1", "#6f8eb0", "#56789e", "#40638b", 
 const RAMP_DARK = ["#2a4260", "#385474", "#486789", "#5a7b9e", "#6f90b3", "#87a6c7", "#a3bedb", "#c3d7ee"];
 const STREAM_COLOURS = ["#30638e", "#e09f3e", "#0b7a57", "#8d5a97", "#d1495b", "#5f9ea0", "#b5838d", "#6b705c"];
 
-const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const isDark = () => matchMedia("(prefers-color-scheme: dark) and (not print)").matches;
 const ramp = () => (isDark() ? RAMP_DARK : RAMP);
 
 function partsOf(cell) {

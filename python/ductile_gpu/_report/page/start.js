@@ -48,7 +48,7 @@ async function start() {
   byId("made").textContent = state.data.made;
   choose(state.data.recordings[0]);
   window.addEventListener("resize", showSoon);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", show);
   document.documentElement.dataset.ready = "true";
 }
 
