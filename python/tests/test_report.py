@@ -440,6 +440,18 @@ def test_an_earlier_step_that_needs_more_is_told_and_widens_what_is_likely(tmp_p
     assert "An earlier step has 3.32 GiB more live than any of these" in made[1]["note"]
 
 
+def test_a_run_that_ran_out_behind_its_steps_is_forecast(tmp_path):
+    path = training(tmp_path, [2, 4, 6])
+    path.write_text(f"# version 4\n{path.read_text()}r 99 {2000 * MIB} 0 {1100 * MIB} {MIB}\n")
+    recording = collect(path, Choices(), lambda line: None)
+    assert recording.live_peak == 3000 * MIB + 1024
+    found = _forecast.forecast(recording, [2, 4, 6], "batch")
+    assert "block by block" in found["note"]
+    for needs in found["needs"].values():
+        assert 29 <= _forecast.largest(needs, 4096 * MIB) <= 30
+        assert _forecast.largest(needs, 2900 * MIB) == 0, "what was refused has to be served too"
+
+
 def test_where_steps_differ_two_digits_are_said():
     needs = {case: [(1, 1.0), (16113, 16113.0), (20000, 1e9)] for case in _forecast.CASES}
     found = {"needs": {"ductile": needs}, "rough": True}
