@@ -132,6 +132,7 @@ static bool reclaim_dedicated(ductile_allocator *a, dpool_climb *c) {
     (void)c;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t before = a->counts.mapped; /* changed under both locks */
+    dpool_poll_all(a, UINT32_MAX);      /* what was pending is closed now */
     (void)dpool_unused_reclaim(a, DPOOL_UNUSED_GONE, UINT64_MAX);
     bool any = a->counts.mapped < before;
     dpool_grow_unlock(a, mode);
