@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A block is freed while a stream that was not recorded still uses it; its own stream is ordered
+ * behind that one later (docs/contract.md, "Free first, join later"). Does any call take the memory
+ * away meanwhile? Each line is one case: the options, what is open besides, the call, whether it
+ * was served at once, and whether the other stream had ended by then. A call that is refused has to
+ * be served after the join. All blocks are painted by their new owners and looked at in the end.
+ *
+ *     join_later [--virtual | --device N] [--limit BYTES] [--ms N]
+ *
+ * First the control: in a child, memory is unmapped by hand under such work. That has to be seen.
+ * Ends with 1 when anything is wrong, also when no call was served, or none refused, because then
+ * nothing was tested; 77 without a device; 3 when it ran out of time.
+ */
+#include "tests/support/command.h"
+#include "tests/support/complain.h"
+#include "tests/support/graphs.h"
+#include "tests/support/in_child.h"
+#include "tests/support/painter.h"
+#include "tests/support/program_device.h"
+#include "vmm/cuda/open.h"
+#include "vmm/virtual/gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    OWNER,    /* its block is freed                           */
+    USER,     /* uses the block, for long, and is not recorded */
+    TAKER,    /* wants the memory                             */
+    CAPTURED, /* meanwhile, if a capture is under way         */
+    N_STREAMS
+};
+
+/* Of patterns. */
+enum { BY_OWNER = 1, BY_USER, BY_TAKER, BY_OWNER_AGAIN, BY_GRAPH };
+
+enum { SCRATCH_BYTES = 1 << 20, SECONDS_IN_ALL = 240, IS_SEEN = 42 };
+
+static const ductile_pool_id paused_pool = {1, 0};
+static const ductile_pool_id open_pool = {2, 0};
+
+typedef struct request {
+    bool is_virtual;
+    int device;
+    uint64_t limit; /* 0: 8 GiB; 512 MiB on the virtual GPU */
+    uint64_t ms;    /* the user is at work for longer than that */
+} request;
+
+typedef struct play {
+    const request *request;
+    graphs graphs;
+    painter painter;
+    ductile_stream streams[N_STREAMS];
+    dvmm_event event;
+    ductile_addr scratch; /* a graph's */
+    uint64_t limit;
+
+    /* of one case */
+    ductile_allocator *allocator;
+    canvas used;     /* by the user; 0 once it is freed */
+    canvas wanted;   /* by the call; 0 while it is refused */
+    canvas again;    /* the owner's, after the join */
+    bool is_ended;   /* the owner */
+    bool has_broken; /* memory was taken under the user's work */
+    graph graph;
+
+    uint64_t served, refused, wrong, mismatches;
+} play;
+
+/* ---- Blocks and work ------------------------------------------------------------------------ */
+
+static dvmm_driver *driver_of(const play *p) {
+    return p->graphs.driver;
+}
+
+static void begin_block(const play *p, const canvas *c) {
+    if (p->graphs.virtual_gpu != NULL) {
+        ductile_virtual_block_begin(p->graphs.virtual_gpu, c->address, c->size);
+    }
+}
+
+static void end_block(const play *p, const canvas *c) {
+    if (p->graphs.virtual_gpu != NULL) {
+        ductile_virtual_block_end(p->graphs.virtual_gpu, c->address);
+    }
+}
+
+/* Painted by its stream; refused: its address is 0. */
+static const char *take(play *p, unsigned stream, canvas *c) {
+    ductile_status status = ductile_alloc(p->allocator, c->size, p->streams[stream], &c->address);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        return NULL;
+    }
+    NEED_OK(status);
+    begin_block(p, c);
+    return paint(&p->painter, c, p->streams[stream]);
+}
+
+static const char *give(play *p, canvas *c) {
+    if (c->address != 0) {
+        end_block(p, c);
+        NEED_OK(ductile_free(p->allocator, c->address));
+    }
+    c->address = 0;
+    return NULL;
+}
+
+static const char *order(play *p, unsigned first, unsigned second) {
+    NEED_OK(dvmm_event_record(driver_of(p), p->event, p->streams[first]));
+    NEED_OK(dvmm_stream_wait_event(driver_of(p), p->streams[second], p->event));
+    return NULL;
+}
+
+static const char *user_is_at_work(const play *p, bool *is_so) {
+    ductile_status status = dvmm_stream_query(driver_of(p), p->streams[USER]);
+    *is_so = status == DUCTILE_ERR_NOT_READY;
+    NEED(*is_so || status == DUCTILE_OK, "the user's work failed: %s", ductile_status_name(status));
+    return NULL;
+}
+
+/* Where its last word counts, it comes late: the whole block is written after the time is over. */
+static const char *use_long(play *p, const canvas *c) {
+    TRY(order(p, OWNER, USER));
+    TRY(dawdle(&p->painter, p->streams[USER], p->request->ms * 1000000));
+    return paint(&p->painter, c, p->streams[USER]);
+}
+
+/* ---- The calls ------------------------------------------------------------------------------ */
+
+/* More than there is without the used block. */
+static const char *ask(play *p, bool *is_served) {
+    p->wanted = (canvas){.size = p->limit / 2, .id = BY_TAKER};
+    TRY(take(p, TAKER, &p->wanted));
+    *is_served = p->wanted.address != 0;
+    return NULL;
+}
+
+/* What goes back first was the used block's. */
+static const char *trim_and_ask(play *p, bool *is_served) {
+    ductile_stats stats = {.struct_size = sizeof stats};
+    bool is_at_work = false;
+    NEED_OK(ductile_trim(p->allocator, 0, NULL));
+    NEED_OK(ductile_get_stats(p->allocator, &stats));
+    TRY(user_is_at_work(p, &is_at_work));
+    p->has_broken = p->has_broken || (is_at_work && stats.reserved_bytes < p->used.size);
+    return ask(p, is_served);
+}
+
+static const char *end_owner(play *p) {
+    NEED_OK(ductile_stream_done(p->allocator, p->streams[OWNER]));
+    p->is_ended = true;
+    return NULL;
+}
+
+static const char *resume(play *p, bool *is_served) {
+    ductile_status status = ductile_resume(p->allocator, paused_pool);
+    *is_served = status == DUCTILE_OK;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        return NULL;
+    }
+    NEED_OK(status);
+    begin_block(p, &p->wanted);
+    return paint(&p->painter, &p->wanted, p->streams[TAKER]);
+}
+
+/* Its contents stay: the user's, also when it had not written yet. */
+static const char *pause_pool(play *p, bool *is_served) {
+    end_block(p, &p->used);
+    ductile_status status = ductile_pause(p->allocator, paused_pool, DUCTILE_PAUSE_KEEP_CONTENTS);
+    *is_served = status == DUCTILE_OK;
+    NEED(*is_served || status == DUCTILE_ERR_CAPTURING, "pause: %s", ductile_status_name(status));
+    if (*is_served) {
+        NEED_OK(ductile_resume(p->allocator, paused_pool));
+    }
+    begin_block(p, &p->used);
+    return NULL;
+}
+
+/* ---- Before them ---------------------------------------------------------------------------- */
+
+static const char *take_used(play *p) {
+    p->used = (canvas){.size = p->limit / 8 * 5, .id = BY_OWNER};
+    TRY(take(p, OWNER, &p->used));
+    NEED(p->used.address != 0, "no memory for the first block");
+    return NULL;
+}
+
+static const char *take_in_pool(play *p, unsigned stream, canvas *c) {
+    NEED_OK(ductile_pool_retain(p->allocator, paused_pool));
+    NEED_OK(ductile_pool_set_kind(p->allocator, paused_pool, DUCTILE_POOL_PLAIN));
+    NEED_OK(ductile_pool_begin(p->allocator, paused_pool, NULL, NULL));
+    TRY(take(p, stream, c));
+    NEED(c->address != 0, "no memory for the pool");
+    NEED_OK(ductile_pool_end(p->allocator, paused_pool));
+    NEED_OK(ductile_pool_release(p->allocator, paused_pool)); /* of the begin */
+    return NULL;
+}
+
+/* The used block has its memory meanwhile. */
+static const char *take_used_beside_paused(play *p) {
+    p->wanted = (canvas){.size = p->limit / 2, .id = BY_TAKER};
+    TRY(take_in_pool(p, TAKER, &p->wanted));
+    end_block(p, &p->wanted);
+    NEED_OK(ductile_pause(p->allocator, paused_pool, 0));
+    return take_used(p);
+}
+
+/* Small, since it is copied to page-locked memory. */
+static const char *take_used_in_pool(play *p) {
+    p->used = (canvas){.size = p->limit / 64, .id = BY_OWNER};
+    return take_in_pool(p, OWNER, &p->used);
+}
+
+typedef struct action {
+    const char *name;
+    const char *(*prepare)(play *p);
+    const char *(*lead_in)(play *p); /* once, under the user's work; may be NULL */
+    const char *(*act)(play *p, bool *is_served);
+    bool is_of_pool;   /* there is `paused_pool` */
+    bool is_live_used; /* the used block stays live */
+} action;
+
+static const action actions[] = {
+    {"request", take_used, NULL, ask, false, false},
+    {"resume", take_used_beside_paused, NULL, resume, true, false},
+    {"trim", take_used, NULL, trim_and_ask, false, false},
+    {"end of stream, trim", take_used, end_owner, trim_and_ask, false, false},
+    {"pause", take_used_in_pool, NULL, pause_pool, true, true},
+};
+
+/* ---- What is open besides ------------------------------------------------------------------- */
+
+static int is_captured(void *user, ductile_stream stream) {
+    const play *p = user;
+    return stream == p->streams[CAPTURED];
+}
+
+static const char *open_nothing(play *p) {
+    (void)p;
+    return NULL;
+}
+
+static const char *open_capture_pool(play *p) {
+    NEED_OK(ductile_pool_begin(p->allocator, open_pool, is_captured, p));
+    return NULL;
+}
+
+static const char *open_plain_pool(play *p) {
+    NEED_OK(ductile_pool_retain(p->allocator, open_pool));
+    NEED_OK(ductile_pool_set_kind(p->allocator, open_pool, DUCTILE_POOL_PLAIN));
+    TRY(open_capture_pool(p));
+    NEED_OK(ductile_pool_release(p->allocator, open_pool)); /* one of two references */
+    return NULL;
+}
+
+static const char *close_pool(play *p) {
+    NEED_OK(ductile_pool_end(p->allocator, open_pool));
+    NEED_OK(ductile_pool_release(p->allocator, open_pool));
+    return NULL;
+}
+
+static const char *open_capture(play *p) {
+    const canvas written = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
+    ductile_capture_begin();
+    TRY(graph_begin(&p->graphs, p->streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
+    return paint(&p->painter, &written, p->streams[CAPTURED]);
+}
+
+static const char *close_capture(play *p) {
+    TRY(graph_end(&p->graphs, p->streams[CAPTURED], &p->graph));
+    ductile_capture_end();
+    return graph_destroy(&p->graphs, &p->graph);
+}
+
+typedef struct company {
+    const char *name;
+    const char *(*open)(play *p);
+    const char *(*close)(play *p);
+} company;
+
+static const company companies[] = {
+    {"alone", open_nothing, open_nothing},
+    {"beside a plain pool", open_plain_pool, close_pool},
+    {"beside a capture pool", open_capture_pool, close_pool},
+    {"beside a capture", open_capture, close_capture},
+};
+
+/* ---- One case ------------------------------------------------------------------------------- */
+
+static const char *make_allocator(play *p, const char *conf) {
+    char message[256] = "";
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = p->request->is_virtual ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    options.virtual_gpu = p->graphs.virtual_gpu;
+    options.device = p->request->device;
+    options.limit_bytes = p->limit;
+    NEED(ductile_options_parse(&options, conf, message, sizeof message) == DUCTILE_OK, "%s",
+         message);
+    NEED_OK(ductile_create(&p->allocator, &options));
+    return NULL;
+}
+
+/* Freed while the user is at work; the size stays known. */
+static const char *owe(play *p, const action *a) {
+    canvas freed = p->used;
+    p->used.id = BY_USER;
+    TRY(use_long(p, &p->used));
+    return a->is_live_used ? NULL : give(p, &freed);
+}
+
+static const char *act_under_work(play *p, const action *a, bool *is_served, bool *is_at_work) {
+    TRY(owe(p, a));
+    TRY(user_is_at_work(p, is_at_work));
+    NEED(*is_at_work, "the user's work ended too early: --ms is too small");
+    if (a->lead_in != NULL) {
+        TRY(a->lead_in(p));
+    }
+    TRY(a->act(p, is_served));
+    TRY(user_is_at_work(p, is_at_work));
+    p->has_broken = p->has_broken || (*is_served && *is_at_work);
+    return NULL;
+}
+
+static const char *renew_owner(play *p) {
+    NEED_OK(dvmm_stream_destroy(driver_of(p), p->streams[OWNER]));
+    NEED_OK(dvmm_stream_create(driver_of(p), &p->streams[OWNER]));
+    return NULL;
+}
+
+/* A stream that took the place of the owner owes nothing. */
+static const char *pay_and_go_on(play *p) {
+    TRY(p->is_ended ? renew_owner(p) : order(p, USER, OWNER));
+    p->again = (canvas){.size = p->limit / 4, .id = BY_OWNER_AGAIN};
+    TRY(take(p, OWNER, &p->again));
+    NEED(p->again.address != 0, "the owner was refused after the join");
+    return NULL;
+}
+
+static const char *look_at_all(play *p, const action *a) {
+    uint64_t before = p->mismatches;
+    TRY(look(&p->painter, &p->again, p->streams[OWNER]));
+    if (a->is_live_used) {
+        TRY(look(&p->painter, &p->used, p->streams[OWNER]));
+    } else {
+        TRY(look(&p->painter, &p->wanted, p->streams[TAKER]));
+    }
+    TRY(painter_mismatches(&p->painter, &p->mismatches));
+    p->has_broken = p->has_broken || p->mismatches != before;
+    return NULL;
+}
+
+static const char *end_case(play *p, const action *a) {
+    char report[256] = "";
+    TRY(give(p, &p->again));
+    TRY(a->is_live_used ? give(p, &p->used) : give(p, &p->wanted));
+    if (a->is_of_pool) {
+        NEED_OK(ductile_pool_release(p->allocator, paused_pool));
+    }
+    NEED(ductile_check(p->allocator, report, sizeof report) == DUCTILE_OK, "%s", report);
+    NEED_OK(ductile_destroy(p->allocator));
+    return NULL;
+}
+
+static const char *play_case(play *p, const char *conf, const company *beside, const action *a) {
+    bool is_served = false;
+    bool is_at_work = false;
+    p->is_ended = p->has_broken = false;
+    TRY(make_allocator(p, conf));
+    TRY(a->prepare(p));
+    TRY(beside->open(p));
+    TRY(act_under_work(p, a, &is_served, &is_at_work));
+    TRY(beside->close(p));
+    TRY(pay_and_go_on(p));
+    *(is_served ? &p->served : &p->refused) += 1;
+    (void)printf("%s, the other stream %s, ", is_served ? "served" : "refused",
+                 is_at_work ? "at work" : "done");
+    if (!is_served) {
+        TRY(a->act(p, &is_served));
+        NEED(is_served, "refused after the join, too");
+    }
+    TRY(look_at_all(p, a));
+    (void)printf("%s\n", p->has_broken ? "WRONG" : "contents fine");
+    p->wrong += p->has_broken;
+    return end_case(p, a);
+}
+
+static const char *play_all(play *p) {
+    static const char *const confs[] = {"captures:unannounced", "captures:pools",
+                                        "captures:announced",
+                                        "captures:pools,cross_stream_reuse:off"};
+    for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
+        for (size_t j = 0; j < sizeof companies / sizeof *companies; j++) {
+            for (size_t k = 0; k < sizeof actions / sizeof *actions; k++) {
+                (void)printf("%s, %s, %s: ", confs[i], companies[j].name, actions[k].name);
+                (void)fflush(stdout);
+                TRY(play_case(p, confs[i], &companies[j], &actions[k]));
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *judge(const play *p) {
+    command_figure("served", p->served);
+    command_figure("refused", p->refused);
+    command_figure("mismatches", p->mismatches);
+    NEED(p->wrong == 0, "in %llu cases memory was taken under work of a stream",
+         (unsigned long long)p->wrong);
+    NEED(p->served > 0 && p->refused > 0, "all calls were served, or none: nothing was tested");
+    return NULL;
+}
+
+/* ---- Opening and closing -------------------------------------------------------------------- */
+
+/* Work ends only when somebody waits for it. */
+static const char *open_virtual(play *p) {
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = (uint64_t)1 << 30;
+    options.schedule = DUCTILE_SCHEDULE_LAZY;
+    options.detect = 2; /* every work with a block is ordered here */
+    NEED_OK(ductile_virtual_create(&p->graphs.virtual_gpu, &options));
+    NEED_OK(dvmm_open_virtual(p->graphs.virtual_gpu, &p->graphs.driver));
+    return NULL;
+}
+
+static const char *open_device(play *p) {
+    char reason[512];
+    if (p->request->is_virtual) {
+        return open_virtual(p);
+    }
+    if (dvmm_open_cuda(p->request->device, &p->graphs.driver, reason, sizeof reason) !=
+        DUCTILE_OK) {
+        command_skip(reason);
+    }
+    return NULL;
+}
+
+/* All kernels are loaded before a capture begins. */
+static const char *try_kernels(play *p) {
+    const canvas c = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
+    TRY(dawdle(&p->painter, p->streams[USER], 1));
+    TRY(paint(&p->painter, &c, p->streams[USER]));
+    TRY(look(&p->painter, &c, p->streams[USER]));
+    return painter_mismatches(&p->painter, &p->mismatches);
+}
+
+/* The thread queries streams and makes memory beside a capture, which its mode has to allow. */
+static const char *open_all(play *p) {
+    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
+    TRY(open_device(p));
+    NEED_OK(dvmm_capture_exchange_mode(driver_of(p), &mode));
+    TRY(painter_open(&p->painter, driver_of(p), p->request->device));
+    p->graphs.gpu = p->painter.gpu;
+    for (unsigned i = 0; i < N_STREAMS; i++) {
+        NEED_OK(dvmm_stream_create(driver_of(p), &p->streams[i]));
+    }
+    NEED_OK(dvmm_event_create(driver_of(p), &p->event));
+    NEED_OK(dvmm_mem_alloc(driver_of(p), SCRATCH_BYTES, &p->scratch));
+    return try_kernels(p);
+}
+
+static const char *close_all(play *p) {
+    painter_close(&p->painter);
+    NEED_OK(dvmm_mem_free(driver_of(p), p->scratch));
+    NEED_OK(dvmm_event_destroy(driver_of(p), p->event));
+    for (unsigned i = 0; i < N_STREAMS; i++) {
+        NEED_OK(dvmm_stream_destroy(driver_of(p), p->streams[i]));
+    }
+    dvmm_close(driver_of(p));
+    return program_close_virtual(p->graphs.virtual_gpu);
+}
+
+static const char *run(play *p) {
+    TRY(open_all(p));
+    const dvmm_caps *caps = dvmm_get_caps(driver_of(p));
+    (void)printf("# %s, driver %s, limit %llu\n", caps->name, caps->driver_version,
+                 (unsigned long long)p->limit);
+    TRY(play_all(p));
+    TRY(judge(p));
+    return close_all(p);
+}
+
+/* ---- The control ---------------------------------------------------------------------------- */
+
+static play the_play;
+
+/* On the virtual GPU it is a violation. */
+static const char *is_broken_now(const play *p, bool *is_so) {
+    ductile_virtual_state state = {.struct_size = sizeof state};
+    *is_so = dvmm_context_sync(driver_of(p)) != DUCTILE_OK;
+    if (p->graphs.virtual_gpu != NULL) {
+        NEED_OK(ductile_virtual_get_state(p->graphs.virtual_gpu, &state));
+        *is_so = state.violations > 0;
+    }
+    return NULL;
+}
+
+static const char *take_by_hand(play *p, bool *is_seen) {
+    const dvmm_phys_props props = {0};
+    canvas c = {.size = p->limit / 16, .id = BY_USER};
+    dvmm_phys handle;
+    TRY(open_all(p));
+    NEED_OK(dvmm_address_reserve(driver_of(p), c.size, &c.address));
+    NEED_OK(dvmm_phys_create(driver_of(p), c.size, &props, &handle));
+    NEED_OK(dvmm_map(driver_of(p), c.address, c.size, handle));
+    NEED_OK(dvmm_set_access(driver_of(p), c.address, c.size, DVMM_ACCESS_RW));
+    TRY(is_broken_now(p, is_seen));
+    NEED(!*is_seen, "the control was broken before it began");
+    TRY(use_long(p, &c));
+    NEED_OK(dvmm_unmap(driver_of(p), c.address, c.size));
+    return is_broken_now(p, is_seen);
+}
+
+/* The context is lost with it, so it has a process of its own. */
+static int control(void) {
+    bool is_seen = false;
+    const char *why = take_by_hand(&the_play, &is_seen);
+    if (why != NULL) {
+        return command_end(why);
+    }
+    return is_seen ? IS_SEEN : COMMAND_BROKEN;
+}
+
+/* Before this process opens the device. */
+static const char *run_control(void) {
+    int status = in_child(control);
+    if (status == COMMAND_SKIPPED) {
+        exit(COMMAND_SKIPPED); /* the child has said why */
+    }
+    NEED(status == IS_SEEN, "memory was unmapped under work of a stream, and nothing was seen");
+    command_figure("control_seen", 1);
+    return NULL;
+}
+
+/* ---- The program ---------------------------------------------------------------------------- */
+
+static void read_request(request *r, int argc, char **argv) {
+    const command_option options[] = {
+        {"--virtual", .flag = &r->is_virtual},
+        {"--device", .device = &r->device},
+        {"--limit", .number = &r->limit},
+        {"--ms", .number = &r->ms},
+    };
+    command_read("join_later", options, sizeof options / sizeof *options, argc, argv);
+    uint64_t usual = r->is_virtual ? (uint64_t)512 << 20 : (uint64_t)8 << 30;
+    r->limit = r->limit != 0 ? r->limit : usual;
+    if (r->limit < (uint64_t)256 << 20 || r->ms == 0) {
+        command_refuse("the limit is at least 256 MiB, and the work takes some time");
+    }
+}
+
+int main(int argc, char **argv) {
+    request r = {.ms = 100};
+    read_request(&r, argc, argv);
+    the_play.request = &r;
+    the_play.limit = r.limit / ((uint64_t)256 << 20) * ((uint64_t)256 << 20);
+    command_end_after(SECONDS_IN_ALL);
+    const char *why = run_control();
+    why = why == NULL ? run(&the_play) : why;
+    if (why == NULL) {
+        (void)printf("passed\n");
+    }
+    return command_end(why);
+}
