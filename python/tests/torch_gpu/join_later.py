@@ -2,9 +2,10 @@
 """A tensor that a side stream uses is dropped without record_stream and joined later.
 
 Meanwhile a third stream allocates near a cap: alone, while another thread captures, and while
-another thread has a MemPool open; on PyTorch's own allocator and on Ductile. No other stream may write to
-what the third stream gets, and what is refused must be served after the join. Each case has a
-process of its own, with a time limit. Prints one line per case; ends with status 1 if one failed.
+another thread has a MemPool open; on PyTorch's own allocator and on Ductile. No other stream may
+write to what the third stream gets, and what is refused must be served after the join. Each case
+has a process of its own, with a time limit. Prints one line per case; ends with status 1 if one
+failed.
 """
 
 from __future__ import annotations
