@@ -4,6 +4,7 @@
 #define DUCTILE_BENCH_BASE_PROVENANCE_H
 
 #include "bench/base/device.h"
+#include "bench/base/json.h"
 
 #include <stdio.h>
 
@@ -13,11 +14,11 @@ void provenance_set_command(int argc, char **argv);
 /* A few lines above a table. */
 void provenance_print_heading(FILE *out, const bench_device *device);
 
-/* Members of a JSON object, each followed by a comma: device, driver, version, commit, command;
- * conf when DUCTILE_CONF is set, since it changes what Ductile does. */
-void provenance_print_json(FILE *out, const bench_device *device);
+/* Members of the object that is open: device, driver, version, commit, command; conf when
+ * DUCTILE_CONF is set, since it changes what Ductile does. */
+void provenance_json(json *j, const bench_device *device);
 
-/* A JSON string, in quotes. Bytes that are not UTF-8 are printed as U+FFFD. */
-void print_json_string(FILE *out, const char *text);
+/* The same behind a '{', each member followed by a comma. */
+void provenance_print_json(FILE *out, const bench_device *device);
 
 #endif

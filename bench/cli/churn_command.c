@@ -116,48 +116,51 @@ static uint64_t most_live(const churn_options *o) {
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static void print_json_head(const churn_command *c, const char *contender, uint64_t live) {
-    printf("{\"bench\":\"churn\",");
-    provenance_print_json(stdout, &c->device);
-    printf("\"contender\":\"%s\",\"live\":%" PRIu64 ",\"sizes\":\"%s\",\"min_size_bytes\":%" PRIu64
-           ",\"max_size_bytes\":%" PRIu64 ",\"seed\":%" PRIu64,
-           contender, live, c->own->sizes->name, c->sizes.min, c->sizes.max, c->own->seed);
+static json begin_row(const churn_command *c, const char *contender, uint64_t live,
+                      bool completed) {
+    json j = json_begin_line(stdout);
+    json_text(&j, "bench", "churn");
+    provenance_json(&j, &c->device);
+    json_text(&j, "contender", contender);
+    json_number(&j, "live", live);
+    json_text(&j, "sizes", c->own->sizes->name);
+    json_number(&j, "min_size_bytes", c->sizes.min);
+    json_number(&j, "max_size_bytes", c->sizes.max);
+    json_number(&j, "seed", c->own->seed);
+    json_bool(&j, "completed", completed);
+    return j;
 }
 
-static void print_json_stats(const churn_stretch *s) {
-    printf(",\"reserved_bytes\":%" PRIu64 ",\"reserved_peak_bytes\":%" PRIu64
-           ",\"handles\":%" PRIu64 ",\"mappings\":%" PRIu64 ",\"address_span_bytes\":%" PRIu64
-           ",\"host_bytes\":%" PRIu64 "}\n",
-           s->stats.reserved_bytes, s->stats.reserved_peak_bytes,
-           s->stats.creates - s->stats.releases, s->stats.maps - s->stats.unmaps,
-           s->stats.address_span_bytes, s->host_bytes);
-}
-
-static void print_json_cost(uint64_t ops, double ns, double wall_ns) {
-    printf(",\"completed\":true,\"ops\":%" PRIu64 ",\"ns_per_op\":%.2f,\"wall_ns_per_op\":%.2f",
-           ops, ns, wall_ns);
+static void end_row(json *j, uint64_t ops, double ns, double wall_ns, const churn_stretch *s) {
+    json_number(j, "ops", ops);
+    json_real(j, "ns_per_op", ns, 2);
+    json_real(j, "wall_ns_per_op", wall_ns, 2);
+    json_number(j, "reserved_bytes", s->stats.reserved_bytes);
+    json_number(j, "reserved_peak_bytes", s->stats.reserved_peak_bytes);
+    json_number(j, "handles", s->stats.creates - s->stats.releases);
+    json_number(j, "mappings", s->stats.maps - s->stats.unmaps);
+    json_number(j, "address_span_bytes", s->stats.address_span_bytes);
+    json_number(j, "host_bytes", s->host_bytes);
+    json_end_line(j);
 }
 
 static void print_json(const churn_command *c, const char *contender, uint64_t live,
                        const churn_result *r) {
     const churn_stretch *last = &r->stretches[CHURN_STRETCHES - 1];
     if (r->outcome != RUN_COMPLETED) {
-        print_json_head(c, contender, live);
-        printf(",\"completed\":false,\"reason\":");
-        print_json_string(stdout, r->message);
-        printf("}\n");
+        json j = begin_row(c, contender, live, false);
+        json_text(&j, "reason", r->message);
+        json_end_line(&j);
         return;
     }
     for (int i = 0; c->own->watch && i < CHURN_STRETCHES; i++) {
         const churn_stretch *s = &r->stretches[i];
-        print_json_head(c, contender, live);
-        print_json_cost(s->ops, s->ns_per_op, s->wall_ns_per_op);
-        print_json_stats(s);
+        json j = begin_row(c, contender, live, true);
+        end_row(&j, s->ops, s->ns_per_op, s->wall_ns_per_op, s);
     }
     if (!c->own->watch) {
-        print_json_head(c, contender, live);
-        print_json_cost(last->ops, r->ns_per_op, r->wall_ns_per_op);
-        print_json_stats(last);
+        json j = begin_row(c, contender, live, true);
+        end_row(&j, last->ops, r->ns_per_op, r->wall_ns_per_op, last);
     }
 }
 

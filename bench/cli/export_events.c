@@ -2,7 +2,7 @@
 #include "bench/cli/export_events.h"
 
 #include "bench/base/array.h"
-#include "bench/base/provenance.h"
+#include "bench/base/json.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,34 +21,48 @@ enum {
 
 typedef struct printer {
     const export_gpu *gpu;
-    FILE *out;
+    json json; /* of the event that is being printed */
     uint64_t *n_printed;
 } printer;
 
 /* ---- Pieces -------------------------------------------------------------------------------- */
 
-static void begin(const printer *p) {
-    (void)fputs((*p->n_printed)++ > 0 ? ",\n{" : "{", p->out);
+static void begin(printer *p) {
+    (void)fputs((*p->n_printed)++ > 0 ? ",\n" : "", p->json.out);
+    p->json.has_before = false;
+    json_open(&p->json, NULL, '{');
+}
+
+static void begin_args(printer *p) {
+    json_open(&p->json, "args", '{');
+}
+
+static void end_args(printer *p) {
+    json_close(&p->json, '}');
+    json_close(&p->json, '}');
 }
 
 /* Microseconds from the base, with at most three decimals and at least one. */
-static void print_time(const printer *p, uint64_t time_us) {
+static void print_time(printer *p, uint64_t time_us) {
     int64_t ns = (int64_t)time_us * 1000 - p->gpu->base_ns;
     uint64_t size = ns < 0 ? (uint64_t)-ns : (uint64_t)ns;
-    char decimals[8];
-    (void)snprintf(decimals, sizeof decimals, "%03u", (unsigned)(size % 1000));
-    for (size_t i = 2; i > 0 && decimals[i] == '0'; i--) {
-        decimals[i] = '\0';
+    char text[32];
+    int length = snprintf(text, sizeof text, "%s%" PRIu64 ".%03u", ns < 0 ? "-" : "", size / 1000,
+                          (unsigned)(size % 1000));
+    for (int i = 0; i < 2 && text[length - 1] == '0'; i++) {
+        text[--length] = '\0';
     }
-    (void)fprintf(p->out, ",\"ts\":%s%" PRIu64 ".%s", ns < 0 ? "-" : "", size / 1000, decimals);
+    json_raw(&p->json, "ts", text);
 }
 
-static void begin_event(const printer *p, char phase, const char *name, int thread,
+static void begin_event(printer *p, const char *phase, const char *name, int thread,
                         uint64_t time_us) {
     begin(p);
-    (void)fprintf(p->out, "\"ph\":\"%c\",\"cat\":\"memory\",\"name\":", phase);
-    print_json_string(p->out, name);
-    (void)fprintf(p->out, ",\"pid\":%" PRIu64 ",\"tid\":%d", FIRST_PID + p->gpu->number, thread);
+    json_text(&p->json, "ph", phase);
+    json_text(&p->json, "cat", "memory");
+    json_text(&p->json, "name", name);
+    json_number(&p->json, "pid", FIRST_PID + p->gpu->number);
+    json_signed(&p->json, "tid", thread);
     print_time(p, time_us);
 }
 
@@ -61,7 +75,7 @@ static void copy_text(char *to, size_t size, const pickle_value *text) {
     to[n] = '\0';
 }
 
-static void print_frame(const printer *p, const pickle_value *frame) {
+static void print_frame(printer *p, const pickle_value *frame) {
     char name[MAX_TEXT];
     char file[MAX_TEXT];
     char text[2 * MAX_TEXT + 32];
@@ -70,17 +84,16 @@ static void print_frame(const printer *p, const pickle_value *frame) {
     copy_text(file, sizeof file, pickle_find(frame, "filename"));
     (void)pickle_get_unsigned(pickle_find(frame, "line"), &line);
     (void)snprintf(text, sizeof text, "%s (%s:%" PRIu64 ")", name, file, line);
-    print_json_string(p->out, text);
+    json_text(&p->json, NULL, text);
 }
 
-static void print_stack(const printer *p, const history_entry *e) {
+static void print_stack(printer *p, const history_entry *e) {
     const pickle_value frames = history_frames(e);
-    (void)fputs(",\"stack\":[", p->out);
+    json_open(&p->json, "stack", '[');
     for (size_t i = 0; i < pickle_count(&frames) && i < MAX_FRAMES; i++) {
-        (void)fputs(i > 0 ? "," : "", p->out);
         print_frame(p, pickle_item(&frames, i));
     }
-    (void)fputs("]}}", p->out);
+    json_close(&p->json, ']');
 }
 
 static const history_entry *entry_at(const printer *p, size_t index) {
@@ -93,26 +106,31 @@ static size_t n_entries(const printer *p) {
 
 /* ---- Names --------------------------------------------------------------------------------- */
 
-static void print_names(const printer *p) {
+static void begin_name(printer *p, int thread, const char *name) {
+    begin(p);
+    json_text(&p->json, "ph", "M");
+    json_number(&p->json, "pid", FIRST_PID + p->gpu->number);
+    json_signed(&p->json, "tid", thread);
+    json_number(&p->json, "ts", 0);
+    json_text(&p->json, "name", name);
+    begin_args(p);
+}
+
+static void print_names(printer *p) {
     static const char *const threads[] = {
         [GROWTH] = "memory from the driver", [ANNOTATIONS] = "annotations", [STEPS] = "steps"};
-    uint64_t pid = FIRST_PID + p->gpu->number;
-    begin(p);
-    (void)fprintf(p->out,
-                  "\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":0,\"ts\":0,\"name\":\"process_name\","
-                  "\"args\":{\"name\":\"GPU %" PRIu64 ": PyTorch's memory\"}}",
-                  pid, p->gpu->number);
-    begin(p);
-    (void)fprintf(p->out,
-                  "\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":0,\"ts\":0,"
-                  "\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu64 "}}",
-                  pid, pid);
+    char process[48];
+    (void)snprintf(process, sizeof process, "GPU %" PRIu64 ": PyTorch's memory", p->gpu->number);
+    begin_name(p, 0, "process_name");
+    json_text(&p->json, "name", process);
+    end_args(p);
+    begin_name(p, 0, "process_sort_index");
+    json_number(&p->json, "sort_index", FIRST_PID + p->gpu->number);
+    end_args(p);
     for (int thread = GROWTH; thread <= STEPS; thread++) {
-        begin(p);
-        (void)fprintf(p->out,
-                      "\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":%d,\"ts\":0,"
-                      "\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
-                      pid, thread, threads[thread]);
+        begin_name(p, thread, "thread_name");
+        json_text(&p->json, "name", threads[thread]);
+        end_args(p);
     }
 }
 
@@ -129,12 +147,14 @@ typedef struct stretch {
     moment first, last, most_held, most_live, least_live;
 } stretch;
 
-static void print_counter(const printer *p, const moment *at) {
+static void print_counter(printer *p, const moment *at) {
     const history_level *l = &at->level;
-    begin_event(p, 'C', "memory held, bytes", MEMORY, at->time_us);
-    (void)fprintf(p->out,
-                  ",\"args\":{\"live\":%" PRId64 ",\"pending\":%" PRId64 ",\"free\":%" PRId64 "}}",
-                  l->live, l->pending, l->held - l->live - l->pending);
+    begin_event(p, "C", "memory held, bytes", MEMORY, at->time_us);
+    begin_args(p);
+    json_signed(&p->json, "live", l->live);
+    json_signed(&p->json, "pending", l->pending);
+    json_signed(&p->json, "free", l->held - l->live - l->pending);
+    end_args(p);
 }
 
 static void widen(stretch *s, const moment *now, bool is_first) {
@@ -154,7 +174,7 @@ static int by_index(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void print_stretch(const printer *p, const stretch *s) {
+static void print_stretch(printer *p, const stretch *s) {
     moment all[EXTREMES] = {s->first, s->last, s->most_held, s->most_live, s->least_live};
     qsort(all, EXTREMES, sizeof all[0], by_index);
     for (size_t i = 0; i < EXTREMES; i++) {
@@ -165,7 +185,7 @@ static void print_stretch(const printer *p, const stretch *s) {
 }
 
 /* All moments, or at most so many that no peak is lost: the extremes of equal stretches. */
-static void print_counters(const printer *p, size_t most) {
+static void print_counters(printer *p, size_t most) {
     size_t n = n_entries(p);
     size_t n_stretches = n <= most ? n : most < EXTREMES ? 1 : most / EXTREMES;
     moment now = {.level = p->gpu->levels.start};
@@ -243,7 +263,7 @@ static bool find_growth(const printer *p, growth **all, size_t *n) {
 }
 
 /* Of too many the largest. */
-static bool print_growth(const printer *p, size_t most) {
+static bool print_growth(printer *p, size_t most) {
     growth *all = NULL;
     size_t n = 0;
     bool ok = find_growth(p, &all, &n);
@@ -254,24 +274,28 @@ static bool print_growth(const printer *p, size_t most) {
     }
     for (size_t i = 0; ok && i < n; i++) {
         const history_entry *e = entry_at(p, all[i].index);
-        begin_event(p, 'i', growth_name(e), GROWTH, e->time_us);
-        (void)fprintf(p->out, ",\"s\":\"t\",\"args\":{\"bytes\":%" PRIu64, e->size);
+        begin_event(p, "i", growth_name(e), GROWTH, e->time_us);
+        json_text(&p->json, "s", "t");
+        begin_args(p);
+        json_number(&p->json, "bytes", e->size);
         print_stack(p, e);
+        end_args(p);
     }
     free(all);
     return ok;
 }
 
-static void print_refusals(const printer *p) {
+static void print_refusals(printer *p) {
     for (size_t i = 0; i < n_entries(p); i++) {
         const history_entry *e = entry_at(p, i);
         if (e->action == HISTORY_REFUSAL) {
-            begin_event(p, 'i', "out of memory", MEMORY, e->time_us);
-            (void)fprintf(p->out,
-                          ",\"s\":\"g\",\"args\":{\"requested_bytes\":%" PRIu64
-                          ",\"device_free_bytes\":%" PRIu64,
-                          e->size, e->address);
+            begin_event(p, "i", "out of memory", MEMORY, e->time_us);
+            json_text(&p->json, "s", "g");
+            begin_args(p);
+            json_number(&p->json, "requested_bytes", e->size);
+            json_number(&p->json, "device_free_bytes", e->address);
             print_stack(p, e);
+            end_args(p);
         }
     }
 }
@@ -324,13 +348,13 @@ static bool pop_opening(marks *m, uint64_t hash, uint64_t *since) {
     return false;
 }
 
-static void print_slice(const printer *p, const char *name, int thread, uint64_t since,
-                        uint64_t end) {
-    begin_event(p, 'X', name, thread, since);
-    (void)fprintf(p->out, ",\"dur\":%" PRId64 "}", (int64_t)(end - since));
+static void print_slice(printer *p, const char *name, int thread, uint64_t since, uint64_t end) {
+    begin_event(p, "X", name, thread, since);
+    json_signed(&p->json, "dur", (int64_t)(end - since));
+    json_close(&p->json, '}');
 }
 
-static void end_mark(const printer *p, marks *m, const char *name, uint64_t time_us) {
+static void end_mark(printer *p, marks *m, const char *name, uint64_t time_us) {
     char step[48];
     uint64_t since;
     if (!pop_opening(m, hash_text(name), &since)) {
@@ -354,7 +378,7 @@ static bool is_of_gpu(const printer *p, const pickle_value *mark) {
     return !pickle_get_unsigned(pickle_find(mark, "device"), &device) || device == p->gpu->number;
 }
 
-static bool take_mark(const printer *p, marks *m, const pickle_value *mark) {
+static bool take_mark(printer *p, marks *m, const pickle_value *mark) {
     char name[MAX_TEXT];
     uint64_t time_us;
     if (!pickle_get_unsigned(pickle_find(mark, "time_us"), &time_us) ||
@@ -371,7 +395,7 @@ static bool take_mark(const printer *p, marks *m, const pickle_value *mark) {
 
 /* Annotations that have both ends, and the steps that the optimizer's ends divide: of the latest.
  */
-static bool print_slices(const printer *p, size_t most) {
+static bool print_slices(printer *p, size_t most) {
     const pickle_value *all = p->gpu->annotations;
     size_t n_own = 0;
     size_t seen = 0;
@@ -391,7 +415,7 @@ static bool print_slices(const printer *p, size_t most) {
 }
 
 bool export_events(const export_gpu *gpu, FILE *out, uint64_t *n_printed) {
-    const printer p = {.gpu = gpu, .out = out, .n_printed = n_printed};
+    printer p = {.gpu = gpu, .json.out = out, .n_printed = n_printed};
     print_names(&p);
     print_counters(&p, gpu->most * 3 / 4);
     bool ok = print_growth(&p, gpu->most / 8);

@@ -198,53 +198,57 @@ static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
     }
 }
 
-static void print_settings(const variant *v) {
-    printf("\"settings\":[");
-    for (size_t i = 0; i < v->n_settings; i++) {
-        (void)fputs(i > 0 ? "," : "", stdout);
-        print_json_string(stdout, v->settings[i]);
-    }
-    printf("],");
+static void print_model(json *j, const fsdp_options *o) {
+    json_number(j, "layers", o->layers);
+    json_number(j, "hidden", o->hidden);
+    json_number(j, "ranks", o->ranks);
+    json_number(j, "tokens_min", o->tokens_min);
+    json_number(j, "tokens_max", o->tokens_max);
+    json_number(j, "steps", o->steps);
+    json_number(j, "prefetch", o->prefetch);
+    json_number(j, "hold", o->hold);
+    json_number(j, "seed", o->seed);
 }
 
-static void print_model(const fsdp_options *o) {
-    printf("\"layers\":%" PRIu64 ",\"hidden\":%" PRIu64 ",\"ranks\":%" PRIu64
-           ",\"tokens_min\":%" PRIu64 ",\"tokens_max\":%" PRIu64 ",\"steps\":%" PRIu64
-           ",\"prefetch\":%" PRIu64 ",\"hold\":%" PRIu64 ",\"seed\":%" PRIu64 ",",
-           o->layers, o->hidden, o->ranks, o->tokens_min, o->tokens_max, o->steps, o->prefetch,
-           o->hold, o->seed);
+static void print_figures(json *j, const fsdp_command *c, const fsdp_result *r) {
+    json_number(j, "reserved_peak_bytes", r->stats.reserved_peak_bytes);
+    json_real(j, "efficiency", efficiency(c, r), 6);
+    json_real(j, "elapsed_us", (double)r->elapsed_ns / 1e3, 3);
+    json_real(j, "steady_us", (double)r->steady_ns / 1e3, 3);
+    json_real(j, "compute_alone_us", (double)c->alone_ns[FSDP_COMPUTE] / 1e3, 3);
+    json_real(j, "communication_alone_us", (double)c->alone_ns[FSDP_COMMUNICATION] / 1e3, 3);
+    json_real(j, "overlap", overlap(c, r), 4);
+    json_number(j, "stream_syncs", r->stats.stream_syncs);
+    json_number(j, "event_waits", r->stats.event_waits);
+    json_number(j, "creates", r->stats.creates);
+    json_number(j, "releases", r->stats.releases);
+    json_real(j, "driver_time_us", (double)r->stats.driver_time_ns / 1e3, 3);
+    json_number(j, "tags", r->n_tags);
+    json_number(j, "wrong_tags", r->wrong_tags);
+    json_number(j, "violations", r->violations);
 }
 
 static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
                        const fsdp_result *r) {
-    (void)putchar('{');
-    provenance_print_json(stdout, &c->device);
-    printf("\"trace\":\"fsdp\",\"contender\":\"%s\",\"variant\":\"%s\",\"run\":%" PRIu64 ",",
-           v->contender->name, v->label, index);
+    json j = json_begin_line(stdout);
+    provenance_json(&j, &c->device);
+    json_text(&j, "trace", "fsdp");
+    json_text(&j, "contender", v->contender->name);
+    json_text(&j, "variant", v->label);
+    json_number(&j, "run", index);
     if (v->contender == &contender_ductile) {
-        print_settings(v);
+        json_texts(&j, "settings", v->settings, v->n_settings);
     }
-    print_model(&c->own->model);
-    printf("\"events\":%" PRIu64 ",\"live_peak_bytes\":%" PRIu64 ",\"completed\":%s",
-           c->trace->n_file_events, c->trace->live_peak_bytes,
-           r->outcome == RUN_COMPLETED ? "true" : "false");
+    print_model(&j, &c->own->model);
+    json_number(&j, "events", c->trace->n_file_events);
+    json_number(&j, "live_peak_bytes", c->trace->live_peak_bytes);
+    json_bool(&j, "completed", r->outcome == RUN_COMPLETED);
     if (r->outcome == RUN_ABSENT || r->outcome == RUN_FAILED) {
-        printf(",\"reason\":");
-        print_json_string(stdout, r->message);
-        printf("}\n");
-        return;
+        json_text(&j, "reason", r->message);
+    } else {
+        print_figures(&j, c, r);
     }
-    printf(",\"reserved_peak_bytes\":%" PRIu64
-           ",\"efficiency\":%.6f,\"elapsed_us\":%.3f,\"steady_us\":%.3f"
-           ",\"compute_alone_us\":%.3f,\"communication_alone_us\":%.3f,\"overlap\":%.4f",
-           r->stats.reserved_peak_bytes, efficiency(c, r), (double)r->elapsed_ns / 1e3,
-           (double)r->steady_ns / 1e3, (double)c->alone_ns[FSDP_COMPUTE] / 1e3,
-           (double)c->alone_ns[FSDP_COMMUNICATION] / 1e3, overlap(c, r));
-    printf(",\"stream_syncs\":%" PRIu64 ",\"event_waits\":%" PRIu64 ",\"creates\":%" PRIu64
-           ",\"releases\":%" PRIu64 ",\"driver_time_us\":%.3f,\"tags\":%" PRIu64
-           ",\"wrong_tags\":%" PRIu64 ",\"violations\":%" PRIu64 "}\n",
-           r->stats.stream_syncs, r->stats.event_waits, r->stats.creates, r->stats.releases,
-           (double)r->stats.driver_time_ns / 1e3, r->n_tags, r->wrong_tags, r->violations);
+    json_end_line(&j);
 }
 
 static void note_failure(fsdp_command *c, const variant *v, const fsdp_result *r) {

@@ -82,63 +82,65 @@ static const sweep_sample *sample_of(const cell *c, uint64_t seed) {
     return sweep_sample_at(c->results, c->setting, c->spread, seed, c->contender);
 }
 
-static void print_list(FILE *out, const cell *c, const char *name, figure_fn figure, double unit,
+static void print_list(json *j, const cell *c, const char *name, figure_fn figure, double unit,
                        int digits) {
-    (void)fprintf(out, ",\"%s\":[", name);
+    json_open(j, name, '[');
     for (uint64_t seed = 0; seed < c->results->plan->n_seeds; seed++) {
-        double value = figure(sample_of(c, seed));
-        (void)fputs(seed > 0 ? "," : "", out);
-        if (isnan(value)) {
-            (void)fputs("null", out);
-        } else {
-            (void)fprintf(out, "%.*f", digits, value / unit);
-        }
+        json_real(j, NULL, figure(sample_of(c, seed)) / unit, digits);
     }
-    (void)putc(']', out);
+    json_close(j, ']');
 }
 
-static void print_figures(FILE *out, const cell *c) {
-    print_list(out, c, "live_peak_bytes", live, 1, 0);
-    print_list(out, c, "reserved_peak_bytes", held_uncapped, 1, 0);
-    print_list(out, c, "held_over_used", held_over_used, 1, 6);
-    print_list(out, c, "host_us_per_step", host_uncapped, 1e3, 3);
-    print_list(out, c, "driver_us_per_step", driver_uncapped, 1e3, 3);
-    print_list(out, c, "stream_syncs", waits_uncapped, 1, 0);
-    print_list(out, c, "min_capacity_bytes", smallest, 1, 0);
-    print_list(out, c, "min_capacity_over_used", smallest_over_used, 1, 6);
-    print_list(out, c, "tight_reserved_peak_bytes", held_tight, 1, 0);
-    print_list(out, c, "tight_host_us_per_step", host_tight, 1e3, 3);
-    print_list(out, c, "tight_driver_us_per_step", driver_tight, 1e3, 3);
-    print_list(out, c, "tight_stream_syncs", waits_tight, 1, 0);
+static void print_figures(json *j, const cell *c) {
+    print_list(j, c, "live_peak_bytes", live, 1, 0);
+    print_list(j, c, "reserved_peak_bytes", held_uncapped, 1, 0);
+    print_list(j, c, "held_over_used", held_over_used, 1, 6);
+    print_list(j, c, "host_us_per_step", host_uncapped, 1e3, 3);
+    print_list(j, c, "driver_us_per_step", driver_uncapped, 1e3, 3);
+    print_list(j, c, "stream_syncs", waits_uncapped, 1, 0);
+    print_list(j, c, "min_capacity_bytes", smallest, 1, 0);
+    print_list(j, c, "min_capacity_over_used", smallest_over_used, 1, 6);
+    print_list(j, c, "tight_reserved_peak_bytes", held_tight, 1, 0);
+    print_list(j, c, "tight_host_us_per_step", host_tight, 1e3, 3);
+    print_list(j, c, "tight_driver_us_per_step", driver_tight, 1e3, 3);
+    print_list(j, c, "tight_stream_syncs", waits_tight, 1, 0);
 }
 
-static void print_model(FILE *out, const vary_options *m) {
-    (void)fprintf(out,
-                  ",\"recompute\":%s,\"side_streams\":%" PRIu64 ",\"layers\":%" PRIu64
-                  ",\"hidden\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"batch\":[%" PRIu64 ",%" PRIu64
-                  "],\"sequence\":[%" PRIu64 ",%" PRIu64 "]",
-                  m->recompute ? "true" : "false", m->side_streams, m->layers, m->hidden, m->steps,
-                  m->batch.min, m->batch.max, m->sequence.min, m->sequence.max);
+static void print_interval(json *j, const char *name, const vary_interval *interval) {
+    json_open(j, name, '[');
+    json_number(j, NULL, interval->min);
+    json_number(j, NULL, interval->max);
+    json_close(j, ']');
+}
+
+static void print_model(json *j, const vary_options *m) {
+    json_bool(j, "recompute", m->recompute);
+    json_number(j, "side_streams", m->side_streams);
+    json_number(j, "layers", m->layers);
+    json_number(j, "hidden", m->hidden);
+    json_number(j, "steps", m->steps);
+    print_interval(j, "batch", &m->batch);
+    print_interval(j, "sequence", &m->sequence);
 }
 
 static void print_cell(FILE *out, const cell *c) {
     const sweep_plan *plan = c->results->plan;
     const vary_options model = sweep_model(plan, c->setting, c->spread);
-    (void)putc('{', out);
-    provenance_print_json(out, plan->replay.device);
-    (void)fprintf(out, "\"sweep\":\"varybatch\",\"contender\":\"%s\",\"spread_percent\":%u",
-                  c->results->contenders[c->contender]->name, sweep_spreads[c->spread]);
-    print_model(out, &model);
-    (void)fprintf(out, ",\"first_seed\":%" PRIu64 ",\"above_min_percent\":%d", model.seed,
-                  SWEEP_ABOVE_PERCENT);
-    (void)fprintf(out, ",\"min_capacity_device\":\"%s\"",
-                  plan->judge->is_virtual ? "virtual" : "cuda");
+    json j = json_begin_line(out);
+    provenance_json(&j, plan->replay.device);
+    json_text(&j, "sweep", "varybatch");
+    json_text(&j, "contender", c->results->contenders[c->contender]->name);
+    json_number(&j, "spread_percent", sweep_spreads[c->spread]);
+    print_model(&j, &model);
+    json_number(&j, "first_seed", model.seed);
+    json_number(&j, "above_min_percent", SWEEP_ABOVE_PERCENT);
+    json_text(&j, "min_capacity_device", plan->judge->is_virtual ? "virtual" : "cuda");
     if (is_absent(c->results, c->contender)) {
-        (void)fputs(",\"absent\":true", out);
+        json_bool(&j, "absent", true);
     } else {
-        print_figures(out, c);
+        print_figures(&j, c);
     }
-    (void)fputs("}\n", out);
+    json_end_line(&j);
 }
 
 void sweep_report_json(FILE *out, const sweep_results *r, unsigned setting, unsigned spread) {
