@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `ductile-bench varybatch --sweep --json` wrote: medians of the seeds, bands around all."""
+"""Draws what `ductile-bench generate vary --sweep --json` wrote: medians of the seeds, bands around all."""
 
 import argparse
 import json
@@ -50,7 +50,7 @@ def read_cells(path):
                 if not cell.get("absent"):
                     settings.setdefault(key, {}).setdefault(cell["contender"], []).append(cell)
             except (ValueError, KeyError, TypeError):
-                fail(f"{path}:{number}: not a line of varybatch --sweep --json")
+                fail(f"{path}:{number}: not a line of generate vary --sweep --json")
     if not settings:
         fail(f"{path}: no measurement in it")
     return settings

@@ -132,6 +132,41 @@ bool bench_parse_interval(bench_parser *p, const char *value) {
     return bench_refuse(p, "%s is MIN:MAX, not '%s'", p->option->name, value);
 }
 
+bool bench_parse_either(bench_parser *p, const char *value) {
+    const char *words = p->option->value;
+    size_t length = strcspn(words, "|");
+    bool is_first = strlen(value) == length && memcmp(value, words, length) == 0;
+    *(bool *)member_of(p) = is_first;
+    return is_first || strcmp(value, words + length + 1) == 0 ||
+           bench_refuse(p, "%s is %.*s or %s, not '%s'", p->option->name, (int)length, words,
+                        words + length + 1, value);
+}
+
+/* Between two texts. Nothing of another kind of option, nor of a number that says "not given". */
+static void print_value(FILE *out, const char *before, const bench_option *option, const void *own,
+                        const char *after) {
+    const void *member = (const char *)own + option->offset;
+    const uint64_t *numbers = member;
+    if (option->parse == bench_parse_number && numbers[0] >= option->min) {
+        (void)fprintf(out, "%s%" PRIu64 "%s", before, numbers[0], after);
+    } else if (option->parse == bench_parse_interval) {
+        (void)fprintf(out, "%s%" PRIu64 ":%" PRIu64 "%s", before, numbers[0], numbers[1], after);
+    } else if (option->parse == bench_parse_either) {
+        int length = (int)strcspn(option->value, "|");
+        (void)(*(const bool *)member
+                   ? fprintf(out, "%s%.*s%s", before, length, option->value, after)
+                   : fprintf(out, "%s%s%s", before, option->value + length + 1, after));
+    }
+}
+
+void bench_print_options(FILE *out, const bench_option *table, const void *own) {
+    for (; table->name != NULL; table++) {
+        char before[64];
+        (void)snprintf(before, sizeof before, " %s ", table->name);
+        print_value(out, before, table, own, "");
+    }
+}
+
 /* ---- Shared options ------------------------------------------------------------------------ */
 
 /* "cuda" or "cuda:N". */
@@ -199,7 +234,7 @@ static const char *const first_shared[] = {[BENCH_ON_ANY_DEVICE] = "--device",
 /* ---- The command line ---------------------------------------------------------------------- */
 
 static const bench_option *find_in(const bench_option *table, const char *word, size_t length) {
-    for (; table->name != NULL; table++) {
+    for (; table != NULL && table->name != NULL; table++) {
         if (strlen(table->name) == length && memcmp(table->name, word, length) == 0) {
             return table;
         }
@@ -216,9 +251,15 @@ static const bench_option *find_shared(const bench_option *entry) {
     return find_in(shared_options, entry->name, strlen(entry->name));
 }
 
+/* In the tables that are the command's. */
+static const bench_option *find_own(const bench_command *command, const char *word, size_t length) {
+    const bench_option *found = find_in(command->own, word, length);
+    return found != NULL ? found : find_in(command->also, word, length);
+}
+
 static const bench_option *find_option(const bench_command *command, const char *word,
                                        size_t length) {
-    const bench_option *found = find_in(command->own, word, length);
+    const bench_option *found = find_own(command, word, length);
     return found != NULL && found->parse != NULL ? found
                                                  : find_in(shared_of(command), word, length);
 }
@@ -319,25 +360,29 @@ void bench_options_drop(bench_options *options) {
 
 /* ---- Help ---------------------------------------------------------------------------------- */
 
-static void print_option(const bench_option *option, const char *help) {
+static void print_option(const bench_option *option, const char *help, const void *defaults) {
     char left[64];
     (void)snprintf(left, sizeof left, "%s%s%s", option->name, option->value != NULL ? " " : "",
                    option->value != NULL ? option->value : "");
-    printf("  %-32s  %s\n", left, help);
+    printf("  %-32s  %s", left, help);
+    if (help[strlen(help) - 1] != ')') {
+        print_value(stdout, " (", option, defaults, ")");
+    }
+    printf("\n");
 }
 
-static void print_own(const bench_option *table) {
-    for (; table->name != NULL; table++) {
+static void print_table(const bench_option *table, const void *defaults) {
+    for (; table != NULL && table->name != NULL; table++) {
         const bench_option *option = table->parse != NULL ? table : find_shared(table);
-        print_option(option, table->help != NULL ? table->help : option->help);
+        print_option(option, table->help != NULL ? table->help : option->help, defaults);
     }
 }
 
-/* Those that the command's own table does not name. */
+/* Those that the command's own tables do not name. */
 static void print_shared(const bench_command *command) {
     for (const bench_option *option = shared_of(command); option->name != NULL; option++) {
-        if (find_in(command->own, option->name, strlen(option->name)) == NULL) {
-            print_option(option, option->help);
+        if (find_own(command, option->name, strlen(option->name)) == NULL) {
+            print_option(option, option->help, command->defaults);
         }
     }
 }
@@ -353,7 +398,8 @@ static void print_help(const bench_command *command) {
     bool takes_operands = command->operand != NULL;
     printf("usage: ductile-bench %s [OPTION]...%s%s\n\n%s\n\n", command->name,
            takes_operands ? " " : "", takes_operands ? command->operand : "", command->summary);
-    print_own(command->own);
+    print_table(command->own, command->defaults);
+    print_table(command->also, command->defaults);
     print_shared(command);
     if (command->runs_on != BENCH_ON_NO_DEVICE) {
         print_contenders();

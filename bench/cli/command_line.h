@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { BENCH_MAX_CONTENDERS = 16, BENCH_MAX_SETTINGS = 64 };
 
@@ -52,10 +53,10 @@ struct bench_option {
     const char *name;  /* "--repeat" */
     const char *value; /* what it is called in the help; NULL: takes none, parse gets NULL */
     bench_option_fn parse;
-    const char *help;
-    size_t offset; /* of the member that the parse functions below fill */
-    uint64_t min;  /* of that number */
-    uint64_t max;  /* 0: no bound here */
+    const char *help; /* without a closing bracket at its end, a default of kind (*) follows */
+    size_t offset;    /* of the member that the parse functions below fill */
+    uint64_t min;     /* of that number */
+    uint64_t max;     /* 0: no bound here */
 };
 
 /* What a command runs on, which says which shared options it has. */
@@ -65,13 +66,14 @@ typedef enum bench_runs_on {
     BENCH_ON_NO_DEVICE    /* --help */
 } bench_runs_on;
 
-/* A subcommand. Its own table ends with an entry whose name is NULL. */
+/* A subcommand. Its tables end with an entry whose name is NULL. */
 typedef struct bench_command {
-    const char *name;
+    const char *name;    /* "replay"; "generate fsdp" */
     const char *brief;   /* half a line for the list of commands */
     const char *summary; /* a paragraph for --help */
     const bench_option *own;
-    const char *operand; /* the help's names for words that are no options; NULL: takes none */
+    const bench_option *also; /* a table that several commands have; NULL: none */
+    const char *operand;      /* the help's names for words that are no options; NULL: takes none */
     const bench_options *defaults; /* first member of a struct of `size` bytes: the defaults */
     size_t size;
     bool (*complete)(bench_parser *p); /* fills in what follows from other options, and refuses what
@@ -94,11 +96,15 @@ void bench_options_drop(bench_options *options);
 /* Finds the device that the options name. False: there is none, and the user has been told. */
 bool bench_find_device(const bench_options *options, bench_device *out);
 
+/* Of a table: " --layers 12 --batch 1:24", of those options that the functions marked with * fill.
+ */
+void bench_print_options(FILE *out, const bench_option *table, const void *own);
+
 /* Fill the member at the option's offset: a bool with true, */
 bool bench_parse_flag(bench_parser *p, const char *unused);
 /* a const char * with a text that is not empty, */
 bool bench_parse_text(bench_parser *p, const char *value);
-/* a uint64_t with a number from min to max, */
+/* a uint64_t with a number from min to max (*), */
 bool bench_parse_number(bench_parser *p, const char *value);
 /* an int with the number of a GPU in a snapshot, */
 bool bench_parse_gpu(bench_parser *p, const char *value);
@@ -108,8 +114,10 @@ bool bench_parse_gpu(bench_parser *p, const char *value);
             .help = "which GPU of a PyTorch snapshot (the one with the most events)",              \
             .offset = offsetof(options, gpu)                                                       \
     }
-/* two uint64_t that follow each other. The value is MIN:MAX, or one number for both. */
+/* two uint64_t that follow each other; the value is MIN:MAX, or one number for both (*); */
 bool bench_parse_interval(bench_parser *p, const char *value);
+/* a bool, with whether it is the first of the two words that the option's `value` names (*). */
+bool bench_parse_either(bench_parser *p, const char *value);
 
 /* Sets the message and returns false. */
 __attribute__((format(printf, 2, 3))) bool bench_refuse(bench_parser *p, const char *format, ...);

@@ -9,10 +9,10 @@ extern const bench_command command_replay;
 extern const bench_command command_view;
 extern const bench_command command_convert;
 extern const bench_command command_export;
-extern const bench_command command_varybatch;
-extern const bench_command command_fsdp;
-extern const bench_command command_offload;
-extern const bench_command command_oneshot;
-extern const bench_command command_churn;
+
+/* What `generate` can make, NULL-terminated; generate.h. */
+extern const bench_command *const generate_models[];
+extern const bench_command generate_vary, generate_offload, generate_oneshot, generate_fsdp,
+    generate_churn;
 
 #endif

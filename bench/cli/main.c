@@ -11,20 +11,52 @@
 #include <string.h>
 #include <unistd.h>
 
-static const bench_command *const commands[] = {
-    &command_replay, &command_view,    &command_convert, &command_export, &command_varybatch,
-    &command_fsdp,   &command_offload, &command_oneshot, &command_churn,
+/* Has no options of its own: the next word is a model, which is a command. */
+static const bench_command generate = {
+    .name = "generate",
+    .brief = "run a synthetic program under several allocators, or write its trace",
 };
 
-enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+static const bench_command *const commands[] = {
+    &command_replay, &generate, &command_view, &command_convert, &command_export, NULL,
+};
+
+/* Without that of the command whose model it is. */
+static const char *last_name(const bench_command *command) {
+    const char *blank = strrchr(command->name, ' ');
+    return blank != NULL ? blank + 1 : command->name;
+}
+
+static void print_list(const bench_command *const *list) {
+    for (; *list != NULL; list++) {
+        printf("  %-10s  %s\n", last_name(*list), (*list)->brief);
+    }
+}
+
+static const bench_command *find(const bench_command *const *list, const char *name) {
+    while (*list != NULL && strcmp(last_name(*list), name) != 0) {
+        list++;
+    }
+    return *list;
+}
+
+static bool is_help(const char *word) {
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
 
 static int print_help(void) {
     printf("usage: ductile-bench COMMAND [ARGUMENT]...\n\n");
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        printf("  %-10s  %s\n", commands[i]->name, commands[i]->brief);
-    }
+    print_list(commands);
     printf("\n  --help      this text; `ductile-bench COMMAND --help` says more\n"
            "  --version   the version, also -V\n");
+    return BENCH_DONE;
+}
+
+static int print_models(void) {
+    printf("usage: ductile-bench generate MODEL [OPTION]...\n\n"
+           "Runs a synthetic program under each contender. MODEL is one of\n\n");
+    print_list(generate_models);
+    printf("\n  --help      this text; `ductile-bench generate MODEL --help` has the options\n");
     return BENCH_DONE;
 }
 
@@ -33,28 +65,43 @@ static int print_version(void) {
     return BENCH_DONE;
 }
 
-static const bench_command *find_command(const char *name) {
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(commands[i]->name, name) == 0) {
-            return commands[i];
-        }
+static int run_model(int argc, char **argv) {
+    const bench_command *model = argc > 1 ? find(generate_models, argv[1]) : NULL;
+    if (model != NULL) {
+        return bench_command_run(model, argc - 1, argv + 1);
     }
-    return NULL;
+    if (argc > 1 && is_help(argv[1])) {
+        return print_models();
+    }
+    bench_complain(argc > 1 ? "generate: no model is called '%s'; see ductile-bench generate --help"
+                            : "generate: no model given; see ductile-bench generate --help",
+                   argv[1]);
+    return BENCH_MISUSED;
+}
+
+/* Models once were commands. */
+static int refuse_command(const char *word) {
+    const char *model = strcmp(word, "varybatch") == 0 ? "vary" : word;
+    if (find(generate_models, model) != NULL) {
+        bench_complain("there is no command '%s': it is 'generate %s'", word, model);
+    } else {
+        bench_complain("unknown command '%s'; see ductile-bench --help", word);
+    }
+    return BENCH_MISUSED;
 }
 
 static int dispatch(int argc, char **argv) {
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    if (argc < 2 || is_help(argv[1])) {
         return print_help();
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         return print_version();
     }
-    const bench_command *chosen = find_command(argv[1]);
-    if (chosen == NULL) {
-        bench_complain("unknown command '%s'; see ductile-bench --help", argv[1]);
-        return BENCH_MISUSED;
+    const bench_command *chosen = find(commands, argv[1]);
+    if (chosen == &generate) {
+        return run_model(argc - 1, argv + 1);
     }
-    return bench_command_run(chosen, argc - 1, argv + 1);
+    return chosen != NULL ? bench_command_run(chosen, argc - 1, argv + 1) : refuse_command(argv[1]);
 }
 
 /* The reader has seen enough, as `head` has. */

@@ -5,242 +5,87 @@
  * All errors of the command line and of files are reported before the first replay starts and
  * before anything is written.
  */
-#include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/commands.h"
-#include "bench/cli/replay_options.h"
-#include "bench/cli/report_json.h"
-#include "bench/cli/report_table.h"
-#include "bench/replay/mincap.h"
-#include "bench/replay/replay_engine.h"
-#include "bench/replay/timeline.h"
+#include "bench/cli/replay_job.h"
 #include "bench/trace/trace_read.h"
 #include "bench/trace/trace_variant.h"
 
-#include "vmm/base/align.h"
-
 #include <stdlib.h>
 
-/* One run of the subcommand. */
-typedef struct replay_job {
-    const replay_options *options;
-    trace **traces; /* as many as the options name */
-    bench_device device;
-    bench_device model; /* where the smallest capacity is searched with --tight */
-    timeline timeline;
-    bool has_failed;
-} replay_job;
+/* ---- Options ------------------------------------------------------------------------------- */
 
-/* ---- Inputs -------------------------------------------------------------------------------- */
+static bool parse_vary(bench_parser *p, const char *value) {
+    recorded_options *o = p->own;
+    o->vary = true;
+    return bench_parse_count(value, 0, UINT64_MAX, &o->vary_seed) ||
+           bench_refuse(p, "--vary is the seed of the random numbers, not '%s'", value);
+}
 
-static bool load_trace(replay_job *s, size_t index) {
+static bool complete(bench_parser *p) {
+    return p->shared->n_operands == 0
+               ? bench_refuse(p, "it needs a trace: ductile-bench replay FILE..., or bench/run "
+                                 "without arguments for the bundled ones")
+               : replay_options_complete(p);
+}
+
+static const bench_option own_options[] = {
+    {"--vary", "SEED", parse_vary,
+     .help = "another run of the same program in each pass: steps shuffled, sizes scaled"},
+    BENCH_GPU_OPTION(recorded_options),
+    {0},
+};
+
+/* ---- Running ------------------------------------------------------------------------------- */
+
+static trace *load_trace(const recorded_options *o, const char *path) {
     trace_error error;
-    const char *path = s->options->shared.operands[index];
-    const replay_options *o = s->options;
-    s->traces[index] = o->vary ? trace_load_varied(path, o->gpu, o->vary_seed, o->n_passes, &error)
-                               : trace_load(path, o->gpu, &error);
-    if (s->traces[index] == NULL) {
+    trace *t = o->vary ? trace_load_varied(path, o->gpu, o->vary_seed, o->replay.n_passes, &error)
+                       : trace_load(path, o->gpu, &error);
+    if (t == NULL) {
         bench_complain_of(path, error.line, error.reason);
     }
-    return s->traces[index] != NULL;
+    return t;
 }
 
-static bool load_traces(replay_job *s) {
-    for (size_t i = 0; i < s->options->shared.n_operands; i++) {
-        if (!load_trace(s, i)) {
-            return false;
+/* Returns the exit status so far. */
+static int load_traces(const recorded_options *o, trace **traces) {
+    const bench_options *shared = &o->replay.shared;
+    bool has_snapshot = false;
+    for (size_t i = 0; i < shared->n_operands; i++) {
+        traces[i] = load_trace(o, shared->operands[i]);
+        if (traces[i] == NULL) {
+            return BENCH_FAILED;
         }
+        has_snapshot = has_snapshot || traces[i]->is_snapshot;
     }
-    return true;
-}
-
-static bool has_snapshot(const replay_job *s) {
-    for (size_t i = 0; i < s->options->shared.n_operands; i++) {
-        if (s->traces[i]->is_snapshot) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* With --tight, the smallest capacity takes twenty replays of all passes. */
-static bool find_model(replay_job *s) {
-    char reason[256] = "";
-    s->model = s->device;
-    if (s->options->tight && !bench_device_model(&s->device, &s->model, reason, sizeof reason)) {
-        bench_complain("--tight: %s", reason);
-        return false;
-    }
-    return true;
-}
-
-static bool open_timeline(replay_job *s) {
-    char reason[256];
-    if (s->options->timeline != NULL &&
-        !timeline_open(&s->timeline, s->options->timeline, &s->device, reason, sizeof reason)) {
-        bench_complain("--timeline: %s", reason);
-        return false;
-    }
-    return true;
-}
-
-/* ---- Replays ------------------------------------------------------------------------------- */
-
-static void note_failure(replay_job *s, const report_row *row) {
-    const replay_spec *spec = row->spec;
-    if (row->result->outcome == RUN_FAILED) {
-        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
-                       row->result->message);
-        s->has_failed = true;
-    } else if (row->result->violations > 0) {
-        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
-                       row->result->last_violation);
-        s->has_failed = true;
-    }
-}
-
-static void report(replay_job *s, const report_row *row) {
-    if (s->options->shared.json) {
-        report_json(stdout, row);
-    } else if (s->options->tight) {
-        report_tight_row(stdout, row);
-    } else {
-        report_table_row(stdout, row);
-    }
-    (void)fflush(stdout);
-    note_failure(s, row);
-}
-
-static replay_spec make_spec(const replay_job *s, const trace *t, const contender_ops *contender) {
-    const replay_options *o = s->options;
-    return (replay_spec){
-        .trace = t,
-        .device = &s->device,
-        .contender = contender,
-        .settings = o->shared.settings,
-        .n_settings = o->shared.n_settings,
-        .capacity_bytes = o->shared.capacity_bytes,
-        .n_passes = o->n_passes,
-        .pace = o->pace,
-        .checks = o->check,
-        .watch = s->timeline.file != NULL ? &s->timeline.watch : NULL,
-    };
-}
-
-static uint64_t find_min_capacity(const replay_job *s, const replay_spec *spec,
-                                  const replay_result *uncapped) {
-    replay_spec own = *spec;
-    own.device = &s->model;
-    return mincap_find(&own, uncapped);
-}
-
-/* Near the smallest capacity, where a policy has to release and reuse memory all the time. */
-static void replay_tight(replay_job *s, const report_row *uncapped) {
-    const replay_options *o = s->options;
-    uint64_t granule = s->device.caps.granule_bytes;
-    uint64_t least = uncapped->min_capacity_bytes;
-    replay_spec spec = *uncapped->spec;
-    replay_result result;
-    spec.capacity_bytes = dti_round_up(least + least / 100 * o->above_min_percent, granule);
-    spec.watch = NULL;
-    replay_run(&spec, &result);
-    report_row row = *uncapped;
-    row.spec = &spec;
-    row.result = &result;
-    row.is_tight = true;
-    row.above_min_percent = o->above_min_percent;
-    report(s, &row);
-}
-
-/* One cold pass, and two warm ones where the replay has as many. */
-static void time_calls(const replay_spec *spec, replay_result *result) {
-    replay_spec own = *spec;
-    own.times_calls = true;
-    own.watch = NULL;
-    own.n_passes = own.n_passes < 3 ? own.n_passes : 3;
-    replay_run(&own, result);
-}
-
-static void replay_contender(replay_job *s, const trace *t, const contender_ops *contender) {
-    replay_spec spec = make_spec(s, t, contender);
-    replay_result result;
-    replay_run(&spec, &result);
-    report_row row = {.spec = &spec,
-                      .result = &result,
-                      .has_min_capacity = s->options->min_capacity || s->options->tight,
-                      .min_is_modelled = s->model.is_virtual && !s->device.is_virtual};
-    if (row.has_min_capacity && result.outcome == RUN_COMPLETED) {
-        row.min_capacity_bytes = find_min_capacity(s, &spec, &result);
-    }
-    replay_result calls;
-    if (s->options->calls && result.outcome == RUN_COMPLETED) {
-        time_calls(&spec, &calls);
-        row.calls = &calls;
-    }
-    report(s, &row);
-    if (s->options->tight && row.min_capacity_bytes > 0) {
-        replay_tight(s, &row);
-    }
-}
-
-static void begin_table(const replay_job *s, const trace *t) {
-    if (s->options->tight) {
-        report_tight_begin(stdout, t, s->model.is_virtual && !s->device.is_virtual);
-    } else {
-        report_table_begin(stdout, t, s->options->min_capacity);
-    }
-}
-
-static void replay_trace(replay_job *s, const trace *t) {
-    if (!s->options->shared.json) {
-        begin_table(s, t);
-    }
-    for (size_t i = 0; i < s->options->shared.n_contenders; i++) {
-        replay_contender(s, t, s->options->shared.contenders[i]);
-    }
-}
-
-static int replay_all(replay_job *s) {
-    if (!s->options->shared.json) {
-        provenance_print_heading(stdout, &s->device);
-    }
-    for (size_t i = 0; i < s->options->shared.n_operands; i++) {
-        replay_trace(s, s->traces[i]);
-    }
-    if (!timeline_close(&s->timeline)) {
-        bench_complain("--timeline: %s: not all could be written", s->options->timeline);
-        s->has_failed = true;
-    }
-    return s->has_failed ? BENCH_FAILED : BENCH_DONE;
-}
-
-static int run_session(replay_job *s) {
-    if (!load_traces(s)) {
-        return BENCH_FAILED;
-    }
-    if (s->options->gpu != TRACE_BUSIEST_GPU && !has_snapshot(s)) {
+    if (o->gpu != TRACE_BUSIEST_GPU && !has_snapshot) {
         bench_complain("--gpu needs a PyTorch snapshot, and no trace is one");
         return BENCH_MISUSED;
     }
-    return bench_find_device(&s->options->shared, &s->device) && find_model(s) && open_timeline(s)
-               ? replay_all(s)
-               : BENCH_FAILED;
+    return BENCH_DONE;
 }
 
 static int run(const bench_options *options) {
-    replay_job s = {.options = (const replay_options *)options};
-    s.traces = calloc(options->n_operands, sizeof(trace *));
-    if (s.traces == NULL) {
+    const recorded_options *o = (const recorded_options *)options;
+    size_t n = options->n_operands;
+    trace **traces = calloc(n, sizeof(trace *));
+    if (traces == NULL) {
         bench_complain("the host has no memory left");
         return BENCH_FAILED;
     }
-    int status = run_session(&s);
-    for (size_t i = 0; i < options->n_operands; i++) {
-        trace_free(s.traces[i]);
+    int status = load_traces(o, traces);
+    if (status == BENCH_DONE) {
+        status = replay_job_run(&o->replay, traces, n);
     }
-    free(s.traces);
+    for (size_t i = 0; i < n; i++) {
+        trace_free(traces[i]);
+    }
+    free(traces);
     return status;
 }
+
+static const recorded_options defaults = {.replay.n_passes = 1, .gpu = TRACE_BUSIEST_GPU};
 
 const bench_command command_replay = {
     .name = "replay",
@@ -250,11 +95,12 @@ const bench_command command_replay = {
         "a text trace (bench/traces/README.md) or a PyTorch snapshot, gzipped or not:\n\n"
         "  torch.cuda.memory._record_memory_history()       # before the run\n"
         "  torch.cuda.memory._dump_snapshot(\"run.pickle\")   # after it",
-    .own = replay_option_table,
+    .own = own_options,
+    .also = replay_option_table,
     .operand = "TRACE...",
-    .defaults = &replay_defaults.shared,
-    .size = sizeof replay_defaults,
-    .complete = replay_options_complete,
+    .defaults = &defaults.replay.shared,
+    .size = sizeof defaults,
+    .complete = complete,
     .exit_status = "0 done (running out of memory under a cap is a result), 1 something\n"
                    "failed, 2 the command line is wrong.",
     .run = run,

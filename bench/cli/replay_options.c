@@ -2,8 +2,6 @@
 #include "bench/cli/replay_options.h"
 
 #include "bench/cli/cli.h"
-#include "bench/trace/trace_read.h"
-
 #include <string.h>
 
 static replay_options *own(const bench_parser *p) {
@@ -16,12 +14,6 @@ static bool parse_tight(bench_parser *p, const char *value) {
     own(p)->tight = true;
     return bench_parse_count(value, 0, 1000, &own(p)->above_min_percent) ||
            bench_refuse(p, "--tight is a percentage from 0 to 1000, not '%s'", value);
-}
-
-static bool parse_vary(bench_parser *p, const char *value) {
-    own(p)->vary = true;
-    return bench_parse_count(value, 0, UINT64_MAX, &own(p)->vary_seed) ||
-           bench_refuse(p, "--vary is the seed of the random numbers, not '%s'", value);
 }
 
 /* "random" or "random:SEED". */
@@ -48,10 +40,6 @@ static bool parse_schedule(bench_parser *p, const char *value) {
 }
 
 static bool check_combination(bench_parser *p) {
-    if (p->shared->n_operands == 0) {
-        return bench_refuse(p, "it needs a trace: ductile-bench replay FILE..., or bench/run "
-                               "without arguments for the bundled ones");
-    }
     if (own(p)->min_capacity && p->shared->capacity_bytes != 0) {
         return bench_refuse(p,
                             "--min-capacity searches what --capacity sets: give only one of them");
@@ -96,10 +84,8 @@ const bench_option replay_option_table[] = {
     {"--calls", NULL, bench_parse_flag,
      .help = "replay up to 3 passes once more and time each call: median, 99th percentile, worst",
      .offset = offsetof(replay_options, calls)},
-    {"--vary", "SEED", parse_vary,
-     .help = "another run of the same program in each pass: steps shuffled, sizes scaled"},
     {"--lag", "N", bench_parse_number,
-     .help = "virtual GPU: work completes N events after it was issued (0)",
+     .help = "virtual GPU: work completes N events after it was issued",
      .offset = offsetof(replay_options, pace.lag), .max = UINT32_MAX},
     {"--schedule", "eager|lazy|random[:SEED]", parse_schedule,
      .help = "virtual GPU: work completes at once, when waited for, or at random times (eager)"},
@@ -113,7 +99,6 @@ const bench_option replay_option_table[] = {
     {.name = "--json",
      .help = "one JSON object a line instead of tables. loop_ns_per_op: what the replay itself "
              "costs, by a contender that does nothing; it is taken off all times"},
-    BENCH_GPU_OPTION(replay_options),
     {"--timeline", "FILE", bench_parse_text,
      .help = "write live and reserved memory over time as CSV; a folder gets timeline.csv",
      .offset = offsetof(replay_options, timeline)},
@@ -121,8 +106,6 @@ const bench_option replay_option_table[] = {
 };
 
 /* ---- The whole ----------------------------------------------------------------------------- */
-
-const replay_options replay_defaults = {.n_passes = 1, .gpu = TRACE_BUSIEST_GPU};
 
 /* Schedules and checks are the virtual GPU's alone. */
 bool replay_options_complete(bench_parser *p) {

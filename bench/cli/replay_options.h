@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line of `ductile-bench replay`. */
+/* What a replay can be told, whether its trace was recorded or is generated. */
 #ifndef DUCTILE_BENCH_CLI_REPLAY_OPTIONS_H
 #define DUCTILE_BENCH_CLI_REPLAY_OPTIONS_H
 
@@ -13,24 +13,28 @@
 enum { REPLAY_MAX_PASSES = 1000000 };
 
 typedef struct replay_options {
-    bench_options shared; /* operands: the traces */
+    bench_options shared;
     bool check;
     bool min_capacity;
     bool calls;
     bool tight;
     uint64_t above_min_percent; /* with tight */
     uint64_t n_passes;
-    bool vary;
-    uint64_t vary_seed;   /* with vary */
     bench_pace pace;      /* virtual GPU only, unless it is "at once" */
-    int gpu;              /* TRACE_BUSIEST_GPU unless chosen */
     const char *timeline; /* NULL: none */
 } replay_options;
 
-extern const replay_options replay_defaults;
+/* Of `ductile-bench replay`. Operands: the traces. */
+typedef struct recorded_options {
+    replay_options replay;
+    bool vary;
+    uint64_t vary_seed; /* with vary */
+    int gpu;            /* TRACE_BUSIEST_GPU unless chosen */
+} recorded_options;
+
 extern const bench_option replay_option_table[];
 
-/* For bench_command. */
+/* For bench_command.complete. Pre: replay_options are the first member of the command's. */
 bool replay_options_complete(bench_parser *p);
 
 #endif

@@ -22,7 +22,7 @@ static bool find_devices(sweep_job *j, const bench_options *shared) {
         return false;
     }
     if (!bench_device_model(&j->device, &j->judge, reason, sizeof reason)) {
-        bench_complain("varybatch: %s", reason);
+        bench_complain("generate vary: %s", reason);
         return false;
     }
     return true;
@@ -32,7 +32,8 @@ static bool find_devices(sweep_job *j, const bench_options *shared) {
 static void note_failures(sweep_job *j, const sweep_sample *samples) {
     for (size_t i = 0; i < j->results.n_contenders; i++) {
         if (samples[i].message[0] != '\0' && samples[i].uncapped.outcome != RUN_ABSENT) {
-            bench_complain("varybatch: %s: %s", j->results.contenders[i]->name, samples[i].message);
+            bench_complain("generate vary: %s: %s", j->results.contenders[i]->name,
+                           samples[i].message);
             j->has_failed = true;
         }
     }
@@ -46,7 +47,7 @@ static bool run_cell(sweep_job *j, unsigned setting, unsigned spread) {
         const char *reason =
             sweep_measure(&j->plan, setting, spread, seed, r->contenders, r->n_contenders, samples);
         if (reason != NULL) {
-            bench_complain("varybatch: %s", reason);
+            bench_complain("generate vary: %s", reason);
             return false;
         }
         note_failures(j, samples);
@@ -81,18 +82,17 @@ static bool make_room(sweep_job *j) {
     return j->results.samples != NULL;
 }
 
-static replay_spec make_spec(const generated_options *o, const bench_device *device) {
+static replay_spec make_spec(const replay_options *o, const bench_device *device) {
     return (replay_spec){
         .device = device,
         .settings = o->shared.settings,
         .n_settings = o->shared.n_settings,
         .n_passes = o->n_passes,
-        .pace = {.schedule = o->lag > 0 ? DUCTILE_SCHEDULE_LAGGING : DUCTILE_SCHEDULE_EAGER,
-                 .lag = o->lag},
+        .pace = o->pace,
     };
 }
 
-int sweep_run_all(const generated_options *o, const vary_options *model, uint64_t n_seeds) {
+int sweep_run_all(const replay_options *o, const vary_options *model, uint64_t n_seeds) {
     sweep_job j = {.json = o->shared.json};
     j.plan = (sweep_plan){
         .model = *model, .n_seeds = n_seeds, .replay = make_spec(o, &j.device), .judge = &j.device};

@@ -128,7 +128,7 @@ static void print_cell(FILE *out, const cell *c) {
     const vary_options model = sweep_model(plan, c->setting, c->spread);
     json j = json_begin_line(out);
     provenance_json(&j, plan->replay.device);
-    json_text(&j, "sweep", "varybatch");
+    json_text(&j, "sweep", "vary");
     json_text(&j, "contender", c->results->contenders[c->contender]->name);
     json_number(&j, "spread_percent", sweep_spreads[c->spread]);
     print_model(&j, &model);

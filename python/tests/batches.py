@@ -11,7 +11,7 @@ import ductile_gpu
 
 def vary(batch: int, steps: int, *more: str) -> str:
     """What a synthetic transformer's training loop answers, or writes, for one batch."""
-    command = [str(ductile_gpu.bench_path()), "varybatch", "--device", "virtual"]
+    command = [str(ductile_gpu.bench_path()), "generate", "vary", "--device", "virtual"]
     command += ["--batch", f"{batch}:{batch}", "--seq", "512:512", "--steps", str(steps), *more]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -21,7 +21,7 @@ def transformer(folder: Path, batches: tuple[int, ...]) -> Path:
     lines: list[str] = []
     for number, batch in enumerate(batches):
         file = folder / f"{batch}.trace"
-        vary(batch, 2, "--contender", "classic", "--write-trace", str(file))
+        vary(batch, 2, "--write-trace", str(file))
         live: dict[str, None] = {}
         for kind, *words in (
             line.split() for line in file.read_text().splitlines() if line.strip()

@@ -4,7 +4,7 @@
 cmake_minimum_required(VERSION 3.23)
 include(${CMAKE_CURRENT_LIST_DIR}/smoke.cmake)
 
-bench(text fsdp --device virtual --json --layers 4 --hidden 512 --steps 2 --runs 2
+bench(text generate fsdp --device virtual --json --layers 4 --hidden 512 --steps 2 --runs 2
   --contender expandable,classic --timeline fsdp.csv)
 expect_lines("${text}" 4 variant run live_peak_bytes reserved_peak_bytes efficiency elapsed_us
   steady_us overlap stream_syncs event_waits wrong_tags violations)
@@ -13,13 +13,13 @@ if(NOT rows)
   message(SEND_ERROR "no row of classic in the timeline")
 endif()
 
-bench(ignored fsdp --steps 12 --write-trace new.trace)
+bench(ignored generate fsdp --steps 12 --write-trace new.trace)
 bench(ignored convert new.trace new_again.trace)
 bench(ignored convert ${ROOT}/bench/traces/synthetic/fsdp.trace.gz kept.trace)
 file(SHA256 ${SCRATCH}/new_again.trace new)
 file(SHA256 ${SCRATCH}/kept.trace kept)
 if(NOT new STREQUAL kept)
-  message(SEND_ERROR "bench/traces/synthetic/fsdp.trace.gz is not what fsdp --steps 12 writes")
+  message(SEND_ERROR "bench/traces/synthetic/fsdp.trace.gz is not what generate fsdp --steps 12 writes")
 endif()
 bench(text replay ${ROOT}/bench/traces/synthetic/fsdp.trace.gz --json --device virtual
   --contender ductile,expandable,classic --lag 100)

@@ -9,6 +9,6 @@ if(NOT python)
   return()
 endif()
 
-bench(ignored varybatch ${small_loop} --contender ductile --write-trace ${SCRATCH}/small.trace)
+bench(ignored generate vary ${small_loop} --write-trace ${SCRATCH}/small.trace)
 bench(ignored replay small.trace --device virtual --timeline timeline.csv)
 expect_picture(${python} plot.py timeline.csv timeline.png)

@@ -9,7 +9,7 @@ bench(text replay ${ROOT}/bench/traces/vit_multistream_record.trace.gz --json --
   --contender ductile,expandable --repeat 2 --lag 8)
 expect_lines("${text}" 2 ${replay_keys})
 
-bench(ignored varybatch ${small_loop} --contender ductile --write-trace ${SCRATCH}/small.trace)
+bench(ignored generate vary ${small_loop} --write-trace ${SCRATCH}/small.trace)
 bench(text replay small.trace --json --device virtual --contender ductile --min-capacity)
 expect_lines("${text}" 1 ${replay_keys} min_capacity_bytes min_capacity_efficiency)
 string(JSON smallest GET "${text}" min_capacity_bytes)

@@ -4,8 +4,8 @@
 cmake_minimum_required(VERSION 3.23)
 include(${CMAKE_CURRENT_LIST_DIR}/smoke.cmake)
 
-set(small_sweep varybatch --sweep ${small_loop} --contender ductile,classic,cumemallocasync)
-bench(lines ${small_sweep} --seeds 2 --json)
+set(small_sweep generate vary ${small_loop} --contender ductile,classic,cumemallocasync)
+bench(lines ${small_sweep} --sweep 2 --json)
 string(REGEX MATCHALL "\"spread_percent\":" cells "${lines}")
 list(LENGTH cells n_cells)
 if(NOT n_cells EQUAL 60) # 4 settings, 5 spreads, 3 contenders
@@ -23,7 +23,7 @@ foreach(key live_peak_bytes reserved_peak_bytes held_over_used host_us_per_step 
   endif()
 endforeach()
 
-bench(tables ${small_sweep} --seeds 1)
+bench(tables ${small_sweep} --sweep 1)
 foreach(text "held / used without a cap" "smallest capacity / used" "recompute on, 3 streams"
     "cumemallocasync is absent")
   if(NOT tables MATCHES "${text}")

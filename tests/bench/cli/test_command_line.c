@@ -60,8 +60,8 @@ Test(command_line, refuses_what_it_does_not_know) {
 }
 
 Test(command_line, misuse_is_exit_status_2) {
-    char *heads[] = {(char[]){"varybatch"}, (char[]){"--heads=7"}};
-    char *live[] = {(char[]){"churn"}, (char[]){"--live=0"}};
-    cr_expect_eq(bench_command_run(&command_varybatch, 2, heads), 2);
-    cr_expect_eq(bench_command_run(&command_churn, 2, live), 2);
+    char *heads[] = {(char[]){"generate vary"}, (char[]){"--heads=7"}};
+    char *live[] = {(char[]){"generate churn"}, (char[]){"--live=0"}};
+    cr_expect_eq(bench_command_run(&generate_vary, 2, heads), 2);
+    cr_expect_eq(bench_command_run(&generate_churn, 2, live), 2);
 }

@@ -12,7 +12,7 @@
 
 enum { MAX_WORDS = 16 };
 
-static replay_options now;
+static recorded_options now;
 static char message[256];
 
 /* Words separated by single blanks, as no shell would have to quote them. */
@@ -26,16 +26,17 @@ static bool parse(const char *words) {
         argv[argc++] = word;
     }
     message[0] = '\0';
-    return bench_options_parse(&command_replay, argc, argv, &now.shared, message, sizeof message);
+    return bench_options_parse(&command_replay, argc, argv, &now.replay.shared, message,
+                               sizeof message);
 }
 
 static const replay_options *parse_good(const char *words) {
     cr_assert(parse(words), "%s: %s", words, message);
-    return &now;
+    return &now.replay;
 }
 
 static void drop_now(void) {
-    bench_options_drop(&now.shared);
+    bench_options_drop(&now.replay.shared);
 }
 
 TestSuite(replay_options, .fini = drop_now);
@@ -51,7 +52,7 @@ Test(replay_options, defaults) {
     cr_assert_eq(o->shared.capacity_bytes, 0);
     cr_assert_eq(o->n_passes, 1);
     cr_assert_eq(o->pace.lag, 0);
-    cr_assert_eq(o->gpu, TRACE_BUSIEST_GPU);
+    cr_assert_eq(now.gpu, TRACE_BUSIEST_GPU);
     cr_assert_not(o->shared.json);
     cr_assert_not(o->min_capacity);
     cr_assert_not(o->tight);
@@ -73,7 +74,7 @@ Test(replay_options, every_option_is_heard) {
     cr_assert(o->shared.json);
     cr_assert_eq(o->shared.n_settings, 1);
     cr_assert_str_eq(o->shared.settings[0], "heal=off");
-    cr_assert_eq(o->gpu, 2);
+    cr_assert_eq(now.gpu, 2);
     cr_assert_eq(o->shared.n_operands, 2);
     cr_assert_str_eq(o->shared.operands[1], "b");
 }
@@ -86,7 +87,7 @@ Test(replay_options, a_lag_means_the_virtual_gpu) {
 
 Test(replay_options, behind_two_dashes_everything_is_a_trace) {
     cr_assert_str_eq(parse_good("-- --json")->shared.operands[0], "--json");
-    cr_assert_not(now.shared.json);
+    cr_assert_not(now.replay.shared.json);
 }
 
 Test(replay_options, help_needs_no_trace) {

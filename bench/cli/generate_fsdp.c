@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ductile-bench fsdp: what does an allocator hold when the host runs ahead of two streams that use
- * each other's memory, and do the streams still overlap?
+ * ductile-bench generate fsdp: what does an allocator hold when the host runs ahead of two streams
+ * that use each other's memory, and do the streams still overlap?
  */
 #include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
-#include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
+#include "bench/cli/generate.h"
 #include "bench/replay/timeline.h"
-#include "bench/trace/trace_finish.h"
-#include "bench/trace/trace_write.h"
 #include "bench/workloads/fsdp_run.h"
 #include "bench/workloads/fsdp_trace.h"
 
@@ -63,27 +61,23 @@ static bool complete(bench_parser *p) {
 
 /* fsdp_check has the bounds of the model. */
 static const bench_option own_options[] = {
-    {"--layers", "N", bench_parse_number, .help = "layers, of two units each (12)",
+    {"--layers", "N", bench_parse_number, .help = "layers, of two units each",
      .offset = AT(model.layers)},
-    {"--hidden", "N", bench_parse_number, .help = "width of the model (4096)",
-     .offset = AT(model.hidden)},
-    {"--ranks", "N", bench_parse_number, .help = "GPUs that share the parameters (64)",
+    {"--hidden", "N", bench_parse_number, .help = "width of the model", .offset = AT(model.hidden)},
+    {"--ranks", "N", bench_parse_number, .help = "GPUs that share the parameters",
      .offset = AT(model.ranks)},
-    {"--tokens", "MIN:MAX", bench_parse_interval,
-     .help = "tokens, drawn for every step (2048:8192)", .offset = AT(model.tokens_min), .min = 1},
-    {"--prefetch", "N", bench_parse_number, .help = "units gathered ahead of the one in use (3)",
+    {"--tokens", "MIN:MAX", bench_parse_interval, .help = "tokens, drawn for every step",
+     .offset = AT(model.tokens_min), .min = 1},
+    {"--prefetch", "N", bench_parse_number, .help = "units gathered ahead of the one in use",
      .offset = AT(model.prefetch)},
-    {"--hold", "N", bench_parse_number, .help = "gradients kept while they are reduced (1)",
+    {"--hold", "N", bench_parse_number, .help = "gradients kept while they are reduced",
      .offset = AT(model.hold)},
-    {"--steps", "N", bench_parse_number, .help = "training steps (6)", .offset = AT(model.steps)},
-    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers (1)",
+    {"--steps", "N", bench_parse_number, .help = "training steps", .offset = AT(model.steps)},
+    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
      .offset = AT(model.seed)},
-    {"--runs", "N", bench_parse_number,
-     .help = "runs of each contender, with other durations each (3)", .offset = AT(n_runs),
-     .min = 1, .max = MAX_RUNS},
-    {"--write-trace", "FILE", bench_parse_text,
-     .help = "write the events as a trace of version 2, gzipped for .gz, and run nothing",
-     .offset = AT(trace_file)},
+    {"--runs", "N", bench_parse_number, .help = "runs of each contender, with other durations each",
+     .offset = AT(n_runs), .min = 1, .max = MAX_RUNS},
+    GENERATE_TRACE_OPTION(fsdp_command_options),
     {"--timeline", "FILE", bench_parse_text,
      .help = "write live and reserved memory over time as CSV; a folder gets timeline.csv",
      .offset = AT(timeline)},
@@ -253,13 +247,14 @@ static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
 
 static void note_failure(fsdp_command *c, const variant *v, const fsdp_result *r) {
     if (r->outcome == RUN_FAILED) {
-        bench_complain("fsdp: %s: %s", v->label, r->message);
+        bench_complain("generate fsdp: %s: %s", v->label, r->message);
     } else if (r->wrong_tags > 0) {
-        bench_complain("fsdp: %s: %" PRIu64 " of %" PRIu64 " tags were overwritten while in use",
+        bench_complain("generate fsdp: %s: %" PRIu64 " of %" PRIu64
+                       " tags were overwritten while in use",
                        v->label, r->wrong_tags, r->n_tags);
     } else if (r->violations > 0) {
-        bench_complain("fsdp: %s: %" PRIu64 " violations, the last: %s", v->label, r->violations,
-                       r->last_violation);
+        bench_complain("generate fsdp: %s: %" PRIu64 " violations, the last: %s", v->label,
+                       r->violations, r->last_violation);
     } else {
         return;
     }
@@ -346,42 +341,18 @@ static int find_device_and_run(fsdp_command *c) {
     return run_all(c);
 }
 
-/* ---- The trace ----------------------------------------------------------------------------- */
-
-static void print_heading(const fsdp_options *o, char *out, size_t size) {
-    (void)snprintf(out, size,
-                   "# ductile-bench fsdp --layers %" PRIu64 " --hidden %" PRIu64 " --ranks %" PRIu64
-                   " --tokens %" PRIu64 ":%" PRIu64 " --prefetch %" PRIu64 " --hold %" PRIu64
-                   " --steps %" PRIu64 " --seed %" PRIu64 "\n"
-                   "# stream 0 computes, stream 1 communicates\n",
-                   o->layers, o->hidden, o->ranks, o->tokens_min, o->tokens_max, o->prefetch,
-                   o->hold, o->steps, o->seed);
-}
-
-static int write_trace(const fsdp_command *c, trace_builder *b) {
-    char heading[512];
-    char reason[256];
-    print_heading(&c->own->model, heading, sizeof heading);
-    bool ok = trace_save(b, heading, c->own->trace_file, reason, sizeof reason);
-    trace_build_drop(b);
-    if (!ok) {
-        bench_complain("fsdp: %s: %s", c->own->trace_file, reason);
-    }
-    return ok ? BENCH_DONE : BENCH_FAILED;
-}
-
 static int write_or_run(fsdp_command *c) {
     trace_builder b;
     const char *reason = fsdp_generate(&c->program, &b);
-    if (reason == NULL && c->own->trace_file != NULL) {
-        return write_trace(c, &b);
-    }
-    c->trace = reason == NULL ? trace_make(&b, "fsdp", &reason) : NULL;
     if (reason != NULL) {
-        bench_complain("fsdp: %s", reason);
+        bench_complain("generate fsdp: %s", reason);
         return BENCH_FAILED;
     }
-    return find_device_and_run(c);
+    if (c->own->trace_file != NULL) {
+        return generate_write(&generate_fsdp, c->own, &b, c->own->trace_file);
+    }
+    c->trace = generate_trace(&generate_fsdp, &b);
+    return c->trace != NULL ? find_device_and_run(c) : BENCH_FAILED;
 }
 
 static int run(const bench_options *options) {
@@ -396,8 +367,8 @@ static int run(const bench_options *options) {
     return status;
 }
 
-const bench_command command_fsdp = {
-    .name = "fsdp",
+const bench_command generate_fsdp = {
+    .name = "generate fsdp",
     .brief = "training steps with sharded parameters: two streams that use each other's memory",
     .summary =
         "Runs training steps with sharded parameters: a communication stream gathers parameters\n"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ductile-bench churn: what does one allocation or free cost the host, from a hundred live blocks
- * to a million? And, with --watch, does anything grow over a long run?
+ * ductile-bench generate churn: what does one allocation or free cost the host, from a hundred live
+ * blocks to a million? And, with --watch, does anything grow over a long run?
  */
 #include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
-#include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
 #include "bench/workloads/churn_measure.h"
 
@@ -82,11 +81,11 @@ static bool parse_sizes(bench_parser *p, const char *value) {
 
 static const bench_option own_options[] = {
     {"--live", "N,N,..", parse_live, .help = "live blocks (100,1000,10000,100000,1000000)"},
-    {"--ops", "N", bench_parse_number, .help = "allocations and frees to time at each (1000000)",
+    {"--ops", "N", bench_parse_number, .help = "allocations and frees to time at each",
      .offset = offsetof(churn_options, ops), .min = 20, .max = UINT64_C(1) << 40},
     {"--sizes", "small|mixed|large", parse_sizes,
      .help = "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
-    {"--seed", "N", bench_parse_number, .help = "seed of the sizes and of what is freed (1)",
+    {"--seed", "N", bench_parse_number, .help = "seed of the sizes and of what is freed",
      .offset = offsetof(churn_options, seed)},
     {"--watch", NULL, bench_parse_flag,
      .help = "handles, mappings, addresses and host memory by tenths of the run (100000 live)",
@@ -251,7 +250,7 @@ static bool run_contender(const churn_command *c, const contender_ops *contender
         churn_result r;
         run_one(c, contender, c->own->live[i], &r);
         if (r.outcome == RUN_FAILED) {
-            bench_complain("churn: %s: %s", contender->name, r.message);
+            bench_complain("generate churn: %s: %s", contender->name, r.message);
             ok = false;
         }
         if (c->own->shared.json) {
@@ -292,8 +291,8 @@ static int run(const bench_options *options) {
 
 static const churn_options defaults = {.ops = 1000000, .seed = 1, .sizes = &all_sizes[1]};
 
-const bench_command command_churn = {
-    .name = "churn",
+const bench_command generate_churn = {
+    .name = "generate churn",
     .brief = "the time of one allocation and one free at many sizes",
     .summary =
         "Keeps a number of blocks alive, frees a random one and allocates a new one, over and\n"

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The models that are a trace, which is replayed as `replay` does a recorded one:
+ *
+ *   vary     what does a training loop hold when batch and sequence length change at every step?
+ *            With --sweep: how does that grow with the spread of the two?
+ *   offload  how much memory stays behind on streams that have fallen silent?
+ *   oneshot  how much on streams that are gone?
+ */
+#include "bench/cli/cli.h"
+#include "bench/cli/commands.h"
+#include "bench/cli/generate.h"
+#include "bench/cli/replay_job.h"
+#include "bench/cli/sweep.h"
+#include "bench/workloads/offload_model.h"
+#include "bench/workloads/oneshot_model.h"
+#include "bench/workloads/vary_model.h"
+#include "bench/workloads/vary_sweep.h"
+
+/* Of all three: each uses its own model's. */
+typedef struct model_options {
+    replay_options replay;
+    const char *trace_file; /* NULL: none */
+    vary_options vary;
+    bool is_adamw, is_half; /* vary */
+    uint64_t n_seeds;       /* vary: of a sweep; 0: no sweep */
+    offload_options offload;
+    oneshot_options oneshot;
+} model_options;
+
+#define AT(member) offsetof(model_options, member)
+
+static bool complete(bench_parser *p, const char *refusal) {
+    return replay_options_complete(p) && (refusal == NULL || bench_refuse(p, "%s", refusal));
+}
+
+/* reason: why the model has made nothing. */
+static int replay_or_write(const bench_command *model, const model_options *o, trace_builder *made,
+                           const char *reason) {
+    if (reason != NULL) {
+        bench_complain("%s: %s", model->name, reason);
+        return BENCH_FAILED;
+    }
+    if (o->trace_file != NULL) {
+        return generate_write(model, o, made, o->trace_file);
+    }
+    trace *t = generate_trace(model, made);
+    int status = t != NULL ? replay_job_run(&o->replay, &t, 1) : BENCH_FAILED;
+    trace_free(t);
+    return status;
+}
+
+/* ---- vary ---------------------------------------------------------------------------------- */
+
+/* vary_check has the bounds of the model. */
+static const bench_option vary_table[] = {
+    {"--layers", "N", bench_parse_number, .help = "layers", .offset = AT(vary.layers), .min = 1},
+    {"--hidden", "N", bench_parse_number, .help = "width of the model", .offset = AT(vary.hidden),
+     .min = 1},
+    {"--heads", "N", bench_parse_number, .help = "attention heads, a divisor of the width",
+     .offset = AT(vary.heads), .min = 1},
+    {"--vocab", "N", bench_parse_number, .help = "words of the vocabulary",
+     .offset = AT(vary.vocab), .min = 1},
+    {"--batch", "MIN:MAX", bench_parse_interval, .help = "sequences, drawn for every step",
+     .offset = AT(vary.batch), .min = 1},
+    {"--seq", "MIN:MAX", bench_parse_interval, .help = "tokens per sequence, drawn for every step",
+     .offset = AT(vary.sequence), .min = 1},
+    {"--steps", "N", bench_parse_number, .help = "training steps (50; 20 with --sweep)",
+     .offset = AT(vary.steps), .min = 1},
+    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
+     .offset = AT(vary.seed)},
+    {"--recompute", "on|off", bench_parse_either,
+     .help = "keep only the layers' inputs for the backward", .offset = AT(vary.recompute)},
+    {"--side-streams", "N", bench_parse_number,
+     .help = "streams that run the second halves of layers in turn (0; 2 with --sweep)",
+     .offset = AT(vary.side_streams)},
+    {"--optimizer", "adamw|sgd", bench_parse_either, .help = "the optimizer",
+     .offset = AT(is_adamw)},
+    {"--dtype", "bf16|fp32", bench_parse_either, .help = "of weights, activations and gradients",
+     .offset = AT(is_half)},
+    {"--sweep", "SEEDS", bench_parse_number,
+     .help = "from constant to all of --batch and --seq, with and without recomputation, on one\n"
+             "                                    stream and on several, without a cap and near "
+             "it, for so many seeds",
+     .offset = AT(n_seeds), .min = 1, .max = SWEEP_MAX_SEEDS},
+    GENERATE_TRACE_OPTION(model_options),
+    {0},
+};
+
+/* The sweep sets these itself, or has no place for them. */
+static const char *refuse_with_sweep(const model_options *o) {
+    const replay_options *r = &o->replay;
+    if (o->vary.recompute || r->min_capacity || r->tight || r->shared.capacity_bytes != 0) {
+        return "--sweep runs with and without --recompute, --min-capacity, --tight and --capacity: "
+               "give none";
+    }
+    if (r->calls || r->check || r->timeline != NULL) {
+        return "--sweep says nothing of --calls, --check and --timeline: give none";
+    }
+    return o->trace_file != NULL ? "--sweep runs many traces: --write-trace writes one" : NULL;
+}
+
+static bool complete_vary(bench_parser *p) {
+    model_options *o = p->own;
+    const char *refusal = NULL;
+    o->vary.optimizer = o->is_adamw ? VARY_ADAMW : VARY_SGD;
+    o->vary.element_bytes = o->is_half ? 2 : 4;
+    if (o->vary.steps == 0) {
+        o->vary.steps = o->n_seeds > 0 ? 20 : 50;
+    }
+    if (o->n_seeds > 0) {
+        refusal = refuse_with_sweep(o);
+        o->vary.side_streams = o->vary.side_streams > 0 ? o->vary.side_streams : 2;
+    }
+    return complete(p, refusal != NULL ? refusal : vary_check(&o->vary));
+}
+
+static int run_vary(const bench_options *options) {
+    const model_options *o = (const model_options *)options;
+    trace_builder made;
+    if (o->n_seeds > 0) {
+        return sweep_run_all(&o->replay, &o->vary, o->n_seeds);
+    }
+    const char *reason = vary_generate(&o->vary, &made);
+    return replay_or_write(&generate_vary, o, &made, reason);
+}
+
+static const model_options vary_defaults = {
+    .replay.n_passes = 1,
+    .vary = {.layers = 24,
+             .hidden = 1024,
+             .heads = 16,
+             .vocab = 50257,
+             .batch = {1, 12},
+             .sequence = {64, 1024},
+             .seed = 1},
+    .is_adamw = true,
+    .is_half = true,
+};
+
+const bench_command generate_vary = {
+    .name = "generate vary",
+    .brief = "a training loop whose batch size changes at every step",
+    .summary =
+        "Replays the allocations of a synthetic transformer's training loop: forward keeps what\n"
+        "backward needs, backward frees it while gradients appear, the optimizer adds its\n"
+        "temporaries; batch and sequence length change at every step. With --sweep it runs the "
+        "loop\n"
+        "while their spread grows, and says what is held over what is used.",
+    .own = vary_table,
+    .also = replay_option_table,
+    .defaults = &vary_defaults.replay.shared,
+    .size = sizeof vary_defaults,
+    .complete = complete_vary,
+    .run = run_vary,
+};
+
+/* ---- offload ------------------------------------------------------------------------------- */
+
+/* offload_check has the bounds of the model. */
+static const bench_option offload_table[] = {
+    {"--layers", "N", bench_parse_number, .help = "layers", .offset = AT(offload.layers), .min = 1},
+    {"--hidden", "N", bench_parse_number, .help = "width of the model",
+     .offset = AT(offload.hidden), .min = 1},
+    {"--vocab", "N", bench_parse_number, .help = "words of the vocabulary",
+     .offset = AT(offload.vocab), .min = 1},
+    {"--batch", "MIN:MAX", bench_parse_interval, .help = "sequences, drawn for every step",
+     .offset = AT(offload.batch), .min = 1},
+    {"--seq", "MIN:MAX", bench_parse_interval, .help = "tokens per sequence, drawn for every step",
+     .offset = AT(offload.sequence), .min = 1},
+    {"--steps", "N", bench_parse_number, .help = "training steps", .offset = AT(offload.steps),
+     .min = 1},
+    {"--streams", "N", bench_parse_number,
+     .help = "side streams, each of which prefetches for a stretch and then is silent",
+     .offset = AT(offload.streams), .min = 1},
+    {"--depth", "N", bench_parse_number, .help = "layers on the GPU at once, with the one in use",
+     .offset = AT(offload.depth), .min = 1},
+    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
+     .offset = AT(offload.seed)},
+    GENERATE_TRACE_OPTION(model_options),
+    {0},
+};
+
+static bool complete_offload(bench_parser *p) {
+    return complete(p, offload_check(&((const model_options *)p->own)->offload));
+}
+
+static int run_offload(const bench_options *options) {
+    const model_options *o = (const model_options *)options;
+    trace_builder made;
+    const char *reason = offload_generate(&o->offload, &made);
+    return replay_or_write(&generate_offload, o, &made, reason);
+}
+
+static const model_options offload_defaults = {
+    .replay.n_passes = 1,
+    .offload = {.layers = 32,
+                .hidden = 4096,
+                .vocab = 32000,
+                .batch = {1, 24},
+                .sequence = {256, 2048},
+                .steps = 20,
+                .streams = 10,
+                .depth = 3,
+                .seed = 1},
+};
+
+const bench_command generate_offload = {
+    .name = "generate offload",
+    .brief = "a model whose layers come from the host, on streams that then fall silent",
+    .summary =
+        "Replays the allocations of a synthetic LLaMA whose parameters lie in host memory: each\n"
+        "layer is prefetched on a side stream that allocates it, used by the main stream\n"
+        "(record_stream) and freed; activations of ever other sizes come and go on the main "
+        "stream.\n"
+        "Each side stream serves a stretch of the run, drawn by the seed, and then is silent.",
+    .own = offload_table,
+    .also = replay_option_table,
+    .defaults = &offload_defaults.replay.shared,
+    .size = sizeof offload_defaults,
+    .complete = complete_offload,
+    .run = run_offload,
+};
+
+/* ---- oneshot ------------------------------------------------------------------------------- */
+
+/* oneshot_check has the bounds of the model. */
+static const bench_option oneshot_table[] = {
+    {"--steps", "N", bench_parse_number, .help = "steps, a stream for each",
+     .offset = AT(oneshot.steps), .min = 1},
+    {"--mib", "MIN:MAX", bench_parse_interval,
+     .help = "MiB that a stream allocates, drawn for each", .offset = AT(oneshot.mib), .min = 1},
+    {"--blocks", "MIN:MAX", bench_parse_interval,
+     .help = "blocks that a stream allocates, drawn for each", .offset = AT(oneshot.blocks),
+     .min = 1},
+    {"--end", "told|untold", bench_parse_either,
+     .help = "the allocator is told before a stream is destroyed, or not",
+     .offset = AT(oneshot.is_told)},
+    {"--numbers", "N", bench_parse_number,
+     .help = "streams of a contender that cannot be told, used in turn",
+     .offset = AT(oneshot.numbers), .min = 1},
+    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
+     .offset = AT(oneshot.seed)},
+    GENERATE_TRACE_OPTION(model_options),
+    {0},
+};
+
+static bool complete_oneshot(bench_parser *p) {
+    return complete(p, oneshot_check(&((const model_options *)p->own)->oneshot));
+}
+
+static int run_oneshot(const bench_options *options) {
+    const model_options *o = (const model_options *)options;
+    trace_builder made;
+    const char *reason = oneshot_generate(&o->oneshot, &made);
+    return replay_or_write(&generate_oneshot, o, &made, reason);
+}
+
+static const model_options oneshot_defaults = {
+    .replay.n_passes = 1,
+    .oneshot = {.steps = 1000,
+                .mib = {64, 2048},
+                .blocks = {1, 8},
+                .numbers = 32,
+                .is_told = true,
+                .seed = 1},
+};
+
+const bench_command generate_oneshot = {
+    .name = "generate oneshot",
+    .brief = "a new stream at every step, destroyed at its end",
+    .summary =
+        "Replays a program that makes a stream for one piece of work: it allocates blocks there,\n"
+        "the main stream uses them (record_stream), they are freed, and the stream is destroyed.\n"
+        "Ductile is told (ductile_stream_done) or not; PyTorch hands out the same 32 streams in\n"
+        "turn and destroys none, and so do the contenders that model it.",
+    .own = oneshot_table,
+    .also = replay_option_table,
+    .defaults = &oneshot_defaults.replay.shared,
+    .size = sizeof oneshot_defaults,
+    .complete = complete_oneshot,
+    .run = run_oneshot,
+};
