@@ -8,6 +8,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from contender_titles import TITLES
+
 GIB = float(1 << 30)
 COLUMNS = ["trace", "contender", "event", "live_bytes", "reserved_bytes", "live_peak_bytes",
            "reserved_peak_bytes"]
@@ -36,11 +38,9 @@ STYLES = {
 OTHER_STYLE = {"color": "#777777", "linewidth": 1.0, "zorder": 1}
 # As every page calls them.
 NAMES = {
-    "ductile": "Ductile",
+    **TITLES,
     "ductile wait": "Ductile, wait",
     "ductile poll": "Ductile, poll",
-    "expandable": "expandable segments",
-    "classic": "native",
     "ductile-tight": "Ductile, tight",
     "torch-ductile": "Ductile in PyTorch",
     "torch-expandable": "expandable in PyTorch",

@@ -10,6 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+from contender_titles import TITLES
+
 RUNS = {
     "gpt2_medium_var_batch_seq": "GPT-2",
     "llama_1b_lora_recompute": "Llama, LoRA",
@@ -17,7 +19,7 @@ RUNS = {
     "vit_multistream_record": "ViT, 3 streams",
     "fsdp2_llama": "Llama, FSDP2",
 }
-BARS = {"classic": "native", "expandable": "expandable segments", "ductile": "Ductile"}
+BARS = {name: TITLES[name] for name in ("classic", "expandable", "ductile")}
 LEFT, WIDTH, BAR, GAP, TOP = 130, 470, 13, 16, 44
 STEP = 3 * BAR + GAP
 STYLE = """

@@ -68,10 +68,8 @@ static bool parse_contenders(bench_parser *p, const char *value) {
 }
 
 static void choose_all_contenders(bench_options *o) {
-    while (o->n_contenders < BENCH_MAX_CONTENDERS && all_contenders[o->n_contenders] != NULL) {
-        o->contenders[o->n_contenders] = all_contenders[o->n_contenders];
-        o->n_contenders++;
-    }
+    memcpy(o->contenders, all_contenders, sizeof o->contenders);
+    o->n_contenders = N_CONTENDERS;
 }
 
 /* ---- Values -------------------------------------------------------------------------------- */

@@ -14,13 +14,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { BENCH_MAX_CONTENDERS = 16, BENCH_MAX_SETTINGS = 64 };
+enum { BENCH_MAX_SETTINGS = 64 };
 
 /* First member of the options of each command. Strings point into the command line. */
 typedef struct bench_options {
     bench_device_kind device;
     int ordinal;
-    const contender_ops *contenders[BENCH_MAX_CONTENDERS]; /* all of them unless chosen */
+    const contender_ops *contenders[N_CONTENDERS]; /* all of them unless chosen */
     size_t n_contenders;
     uint64_t capacity_bytes; /* 0: what the device has */
     const char *settings[BENCH_MAX_SETTINGS];

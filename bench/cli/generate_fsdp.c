@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_VARIANTS = BENCH_MAX_CONTENDERS + 1, MAX_RUNS = 1000 };
+enum { MAX_VARIANTS = N_CONTENDERS + 1, MAX_RUNS = 1000 };
 
 typedef struct fsdp_command_options {
     bench_options shared;

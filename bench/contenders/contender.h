@@ -7,6 +7,7 @@
 #ifndef DUCTILE_BENCH_CONTENDERS_CONTENDER_H
 #define DUCTILE_BENCH_CONTENDERS_CONTENDER_H
 
+#include "bench/contenders/names.h"
 #include "vmm/driver/driver.h"
 
 #include <ductile.h>
@@ -73,13 +74,11 @@ typedef struct contender_ops {
     void (*walk)(void *self, contender_visit visit, void *user);
 } contender_ops;
 
-extern const contender_ops contender_ductile;
-extern const contender_ops contender_expandable;
-extern const contender_ops contender_classic;
-extern const contender_ops contender_cumemalloc;
-extern const contender_ops contender_cumemallocasync;
+#define DECLARE_CONTENDER(name, title) extern const contender_ops contender_##name;
+DUCTILE_CONTENDERS_MAP(DECLARE_CONTENDER)
+#undef DECLARE_CONTENDER
 
-/* All five, NULL-terminated, in the order of the table. */
+/* All of them, NULL-terminated, in the order of names.h. */
 extern const contender_ops *const all_contenders[];
 
 #endif

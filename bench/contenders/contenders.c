@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/contender.h"
 
-const contender_ops *const all_contenders[] = {
-    &contender_ductile,    &contender_expandable,      &contender_classic,
-    &contender_cumemalloc, &contender_cumemallocasync, NULL,
-};
+#define POINT_TO(name, title) &contender_##name,
+
+const contender_ops *const all_contenders[] = {DUCTILE_CONTENDERS_MAP(POINT_TO) NULL};

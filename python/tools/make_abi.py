@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the ctypes declarations of Ductile's public headers: make_abi.py OUTPUT HEADER...
+"""Makes the ctypes declarations of Ductile's public headers: make_abi.py OUTPUT OPTIONS.C HEADER...
 
 The headers are the one place where functions, structs, statuses and statistics are listed. They
 are plain C in one style, so that a few patterns read them; whatever they do not recognise is an
@@ -316,6 +316,9 @@ def write_tables(reader: Reader) -> list[str]:
     lines += [f'    {e[1]}: "{sentence(e)}",' for e in reader.macros["DUCTILE_STATUS_MAP"]]
     lines += ["}", "", "STAT_MEANINGS: dict[str, str] = {"]
     lines += [f'    "{e[0]}": "{sentence(e)}",' for e in reader.macros["DUCTILE_STATS_MAP"]]
+    lines += ["}", "", "# What pages and tables call those of ductile-bench."]
+    lines.append("CONTENDERS: dict[str, str] = {")
+    lines += [f'    "{name}": {title},' for name, title in reader.macros["DUCTILE_CONTENDERS_MAP"]]
     lines += ["}", "", "# name: (result, arguments)"]
     lines.append("FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {")
     for name, (result, arguments) in reader.functions.items():

@@ -12,7 +12,7 @@ file(GLOB headers ${ROOT}/pool/include/*.h)
 file(GLOB_RECURSE options ${ROOT}/pool/options.c)
 file(MAKE_DIRECTORY ${SCRATCH})
 execute_process(COMMAND ${PYTHON} ${ROOT}/python/tools/make_abi.py ${SCRATCH}/_abi.py
-    ${options} ${headers}
+    ${options} ${headers} ${ROOT}/bench/contenders/names.h
   RESULT_VARIABLE status ERROR_VARIABLE error)
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "${error}\nA header is written in a way that the reader of python/tools/make_abi.py "

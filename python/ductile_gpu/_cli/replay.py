@@ -9,6 +9,7 @@ import subprocess
 from typing import Any
 
 from ductile_gpu import _native
+from ductile_gpu._abi import CONTENDERS
 from ductile_gpu._bench import replay_arguments
 from ductile_gpu._cli.common import (
     PROGRAM,
@@ -29,11 +30,7 @@ memory PyTorch's native allocator, its expandable segments and Ductile would hav
   ductile-gpu replay --min-capacity snapshot.pickle
 
 ductile-bench replay --help shows what else a replay can do."""
-NAMES = {
-    "classic": "native",
-    "expandable": "expandable segments",
-    "ductile": "Ductile",
-}
+NAMES = {name: CONTENDERS[name] for name in ("classic", "expandable", "ductile")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ductile_gpu import _native
+from ductile_gpu._abi import CONTENDERS
 from ductile_gpu._bench import replay_arguments
 
 # In the order in which pages and tables show them.
-NAMES = {"ductile": "Ductile", "expandable": "expandable segments", "classic": "native"}
+NAMES = {name: CONTENDERS[name] for name in ("ductile", "expandable", "classic")}
 
 # Options of Ductile that trade memory against time, and what they are for.
 OPTION_SETS = {

@@ -42,7 +42,7 @@ Test(command_line, runs_every_contender_unless_told_otherwise) {
     bench_options o;
     cr_assert(PARSES(&o, "--json"));
     cr_expect(o.json);
-    cr_expect_eq(o.n_contenders, 5);
+    cr_expect_eq(o.n_contenders, N_CONTENDERS);
 }
 
 Test(command_line, refuses_what_it_does_not_know) {

@@ -549,12 +549,14 @@ Test(cumemallocasync, is_absent_where_the_device_has_no_such_pool) {
     dvmm_close(driver);
 }
 
-Test(contenders, are_five_with_names_of_their_own) {
-    size_t n = 0;
-    for (; all_contenders[n] != NULL; n++) {
+Test(contenders, have_names_of_their_own_which_are_those_of_the_list) {
+#define NAME_OF(name, title) #name,
+    static const char *const names[] = {DUCTILE_CONTENDERS_MAP(NAME_OF)};
+    for (size_t n = 0; n < N_CONTENDERS; n++) {
+        cr_expect_str_eq(all_contenders[n]->name, names[n]);
         for (size_t i = 0; i < n; i++) {
-            cr_expect_neq(strcmp(all_contenders[i]->name, all_contenders[n]->name), 0);
+            cr_expect_str_neq(names[i], names[n]);
         }
     }
-    cr_expect_eq(n, 5);
+    cr_expect_null(all_contenders[N_CONTENDERS]);
 }
