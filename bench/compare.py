@@ -199,7 +199,7 @@ class Comparison:
 
     def start_workers(self, wanted):
         given = self.given
-        options = ["--calls", "--repeat", str(given.passes), "--seconds", str(given.seconds)]
+        options = ["--repeat", str(given.passes), "--seconds", str(given.seconds)]
         traces = [str(trace) for trace in given.traces]
         say(f"starting {', '.join(peer.name for peer in wanted)}")
         for peer in wanted:

@@ -131,7 +131,6 @@ class Worker:
         self.command = [
             os.path.join(".", peer.program),
             *peer.arguments,
-            "--serve",
             *options,
             *traces,
         ]

@@ -3,9 +3,7 @@
 #ifndef DUCTILE_BENCH_BASE_CALL_TIMES_H
 #define DUCTILE_BENCH_BASE_CALL_TIMES_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "bench/base/json.h"
 
 /* All zero is empty. */
 typedef struct call_times {
@@ -34,5 +32,8 @@ static inline void call_times_add(call_times *t, uint64_t ns) {
 
 /* Sorts what was noted. Percentiles are times of calls: at least so many of all took no longer. */
 call_summary call_times_summarize(call_times *t);
+
+/* As an object. */
+void call_summary_json(json *j, const char *name, const call_summary *calls);
 
 #endif

@@ -103,15 +103,6 @@ static void print_result(json *j, const replay_spec *spec, const replay_result *
     json_number(j, "violations", result->violations);
 }
 
-static void print_calls(json *j, const char *name, const call_summary *calls) {
-    json_open(j, name, '{');
-    json_number(j, "calls", calls->calls);
-    json_number(j, "median", calls->median_ns);
-    json_number(j, "p99", calls->p99_ns);
-    json_number(j, "worst", calls->worst_ns);
-    json_close(j, '}');
-}
-
 static void print_min_capacity(json *j, const report_row *row) {
     json_text(j, "min_capacity_device",
               row->min_is_modelled || row->spec->device->is_virtual ? "virtual" : "cuda");
@@ -134,8 +125,8 @@ void report_json(FILE *out, const report_row *row) {
     } else {
         print_result(&j, row->spec, row->result);
         if (row->calls != NULL && row->calls->outcome == RUN_COMPLETED) {
-            print_calls(&j, "cold_call_ns", &row->calls->cold_calls);
-            print_calls(&j, "warm_call_ns", &row->calls->warm_calls);
+            call_summary_json(&j, "cold_call_ns", &row->calls->cold_calls);
+            call_summary_json(&j, "warm_call_ns", &row->calls->warm_calls);
         }
         if (row->has_min_capacity) {
             print_min_capacity(&j, row);

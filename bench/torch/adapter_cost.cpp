@@ -15,6 +15,7 @@
 #include <ductile.h>
 
 extern "C" {
+#include "bench/base/json.h"
 #include "bench/base/stopwatch.h"
 #include "bench/trace/trace_read.h"
 }
@@ -193,9 +194,14 @@ void measure(const trace &t, int n_passes) {
     }
     double library_ns = per_call(t, by_library);
     double adapter_ns = per_call(t, by_adapter);
-    std::printf("{\"trace\":\"%s\",\"calls\":%" PRIu64 ",\"passes\":%d,\"library_ns_per_call\":%.2f"
-                ",\"adapter_ns_per_call\":%.2f,\"added_ns_per_call\":%.2f}\n",
-                t.name, t.n_ops, n_passes, library_ns, adapter_ns, adapter_ns - library_ns);
+    json row = json_begin_line(stdout);
+    json_text(&row, "trace", t.name);
+    json_number(&row, "calls", t.n_ops);
+    json_signed(&row, "passes", n_passes);
+    json_real(&row, "library_ns_per_call", library_ns, 2);
+    json_real(&row, "adapter_ns_per_call", adapter_ns, 2);
+    json_real(&row, "added_ns_per_call", adapter_ns - library_ns, 2);
+    json_end_line(&row);
     std::fflush(stdout);
 }
 

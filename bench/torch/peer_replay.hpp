@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off */
 /*
- * Replays traces through an allocator that is no contender of ductile-bench, and prints one JSON
- * object a line, with the keys of ductile-bench. The allocator is a Peer:
+ * Replays traces through an allocator that is no contender of ductile-bench, for `bench/run
+ * compare`: told line by line what to measure, it prints one JSON object for each, with the keys of
+ * ductile-bench. The allocator is a Peer:
  *
  *   Block, Refused              what it hands out; the exception that says there is no memory
- *   kMostForced                 how often uses are ended for it before they end at once
- * (peer_gates) make_streams(t), stream(i)  the trace's streams alloc(block, size, i), free(block),
- * use(block, i), is_live(block) start_afresh(cap)           gives everything back; holds no more
- * than cap then, 0: any give_back()                 holds nothing until start_afresh reserved()
- * bytes held reserved_peak()             the most since start_afresh cost() time in driver calls
- * and waits of the host, so far wait_for_device(), name()
+ *   kMostForced                 how often uses are ended for it before they end at once (peer_gates)
+ *   make_streams(t), stream(i)  the trace's streams
+ *   alloc(block, size, i), free(block), use(block, i), is_live(block)
+ *   start_afresh(cap)           gives everything back; holds no more than cap then, 0: any
+ *   give_back()                 holds nothing until start_afresh
+ *   reserved()                  bytes held
+ *   reserved_peak()             the most since start_afresh
+ *   cost()                      time in driver calls and waits of the host, so far
+ *   wait_for_device(), name()
  *
  * Calls go straight to it: what is measured costs as much as one of them.
  */
+/* clang-format on */
 #ifndef DUCTILE_BENCH_TORCH_PEER_REPLAY_HPP
 #define DUCTILE_BENCH_TORCH_PEER_REPLAY_HPP
 
@@ -73,10 +79,10 @@ class Calls {
     void add(uint64_t ns) {
         call_times_add(&times_, ns);
     }
-    call_summary end() {
+    void end(json &row, const char *name) {
         call_summary summary = call_times_summarize(&times_);
+        call_summary_json(&row, name, &summary);
         times_.n = 0;
-        return summary;
     }
 
   private:
@@ -263,40 +269,29 @@ template <typename Peer> class Replay {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-inline std::string quoted(const std::string &text) {
-    std::string out = "\"";
-    for (char c : text) {
-        if (c == '"' || c == '\\') {
-            out += '\\';
-        }
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-    return out + "\"";
-}
-
 inline double share(uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-inline void print_pass(const char *key, const Pass &pass, uint64_t ops) {
-    std::printf(",\"%s\":{\"ops\":%" PRIu64 ",\"stream_syncs\":%" PRIu64
-                ",\"driver_time_us\":%.3f,\"wall_us\":%.3f}",
-                key, ops, pass.cost.host_waits, static_cast<double>(pass.cost.driver_ns) * 1e-3,
-                static_cast<double>(pass.wall_ns) * 1e-3);
+inline double micro(uint64_t ns) {
+    return static_cast<double>(ns) * 1e-3;
+}
+
+inline void print_pass(json &row, const char *name, const Pass &pass, uint64_t ops) {
+    json_open(&row, name, '{');
+    json_number(&row, "ops", ops);
+    json_number(&row, "stream_syncs", pass.cost.host_waits);
+    json_real(&row, "driver_time_us", micro(pass.cost.driver_ns), 3);
+    json_real(&row, "wall_us", micro(pass.wall_ns), 3);
+    json_close(&row, '}');
 }
 
 /* Where it is known. */
-inline void print_count(const char *key, std::optional<uint64_t> before,
+inline void print_count(json &row, const char *name, std::optional<uint64_t> before,
                         std::optional<uint64_t> now) {
     if (now) {
-        std::printf(",\"%s\":%" PRIu64, key, *now - before.value_or(0));
+        json_number(&row, name, *now - before.value_or(0));
     }
-}
-
-inline void print_calls(const char *key, const call_summary &calls) {
-    std::printf(",\"%s\":{\"calls\":%" PRIu64 ",\"median\":%" PRIu64 ",\"p99\":%" PRIu64
-                ",\"worst\":%" PRIu64 "}",
-                key, calls.calls, calls.median_ns, calls.p99_ns, calls.worst_ns);
 }
 
 /* ---- Measuring ------------------------------------------------------------------------------- */
@@ -304,9 +299,6 @@ inline void print_calls(const char *key, const call_summary &calls) {
 struct Options {
     uint64_t repeat = 2;
     double seconds = 1e9; /* no pass begins later, but for the second one; and in timing calls */
-    bool min_capacity = false;
-    bool calls = false;
-    bool serve = false;
     const char *given = nullptr; /* the program's own option and its value */
     std::vector<const char *> paths;
 };
@@ -340,18 +332,15 @@ template <typename Peer> class Bench {
         std::vector<Pass> passes = run_passes(t);
         PeerShortage now = peer_.shortage();
         uint64_t peak = peer_.reserved_peak();
-        print_head(t);
-        print_passes(t, passes, peak);
-        print_count("pressure_waits", before.waits, now.waits);
-        print_count("pressure_returns", before.returns, now.returns);
-        std::printf(",\"uses_end_at_once\":%s", uses_end_at_once_ ? "true" : "false");
-        if (options_.calls && passes.back().completed) {
-            print_times_of_calls(t);
+        json row = begin_row(t);
+        print_passes(row, t, passes, peak);
+        print_count(row, "pressure_waits", before.waits, now.waits);
+        print_count(row, "pressure_returns", before.returns, now.returns);
+        json_bool(&row, "uses_end_at_once", uses_end_at_once_);
+        if (passes.back().completed) {
+            print_times_of_calls(row, t);
         }
-        if (options_.min_capacity && passes.back().completed) {
-            print_min_capacity(t, find_min_capacity(t, peak));
-        }
-        end_row();
+        end_row(row);
     }
 
     /* Other processes have the device now. */
@@ -364,12 +353,12 @@ template <typename Peer> class Bench {
         peer_.make_streams(t);
         bool completed = Replay<Peer>(driver_, peer_, t).run().completed;
         uint64_t peak = peer_.reserved_peak();
-        print_head(t);
-        std::printf(",\"completed\":%s", completed ? "true" : "false");
+        json row = begin_row(t);
+        json_bool(&row, "completed", completed);
         if (completed) {
-            print_min_capacity(t, find_min_capacity(t, peak));
+            print_min_capacity(row, t, find_min_capacity(t, peak));
         }
-        end_row();
+        end_row(row);
     }
 
     void write_timeline(const trace &t, const char *path) {
@@ -382,9 +371,9 @@ template <typename Peer> class Bench {
         bool completed =
             Replay<Peer>(driver_, peer_, t).run_sampled({file, peer_.name()}).completed;
         bool written = std::fclose(file) == 0;
-        print_head(t);
-        std::printf(",\"completed\":%s", completed && written ? "true" : "false");
-        end_row();
+        json row = begin_row(t);
+        json_bool(&row, "completed", completed && written);
+        end_row(row);
     }
 
   private:
@@ -407,16 +396,19 @@ template <typename Peer> class Bench {
         return host_now_ns() + static_cast<uint64_t>(std::min(options_.seconds, 1e9) * 1e9);
     }
 
-    void print_head(const trace &t) {
-        std::printf("{\"trace\":%s,\"contender\":%s,\"device\":%s,\"events\":%" PRIu64
-                    ",\"streams\":%zu,\"live_peak_bytes\":%" PRIu64,
-                    quoted(t.name).c_str(), quoted(peer_.name()).c_str(),
-                    quoted(driver_.name()).c_str(), t.n_file_events, t.n_streams,
-                    t.live_peak_bytes);
+    json begin_row(const trace &t) {
+        json row = json_begin_line(stdout);
+        json_text(&row, "trace", t.name);
+        json_text(&row, "contender", peer_.name());
+        json_text(&row, "device", driver_.name().c_str());
+        json_number(&row, "events", t.n_file_events);
+        json_number(&row, "streams", t.n_streams);
+        json_number(&row, "live_peak_bytes", t.live_peak_bytes);
+        return row;
     }
 
-    static void end_row() {
-        std::printf("}\n");
+    static void end_row(json &row) {
+        json_end_line(&row);
         std::fflush(stdout);
     }
 
@@ -440,36 +432,38 @@ template <typename Peer> class Bench {
         return all;
     }
 
-    static void print_passes(const trace &t, const std::vector<Pass> &passes, uint64_t peak) {
+    static void print_passes(json &row, const trace &t, const std::vector<Pass> &passes,
+                             uint64_t peak) {
         const Pass &last = passes.back();
         Pass all = sum(passes);
         auto ops = static_cast<double>(t.n_ops);
-        std::printf(",\"passes\":%zu,\"reserved_peak_bytes\":%" PRIu64
-                    ",\"efficiency\":%.6f,\"completed\":%s,\"ns_per_op\":%.2f"
-                    ",\"wall_ns_per_op\":%.2f,\"driver_time_us\":%.3f,\"stream_syncs\":%" PRIu64,
-                    passes.size(), peak, share(t.live_peak_bytes, peak),
-                    last.completed ? "true" : "false", median_own_ns(passes) / ops,
-                    static_cast<double>(last.wall_ns) / ops,
-                    static_cast<double>(last.cost.driver_ns) * 1e-3, all.cost.host_waits);
-        print_pass("first_pass", passes.front(), t.n_ops);
-        print_pass("last_pass", last, t.n_ops);
-        print_pass("all_passes", all, t.n_ops * passes.size());
+        json_number(&row, "passes", passes.size());
+        json_number(&row, "reserved_peak_bytes", peak);
+        json_real(&row, "efficiency", share(t.live_peak_bytes, peak), 6);
+        json_bool(&row, "completed", last.completed);
+        json_real(&row, "ns_per_op", median_own_ns(passes) / ops, 2);
+        json_real(&row, "wall_ns_per_op", static_cast<double>(last.wall_ns) / ops, 2);
+        json_real(&row, "driver_time_us", micro(last.cost.driver_ns), 3);
+        json_number(&row, "stream_syncs", all.cost.host_waits);
+        print_pass(row, "first_pass", passes.front(), t.n_ops);
+        print_pass(row, "last_pass", last, t.n_ops);
+        print_pass(row, "all_passes", all, t.n_ops * passes.size());
     }
 
     /* One cold pass and two warm ones, as in ductile-bench; one where the time is up. */
-    void print_times_of_calls(const trace &t) {
+    void print_times_of_calls(json &row, const trace &t) {
         uint64_t end = end_of_time();
         peer_.start_afresh(0);
         Calls calls(2 * static_cast<size_t>(t.n_ops));
         Replay<Peer> replay(driver_, peer_, t);
         replay.run_timed(calls);
-        print_calls("cold_call_ns", calls.end());
+        calls.end(row, "cold_call_ns");
         if (options_.repeat > 1) {
             replay.run_timed(calls);
             if (host_now_ns() < end) {
                 replay.run_timed(calls);
             }
-            print_calls("warm_call_ns", calls.end());
+            calls.end(row, "warm_call_ns");
         }
     }
 
@@ -496,10 +490,10 @@ template <typename Peer> class Bench {
         return enough;
     }
 
-    static void print_min_capacity(const trace &t, uint64_t cap) {
-        std::printf(",\"min_capacity_device\":\"cuda\",\"min_capacity_bytes\":%" PRIu64
-                    ",\"min_capacity_efficiency\":%.6f",
-                    cap, share(t.live_peak_bytes, cap));
+    static void print_min_capacity(json &row, const trace &t, uint64_t cap) {
+        json_text(&row, "min_capacity_device", "cuda");
+        json_number(&row, "min_capacity_bytes", cap);
+        json_real(&row, "min_capacity_efficiency", share(t.live_peak_bytes, cap), 6);
     }
 
     const Driver &driver_;
@@ -510,7 +504,7 @@ template <typename Peer> class Bench {
 
 /* ---- Command line ---------------------------------------------------------------------------- */
 
-/* own: the program's own option, which takes a value; NULL: it has none. */
+/* own: the program's own option, which takes a value. */
 inline bool parse(int argc, char **argv, const char *own, Options &options) {
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
@@ -519,13 +513,7 @@ inline bool parse(int argc, char **argv, const char *own, Options &options) {
             options.repeat = std::strtoull(argv[++i], nullptr, 10);
         } else if (std::strcmp(word, "--seconds") == 0 && has_value) {
             options.seconds = std::strtod(argv[++i], nullptr);
-        } else if (std::strcmp(word, "--min-capacity") == 0) {
-            options.min_capacity = true;
-        } else if (std::strcmp(word, "--calls") == 0) {
-            options.calls = true;
-        } else if (std::strcmp(word, "--serve") == 0) {
-            options.serve = true;
-        } else if (own != nullptr && std::strcmp(word, own) == 0 && has_value) {
+        } else if (std::strcmp(word, own) == 0 && has_value) {
             options.given = argv[++i];
         } else if (word[0] == '-') {
             return false;
@@ -562,17 +550,24 @@ void answer(Bench<Peer> &bench, const std::vector<TracePointer> &traces, const s
 
 /* A row that could not be finished still ends its line, so that the next one is whole. */
 inline void print_failure(const std::string &reason) {
-    std::printf("\n{\"failed\":%s}\n", quoted(reason).c_str());
+    (void)std::putchar('\n');
+    json row = json_begin_line(stdout);
+    json_text(&row, "failed", reason.c_str());
+    json_end_line(&row);
     std::fflush(stdout);
 }
 
 /* Loads all traces and says so, then answers line by line. */
-template <typename Peer> void serve(Bench<Peer> &bench, const Options &options) {
+template <typename Peer> void serve(Peer &peer, const Options &options) {
+    Driver driver;
+    Bench<Peer> bench(driver, peer, options);
     std::vector<TracePointer> traces;
     for (const char *path : options.paths) {
         traces.push_back(load_trace(path));
     }
-    std::printf("{\"ready\":%zu}\n", traces.size());
+    json ready = json_begin_line(stdout);
+    json_number(&ready, "ready", traces.size());
+    json_end_line(&ready);
     std::fflush(stdout);
     char line[4096];
     while (std::fgets(line, sizeof line, stdin) != nullptr) {
@@ -587,20 +582,23 @@ template <typename Peer> void serve(Bench<Peer> &bench, const Options &options) 
     }
 }
 
-template <typename Peer> void measure_all(Bench<Peer> &bench, const Options &options) {
-    for (const char *path : options.paths) {
-        bench.measure(*load_trace(path));
+/* The program of a peer: `bench/run compare` starts it and asks. run(options) serves; it returns
+ * the exit status. */
+template <typename Run>
+int peer_main(int argc, char **argv, const char *program, const char *own, Run run) {
+    Options options;
+    if (!parse(argc, argv, own, options)) {
+        std::fprintf(stderr, "usage: %s %s VALUE [--repeat N] [--seconds S] TRACE...\n", program,
+                     own);
+        return 2;
     }
-}
-
-template <typename Peer> void run_bench(Peer &peer, const Options &options) {
-    Driver driver;
-    Bench<Peer> bench(driver, peer, options);
-    if (options.serve) {
-        serve(bench, options);
-    } else {
-        measure_all(bench, options);
+    try {
+        return run(options);
+    } catch (const std::exception &e) {
+        std::string what = e.what();
+        std::fprintf(stderr, "%s: %s\n", program, what.substr(0, what.find('\n')).c_str());
     }
+    return 1;
 }
 
 #endif

@@ -10,9 +10,8 @@
  * makes that stream wait before it frees the block there. The replay does so, and what it costs is
  * counted.
  *
- * Prints one JSON object a line, with the keys of ductile-bench. Driver time and waits are those of
- * the upstream and of these joins: what librmm itself calls cannot be seen, it has a CUDA runtime
- * of its own.
+ * Driver time and waits are those of the upstream and of these joins: what librmm itself calls
+ * cannot be seen, it has a CUDA runtime of its own.
  */
 #include "bench/torch/cuda_calls.hpp"
 #include "bench/torch/peer_replay.hpp"
@@ -195,41 +194,26 @@ template <typename Resource> class RmmPeer {
     std::optional<Resource> resource_;
 };
 
-int usage(std::FILE *to, int status) {
-    std::fprintf(to,
-                 "usage: rmm_replay --resource pool|arena [--repeat N] [--seconds S] [--calls]\n"
-                 "                  [--min-capacity] [--serve] TRACE...\n");
-    return status;
-}
-
-template <typename Resource> void run(const char *name, const Options &options) {
+template <typename Resource> int run(const char *name, const Options &options) {
     check(cudaFree(nullptr), "cudaFree"); /* makes the device's context current */
     RmmPeer<Resource> peer(name);
-    run_bench(peer, options);
+    serve(peer, options);
+    return 0;
+}
+
+int run_resource(const Options &options) {
+    std::string resource = options.given != nullptr ? options.given : "";
+    if (resource == "pool") {
+        return run<rmm::mr::pool_memory_resource>("rmm-pool", options);
+    }
+    if (resource == "arena") {
+        return run<rmm::mr::arena_memory_resource>("rmm-arena", options);
+    }
+    throw std::runtime_error("--resource is pool or arena");
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
-    Options options;
-    if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
-        return usage(stdout, 0);
-    }
-    if (!parse(argc, argv, "--resource", options) || options.given == nullptr) {
-        return usage(stderr, 2);
-    }
-    std::string resource = options.given;
-    try {
-        if (resource == "pool") {
-            run<rmm::mr::pool_memory_resource>("rmm-pool", options);
-        } else if (resource == "arena") {
-            run<rmm::mr::arena_memory_resource>("rmm-arena", options);
-        } else {
-            return usage(stderr, 2);
-        }
-        return 0;
-    } catch (const std::exception &e) {
-        std::fprintf(stderr, "rmm_replay: %s\n", e.what());
-    }
-    return 1;
+    return peer_main(argc, argv, "rmm_replay", "--resource", run_resource);
 }

@@ -11,7 +11,7 @@
  *
  * With --adapter the same goes through Ductile, by the adapter that a PyTorch program would use.
  *
- * Prints one JSON object a line, with the keys of ductile-bench. --serve: peer_replay.hpp.
+ * `bench/run compare` starts it; peer_replay.hpp says what it answers.
  */
 #include "bench/torch/cuda_calls.hpp"
 #include "bench/torch/peer_replay.hpp"
@@ -200,13 +200,7 @@ class TorchPeer {
     std::vector<cudaStream_t> raw_streams_;
 };
 
-/* ---- Command line --------------------------------------------------------------------------- */
-
-int usage(std::FILE *to, int status) {
-    std::fprintf(to, "usage: torch_replay [--repeat N] [--seconds S] [--calls] [--min-capacity]\n"
-                     "                    [--adapter FILE] [--serve] TRACE...\n");
-    return status;
-}
+/* ---- The program -------------------------------------------------------------------------- */
 
 /* The first allocation makes the device's context current, which the driver's calls need. */
 void wake_device() {
@@ -224,7 +218,7 @@ void load_hooks() {
     }
 }
 
-void run(const Options &options) {
+int run(const Options &options) {
     load_hooks();
     Adapter adapter;
     if (options.given != nullptr) {
@@ -233,32 +227,14 @@ void run(const Options &options) {
     wake_device();
     Driver driver;
     TorchPeer peer(driver, adapter);
-    run_bench(peer, options);
-}
-
-std::string first_line(const std::string &text) {
-    return text.substr(0, text.find('\n'));
+    serve(peer, options);
+    // libtorch_cuda's own clean-up does not survive in a program that PyTorch did not start
+    std::fflush(stdout);
+    std::_Exit(0);
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
-    Options options;
-    if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
-        return usage(stdout, 0);
-    }
-    if (!parse(argc, argv, "--adapter", options)) {
-        return usage(stderr, 2);
-    }
-    try {
-        run(options);
-        // libtorch_cuda's own clean-up does not survive in a program that PyTorch did not start
-        std::fflush(stdout);
-        std::_Exit(0);
-    } catch (const c10::Error &e) {
-        std::fprintf(stderr, "torch_replay: %s\n", first_line(e.what_without_backtrace()).c_str());
-    } catch (const std::exception &e) {
-        std::fprintf(stderr, "torch_replay: %s\n", first_line(e.what()).c_str());
-    }
-    return 1;
+    return peer_main(argc, argv, "torch_replay", "--adapter", run);
 }
