@@ -12,8 +12,8 @@ A peer that is missing, or fails, is named with the reason and costs no other it
 GPU the peers that the virtual GPU can run take their turns there.
 
 Writes to FOLDER: compare.jsonl, a row for each peer, trace and turn; compare.txt, the tables, which
-are also printed; timeline.csv, memory over time; and pictures of both, where a Python has
-matplotlib. Needs a GPU, and a python3 (or $PYTHON) with torch, and librmm for RMM, for those peers.
+are also printed; timeline.csv, memory over time; and a picture of it, where a Python has matplotlib.
+Needs a GPU, and a python3 (or $PYTHON) with torch, and librmm for RMM, for those peers.
 Exit status: 0 when every peer that is present gave its figures, 1 otherwise, 2 misused.
 """
 
@@ -455,15 +455,10 @@ def renamed(part, peer):
 
 
 def draw(out, python):
-    for script, source, picture in (
-        ("plot.py", "timeline.csv", "timeline.png"),
-        ("plot_compare.py", "compare.jsonl", "compare.png"),
-    ):
-        words = [str(ROOT / "bench" / script), str(out / source), str(out / picture)]
-        done = subprocess.run([python, *words],
-                              capture_output=True, text=True, check=False)  # fmt: skip
-        if done.returncode != 0:
-            say(f"no {picture}: {peers.last_line(done.stderr)}")
+    words = [ROOT / "bench/plot.py", out / "timeline.csv", out / "timeline.png"]
+    done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        say(f"no picture: {peers.last_line(done.stderr)}")
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -495,7 +490,7 @@ def parse(words):
     parser.add_argument("--seconds", type=float, default=4,
                         help="PyTorch and RMM: no third pass begins later (4)")  # fmt: skip
     parser.add_argument(
-        "--limit", type=float, help="seconds for everything but the pictures (430; quick: 150)"
+        "--limit", type=float, help="seconds for everything but the picture (430; quick: 150)"
     )
     parser.add_argument(
         "--capacity-seconds", type=float, default=45, help="for one smallest capacity (45)"

@@ -66,17 +66,16 @@ static int print_version(void) {
 }
 
 static int run_model(int argc, char **argv) {
-    const bench_command *model = argc > 1 ? find(generate_models, argv[1]) : NULL;
-    if (model != NULL) {
-        return bench_command_run(model, argc - 1, argv + 1);
-    }
-    if (argc > 1 && is_help(argv[1])) {
+    if (argc < 2 || is_help(argv[1])) {
         return print_models();
     }
-    bench_complain(argc > 1 ? "generate: no model is called '%s'; see ductile-bench generate --help"
-                            : "generate: no model given; see ductile-bench generate --help",
-                   argv[1]);
-    return BENCH_MISUSED;
+    const bench_command *model = find(generate_models, argv[1]);
+    if (model == NULL) {
+        bench_complain("generate: no model is called '%s'; see ductile-bench generate --help",
+                       argv[1]);
+        return BENCH_MISUSED;
+    }
+    return bench_command_run(model, argc - 1, argv + 1);
 }
 
 /* Models once were commands. */

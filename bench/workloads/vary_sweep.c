@@ -31,7 +31,7 @@ vary_options sweep_model(const sweep_plan *plan, unsigned setting, unsigned spre
 static trace *make_trace(const vary_options *model, const char **reason) {
     trace_builder b;
     *reason = vary_generate(model, &b);
-    return *reason == NULL ? trace_make(&b, "varybatch", reason) : NULL;
+    return *reason == NULL ? trace_make(&b, "vary", reason) : NULL;
 }
 
 /* ---- One contender ------------------------------------------------------------------------- */

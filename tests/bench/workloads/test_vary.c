@@ -107,7 +107,7 @@ Test(vary_model, momentum_alone_needs_less_than_adam) {
 }
 
 Test(vary_model, what_is_written_reads_back_as_the_same_events) {
-    char path[] = "varybatch-XXXXXX";
+    char path[] = "vary-XXXXXX";
     char reason[128];
     trace_builder b;
     trace_error error;
