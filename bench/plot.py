@@ -76,7 +76,7 @@ class Run:
 
 
 def fail(reason):
-    sys.exit(f"plot.py: {reason}")
+    sys.exit(f"{Path(sys.argv[0]).name}: {reason}")
 
 
 def read_runs(path):
@@ -157,14 +157,12 @@ def draw(traces, pyplot, path):
     figure.savefig(path, dpi=130)
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(prog="plot.py", description=__doc__)
-    parser.add_argument("timeline", metavar="TIMELINE.csv", type=Path)
+def run(description, source_name, read, draw_all):
+    """The program: reads the first file, draws what is in it to the second."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("source", metavar=source_name, type=Path)
     parser.add_argument("picture", metavar="PICTURE.png", type=Path)
-    make_picture(parser.parse_args(arguments))
-
-
-def make_picture(options):
+    given = parser.parse_args()
     try:
         import matplotlib
     except ImportError:
@@ -172,13 +170,12 @@ def make_picture(options):
              "this with /usr/bin/python3")
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    source = options.timeline
     try:
-        draw(read_runs(source), pyplot, options.picture)
+        draw_all(read(given.source), pyplot, given.picture)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        place = getattr(error, "filename", None) or source
+        place = getattr(error, "filename", None) or given.source
         fail(f"{place}: {getattr(error, 'strerror', None) or error}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(__doc__, "TIMELINE.csv", read_runs, draw)

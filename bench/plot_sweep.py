@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws what `ductile-bench generate vary --sweep --json` wrote: medians of the seeds, bands around all."""
 
-import argparse
 import json
-import sys
-from pathlib import Path
 from statistics import median
 
-from plot import OTHER_STYLE, STYLES, by_legend
+from plot import OTHER_STYLE, STYLES, by_legend, fail, run
 
 
 def per_step(prefix):
@@ -31,10 +28,6 @@ ROWS = [
     ("host and driver, ms a step,\nwithout a cap", per_step("")),
     ("host and driver, ms a step,\nnear its smallest capacity", per_step("tight_")),
 ]
-
-
-def fail(reason):
-    sys.exit(f"plot_sweep.py: {reason}")
 
 
 def read_cells(path):
@@ -112,28 +105,5 @@ def draw(settings, pyplot, path):
     figure.savefig(path, dpi=110)
 
 
-def make_picture(source, picture):
-    try:
-        import matplotlib
-    except ImportError:
-        fail("matplotlib is missing: pip install matplotlib, or install python3-matplotlib and run "
-             "this with /usr/bin/python3")
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    try:
-        draw(read_cells(source), pyplot, picture)
-    except (OSError, UnicodeDecodeError) as error:
-        place = getattr(error, "filename", None) or source
-        fail(f"{place}: {getattr(error, 'strerror', None) or error}")
-
-
-def main(arguments):
-    parser = argparse.ArgumentParser(prog="plot_sweep.py", description=__doc__)
-    parser.add_argument("sweep", metavar="SWEEP.jsonl", type=Path)
-    parser.add_argument("picture", metavar="PICTURE.png", type=Path)
-    options = parser.parse_args(arguments)
-    make_picture(options.sweep, options.picture)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(__doc__, "SWEEP.jsonl", read_cells, draw)
