@@ -19,8 +19,8 @@
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 #include "vmm/cuda/open.h"
+#include "vmm/driver/open_virtual.h"
 #include "vmm/export.h"
-#include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@
 static ductile_status open_driver(ductile_allocator *a, char *message, size_t size) {
     const ductile_options *o = &a->options;
     if (o->driver == DUCTILE_DRIVER_VIRTUAL) {
-        return dvmm_open_virtual(o->virtual_gpu, &a->driver);
+        return dvmm_open_virtual(o->virtual_gpu, &a->driver, message, size);
     }
     return dvmm_open_cuda(o->device, &a->driver, message, size);
 }

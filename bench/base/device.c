@@ -2,7 +2,7 @@
 #include "bench/base/device.h"
 
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 
@@ -23,7 +23,7 @@ static bool find_cuda(int ordinal, bench_device *out, char *reason, size_t reaso
 
 static bool find_virtual(bench_device *out, char *reason, size_t reason_size) {
     dvmm_driver *driver = NULL;
-    ductile_status status = dvmm_open_virtual(NULL, &driver);
+    ductile_status status = dvmm_open_virtual(NULL, &driver, NULL, 0);
     if (status != DUCTILE_OK) {
         (void)snprintf(reason, reason_size, "virtual GPU: %s", ductile_status_string(status));
         return false;
@@ -66,7 +66,7 @@ bool bench_device_model(const bench_device *device, bench_device *out, char *rea
 
 ductile_status bench_device_open(const bench_device *device, ductile_virtual_gpu *gpu,
                                  dvmm_driver **out) {
-    ductile_status status = gpu != NULL ? dvmm_open_virtual(gpu, out)
+    ductile_status status = gpu != NULL ? dvmm_open_virtual(gpu, out, NULL, 0)
                                         : dvmm_open_cuda(device->caps.ordinal, out, NULL, 0);
     if (status == DUCTILE_OK) {
         dvmm_time_calls(*out);

@@ -62,7 +62,8 @@ extern "C" {
     X(ERR_OUT_OF_ADDRESSES, 21, "no virtual addresses are left for the request")                   \
     X(ERR_OUT_OF_HOST_MEMORY, 22, "the host has no memory left for bookkeeping")                   \
     X(ERR_NO_DESCRIPTORS, 23, "the process has too few file descriptors left: raise ulimit -n")    \
-    X(ERR_NO_LIBRARY, 30, "libcuda.so.1 cannot be opened: no NVIDIA driver is installed")          \
+    X(ERR_NO_LIBRARY, 30,                                                                          \
+      "no NVIDIA driver is installed, or for driver:virtual no libductile_virtual")                \
     X(ERR_NO_DEVICE, 31, "the driver reports no such device")                                      \
     X(ERR_DRIVER_TOO_OLD, 32, "the driver is too old: Ductile needs CUDA 11.2 or newer")           \
     X(ERR_NO_VMM, 33, "the device does not support virtual memory management")                     \

@@ -14,6 +14,9 @@
  * the clock by what the same call costs on an H200. The calls of this header cost no virtual time
  * and are not counted.
  *
+ * Link libductile_virtual, which carries these functions. An allocator on a virtual GPU needs it to
+ * be of libductile's version.
+ *
  * For all functions, unless they say otherwise: `gpu`, `out` and strings are not NULL; any thread
  * may call them; ERR_DEVICE_LOST means that an earlier mistake of the program's work ended the
  * device.

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libductile, opened and typed. The declarations are made from its headers (`_abi`)."""
+"""libductile and the virtual GPU's library, opened and typed. The declarations are made from their
+headers (`_abi`)."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ def library_path() -> Path:
     return Path(named) if named else _find("lib", "libductile.so")
 
 
+def _virtual_path(library: Path) -> Path:
+    """The virtual GPU's library: beside the libductile.so in use, else the package's own."""
+    name = "libductile_virtual.so." + _abi.VERSION.rpartition(".")[0]
+    beside = library.with_name(name)
+    return beside if beside.exists() else _find("lib", name)
+
+
 def bench_path() -> Path:
     """The ductile-bench program that belongs to this package."""
     return _find("bin", "ductile-bench")
@@ -52,37 +60,33 @@ def schema_path() -> Path:
     return _find("", "snapshot.schema.json")
 
 
-def _sized_structs() -> Iterator[tuple[type[Any], str]]:
-    """Structs whose size the library itself can be asked for, and the function that says it."""
+def _sized_structs(functions: Collection[str]) -> Iterator[tuple[type[Any], str]]:
+    """Structs whose size a library itself can be asked for, and its function that says it."""
     for name in dir(_abi):
-        if name.endswith("_options") and f"{name}_init" in _abi.FUNCTIONS:
+        if name.endswith("_options") and f"{name}_init" in functions:
             yield getattr(_abi, name), f"{name}_init"
 
 
-def _load(path: Path) -> ctypes.CDLL:
+def _load(path: Path, functions: Collection[str]) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(f"{path} cannot be loaded: {error}") from None
-    for name, (result, arguments) in _abi.FUNCTIONS.items():
+    for name in functions:
         try:
             function = getattr(library, name)
         except AttributeError:
             raise ImportError(
                 f"{path} has no {name}: it is another version than {_abi.VERSION}"
             ) from None
-        function.restype = result
-        function.argtypes = arguments
-    _check_layout(library, path)
+        function.restype, function.argtypes = _abi.FUNCTIONS[name]
+    _check_layout(library, path, functions)
     return library
 
 
-def _check_layout(library: ctypes.CDLL, path: Path) -> None:
+def _check_layout(library: ctypes.CDLL, path: Path, functions: Collection[str]) -> None:
     """Refuses a library that was built from other headers than this binding."""
-    found = library.ductile_version().decode()
-    if found != _abi.VERSION:
-        raise ImportError(f"{path} is version {found}, this package is {_abi.VERSION}")
-    for struct, init in _sized_structs():
+    for struct, init in _sized_structs(functions):
         room = ctypes.create_string_buffer(4096)
         getattr(library, init)(room)
         size = ctypes.c_size_t.from_buffer(room).value
@@ -93,4 +97,18 @@ def _check_layout(library: ctypes.CDLL, path: Path) -> None:
             )
 
 
-lib = _load(library_path())
+def _load_both() -> ctypes.CDLL:
+    """libductile, with the functions of the virtual GPU beside its own."""
+    path = library_path()
+    of_virtual = [name for name in _abi.FUNCTIONS if name.startswith("ductile_virtual_")]
+    library = _load(path, _abi.FUNCTIONS.keys() - of_virtual)
+    found = library.ductile_version().decode()
+    if found != _abi.VERSION:
+        raise ImportError(f"{path} is version {found}, this package is {_abi.VERSION}")
+    virtual = _load(_virtual_path(path), of_virtual)
+    for name in of_virtual:
+        setattr(library, name, getattr(virtual, name))
+    return library
+
+
+lib = _load_both()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,7 @@ from conftest import ROOT
 import ductile_gpu
 
 PACKAGE = ROOT / "python" / "ductile_gpu"
+VIRTUAL = "libductile_virtual.so." + ductile_gpu.__version__.rpartition(".")[0]
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,7 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
     names = set(wheel.namelist())
     assert {
         "ductile_gpu/lib/libductile.so",
+        f"ductile_gpu/lib/{VIRTUAL}",
         "ductile_gpu/bin/ductile-bench",
         "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
@@ -116,6 +119,27 @@ def test_another_versions_library_is_refused(tmp_path):
     )
     assert answer.returncode == 1
     assert "libductile.so cannot be loaded" in answer.stderr
+
+
+SERVES = (
+    "import ductile_gpu\n"
+    "with ductile_gpu.Allocator(driver='virtual') as a: a.free(a.alloc(1 << 20))\n"
+    "with ductile_gpu.VirtualGPU('1G') as gpu, gpu.allocator() as a: a.free(a.alloc(1 << 20))"
+)
+
+
+def test_another_folders_library_gets_the_virtual_gpu_of_the_package(tmp_path):
+    named = tmp_path / "libductile.so"
+    shutil.copy(ductile_gpu.library_path(), named)
+    for _ in ("the package's", "its own"):
+        answer = subprocess.run(
+            [sys.executable, "-c", SERVES],
+            env=dict(os.environ, DUCTILE_LIBRARY=str(named)),
+            capture_output=True,
+            text=True,
+        )
+        assert answer.returncode == 0, answer.stderr
+        shutil.copy(ductile_gpu.library_path().with_name(VIRTUAL), tmp_path)
 
 
 def test_importing_needs_no_gpu_library_and_imports_no_other():

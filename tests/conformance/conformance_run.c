@@ -6,7 +6,7 @@
  */
 #include "tests/conformance/conformance_lab.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <fnmatch.h>
 #include <poll.h>
@@ -29,7 +29,7 @@ static ductile_status open_device(const conformance_device *device, dvmm_driver 
     if (!device->is_virtual) {
         return dvmm_open_cuda(device->ordinal, out, reason, size);
     }
-    ductile_status status = dvmm_open_virtual(NULL, out);
+    ductile_status status = dvmm_open_virtual(NULL, out, NULL, 0);
     (void)snprintf(reason, size, "%s", ductile_status_string(status));
     return status;
 }

@@ -9,7 +9,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/numbered.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <ductile_pools.h>
 #include <string.h>
@@ -170,7 +170,7 @@ static const char *goes_on(scene *s) {
 static const char *take_mode(const scene *s, dvmm_capture_mode *mode) {
     dvmm_driver *d = NULL;
     *mode = DVMM_CAPTURE_GLOBAL;
-    NEED_OK(dvmm_open_virtual(s->f.gpu, &d));
+    NEED_OK(dvmm_open_virtual(s->f.gpu, &d, NULL, 0));
     ductile_status status = dvmm_capture_exchange_mode(d, mode);
     dvmm_close(d);
     NEED_OK(status);

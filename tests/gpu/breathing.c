@@ -22,7 +22,7 @@
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -292,7 +292,7 @@ static const char *open_virtual(worker *w) {
     options.schedule = DUCTILE_SCHEDULE_LAGGING;
     options.lag = 7;
     NEED_OK(ductile_virtual_create(&w->gpu, &options));
-    NEED_OK(dvmm_open_virtual(w->gpu, &w->driver));
+    NEED_OK(dvmm_open_virtual(w->gpu, &w->driver, NULL, 0));
     return lung_start(&w->lung, w->gpu, w->request->seed + 1);
 }
 

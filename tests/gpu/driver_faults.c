@@ -24,7 +24,7 @@
 #include "tests/support/program_device.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <ductile_pools.h>
 #include <ductile_pressure.h>
@@ -74,8 +74,10 @@ static bool wraps_next;
 
 ductile_status __real_dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t size);
 ductile_status __wrap_dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t size);
-ductile_status __real_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out);
-ductile_status __wrap_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out);
+ductile_status __real_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out, char *reason,
+                                        size_t size);
+ductile_status __wrap_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out, char *reason,
+                                        size_t size);
 
 static ductile_status wrap(ductile_status status, dvmm_driver **out) {
     if (status == DUCTILE_OK && wraps_next) {
@@ -90,8 +92,9 @@ ductile_status __wrap_dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reaso
     return wrap(__real_dvmm_open_cuda(ordinal, out, reason, size), out);
 }
 
-ductile_status __wrap_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out) {
-    return wrap(__real_dvmm_open_virtual(gpu, out), out);
+ductile_status __wrap_dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out, char *reason,
+                                        size_t size) {
+    return wrap(__real_dvmm_open_virtual(gpu, out, reason, size), out);
 }
 
 /* ---- Calls that may fail -------------------------------------------------------------------- */
@@ -563,7 +566,7 @@ static const char *open_virtual(program *p) {
     options.schedule = DUCTILE_SCHEDULE_LAGGING;
     options.lag = 5;
     NEED_OK(ductile_virtual_create(&p->gpu, &options));
-    NEED_OK(dvmm_open_virtual(p->gpu, &p->driver));
+    NEED_OK(dvmm_open_virtual(p->gpu, &p->driver, NULL, 0));
     return NULL;
 }
 

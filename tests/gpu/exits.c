@@ -14,7 +14,7 @@
 #include "tests/support/gpu_kernels.h"
 #include "tests/support/program_device.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <spawn.h>
@@ -66,7 +66,7 @@ static const char *open_device(child *c) {
         ductile_virtual_options options;
         ductile_virtual_options_init(&options);
         NEED_OK(ductile_virtual_create(&c->virtual_gpu, &options));
-        NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver));
+        NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver, NULL, 0));
         return NULL;
     }
     if (dvmm_open_cuda(c->request->device, &c->driver, reason, sizeof reason) != DUCTILE_OK) {

@@ -23,7 +23,7 @@
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -388,7 +388,7 @@ static const char *open_virtual(stage *s) {
     options.lag = 12;
     options.seed = s->request->seed;
     NEED_OK(ductile_virtual_create(&s->graphs.virtual_gpu, &options));
-    NEED_OK(dvmm_open_virtual(s->graphs.virtual_gpu, &s->graphs.driver));
+    NEED_OK(dvmm_open_virtual(s->graphs.virtual_gpu, &s->graphs.driver, NULL, 0));
     return NULL;
 }
 

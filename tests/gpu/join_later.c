@@ -19,7 +19,7 @@
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -422,7 +422,7 @@ static const char *open_virtual(play *p) {
     options.schedule = DUCTILE_SCHEDULE_LAZY;
     options.detect = 2; /* every work with a block is ordered here */
     NEED_OK(ductile_virtual_create(&p->graphs.virtual_gpu, &options));
-    NEED_OK(dvmm_open_virtual(p->graphs.virtual_gpu, &p->graphs.driver));
+    NEED_OK(dvmm_open_virtual(p->graphs.virtual_gpu, &p->graphs.driver, NULL, 0));
     return NULL;
 }
 

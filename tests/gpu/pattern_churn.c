@@ -29,7 +29,7 @@
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -478,7 +478,7 @@ static const char *open_virtual(churn *c) {
     options.seed = c->request->seed;
     options.detect = 2; /* every work with a block is ordered here */
     NEED_OK(ductile_virtual_create(&c->virtual_gpu, &options));
-    NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver));
+    NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver, NULL, 0));
     return c->request->is_soak ? lung_start(&c->lung, c->virtual_gpu, options.seed + 1) : NULL;
 }
 

@@ -27,8 +27,8 @@
 #include "tests/support/two_ends.h"
 #include "vmm/cuda/open.h"
 #include "vmm/driver/driver.h"
+#include "vmm/driver/open_virtual.h"
 #include "vmm/range.h"
-#include "vmm/virtual/gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ enum { MOST_BYTES = 17 << 20 };
 static const char *open_driver(side *s) {
     static char reason[512];
     ductile_status status = s->r->is_virtual
-                                ? dvmm_open_virtual(s->gpu, &s->driver)
+                                ? dvmm_open_virtual(s->gpu, &s->driver, NULL, 0)
                                 : dvmm_open_cuda(s->device, &s->driver, reason, sizeof reason);
     if (status != DUCTILE_OK) {
         command_skip(reason);

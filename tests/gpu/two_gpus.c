@@ -24,7 +24,7 @@
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <ductile_share.h>
 
@@ -80,7 +80,7 @@ static const char *open_virtual(pair *p) {
     options.seed = p->request->seed;
     options.detect = 1;
     NEED_OK(ductile_virtual_create(&p->gpu, &options));
-    NEED_OK(dvmm_open_virtual(p->gpu, &p->owner.driver));
+    NEED_OK(dvmm_open_virtual(p->gpu, &p->owner.driver, NULL, 0));
     p->peer.driver = p->owner.driver;
     return NULL;
 }

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # A user's program builds and runs with Ductile in each way it is offered: as a subdirectory,
-# through find_package, and through pkg-config, static and shared.
+# through find_package, and through pkg-config, static and shared. One program links the virtual GPU,
+# another has libductile alone, which opens the virtual GPU's library where there is one.
 cmake_minimum_required(VERSION 3.23)
 
 separate_arguments(EMULATOR UNIX_COMMAND "${EMULATOR}")
 file(REMOVE_RECURSE ${SCRATCH})
 set(program ${SCRATCH}/program)
 file(MAKE_DIRECTORY ${program})
-file(COPY ${ROOT}/tests/lint/consumer.c DESTINATION ${program})
+file(COPY ${ROOT}/tests/lint/consumer.c ${ROOT}/tests/lint/consumer_alone.c DESTINATION ${program})
 file(WRITE ${program}/CMakeLists.txt [[
 cmake_minimum_required(VERSION 3.23)
 project(consumer LANGUAGES C)
@@ -17,7 +18,11 @@ else()
   find_package(ductile 0.1 REQUIRED)
 endif()
 add_executable(consumer consumer.c)
-target_link_libraries(consumer PRIVATE ductile::ductile)
+target_link_libraries(consumer PRIVATE ductile::virtual)
+add_executable(alone consumer_alone.c)
+target_link_libraries(alone PRIVATE ductile::ductile)
+add_executable(told consumer_alone.c)
+target_link_libraries(told PRIVATE ductile::ductile ductile::virtual)
 ]])
 
 function(run)
@@ -28,12 +33,26 @@ function(run)
   endif()
 endfunction()
 
+# An environment in which all programs get a virtual GPU, and no library is found but where one is sought.
+set(virtual ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH DUCTILE_CONF=driver:virtual)
+
+# refused(PATTERN COMMAND...): the program says this, and that no library was found.
+function(refused pattern)
+  execute_process(COMMAND ${virtual} ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(status EQUAL 0 OR NOT text MATCHES "${pattern}.*\nDUCTILE_ERR_NO_LIBRARY\n")
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command} should say \"${pattern}\" (status ${status}):\n${text}")
+  endif()
+endfunction()
+set(missing "install libductile_virtual.so.[0-9.]+ beside libductile, or link")
+
 # No debugger sees what is built here.
 function(build_and_run name)
   run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${program} -B ${SCRATCH}/${name} -D CMAKE_C_COMPILER=${CC}
     -D CMAKE_BUILD_TYPE=Debug -D CMAKE_C_FLAGS_DEBUG= ${ARGN})
   run(${CMAKE_COMMAND} --build ${SCRATCH}/${name} -j 2)
   run(${EMULATOR} ${SCRATCH}/${name}/consumer)
+  run(${virtual} ${EMULATOR} ${SCRATCH}/${name}/told)
 endfunction()
 
 # As a subdirectory, shared; that build installs the shared package, and BUILD the static one, below
@@ -44,14 +63,14 @@ set(build_shared ${SCRATCH}/subdirectory)
 set(build_static ${BUILD})
 
 find_program(PKG_CONFIG pkg-config)
-function(build_by_pkg_config name libdir)
+function(build_by_pkg_config name libdir source package)
   set(ENV{PKG_CONFIG_PATH} ${libdir}/pkgconfig)
-  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ductile OUTPUT_VARIABLE flags
+  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ${package} OUTPUT_VARIABLE flags
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(flags UNIX_COMMAND "${flags}")
-  run(${CC} ${program}/consumer.c -o ${SCRATCH}/by-pkg-config-${name} ${flags}
+  run(${CC} ${program}/${source}.c -o ${SCRATCH}/by-pkg-config-${name} ${flags}
     -Wl,-rpath,${libdir})
-  run(${EMULATOR} ${SCRATCH}/by-pkg-config-${name})
+  run(${virtual} ${EMULATOR} ${SCRATCH}/by-pkg-config-${name})
 endfunction()
 
 foreach(kind static shared)
@@ -69,13 +88,41 @@ foreach(kind static shared)
 
   if(PKG_CONFIG)
     set(ENV{PKG_CONFIG_SYSROOT_DIR} ${root})
-    build_by_pkg_config(${kind} ${prefix}/${LIBDIR})
+    build_by_pkg_config(${kind} ${prefix}/${LIBDIR} consumer ductile_virtual)
+    build_by_pkg_config(${kind}-told ${prefix}/${LIBDIR} consumer_alone ductile_virtual)
   endif()
 endforeach()
+
+# A program with the archive finds the library where the system does; one with libductile.so, beside that.
+file(GLOB opened RELATIVE ${SCRATCH}/root-static${PREFIX}/${LIBDIR}
+  ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/libductile*.so*)
+if(NOT opened MATCHES "^libductile_virtual\\.so\\.[0-9]+\\.[0-9]+;libductile_virtual\\.so\\.[0-9.]+$")
+  message(FATAL_ERROR "beside the archives lie ${opened}")
+endif()
+list(GET opened 0 soname)
+set(alone_static ${EMULATOR} ${SCRATCH}/package-static/alone)
+set(alone_shared ${EMULATOR} ${SCRATCH}/package-shared/alone)
+run(${virtual} LD_LIBRARY_PATH=${SCRATCH}/root-static${PREFIX}/${LIBDIR} ${alone_static})
+refused("${missing}" ${alone_static})
+run(${virtual} ${alone_shared})
+
+# What lies there may be no library, or another version's.
+set(place ${SCRATCH}/root-shared${PREFIX}/${LIBDIR})
+file(GLOB there ${place}/libductile_virtual.so*)
+file(REMOVE ${there})
+refused("${missing}" ${alone_shared})
+file(WRITE ${place}/${soname} "no library")
+refused("${missing}.*${soname}" ${alone_shared})
+file(WRITE ${SCRATCH}/other.c "
+  static const struct { const char *version; } backend = {\"0.0.9\"};
+  const void *ductile_virtual_backend(void) { return &backend; }\n")
+run(${CC} -shared -fPIC ${SCRATCH}/other.c -o ${place}/${soname})
+refused("libductile_virtual is 0.0.9: install both of one version" ${alone_shared})
 
 # At a prefix that only the installation names.
 if(PKG_CONFIG)
   unset(ENV{PKG_CONFIG_SYSROOT_DIR})
   run(${CMAKE_COMMAND} --install ${build_shared} --prefix ${SCRATCH}/elsewhere)
-  build_by_pkg_config(elsewhere ${SCRATCH}/elsewhere/${LIBDIR})
+  build_by_pkg_config(elsewhere ${SCRATCH}/elsewhere/${LIBDIR} consumer ductile_virtual)
+  build_by_pkg_config(elsewhere-alone ${SCRATCH}/elsewhere/${LIBDIR} consumer_alone ductile)
 endif()

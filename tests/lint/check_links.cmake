@@ -2,7 +2,7 @@
 # Every file that a page links to or names by its path, or that a source names as docs/..., is there.
 cmake_minimum_required(VERSION 3.23)
 
-file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md)
+file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/vmm/*.md)
 foreach(page ${ROOT}/README.md ${pages})
   cmake_path(GET page PARENT_PATH folder)
   file(STRINGS ${page} lines REGEX "\\]\\([^)]+\\)")

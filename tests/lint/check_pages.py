@@ -16,7 +16,7 @@ MOST, README_MOST = 120, 110
 
 def pages_of(root):
     yield root / "README.md"
-    for top in ("docs", "bench", "python"):
+    for top in ("docs", "bench", "python", "vmm"):
         for path in sorted((root / top).rglob("*.md")):
             if not {"build", "dist"} & set(path.relative_to(root).parts):
                 yield path

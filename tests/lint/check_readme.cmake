@@ -10,7 +10,8 @@ file(WRITE ${SCRATCH}/example.c "${CMAKE_MATCH_1}")
 
 cmake_path(GET LIBRARY PARENT_PATH library_dir)
 execute_process(COMMAND ${CC} -std=c11 -Wall -Wextra -Wpedantic -Werror
-  -I ${ROOT}/pool/include example.c -o example ${LIBRARY} -ldl -pthread -Wl,-rpath,${library_dir}
+  -I ${ROOT}/pool/include example.c -o example ${LIBRARY} ${VIRTUAL_LIBRARY} -ldl -pthread
+  -Wl,--undefined=ductile_virtual_backend -Wl,-rpath,${library_dir}
   WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
 separate_arguments(EMULATOR UNIX_COMMAND "${EMULATOR}")
 execute_process(COMMAND ${CMAKE_COMMAND} -E env DUCTILE_CONF=driver:virtual ${EMULATOR} ./example

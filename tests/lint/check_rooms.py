@@ -34,8 +34,8 @@ ROOMS = {
     "vmm": ["vmm/driver", "vmm/base"],
     "segments": ["vmm", "vmm/driver", "vmm/nvtx", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
-    "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda", "vmm/virtual"],  # the front door chooses the backend
-    "bench/base": ["vmm/cuda", "vmm/virtual", "vmm/driver", "vmm/base"],  # opens the device
+    "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
+    "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
     "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
@@ -46,8 +46,9 @@ ROOMS = {
 # The struct that embeds every room's state.
 EMBEDDER = "pool/base/allocator"
 
-# Headers that speak for several files of their room: the seam of the driver is one table.
-SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver"}
+# Headers that speak for files of other names, and whose: the seam of the driver is one table, and at the seam the
+# virtual GPU's library is found.
+SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver", "vmm/driver/open_virtual.h": "vmm/virtual"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
 MADE_BY_THE_BUILD = ["commit.h"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the objects say, whatever the sources look like: the shared library exports ductile_* and
-# nothing else and can be loaded late, the archive defines no name that a program may have too, no
-# object refers to a layer above its own, and pool never calls the driver.
+# What the objects say, whatever the sources look like: each shared library exports what its headers
+# declare and nothing else, needs no other of ours, and can be loaded late; the archives define no name that
+# a program may have too; no object refers to a layer above its own, and pool never calls the driver.
 cmake_minimum_required(VERSION 3.23)
 
 function(symbols_of file options result)
@@ -45,8 +45,8 @@ endif()
 list(JOIN calls "|" calls)
 forbid(pool "dvmm_(${calls}|capture_status_of)")
 
-# The archive hides nothing from the program that it is linked into.
-foreach(layer vmm segments pool)
+# An archive hides nothing from the program that it is linked into.
+foreach(layer vmm segments pool model)
   read_names(${layer} "-g;--defined-only" text)
   string(REGEX MATCHALL "[^\n]+: [^\n ]+ [A-Z]" lines "${text}")
   list(FILTER lines EXCLUDE REGEX ": (ductile|dpool|dseg|dvmm|dti)_[a-z0-9_]+ [A-Z]$")
@@ -55,32 +55,39 @@ foreach(layer vmm segments pool)
   endforeach()
 endforeach()
 
-symbols_of(${SHARED_LIBRARY} "-D;--defined-only" exported)
-if(NOT "ductile_alloc" IN_LIST exported)
-  message(SEND_ERROR "the shared library does not export ductile_alloc")
-endif()
-list(FILTER exported EXCLUDE REGEX "^ductile_[a-z0-9_]+$")
-foreach(name ${exported})
-  message(SEND_ERROR "the shared library exports ${name}")
-endforeach()
-
-# A library that is loaded late shares little static room for thread-local variables with all others.
-execute_process(COMMAND ${READELF} -d ${SHARED_LIBRARY} OUTPUT_VARIABLE text
-  COMMAND_ERROR_IS_FATAL ANY)
-if(text MATCHES "STATIC_TLS")
-  message(SEND_ERROR "the shared library needs static thread-local storage: dlopen may refuse it")
-endif()
-
-# And every public declaration is there to be linked.
-symbols_of(${SHARED_LIBRARY} "-D;--defined-only" exported)
-file(GLOB public_headers RELATIVE ${ROOT}/pool/include ${ROOT}/pool/include/*.h)
-foreach(header ${public_headers})
-  file(READ ${ROOT}/pool/include/${header} text)
-  string(REGEX MATCHALL "DUCTILE_API[^;]*;" declarations "${text}")
-  foreach(declaration ${declarations})
-    string(REGEX MATCH "(ductile_[a-z0-9_]+)\\(" unused "${declaration}")
-    if(CMAKE_MATCH_1 AND NOT CMAKE_MATCH_1 IN_LIST exported)
-      message(SEND_ERROR "${header} declares ${CMAKE_MATCH_1}, which the library does not export")
-    endif()
+function(check_library library)
+  symbols_of(${library} "-D;--defined-only" exported)
+  set(declared)
+  foreach(header ${ARGN})
+    file(READ ${ROOT}/${header} text)
+    string(REGEX MATCHALL "DUCTILE_API[^;]*;" declarations "${text}")
+    foreach(declaration ${declarations})
+      string(REGEX MATCH "(ductile_[a-z0-9_]+)\\(" unused "${declaration}")
+      if(CMAKE_MATCH_1 AND NOT CMAKE_MATCH_1 IN_LIST exported)
+        message(SEND_ERROR "${header} declares ${CMAKE_MATCH_1}, which ${library} does not export")
+      endif()
+      list(APPEND declared ${CMAKE_MATCH_1})
+    endforeach()
   endforeach()
-endforeach()
+  if(NOT declared)
+    message(FATAL_ERROR "the headers of ${library} declare nothing")
+  endif()
+  list(REMOVE_ITEM exported ${declared})
+  foreach(name ${exported})
+    message(SEND_ERROR "${library} exports ${name}, which its headers do not declare")
+  endforeach()
+
+  # What is loaded late shares little static room for thread-local variables with all others.
+  execute_process(COMMAND ${READELF} -d ${library} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  if(text MATCHES "STATIC_TLS")
+    message(SEND_ERROR "${library} needs static thread-local storage: dlopen may refuse it")
+  endif()
+  if(text MATCHES "NEEDED[^\n]*libductile")
+    message(SEND_ERROR "${library} needs another library of ours")
+  endif()
+endfunction()
+
+file(GLOB headers RELATIVE ${ROOT} ${ROOT}/pool/include/*.h)
+list(REMOVE_ITEM headers pool/include/ductile_virtual.h)
+check_library(${SHARED_LIBRARY} ${headers})
+check_library(${VIRTUAL_LIBRARY} pool/include/ductile_virtual.h vmm/driver/open_virtual.h)

@@ -4,7 +4,7 @@
 
 Words that a reader would have to learn here alone. The field has terms for what they meant; docs/glossary.md
 lists them. Reads the names and comments of the C sources, the public headers, the pages of docs/ except the
-decisions, the changelog and the Python reference, and the README.
+decisions, the changelog and the Python reference, the README and the pages beside the sources.
 
 Exit status: 0 when none is found; 1 with a line for each.
 """
@@ -65,6 +65,7 @@ def files_of(root):
         yield from sorted((root / top).rglob("*.[ch]"))
     yield from sorted(path for path in (root / "docs").glob("*.md") if path.name not in UNREAD)
     yield root / "README.md"
+    yield from sorted((root / "vmm").rglob("*.md"))
 
 
 def instead_of(words, table):

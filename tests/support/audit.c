@@ -3,7 +3,7 @@
 
 #include "tests/support/complain.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <string.h>
 
@@ -240,7 +240,7 @@ const char *audit_allocator(ductile_allocator *allocator, const model *m) {
 /* Leaves the thread in *mode, and stores the one that it was in. */
 static const char *exchange_mode(const fixture *f, dvmm_capture_mode *mode) {
     dvmm_driver *d = NULL;
-    NEED_OK(dvmm_open_virtual(f->gpu, &d));
+    NEED_OK(dvmm_open_virtual(f->gpu, &d, NULL, 0));
     ductile_status status = dvmm_capture_exchange_mode(d, mode);
     dvmm_close(d);
     NEED_OK(status);

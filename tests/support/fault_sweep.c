@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/fault_sweep.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include "tests/support/complain.h"
 
@@ -104,7 +104,7 @@ static const char *destroy(world *w, bool by_marks) {
 static const char *reset_capture_mode(world *w) {
     dvmm_driver *d = NULL;
     dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
-    NEED_OK(dvmm_open_virtual(w->f.gpu, &d));
+    NEED_OK(dvmm_open_virtual(w->f.gpu, &d, NULL, 0));
     NEED_OK(dvmm_capture_exchange_mode(d, &mode));
     dvmm_close(d);
     return NULL;

@@ -3,7 +3,7 @@
 
 #include "tests/support/complain.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -162,7 +162,7 @@ const char *fixture_sync_all(const fixture *f) {
 
 const char *fixture_finish_work(const fixture *f) {
     dvmm_driver *d = NULL;
-    NEED_OK(dvmm_open_virtual(f->gpu, &d));
+    NEED_OK(dvmm_open_virtual(f->gpu, &d, NULL, 0));
     ductile_status status = dvmm_context_sync(d);
     dvmm_close(d);
     NEED_OK(status);

@@ -6,7 +6,7 @@
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -149,7 +149,7 @@ const char *lung_fork(lung **out, int device, uint64_t seed) {
 
 const char *lung_start(lung **out, ductile_virtual_gpu *gpu, uint64_t seed) {
     TRY(make(out, seed));
-    NEED_OK(dvmm_open_virtual(gpu, &(*out)->driver));
+    NEED_OK(dvmm_open_virtual(gpu, &(*out)->driver, NULL, 0));
     NEED(pthread_create(&(*out)->thread, NULL, live_beside, *out) == 0, "no thread");
     return NULL;
 }

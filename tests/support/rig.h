@@ -9,7 +9,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/leak_gate.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <ductile_virtual.h>
 
@@ -36,7 +36,7 @@ typedef struct rig {
 /* With the level of detection that the options say. */
 static inline void rig_open_detecting(rig *r, const ductile_virtual_options *options) {
     assert_ok(ductile_virtual_create(&r->gpu, options));
-    assert_ok(dvmm_open_virtual(r->gpu, &r->d));
+    assert_ok(dvmm_open_virtual(r->gpu, &r->d, NULL, 0));
     r->ops = dvmm_raw_ops(r->d, &r->ctx);
     r->granule = dvmm_get_caps(r->d)->granule_bytes;
 }

@@ -276,7 +276,7 @@ struct dvmm_driver {
     _Atomic(dvmm_trace_fn) trace_answer; /* of a call that did not fail; mostly NULL */
 };
 
-/* ---- A device (vmm/cuda/open.h and vmm/virtual/gpu.h open one) ------------------------------ */
+/* ---- A device (vmm/cuda/open.h and vmm/driver/open_virtual.h open one) ---------------------- */
 
 /* Used by backends: takes ownership of ctx on success only. caps is copied. */
 ductile_status dvmm_driver_new(const dvmm_driver_ops *ops, void *ctx, const dvmm_caps *caps,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Life of a virtual GPU, and its side of the driver seam. */
-#include "vmm/virtual/gpu.h"
-
 #include "vmm/base/align.h"
+#include "vmm/driver/open_virtual.h"
 #include "vmm/virtual/cost.h"
 #include "vmm/virtual/memory/addresses.h"
 #include "vmm/virtual/memory/alloc.h"
@@ -87,6 +86,7 @@ ductile_status ductile_virtual_create(ductile_virtual_gpu **out,
     if (gpu == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
+    gpu->head.backend = ductile_virtual_backend();
     gpu->options = full;
     gpu->identity = new_identity();
     gpu->race.level = full.detect;
@@ -482,25 +482,24 @@ static dvmm_caps caps_of(const vgpu *gpu) {
                        .has_context_events = gpu->options.no_context_events == 0};
 }
 
-static ductile_status open_private(dvmm_driver **out) {
-    vgpu *gpu;
-    ductile_status status = ductile_virtual_create(&gpu, NULL);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    gpu->is_private = true;
-    status = dvmm_open_virtual(gpu, out);
-    if (status != DUCTILE_OK) {
-        ductile_virtual_destroy(gpu);
+static ductile_status make_private(ductile_virtual_gpu **out) {
+    ductile_status status = ductile_virtual_create(out, NULL);
+    if (status == DUCTILE_OK) {
+        (*out)->is_private = true;
     }
     return status;
 }
 
-ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out) {
-    *out = NULL;
-    if (gpu == NULL) {
-        return open_private(out);
+static ductile_status serve_open(ductile_virtual_gpu *gpu, dvmm_opened *out) {
+    ductile_status status = gpu == NULL ? make_private(&gpu) : DUCTILE_OK;
+    if (status == DUCTILE_OK) {
+        *out = (dvmm_opened){.ops = &virtual_ops, .ctx = gpu, .caps = caps_of(gpu)};
     }
-    dvmm_caps caps = caps_of(gpu);
-    return dvmm_driver_new(&virtual_ops, gpu, &caps, out);
+    return status;
+}
+
+const dvmm_backend *ductile_virtual_backend(void) {
+    static const dvmm_backend backend = {
+        .version = DVMM_VERSION, .shape = DVMM_SHAPE, .open = serve_open};
+    return &backend;
 }

@@ -20,7 +20,7 @@
 #define DUCTILE_VMM_VIRTUAL_STATE_H
 
 #include "vmm/base/lock.h"
-#include "vmm/driver/driver.h"
+#include "vmm/driver/open_virtual.h"
 #include "vmm/virtual/memory/memory_state.h"
 #include "vmm/virtual/race/race_state.h"
 #include "vmm/virtual/work/work_state.h"
@@ -58,6 +58,7 @@ typedef struct vgpu_watch {
 
 struct ductile_virtual_gpu {
     /* constant after creation */
+    dvmm_virtual_head head;          /* stays first: the allocator reads it */
     ductile_virtual_options options; /* no field means "default" any more */
     unsigned granule_shift;
     uint64_t identity; /* among the virtual GPUs of all processes */

@@ -8,7 +8,7 @@
 #include "bench/contenders/rival_set.h"
 #include "bench/replay/replay_engine.h"
 #include "bench/trace/trace_read.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <criterion/criterion.h>
 
@@ -41,7 +41,7 @@ static void open_arena(arena *a, const contender_ops *ops, uint64_t device_bytes
     options.schedule = schedule;
     *a = (arena){.ops = ops};
     cr_assert_eq(ductile_virtual_create(&a->gpu, &options), DUCTILE_OK);
-    cr_assert_eq(dvmm_open_virtual(a->gpu, &a->driver), DUCTILE_OK);
+    cr_assert_eq(dvmm_open_virtual(a->gpu, &a->driver, NULL, 0), DUCTILE_OK);
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(dvmm_stream_create(a->driver, &a->streams[i]), DUCTILE_OK);
     }
@@ -539,7 +539,7 @@ Test(cumemallocasync, is_absent_where_the_device_has_no_such_pool) {
     dvmm_driver *driver = NULL;
     void *self = NULL;
     char message[128] = "";
-    cr_assert_eq(dvmm_open_virtual(NULL, &driver), DUCTILE_OK);
+    cr_assert_eq(dvmm_open_virtual(NULL, &driver, NULL, 0), DUCTILE_OK);
     contender_env env = {.driver = driver};
     cr_assert_not(dvmm_get_caps(driver)->has_async_pool);
     cr_expect_eq(contender_cumemallocasync.init(&env, &self, message, sizeof message),

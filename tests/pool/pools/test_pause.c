@@ -10,7 +10,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "vmm/capture_mode.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <ductile_share.h>
 #include <string.h>
@@ -292,7 +292,7 @@ Test(pause, leaves_a_capture_whole) {
     const ductile_pool_id graph = {1, 0};
     dvmm_driver *d = NULL;
     open_pool(DUCTILE_POOL_PLAIN, false);
-    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     ductile_stream captured = NULL;
     assert_ok(dvmm_stream_create(d, &captured));
     assert_ok(ductile_pool_begin(a, graph, NULL, NULL));

@@ -6,7 +6,7 @@
 #include "tests/support/complain.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,7 +22,7 @@ static void open_lazy(void) {
     open_fixture(&(fixture_setup){
         .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3});
     a = f.allocator;
-    assert_ok(dvmm_open_virtual(f.gpu, &driver));
+    assert_ok(dvmm_open_virtual(f.gpu, &driver, NULL, 0));
 }
 
 static void close_lazy(void) {

@@ -6,7 +6,7 @@
 #include "tests/support/json_check.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -216,7 +216,7 @@ Test(oom_report, tells_of_streams_not_proven_done_and_of_the_capture) {
     assert_ok(ductile_free(f.allocator, block));
     (void)take(100 * MIB, 0);
     dvmm_driver *d = NULL;
-    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     assert_ok(dvmm_capture_begin(d, f.streams[2], DVMM_CAPTURE_GLOBAL));
     ductile_oom_report r = refused(100 * MIB, 0);
     assert_ok(dvmm_capture_end(d, f.streams[2]));

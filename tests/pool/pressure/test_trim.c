@@ -7,7 +7,7 @@
 #include "tests/support/cpu_time.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #define MAX_BLOCKS 16000
 
@@ -31,7 +31,7 @@ static bool is_mapped(dvmm_driver *d, ductile_addr addr) {
 static size_t count_mapped(size_t first, size_t end) {
     dvmm_driver *d = NULL;
     size_t n = 0;
-    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     for (size_t i = first; i < end; i++) {
         n += is_mapped(d, blocks[i]);
     }
@@ -171,7 +171,7 @@ static void assert_capture_survives_trim(uint64_t held_beside_it) {
     dvmm_driver *d = NULL;
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
     assert_ok(ductile_free(f.allocator, take(512, 2))); /* known, so that it is asked */
-    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     assert_ok(dvmm_capture_begin(d, f.streams[2], DVMM_CAPTURE_GLOBAL));
     assert_ok(ductile_trim(f.allocator, 0, NULL));
     assert_ok(dvmm_capture_status_of(d, f.streams[2], &status));

@@ -7,7 +7,7 @@
 #include "pool/pools/pools.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <criterion/parameterized.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ static void open_with(const char *conf) {
                                   .n_streams = 4,
                                   .conf = conf});
     a = f.allocator;
-    assert_ok(dvmm_open_virtual(f.gpu, &driver));
+    assert_ok(dvmm_open_virtual(f.gpu, &driver, NULL, 0));
 }
 
 static void open_lazy(void) {

@@ -13,7 +13,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "vmm/capture_mode.h"
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <stdlib.h>
 
@@ -295,7 +295,7 @@ Test(recorded, a_stream_that_is_gone_is_waited_for_and_not_named) {
 Test(recorded, a_pause_is_refused_while_another_gpus_stream_is_captured) {
     dvmm_driver *d = NULL;
     ductile_addr block = take_and_write_late(2 * G, 9);
-    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     assert_ok(dvmm_capture_begin(d, theirs, DVMM_CAPTURE_GLOBAL));
     assert_status(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS), DUCTILE_ERR_CAPTURING);
     cr_assert_not(is_paused());
@@ -316,7 +316,7 @@ Test(recorded, a_block_freed_under_a_capture_is_marked_by_the_pause_after_it) {
     dvmm_driver *d = NULL;
     ductile_addr block = take(512);
     ductile_addr freed = take_and_write_late(2 * G, 9);
-    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     assert_ok(dvmm_capture_begin(d, theirs, DVMM_CAPTURE_GLOBAL));
     assert_ok(ductile_free(a, freed));
     assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_CAPTURING);
@@ -407,7 +407,7 @@ Test(recorded_wait, destroying_waits_behind_spans_of_another_gpu) {
 Test(recorded, destroying_unmaps_nothing_under_a_stream_that_cannot_be_marked) {
     ductile_addr block = 0;
     dvmm_driver *d = NULL;
-    assert_ok(dvmm_open_virtual(f.gpu, &d));
+    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     assert_ok(ductile_alloc(a, 2 * G, own, &block));
     write_late(block, 2 * G, 4, theirs);
     assert_ok(dvmm_capture_begin(d, theirs, DVMM_CAPTURE_GLOBAL));

@@ -5,7 +5,7 @@
  * was called.
  */
 #include "tests/support/rig.h"
-#include "vmm/virtual/gpu.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -231,7 +231,7 @@ Test(virtual_faults, impossible_devices_are_refused) {
 
 Test(virtual_faults, a_private_device_goes_with_its_driver) {
     dvmm_driver *d = NULL;
-    assert_ok(dvmm_open_virtual(NULL, &d));
+    assert_ok(dvmm_open_virtual(NULL, &d, NULL, 0));
     assert_u64(dvmm_get_caps(d)->total_bytes, (uint64_t)139 << 30);
     cr_assert(dvmm_get_caps(d)->is_virtual);
     dvmm_close(d);

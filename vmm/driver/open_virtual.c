@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmm/driver/open_virtual.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* NULL in a program that brings no virtual GPU. */
+#pragma weak ductile_virtual_backend
+
+#define LIBRARY_NAME "libductile_virtual.so." DVMM_SERIES
+
+/* Where the caller wants to know why. */
+typedef struct reason {
+    char *text;
+    size_t size;
+} reason;
+
+static ductile_status __attribute__((format(printf, 2, 3)))
+refuse(reason why, const char *format, ...) {
+    if (why.text != NULL && why.size > 0) {
+        va_list args;
+        va_start(args, format);
+        (void)vsnprintf(why.text, why.size, format, args);
+        va_end(args);
+    }
+    return DUCTILE_ERR_NO_LIBRARY;
+}
+
+/* ---- The library --------------------------------------------------------------------------- */
+
+/* The path of the library beside the file that holds this code; false when none is there. A
+ * relative path would lead elsewhere once the program has changed its folder. */
+static bool find_beside(char *path, size_t size) {
+    static const char here;
+    Dl_info self;
+    if (dladdr(&here, &self) == 0 || self.dli_fname == NULL || self.dli_fname[0] != '/') {
+        return false;
+    }
+    int folder = (int)(strrchr(self.dli_fname, '/') - self.dli_fname);
+    int length = snprintf(path, size, "%.*s/" LIBRARY_NAME, folder, self.dli_fname);
+    return length > 0 && (size_t)length < size && access(path, R_OK) == 0;
+}
+
+/* Never closed: GPUs live in it. */
+static void *open_library(void) {
+    char path[PATH_MAX];
+    return dlopen(find_beside(path, sizeof path) ? path : LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
+}
+
+static ductile_status refuse_library(reason why) {
+    const char *cause = dlerror();
+    return refuse(
+        why,
+        "the virtual GPU is a library of its own, which cannot be opened: install " LIBRARY_NAME
+        " beside libductile, or link the program with it (pkg-config: "
+        "ductile_virtual) (%s)",
+        cause != NULL ? cause : "no reason given");
+}
+
+/* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the
+ * bytes are the same. */
+static ductile_status load_backend(const dvmm_backend **out, reason why) {
+    const dvmm_backend *(*get)(void) = NULL;
+    void *library = open_library();
+    void *found = library != NULL ? dlsym(library, "ductile_virtual_backend") : NULL;
+    if (found == NULL) {
+        return refuse_library(why);
+    }
+    memcpy(&get, &found, sizeof get);
+    *out = get();
+    return DUCTILE_OK;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+/* A GPU brings its backend along. Linked in comes before installed: it is what the program was
+ * built with. */
+static ductile_status find_backend(const ductile_virtual_gpu *gpu, const dvmm_backend **out,
+                                   reason why) {
+    if (gpu != NULL) {
+        *out = ((const dvmm_virtual_head *)gpu)->backend;
+        return DUCTILE_OK;
+    }
+    if (ductile_virtual_backend != NULL) {
+        *out = ductile_virtual_backend();
+        return DUCTILE_OK;
+    }
+    return load_backend(out, why);
+}
+
+static ductile_status check_version(const dvmm_backend *backend, reason why) {
+    if (strcmp(backend->version, DVMM_VERSION) != 0) {
+        return refuse(why,
+                      "libductile is version " DVMM_VERSION ", libductile_virtual is %s: "
+                      "install both of one version",
+                      backend->version);
+    }
+    if (backend->shape != DVMM_SHAPE) {
+        return refuse(why, "libductile and libductile_virtual were built from different sources of "
+                           "version " DVMM_VERSION ": build both from the same");
+    }
+    return DUCTILE_OK;
+}
+
+ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out, char *reason_text,
+                                 size_t reason_size) {
+    reason why = {reason_text, reason_size};
+    const dvmm_backend *backend = NULL;
+    dvmm_opened opened;
+    *out = NULL;
+    ductile_status status = find_backend(gpu, &backend, why);
+    if (status == DUCTILE_OK) {
+        status = check_version(backend, why);
+    }
+    if (status == DUCTILE_OK) {
+        status = backend->open(gpu, &opened);
+    }
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = dvmm_driver_new(opened.ops, opened.ctx, &opened.caps, out);
+    if (status != DUCTILE_OK) {
+        opened.ops->close(opened.ctx);
+    }
+    return status;
+}
