@@ -25,12 +25,14 @@ import sys
 BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/nvtx", "vmm/base"]
 POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/growth", "pool/sharing", "pool/pressure",
         "pool/inspect", "pool/pools", "pool"]
+MODEL = ["vmm/virtual/state", "vmm/virtual/addresses", "vmm/virtual/race", "vmm/virtual/memory", "vmm/virtual/work",
+         "vmm/virtual"]
 ROOMS = {
     "vmm/base": [],
     "vmm/nvtx": ["vmm/base"],
     "vmm/driver": ["vmm/nvtx", "vmm/base"],
     "vmm/cuda": ["vmm/driver", "vmm/base"],
-    "vmm/virtual": ["vmm/driver", "vmm/base"],
+    **{room: MODEL[:n] + ["vmm/driver", "vmm/base"] for n, room in enumerate(MODEL)},
     "vmm": ["vmm/driver", "vmm/base"],
     "segments": ["vmm", "vmm/driver", "vmm/nvtx", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
@@ -64,7 +66,7 @@ NAME = re.compile(r"\b[a-z]\w*\b")
 
 
 def room_of(file):
-    """The room of a file: its folder. The folders inside vmm/virtual are one room."""
+    """The room of a file: its folder."""
     folder = file.rpartition("/")[0]
     while folder and folder not in ROOMS:
         folder = folder.rpartition("/")[0]

@@ -27,6 +27,12 @@ PLANTS = {
     "an include that points up inside a layer": (
         "check_rooms.py", "pool/blocks/block.h", '#include "pool/pressure/trim.h"\n',
         "pool/blocks/block.h: pool/blocks may not include pool/pressure/trim.h"),
+    "an include that points up inside the virtual GPU": (
+        "check_rooms.py", "vmm/virtual/race/blocks.h", '#include "vmm/virtual/work/work.h"\n',
+        "vmm/virtual/race/blocks.h: vmm/virtual/race may not include vmm/virtual/work/work.h"),
+    "the virtual GPU in an allocator": (
+        "check_rooms.py", "pool/allocator.c", "static void planted(void) { ductile_virtual_create(0, 0); }\n",
+        "pool/allocator.c: pool may not use ductile_virtual_create"),
     "a call that points up": (
         "check_rooms.py", "vmm/range.c", "static void planted(void) { dseg_set_fini(0); }\n",
         "vmm/range.c: vmm may not use dseg_set_fini"),

@@ -3,9 +3,9 @@
  * They are not driver calls: they cost no virtual time, are not counted and cannot be made to
  * fail. */
 #include "vmm/base/align.h"
-#include "vmm/virtual/memory/blocks.h"
 #include "vmm/virtual/memory/exports.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/race/blocks.h"
+#include "vmm/virtual/state/state.h"
 #include "vmm/virtual/work/capture.h"
 #include "vmm/virtual/work/events.h"
 #include "vmm/virtual/work/graph.h"

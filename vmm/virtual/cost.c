@@ -7,7 +7,7 @@
 #include "vmm/virtual/cost.h"
 
 #include "vmm/base/align.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 enum { MAX_POINTS = 6 };
 

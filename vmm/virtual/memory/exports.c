@@ -15,9 +15,9 @@
 #include "vmm/virtual/memory/exports.h"
 
 #include "vmm/base/array.h"
-#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/addresses/addresses.h"
 #include "vmm/virtual/memory/memory.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 #include <poll.h>
 #include <stdlib.h>

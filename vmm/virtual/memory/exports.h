@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_MEMORY_EXPORTS_H
 #define DUCTILE_VMM_VIRTUAL_MEMORY_EXPORTS_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 int dvmm_vgpu_can_access_peer(const vgpu *gpu, int device, int *out);
 int dvmm_vgpu_set_access_for(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access,

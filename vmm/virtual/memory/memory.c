@@ -4,12 +4,12 @@
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
-#include "vmm/virtual/memory/addresses.h"
-#include "vmm/virtual/memory/content.h"
+#include "vmm/virtual/addresses/addresses.h"
+#include "vmm/virtual/addresses/content.h"
 #include "vmm/virtual/race/race.h"
-#include "vmm/virtual/slots.h"
-#include "vmm/virtual/state.h"
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/slots.h"
+#include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 
 /* ---- Handles ------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_MEMORY_MEMORY_H
 #define DUCTILE_VMM_VIRTUAL_MEMORY_MEMORY_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_memory_init(vgpu *gpu);
 void dvmm_vgpu_memory_fini(vgpu *gpu);

@@ -2,8 +2,8 @@
 /* Which work comes before which, and what the host knows complete. */
 #include "vmm/virtual/race/order.h"
 
-#include "vmm/virtual/race/clock.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/clock.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_stop_detecting(vgpu *gpu) {
     gpu->race.level = 0;

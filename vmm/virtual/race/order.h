@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_RACE_ORDER_H
 #define DUCTILE_VMM_VIRTUAL_RACE_ORDER_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 /* Ends detection because the host has no memory. */
 void dvmm_vgpu_stop_detecting(vgpu *gpu);

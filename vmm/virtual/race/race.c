@@ -4,12 +4,12 @@
 
 #include "vmm/base/align.h"
 #include "vmm/base/array.h"
-#include "vmm/virtual/memory/addresses.h"
-#include "vmm/virtual/memory/blocks.h"
-#include "vmm/virtual/race/clock.h"
+#include "vmm/virtual/addresses/addresses.h"
+#include "vmm/virtual/race/blocks.h"
 #include "vmm/virtual/race/order.h"
-#include "vmm/virtual/state.h"
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/clock.h"
+#include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 
 #include <stdlib.h>
 

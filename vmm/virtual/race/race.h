@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_RACE_RACE_H
 #define DUCTILE_VMM_VIRTUAL_RACE_RACE_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 /* Called before the operation joins the queue. */
 void dvmm_vgpu_race_issue(vgpu *gpu, struct vgpu_queue *queue, const struct vgpu_op *op);

@@ -9,8 +9,8 @@
 #include "vmm/virtual/work/capture.h"
 
 #include "vmm/base/thread.h"
-#include "vmm/virtual/state.h"
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 #include "vmm/virtual/work/script.h"
 #include "vmm/virtual/work/work.h"
 

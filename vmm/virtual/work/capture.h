@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_WORK_CAPTURE_H
 #define DUCTILE_VMM_VIRTUAL_WORK_CAPTURE_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_capture_fini(vgpu *gpu);
 /* SUCCESS when this thread may make a call that a capture prohibits; otherwise CAPTURE_UNSUPPORTED,

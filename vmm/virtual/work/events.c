@@ -3,9 +3,9 @@
 #include "vmm/virtual/work/events.h"
 
 #include "vmm/virtual/race/order.h"
-#include "vmm/virtual/slots.h"
-#include "vmm/virtual/state.h"
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/slots.h"
+#include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 #include "vmm/virtual/work/capture.h"
 #include "vmm/virtual/work/streams.h"
 #include "vmm/virtual/work/work.h"

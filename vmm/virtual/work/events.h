@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_WORK_EVENTS_H
 #define DUCTILE_VMM_VIRTUAL_WORK_EVENTS_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_events_fini(vgpu_work *work);
 int dvmm_vgpu_event_create(vgpu *gpu, dvmm_event *out);

@@ -2,8 +2,8 @@
 /* Graphs: what a capture collected, launched as often as the program likes. */
 #include "vmm/virtual/work/graph.h"
 
-#include "vmm/virtual/state.h"
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 #include "vmm/virtual/work/events.h"
 #include "vmm/virtual/work/script.h"
 #include "vmm/virtual/work/streams.h"

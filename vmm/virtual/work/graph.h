@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_WORK_GRAPH_H
 #define DUCTILE_VMM_VIRTUAL_WORK_GRAPH_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 int dvmm_vgpu_graph_launch(ductile_virtual_graph *graph, ductile_stream stream);
 void dvmm_vgpu_graph_rest(ductile_virtual_graph *graph, bool rests);

@@ -7,11 +7,11 @@
 #include "vmm/virtual/work/script.h"
 
 #include "vmm/base/array.h"
-#include "vmm/virtual/memory/addresses.h"
-#include "vmm/virtual/memory/blocks.h"
+#include "vmm/virtual/addresses/addresses.h"
+#include "vmm/virtual/race/blocks.h"
 #include "vmm/virtual/race/order.h"
-#include "vmm/virtual/slots.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/slots.h"
+#include "vmm/virtual/state/state.h"
 #include "vmm/virtual/work/work.h"
 
 #include <stdlib.h>

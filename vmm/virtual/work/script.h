@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_WORK_SCRIPT_H
 #define DUCTILE_VMM_VIRTUAL_WORK_SCRIPT_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 /* Takes ownership of the operation, also on failure. */
 int dvmm_vgpu_script_add(vgpu *gpu, vgpu_script *script, vgpu_op *op);

@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_WORK_STREAMS_H
 #define DUCTILE_VMM_VIRTUAL_WORK_STREAMS_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_streams_init(vgpu *gpu);
 void dvmm_vgpu_streams_fini(vgpu *gpu);

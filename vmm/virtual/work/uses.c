@@ -2,10 +2,10 @@
 /* Work with memory on the virtual GPU: kernels, fills, copies; host memory and waits for it. */
 #include "vmm/virtual/work/uses.h"
 
-#include "vmm/virtual/memory/content.h"
+#include "vmm/virtual/addresses/content.h"
 #include "vmm/virtual/memory/memory.h"
 #include "vmm/virtual/race/race.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 #include "vmm/virtual/work/capture.h"
 #include "vmm/virtual/work/streams.h"
 #include "vmm/virtual/work/work.h"

@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_WORK_USES_H
 #define DUCTILE_VMM_VIRTUAL_WORK_USES_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 /* Work with memory. Copies and fills check their spans when issued and again when they run; a
  * kernel's are not checked before it runs. */

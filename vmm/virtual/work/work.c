@@ -10,14 +10,14 @@
 
 #include "vmm/base/check.h"
 #include "vmm/base/thread.h"
-#include "vmm/virtual/memory/content.h"
+#include "vmm/virtual/addresses/content.h"
 #include "vmm/virtual/memory/memory.h"
-#include "vmm/virtual/race/clock.h"
 #include "vmm/virtual/race/order.h"
 #include "vmm/virtual/race/race.h"
-#include "vmm/virtual/slots.h"
-#include "vmm/virtual/state.h"
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/clock.h"
+#include "vmm/virtual/state/slots.h"
+#include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 #ifndef DUCTILE_VMM_VIRTUAL_WORK_WORK_H
 #define DUCTILE_VMM_VIRTUAL_WORK_WORK_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_work_fini(vgpu *gpu);
 vgpu_queue *dvmm_vgpu_queue_new(vgpu *gpu);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work of the virtual GPU: queues, streams, events, captures, graphs. */
-#ifndef DUCTILE_VMM_VIRTUAL_WORK_WORK_STATE_H
-#define DUCTILE_VMM_VIRTUAL_WORK_WORK_STATE_H
+#ifndef DUCTILE_VMM_VIRTUAL_STATE_WORK_STATE_H
+#define DUCTILE_VMM_VIRTUAL_STATE_WORK_STATE_H
 
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/race/clock.h"
-#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state/clock.h"
+#include "vmm/virtual/state/slots.h"
 
 #include <ductile_virtual.h>
 

@@ -10,8 +10,8 @@
  *
  * The threads of the host share that clock: work that one thread saw complete is complete for all.
  */
-#ifndef DUCTILE_VMM_VIRTUAL_RACE_CLOCK_H
-#define DUCTILE_VMM_VIRTUAL_RACE_CLOCK_H
+#ifndef DUCTILE_VMM_VIRTUAL_STATE_CLOCK_H
+#define DUCTILE_VMM_VIRTUAL_STATE_CLOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>

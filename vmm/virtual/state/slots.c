@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state/slots.h"
 
 #include "vmm/base/check.h"
 

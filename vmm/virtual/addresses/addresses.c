@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The virtual GPU's address space: reservations, and a table from granule to mapping. */
-#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/addresses/addresses.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/array.h"
-#include "vmm/virtual/slots.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/slots.h"
+#include "vmm/virtual/state/state.h"
 
 #include <stdlib.h>
 #include <string.h>

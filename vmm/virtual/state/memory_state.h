@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the virtual GPU: addresses, handles, mappings, allocations, contents. */
-#ifndef DUCTILE_VMM_VIRTUAL_MEMORY_MEMORY_STATE_H
-#define DUCTILE_VMM_VIRTUAL_MEMORY_MEMORY_STATE_H
+#ifndef DUCTILE_VMM_VIRTUAL_STATE_MEMORY_STATE_H
+#define DUCTILE_VMM_VIRTUAL_STATE_MEMORY_STATE_H
 
 #include "vmm/driver/driver.h"
-#include "vmm/virtual/race/race_state.h"
-#include "vmm/virtual/slots.h"
+#include "vmm/virtual/state/race_state.h"
+#include "vmm/virtual/state/slots.h"
 
 /* One address reservation. Kept in an array, ascending and disjoint. */
 typedef struct vgpu_range {

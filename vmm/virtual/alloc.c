@@ -4,13 +4,13 @@
  * From one granule up, an allocation is whole granules of its own; smaller ones are carved out
  * of shared granules, as the driver does.
  */
-#include "vmm/virtual/memory/alloc.h"
+#include "vmm/virtual/alloc.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
-#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/addresses/addresses.h"
 #include "vmm/virtual/memory/memory.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 #include "vmm/virtual/work/capture.h"
 #include "vmm/virtual/work/streams.h"
 

@@ -6,8 +6,8 @@
  *
  * Every item type starts with a dvmm_slot. Numbers count from 1; 0 is none.
  */
-#ifndef DUCTILE_VMM_VIRTUAL_SLOTS_H
-#define DUCTILE_VMM_VIRTUAL_SLOTS_H
+#ifndef DUCTILE_VMM_VIRTUAL_STATE_SLOTS_H
+#define DUCTILE_VMM_VIRTUAL_STATE_SLOTS_H
 
 #include <stdbool.h>
 #include <stddef.h>

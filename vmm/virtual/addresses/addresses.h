@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reservations, and the table from granules to mappings. */
-#ifndef DUCTILE_VMM_VIRTUAL_MEMORY_ADDRESSES_H
-#define DUCTILE_VMM_VIRTUAL_MEMORY_ADDRESSES_H
+#ifndef DUCTILE_VMM_VIRTUAL_ADDRESSES_ADDRESSES_H
+#define DUCTILE_VMM_VIRTUAL_ADDRESSES_ADDRESSES_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 bool dvmm_vgpu_addresses_init(vgpu *gpu);
 void dvmm_vgpu_addresses_fini(vgpu *gpu);

@@ -2,10 +2,9 @@
 /*
  * What the virtual GPU keeps to detect misuse of memory, whatever the schedule.
  *
- *   clock.c          clocks
- *   order.c          which work comes before which, and what the host knows complete
- *   race.c           who touched which bytes, and whether that has an order
- *   memory/blocks.c  live blocks
+ *   order.c   which work comes before which, and what the host knows complete
+ *   race.c    who touched which bytes, and whether that has an order
+ *   blocks.c  live blocks
  *
  * History belongs to the bytes of a physical handle, so addresses that share a handle share it. A
  * handle keeps the touches that later work may still conflict with. A write drops the touches
@@ -18,10 +17,10 @@
  *
  * When the host has no memory left, detection ends.
  */
-#ifndef DUCTILE_VMM_VIRTUAL_RACE_RACE_STATE_H
-#define DUCTILE_VMM_VIRTUAL_RACE_RACE_STATE_H
+#ifndef DUCTILE_VMM_VIRTUAL_STATE_RACE_STATE_H
+#define DUCTILE_VMM_VIRTUAL_STATE_RACE_STATE_H
 
-#include "vmm/virtual/race/clock.h"
+#include "vmm/virtual/state/clock.h"
 
 #include <ductile_virtual.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vmm/virtual/race/clock.h"
+#include "vmm/virtual/state/clock.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/array.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuMemAlloc. */
-#ifndef DUCTILE_VMM_VIRTUAL_MEMORY_ALLOC_H
-#define DUCTILE_VMM_VIRTUAL_MEMORY_ALLOC_H
+#ifndef DUCTILE_VMM_VIRTUAL_ALLOC_H
+#define DUCTILE_VMM_VIRTUAL_ALLOC_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_alloc_fini(vgpu *gpu);
 int dvmm_vgpu_mem_alloc(vgpu *gpu, uint64_t size, ductile_addr *out);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planned faults, violations and the call log. */
-#ifndef DUCTILE_VMM_VIRTUAL_WATCH_H
-#define DUCTILE_VMM_VIRTUAL_WATCH_H
+#ifndef DUCTILE_VMM_VIRTUAL_STATE_WATCH_H
+#define DUCTILE_VMM_VIRTUAL_STATE_WATCH_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 bool dvmm_vgpu_watch_init(vgpu *gpu);
 void dvmm_vgpu_watch_fini(vgpu *gpu);

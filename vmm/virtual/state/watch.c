@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planned faults, violations and the call log of the virtual GPU. */
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/watch.h"
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,29 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The virtual GPU as its files see it. Each file has a header with its functions:
- *
- *   gpu.c       life, the call pipeline, the table of the seam
- *   memory/     addresses (reservations, and which granule maps what), memory (handles and
- *               mappings), exports (other devices and processes), alloc (cuMemAlloc), content,
- *               blocks (live blocks)
- *   work/       work (queues, and when they run), script (captured work), capture, streams,
- *               events, graph, uses (work with memory; host memory)
- *   race/       detection of misuse
- *   watch.c     planned faults, violations, the call log
- *   cost.c      what a call costs
- *   api.c       the functions of ductile_virtual.h
- *
- * Unless a header says otherwise, every function is called with gpu->lock held, and an int result
- * is the code of the driver.
+ * The virtual GPU as its files see it; the table of files is in vmm/virtual/README.md. Unless a
+ * header says otherwise, every function is called with gpu->lock held, and an int result is the
+ * code of the driver.
  */
-#ifndef DUCTILE_VMM_VIRTUAL_STATE_H
-#define DUCTILE_VMM_VIRTUAL_STATE_H
+#ifndef DUCTILE_VMM_VIRTUAL_STATE_STATE_H
+#define DUCTILE_VMM_VIRTUAL_STATE_STATE_H
 
 #include "vmm/base/lock.h"
 #include "vmm/driver/open_virtual.h"
-#include "vmm/virtual/memory/memory_state.h"
-#include "vmm/virtual/race/race_state.h"
-#include "vmm/virtual/work/work_state.h"
+#include "vmm/virtual/state/memory_state.h"
+#include "vmm/virtual/state/race_state.h"
+#include "vmm/virtual/state/work_state.h"
 
 #include <ductile_virtual.h>
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Live blocks, as allocators announce them. A block may span many handles and share the
  * first and the last of them; each handle keeps its parts, ascending and disjoint. */
-#include "vmm/virtual/memory/blocks.h"
+#include "vmm/virtual/race/blocks.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/array.h"
-#include "vmm/virtual/memory/addresses.h"
+#include "vmm/virtual/addresses/addresses.h"
 #include "vmm/virtual/race/order.h"
-#include "vmm/virtual/state.h"
-#include "vmm/virtual/watch.h"
+#include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 
 #include <string.h>
 

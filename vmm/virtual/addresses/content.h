@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contents of memory. */
-#ifndef DUCTILE_VMM_VIRTUAL_MEMORY_CONTENT_H
-#define DUCTILE_VMM_VIRTUAL_MEMORY_CONTENT_H
+#ifndef DUCTILE_VMM_VIRTUAL_ADDRESSES_CONTENT_H
+#define DUCTILE_VMM_VIRTUAL_ADDRESSES_CONTENT_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 /* Pre of all functions: the span is mapped. They return false when the host has no memory left;
  * contents are lost then. */

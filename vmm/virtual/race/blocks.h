@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Live blocks that the program has announced. */
-#ifndef DUCTILE_VMM_VIRTUAL_MEMORY_BLOCKS_H
-#define DUCTILE_VMM_VIRTUAL_MEMORY_BLOCKS_H
+#ifndef DUCTILE_VMM_VIRTUAL_RACE_BLOCKS_H
+#define DUCTILE_VMM_VIRTUAL_RACE_BLOCKS_H
 
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/state/state.h"
 
 void dvmm_vgpu_block_begin(vgpu *gpu, ductile_addr address, uint64_t size);
 void dvmm_vgpu_block_end(vgpu *gpu, ductile_addr address);

@@ -6,12 +6,12 @@
  *
  *     |0 0 0 0 0 0|7 7 7 7|b y t e s|0 0 0 0 0 0 0 0|
  */
-#include "vmm/virtual/memory/content.h"
+#include "vmm/virtual/addresses/content.h"
 
 #include "vmm/base/align.h"
 #include "vmm/base/array.h"
-#include "vmm/virtual/memory/addresses.h"
-#include "vmm/virtual/state.h"
+#include "vmm/virtual/addresses/addresses.h"
+#include "vmm/virtual/state/state.h"
 
 #include <stdlib.h>
 #include <string.h>
