@@ -93,7 +93,7 @@ foreach(kind static shared)
   endif()
 endforeach()
 
-# A program with the archive finds the library where the system does; one with libductile.so, beside that.
+# A program with the archive finds the library where the system does, one with libductile.so beside that.
 file(GLOB opened RELATIVE ${SCRATCH}/root-static${PREFIX}/${LIBDIR}
   ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/libductile*.so*)
 if(NOT opened MATCHES "^libductile_virtual\\.so\\.[0-9]+\\.[0-9]+;libductile_virtual\\.so\\.[0-9.]+$")
@@ -105,6 +105,11 @@ set(alone_shared ${EMULATOR} ${SCRATCH}/package-shared/alone)
 run(${virtual} LD_LIBRARY_PATH=${SCRATCH}/root-static${PREFIX}/${LIBDIR} ${alone_static})
 refused("${missing}" ${alone_static})
 run(${virtual} ${alone_shared})
+
+# Or beside the program, by whatever name that was started.
+file(COPY_FILE ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/${soname} ${SCRATCH}/package-static/${soname})
+run(${virtual} ${alone_static})
+run(${virtual} ${CMAKE_COMMAND} -E chdir ${SCRATCH}/package-static ${EMULATOR} ./alone)
 
 # What lies there may be no library, or another version's.
 set(place ${SCRATCH}/root-shared${PREFIX}/${LIBDIR})

@@ -2,6 +2,7 @@
 #include "vmm/driver/open_virtual.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,16 +33,33 @@ refuse(reason why, const char *format, ...) {
 
 /* ---- The library --------------------------------------------------------------------------- */
 
-/* The path of the library beside the file that holds this code; false when none is there. A
- * relative path would lead elsewhere once the program has changed its folder. */
-static bool find_beside(char *path, size_t size) {
+/* Reads the line of /proc/self/maps that says which file holds this code. What the loader calls the
+ * file may be relative to a folder that the program has left since. */
+static bool find_own_line(char *line, int size) {
     static const char here;
-    Dl_info self;
-    if (dladdr(&here, &self) == 0 || self.dli_fname == NULL || self.dli_fname[0] != '/') {
+    bool is_found = false;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps != NULL && !is_found && fgets(line, size, maps) != NULL) {
+        uintptr_t start = 0;
+        uintptr_t end = 0;
+        is_found = sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) == 2 &&
+                   start <= (uintptr_t)&here && (uintptr_t)&here < end;
+    }
+    if (maps != NULL) {
+        (void)fclose(maps);
+    }
+    return is_found;
+}
+
+/* The path of the library beside that file; false when none is there. */
+static bool find_beside(char *path, size_t size) {
+    char line[PATH_MAX + 128]; /* 128: for the addresses before the path */
+    const char *own = find_own_line(line, sizeof line) ? strchr(line, '/') : NULL;
+    if (own == NULL) {
         return false;
     }
-    int folder = (int)(strrchr(self.dli_fname, '/') - self.dli_fname);
-    int length = snprintf(path, size, "%.*s/" LIBRARY_NAME, folder, self.dli_fname);
+    int folder = (int)(strrchr(own, '/') - own);
+    int length = snprintf(path, size, "%.*s/" LIBRARY_NAME, folder, own);
     return length > 0 && (size_t)length < size && access(path, R_OK) == 0;
 }
 
