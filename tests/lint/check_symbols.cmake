@@ -32,6 +32,7 @@ function(forbid layer pattern)
 endfunction()
 
 forbid(vmm "(dseg|dpool)_[^ ]*")
+forbid(model "(dseg|dpool)_[^ ]*")
 forbid(segments "dpool_[^ ]*")
 
 # Every function of the seam that reaches the driver is dvmm_ and the name of a call.
