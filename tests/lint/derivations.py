@@ -307,3 +307,18 @@ def llama_steps(rows):
         yield llama_step(row)
     (row,) = [row for row in rows if row["way"] == "capped ductile"]
     yield llama_step(row)
+
+
+def old_driver(rows):
+    """Held and driver time of the runs on several streams; of the others no row differs."""
+    def pair(trace, passes, settings):
+        found = [row for row in rows if row["trace"] == trace and row["contender"] == "ductile"
+                 and row["passes"] == passes and row["settings"] == settings]
+        new, old = sorted(found, key=lambda row: row.get("old_driver", 0))
+        return [[f"{row['efficiency']:.3f}", f"{row['driver_time_us'] / 1000:.0f}"] for row in (new, old)]
+
+    told = [pair(trace, passes, settings) for trace in ("fsdp2_llama", "vit_multistream_record")
+            for settings in ([], TIGHT) for passes in (1, 5)]
+    alike = [pair(trace, passes, settings) for trace in TRACES[:3] for settings in ([], TIGHT) for passes in (1, 5)]
+    assert all(new[0] == old[0] for new, old in alike), "a run on one stream differs"
+    return told
