@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enables Ductile in programs that do not ask for it, as soon as they import torch.
+"""Enables Ductile in programs that do not ask for it, as soon as they import torch; records them.
 
-DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.torch.enable. Children
-inherit it, whether they are forked, spawned, or started by torchrun. What runs this at the start
+DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.torch.enable.
+DUCTILE_RECORD names a folder in which each process that uses a GPU leaves a recording. Children
+inherit both, whether they are forked, spawned, or started by torchrun. What runs this at the start
 of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on ductile_gpu.start, or the
 sitecustomize that ductile_gpu.torch.child_environment puts behind all else in PYTHONPATH. It stands
 beside the package, not in it, so that the package is imported only where it is asked for; and
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 VARIABLE = "DUCTILE_TORCH"
+RECORD = "DUCTILE_RECORD"
 _OFF = frozenset(("", "0", "off", "no", "false"))
 _ON = frozenset(("1", "on", "yes", "true"))
 MODES = ("auto", "full", "plain")
@@ -72,6 +74,51 @@ def enable_now(torch: ModuleType) -> None:
             say(f"stopped, because {VARIABLE}={mode} cannot be met: {reason}")
             raise SystemExit(1) from None
         say(f"WARNING: Ductile is off, PyTorch keeps its own allocator: {reason}")
+
+
+# ---- Recording ---------------------------------------------------------------------------------
+
+
+def record_folder() -> Optional[str]:
+    """Where the environment wants recordings, as an absolute path; None: nowhere."""
+    value = os.environ.get(RECORD, "").strip()
+    return None if value.lower() in _OFF else os.path.abspath(value)
+
+
+def why_not_recorded(folder: str) -> Optional[str]:
+    """Why nothing can be written there; None: it can."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error.strerror or type(error).__name__
+
+
+def record_now(torch: ModuleType) -> None:
+    """Records this process from its first use of CUDA on. A failure does not concern the program,
+    and one that uses no GPU loads no more than this."""
+    folder = record_folder()
+    if folder is None or torch.version.cuda is None:
+        return
+    problem = why_not_recorded(folder)
+    if problem is None:
+        torch.cuda._lazy_call(lambda: _record_from_here(folder, torch))
+        return
+    del os.environ[RECORD]  # children would say the same
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        say(f"WARNING: nothing is recorded: {RECORD}={folder}: {problem}")
+
+
+def _record_from_here(folder: str, torch: ModuleType) -> None:
+    try:
+        from ductile_gpu import _record_folder
+
+        _record_folder.begin(folder, torch)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        say(f"WARNING: this process is not recorded: {reason}")
 
 
 # ---- When torch is imported --------------------------------------------------------------------
@@ -180,6 +227,10 @@ def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
 
 
 def watch() -> None:
-    """At the start of an interpreter: enables Ductile, if that is asked for, as torch comes."""
+    """At the start of an interpreter: does what is asked for as torch comes."""
     if wanted_mode() is not None:
         when_torch_is_imported(enable_now)
+    folder = record_folder()
+    if folder is not None:
+        os.environ[RECORD] = folder
+        when_torch_is_imported(record_now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the Python programs that this process starts run on Ductile too."""
+"""Has the Python programs that this process starts run on Ductile too, or be recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Optional
 
-__all__ = ["child_environment", "hook_is_installed", "inherit"]
+__all__ = ["child_environment", "hook_is_installed", "inherit", "record"]
 
 SITE = str(Path(__file__).parent / "torch" / "site")
 
@@ -36,6 +36,12 @@ def _with_hook(folders: str) -> str:
     return os.pathsep.join(found)
 
 
+def _add_hook(environment: MutableMapping[str, str]) -> None:
+    if not hook_is_installed():
+        environment["DUCTILE_TORCH_PREFIX"] = sys.prefix  # other Pythons are left alone
+        environment["PYTHONPATH"] = _with_hook(environment.get("PYTHONPATH", ""))
+
+
 def inherit(
     environment: MutableMapping[str, str],
     mode: str = "auto",
@@ -47,9 +53,22 @@ def inherit(
         added = ",".join(f"{key}:{value}" for key, value in options.items())
         given = environment.get("DUCTILE_CONF", "")
         environment["DUCTILE_CONF"] = f"{added},{given}" if given else added
-    if not hook_is_installed():
-        environment["DUCTILE_TORCH_PREFIX"] = sys.prefix  # other Pythons are left alone
-        environment["PYTHONPATH"] = _with_hook(environment.get("PYTHONPATH", ""))
+    _add_hook(environment)
+
+
+def record(
+    environment: MutableMapping[str, str],
+    folder: str,
+    stacks: bool = False,
+    max_events: Optional[int] = None,
+) -> None:
+    """Changes an environment so that Python programs started with it are recorded in `folder`."""
+    environment["DUCTILE_RECORD"] = folder
+    for name, value in (("STACKS", int(stacks)), ("MAX_EVENTS", max_events)):
+        environment.pop(f"DUCTILE_RECORD_{name}", None)
+        if value:
+            environment[f"DUCTILE_RECORD_{name}"] = str(value)
+    _add_hook(environment)
 
 
 def child_environment(

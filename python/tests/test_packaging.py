@@ -192,8 +192,9 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("request_of", ["DUCTILE_TORCH", "DUCTILE_RECORD"])
 @pytest.mark.parametrize(("wanted", "found"), [("1", "True False"), (None, "False False")])
-def test_every_interpreter_hears_the_request(name, wanted, found):
+def test_every_interpreter_hears_the_request(name, request_of, wanted, found):
     code = (
         f"import sys\ndef run():\n    {WAYS[name]}\nrun()\n"
         "print(any(type(f).__name__ == 'TorchFinder' for f in sys.meta_path), "
@@ -202,7 +203,7 @@ def test_every_interpreter_hears_the_request(name, wanted, found):
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     environment.pop("DUCTILE_TORCH", None)
     if wanted:
-        environment["DUCTILE_TORCH"] = wanted
+        environment[request_of] = wanted
     answer = subprocess.run(
         [sys.executable, "-S", "-c", code, str(PACKAGE.parent / name)],
         env=environment,

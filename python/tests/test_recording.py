@@ -450,6 +450,29 @@ def test_the_recording_can_be_exported(run, tmp_path):
     assert {"step 1", "step 2"} <= {event["name"] for event in events}
 
 
+def test_each_process_streams_stacks_of_its_own_into_a_folder(run, tmp_path):
+    script = (tmp_path / "train.py").read_text()
+    children = (
+        "import os, subprocess, sys\nif sys.argv[1:]: subprocess.run([sys.executable, __file__])"
+    )
+    (tmp_path / "train.py").write_text(f"{script}\n{children}")
+    answer = run("record", "--stacks", "-o", "runs/", "train.py", "parent")
+    assert answer.returncode == 0, answer.stderr
+    assert "2 recordings in runs" in answer.stderr
+    for path in (tmp_path / "runs").iterdir():
+        found = read_snapshot(path)
+        assert len(found["device_traces"][0]) == 3 * (3 * 2000 - 2 * LIVE)
+        assert "forward" in names(found["device_traces"][0][0])
+
+
+def test_where_stacks_cannot_be_had_a_child_goes_on_without_a_recording(run, tmp_path):
+    (tmp_path / "train.py").write_text("import torch; torch.cuda.init(); print('ran')")
+    answer = run("record", "--stacks", "-o", "runs/", "train.py", NO_ADAPTER="1")
+    assert (answer.returncode, answer.stdout) == (1, "ran\n")
+    assert "this process is not recorded: there is no C++ compiler" in answer.stderr
+    assert not list((tmp_path / "runs").iterdir())
+
+
 def test_a_run_that_could_not_be_recorded_is_not_begun(run, tmp_path):
     answer = run("record", "--stacks", "train.py", NO_ADAPTER="1")
     assert answer.returncode == 1

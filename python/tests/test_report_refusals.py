@@ -16,7 +16,7 @@ from snapshots import read_snapshot
 from test_report import MIB, entry, frame, replay, report, said
 
 import ductile_gpu
-from ductile_gpu._cli.record import StackRecorder
+from ductile_gpu._recorder import StackRecorder
 from ductile_gpu._report import _frames, _openings, _page, _summary, _who
 from ductile_gpu._report._collect import NAMES, Choices, Recording, collect
 

@@ -112,6 +112,19 @@ def _check_request() -> Check:
     return Check("request", "note", "DUCTILE_TORCH is not set: set it to 1, or use ductile-gpu run")
 
 
+def _check_recording() -> Iterator[Check]:
+    folder = ductile_gpu_start.record_folder()
+    if folder is None:
+        return
+    problem = ductile_gpu_start.why_not_recorded(folder)
+    name = f"{ductile_gpu_start.RECORD}={folder}"
+    if problem is None:
+        text = f"{name}: each process that uses a GPU through PyTorch writes a recording there"
+        yield Check("record", "ok", text)
+    else:
+        yield Check("record", "note", f"{name}: {problem}: nothing is recorded; make the folder")
+
+
 def _check_launchers(program: Program) -> Iterator[Check]:
     for name in program.launchers:
         if name in LAUNCHERS:
@@ -228,6 +241,7 @@ def _check_script(script: Optional[str]) -> Iterator[Check]:
 
 def _inspect(program: Program) -> Iterator[Check]:
     yield _check_request()
+    yield from _check_recording()
     yield from _check_launchers(program)
     if program.python is None:
         text = "no word of this is a Python or written in it: name the Python program it starts"

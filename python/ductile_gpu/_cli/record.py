@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import itertools
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import ductile_gpu_start
-from ductile_gpu import _native
+from ductile_gpu import _children, _native, _record_folder
 from ductile_gpu._cli.common import MISUSED, Failure, in_bytes, progress, say
 from ductile_gpu._cli.script import add_script_arguments, check_script, run_script
+from ductile_gpu._recorder import NotRecorded, Recorder, StackRecorder, parts_folder
 
 SUMMARY = "run a PyTorch script and record what it allocates"
 DESCRIPTION = """\
@@ -34,7 +32,13 @@ memory it takes does not grow with the run.
 
   ductile-gpu record --stacks -o run.pickle train.py
 
-Under torchrun each rank writes a file of its own: torchrun ... -m ductile_gpu record train.py."""
+With a folder (-o runs/) every Python of the job that uses a GPU through PyTorch is recorded: ranks,
+spawned engines, workers. Each writes a snapshot of its own there, named by rank, host and process.
+
+  ductile-gpu record -o runs/ -m torch.distributed.run --nproc-per-node 8 train.py
+  ductile-gpu report runs
+
+DUCTILE_RECORD=runs in the environment does the same for a program that is started otherwise."""
 SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")
 
 
@@ -45,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         help="where to write: NAME.trace.gz, NAME.trace, or NAME.pickle, which is PyTorch's own "
-        "snapshot (SCRIPT.trace.gz; with --stacks SCRIPT.pickle)",
+        "snapshot (SCRIPT.trace.gz; with --stacks SCRIPT.pickle); a folder, FOLDER/, takes one "
+        "of each process",
     )
     parser.add_argument(
         "--stacks",
@@ -91,129 +96,37 @@ def _check_output(path: Path) -> None:
         raise Failure(f"{folder}: the recording cannot be written there")
 
 
-class Recorder:
-    """Turns PyTorch's recording on as soon as CUDA is initialised, and writes what it recorded."""
+class _Start:
+    """Has a recorder begin when the script's PyTorch initialises CUDA. A script that could not be
+    recorded is stopped: a run of hours is not begun for nothing."""
 
-    def __init__(self, max_events: Optional[int]) -> None:
-        self.max_events = max_events
-        self.torch: Optional[Any] = None
-        self.started = False
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.missing = "this process did not import torch"
+        self.problem = ""
 
     def arm(self, torch: ModuleType) -> None:
         """Called when the script has imported PyTorch; must not initialise CUDA for it."""
-        self.torch = torch
-        if not hasattr(self.torch._C, "_cuda_record_memory_history"):
+        self.missing = "this process did not use a GPU through PyTorch"
+        if not hasattr(torch._C, "_cuda_record_memory_history"):
             say("this PyTorch is built without CUDA: there will be nothing to record")
             return
-        self.torch.cuda._lazy_call(self._start)
+        self._or_stop(lambda: self.recorder.prepare(torch))
+        torch.cuda._lazy_call(lambda: self._or_stop(self.recorder.start))
 
-    def _start(self) -> None:
-        assert self.torch is not None
-        limit = {} if self.max_events is None else {"max_entries": self.max_events}
-        self.torch.cuda.memory._record_memory_history("all", context=None, **limit)
-        self.started = True
+    def _or_stop(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            self.problem = str(error)
+            raise SystemExit(1) from error
 
     def explain(self) -> str:
         """Why nothing was recorded."""
-        missing = "import torch" if self.torch is None else "use a GPU through PyTorch"
-        return f"this process did not {missing}, and programs that it starts are not recorded"
-
-    def dump(self, path: Path) -> None:
-        """Writes PyTorch's snapshot while the recording is on, as it must be."""
-        assert self.torch is not None
-        try:
-            self.torch.cuda.memory._dump_snapshot(str(path))
-        except Exception as error:
-            raise Failure(f"PyTorch could not write what it recorded: {error}") from error
-
-
-class StackRecorder(Recorder):
-    """Streams allocations with their stacks to a folder, from the first use of CUDA on."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(None)
-        self.folder = folder
-        self.recording: Optional[Any] = None
-        self.track: Optional[Callable[[int], None]] = None
-        self.problem: Optional[Exception] = None
-
-    def arm(self, torch: ModuleType) -> None:
-        """A run of hours is not begun whose recording would fail."""
-        try:
-            from ductile_gpu.torch import _install
-
-            self.track = _install.load_tracker()
-        except Exception as error:
-            self.problem = error
-            raise SystemExit(1) from error
-        super().arm(torch)
-
-    def _start(self) -> None:
-        """CUDA has just been initialised: PyTorch's allocator has devices to be tracked."""
-        from ductile_gpu.torch import _recording
-
-        assert self.track is not None
-        try:
-            self.recording = _recording.StackRecording(self.folder)
-            self.track(_recording.event_function(self.recording.library))
-        except Exception as error:
-            self.problem = error
-            raise SystemExit(1) from error
-        self._mark_steps()
-        self.started = True
-
-    def _mark_steps(self) -> None:
-        hooks = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
-        hooks.register_optimizer_step_pre_hook(self._marker("START"))
-        hooks.register_optimizer_step_post_hook(self._marker("END"))
-
-    def _marker(self, stage: str) -> Callable[..., None]:
-        def mark(optimizer: Any, _arguments: Any, _named: Any) -> None:
-            assert self.torch is not None
-            assert self.recording is not None
-            name = f"Optimizer.step#{type(optimizer).__name__}.step"
-            self.recording.annotate(stage, name, self.torch.cuda.current_device())
-
-        return mark
-
-    def explain(self) -> str:
-        return str(self.problem) if self.problem is not None else super().explain()
-
-    def _look(self) -> dict[str, Any]:
-        """What is held at the end; the recording is of use without it, too."""
-        assert self.torch is not None
-        try:
-            return dict(self.torch.cuda.memory._snapshot())
-        except Exception as error:
-            say(f"PyTorch cannot say what is held at the end ({error})")
-            return {"segments": []}
-
-    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
-        """Free and total memory of the GPUs that were used: others are not to be woken."""
-        used = {int(segment["device"]) for segment in segments}
-        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
-        for device in used:
-            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
-                assert self.torch is not None
-                free, total = self.torch.cuda.mem_get_info(device)
-                found[device] = {"free": int(free), "total": int(total)}
-        return found
-
-    def dump(self, path: Path) -> None:
-        from ductile_gpu.torch._recording import RecordingError
-
-        assert self.recording is not None
-        found = self._look()
-        try:
-            counts = self.recording.close()
-            segments, settings = found["segments"], found.get("allocator_settings", {})
-            self.recording.save(path, segments, settings, self._devices(segments))
-        except (RecordingError, OSError) as error:
-            raise Failure(f"the recording could not be written: {error}") from error
-        if counts.unnamed:
-            say(f"{counts.unnamed:,} allocations have no stack: there were too many different ones")
-        stacks = "1 stack" if counts.stacks == 1 else f"{counts.stacks:,} different stacks"
-        say(f"{counts.events:,} events, {stacks}")
+        if self.problem:
+            return self.problem
+        others = "and programs that it starts are not recorded: -o FOLDER/ records them, too"
+        return f"{self.missing}, {others}"
 
 
 def _free_name(output: Path) -> Path:
@@ -252,10 +165,11 @@ def _shown(path: Path, here: Path) -> Path:
 
 def _write(recorder: Recorder, output: Path, gpu: Optional[int], here: Path) -> None:
     progress("writing what was recorded")
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".ductile-") as folder:
+    with parts_folder(output.parent) as folder:
         packed = ".gz" if output.name.endswith(".pickle.gz") else ""
-        snapshot = Path(folder) / f"snapshot.pickle{packed}"
-        recorder.dump(snapshot)
+        snapshot = folder / f"snapshot.pickle{packed}"
+        for remark in recorder.dump(snapshot):
+            say(remark)
         if output.name.endswith((".pickle", ".pickle.gz")):
             os.replace(snapshot, output)
         else:
@@ -264,49 +178,99 @@ def _write(recorder: Recorder, output: Path, gpu: Optional[int], here: Path) -> 
     say(f"recorded in {shown} ({size}); next: ductile-gpu report {shown}")
 
 
-def _check_options(options: argparse.Namespace, output: Path) -> None:
+def _check_numbers(options: argparse.Namespace) -> None:
     if options.max_events is not None and options.max_events < 1:
         raise Failure("--max-events is at least 1", MISUSED)
     if options.gpu is not None and options.gpu < 0:
         raise Failure(f"--gpu is the number of a GPU, not {options.gpu}", MISUSED)
+    if options.stacks and options.max_events is not None:
+        raise Failure("--max-events: with --stacks the disk alone is the limit", MISUSED)
+
+
+def _check_options(options: argparse.Namespace, output: Path) -> None:
     if options.gpu is not None and not output.name.endswith((".trace", ".trace.gz")):
         raise Failure(f"--gpu: {output.name} has all GPUs; only a trace is of one", MISUSED)
-    if not options.stacks:
-        if output.name.endswith(".pickle.gz"):
-            raise Failure(f"--output {output.name}: PyTorch writes NAME.pickle", MISUSED)
-        return
-    if not output.name.endswith((".pickle", ".pickle.gz")):
+    if not options.stacks and output.name.endswith(".pickle.gz"):
+        raise Failure(f"--output {output.name}: PyTorch writes NAME.pickle", MISUSED)
+    if options.stacks and not output.name.endswith((".pickle", ".pickle.gz")):
         raise Failure(
             f"--stacks: {output.name} would be a trace, which has no stacks: -o NAME.pickle",
             MISUSED,
         )
-    if options.max_events is not None:
-        raise Failure("--max-events: with --stacks the disk alone is the limit", MISUSED)
 
 
 def _record(options: argparse.Namespace, output: Path, recorder: Recorder) -> int:
     """Returns the script's exit status; 1 when it succeeded and nothing could be written."""
-    here = Path.cwd()
-    ductile_gpu_start.when_torch_is_imported(recorder.arm)
+    here, owner = Path.cwd(), os.getpid()
+    start = _Start(recorder)
+    ductile_gpu_start.when_torch_is_imported(start.arm)
     status = run_script(options.script, options.module, options.arguments)
+    if os.getpid() != owner:  # a fork: the recording is its parent's
+        return status
     try:
         if not recorder.started:
-            raise Failure(f"nothing was recorded: {recorder.explain()}")
+            raise Failure(f"nothing was recorded: {start.explain()}")
         _write(recorder, output, options.gpu, here)
-    except Failure as failure:
+    except (Failure, NotRecorded) as failure:
         say(str(failure))
-        return status or failure.status
+        return status or getattr(failure, "status", 1)
+    return status
+
+
+# ---- A folder for all processes ----------------------------------------------------------------
+
+
+def _names_folder(given: Optional[str]) -> bool:
+    return given is not None and (given.endswith(os.sep) or os.path.isdir(given))
+
+
+def _make_folder(options: argparse.Namespace) -> Path:
+    folder = Path(options.output).absolute()
+    if options.gpu is not None:
+        raise Failure(f"--gpu: {options.output} gets all GPUs; only a trace is of one", MISUSED)
+    if not folder.parent.is_dir():
+        raise Failure(f"{folder.parent}: no such folder for the recordings")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise Failure(f"{options.output}: {error.strerror}") from None
+    problem = ductile_gpu_start.why_not_recorded(str(folder))
+    if problem is not None:
+        raise Failure(f"{options.output}: the recordings cannot be written there: {problem}")
+    return folder
+
+
+def _record_all(options: argparse.Namespace) -> int:
+    """The same, of this process and of all that it starts."""
+    folder, here, owner = _make_folder(options), Path.cwd(), os.getpid()
+    before = set(folder.glob("*.pickle"))
+    _children.record(os.environ, str(folder), options.stacks, options.max_events)
+    ductile_gpu_start.when_torch_is_imported(ductile_gpu_start.record_now)
+    status = run_script(options.script, options.module, options.arguments)
+    if os.getpid() != owner:
+        return status
+    _record_folder.finish()
+    found = set(folder.glob("*.pickle")) - before
+    if not found:
+        say("nothing was recorded: no process of this run used a GPU through PyTorch to its end")
+        return status or 1
+    size, shown = in_bytes(sum(path.stat().st_size for path in found)), _shown(folder, here)
+    count = "1 recording" if len(found) == 1 else f"{len(found)} recordings"
+    say(f"{count} in {shown} ({size}); next: ductile-gpu report {shown}")
     return status
 
 
 def main(options: argparse.Namespace) -> int:
     """Returns the exit status of the script, or of what went wrong besides."""
     check_script(options.script, options.module)
+    _check_numbers(options)
+    if _names_folder(options.output):
+        return _record_all(options)
     usual = ".pickle" if options.stacks else ".trace.gz"
     output = _output_path(options.output, options.script, usual)
     _check_options(options, output)
     _check_output(output)
     if not options.stacks:
         return _record(options, output, Recorder(options.max_events))
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".ductile-") as folder:
-        return _record(options, output, StackRecorder(Path(folder)))
+    with parts_folder(output.parent) as folder:
+        return _record(options, output, StackRecorder(folder))

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What records the allocations of this process: PyTorch's own history, or what has stacks and goes
+to disk at once. Both end as a snapshot of PyTorch's form."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from ductile_gpu_start import say
+
+__all__ = ["NotRecorded", "Recorder", "StackRecorder", "parts_folder"]
+
+
+class NotRecorded(RuntimeError):
+    """What was recorded could not be written; one line."""
+
+
+@contextlib.contextmanager
+def parts_folder(parent: Path) -> Iterator[Path]:
+    """A folder beside what will be written. It goes with the process that made it, not with a fork
+    of that one."""
+    owner, path = os.getpid(), Path(tempfile.mkdtemp(prefix=".ductile-", dir=parent))
+    try:
+        yield path
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class Recorder:
+    """PyTorch's own recording."""
+
+    def __init__(self, max_events: Optional[int] = None) -> None:
+        self.max_events = max_events
+        self.torch: Optional[Any] = None
+        self.started = False
+
+    def prepare(self, torch: ModuleType) -> None:
+        """What can be done as soon as PyTorch is imported; must not initialise CUDA."""
+        self.torch = torch
+
+    def start(self) -> None:
+        """CUDA has just been initialised. Pre: prepared."""
+        assert self.torch is not None
+        limit = {} if self.max_events is None else {"max_entries": self.max_events}
+        self.torch.cuda.memory._record_memory_history("all", context=None, **limit)
+        self.started = True
+
+    def dump(self, path: Path) -> list[str]:
+        """Writes PyTorch's snapshot while the recording is on, as it must be. Returns remarks."""
+        assert self.torch is not None
+        try:
+            self.torch.cuda.memory._dump_snapshot(str(path))
+        except Exception as error:
+            raise NotRecorded(f"PyTorch could not write what it recorded: {error}") from error
+        return []
+
+
+class StackRecorder(Recorder):
+    """Streams allocations with their stacks to a folder, from the first use of CUDA on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.recording: Optional[Any] = None
+        self.track: Optional[Callable[[int], None]] = None
+
+    def prepare(self, torch: ModuleType) -> None:
+        """May compile the adapter."""
+        from ductile_gpu.torch import _install
+
+        self.track = _install.load_tracker()
+        super().prepare(torch)
+
+    def start(self) -> None:
+        """PyTorch's allocator has devices to be tracked."""
+        from ductile_gpu.torch import _recording
+
+        assert self.track is not None
+        self.recording = _recording.StackRecording(self.folder)
+        self.track(_recording.event_function(self.recording.library))
+        self._mark_steps()
+        self.started = True
+
+    def _mark_steps(self) -> None:
+        hooks = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
+        hooks.register_optimizer_step_pre_hook(self._marker("START"))
+        hooks.register_optimizer_step_post_hook(self._marker("END"))
+
+    def _marker(self, stage: str) -> Callable[..., None]:
+        def mark(optimizer: Any, _arguments: Any, _named: Any) -> None:
+            assert self.torch is not None
+            assert self.recording is not None
+            name = f"Optimizer.step#{type(optimizer).__name__}.step"
+            self.recording.annotate(stage, name, self.torch.cuda.current_device())
+
+        return mark
+
+    def _look(self) -> dict[str, Any]:
+        """What is held at the end; the recording is of use without it, too."""
+        assert self.torch is not None
+        try:
+            return dict(self.torch.cuda.memory._snapshot())
+        except Exception as error:
+            say(f"PyTorch cannot say what is held at the end ({error})")
+            return {"segments": []}
+
+    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
+        """Free and total memory of the GPUs that were used: others are not to be woken."""
+        used = {int(segment["device"]) for segment in segments}
+        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
+        for device in used:
+            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
+                assert self.torch is not None
+                free, total = self.torch.cuda.mem_get_info(device)
+                found[device] = {"free": int(free), "total": int(total)}
+        return found
+
+    def dump(self, path: Path) -> list[str]:
+        from ductile_gpu.torch._recording import RecordingError
+
+        assert self.recording is not None
+        found = self._look()
+        try:
+            counts = self.recording.close()
+            segments, settings = found["segments"], found.get("allocator_settings", {})
+            self.recording.save(path, segments, settings, self._devices(segments))
+        except (RecordingError, OSError) as error:
+            raise NotRecorded(f"the recording could not be written: {error}") from error
+        few = f"{counts.unnamed:,} allocations have no stack: there were too many different ones"
+        stacks = "1 stack" if counts.stacks == 1 else f"{counts.stacks:,} different stacks"
+        return [*([few] if counts.unnamed else []), f"{counts.events:,} events, {stacks}"]
