@@ -156,14 +156,6 @@ ductile_status ductile_create(ductile_allocator **out, const ductile_options *op
 
 /* ---- Allocate and free --------------------------------------------------------------------- */
 
-static uint64_t rounded_size(const ductile_allocator *a, uint64_t size) {
-    uint64_t rounded = dpool_round(size);
-    if (a->options.roundup_power2_divisions != 0) {
-        rounded = dpool_round_power2(rounded, a->options.roundup_power2_divisions);
-    }
-    return a->options.caching_off != 0 ? dti_round_up(rounded, a->granule) : rounded;
-}
-
 static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_private_pool *pool,
                                              ductile_stream stream) {
     if (pool != NULL) {
@@ -259,7 +251,7 @@ static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
         return hand_over(a, b, size, stream, out);
     }
     dpool_request r = {
-        .size = rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
+        .size = dpool_rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
     return alloc_slowly(a, &r, out);
 }
 
@@ -296,7 +288,7 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_block *b = alloc_hit(a, pool, rounded_size(a, size), size, stream);
+    dpool_block *b = alloc_hit(a, pool, dpool_rounded_size(a, size), size, stream);
     status = alloc_in(a, pool, b, size, stream, out);
     dpool_unpin(a, pool);
     return status;

@@ -191,6 +191,15 @@ static inline dpool_proof dpool_proof_to_return(const ductile_allocator *a,
 /* May FREE memory of the arena, once proven, serve `other`? Index lock held. */
 bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure);
 
+/* The bytes of the block that serves a request of so many. */
+static inline uint64_t dpool_rounded_size(const ductile_allocator *a, uint64_t size) {
+    uint64_t rounded = dpool_round(size);
+    if (a->options.roundup_power2_divisions != 0) {
+        rounded = dpool_round_power2(rounded, a->options.roundup_power2_divisions);
+    }
+    return a->options.caching_off != 0 ? dti_round_up(rounded, a->granule) : rounded;
+}
+
 /* ---- Arenas and regions -------------------------------------------------------------------- */
 
 /* The arena of the stream in the pool (NULL: in no pool); NULL when there is none. */

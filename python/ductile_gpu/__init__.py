@@ -22,7 +22,7 @@ from ductile_gpu import _abi
 from ductile_gpu._abi import BlockState, Options, Schedule, Stats, Status
 from ductile_gpu._blocks import Block
 from ductile_gpu._buffer import Buffer
-from ductile_gpu._core import Allocator, Limits
+from ductile_gpu._core import Allocator, Eviction, Limits
 from ductile_gpu._errors import (
     BadMessage,
     Busy,
@@ -70,6 +70,7 @@ __all__ = [
     "DeviceUnavailable",
     "DriverError",
     "Error",
+    "Eviction",
     "ForeignPointer",
     "InteriorPointer",
     "InvalidArgument",

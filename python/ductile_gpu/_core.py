@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ductile_gpu._virtual import VirtualGPU
 
-__all__ = ["Allocator", "Limits", "OptionValue", "PoolId"]
+__all__ = ["Allocator", "Eviction", "Limits", "OptionValue", "PoolId"]
 
 OptionValue = Union[str, int, float, bool]
 PoolId = tuple[int, int]
@@ -55,6 +55,19 @@ class Limits(NamedTuple):
     """what the device has"""
     fraction: float
     """per_process_memory_fraction; 0 when not set"""
+
+
+class Eviction(NamedTuple):
+    """Which blocks make room at least cost, as `Allocator.plan_eviction` found it."""
+
+    blocks: tuple[int, ...]
+    """addresses of the blocks to free, ascending; none when the hole is there"""
+    cost: int
+    """the sum of their costs"""
+    address: int
+    """where the hole begins that there will be"""
+    size: int
+    """its bytes"""
 
 
 def _option_text(value: OptionValue) -> str:
@@ -579,6 +592,39 @@ class Allocator(Unique):
         status = lib.ductile_query_block(self.pointer, address, byref(found))
         self._check(status, f"query of {address:#x}")
         return block_from_info(found)
+
+    def plan_eviction(
+        self, size: Union[int, str], costs: Mapping[int, int], stream: StreamLike = None
+    ) -> Eviction:
+        """Finds the live blocks that make room for a request at least cost. Frees nothing.
+
+        Room is memory in one piece: free blocks and those to be freed, side by side. Not counted,
+        so that less may be enough: memory that is still pending, gaps, other streams' memory.
+        Private pools and dedicated blocks make no room. No driver call; linear in the blocks.
+
+        Args:
+            size: bytes of the request, or text such as "512M".
+            costs: of each live block that may go, by its address; 0 or more, in any unit.
+            stream: of the request.
+
+        Raises:
+            OutOfMemory: freeing all of them makes too little room; the message says how much.
+            ForeignPointer, InteriorPointer, NotLive: of one of the addresses.
+        """
+        addresses = [read_address(address) for address in costs]
+        prices = [read_number(cost, "cost") for cost in costs.values()]
+        many = ctypes.c_ulonglong * len(addresses)
+        chosen, found = many(), _abi.ductile_eviction()
+        found.struct_size = sizeof(found)
+        status = lib.ductile_plan_eviction(
+            self.pointer, parse_bytes(size), stream_handle(stream), len(addresses),
+            many(*addresses), (ctypes.c_uint64 * len(prices))(*prices), chosen, byref(found),
+        )  # fmt: skip
+        what = f"a hole of {size} bytes"
+        if status == _abi.Status.ERR_OUT_OF_MEMORY:
+            what = f"{what}: the largest without these blocks has {found.size:,}"
+        self._check(status, f"{what}, block {found.address:#x}" if found.address else what)
+        return Eviction(tuple(chosen[: found.n_blocks]), found.cost, found.address, found.size)
 
     def blocks(self) -> list[Block]:
         """Every block of every range, by ascending address, as `snapshot` found them."""

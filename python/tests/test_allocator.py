@@ -439,6 +439,30 @@ def test_a_query_tells_what_is_free_around_the_block(allocator):
     assert (found.free_before_bytes, found.free_after_bytes) == (2 * MIB, 2 * MIB)
 
 
+def test_a_plan_names_the_cheapest_blocks_that_make_room(allocator):
+    blocks = [allocator.alloc(MIB) for _ in range(8)]
+    costs = dict(zip(blocks, (9, 9, 3, 4, 9, 1, 9, 9)))
+    plan = allocator.plan_eviction("2M", costs)
+    assert plan == ((blocks[2], blocks[3]), 7, blocks[2], 2 * MIB)
+    for address in plan.blocks:
+        allocator.free(address)
+    assert allocator.plan_eviction(2 * MIB, {}) == ((), 0, plan.address, plan.size)
+    assert allocator.alloc(2 * MIB) == plan.address
+
+
+def test_a_plan_that_cannot_be_says_why(allocator):
+    blocks = [allocator.alloc(MIB) for _ in range(4)]
+    with pytest.raises(ductile_gpu.OutOfMemory, match="1,048,576"):
+        allocator.plan_eviction("2M", {blocks[0]: 1, blocks[2]: 1})
+    with pytest.raises(ductile_gpu.InteriorPointer, match=f"{blocks[0] + 512:#x}"):
+        allocator.plan_eviction(512, {blocks[0] + 512: 1})
+    for costs in ({blocks[0]: -1}, {blocks[0]: 1 << 64}, {blocks[0]: 1 << 63, blocks[1]: 1 << 63}):
+        with pytest.raises(ductile_gpu.InvalidArgument):
+            allocator.plan_eviction(512, costs)
+    with pytest.raises(ductile_gpu.InvalidArgument):
+        allocator.plan_eviction(0, {})
+
+
 def test_a_snapshot_is_the_whole_state(allocator):
     allocator.alloc(MIB)
     state = allocator.snapshot()

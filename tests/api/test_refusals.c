@@ -77,6 +77,7 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_PROCESS, ductile_free(a, block))                                                       \
     X(NEEDS_PROCESS, ductile_free_reporting(a, block, &is_pending))                                \
     X(NEEDS_PROCESS, ductile_free_on(a, block, f.streams[1]))                                      \
+    X(NEEDS_PROCESS, ductile_plan_eviction(a, 512, f.streams[0], 0, NULL, NULL, NULL, &eviction))  \
     X(NEEDS_PROCESS, ductile_unpin(a, block))                                                      \
     X(NEEDS_PROCESS, ductile_unexport(a, block))                                                   \
     X(NEEDS_PROCESS, ductile_import_close(a, block))                                               \
@@ -118,6 +119,7 @@ static size_t ask_all(ductile_allocator *a, answer *answers) {
     ductile_oom_report report = {.struct_size = sizeof report};
     ductile_block_info info = {.struct_size = sizeof info};
     ductile_pool_info pool_info = {.struct_size = sizeof pool_info};
+    ductile_eviction eviction = {.struct_size = sizeof eviction};
     size_t n = 0;
 #define ASK(need, call) answers[n++] = (answer){need, #call, call};
     CALLS(ASK)
