@@ -248,6 +248,56 @@ def test_modes_of_recording_that_cannot_be_compared_are_refused(modes: str) -> N
     assert run("recording_cost.py", "--modes", modes) == (2, [])
 
 
+# Instead of a training: a step takes as long as the mode is told to, and `record` says its events.
+STEPS = """
+import json, sys, time
+for line in sys.stdin:
+    time.sleep({seconds})
+    print(json.dumps({{"ns_per_step": {seconds} * 1e9}}), flush=True)
+print("ductile-gpu: 1,300 events, 1 stack", file=sys.stderr)
+"""
+
+
+def cost_of(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], *words: str) -> int:
+    import allocators
+    import recording_cost
+    import turns
+
+    def start(mode: str, _given: object, _folder: str) -> turns.Worker:
+        command = ["-c", STEPS.format(seconds=seconds[mode])]
+        return turns.Worker(mode, command, allocators.environment("native"))
+
+    monkeypatch.setattr(recording_cost, "start", start)
+    monkeypatch.setattr(sys, "argv", ["recording_cost.py", "--json", *words])
+    return recording_cost.main()
+
+
+@pytest.mark.parametrize(("stacks", "status"), [(0.02, 0), (0.03, 1)])
+def test_the_cost_of_recording_is_a_ratio_with_an_interval(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stacks: float, status: int
+) -> None:
+    seconds = {"none": 0.02, "stacks": stacks}
+    assert cost_of(monkeypatch, seconds, "--turns", "4", "--steps", "60") == status
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["mode"] for row in rows] == ["none", "stacks"]
+    assert rows[1]["ratio"] == pytest.approx(stacks / 0.02)
+    assert rows[1]["interval"] == pytest.approx(0, abs=1e-9)
+    assert len(rows[1]["turns_ms"]) == 4
+    assert rows[1]["events_per_step"] == 1300 // (4 * 60 + 20)
+
+
+def test_the_cost_of_recording_is_told_within_its_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = time.monotonic()
+    assert cost_of(monkeypatch, {"none": 0.1, "stacks": 0.1}, "--turns", "999", "--limit", "6") == 0
+    assert 1 < len(json.loads(capsys.readouterr().out.splitlines()[0])["turns_ms"]) < 30
+    stuck = {"none": 0.1, "stacks": 99}
+    assert cost_of(monkeypatch, stuck, "--limit", "3") == 1
+    assert "did not answer in time" in capsys.readouterr().err
+    assert time.monotonic() - begin < 30
+
+
 # ---- llama.py ----------------------------------------------------------------------------------
 
 
