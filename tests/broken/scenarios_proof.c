@@ -233,6 +233,7 @@ static void trim_after_the_owner_is_gone(play *p) {
     use_long(p, OWNER, &used, 1);
     use_long(p, OWNER, &kept, 1);
     give(p, &used);
+    come_to_mark(p, OWNER); /* by then the stream is joined */
     renew_stream(p, OWNER);
     give(p, &kept);
     ductile_capture_begin();
