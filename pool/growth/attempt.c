@@ -48,6 +48,110 @@ static bool search_again(ductile_allocator *a, dpool_request *r) {
     return r->block != NULL;
 }
 
+/* ---- Where memory comes from ---------------------------------------------------------------- */
+
+typedef struct attempt {
+    ductile_allocator *a;
+    const dpool_request *r;
+    dpool_plan *p;
+} attempt;
+
+static uint64_t most_held(const ductile_allocator *a, const dpool_request *r) {
+    return r->is_soft ? a->soft_limit : UINT64_MAX;
+}
+
+static bool moves_own(const attempt *t) {
+    return t->r->reach == DPOOL_REACH_FREE || t->r->reach == DPOOL_REACH_POOLS;
+}
+
+static bool moves_others(const attempt *t) {
+    const ductile_options *o = &t->a->options;
+    return t->r->reach != DPOOL_REACH_NEW && o->recycle != DUCTILE_RECYCLE_NEVER &&
+           o->cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
+}
+
+static bool waits_for_others(const attempt *t) {
+    return moves_own(t) && t->a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT;
+}
+
+static bool has_room_to_spare(const attempt *t) {
+    uint64_t bytes = dpool_plan_missing(t->p) * t->a->granule;
+    return dpool_should_create_locked(t->a, bytes, t->p->max_held);
+}
+
+static bool always(const attempt *t) {
+    return t != NULL;
+}
+
+static void take_own(const attempt *t) {
+    dpool_plan_take_own_locked(t->a, t->p);
+}
+
+static bool asks_pools(const attempt *t) {
+    return t->r->from_pools || t->r->reach == DPOOL_REACH_POOLS;
+}
+
+static void take_proven(const attempt *t) {
+    dpool_plan_take_others_locked(t->a, t->p, false, asks_pools(t));
+}
+
+static void take_behind_wait(const attempt *t) {
+    dpool_plan_take_others_locked(t->a, t->p, true, asks_pools(t));
+}
+
+static void create(const attempt *t) {
+    t->p->created = dpool_plan_missing(t->p);
+}
+
+/* From the least disturbing on. A source gives what is missing, as far as it can; the handle cache
+ * serves every request first. */
+static const struct source {
+    bool (*applies)(const attempt *t);
+    void (*take)(const attempt *t);
+} sources[] = {
+    {moves_own, take_own},                /* free memory of the stream itself */
+    {has_room_to_spare, create},          /* moving it to and fro between streams costs more */
+    {moves_others, take_proven},          /* free memory of other streams that is proven done */
+    {waits_for_others, take_behind_wait}, /* and what is not, if the stream waits on the GPU */
+    {always, create},                     /* up to the limit, or the request lacks memory */
+};
+
+enum { N_SOURCES = sizeof sources / sizeof sources[0] };
+
+/* How far the first plan goes: with recycle:pressure nothing moves while memory can be created. */
+static dpool_reach least_reach(const ductile_allocator *a) {
+    return a->options.recycle == DUCTILE_RECYCLE_READY ? DPOOL_REACH_FREE : DPOOL_REACH_NEW;
+}
+
+static dpool_reach most_reach(ductile_allocator *a) {
+    const ductile_options *o = &a->options;
+    if (o->recycle == DUCTILE_RECYCLE_NEVER) {
+        return DPOOL_REACH_NEW;
+    }
+    bool asks_others = o->cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
+    return asks_others && dpool_has_pools(a) ? DPOOL_REACH_POOLS : DPOOL_REACH_FREE;
+}
+
+/* Is there another plan to try after a failure? First the same with smaller handles, then one that
+ * reaches further; in the end one for a stream that cannot wait now. */
+static bool reach_further(ductile_allocator *a, dpool_request *r, const dpool_plan *p,
+                          ductile_status *status) {
+    if (p->was_refused && dpool_sizes_refused(a)) {
+        return true;
+    }
+    if (*status == DUCTILE_ERR_OUT_OF_MEMORY && r->reach < most_reach(a)) {
+        r->reach++;
+        return true;
+    }
+    if (r->reach == DPOOL_REACH_AROUND || !p->wait_failed) {
+        return false;
+    }
+    *status = dvmm_usable(a->driver);
+    r->could_not_wait = true;
+    r->reach = DPOOL_REACH_AROUND;
+    return *status == DUCTILE_OK;
+}
+
 /* ---- A plan -------------------------------------------------------------------------------- */
 
 /* Gives the ranges of idle streams back when addresses are short. */
@@ -62,40 +166,39 @@ static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
     return status;
 }
 
-static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
-    dti_lock_acquire(&a->index_lock);
-    const dpool_block *largest = dpool_index_below(&arena->index, NULL);
-    bool has = largest != NULL && largest->size >= a->granule;
-    dti_lock_release(&a->index_lock);
-    return has;
-}
-
-void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
-    if (dpool_may_exchange(a) && has_free_granule(a, arena)) {
-        (void)dpool_record_mark(a, arena);
-        dpool_poll_marks(a);
+static ductile_status plan_at_locked(const attempt *t, const dpool_place *place) {
+    DTI_ASSERT_HELD(&t->a->index_lock);
+    const dpool_request *r = t->r;
+    dpool_plan_begin_locked(t->a, t->p, r->arena, place, r->size, most_held(t->a, r));
+    for (int i = 0; i < N_SOURCES && dpool_plan_missing(t->p) > 0; i++) {
+        if (sources[i].applies(t)) {
+            sources[i].take(t);
+        }
     }
+    return dpool_plan_end_locked(t->a, t->p);
 }
 
 /* Repeats until there are enough nodes and addresses. Then all that the plan needs is BUSY. */
-static ductile_status make_plan(ductile_allocator *a, const dpool_request *r, dpool_plan *p,
-                                const dpool_sources *sources) {
+static ductile_status make_plan(const attempt *t) {
+    ductile_allocator *a = t->a;
+    const dpool_request *r = t->r;
     uint64_t n_nodes = dpool_plan_nodes(a, r->size);
     for (;;) {
         ductile_status status = dpool_reserve_room(a, n_nodes);
         if (status != DUCTILE_OK) {
             return status;
         }
-        if (sources->own) {
+        if (moves_own(t)) {
             dpool_prove_own(a, r->arena);
         }
         dti_lock_acquire(&a->index_lock);
         bool has_nodes = a->nodes.n_spare >= n_nodes; /* hits of other threads may take them */
-        dpool_place place = r->in_gap ? dpool_place_in_gap_locked(a, r->arena, r->size)
-                                      : dpool_place_choose_locked(a, r->arena, r->size);
+        dpool_place place = r->reach == DPOOL_REACH_AROUND
+                                ? dpool_place_in_gap_locked(a, r->arena, r->size)
+                                : dpool_place_choose_locked(a, r->arena, r->size);
         bool can_plan = has_nodes && place.block != NULL;
         if (can_plan) {
-            status = dpool_plan_request_locked(a, p, r->arena, &place, r->size, sources);
+            status = plan_at_locked(t, &place);
         }
         dti_lock_release(&a->index_lock);
         if (can_plan) {
@@ -122,86 +225,24 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
     dti_lock_release(&a->index_lock);
 }
 
-/* ---- Where memory may come from ------------------------------------------------------------- */
-
-enum { MOST_WAYS = 3 };
-
-/* The ways to get memory, from the least disturbing to the last before the request is refused or
- * the host waits. */
-typedef struct ways {
-    dpool_sources all[MOST_WAYS];
-    unsigned n;
-    unsigned at;
-    bool is_last; /* nothing comes after it */
-} ways;
-
-static ways list_ways(ductile_allocator *a, const dpool_request *r) {
-    const ductile_options *o = &a->options;
-    dpool_sources s = {.max_held = r->is_soft ? a->soft_limit : UINT64_MAX};
-    ways w = {.n = 0};
-    if (o->recycle != DUCTILE_RECYCLE_READY) {
-        w.all[w.n++] = s;
-    }
-    if (o->recycle == DUCTILE_RECYCLE_NEVER) {
-        return w;
-    }
-    s.own = true;
-    s.other_streams = o->cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
-    s.behind_wait = o->cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT;
-    s.pools = r->from_pools;
-    w.all[w.n++] = s;
-    if (s.other_streams && dpool_has_pools(a)) {
-        s.pools = true;
-        w.all[w.n++] = s;
-    }
-    return w;
-}
-
-/* Is there another way after a failure? The first is the same with smaller handles. The last way is
- * for a stream that cannot wait now: its own memory stays where it is, but proven memory of other
- * streams can move, and new memory can be created. */
-static bool find_next_way(ductile_allocator *a, dpool_request *r, const dpool_plan *p, ways *w,
-                          ductile_status *status) {
-    if (p->was_refused && dpool_sizes_refused(a)) {
-        return true;
-    }
-    if (*status == DUCTILE_ERR_OUT_OF_MEMORY && w->at + 1 < w->n) {
-        w->at++;
-        return true;
-    }
-    if (w->is_last || !p->wait_failed) {
-        return false;
-    }
-    *status = dvmm_usable(a->driver);
-    r->in_gap = r->could_not_wait = p->wait_failed;
-    w->is_last = true;
-    w->at = w->n - 1;
-    dpool_sources *s = &w->all[w->at];
-    s->own = false;
-    s->pools = r->from_pools;
-    s->behind_wait = false;
-    return *status == DUCTILE_OK;
-}
-
 /* The bytes that the limit lacks for a handle of that size, when the whole cache makes room. */
-static uint64_t lacking_for_one(const ductile_allocator *a, uint64_t size, uint64_t max_held) {
+static uint64_t lacking_for_one(const ductile_allocator *a, const dpool_request *r) {
     const dvmm_store_totals *t = &a->store.totals;
-    uint64_t after = t->held_bytes - t->cached_bytes + size;
-    uint64_t most = dti_min(max_held, a->store.limit_bytes);
+    uint64_t after = t->held_bytes - t->cached_bytes + r->size;
+    uint64_t most = dti_min(most_held(a, r), a->store.limit_bytes);
     return after > most ? after - most : 0;
 }
 
 static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
-    uint64_t max_held = r->is_soft ? a->soft_limit : UINT64_MAX;
-    r->missing = lacking_for_one(a, r->size, max_held);
+    r->missing = lacking_for_one(a, r);
     if (r->missing > 0) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     r->missing = r->size; /* if the device refuses */
     ductile_status status = add_range(a, r);
-    return status == DUCTILE_OK
-               ? dpool_dedicated_fill(a, r->arena->regions, max_held, r->requested, &r->block)
-               : status;
+    return status == DUCTILE_OK ? dpool_dedicated_fill(a, r->arena->regions, most_held(a, r),
+                                                       r->requested, &r->block)
+                                : status;
 }
 
 /* ---- One attempt --------------------------------------------------------------------------- */
@@ -251,15 +292,14 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
 
     /* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so
      * that hits continue; then the blocks get their final states. */
-    ways w = list_ways(a, r);
-    r->in_gap = false;
+    r->reach = least_reach(a);
     do {
-        status = make_plan(a, r, p, &w.all[w.at]);
+        status = make_plan(&(attempt){a, r, p});
         if (status == DUCTILE_OK) {
             status = dpool_plan_execute(a, p);
             end_plan(a, r, p, status);
         }
-    } while (status != DUCTILE_OK && find_next_way(a, r, p, &w, &status));
+    } while (status != DUCTILE_OK && reach_further(a, r, p, &status));
     r->missing = status == DUCTILE_ERR_OUT_OF_MEMORY ? p->lacks : r->missing;
 done:
     if (p != NULL) {

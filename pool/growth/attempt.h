@@ -6,6 +6,15 @@
 #include "pool/blocks/arena.h"
 #include "vmm/capture_mode.h"
 
+/* How far an attempt goes for memory. */
+typedef enum dpool_reach {
+    DPOOL_REACH_NEW,   /* nothing moves */
+    DPOOL_REACH_FREE,  /* free memory moves, as the options allow */
+    DPOOL_REACH_POOLS, /* also that of plain pools in use */
+    DPOOL_REACH_AROUND /* for a stream that cannot wait now: its own memory stays where it is, but
+                          proven memory of others can move, and new memory can be created */
+} dpool_reach;
+
 typedef struct dpool_request {
     uint64_t size;                   /* rounded */
     uint64_t requested;              /* as requested */
@@ -14,7 +23,7 @@ typedef struct dpool_request {
     bool is_soft;        /* nothing is created above the soft limit            */
     bool from_pools;     /* plain pools in use may give memory */
     bool could_not_wait; /* the stream could not wait on the GPU for its free memory */
-    bool in_gap;         /* its place must consist of new memory */
+    dpool_reach reach;   /* of the present attempt */
     bool is_dedicated;   /* the block gets a range and a handle of its own */
     dpool_arena *arena;  /* set by the first attempt                           */
     dpool_block *block;  /* the result */
@@ -25,9 +34,5 @@ typedef struct dpool_request {
  * ERR_OUT_OF_MEMORY and the other errors of ductile_alloc; memory that it created is then in the
  * cache. */
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r);
-
-/* Prepares the exchange of larger handles for others, which needs proof that the GPU is done with
- * them: polls now, on behalf of a call that names the stream of the arena. Grow lock held. */
-void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
 
 #endif

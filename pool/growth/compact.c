@@ -3,7 +3,6 @@
 
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
-#include "pool/growth/attempt.h"
 #include "pool/growth/plan.h"
 #include "pool/growth/sizes.h"
 #include "pool/growth/unused.h"

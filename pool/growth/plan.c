@@ -304,53 +304,20 @@ static bool take_from_top(const dpool_block *b) {
     return is_gap(b->next) || !is_gap(b->prev);
 }
 
-static void add_donor(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint32_t first,
-                      uint32_t n) {
-    const dseg_segment *seg = b->region->seg;
-    dpool_block *donor =
-        dpool_carve_free_locked(a, b, dseg_addr(seg, first), dseg_addr(seg, first + n));
-    p->donations[p->n_donors] = (dseg_donor){.seg = b->region->seg,
-                                             .first = first,
-                                             .n_granules = n,
-                                             .state = p->unmaps ? DSEG_TO_UNMAP : DSEG_MAY_MOVE,
-                                             .idle = p->idle};
-    p->donors[p->n_donors++] = donor;
-    p->donated += n;
-}
-
-static bool can_add_donor(const ductile_allocator *a, dpool_plan *p) {
-    return p->n_donors < p->room && a->nodes.n_spare >= 2;
-}
-
-/* When every handle is one granule, a donor is a run of handles, never more than needed. */
-static void donate_run(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
-                       uint64_t need) {
-    uint32_t n = (uint32_t)dti_min(s.end - s.first, need);
-    add_donor(a, p, b, take_from_top(b) ? s.end - n : s.first, n);
-}
-
-/* Handles of several granules are separate donors, because some may fit no piece. So are handles
- * between others that must stay. */
-static void donate_singly(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
-                          uint64_t need) {
-    const dseg_segment *seg = b->region->seg;
-    uint64_t enough = p->donated + need;
-    while (!dseg_is_empty(s) && p->donated < enough && can_add_donor(a, p)) {
-        uint32_t n = dseg_handle_at(seg, s.end - 1, NULL)->n_granules;
-        if (dseg_is_pinned(seg, s.end - 1)) {
-            s.end -= n;
-            continue;
-        }
-        ductile_addr start = dseg_addr(seg, s.end - n);
-        dpool_block *below = b->addr < start ? b : NULL;
-        add_donor(a, p, b, s.end - n, n);
-        s.end -= n;
-        if (below == NULL) {
-            return;
-        }
-        b = below;
-    }
-}
+/* A walk over what an arena can donate. Blocks beside a gap come first, because every new gap
+ * leaves two slivers that no large request can use; then the largest blocks, for the same reason.
+ * Of 7 orders that were tried, this one kept most memory usable (docs/decisions/0003). */
+typedef struct donations {
+    dpool_arena *from;
+    dpool_proof of; /* what was freed at an age below it */
+    bool unmaps;    /* instead of moving: the proof says that it may */
+    bool beside_gaps;
+    dpool_block *next; /* where the walk goes on */
+    dpool_block *block;
+    dseg_span span; /* of the block, to be looked at */
+    bool is_singly; /* handle by handle */
+    bool has_given; /* some of the block, since the span was found */
+} donations;
 
 /* The part of free memory of another stream on which no recorded work may be under way. */
 static dseg_span spare_due_waits(const ductile_allocator *a, const dseg_segment *seg, dseg_span s) {
@@ -369,123 +336,177 @@ static dseg_span spare_due_waits(const ductile_allocator *a, const dseg_segment 
     return dseg_movable_in(seg, s);
 }
 
-/* A run of handles to unmap, from the side of a gap. The last handle may be larger than needed,
- * since the one made of it may be smaller. */
-static void donate_done(ductile_allocator *a, dpool_plan *p, dpool_block *b, dseg_span s,
-                        uint64_t need) {
-    dseg_span run = dseg_run_at_end(b->region->seg, s, need, take_from_top(b));
-    if (!dseg_is_empty(run)) {
-        add_donor(a, p, b, run.first, run.end - run.first);
-    }
-}
-
-/* What b can give: whole handles that may move, older than `below`, from the top down. */
-static dseg_span find_gift(const ductile_allocator *a, const dpool_plan *p, const dpool_block *b,
-                           uint64_t below) {
+/* Finds what the block can give: whole handles that may move, old enough, from the top down.
+ * Handles of several granules are separate donors, because some may fit no piece. So are handles
+ * between others that must stay. */
+static void look_at(const ductile_allocator *a, const dpool_plan *p, donations *d, dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
     dseg_span s = movable_in(b);
-    bool is_other = b->region->arena != p->arena;
-    if (!dpool_waits_are_none(a) && (is_other || p->unmaps)) {
+    if (!dpool_waits_are_none(a) && (d->from != p->arena || d->unmaps)) {
         s = spare_due_waits(a, seg, s);
     }
-    return b->age < below ? s : dseg_movable_in(seg, dpool_older_part(b, s, below));
+    s = b->age < d->of.age ? s : dseg_movable_in(seg, dpool_older_part(b, s, d->of.age));
+    d->block = b;
+    d->span = s;
+    d->is_singly = !d->unmaps && (dpool_has_large_handles(a) || dseg_ties_of(seg, s).pinned);
+    d->has_given = false;
 }
 
-static void donate(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint64_t need,
-                   uint64_t below) {
-    dseg_span s = find_gift(a, p, b, below);
-    if (dseg_is_empty(s)) {
-        return;
+static bool look_at_next(const ductile_allocator *a, const dpool_plan *p, donations *d) {
+    dpool_block *b = d->next;
+    while (b != NULL && b->size >= a->granule && is_beside_gap(b) != d->beside_gaps) {
+        b = dpool_index_below(&d->from->index, b);
     }
-    if (p->unmaps) {
-        donate_done(a, p, b, s, need);
-    } else if (!dpool_has_large_handles(a) && !dseg_ties_of(b->region->seg, s).pinned) {
-        donate_run(a, p, b, s, need);
-    } else {
-        donate_singly(a, p, b, s, need);
+    if (b != NULL && b->size >= a->granule) {
+        d->next = dpool_index_below(&d->from->index, b);
+        look_at(a, p, d, b);
+        return true;
     }
+    bool is_first = d->beside_gaps;
+    d->beside_gaps = false;
+    d->next = dpool_index_below(&d->from->index, NULL);
+    return is_first && look_at_next(a, p, d);
 }
 
-/* Each run of old granules in a block of several ages is a donor; b is what remains below. */
-static void donate_all(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint64_t need,
-                       uint64_t below) {
-    bool is_more = true;
-    while (is_more && p->donated < need && can_add_donor(a, p)) {
-        uint64_t before = p->donated;
-        donate(a, p, b, need - p->donated, below);
-        is_more = p->donated > before && b->state == DPOOL_FREE && b->age >= below;
-    }
-}
-
-static void sweep(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
-                  uint64_t below, bool beside_gaps) {
-    dpool_block *b = dpool_index_below(&from->index, NULL);
-    while (b != NULL && b->size >= a->granule && p->donated < need && can_add_donor(a, p)) {
-        dpool_block *next = dpool_index_below(&from->index, b);
-        if (is_beside_gap(b) == beside_gaps) {
-            donate_all(a, p, b, need, below);
+/* The topmost handle of the span that may move. */
+static dseg_span take_handle(donations *d) {
+    const dseg_segment *seg = d->block->region->seg;
+    while (!dseg_is_empty(d->span)) {
+        uint32_t end = d->span.end;
+        d->span.end -= dseg_handle_at(seg, end - 1, NULL)->n_granules;
+        if (!dseg_is_pinned(seg, end - 1)) {
+            return (dseg_span){d->span.end, end};
         }
-        b = next;
+    }
+    return d->span;
+}
+
+/* What the span gives next, from the side of a gap: of a run that is unmapped the last handle may
+ * be larger than needed, since the one made of it may be smaller. */
+static dseg_span take_of_span(donations *d, uint64_t need) {
+    dseg_span s = d->span;
+    if (dseg_is_empty(s)) {
+        return s;
+    }
+    if (d->is_singly) {
+        return take_handle(d);
+    }
+    d->span.end = s.first;
+    bool at_top = take_from_top(d->block);
+    if (d->unmaps) {
+        return dseg_run_at_end(d->block->region->seg, s, need, at_top);
+    }
+    uint32_t n = (uint32_t)dti_min(s.end - s.first, need);
+    return at_top ? (dseg_span){s.end - n, s.end} : (dseg_span){s.first, s.first + n};
+}
+
+/* Each run of old granules in a block of several ages is a donation; the block is what remains
+ * below. */
+static bool look_on(const ductile_allocator *a, const dpool_plan *p, donations *d) {
+    bool is_more = d->has_given && d->block->state == DPOOL_FREE && d->block->age >= d->of.age;
+    if (is_more) {
+        look_at(a, p, d, d->block);
+    }
+    return is_more || look_at_next(a, p, d);
+}
+
+/* The next donation, about `need` granules of it; empty at the end. */
+static dseg_span next_donation(const ductile_allocator *a, const dpool_plan *p, donations *d,
+                               uint64_t need) {
+    dseg_span run = take_of_span(d, need);
+    while (dseg_is_empty(run) && look_on(a, p, d)) {
+        run = take_of_span(d, need);
+    }
+    d->has_given = true;
+    return run;
+}
+
+static void add_donor(ductile_allocator *a, dpool_plan *p, const donations *d, dseg_span run) {
+    dseg_segment *seg = d->block->region->seg;
+    p->donations[p->n_donors] = (dseg_donor){.seg = seg,
+                                             .first = run.first,
+                                             .n_granules = run.end - run.first,
+                                             .state = d->unmaps ? DSEG_TO_UNMAP : DSEG_MAY_MOVE,
+                                             .idle = d->of.idle};
+    p->donors[p->n_donors++] =
+        dpool_carve_free_locked(a, d->block, dseg_addr(seg, run.first), dseg_addr(seg, run.end));
+    p->donated += run.end - run.first;
+}
+
+static void take_donations(ductile_allocator *a, dpool_plan *p, donations *d) {
+    while (p->donated < p->need && p->n_donors < p->room && a->nodes.n_spare >= 2) {
+        dseg_span run = next_donation(a, p, d, p->need - p->donated);
+        if (dseg_is_empty(run)) {
+            return;
+        }
+        add_donor(a, p, d, run);
     }
 }
 
-/* Collects donors among the FREE blocks of `from`. Blocks beside a gap come first, because every
- * new gap leaves two slivers that no large request can use; then the largest blocks, for the same
- * reason. Of 7 orders that were tried, this one kept most memory usable (docs/decisions/0003). */
-static void collect(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need,
-                    uint64_t below) {
-    if (below > 0) {
-        sweep(a, p, from, need, below, true);
-        sweep(a, p, from, need, below, false);
+static void take_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of,
+                      bool unmaps) {
+    if (of.age > 0) {
+        take_donations(a, p,
+                       &(donations){.from = from,
+                                    .of = of,
+                                    .unmaps = unmaps,
+                                    .beside_gaps = true,
+                                    .next = dpool_index_below(&from->index, NULL)});
     }
 }
 
 /* With larger handles, takes first the memory that the GPU is known to be done with. */
-static void collect_done(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
+static void exchange(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of) {
     if (dpool_may_exchange(a)) {
-        dpool_proof proof =
-            from == p->arena ? dpool_proof_to_return(a, from) : dpool_proof_to_leave(a, from);
-        p->unmaps = true;
-        p->idle = proof.idle;
-        collect(a, p, from, need, proof.age);
-        p->unmaps = false;
+        take_from(a, p, from, of, true);
     }
 }
 
-static bool is_donor(const dpool_plan *p, const dpool_arena *arena, const dpool_sources *sources) {
-    return arena != p->arena && dpool_may_serve(arena, p->arena, sources->pools);
+void dpool_plan_take_own_locked(ductile_allocator *a, dpool_plan *p) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (!dpool_is_frozen(p->arena)) {
+        exchange(a, p, p->arena, dpool_proof_to_return(a, p->arena));
+        take_from(a, p, p->arena, (dpool_proof){.age = UINT64_MAX}, false);
+        p->n_own_donors = p->n_donors;
+    }
+}
+
+static void take_proven(ductile_allocator *a, dpool_plan *p, dpool_arena *from) {
+    dpool_proof proof = dpool_proof_to_leave(a, from);
+    exchange(a, p, from, proof);
+    take_from(a, p, from, proof, false);
+}
+
+static void take_marked(ductile_allocator *a, dpool_plan *p, dpool_arena *from) {
+    take_from(a, p, from, (dpool_proof){.age = dpool_marked_age_locked(a, from)}, false);
+}
+
+static bool may_give(const dpool_plan *p, const dpool_arena *arena, bool from_pools) {
+    return arena != p->arena && dpool_may_serve(arena, p->arena, from_pools);
 }
 
 static uint64_t spare_bytes(const dpool_arena *arena) {
     return arena->mapped_bytes - arena->live_bytes - arena->pending_bytes;
 }
 
-typedef void (*collect_fn)(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need);
-
-static void collect_proven(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
-    collect_done(a, p, from, need);
-    collect(a, p, from, need, dpool_proof_to_leave(a, from).age);
-}
-
-static void collect_marked(ductile_allocator *a, dpool_plan *p, dpool_arena *from, uint64_t need) {
-    collect(a, p, from, need, dpool_marked_age_locked(a, from));
-}
-
-/* From the arena with most free memory first: what a stream with little is robbed of, it soon wants
- * back (docs/decisions/0026). */
-static void collect_foreign(ductile_allocator *a, dpool_plan *p, uint64_t need,
-                            const dpool_sources *sources, collect_fn collect_of) {
+/* From the arena with most free memory first: a stream with little free memory soon needs it again
+ * (docs/decisions/0026). */
+void dpool_plan_take_others_locked(ductile_allocator *a, dpool_plan *p, bool behind_wait,
+                                   bool from_pools) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    void (*take)(ductile_allocator *, dpool_plan *, dpool_arena *) =
+        behind_wait ? take_marked : take_proven;
     dpool_arena *richest = NULL;
     for (dpool_arena *at = a->arenas; at != NULL; at = at->next) {
         bool is_richer = richest == NULL || spare_bytes(at) > spare_bytes(richest);
-        richest = is_donor(p, at, sources) && is_richer ? at : richest;
+        richest = may_give(p, at, from_pools) && is_richer ? at : richest;
     }
     if (richest != NULL) {
-        collect_of(a, p, richest, need);
+        take(a, p, richest);
     }
-    for (dpool_arena *at = a->arenas; at != NULL && p->donated < need; at = at->next) {
-        if (at != richest && is_donor(p, at, sources)) {
-            collect_of(a, p, at, need);
+    for (dpool_arena *at = a->arenas; at != NULL && p->donated < p->need; at = at->next) {
+        if (at != richest && may_give(p, at, from_pools)) {
+            take(a, p, at);
         }
     }
 }
@@ -525,13 +546,12 @@ static void take_behind(ductile_allocator *a, dpool_plan *p, dpool_block *gap, u
 }
 
 /* A request that creates little takes more: the next ones find it there. */
-static void grow_ahead(ductile_allocator *a, dpool_plan *p, uint64_t cached) {
-    uint64_t had = p->donated + cached;
+static void grow_ahead(ductile_allocator *a, dpool_plan *p) {
     uint32_t least = dpool_ahead_granules(a, p->arena);
-    if (p->n_granules <= had || p->n_granules - had >= least) {
+    if (p->created == 0 || p->created >= least) {
         return;
     }
-    uint32_t n = least - (uint32_t)(p->n_granules - had);
+    uint32_t n = least - (uint32_t)p->created;
     uint64_t after = a->store.totals.held_bytes + least * a->granule;
     dpool_block *gap = gap_behind(p);
     if (gap != NULL && gap->size >= n * a->granule &&
@@ -542,48 +562,42 @@ static void grow_ahead(ductile_allocator *a, dpool_plan *p, uint64_t cached) {
 
 /* ---- Requests and compaction --------------------------------------------------------------- */
 
-/* The bytes that must be created beside donated and cached handles, less what the limit still
- * allows. A limit that was lowered below the held bytes lacks that much more. */
-static uint64_t lacking(const ductile_allocator *a, dpool_plan *p, uint64_t cached) {
-    const dvmm_handle_store *store = &a->store;
-    if (p->donated + cached >= p->n_granules) {
-        return 0;
-    }
-    uint64_t created = (p->n_granules - p->donated - cached) * a->granule;
-    uint64_t after = store->totals.held_bytes + created;
-    uint64_t most = dti_min(p->max_held, store->limit_bytes);
-    return after > most ? after - most : 0;
+static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    const dpool_block *largest = dpool_index_below(&arena->index, NULL);
+    bool has = largest != NULL && largest->size >= a->granule;
+    dti_lock_release(&a->index_lock);
+    return has;
 }
 
-ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
-                                         const dpool_place *place, uint64_t size,
-                                         const dpool_sources *sources) {
+void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
+    if (dpool_may_exchange(a) && has_free_granule(a, arena)) {
+        (void)dpool_record_mark(a, arena);
+        dpool_poll_marks(a);
+    }
+}
+
+void dpool_plan_begin_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                             const dpool_place *place, uint64_t size, uint64_t max_held) {
     DTI_ASSERT_HELD(&a->index_lock);
     clear(p, arena, place->block->region);
-    p->max_held = sources->max_held;
+    p->max_held = max_held;
     busy_window(a, p, place, size);
-    uint64_t cached = dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
-    uint64_t need = p->n_granules - cached;
-    if (sources->own && !dpool_is_frozen(arena)) {
-        collect_done(a, p, arena, need);
-        collect(a, p, arena, need, UINT64_MAX);
-        p->n_own_donors = p->n_donors;
-    }
-    bool creates = p->donated < need &&
-                   dpool_should_create_locked(a, (need - p->donated) * a->granule, p->max_held);
-    if (sources->other_streams && p->donated < need && !creates) {
-        collect_foreign(a, p, need, sources, collect_proven);
-        if (sources->behind_wait && p->donated < need) {
-            collect_foreign(a, p, need, sources, collect_marked);
-        }
-        choose_wait_locked(a, p);
-    }
-    p->lacks = lacking(a, p, cached);
-    if (p->lacks > 0) {
+    p->need = p->n_granules - dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
+}
+
+/* A limit that was lowered below the held bytes lacks that much more. */
+ductile_status dpool_plan_end_locked(ductile_allocator *a, dpool_plan *p) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    choose_wait_locked(a, p);
+    uint64_t after = a->store.totals.held_bytes + p->created * a->granule;
+    uint64_t most = dti_min(p->max_held, a->store.limit_bytes);
+    if (p->created > 0 && after > most) {
+        p->lacks = after - most;
         dpool_plan_abort_locked(a, p);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
-    grow_ahead(a, p, cached);
+    grow_ahead(a, p);
     return DUCTILE_OK;
 }
 
@@ -634,18 +648,20 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
     }
     clear(p, arena, gap->region);
     p->max_held = UINT64_MAX; /* the limit alone */
-    uint64_t n = dti_min(gap->size / a->granule, budget);
+    p->need = dti_min(gap->size / a->granule, budget);
     dpool_proof proof = dpool_proof_to_return(a, arena);
-    p->unmaps = dpool_may_exchange(a) && top->age < proof.age;
-    p->idle = proof.idle;
-    donate(a, p, top, n, UINT64_MAX);
-    bool fits = p->donated <= n || p->unmaps; /* otherwise: one handle larger than the gap */
+    donations d = {.from = arena,
+                   .of = {UINT64_MAX, proof.idle},
+                   .unmaps = dpool_may_exchange(a) && top->age < proof.age};
+    look_at(a, p, &d, top);
+    take_donations(a, p, &d);
+    bool fits = p->donated <= p->need || d.unmaps; /* otherwise: one handle larger than the gap */
     if (p->donated == 0 || !fits) {
         dpool_plan_abort_locked(a, p);
         return false;
     }
     p->n_own_donors = p->n_donors;
-    ductile_addr end = gap->addr + dti_min(p->donated, n) * a->granule;
+    ductile_addr end = gap->addr + dti_min(p->donated, p->need) * a->granule;
     p->lead = carve_gap(a, gap, gap->addr, end);
     add_piece(a, p, p->lead->addr, end);
     return true;

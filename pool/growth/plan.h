@@ -31,15 +31,6 @@
 #include "pool/blocks/arena.h"
 #include "segments/grow.h"
 
-/* The sources of handles, besides the cache. */
-typedef struct dpool_sources {
-    bool own;           /* free memory of the arena itself                                  */
-    bool other_streams; /* free memory of other arenas that is proven done                      */
-    bool behind_wait;   /* and what is not, behind a wait on the GPU for all streams            */
-    bool pools;         /* of other arenas, also those of plain pools in use */
-    uint64_t max_held;  /* the held bytes may exceed neither this nor the limit */
-} dpool_sources;
-
 typedef struct dpool_plan {
     dpool_arena *arena; /* the arena that receives memory */
     dpool_region *region;
@@ -58,12 +49,12 @@ typedef struct dpool_plan {
     uint32_t n_moved;      /* of them, moved from donors */
     uint32_t room;         /* in each of the four arrays */
     uint64_t n_granules;   /* of all pieces                                              */
+    uint64_t need;         /* of them, those that no cached handle serves                */
     uint64_t donated;      /* granules of all donors                                     */
+    uint64_t created;      /* granules to be made, for a request: what donors leave of the need */
     uint64_t age;          /* of the youngest own donor that moved */
-    uint64_t max_held;     /* by the request's sources                                   */
+    uint64_t max_held;     /* the held bytes may exceed neither this nor the limit       */
     uint64_t lacks;        /* the bytes of memory that were missing */
-    bool unmaps;           /* donors found now are to be unmapped */
-    dseg_idle idle;        /* which this proves to be right       */
     bool was_refused;      /* execute failed because the device had no memory */
     bool wait_failed;      /* execute failed because the stream could not wait on the GPU */
     dvmm_marker *wait;     /* the receiving stream waits for it first; held; NULL for none */
@@ -95,13 +86,33 @@ dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_ar
 
 /* ---- plan.c: the plan ---------------------------------------------------------------------- */
 
-/*
- * Plans the request at the place. ERR_OUT_OF_MEMORY when the sources cannot give what the place
- * lacks; then nothing is BUSY. Both locks held. Pre: dpool_plan_nodes nodes are spare.
+/* Prepares the exchange of larger handles for others, which needs proof that the GPU is done with
+ * them: polls now, on behalf of a call that names the stream of the arena. Grow lock held. */
+void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
+
+/* Plans a request at the place: its window is BUSY. Then come the donors, and what is created,
+ * until nothing is missing; then the end. Both locks held. Pre: dpool_plan_nodes nodes are spare.
  */
-ductile_status dpool_plan_request_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
-                                         const dpool_place *place, uint64_t size,
-                                         const dpool_sources *sources);
+void dpool_plan_begin_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
+                             const dpool_place *place, uint64_t size, uint64_t max_held);
+
+/* The granules that have no source yet. */
+static inline uint64_t dpool_plan_missing(const dpool_plan *p) {
+    uint64_t has = p->donated + p->created;
+    return p->need > has ? p->need - has : 0;
+}
+
+/* Takes what is missing from the arena's own free memory. */
+void dpool_plan_take_own_locked(ductile_allocator *a, dpool_plan *p);
+
+/* Takes it from other arenas: what is proven done; behind a wait on the GPU for all streams, what
+ * is not. From plain pools in use only if asked for. */
+void dpool_plan_take_others_locked(ductile_allocator *a, dpool_plan *p, bool behind_wait,
+                                   bool from_pools);
+
+/* Ends the plan of a request. ERR_OUT_OF_MEMORY when the limits forbid to create what is to be
+ * created; then nothing is BUSY. */
+ductile_status dpool_plan_end_locked(ductile_allocator *a, dpool_plan *p);
 
 /* Is there a gap that a compaction would fill, were the memory to fill it with proven? Both locks
  * held. */

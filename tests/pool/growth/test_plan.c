@@ -11,8 +11,8 @@
 static ductile_allocator *a;
 static ductile_addr first;
 static dpool_plan *p;
-static const dpool_sources own = {.own = true};
-static const dpool_sources nobody = {.own = false};
+
+typedef enum donors { NOBODY, OWN } donors;
 
 /* L1 F4 L1 G */
 static void open_donor(void) {
@@ -28,16 +28,21 @@ static void open_donor(void) {
 TestSuite(plan, .init = open_donor);
 
 /* Leaves the grow lock held, and the index lock. */
-static ductile_status plan_granules(uint64_t n, uint64_t may_create, dpool_sources sources) {
+static ductile_status plan_granules(uint64_t n, uint64_t may_create, donors from) {
     dpool_arena *arena = block_at(first)->region->arena;
     grow_lock();
     p = dpool_plan_take(a, n * G);
     cr_assert_not_null(p);
     assert_ok(dpool_reserve_room(a, dpool_plan_nodes(a, n * G)));
-    sources.max_held = a->store.totals.held_bytes + may_create * G;
     index_lock();
     dpool_place place = dpool_place_choose_locked(a, arena, n * G);
-    return dpool_plan_request_locked(a, p, arena, &place, n * G, &sources);
+    dpool_plan_begin_locked(a, p, arena, &place, n * G,
+                            a->store.totals.held_bytes + may_create * G);
+    if (from == OWN) {
+        dpool_plan_take_own_locked(a, p);
+    }
+    p->created = dpool_plan_missing(p);
+    return dpool_plan_end_locked(a, p);
 }
 
 /* Of no request of its own. */
@@ -61,7 +66,7 @@ static void abort_plan(void) {
 }
 
 Test(plan, marks_all_that_it_touches_busy) {
-    assert_ok(plan_granules(6, 2, own));
+    assert_ok(plan_granules(6, 2, OWN));
     assert_layout(first, "L1 B4 L1 B6 G");
     assert_u64(p->n_granules, 6);
     assert_u64(p->donated, 4);
@@ -73,13 +78,13 @@ Test(plan, marks_all_that_it_touches_busy) {
 
 Test(plan, aborted_leaves_everything_as_it_was) {
     uint64_t n_spare;
-    assert_ok(plan_granules(6, 2, own));
+    assert_ok(plan_granules(6, 2, OWN));
     dpool_plan_abort_locked(a, p);
     n_spare = a->nodes.n_spare;
     assert_layout(first, "L1 F4 L1 G");
     index_unlock();
     end_plan();
-    assert_ok(plan_granules(6, 2, own));
+    assert_ok(plan_granules(6, 2, OWN));
     dpool_plan_abort_locked(a, p);
     assert_u64(a->nodes.n_spare, n_spare);
     index_unlock();
@@ -88,7 +93,7 @@ Test(plan, aborted_leaves_everything_as_it_was) {
 }
 
 Test(plan, refused_for_lack_of_memory_says_how_much_and_touches_nothing) {
-    assert_status(plan_granules(6, 1, own), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(plan_granules(6, 1, OWN), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(p->lacks, G);
     assert_layout(first, "L1 F4 L1 G");
     index_unlock();
@@ -96,12 +101,12 @@ Test(plan, refused_for_lack_of_memory_says_how_much_and_touches_nothing) {
     close_audited();
 }
 
-Test(plan, takes_from_nobody_whom_the_sources_do_not_name) {
-    assert_status(plan_granules(6, 5, nobody), DUCTILE_ERR_OUT_OF_MEMORY);
+Test(plan, takes_from_nobody_who_was_not_asked) {
+    assert_status(plan_granules(6, 5, NOBODY), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(p->lacks, G);
     index_unlock();
     end_plan();
-    assert_ok(plan_granules(6, 6, nobody));
+    assert_ok(plan_granules(6, 6, NOBODY));
     assert_u64(p->n_donors, 0);
     assert_layout(first, "L1 F4 L1 B6 G");
     abort_plan();
@@ -114,7 +119,7 @@ Test(plan, takes_no_handle_that_is_pinned) {
     assert_ok(ductile_pin(a, four));
     give(four);
     assert_layout(first, "L1 F4 L1 G");
-    assert_status(plan_granules(6, 5, own), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(plan_granules(6, 5, OWN), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(p->lacks, G);
     assert_layout(first, "L1 F4 L1 G");
     index_unlock();
@@ -125,11 +130,11 @@ Test(plan, takes_no_handle_that_is_pinned) {
 
 /* As of a thread that plans while another one tells map callbacks of its own. */
 Test(plan, made_beside_another_one_touches_none_of_it) {
-    assert_ok(plan_granules(6, 2, own));
+    assert_ok(plan_granules(6, 2, OWN));
     index_unlock();
     grow_unlock();
     dpool_plan *under_way = p;
-    assert_ok(plan_granules(2, 2, own));
+    assert_ok(plan_granules(2, 2, OWN));
     cr_assert_neq(p, under_way);
     assert_layout(first, "L1 B4 L1 B6 B2 G");
     abort_plan();
@@ -144,7 +149,7 @@ Test(plan, made_beside_another_one_touches_none_of_it) {
 
 Test(plan, carried_out_and_committed_is_a_live_block_of_moved_memory) {
     uint64_t creates = count("phys_create");
-    assert_ok(plan_granules(6, 2, own));
+    assert_ok(plan_granules(6, 2, OWN));
     index_unlock();
     assert_ok(dpool_plan_execute(a, p));
     index_lock();
@@ -161,7 +166,7 @@ Test(plan, carried_out_and_committed_is_a_live_block_of_moved_memory) {
 }
 
 Test(plan, that_cannot_be_carried_out_is_undone) {
-    assert_ok(plan_granules(6, 2, own));
+    assert_ok(plan_granules(6, 2, OWN));
     index_unlock();
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "map", .nth = 3, .code = DVMM_UNKNOWN};
