@@ -221,16 +221,6 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
     dpool_unmapped_to_gap_locked(a, b, status);
 }
 
-ductile_status dpool_unmap_block(ductile_allocator *a, dpool_block *b, dseg_idle proof) {
-    dseg_segment *seg = b->region->seg;
-    uint32_t n = (uint32_t)(b->size / a->granule);
-    ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, proof);
-    dti_lock_acquire(&a->index_lock);
-    dpool_mapped_to_gap_locked(a, b, status);
-    dti_lock_release(&a->index_lock);
-    return status;
-}
-
 /* ---- Map callbacks -------------------------------------------------------------------------- */
 
 /* The arena and the pool exist as long as they have memory. */

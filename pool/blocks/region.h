@@ -49,10 +49,6 @@ void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_
 /* The same for a span that counts as mapped: no RETIRING one. */
 void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status);
 
-/* Unmaps a BUSY block of whole handles, which go to the handle cache. Pre: the proof covers it.
- * Grow lock held, index lock not. */
-ductile_status dpool_unmap_block(ductile_allocator *a, dpool_block *b, dseg_idle proof);
-
 /* The event for the handle that begins at granule `first`. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first);

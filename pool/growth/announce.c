@@ -34,9 +34,8 @@ void dpool_announce_mapped(ductile_allocator *a, const dpool_block *b) {
     announce_block(a, DUCTILE_MAP_MAPPED, b);
 }
 
-ductile_status dpool_unmap_announced(ductile_allocator *a, dpool_block *b, dseg_idle proof) {
+void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
     announce_block(a, DUCTILE_MAP_LEAVING, b);
-    return dpool_unmap_block(a, b, proof);
 }
 
 /* ---- Plans --------------------------------------------------------------------------------- */

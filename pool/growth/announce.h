@@ -29,11 +29,9 @@
 void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p);
 void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_done);
 
-/* A BUSY block has been mapped. Grow lock held before and after. */
+/* A BUSY block of whole handles has been mapped, or is about to leave. Grow lock held before and
+ * after. */
 void dpool_announce_mapped(ductile_allocator *a, const dpool_block *b);
-
-/* Announces that a BUSY block of whole handles leaves, and unmaps it: they go to the handle cache.
- * Pre: the proof covers it. Grow lock held before and after; unlocked while callbacks run. */
-ductile_status dpool_unmap_announced(ductile_allocator *a, dpool_block *b, dseg_idle proof);
+void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
 
 #endif

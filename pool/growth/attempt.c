@@ -5,35 +5,18 @@
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/dedicated.h"
+#include "pool/growth/give_back.h"
+#include "pool/growth/maintenance.h"
 #include "pool/growth/plan.h"
 #include "pool/growth/sizes.h"
-#include "pool/growth/unused.h"
 #include "pool/streams/gpu_waits.h"
-#include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/stream_use.h"
 
 #include "vmm/base/align.h"
 
 /* Granules unmapped in one call, and spans with waits polled: a bounded stall, but never less than
  * the call may retire, or retiring addresses would pile up and push the arena ever higher. */
-
 enum { MOST_PER_CALL = 64 };
-
-/* ---- What is there already ------------------------------------------------------------------ */
-
-/* Reads the progress of other streams, unmaps a bounded part of their retiring addresses and of
- * what streams and pools have left that are gone. */
-static void poll_all(ductile_allocator *a, const dpool_request *r) {
-    dpool_sizes_look(a);
-    (void)dpool_record_mark(a, r->arena);
-    dpool_mark_unmarked(a, r->stream, false);
-    dpool_poll_all(a, MOST_PER_CALL);
-    if (!dpool_retires_in_order(a)) { /* else not at a time that the GPU chooses */
-        (void)dpool_unused_reclaim(a, DPOOL_UNUSED_GONE, MOST_PER_CALL);
-    }
-    dpool_unused_drop(a, false);
-}
 
 static bool search_again(ductile_allocator *a, dpool_request *r) {
     dti_lock_acquire(&a->index_lock);
@@ -159,8 +142,8 @@ static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
     ductile_status status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
         dpool_poll_all(a, UINT32_MAX);
-        (void)dpool_unused_reclaim(a, DPOOL_UNUSED_IDLE, UINT64_MAX);
-        dpool_unused_drop(a, true);
+        (void)dpool_unmap_unused(a, DPOOL_UNUSED_IDLE, UINT64_MAX);
+        dpool_drop_empty(a, true);
         status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
     }
     return status;
@@ -274,7 +257,7 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     }
 
     /* Other threads held the lock before, and the GPU has made progress: search again. */
-    poll_all(a, r);
+    dpool_tidy(a, r->arena, r->stream, MOST_PER_CALL);
     if (!r->is_dedicated && search_again(a, r)) {
         goto done;
     }

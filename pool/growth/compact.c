@@ -3,9 +3,9 @@
 
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
+#include "pool/growth/give_back.h"
 #include "pool/growth/plan.h"
 #include "pool/growth/sizes.h"
-#include "pool/growth/unused.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
@@ -87,7 +87,7 @@ static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
     dpool_poll_marks(a);                    /* old addresses that are done become gaps */
     dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
     if (dpool_is_tight(a) && dpool_may_exchange(a) &&
-        dpool_unused_shrink(a, arena, SHRUNK_PER_CALL) > 0) {
+        dpool_give_back_large(a, arena, SHRUNK_PER_CALL) > 0) {
         return; /* the next allocation continues */
     }
     uint32_t budget = HANDLES_PER_CALL;

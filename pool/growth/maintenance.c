@@ -2,9 +2,12 @@
 #include "pool/growth/maintenance.h"
 
 #include "pool/growth/compact.h"
+#include "pool/growth/give_back.h"
+#include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/pending.h"
 #include "pool/streams/progress.h"
+#include "pool/streams/stream_use.h"
 
 #include "vmm/base/align.h"
 
@@ -80,4 +83,16 @@ __attribute__((noinline)) void dpool_maintenance_do(ductile_allocator *a, dpool_
     dti_lock_acquire(&a->index_lock);
     arena->n_waiters--;
     dti_lock_release(&a->index_lock);
+}
+
+void dpool_tidy(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, uint32_t most) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    dpool_sizes_look(a);
+    (void)dpool_record_mark(a, arena);
+    dpool_mark_unmarked(a, stream, false);
+    dpool_poll_all(a, most);
+    if (!dpool_retires_in_order(a)) { /* else not at a time that the GPU chooses */
+        (void)dpool_unmap_unused(a, DPOOL_UNUSED_GONE, most);
+    }
+    dpool_drop_empty(a, false);
 }

@@ -9,8 +9,8 @@
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
+#include "pool/growth/give_back.h"
 #include "pool/inspect/inspect.h"
-#include "pool/pressure/trim.h"
 
 #include "vmm/base/align.h"
 

@@ -4,11 +4,10 @@
 #include "pool/base/log.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
-#include "pool/growth/unused.h"
+#include "pool/growth/give_back.h"
 #include "pool/pressure/cost.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
-#include "pool/pressure/trim.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
@@ -70,14 +69,17 @@ static uint64_t bytes_to_pass(ductile_allocator *a, const dpool_climb *c) {
 
 /* What the options keep from moving can still go through the driver: as much as is missing goes
  * back, for the next attempt to create again. */
-static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
+static bool pass(ductile_allocator *a, const dpool_climb *c, bool may_wait) {
     return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
-           dpool_give_back(a, bytes_to_pass(a, c), false);
+           dpool_give_back(a, bytes_to_pass(a, c), may_wait);
+}
+
+static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
+    return pass(a, c, false);
 }
 
 static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
-           dpool_give_back(a, bytes_to_pass(a, c), true);
+    return pass(a, c, true);
 }
 
 /* ---- Private pools ------------------------------------------------------------------------- */
@@ -133,7 +135,7 @@ static bool reclaim_dedicated(ductile_allocator *a, dpool_climb *c) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t before = a->counts.mapped; /* changed under both locks */
     dpool_poll_all(a, UINT32_MAX);      /* what was pending is closed now */
-    (void)dpool_unused_reclaim(a, DPOOL_UNUSED_GONE, UINT64_MAX);
+    (void)dpool_unmap_unused(a, DPOOL_UNUSED_GONE, UINT64_MAX);
     bool any = a->counts.mapped < before;
     dpool_grow_unlock(a, mode);
     return any;
@@ -239,13 +241,6 @@ static bool relieve(ductile_allocator *a, dpool_climb *c) {
 
 /* ---- Attempts ------------------------------------------------------------------------------ */
 
-static ductile_status attempt_now(ductile_allocator *a, dpool_request *r) {
-    dvmm_capture_mode mode = dpool_grow_lock(a);
-    ductile_status status = dpool_attempt(a, r);
-    dpool_grow_unlock(a, mode);
-    return status;
-}
-
 static ductile_status wait_beside_captures(ductile_allocator *a) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     ductile_status status = dpool_wait_for_all_work(a, NULL);
@@ -255,10 +250,19 @@ static ductile_status wait_beside_captures(ductile_allocator *a) {
 
 /* When addresses are short: ranges of idle streams can be given back once the work on their memory
  * is done. */
-static ductile_status attempt_once(ductile_allocator *a, dpool_request *r) {
-    ductile_status status = attempt_now(a, r);
-    bool may_help = status == DUCTILE_ERR_OUT_OF_ADDRESSES && wait_beside_captures(a) == DUCTILE_OK;
-    return may_help ? attempt_now(a, r) : status;
+static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
+    ductile_status status;
+    bool has_waited = false;
+    bool again = true;
+    while (again) {
+        dvmm_capture_mode mode = dpool_grow_lock(a);
+        status = dpool_attempt(a, r);
+        dpool_grow_unlock(a, mode);
+        again = status == DUCTILE_ERR_OUT_OF_ADDRESSES && !has_waited &&
+                wait_beside_captures(a) == DUCTILE_OK;
+        has_waited = true;
+    }
+    return status;
 }
 
 static bool has_lost_device(const ductile_allocator *a) {
@@ -291,7 +295,7 @@ static ductile_status climb(ductile_allocator *a, dpool_climb *c) {
     go_to_bottom(a, c);
     ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
     while (status == DUCTILE_ERR_OUT_OF_MEMORY && relieve(a, c)) {
-        status = attempt_once(a, c->request);
+        status = attempt(a, c->request);
     }
     return status;
 }
@@ -315,7 +319,7 @@ static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *
         status = climb(a, c);
         r->is_soft = false;
         if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-            status = attempt_once(a, r); /* above the soft limit rather than not at all */
+            status = attempt(a, r); /* above the soft limit rather than not at all */
         }
     }
     return status == DUCTILE_ERR_OUT_OF_MEMORY ? climb_hard(a, c) : status;
@@ -365,31 +369,24 @@ static void keep_cache_small(ductile_allocator *a) {
     dpool_grow_unlock(a, mode);
 }
 
-static ductile_status serve(ductile_allocator *a, dpool_request *r) {
-    situation s = look(a);
-    r->is_soft = s.has_soft;
-    dpool_climb c = {.request = r, .cached_before = s.cached};
-    dpool_wait_retired(a, r->pool, r->stream);
-    dpool_forget_failure();
-    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
-    if (r->size > s.most) {
-        status = refuse_at_once(a, r);
-    } else {
-        status = attempt_once(a, r);
-        status = status == DUCTILE_ERR_OUT_OF_MEMORY ? attempt_under_pressure(a, &c) : status;
-    }
-    keep_cache_small(a);
-    dpool_log_losses(a);
-    return status == DUCTILE_OK ? status : refuse(a, status, r->requested);
-}
-
 ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
     }
     const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
     dvmm_nvtx_push(nvtx, "miss", r->requested);
-    ductile_status status = serve(a, r);
+    situation s = look(a);
+    r->is_soft = s.has_soft;
+    dpool_climb c = {.request = r, .cached_before = s.cached};
+    dpool_wait_retired(a, r->pool, r->stream);
+    dpool_forget_failure();
+    ductile_status status = r->size > s.most ? refuse_at_once(a, r) : attempt(a, r);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && r->size <= s.most) {
+        status = attempt_under_pressure(a, &c);
+    }
+    keep_cache_small(a);
+    dpool_log_losses(a);
+    status = status == DUCTILE_OK ? status : refuse(a, status, r->requested);
     dvmm_nvtx_pop(nvtx);
     return status;
 }

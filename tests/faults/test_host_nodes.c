@@ -6,7 +6,7 @@
  */
 #include "pool/blocks/arena.h"
 #include "pool/blocks/room.h"
-#include "pool/growth/unused.h"
+#include "pool/growth/give_back.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/failing_malloc.h"
@@ -277,7 +277,7 @@ Test(host_nodes, without_nodes_no_large_handle_is_given_back) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     has_failed = false;
     fails_all = true;
-    uint64_t n = dpool_unused_shrink(a, a->arenas, 512);
+    uint64_t n = dpool_give_back_large(a, a->arenas, 512);
     fails_all = false;
     dpool_grow_unlock(a, mode);
     assert_u64(n, 0);

@@ -23,7 +23,7 @@ import sys
 
 # From the bottom up. A room may use itself, the rooms named after it, and what those stand for.
 BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/nvtx", "vmm/base"]
-POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/growth", "pool/sharing", "pool/pressure",
+POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/sharing", "pool/growth", "pool/pressure",
         "pool/inspect", "pool/pools", "pool"]
 MODEL = ["vmm/virtual/state", "vmm/virtual/addresses", "vmm/virtual/race", "vmm/virtual/memory", "vmm/virtual/work",
          "vmm/virtual"]

@@ -22,11 +22,11 @@ FALSE_COSTS = re.sub(r"takes \d+", "takes 999", COSTS, count=1)
 # The lint, the file that gets the text, the text, and what the lint has to print.
 PLANTS = {
     "an include that points up": (
-        "check_rooms.py", "segments/segment.h", '#include "pool/pressure/trim.h"\n',
-        "segments/segment.h: segments may not include pool/pressure/trim.h"),
+        "check_rooms.py", "segments/segment.h", '#include "pool/pressure/ladder.h"\n',
+        "segments/segment.h: segments may not include pool/pressure/ladder.h"),
     "an include that points up inside a layer": (
-        "check_rooms.py", "pool/blocks/block.h", '#include "pool/pressure/trim.h"\n',
-        "pool/blocks/block.h: pool/blocks may not include pool/pressure/trim.h"),
+        "check_rooms.py", "pool/blocks/block.h", '#include "pool/pressure/ladder.h"\n',
+        "pool/blocks/block.h: pool/blocks may not include pool/pressure/ladder.h"),
     "an include that points up inside the virtual GPU": (
         "check_rooms.py", "vmm/virtual/race/blocks.h", '#include "vmm/virtual/work/work.h"\n',
         "vmm/virtual/race/blocks.h: vmm/virtual/race may not include vmm/virtual/work/work.h"),
@@ -37,8 +37,8 @@ PLANTS = {
         "check_rooms.py", "vmm/range.c", "static void planted(void) { dseg_set_fini(0); }\n",
         "vmm/range.c: vmm may not use dseg_set_fini"),
     "a path that hides where it leads": (
-        "check_rooms.py", "segments/segment.h", '#include "../pool/pressure/trim.h"\n',
-        "segments/segment.h: ../pool/pressure/trim.h is not the path of a header from the root"),
+        "check_rooms.py", "segments/segment.h", '#include "../pool/pressure/ladder.h"\n',
+        "segments/segment.h: ../pool/pressure/ladder.h is not the path of a header from the root"),
     "a layer in the Python package": (
         "check_rooms.py", "python/ductile_gpu/planted.cpp", '#include "vmm/range.h"\n',
         "python/ductile_gpu/planted.cpp: may not include vmm/range.h"),
@@ -53,8 +53,8 @@ PLANTS = {
         "check_rooms.py", "vmm/range.h", "void dvmm_planted_handle(void);\n",
         "vmm/range.h: declares dvmm_planted_handle, which vmm/handle.c defines"),
     "a proof that was not thought about": (
-        "check_proofs.py", "pool/growth/unused.c", "static void planted(void) {\n    dpool_quiesce_free(0, 0);\n}\n",
-        "pool/growth/unused.c: planted calls dpool_quiesce_free"),
+        "check_proofs.py", "pool/growth/compact.c", "static void planted(void) {\n    dpool_quiesce_free(0, 0);\n}\n",
+        "pool/growth/compact.c: planted calls dpool_quiesce_free"),
     "a lock that is not asserted": (
         "check_locked.py", "vmm/range.c", "static void planted_locked(void) {\n    dvmm_planted_handle();\n}\n",
         "vmm/range.c: planted_locked does not assert its lock"),

@@ -3,7 +3,7 @@
  * Handles that were made large while there was room, and are free near the limit: they go back, the
  * topmost first, and a driver that fails ends it.
  */
-#include "pool/growth/unused.h"
+#include "pool/growth/give_back.h"
 
 #include "pool/streams/marks.h"
 #include "tests/support/inside.h"
@@ -28,17 +28,17 @@ static void open_tight(void) {
     cr_assert(dpool_is_tight(f.allocator));
 }
 
-TestSuite(unused, .init = open_tight);
+TestSuite(give_back, .init = open_tight);
 
 static uint64_t shrink(uint64_t most) {
     grow_lock();
     dpool_poll_marks(f.allocator);
-    uint64_t n = dpool_unused_shrink(f.allocator, arena_of(0), most);
+    uint64_t n = dpool_give_back_large(f.allocator, arena_of(0), most);
     grow_unlock();
     return n;
 }
 
-Test(unused, large_handles_go_back_as_many_as_were_asked_for) {
+Test(give_back, large_handles_go_back_as_many_as_were_asked_for) {
     uint64_t held = reserved();
     uint64_t n = shrink(2 * N_GRANULES);
     cr_assert(n >= 2 * N_GRANULES && n < 3 * N_GRANULES, "%llu granules", (unsigned long long)n);
@@ -60,10 +60,10 @@ static void expect_end_at(const char *call) {
     fixture_abandon(&f);
 }
 
-Test(unused, an_unmap_that_fails_ends_it) {
+Test(give_back, an_unmap_that_fails_ends_it) {
     expect_end_at("unmap");
 }
 
-Test(unused, a_release_that_fails_ends_it) {
+Test(give_back, a_release_that_fails_ends_it) {
     expect_end_at("phys_release");
 }

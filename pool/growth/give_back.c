@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/growth/give_back.h"
+
+#include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
+#include "pool/blocks/transitions.h"
+#include "pool/growth/announce.h"
+#include "pool/growth/sizes.h"
+#include "pool/sharing/import.h"
+#include "pool/streams/progress.h"
+#include "pool/streams/quiesce.h"
+
+#include "segments/granules.h"
+#include "vmm/base/align.h"
+#include "vmm/base/array.h"
+
+#include <stdlib.h>
+
+enum {
+    VISITS_PER_HOLD = 128,   /* blocks visited in one hold of the index lock */
+    GRANULES_PER_HOLD = 512, /* taken in one hold, and unmapped before the next   */
+    ROOM = 64                /* two nodes are needed; hits of other threads take some too */
+};
+
+static ductile_status first_error(ductile_status before, ductile_status now) {
+    return before == DUCTILE_OK ? now : before;
+}
+
+static uint64_t held(const ductile_allocator *a) {
+    return a->store.totals.held_bytes - a->store.totals.lost_bytes;
+}
+
+/* ---- One run of handles --------------------------------------------------------------------- */
+
+/* A block as it was when it was found. Hits continue meanwhile, so it is checked again when it is
+ * taken; its node stays readable. */
+typedef struct candidate {
+    ductile_addr addr;
+    dpool_block *block;
+} candidate;
+
+/* What may give the next run. */
+typedef struct search {
+    dpool_arena *arena;         /* NULL: closed blocks of all arenas, and what is unused     */
+    const candidate *candidate; /* of the arena this block; NULL: the largest one that can */
+    uint32_t least;             /* granules of a handle */
+    dpool_unused unused;
+} search;
+
+static bool is_gone(const dpool_arena *arena) {
+    return arena->is_gone || (arena->pool != NULL && !dpool_is_held(arena->pool));
+}
+
+static bool is_unused(const dpool_arena *arena, dpool_unused which) {
+    return arena->live_bytes == 0 && arena->pending_bytes == 0 &&
+           (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && is_gone(arena)));
+}
+
+/* The topmost run of handles in that part of the block that can go, BUSY: about `most` granules,
+ * one handle more when `most` would cut it. Handles with another address, retiring or quarantined,
+ * and pinned handles (U10) stay. NULL for none. */
+static dpool_block *take_run_locked(ductile_allocator *a, dpool_block *b, dseg_span part,
+                                    uint64_t most, uint32_t least) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dseg_segment *seg = b->region->seg;
+    dseg_span run = dseg_topmost_run(seg, part, most, least);
+    return dseg_is_empty(run)
+               ? NULL
+               : dpool_carve_free_locked(a, b, dseg_addr(seg, run.first), dseg_addr(seg, run.end));
+}
+
+static dpool_block *take_closed_locked(ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_block *b = arena->closed.first;
+    while (b != NULL && !(dpool_is_proven_locked(a, b) && dseg_can_go(b->region->seg, 0))) {
+        b = b->list_next;
+    }
+    if (b != NULL) {
+        dpool_make_busy_locked(a, b);
+    }
+    return b;
+}
+
+static dpool_block *take_largest_locked(ductile_allocator *a, const dpool_arena *arena,
+                                        uint64_t most, uint32_t least) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool may_go = !dpool_is_frozen(arena) && !dpool_is_unbacked(arena);
+    dpool_block *b = may_go ? dpool_index_below(&arena->index, NULL) : NULL;
+    dpool_block *run = NULL;
+    for (; b != NULL && b->size >= a->granule && run == NULL;
+         b = dpool_index_below(&arena->index, b)) {
+        if (dpool_is_proven_locked(a, b)) {
+            dseg_span all = dseg_granules_in(b->region->seg, b->addr, dpool_end(b));
+            run = take_run_locked(a, b, all, most, least);
+        }
+    }
+    return run;
+}
+
+/* By its granules, and so more of it than a whole block that is as young as its youngest part. */
+static dpool_block *take_candidate_locked(ductile_allocator *a, const dpool_arena *arena,
+                                          const candidate *c, uint64_t most) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_block *b = c->block;
+    bool is_there = dpool_index_holds(&arena->index, b) && b->addr == c->addr;
+    return is_there ? take_run_locked(a, b, dpool_proven_part_locked(a, b), most, 1) : NULL;
+}
+
+/* From the first arena on each time: the list may change while map callbacks run. */
+static dpool_block *take_unused_locked(ductile_allocator *a, dpool_unused which, uint64_t most) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_block *b = NULL;
+    for (const dpool_arena *at = a->arenas; at != NULL && b == NULL; at = at->next) {
+        b = take_closed_locked(a, at);
+        b = b == NULL && is_unused(at, which) ? take_largest_locked(a, at, most, 1) : b;
+    }
+    return b;
+}
+
+static dpool_block *take_locked(ductile_allocator *a, const search *s, uint64_t most,
+                                dseg_idle *idle) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_block *b = NULL;
+    if (a->nodes.n_spare < 2) {
+        return NULL;
+    }
+    if (s->arena == NULL) {
+        b = take_unused_locked(a, s->unused, most);
+    } else if (s->candidate != NULL) {
+        b = take_candidate_locked(a, s->arena, s->candidate, most);
+    } else {
+        b = take_largest_locked(a, s->arena, most, s->least);
+    }
+    if (b != NULL) {
+        *idle = dpool_proof_to_return(a, b->region->arena).idle;
+    }
+    return b;
+}
+
+static ductile_status unmap(ductile_allocator *a, dpool_block *b, dseg_idle proof) {
+    dpool_announce_leaving(a, b);
+    dseg_segment *seg = b->region->seg;
+    uint32_t n = (uint32_t)(b->size / a->granule);
+    ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, proof);
+    dti_lock_acquire(&a->index_lock);
+    dpool_mapped_to_gap_locked(a, b, status);
+    dti_lock_release(&a->index_lock);
+    return status;
+}
+
+/* Unmaps the next run, about `most` granules, into the handle cache. Returns how many: 0 when there
+ * is none. */
+static uint64_t unmap_next(ductile_allocator *a, const search *s, uint64_t most,
+                           ductile_status *first) {
+    dseg_idle idle;
+    dti_lock_acquire(&a->index_lock);
+    dpool_block *b = take_locked(a, s, most, &idle);
+    dti_lock_release(&a->index_lock);
+    if (b == NULL) {
+        return 0;
+    }
+    dpool_arena *arena = b->region->arena;
+    uint64_t n = b->size / a->granule;
+    ductile_status status = unmap(a, b, idle);
+    if (s->arena == NULL) { /* nor will any request use the addresses */
+        dpool_regions_release_empty(a, arena);
+    }
+    *first = first_error(*first, status);
+    return n;
+}
+
+/* ---- To the cache --------------------------------------------------------------------------- */
+
+ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint64_t most) {
+    const search unused = {.unused = which};
+    ductile_status first = DUCTILE_OK;
+    uint64_t n = 0;
+    uint64_t now = 1;
+    while (now > 0 && n < most && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
+        now = unmap_next(a, &unused, most - n, &first);
+        n += now;
+    }
+    return first;
+}
+
+void dpool_drop_empty(ductile_allocator *a, bool all) {
+    for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
+        next = arena->next;
+        if (all || arena->mapped_bytes == 0) { /* changed under the grow lock too */
+            dpool_regions_release_empty(a, arena);
+            dpool_arena_drop_if_empty(a, arena);
+        }
+    }
+}
+
+/* ---- To the driver, by size ----------------------------------------------------------------- */
+
+uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_t most) {
+    const search large = {.arena = arena, .least = dpool_handle_granules(a) + 1};
+    ductile_status status = DUCTILE_OK;
+    uint64_t n = 0;
+    uint64_t now = 1;
+    while (now > 0 && n < most && status == DUCTILE_OK &&
+           dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
+        uint64_t cached = a->store.totals.cached_bytes;
+        now = unmap_next(a, &large, most - n, &status);
+        n += now;
+        if (now > 0 && status == DUCTILE_OK) {
+            status = dvmm_store_shrink_cache(&a->store, cached);
+        }
+    }
+    return n;
+}
+
+/* ---- To the driver, by address -------------------------------------------------------------- */
+
+/* One trim. It releases memory until at most `keep` bytes are held; the cache goes first, except
+ * `spared` bytes of it. */
+typedef struct goal {
+    dpool_scope of;
+    uint64_t keep;
+    uint64_t spared;
+} goal;
+
+/* The bytes that must still go. */
+static uint64_t surplus(const ductile_allocator *a, const goal *g) {
+    return held(a) > g->keep ? held(a) - g->keep : 0;
+}
+
+static ductile_status release_surplus(ductile_allocator *a, const goal *g) {
+    uint64_t cached = a->store.totals.cached_bytes;
+    uint64_t most = cached > g->spared ? cached - g->spared : 0;
+    return dvmm_store_shrink_cache(&a->store, cached - dti_min(most, surplus(a, g)));
+}
+
+/* Proven free blocks of an arena, top addresses first. Owner: one walk. */
+typedef struct candidates {
+    candidate *all;
+    size_t n;
+    uint32_t room;
+} candidates;
+
+/* Visits the next blocks downwards in size; `last` is a copy of the last visited block, of size 0
+ * at the start. False when no block of a granule is left. */
+static bool find_more_locked(const ductile_allocator *a, const dpool_arena *arena,
+                             dpool_block *last, candidates *c) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_block *b = NULL;
+    for (uint32_t i = 0; i < VISITS_PER_HOLD; i++) {
+        b = dpool_index_below(&arena->index, last->size == 0 ? NULL : last);
+        if (b == NULL || b->size < a->granule) {
+            return false;
+        }
+        *last = *b;
+        if (!dseg_is_empty(dpool_proven_part_locked(a, b))) {
+            c->all[c->n++] = (candidate){b->addr, b};
+        }
+    }
+    return true;
+}
+
+static int by_address_downwards(const void *left, const void *right) {
+    ductile_addr l = ((const candidate *)left)->addr;
+    ductile_addr r = ((const candidate *)right)->addr;
+    return (l < r) - (l > r);
+}
+
+/* Without host memory for all of them, uses those found so far. */
+static ductile_status find_candidates(ductile_allocator *a, const dpool_arena *arena,
+                                      candidates *c) {
+    dpool_block last = {.size = 0};
+    ductile_status status = DUCTILE_OK;
+    bool is_more = true;
+    while (is_more && status == DUCTILE_OK) {
+        if (!dti_have_room(&c->all, sizeof *c->all, &c->room, c->n + VISITS_PER_HOLD)) {
+            status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+            break;
+        }
+        dti_lock_acquire(&a->index_lock);
+        is_more = find_more_locked(a, arena, &last, c);
+        dti_lock_release(&a->index_lock);
+    }
+    if (c->n > 1) {
+        qsort(c->all, c->n, sizeof *c->all, by_address_downwards);
+    }
+    return status;
+}
+
+static ductile_status give_back_candidate(ductile_allocator *a, dpool_arena *arena, const goal *g,
+                                          const candidate *c) {
+    const search one = {.arena = arena, .candidate = c};
+    ductile_status first = DUCTILE_OK;
+    uint64_t now = 1;
+    while (now > 0 && surplus(a, g) > 0) {
+        ductile_status status = dpool_reserve_room(a, ROOM);
+        if (status != DUCTILE_OK) {
+            return first_error(first, status);
+        }
+        uint64_t most = dti_round_up(surplus(a, g), a->granule) / a->granule;
+        now = unmap_next(a, &one, dti_min(most, GRANULES_PER_HOLD), &first);
+        first = now > 0 ? first_error(first, release_surplus(a, g)) : first;
+    }
+    return first;
+}
+
+static ductile_status give_back_proven(ductile_allocator *a, dpool_arena *arena, const goal *g) {
+    if (surplus(a, g) == 0) {
+        return DUCTILE_OK;
+    }
+    candidates c = {NULL, 0, 0};
+    ductile_status first = find_candidates(a, arena, &c);
+    for (size_t i = 0; i < c.n && surplus(a, g) > 0; i++) {
+        first = first_error(first, give_back_candidate(a, arena, g, &c.all[i]));
+    }
+    free(c.all);
+    return first;
+}
+
+static ductile_status give_back_all_proven(ductile_allocator *a, const goal *g) {
+    ductile_status first = release_surplus(a, g);
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (dpool_is_in(&g->of, arena)) {
+            first = first_error(first, give_back_proven(a, arena, g));
+        }
+    }
+    return first;
+}
+
+/* ---- Trimming ------------------------------------------------------------------------------ */
+
+/* Releases what can go back without a wait. */
+static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *enough) {
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    ductile_status status = dpool_imports_poll(a);
+    dpool_poll_all(a, UINT32_MAX);
+    status = first_error(status, dpool_unmap_unused(a, DPOOL_UNUSED_CLOSED, UINT64_MAX));
+    status = first_error(status, give_back_all_proven(a, g));
+    dpool_drop_empty(a, true);
+    *enough = surplus(a, g) == 0;
+    dpool_grow_unlock(a, mode);
+    return status;
+}
+
+/* Uses relaxed mode, because the waits would break captures of other threads. */
+static void wait_for_work(ductile_allocator *a, const goal *g) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    dpool_quiesce_free(a, &g->of);
+    dvmm_capture_restore(a->driver, mode);
+}
+
+static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        return DUCTILE_ERR_BUSY;
+    }
+    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
+    dvmm_nvtx_push(nvtx, "trim", 0);
+    bool enough = false;
+    ductile_status status = give_back_now(a, g, &enough);
+    if (!enough && status == DUCTILE_OK) {
+        wait_for_work(a, g);
+        status = give_back_now(a, g, &enough);
+    }
+    dvmm_nvtx_pop(nvtx);
+    return status;
+}
+
+/* A query or a wait on a lost device tells only that nothing is known. */
+static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_status status) {
+    return first_error(status, dvmm_usable(a->driver));
+}
+
+ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
+    const goal all = {.of = {.is_all = true}, .keep = keep};
+    return or_what_is_wrong(a, give_back_waiting(a, &all));
+}
+
+/* The totals that others read, as of now. */
+static uint64_t mapped_now(ductile_allocator *a) {
+    dti_lock_acquire(&a->index_lock);
+    uint64_t mapped = a->counts.mapped;
+    dti_lock_release(&a->index_lock);
+    return mapped;
+}
+
+ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool) {
+    const goal one = {.of = {.pool = pool}, .spared = dvmm_store_read(&a->store).cached_bytes};
+    return or_what_is_wrong(a, give_back_waiting(a, &one));
+}
+
+bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait) {
+    uint64_t mapped_before = mapped_now(a);
+    dvmm_store_totals before = dvmm_store_read(&a->store);
+    uint64_t held_before = before.held_bytes - before.lost_bytes;
+    const goal g = {.of = {.is_all = true},
+                    .keep = held_before > bytes ? held_before - bytes : 0,
+                    .spared = before.cached_bytes};
+    bool enough = false;
+    (void)(may_wait ? give_back_waiting(a, &g) : give_back_now(a, &g, &enough));
+    return mapped_now(a) < mapped_before;
+}

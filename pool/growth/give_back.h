@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Giving memory back: to the driver, or to the handle cache, from which it serves every stream. All
+ * memory that leaves its address, but for what a plan moves or a pause takes, leaves it here: whole
+ * handles of FREE memory, proven done, run by run; map callbacks hear of each before it goes.
+ *
+ *     of                          how much               in this order        to
+ *     all arenas, or one pool     until `keep` are held  by address, topmost  the driver
+ *     one arena, large handles    `most` granules        largest block first  the driver
+ *     closed blocks, and what no  `most` granules        largest block first  the cache
+ *     request will use any more
+ */
+#ifndef DUCTILE_POOL_GROWTH_GIVE_BACK_H
+#define DUCTILE_POOL_GROWTH_GIVE_BACK_H
+
+#include "pool/blocks/arena.h"
+
+/* ---- No lock held -------------------------------------------------------------------------- */
+
+/* Releases memory until at most keep_bytes are held, as far as free memory allows, after waiting
+ * for the streams that used it. */
+ductile_status dpool_trim(ductile_allocator *a, uint64_t keep_bytes);
+
+/* The same for all free memory of one pool (NULL: of none). */
+ductile_status dpool_trim_pool(ductile_allocator *a, const struct dpool_private_pool *pool);
+
+/* Releases up to `bytes` of free mapped memory, and spares the handle cache. Without may_wait, only
+ * memory that is already proven done. False when nothing was released. */
+bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait);
+
+/* ---- Grow lock held, unlocked while map callbacks run; index lock not held ------------------- */
+
+/* Gives back what is free, and proven, in handles larger than those that are made now: about `most`
+ * granules of the arena. Returns how many went. Requests create small handles in their place. */
+uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_t most);
+
+/* Whose memory no request will use where it is, besides closed dedicated blocks. */
+typedef enum dpool_unused {
+    DPOOL_UNUSED_CLOSED, /* none                                                    */
+    DPOOL_UNUSED_GONE,   /* of streams and pools that are gone                      */
+    DPOOL_UNUSED_IDLE    /* and of all streams that have no block in use or pending */
+} dpool_unused;
+
+/* Unmaps what is proven of it into the handle cache, about `most` granules. Returns the first error
+ * of the driver. */
+ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint64_t most);
+
+/* Gives back the ranges of arenas without memory, and drops those arenas that then hold nothing;
+ * with `all` every empty range. */
+void dpool_drop_empty(ductile_allocator *a, bool all);
+
+#endif
