@@ -20,7 +20,7 @@ static void count_announcing(ductile_allocator *a, int change) {
     dti_lock_release(&a->index_lock);
 }
 
-static void announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
+void dpool_announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b) {
     if (dpool_announces(a)) {
         count_announcing(a, 1);
         dti_lock_release(&a->grow_lock);
@@ -28,14 +28,6 @@ static void announce_block(ductile_allocator *a, ductile_map_change change, cons
         dti_lock_acquire(&a->grow_lock);
         count_announcing(a, -1);
     }
-}
-
-void dpool_announce_mapped(ductile_allocator *a, const dpool_block *b) {
-    announce_block(a, DUCTILE_MAP_MAPPED, b);
-}
-
-void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b) {
-    announce_block(a, DUCTILE_MAP_LEAVING, b);
 }
 
 /* ---- Plans --------------------------------------------------------------------------------- */

@@ -25,13 +25,14 @@
 
 #include "pool/growth/plan.h"
 
+#include <ductile_share.h>
+
 /* Called before and after the execution of the plan. Grow lock held before and after. */
 void dpool_announce_plan_begin(ductile_allocator *a, const dpool_plan *p);
 void dpool_announce_plan_end(ductile_allocator *a, const dpool_plan *p, bool is_done);
 
 /* A BUSY block of whole handles has been mapped, or is about to leave. Grow lock held before and
  * after. */
-void dpool_announce_mapped(ductile_allocator *a, const dpool_block *b);
-void dpool_announce_leaving(ductile_allocator *a, const dpool_block *b);
+void dpool_announce_block(ductile_allocator *a, ductile_map_change change, const dpool_block *b);
 
 #endif

@@ -62,10 +62,6 @@ static bool has_room_to_spare(const attempt *t) {
     return dpool_should_create_locked(t->a, bytes, t->p->max_held);
 }
 
-static bool always(const attempt *t) {
-    return t != NULL;
-}
-
 static void take_own(const attempt *t) {
     dpool_plan_take_own_locked(t->a, t->p);
 }
@@ -89,22 +85,17 @@ static void create(const attempt *t) {
 /* From the least disturbing on. A source gives what is missing, as far as it can; the handle cache
  * serves every request first. */
 static const struct source {
-    bool (*applies)(const attempt *t);
+    bool (*applies)(const attempt *t); /* NULL: always */
     void (*take)(const attempt *t);
 } sources[] = {
     {moves_own, take_own},                /* free memory of the stream itself */
     {has_room_to_spare, create},          /* moving it to and fro between streams costs more */
     {moves_others, take_proven},          /* free memory of other streams that is proven done */
     {waits_for_others, take_behind_wait}, /* and what is not, if the stream waits on the GPU */
-    {always, create},                     /* up to the limit, or the request lacks memory */
+    {NULL, create},                       /* up to the limit, or the request lacks memory */
 };
 
 enum { N_SOURCES = sizeof sources / sizeof sources[0] };
-
-/* How far the first plan goes: with recycle:pressure nothing moves while memory can be created. */
-static dpool_reach least_reach(const ductile_allocator *a) {
-    return a->options.recycle == DUCTILE_RECYCLE_READY ? DPOOL_REACH_FREE : DPOOL_REACH_NEW;
-}
 
 static dpool_reach most_reach(ductile_allocator *a) {
     const ductile_options *o = &a->options;
@@ -154,7 +145,7 @@ static ductile_status plan_at_locked(const attempt *t, const dpool_place *place)
     const dpool_request *r = t->r;
     dpool_plan_begin_locked(t->a, t->p, r->arena, place, r->size, most_held(t->a, r));
     for (int i = 0; i < N_SOURCES && dpool_plan_missing(t->p) > 0; i++) {
-        if (sources[i].applies(t)) {
+        if (sources[i].applies == NULL || sources[i].applies(t)) {
             sources[i].take(t);
         }
     }
@@ -208,16 +199,11 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
     dti_lock_release(&a->index_lock);
 }
 
-/* The bytes that the limit lacks for a handle of that size, when the whole cache makes room. */
-static uint64_t lacking_for_one(const ductile_allocator *a, const dpool_request *r) {
+/* One handle. The whole cache makes room for it. */
+static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
     const dvmm_store_totals *t = &a->store.totals;
     uint64_t after = t->held_bytes - t->cached_bytes + r->size;
-    uint64_t most = dti_min(most_held(a, r), a->store.limit_bytes);
-    return after > most ? after - most : 0;
-}
-
-static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
-    r->missing = lacking_for_one(a, r);
+    r->missing = dpool_above_limits(a, after, most_held(a, r));
     if (r->missing > 0) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
@@ -275,7 +261,7 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
 
     /* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so
      * that hits continue; then the blocks get their final states. */
-    r->reach = least_reach(a);
+    r->reach = a->options.recycle == DUCTILE_RECYCLE_READY ? DPOOL_REACH_FREE : DPOOL_REACH_NEW;
     do {
         status = make_plan(&(attempt){a, r, p});
         if (status == DUCTILE_OK) {

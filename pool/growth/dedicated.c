@@ -73,7 +73,7 @@ ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, 
     status = dseg_fill_with_one(region->seg, max_held);
     dvmm_nvtx_pop(nvtx);
     if (status == DUCTILE_OK) {
-        dpool_announce_mapped(a, b);
+        dpool_announce_block(a, DUCTILE_MAP_MAPPED, b);
     }
     dti_lock_acquire(&a->index_lock);
     dpool_node_give(&a->nodes, node);

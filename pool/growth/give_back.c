@@ -47,13 +47,10 @@ typedef struct search {
     dpool_unused unused;
 } search;
 
-static bool is_gone(const dpool_arena *arena) {
-    return arena->is_gone || (arena->pool != NULL && !dpool_is_held(arena->pool));
-}
-
 static bool is_unused(const dpool_arena *arena, dpool_unused which) {
+    bool is_gone = arena->is_gone || (arena->pool != NULL && !dpool_is_held(arena->pool));
     return arena->live_bytes == 0 && arena->pending_bytes == 0 &&
-           (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && is_gone(arena)));
+           (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && is_gone));
 }
 
 /* The topmost run of handles in that part of the block that can go, BUSY: about `most` granules,
@@ -138,7 +135,7 @@ static dpool_block *take_locked(ductile_allocator *a, const search *s, uint64_t 
 }
 
 static ductile_status unmap(ductile_allocator *a, dpool_block *b, dseg_idle proof) {
-    dpool_announce_leaving(a, b);
+    dpool_announce_block(a, DUCTILE_MAP_LEAVING, b);
     dseg_segment *seg = b->region->seg;
     uint32_t n = (uint32_t)(b->size / a->granule);
     ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), n, proof);
@@ -174,11 +171,10 @@ static uint64_t unmap_next(ductile_allocator *a, const search *s, uint64_t most,
 ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint64_t most) {
     const search unused = {.unused = which};
     ductile_status first = DUCTILE_OK;
-    uint64_t n = 0;
     uint64_t now = 1;
-    while (now > 0 && n < most && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
+    for (uint64_t n = 0; now > 0 && n < most && dpool_reserve_room(a, ROOM) == DUCTILE_OK;
+         n += now) {
         now = unmap_next(a, &unused, most - n, &first);
-        n += now;
     }
     return first;
 }
@@ -205,9 +201,7 @@ uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_
         uint64_t cached = a->store.totals.cached_bytes;
         now = unmap_next(a, &large, most - n, &status);
         n += now;
-        if (now > 0 && status == DUCTILE_OK) {
-            status = dvmm_store_shrink_cache(&a->store, cached);
-        }
+        status = status == DUCTILE_OK ? dvmm_store_shrink_cache(&a->store, cached) : status;
     }
     return n;
 }
@@ -303,24 +297,21 @@ static ductile_status give_back_candidate(ductile_allocator *a, dpool_arena *are
     return first;
 }
 
-static ductile_status give_back_proven(ductile_allocator *a, dpool_arena *arena, const goal *g) {
-    if (surplus(a, g) == 0) {
-        return DUCTILE_OK;
-    }
+static ductile_status give_back_arena(ductile_allocator *a, dpool_arena *arena, const goal *g) {
     candidates c = {NULL, 0, 0};
     ductile_status first = find_candidates(a, arena, &c);
-    for (size_t i = 0; i < c.n && surplus(a, g) > 0; i++) {
+    for (size_t i = 0; i < c.n; i++) {
         first = first_error(first, give_back_candidate(a, arena, g, &c.all[i]));
     }
     free(c.all);
     return first;
 }
 
-static ductile_status give_back_all_proven(ductile_allocator *a, const goal *g) {
+static ductile_status give_back_proven(ductile_allocator *a, const goal *g) {
     ductile_status first = release_surplus(a, g);
-    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+    for (dpool_arena *arena = a->arenas; arena != NULL && surplus(a, g) > 0; arena = arena->next) {
         if (dpool_is_in(&g->of, arena)) {
-            first = first_error(first, give_back_proven(a, arena, g));
+            first = first_error(first, give_back_arena(a, arena, g));
         }
     }
     return first;
@@ -334,18 +325,11 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     ductile_status status = dpool_imports_poll(a);
     dpool_poll_all(a, UINT32_MAX);
     status = first_error(status, dpool_unmap_unused(a, DPOOL_UNUSED_CLOSED, UINT64_MAX));
-    status = first_error(status, give_back_all_proven(a, g));
+    status = first_error(status, give_back_proven(a, g));
     dpool_drop_empty(a, true);
     *enough = surplus(a, g) == 0;
     dpool_grow_unlock(a, mode);
     return status;
-}
-
-/* Uses relaxed mode, because the waits would break captures of other threads. */
-static void wait_for_work(ductile_allocator *a, const goal *g) {
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    dpool_quiesce_free(a, &g->of);
-    dvmm_capture_restore(a->driver, mode);
 }
 
 static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
@@ -357,7 +341,9 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     bool enough = false;
     ductile_status status = give_back_now(a, g, &enough);
     if (!enough && status == DUCTILE_OK) {
-        wait_for_work(a, g);
+        dvmm_capture_mode mode = dvmm_capture_relax(a->driver); /* the waits would break captures */
+        dpool_quiesce_free(a, &g->of);
+        dvmm_capture_restore(a->driver, mode);
         status = give_back_now(a, g, &enough);
     }
     dvmm_nvtx_pop(nvtx);

@@ -443,9 +443,11 @@ static void take_donations(ductile_allocator *a, dpool_plan *p, donations *d) {
     }
 }
 
+/* With larger handles, the memory that the GPU is known to be done with is taken first, and
+ * unmapped. */
 static void take_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of,
                       bool unmaps) {
-    if (of.age > 0) {
+    if (of.age > 0 && (!unmaps || dpool_may_exchange(a))) {
         take_donations(a, p,
                        &(donations){.from = from,
                                     .of = of,
@@ -455,30 +457,23 @@ static void take_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dp
     }
 }
 
-/* With larger handles, takes first the memory that the GPU is known to be done with. */
-static void exchange(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of) {
-    if (dpool_may_exchange(a)) {
-        take_from(a, p, from, of, true);
-    }
-}
-
 void dpool_plan_take_own_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (!dpool_is_frozen(p->arena)) {
-        exchange(a, p, p->arena, dpool_proof_to_return(a, p->arena));
+        take_from(a, p, p->arena, dpool_proof_to_return(a, p->arena), true);
         take_from(a, p, p->arena, (dpool_proof){.age = UINT64_MAX}, false);
         p->n_own_donors = p->n_donors;
     }
 }
 
-static void take_proven(ductile_allocator *a, dpool_plan *p, dpool_arena *from) {
+static void take_other(ductile_allocator *a, dpool_plan *p, dpool_arena *from, bool behind_wait) {
+    if (behind_wait) {
+        take_from(a, p, from, (dpool_proof){.age = dpool_marked_age_locked(a, from)}, false);
+        return;
+    }
     dpool_proof proof = dpool_proof_to_leave(a, from);
-    exchange(a, p, from, proof);
+    take_from(a, p, from, proof, true);
     take_from(a, p, from, proof, false);
-}
-
-static void take_marked(ductile_allocator *a, dpool_plan *p, dpool_arena *from) {
-    take_from(a, p, from, (dpool_proof){.age = dpool_marked_age_locked(a, from)}, false);
 }
 
 static bool may_give(const dpool_plan *p, const dpool_arena *arena, bool from_pools) {
@@ -494,19 +489,17 @@ static uint64_t spare_bytes(const dpool_arena *arena) {
 void dpool_plan_take_others_locked(ductile_allocator *a, dpool_plan *p, bool behind_wait,
                                    bool from_pools) {
     DTI_ASSERT_HELD(&a->index_lock);
-    void (*take)(ductile_allocator *, dpool_plan *, dpool_arena *) =
-        behind_wait ? take_marked : take_proven;
     dpool_arena *richest = NULL;
     for (dpool_arena *at = a->arenas; at != NULL; at = at->next) {
         bool is_richer = richest == NULL || spare_bytes(at) > spare_bytes(richest);
         richest = may_give(p, at, from_pools) && is_richer ? at : richest;
     }
     if (richest != NULL) {
-        take(a, p, richest);
+        take_other(a, p, richest, behind_wait);
     }
     for (dpool_arena *at = a->arenas; at != NULL && p->donated < p->need; at = at->next) {
         if (at != richest && may_give(p, at, from_pools)) {
-            take(a, p, at);
+            take_other(a, p, at, behind_wait);
         }
     }
 }
@@ -562,16 +555,15 @@ static void grow_ahead(ductile_allocator *a, dpool_plan *p) {
 
 /* ---- Requests and compaction --------------------------------------------------------------- */
 
-static bool has_free_granule(ductile_allocator *a, const dpool_arena *arena) {
+void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
+    if (!dpool_may_exchange(a)) {
+        return;
+    }
     dti_lock_acquire(&a->index_lock);
     const dpool_block *largest = dpool_index_below(&arena->index, NULL);
-    bool has = largest != NULL && largest->size >= a->granule;
+    bool has_granule = largest != NULL && largest->size >= a->granule;
     dti_lock_release(&a->index_lock);
-    return has;
-}
-
-void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
-    if (dpool_may_exchange(a) && has_free_granule(a, arena)) {
+    if (has_granule) {
         (void)dpool_record_mark(a, arena);
         dpool_poll_marks(a);
     }
@@ -591,9 +583,8 @@ ductile_status dpool_plan_end_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
     choose_wait_locked(a, p);
     uint64_t after = a->store.totals.held_bytes + p->created * a->granule;
-    uint64_t most = dti_min(p->max_held, a->store.limit_bytes);
-    if (p->created > 0 && after > most) {
-        p->lacks = after - most;
+    p->lacks = p->created > 0 ? dpool_above_limits(a, after, p->max_held) : 0;
+    if (p->lacks > 0) {
         dpool_plan_abort_locked(a, p);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }

@@ -49,17 +49,12 @@ static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
     return status;
 }
 
-/* What would be held above the limits with so many bytes more. */
-static uint64_t held_above(const ductile_allocator *a, const dpool_plan *p, uint64_t bytes) {
-    uint64_t most = dti_min(p->max_held, a->store.limit_bytes);
-    uint64_t after = a->store.totals.held_bytes + bytes;
-    return after > most ? after - most : 0;
-}
-
 /* Nothing can be created before what is held above a limit has gone back. */
 static void note_refusal(const ductile_allocator *a, dpool_plan *p, uint64_t bytes_lacked) {
-    p->was_refused = held_above(a, p, bytes_lacked) == 0; /* else perhaps by a limit */
-    p->lacks = bytes_lacked + held_above(a, p, 0);
+    uint64_t held = a->store.totals.held_bytes;
+    bool is_limited = dpool_above_limits(a, held + bytes_lacked, p->max_held) > 0;
+    p->was_refused = !is_limited; /* else perhaps by a limit */
+    p->lacks = bytes_lacked + dpool_above_limits(a, held, p->max_held);
 }
 
 static ductile_status grow(ductile_allocator *a, dpool_plan *p) {

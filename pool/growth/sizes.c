@@ -130,6 +130,11 @@ static void forget_what_ended(ductile_allocator *a) {
 
 /* ---- The room ------------------------------------------------------------------------------ */
 
+uint64_t dpool_above_limits(const ductile_allocator *a, uint64_t held, uint64_t most_held) {
+    uint64_t most = dti_min(most_held, a->store.limit_bytes);
+    return held > most ? held - most : 0;
+}
+
 uint64_t dpool_room(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->grow_lock);
     uint64_t most = dti_min(a->store.limit_bytes, a->device_bytes);

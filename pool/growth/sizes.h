@@ -30,6 +30,9 @@ uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *are
 /* The most that dpool_ahead_granules ever returns. */
 uint32_t dpool_most_ahead(const ductile_allocator *a);
 
+/* By how much so many held bytes exceed that limit, or the store's. */
+uint64_t dpool_above_limits(const ductile_allocator *a, uint64_t held, uint64_t most_held);
+
 /* What may be held in all, by the limit and by what the device has free now. One driver call. */
 uint64_t dpool_room(ductile_allocator *a);
 

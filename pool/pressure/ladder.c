@@ -69,17 +69,14 @@ static uint64_t bytes_to_pass(ductile_allocator *a, const dpool_climb *c) {
 
 /* What the options keep from moving can still go through the driver: as much as is missing goes
  * back, for the next attempt to create again. */
-static bool pass(ductile_allocator *a, const dpool_climb *c, bool may_wait) {
-    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
-           dpool_give_back(a, bytes_to_pass(a, c), may_wait);
-}
-
 static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    return pass(a, c, false);
+    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
+           dpool_give_back(a, bytes_to_pass(a, c), false);
 }
 
 static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    return pass(a, c, true);
+    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
+           dpool_give_back(a, bytes_to_pass(a, c), true);
 }
 
 /* ---- Private pools ------------------------------------------------------------------------- */
@@ -251,16 +248,14 @@ static ductile_status wait_beside_captures(ductile_allocator *a) {
 /* When addresses are short: ranges of idle streams can be given back once the work on their memory
  * is done. */
 static ductile_status attempt(ductile_allocator *a, dpool_request *r) {
-    ductile_status status;
-    bool has_waited = false;
-    bool again = true;
-    while (again) {
+    ductile_status status = DUCTILE_ERR_OUT_OF_ADDRESSES;
+    for (int i = 0; i < 2 && status == DUCTILE_ERR_OUT_OF_ADDRESSES; i++) {
+        if (i > 0 && wait_beside_captures(a) != DUCTILE_OK) {
+            break;
+        }
         dvmm_capture_mode mode = dpool_grow_lock(a);
         status = dpool_attempt(a, r);
         dpool_grow_unlock(a, mode);
-        again = status == DUCTILE_ERR_OUT_OF_ADDRESSES && !has_waited &&
-                wait_beside_captures(a) == DUCTILE_OK;
-        has_waited = true;
     }
     return status;
 }
@@ -365,7 +360,7 @@ static void keep_cache_small(ductile_allocator *a) {
         return;
     }
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    dpool_respect_retain(a);
+    (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
     dpool_grow_unlock(a, mode);
 }
 

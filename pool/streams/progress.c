@@ -80,13 +80,6 @@ static void reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most, uin
     }
 }
 
-void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
-    bool is_kept = most != UINT32_MAX && kept_bytes(a, arena) > 0;
-    if (!is_kept) {
-        reclaim(a, arena, most, 0);
-    }
-}
-
 void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     uint64_t keep = kept_bytes(a, arena);
     reclaim(a, arena, keep > 0 ? UINT32_MAX : most, keep);
@@ -155,7 +148,9 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
 
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
     dpool_poll_pending_all(a, arena);
-    dpool_reclaim(a, arena, most);
+    if (most == UINT32_MAX || kept_bytes(a, arena) == 0) {
+        reclaim(a, arena, most, 0);
+    }
 }
 
 /* The next arena from this one on that a poll may change something in; NULL for none. */
@@ -175,10 +170,4 @@ void dpool_poll_all(ductile_allocator *a, uint32_t most) {
         dpool_poll(a, arena, most);
     }
     dpool_wait_poll(a, most);
-}
-
-void dpool_respect_retain(ductile_allocator *a) {
-    if (a->options.retain_bytes != 0) {
-        (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
-    }
 }

@@ -31,19 +31,13 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
  * the arena itself. Grow lock held, index lock not. */
 void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
-/* Unmaps proven retiring addresses for any request. Where gaps must appear in the order of calls,
- * unmaps none, unless most is UINT32_MAX. Grow lock held, index lock not. */
-void dpool_reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most);
-
 /* Frees the pending blocks of an arena that are done, and unmaps about `most` granules of its
- * retiring addresses that are proven. Grow lock held, index lock not. */
+ * retiring addresses that are proven, for any request. Where gaps must appear in the order of
+ * calls, unmaps none, unless most is UINT32_MAX. Grow lock held, index lock not. */
 void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most);
 
 /* Reads the marks, polls every arena, and up to `most` spans with waits. With UINT32_MAX it applies
  * all that waits have proven. Grow lock held, index lock not. */
 void dpool_poll_all(ductile_allocator *a, uint32_t most);
-
-/* Releases cached handles above retain_bytes. Grow lock held, index lock not. */
-void dpool_respect_retain(ductile_allocator *a);
 
 #endif
