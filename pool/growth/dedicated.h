@@ -6,7 +6,7 @@
  *     LIVE -> (PENDING) -> FREE and closed -> unmapped, the handle in the cache, the range gone
  *
  * Closed memory serves no request: it is never split, merged, moved or found. It goes once it is
- * proven (U3), unless it is pinned: see unused.h.
+ * proven (U3), unless it is pinned: see give_back.h.
  *
  * With guard:end every block is a dedicated one. It ends where its region does, and behind that lie
  * addresses of the same reservation that nothing is ever mapped at:
