@@ -71,22 +71,22 @@ class StackRecorder(Recorder):
         super().__init__()
         self.folder = folder
         self.recording: Optional[Any] = None
-        self.track: Optional[Callable[[int], None]] = None
+        self.tracker: Optional[Any] = None
 
     def prepare(self, torch: ModuleType) -> None:
         """May compile the adapter."""
         from ductile_gpu.torch import _install
 
-        self.track = _install.load_tracker()
+        self.tracker = _install.Tracker()
         super().prepare(torch)
 
     def start(self) -> None:
         """PyTorch's allocator has devices to be tracked."""
         from ductile_gpu.torch import _recording
 
-        assert self.track is not None
+        assert self.tracker is not None
         self.recording = _recording.StackRecording(self.folder)
-        self.track(_recording.event_function(self.recording.library))
+        self.tracker.start(*_recording.functions(self.recording.library))
         self._mark_steps()
         self.started = True
 
@@ -124,17 +124,35 @@ class StackRecorder(Recorder):
                 found[device] = {"free": int(free), "total": int(total)}
         return found
 
+    def _stop_tracking(self) -> None:
+        """The recording is of use also where PyTorch says no more."""
+        assert self.tracker is not None
+        with contextlib.suppress(Exception):
+            self.tracker.stop()
+
+    def _explain_bare(self, counts: Any) -> list[str]:
+        """Stacks were asked for: that nearly none was found is said."""
+        if counts.bare == 0 or counts.bare < 0.9 * counts.allocs:
+            return []
+        assert self.tracker is not None
+        why = "no Python ran on the threads that made them"
+        if self.tracker.was_lent:
+            why = "the script called _record_memory_history, which leaves no room for another"
+        return [f"{counts.bare:,} of {counts.allocs:,} allocations have no stack: {why}"]
+
     def dump(self, path: Path) -> list[str]:
         from ductile_gpu.torch._recording import RecordingError
 
         assert self.recording is not None
         found = self._look()
+        self._stop_tracking()
         try:
             counts = self.recording.close()
             segments, settings = found["segments"], found.get("allocator_settings", {})
             self.recording.save(path, segments, settings, self._devices(segments))
         except (RecordingError, OSError) as error:
             raise NotRecorded(f"the recording could not be written: {error}") from error
+        bare = self._explain_bare(counts)
         few = f"{counts.unnamed:,} allocations have no stack: there were too many different ones"
         stacks = "1 stack" if counts.stacks == 1 else f"{counts.stacks:,} different stacks"
-        return [*([few] if counts.unnamed else []), f"{counts.events:,} events, {stacks}"]
+        return [*([few] if counts.unnamed else []), *bare, f"{counts.events:,} events, {stacks}"]

@@ -19,7 +19,7 @@ from conftest import peak_rss
 from snapshots import History, Levels, read_snapshot
 
 import ductile_gpu
-from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, event_function
+from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, functions
 
 HERE = Path(__file__).parent
 LIVE = 1000  # as recording_driver.c
@@ -33,7 +33,7 @@ def driver(tmp_path_factory):
     if compiler is None:
         pytest.skip("no C compiler")
     output = tmp_path_factory.mktemp("driver") / "driver.so"
-    command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-o", output]
+    command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-o", output]
     subprocess.run([*command, HERE / "recording_driver.c"], check=True)
     return output
 
@@ -49,22 +49,27 @@ def folder(tmp_path):
 def recording(folder):
     found = StackRecording(folder)
     yield found
-    found.library.ductile_recording_close((ctypes.c_uint64 * 4)())
+    found.library.ductile_recording_close((ctypes.c_uint64 * 6)())
 
 
 def tell(recording, action="alloc", address=1 << 40, size=512, device=0, stream=0):
-    """One event, by a call that keeps Python's lock, as a call from PyTorch's own code does."""
-    function = ctypes.PyDLL(recording.library._name).ductile_recording_event
+    """One event, by calls that let Python's lock go, as PyTorch does before it allocates."""
+    function = recording.library.ductile_recording_event
     function.argtypes = [ctypes.c_int, ctypes.c_int, *[ctypes.c_uint64] * 3]
     function.restype = None
+    recording.library.ductile_recording_stack()
     function(ACTIONS.index(action), device, address, size, stream)
 
 
-def play(recording, driver, n, device=0):
-    library = ctypes.PyDLL(str(driver))
+def play(recording, driver, n, device=0, kind=ctypes.CDLL):
+    """Lets Python's lock go, unless `kind` is PyDLL."""
+    library = kind(str(driver))
     library.play.restype = ctypes.c_uint64
-    event = ctypes.c_void_p(event_function(recording.library))
-    return library.play(event, ctypes.c_uint64(n), device)
+    return library.play(*pointers(recording), ctypes.c_uint64(n), device)
+
+
+def pointers(recording):
+    return [ctypes.c_void_p(function) for function in functions(recording.library)]
 
 
 def finish(recording, path, segments=()):
@@ -218,12 +223,10 @@ def test_code_that_is_gone_does_not_lend_its_place_to_other_code(recording, tmp_
 
 
 def test_a_thread_without_python_has_no_stack(recording, driver, tmp_path):
-    library = ctypes.CDLL(str(driver))  # lets Python's lock go, as the backward does
-    event = ctypes.c_void_p(event_function(recording.library))
-    thread = threading.Thread(target=library.play, args=(event, ctypes.c_uint64(10), 0))
-    thread.start()
-    thread.join()
-    _, found = finish(recording, tmp_path / "run.pickle")
+    library = ctypes.CDLL(str(driver))
+    library.play_apart(*pointers(recording), ctypes.c_uint64(10), 0)
+    counts, found = finish(recording, tmp_path / "run.pickle")
+    assert (counts.allocs, counts.bare) == (10, 10)
     for entry in found["device_traces"][0]:
         assert names(entry) == ["(no Python on this thread: backward, or another library)"]
 
@@ -258,15 +261,15 @@ def test_long_names_keep_their_end_and_stay_texts(recording, tmp_path):
 LONG_RUN = """
     import ctypes, resource, sys
     from pathlib import Path
-    from ductile_gpu.torch._recording import StackRecording, event_function
+    from ductile_gpu.torch._recording import StackRecording, functions
     recording = StackRecording(Path(sys.argv[1]))
-    library = ctypes.PyDLL(sys.argv[2])
-    event = ctypes.c_void_p(event_function(recording.library))
+    library = ctypes.CDLL(sys.argv[2])
+    told = [ctypes.c_void_p(function) for function in functions(recording.library)]
     def held():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    library.play(event, ctypes.c_uint64(10_000), 0)
+    library.play(*told, ctypes.c_uint64(10_000), 0)
     before = held()
-    library.play(event, ctypes.c_uint64(700_000), 0)
+    library.play(*told, ctypes.c_uint64(700_000), 0)
     print(held() - before)
     print(recording.close().events)
 """
@@ -284,12 +287,13 @@ def test_memory_does_not_grow_with_the_run(folder, driver):
 FULL_DISK = """
     import ctypes, resource, signal, sys
     from pathlib import Path
-    from ductile_gpu.torch._recording import RecordingError, StackRecording, event_function
+    from ductile_gpu.torch._recording import RecordingError, StackRecording, functions
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     recording = StackRecording(Path(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
-    library = ctypes.PyDLL(sys.argv[2])
-    library.play(ctypes.c_void_p(event_function(recording.library)), ctypes.c_uint64(200_000), 0)
+    library = ctypes.CDLL(sys.argv[2])
+    told = [ctypes.c_void_p(function) for function in functions(recording.library)]
+    library.play(*told, ctypes.c_uint64(200_000), 0)
     try:
         recording.close()
     except RecordingError as error:
@@ -344,9 +348,9 @@ def test_a_forked_child_writes_nothing(recording):
 
 def test_threads_may_tell_at_once(recording, driver, tmp_path):
     library = ctypes.CDLL(str(driver))
-    event = ctypes.c_void_p(event_function(recording.library))
+    told = pointers(recording)
     threads = [
-        threading.Thread(target=library.play, args=(event, ctypes.c_uint64(20_000), device))
+        threading.Thread(target=library.play, args=(*told, ctypes.c_uint64(20_000), device))
         for device in (0, 1, 0, 1)
     ]
     for thread in threads:
@@ -356,23 +360,95 @@ def test_threads_may_tell_at_once(recording, driver, tmp_path):
     counts, found = finish(recording, tmp_path / "run.pickle")
     assert counts.events == 4 * (3 * 20_000 - 2 * LIVE)
     assert [len(trace) for trace in found["device_traces"]] == [counts.events // 2] * 2
+    assert counts.bare == 0
+
+
+def test_threads_that_tell_and_threads_that_run_python_do_not_wait_for_each_other(
+    recording, driver, tmp_path
+):
+    """Each of them has new stacks all the time, whose texts come from Python."""
+    made = []
+    for number in range(200):
+        space = {"play": play}
+        exec(f"def made_{number}(*given):\n    play(*given)", space)
+        made.append(space[f"made_{number}"])
+
+    def run(kind):
+        for function in made:
+            function(recording, driver, 50, 0, kind)
+
+    kinds = (ctypes.CDLL, ctypes.PyDLL) * 2
+    threads = [threading.Thread(target=run, args=(kind,), daemon=True) for kind in kinds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    counts, found = finish(recording, tmp_path / "run.pickle")
+    assert counts.bare == 0
+    called = {names(entry)[1] for entry in found["device_traces"][0]}
+    assert called == {f"made_{number}" for number in range(200)}
+
+
+def test_a_recording_may_end_while_threads_allocate(tmp_path, driver):
+    for number in range(5):
+        place = tmp_path / str(number)
+        place.mkdir()
+        found = StackRecording(place)
+        threads = [threading.Thread(target=play, args=(found, driver, 20_000)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        finish(found, tmp_path / f"{number}.pickle")
+        for thread in threads:
+            thread.join()
+
+
+def test_what_was_noted_in_one_recording_is_not_told_in_the_next(recording, tmp_path):
+    recording.library.ductile_recording_stack()
+    recording.close()
+    place = tmp_path / "next"
+    place.mkdir()
+    following = StackRecording(place)
+    following.library.ductile_recording_event(0, 0, 1, 1, 0)
+    counts, _ = finish(following, tmp_path / "run.pickle")
+    assert (counts.allocs, counts.bare) == (1, 1)
+
+
+def test_an_allocation_that_noted_nothing_does_not_have_the_stack_of_the_one_before(recording):
+    tell(recording)
+    recording.library.ductile_recording_event(0, 0, 1, 1, 0)
+    assert recording.close().bare == 1
+
+
+def test_memory_that_is_obtained_for_an_allocation_has_its_stack(recording, tmp_path):
+    recording.library.ductile_recording_stack()
+    for action in ("segment_alloc", "alloc"):
+        recording.library.ductile_recording_event(ACTIONS.index(action), 0, 1, 1, 0)
+    _, found = finish(recording, tmp_path / "run.pickle")
+    segment, block = found["device_traces"][0]
+    assert segment["frames"] is block["frames"]
+    assert len(names(block)) > 1
 
 
 # ---- The command -------------------------------------------------------------------------------
 
-# In place of PyTorch's adapter: events come from the program in C.
+# In place of PyTorch's adapter: events come from the program in C, with Python's lock let go.
 SITE = """
     import ctypes, os, sys
     from ductile_gpu.torch import _install
-    def load_tracker():
-        if "NO_ADAPTER" in os.environ:
-            raise RuntimeError("there is no C++ compiler")
-        def track(event):
-            library = ctypes.PyDLL(os.environ["DRIVER"])
-            sys.modules["__main__"].__dict__["train"] = lambda: library.play(
-                ctypes.c_void_p(event), ctypes.c_uint64(2000), 0)
-        return track
-    _install.load_tracker = load_tracker
+    class Tracker:
+        was_lent = "LENT" in os.environ
+        def __init__(self):
+            if "NO_ADAPTER" in os.environ:
+                raise RuntimeError("there is no C++ compiler")
+        def start(self, event, note):
+            library = ctypes.CDLL(os.environ["DRIVER"])
+            play = library.play_apart if "APART" in os.environ else library.play
+            sys.modules["__main__"].__dict__["train"] = lambda: play(
+                ctypes.c_void_p(event), ctypes.c_void_p(note), ctypes.c_uint64(2000), 0)
+        def stop(self):
+            pass
+    _install.Tracker = Tracker
 """
 SCRIPT = """
     import torch
@@ -426,6 +502,15 @@ def test_a_script_is_recorded_with_stacks_and_steps(run, tmp_path):
     assert marks == ["START", "END"] * 3
     left = {path.name for path in tmp_path.iterdir()}
     assert not any(name.startswith(".ductile") for name in left), "the parts are gone"
+
+
+def test_it_is_said_when_nearly_no_allocation_has_a_stack(run):
+    assert "no stack" not in run("record", "--stacks", "train.py").stderr
+    answer = run("record", "--stacks", "train.py", APART="1")
+    line = "ductile-gpu: 6,000 of 6,000 allocations have no stack: no Python ran on the threads"
+    assert line in answer.stderr
+    answer = run("record", "--stacks", "train.py", APART="1", LENT="1")
+    assert "the script called _record_memory_history" in answer.stderr
 
 
 def test_a_script_may_go_to_another_folder(run, tmp_path):

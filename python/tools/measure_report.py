@@ -30,7 +30,8 @@ def record(folder: Path, n_events: int) -> Path:
     """What record --stacks writes."""
     driver, parts, path = folder / "driver.so", folder / "parts", folder / "run.pickle"
     source = ROOT / "python" / "tests" / "recording_driver.c"
-    subprocess.run(["cc", "-std=c11", "-O2", "-fPIC", "-shared", "-o", driver, source], check=True)
+    flags = ["-std=c11", "-O2", "-fPIC", "-shared", "-pthread"]
+    subprocess.run(["cc", *flags, "-o", driver, source], check=True)
     parts.mkdir()
     recording = StackRecording(parts)
     play(recording, driver, n_events // 3)

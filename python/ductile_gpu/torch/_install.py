@@ -7,7 +7,7 @@ import ctypes
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, Optional, cast
+from typing import Any, Optional, cast
 
 from ductile_gpu import _abi, _share
 from ductile_gpu.torch import _build, _conf
@@ -77,7 +77,7 @@ def _load_any(torch: _build.Torch) -> ctypes.CDLL:
 
 def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
     """Refuses an adapter that was compiled with another libductile's headers."""
-    if not hasattr(loaded, "ductile_torch_layout"):
+    if not hasattr(loaded, "ductile_torch_gather"):
         raise _build.BuildError(f"{path} was made by an older version of Ductile: build it again")
     loaded.ductile_torch_layout.restype = ctypes.POINTER(ctypes.c_size_t)
     sizes = loaded.ductile_torch_layout()
@@ -182,21 +182,55 @@ def install(options: Mapping[str, Any]) -> None:
         _adapter = loaded
 
 
-def load_tracker() -> Callable[[int], None]:
-    """A function that has PyTorch's allocator, whichever it is, tell of each allocation and free.
+class Tracker:
+    """Has PyTorch's allocator, whichever it is, tell of each allocation and free.
 
-    It takes the address of a C function, as ductile_torch_track in adapter/install.cpp describes
-    it, and is to be called once CUDA is initialised.
+    The call before an allocation is PyTorch's history, which it can keep for one only: a script
+    that records its own has it, until it ends that.
 
     Raises:
         BuildError: there is no adapter.
     """
-    loaded = _adapter if _adapter is not None else _load_any(_build.describe_torch())
 
-    def track(event: int) -> None:
-        call(loaded.ductile_torch_track, ctypes.c_void_p(event))
+    def __init__(self) -> None:
+        self._loaded = _adapter if _adapter is not None else _load_any(_build.describe_torch())
+        self._before: Optional[int] = None
+        self._is_lent = False
+        self.was_lent = False
+        """the script has recorded history itself"""
+        self._follow_history()
 
-    return track
+    def start(self, event: int, before: int) -> None:
+        """From now on, with the addresses of C functions that adapter/install.cpp describes: for
+        ductile_torch_track, and for ductile_torch_gather. Pre: CUDA is initialised."""
+        call(self._loaded.ductile_torch_track, ctypes.c_void_p(event))
+        self._gather(before)
+
+    def stop(self) -> None:
+        """Nothing is called before allocations any more; of them it is told on."""
+        self._gather(None)
+
+    def _gather(self, before: Optional[int]) -> None:
+        self._before = before
+        if not self._is_lent:
+            call(self._loaded.ductile_torch_gather, ctypes.c_void_p(before))
+
+    def _follow_history(self) -> None:
+        import torch
+
+        for name in ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"):
+            original = getattr(torch._C, name, None)
+            if original is None:
+                continue
+
+            def changed(enabled: Any, *more: Any, _original: Any = original, **named: Any) -> None:
+                _original(enabled, *more, **named)
+                self._is_lent = bool(enabled)
+                self.was_lent = self.was_lent or self._is_lent
+                if self._before is not None:
+                    self._gather(self._before)
+
+            setattr(torch._C, name, changed)
 
 
 def is_installed() -> bool:

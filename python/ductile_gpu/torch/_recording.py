@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from ductile_gpu._native import _find
 
-__all__ = ["Counts", "RecordingError", "StackRecording", "event_function"]
+__all__ = ["Counts", "RecordingError", "StackRecording", "functions"]
 
 # Places in the unpickler's memory; see recording/pickling.h.
 TEXTS = {
@@ -64,15 +64,24 @@ class Counts(NamedTuple):
     stacks: int
     unnamed: int
     """events whose stack came after the table of stacks was full"""
+    allocs: int
+    """allocations, granted or refused"""
+    bare: int
+    """those of them without a stack"""
 
 
 def _load() -> ctypes.CDLL:
     return ctypes.CDLL(str(_find("lib", "libductile_recording.so")))
 
 
-def event_function(library: ctypes.CDLL) -> int:
-    """The address of the function that takes events, for code in C."""
-    return cast(int, ctypes.cast(library.ductile_recording_event, ctypes.c_void_p).value)
+def functions(library: ctypes.CDLL) -> tuple[int, int]:
+    """The addresses of the function that takes events and of the one that notes a stack before an
+    allocation, for code in C."""
+    event, note = (
+        ctypes.cast(function, ctypes.c_void_p).value
+        for function in (library.ductile_recording_event, library.ductile_recording_stack)
+    )
+    return cast(int, event), cast(int, note)
 
 
 # ---- Pickles -----------------------------------------------------------------------------------

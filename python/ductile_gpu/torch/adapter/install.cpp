@@ -6,7 +6,9 @@
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include <atomic>
 #include <cstdio>
+#include <type_traits>
 
 namespace ductile_torch {
 
@@ -54,6 +56,28 @@ void install() {
                                                    [](caching::CUDAAllocator *) {});
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
     c10::SetAllocator(c10::DeviceType::CUDA, the_allocator());
+}
+
+std::atomic<void (*)()> note{nullptr};
+
+/* A context is what PyTorch's allocators ask for before they lock anything. What is noted is kept
+ * by its thread: with contexts of another kind PyTorch could not write snapshots. */
+Context gather_note() {
+    void (*take)() = note.load(std::memory_order_acquire);
+    if (take != nullptr) {
+        take();
+    }
+    return nullptr;
+}
+
+/* For allocations, not for frees. What later versions of PyTorch may be told is left as it is. */
+template <typename... More>
+void gather(void (caching::CUDAAllocator::*record)(bool, caching::CreateContextFn, size_t,
+                                                   RecordContext, More...),
+            bool on) {
+    (caching::get()->*record)(on, on ? gather_note : nullptr, 1,
+                              on ? RecordContext::ALLOC : RecordContext::NEVER,
+                              std::decay_t<More>{}...);
 }
 
 } // namespace
@@ -125,6 +149,17 @@ ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64
             event(static_cast<int>(entry.action_), entry.device_, entry.addr_, entry.size_,
                   reinterpret_cast<uintptr_t>(entry.stream_));
         });
+    });
+}
+
+/* Has it call `take` on the thread of each allocation before the allocation, with nothing locked;
+ * NULL: no more. It is PyTorch's history, with one entry and no stacks: whoever records history
+ * replaces it. */
+ADAPTER_API int ductile_torch_gather(void (*take)(void), char *message, size_t size) {
+    return ductile_torch::guarded(message, size, [&] {
+        ductile_torch::note.store(take, std::memory_order_release);
+        ductile_torch::gather(&ductile_torch::caching::CUDAAllocator::recordHistory,
+                              take != nullptr);
     });
 }
 

@@ -32,9 +32,10 @@ typedef struct part {
 } part;
 
 static struct {
-    pthread_mutex_t mutex; /* guards all below but is_on; recursive, lest Python free a tensor while
-                              its stack is read */
+    pthread_mutex_t mutex; /* guards all below but is_on and number; Python is never called with it
+                              held */
     atomic_bool is_on;
+    atomic_uint number; /* of this recording in the process, from 1 on */
     int folder;
     int failure; /* errno of the first write that failed; nothing is written after it */
     part devices[RECORDING_MAX_DEVICES];
@@ -42,7 +43,13 @@ static struct {
     uint64_t last_us;    /* of the event before               */
     uint64_t last_freed; /* its address, if it requested a free */
     ductile_recording_counts counts;
-} recording = {.mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP, .folder = -1};
+} recording = {.mutex = PTHREAD_MUTEX_INITIALIZER, .folder = -1};
+
+/* What this thread noted before the allocation that it is in. */
+static _Thread_local struct {
+    unsigned recording; /* 0: nothing */
+    uint32_t stack;
+} noted;
 
 /* ---- Parts --------------------------------------------------------------------------------- */
 
@@ -176,8 +183,23 @@ static bool has_stack(int action) {
            action == RECORDING_SEGMENT_ALLOC || action == RECORDING_SEGMENT_MAP;
 }
 
-static uint32_t find_stack(void) {
-    uint32_t number = stacks_find(write_stack);
+void ductile_recording_stack(void) {
+    if (atomic_load_explicit(&recording.is_on, memory_order_acquire)) {
+        unsigned current = atomic_load(&recording.number);
+        noted.stack = stacks_find(&recording.mutex, write_stack);
+        noted.recording = current;
+    }
+}
+
+/* Memory that is obtained for an allocation is told of before the allocation itself, or its
+ * refusal. */
+static uint32_t take_stack(int action) {
+    uint32_t number = noted.recording == atomic_load(&recording.number) ? noted.stack : STACK_NONE;
+    if (action == RECORDING_ALLOC || action == RECORDING_OOM) {
+        noted.recording = 0;
+        recording.counts.allocs++;
+        recording.counts.bare += number == STACK_NONE;
+    }
     recording.counts.unnamed += number == STACK_FULL;
     return number;
 }
@@ -187,7 +209,6 @@ static char *put_stack(char *at, uint32_t number) {
 }
 
 static void put_event(part *p, int action, uint64_t address, uint64_t size, uint64_t stream) {
-    uint32_t stack = has_stack(action) ? find_stack() : STACK_NONE; /* before the buffer is used */
     char *at = make_room(p, EVENT_BYTES);
     if (p->in_list == 0) {
         at = pickle_op(at, '(');
@@ -199,7 +220,7 @@ static void put_event(part *p, int action, uint64_t address, uint64_t size, uint
     at = pickle_int(pickle_get(at, MEMO_SIZE), size);
     at = pickle_int(pickle_get(at, MEMO_STREAM), stream);
     at = pickle_int(pickle_get(at, MEMO_TIME), time_of(action, address));
-    at = pickle_op(has_stack(action) ? put_stack(at, stack) : at, 'u');
+    at = pickle_op(has_stack(action) ? put_stack(at, take_stack(action)) : at, 'u');
     if (++p->in_list == EVENTS_PER_LIST) {
         at = pickle_op(at, 'e');
         p->in_list = 0;
@@ -252,6 +273,7 @@ static int begin_locked(const char *folder) {
     } else if (open_part(&recording.stacks, "stacks.part")) {
         write_stand_in(STACK_NONE, "(no Python on this thread: backward, or another library)");
         write_stand_in(STACK_FULL, "(more stacks than are kept)");
+        (void)atomic_fetch_add(&recording.number, 1);
         atomic_store(&recording.is_on, true);
         return 0;
     }
@@ -265,7 +287,7 @@ static int begin_locked(const char *folder) {
 /* In a child the recording is the parent's: what both wrote would stand in one file. */
 static void end_in_child(void) {
     atomic_store(&recording.is_on, false);
-    recording.mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    recording.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 int ductile_recording_open(const char *folder) {

@@ -7,6 +7,9 @@
  * into the unpickler's memory, gpuN.part holds the entries of a device and names stacks by number.
  * _recording.py puts the parts together.
  *
+ * The stack is taken before the allocation, where PyTorch asks for a context: the event comes when
+ * the allocator is locked and Python is not.
+ *
  *   recording.c   events, buffers, files
  *   stacks.c      Python's stack of this thread as a number
  *   pickling.h    the few opcodes of pickle that are needed
@@ -37,8 +40,13 @@ enum { RECORDING_MAX_DEVICES = 64, RECORDING_MAX_STACKS = 1 << 18, RECORDING_MAX
 /* Begins a recording in an existing folder. 0, or an errno. EBUSY: one is under way. */
 RECORDING_API int ductile_recording_open(const char *folder);
 
-/* Any thread. Does nothing unless a recording is under way. Never calls Python back and never waits
- * for its lock: the stack is that of this thread if it runs Python just now, and none otherwise. */
+/* Notes this thread's stack for its next allocation. Waits for Python's lock: to be called while
+ * nothing is locked that others want while they hold that. Nothing unless a recording is under way.
+ */
+RECORDING_API void ductile_recording_stack(void);
+
+/* Any thread. Does nothing unless a recording is under way. Never calls Python and never waits for
+ * its lock: an allocation has the stack that its thread noted since the one before. */
 RECORDING_API void ductile_recording_event(int action, int device, uint64_t address, uint64_t size,
                                            uint64_t stream);
 
@@ -47,6 +55,8 @@ typedef struct ductile_recording_counts {
     uint64_t lost;    /* that came after a write had failed          */
     uint64_t stacks;  /* different ones                              */
     uint64_t unnamed; /* events whose stack came after the table of stacks was full */
+    uint64_t allocs;  /* allocations, granted or refused             */
+    uint64_t bare;    /* those of them whose thread ran no Python, or noted nothing */
 } ductile_recording_counts;
 
 /* Ends it: all is on its way to disk. 0, or the errno of the first write that failed. */

@@ -10,7 +10,11 @@
 /* ---- The interpreter ----------------------------------------------------------------------- */
 
 static struct {
-    int (*has_lock)(void);           /* PyGILState_Check */
+    int (*is_alive)(void);           /* Py_IsInitialized */
+    int (*is_ending)(void);          /* Py_IsFinalizing, under one name or the other */
+    void *(*own_state)(void);        /* PyGILState_GetThisThreadState */
+    int (*lock)(void);               /* PyGILState_Ensure */
+    void (*unlock)(int before);      /* PyGILState_Release */
     void *(*current)(void);          /* PyEval_GetFrame: borrowed */
     void *(*back)(void *frame);      /* PyFrame_GetBack: owned */
     void *(*code)(void *frame);      /* PyFrame_GetCode: owned */
@@ -33,7 +37,10 @@ static bool find_function(void *out, const char *name) {
 }
 
 static bool find_python(void) {
-    bool all = find_function(&python.has_lock, "PyGILState_Check") &&
+    bool all = find_function(&python.is_alive, "Py_IsInitialized") &&
+               find_function(&python.own_state, "PyGILState_GetThisThreadState") &&
+               find_function(&python.lock, "PyGILState_Ensure") &&
+               find_function(&python.unlock, "PyGILState_Release") &&
                find_function(&python.current, "PyEval_GetFrame") &&
                find_function(&python.back, "PyFrame_GetBack") &&
                find_function(&python.code, "PyFrame_GetCode") &&
@@ -44,6 +51,9 @@ static bool find_python(void) {
                find_function(&python.text, "PyUnicode_AsUTF8AndSize") &&
                find_function(&python.fetch, "PyErr_Fetch") &&
                find_function(&python.restore, "PyErr_Restore");
+    if (!find_function(&python.is_ending, "Py_IsFinalizing")) {
+        (void)find_function(&python.is_ending, "_Py_IsFinalizing");
+    }
     if (!find_function(&python.instruction, "PyFrame_GetLasti")) {
         python.instruction = python.line;
     }
@@ -69,7 +79,9 @@ static slot *slots;
 static uint32_t n_stacks;
 
 bool stacks_init(void) {
-    slots = find_python() ? calloc(N_SLOTS, sizeof *slots) : NULL;
+    static bool has_python; /* what threads may be calling is not written again */
+    has_python = has_python || find_python();
+    slots = has_python ? calloc(N_SLOTS, sizeof *slots) : NULL;
     n_stacks = 0;
     return slots != NULL;
 }
@@ -156,52 +168,93 @@ static void drop_texts(described *d) {
     }
 }
 
-/* Once for each stack. An exception that is under way stays as it is. */
-static void write_stack(void *innermost, uint32_t number, stack_write_fn write) {
-    described d;
-    void *error[3];
-    d.n = 0;
-    python.fetch(&error[0], &error[1], &error[2]);
+static void describe_all(described *d, void *innermost) {
+    d->n = 0;
     python.keep(innermost);
     void *frame = innermost;
-    while (frame != NULL && d.n < RECORDING_MAX_FRAMES) {
-        describe(&d, frame);
+    while (frame != NULL && d->n < RECORDING_MAX_FRAMES) {
+        describe(d, frame);
         frame = step_out(frame);
     }
     if (frame != NULL) {
         python.drop(frame);
     }
-    write(number, d.frames, d.n);
-    drop_texts(&d);
-    python.restore(error[0], error[1], error[2]);
 }
 
-static uint32_t find_stack(void *innermost, stack_write_fn write) {
+/* The number of a stack; STACK_NONE: not known yet. */
+static uint32_t look_up(pthread_mutex_t *mutex, uint64_t hash) {
+    (void)pthread_mutex_lock(mutex);
+    const slot *found = slots != NULL ? find_slot(hash) : NULL;
+    uint32_t number = found != NULL && found->hash == hash ? found->number : STACK_NONE;
+    if (number == STACK_NONE && n_stacks == RECORDING_MAX_STACKS) {
+        number = STACK_FULL;
+    }
+    (void)pthread_mutex_unlock(mutex);
+    return number;
+}
+
+/* Another thread may have come first, and the recording may have ended. */
+static uint32_t enter(pthread_mutex_t *mutex, uint64_t hash, const described *d,
+                      stack_write_fn write) {
+    (void)pthread_mutex_lock(mutex);
+    slot *place = slots != NULL ? find_slot(hash) : NULL;
+    uint32_t number = place == NULL ? STACK_NONE : place->number;
+    if (place != NULL && place->hash != hash) {
+        number = n_stacks < RECORDING_MAX_STACKS ? STACK_FIRST + n_stacks++ : STACK_FULL;
+        if (number != STACK_FULL) {
+            *place = (slot){hash, number};
+            write(number, d->frames, d->n);
+        }
+    }
+    (void)pthread_mutex_unlock(mutex);
+    return number;
+}
+
+/* Python is asked between the two, with no lock but its own. An exception that is under way stays
+ * as it is. */
+static uint32_t find_stack(void *innermost, pthread_mutex_t *mutex, stack_write_fn write) {
     uint64_t hash = hash_stack(innermost);
-    slot *found = find_slot(hash);
-    if (found->hash == hash) {
-        return found->number;
+    uint32_t number = look_up(mutex, hash);
+    if (number != STACK_NONE) {
+        return number;
     }
-    if (n_stacks == RECORDING_MAX_STACKS) {
-        return STACK_FULL;
-    }
-    *found = (slot){hash, STACK_FIRST + n_stacks++};
-    uint32_t number = found->number;
-    write_stack(innermost, number, write);
+    described d;
+    void *error[3];
+    python.fetch(&error[0], &error[1], &error[2]);
+    describe_all(&d, innermost);
+    number = enter(mutex, hash, &d, write);
+    drop_texts(&d);
+    python.restore(error[0], error[1], error[2]);
     return number;
 }
 
 /* Frames may be made while they are walked. The collector must not run then: it would free tensors,
  * in the middle of a call of the allocator. */
-uint32_t stacks_find(stack_write_fn write) {
-    void *innermost = python.has_lock() ? python.current() : NULL;
+static uint32_t find_uncollected(pthread_mutex_t *mutex, stack_write_fn write) {
+    void *innermost = python.current();
     if (innermost == NULL) {
         return STACK_NONE;
     }
     bool was_collecting = python.stop_collector != NULL && python.stop_collector() != 0;
-    uint32_t number = find_stack(innermost, write);
+    uint32_t number = find_stack(innermost, mutex, write);
     if (was_collecting) {
         (void)python.start_collector();
     }
+    return number;
+}
+
+/* Threads that end with the interpreter would never get its lock. */
+static bool runs_python(void) {
+    return python.is_alive() && (python.is_ending == NULL || !python.is_ending()) &&
+           python.own_state() != NULL;
+}
+
+uint32_t stacks_find(pthread_mutex_t *mutex, stack_write_fn write) {
+    if (!runs_python()) {
+        return STACK_NONE;
+    }
+    int before = python.lock();
+    uint32_t number = find_uncollected(mutex, write);
+    python.unlock(before);
     return number;
 }

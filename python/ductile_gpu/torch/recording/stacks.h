@@ -4,6 +4,7 @@
 #ifndef DUCTILE_RECORDING_STACKS_H
 #define DUCTILE_RECORDING_STACKS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,8 +31,11 @@ typedef void (*stack_write_fn)(uint32_t number, const stack_frame *frames, int n
 bool stacks_init(void);
 void stacks_fini(void);
 
-/* Pre: one caller at a time, between init and fini. */
-uint32_t stacks_find(stack_write_fn write);
+/* Waits for Python's lock where this thread knows Python. The mutex guards the table: init, fini
+ * and count are called, and `write` is, with it held. Python is never called then, for it may free
+ * a tensor, whose allocator may wait for a thread that waits for the mutex. Pre: init has been
+ * called. */
+uint32_t stacks_find(pthread_mutex_t *mutex, stack_write_fn write);
 uint64_t stacks_count(void);
 
 #endif
