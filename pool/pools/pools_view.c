@@ -235,7 +235,6 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     if (a->nodes.n_spare < 2 || !dpool_map_has_room(&a->map)) {
         return DUCTILE_ERR_NOT_READY;
     }
-    b->region->arena->n_calls++;
     dpool_wait_forget_done_locked(a, address, address + rounded);
     b = dpool_carve_free_locked(a, b, address, address + rounded);
     dpool_make_live_locked(a, b, size);

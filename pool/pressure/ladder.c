@@ -74,9 +74,10 @@ static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
            dpool_give_back(a, bytes_to_pass(a, c), false);
 }
 
+/* Beside a capture, what a stream alone proves may go back, and not move to another stream. */
 static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
-           dpool_give_back(a, bytes_to_pass(a, c), true);
+    bool may_help = !may_always_move(a, c) || c->was_captured;
+    return may_help && c->n_tries < MOST_PASSES && dpool_give_back(a, bytes_to_pass(a, c), true);
 }
 
 /* ---- Private pools ------------------------------------------------------------------------- */

@@ -140,7 +140,7 @@ static ductile_status mark_context(ductile_allocator *a, dpool_mark *held) {
 static ductile_status mark_stream(ductile_allocator *a, dpool_arena *arena, bool is_last) {
     dti_lock_acquire(&a->index_lock);
     bool may = dpool_arena_may_be_named(arena) && (is_last || arena->own_mark.marker == NULL);
-    arena->joined_age = may && !is_last ? ++a->age : arena->joined_age;
+    arena->joined_age = !is_last ? ++a->age : arena->joined_age;
     dpool_mark mark = {NULL, arena->joined_age};
     dti_lock_release(&a->index_lock);
     ductile_status status =

@@ -587,6 +587,7 @@ void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
 ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                   dseg_idle *idle) {
     const stream_choice foreign = {.of.pool = pool, .has_live = true, .only_foreign = true};
+    dpool_mark_what_captures_left(a);
     ductile_status status = dpool_wait_recorded(a, &foreign.of);
     wait_for_pending(a); /* of a GPU that has lost access since, too */
     status = status == DUCTILE_OK ? dpool_wait_for_all_work(a, idle) : status;

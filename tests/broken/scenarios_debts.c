@@ -107,6 +107,22 @@ static void debt_and_trim_beside_capture(play *p) {
     pay(p, OWNER);
 }
 
+/* A block at a given address joins nothing. */
+static void debt_and_block_at(play *p) {
+    ductile_allocator *a = p->f.allocator;
+    block free = take(p, OWNER, 512); /* in a granule that stays */
+    leave(p, OWNER, 512);
+    give(p, &free);
+    ductile_capture_begin();
+    owe(p, OWNER, LARGE);
+    trim(p);
+    need(p, ductile_pool_alloc_at(a, (ductile_pool_id){0, 0}, free.address, 512) == DUCTILE_OK,
+         "at");
+    trim(p);
+    ductile_capture_end();
+    pay(p, OWNER);
+}
+
 /* An open pool may stand for a capture. */
 static void debt_and_trim_beside_pool(play *p) {
     ductile_allocator *a = p->f.allocator;
@@ -162,6 +178,7 @@ const scenario *debt_scenario_at(size_t i) {
         {"debt-on-memory-of-another-context", NULL, debt_on_memory_of_another_context},
         {"debt-and-request-beside-capture", apart, debt_and_request_beside_capture},
         {"debt-and-trim-beside-capture", NULL, debt_and_trim_beside_capture},
+        {"debt-and-block-at", NULL, debt_and_block_at},
         {"debt-and-trim-beside-pool", unannounced, debt_and_trim_beside_pool},
         {"debt-and-end-of-stream", NULL, debt_and_end_of_stream},
         {"debt-and-pause", NULL, debt_and_pause},

@@ -180,6 +180,7 @@ static void assert_capture_survives_trim(uint64_t held_beside_it) {
     assert_ok(dvmm_capture_end(d, f.streams[2]));
     dvmm_close(d);
     assert_ok(ductile_free(f.allocator, blocks[1]));
+    assert_ok(ductile_free(f.allocator, blocks[3]));
     assert_ok(ductile_trim(f.allocator, 0, NULL));
     assert_u64(fixture_state(&f).used_bytes, 0);
     assert_fine(fixture_close(&f));
@@ -204,6 +205,18 @@ Test(trim, waits_for_a_stream_that_was_joined_beside_a_capture) {
     free_unfinished(0);
     allocate_since();
     assert_capture_survives_trim(9 * FIXTURE_GRANULE);
+}
+
+/* The mark of the first allocation is under way, and the second one records none. */
+Test(trim, knows_of_each_allocation_that_joined_the_stream_beside_a_capture) {
+    free_unfinished(0);
+    allocate_since();
+    blocks[2] = take(3 * FIXTURE_GRANULE, 0);
+    assert_ok(ductile_free(f.allocator, blocks[2]));
+    blocks[3] = take(20 * FIXTURE_GRANULE, 0);
+    assert_ok(ductile_free(f.allocator, take(30 * FIXTURE_GRANULE, 0)));
+    assert_ok(ductile_free(f.allocator, take(40 * FIXTURE_GRANULE, 0)));
+    assert_capture_survives_trim((8 + 20 + 40 + 1) * FIXTURE_GRANULE);
 }
 
 Test(trim, keeps_what_others_may_be_joined_for_beside_a_capture) {
