@@ -22,7 +22,7 @@ static _Thread_local uint64_t fails_at; /* the request, counted from 1, that fai
 static _Thread_local uint64_t requests;
 static _Thread_local bool fails_all; /* from here on */
 static _Thread_local bool has_failed;
-static _Thread_local uint64_t n_empty; /* requests for no bytes: somebody will write behind them */
+static _Thread_local uint64_t n_empty; /* somebody will write behind them */
 static void (*instead)(
     void); /* happens before the request that would have failed, which succeeds */
 
@@ -108,6 +108,10 @@ void free(void *memory) {
 
 static inline int64_t pieces_held(void) {
     return n_held;
+}
+
+static inline uint64_t requests_for_nothing(void) {
+    return n_empty;
 }
 
 /* The virtual GPU asks for host memory too; where it gets none it is a driver that fails. */
