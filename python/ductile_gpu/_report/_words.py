@@ -64,7 +64,10 @@ def _of_refusal(s: dict[str, Any]) -> Sentence:
     if found["limited"]:
         device = f", though {free} were free on the device"
     if not found["replayed"]:
-        return [(f"{asked} were refused", True), (", more than any device has; what follows is of the run without it. ", False)]
+        return [
+            (f"{asked} were refused", True),
+            (", more than any device has; what follows is of the run without it. ", False),
+        ]
     return [
         (f"{asked} refused", True),
         (f": {_terms(found)}{device}. ", False),
