@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Error, not_installed
-from ductile_gpu._log import logger
-from ductile_gpu._share import allocate, shared
-from ductile_gpu._streams import stream_handle
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Error, not_installed
+from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._streams import stream_handle
+from ductile_gpu._process._share import allocate, shared
 
 try:
     import rmm
@@ -69,7 +69,7 @@ def resource(device: int = 0) -> Any:
 
 
 def _visible_devices() -> int:
-    from ductile_gpu import _cuda
+    from ductile_gpu._binding import _cuda
 
     return len(_cuda.devices())
 

@@ -18,7 +18,7 @@ import together
 from together import Exchange, play
 
 import ductile_gpu
-from ductile_gpu import _share
+from ductile_gpu._process import _share
 
 PROGRAM = Path(together.__file__)
 MIB = 1 << 20
