@@ -135,7 +135,7 @@ def _rmm(gpu: ductile_gpu.VirtualGPU, allocator: ductile_gpu.Allocator) -> _Virt
 
     import ductile_gpu.rmm as adapter
 
-    resource = adapter.make_resource(allocator)
+    resource = adapter.DuctileMemoryResource(allocator)
     return _Virtual(
         gpu,
         "rmm",
