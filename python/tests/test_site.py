@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "python" / "tools"))
 
-import make_site  # noqa: E402
+import make_site
 
 
 def test_every_page_of_the_documentation_is_in_one_chapter():
