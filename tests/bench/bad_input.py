@@ -192,14 +192,14 @@ def check_command_lines(runs):
             "no trace": ["replay"],
             "an unknown option": ["replay", "--unknown", good],
             "an unknown device": ["replay", "--device", "tpu", good],
-            "an unknown contender": ["replay", "--contender", "nobody", good],
+            "an unknown contender": ["replay", "--contender", "unheard", good],
             "a contender twice": ["replay", "--contender", "classic,classic", good],
             "a bad number": ["replay", "--repeat", "many", good],
             "a bad capacity": ["replay", "--capacity", "-5G", good],
             "capacity and its search": ["replay", "--capacity", "5G", "--min-capacity", good],
             "an unknown setting": ["replay", "--set", "nonsense=1", good],
             "a bad setting": ["replay", "--set", "heal=perhaps", good],
-            "a setting for nobody": ["replay", "--contender", "classic", "--set", "heal=off", good],
+            "a setting without its contender": ["replay", "--contender", "classic", "--set", "heal=off", good],
             "a lag on CUDA": ["replay", "--device", "cuda", "--lag", "3", good],
             "a GPU without snapshot": ["replay", "--gpu", "0", good],
             "a missing value": ["replay", good, "--repeat"],
@@ -211,7 +211,7 @@ def check_command_lines(runs):
 
 
 def check_closed_output(runs):
-    """Nobody reads any more: there is nothing to say, and nobody to say it to. A full disk is another
+    """The reader is gone: nothing is said, for there is no reader to say it to. A full disk is another
     matter."""
     reading, writing = os.pipe()
     os.close(reading)

@@ -513,7 +513,7 @@ static const char *fail_one(program *p, uint64_t nth, uint64_t way) {
     const char *why = run_once(p, &plan, &n_calls);
     NEED(why == NULL, "call %llu (%s), code %d, %s, %s: %s", (unsigned long long)nth,
          faulty.n_failures > 0 ? dvmm_call_name(faulty.failing) : "not reached", plan.code,
-         plan.is_late ? "late" : "early", plan.for_good ? "for good" : "once", why);
+         plan.is_late ? "late" : "early", plan.for_good ? "always" : "once", why);
     return NULL;
 }
 

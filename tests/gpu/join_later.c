@@ -414,7 +414,7 @@ static const char *judge(const play *p) {
 
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
-/* Work ends only when somebody waits for it. */
+/* Work ends only when a thread waits for it. */
 static const char *open_virtual(play *p) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);

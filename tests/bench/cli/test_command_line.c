@@ -53,7 +53,7 @@ Test(command_line, refuses_what_it_does_not_know) {
     cr_expect_not(PARSES(&o, "--capacity", "many"));
     cr_expect_not(PARSES(&o, "--json=yes"));
     cr_expect_not(PARSES(&o, "--contender", "classic,classic"));
-    cr_expect_not(PARSES(&o, "--contender", "nobody"));
+    cr_expect_not(PARSES(&o, "--contender", "unheard"));
     cr_expect_not(PARSES(&o, "--device", "tpu"));
     cr_expect_not(PARSES(&o, "--contender", "classic", "--set", "heal=off"));
     cr_expect_not(PARSES(&o, "--set", "no_such_key=1"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who holds the memory at the peak. The idea: the bytes of all holders are the live peak that the
+ * What holds the memory at the peak. The idea: the bytes of all holders are the live peak that the
  * replay reports, whatever the recording is, and each block is counted with its own stack.
  */
 #include "bench/trace/trace_finish.h"

@@ -368,7 +368,7 @@ Test(driver, spans_that_are_no_granules_fail_a_check) {
 #endif
 
 #if DUCTILE_CHECK >= 2
-Test(driver, a_call_under_the_hot_lock_fails_a_check) {
+Test(driver, a_call_under_the_index_lock_fails_a_check) {
     (void)dti_set_fail_handler(count_failure);
     dti_lock index_lock;
     dti_lock_init(&index_lock, DTI_RANK_INDEX);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Events behind all work of the context: they are done once every stream of this device is done
- * with what it had then, whoever knows the stream, and not before, under every schedule; what the
+ * with what it had then, whatever knows the stream, and not before, under every schedule; what the
  * detector takes them for; and what they do to captures.
  */
 #include "tests/support/detection.h"
