@@ -25,8 +25,6 @@
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
-#include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -402,16 +400,15 @@ static const char *judge(stage *s) {
     return NULL;
 }
 
-static const char *open_virtual(stage *s) {
+static const char *open_device(stage *s) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
     options.capacity_bytes = (uint64_t)1 << 30;
     options.schedule = DUCTILE_SCHEDULE_LAGGING;
     options.lag = 12;
     options.seed = s->request->seed;
-    NEED_OK(ductile_virtual_create(&s->graphs.virtual_gpu, &options));
-    NEED_OK(dvmm_open_virtual(s->graphs.virtual_gpu, &s->graphs.driver, NULL, 0));
-    return NULL;
+    return program_open(s->request->is_virtual ? &options : NULL, s->request->device,
+                        &s->graphs.virtual_gpu, &s->graphs.driver);
 }
 
 static const char *open_all(stage *s) {
@@ -460,18 +457,6 @@ static void read_request(request *r, int argc, char **argv) {
     if (r->n_threads < 1 || r->n_threads > MOST_THREADS || r->launches == 0) {
         command_refuse("there are 1 to 16 threads, and launches");
     }
-}
-
-static const char *open_device(stage *s) {
-    char reason[512];
-    if (s->request->is_virtual) {
-        return open_virtual(s);
-    }
-    if (dvmm_open_cuda(s->request->device, &s->graphs.driver, reason, sizeof reason) !=
-        DUCTILE_OK) {
-        command_skip(reason);
-    }
-    return NULL;
 }
 
 int main(int argc, char **argv) {

@@ -24,7 +24,6 @@
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <ductile_share.h>
 
@@ -79,8 +78,7 @@ static const char *open_virtual(pair *p) {
     options.lag = 40;
     options.seed = p->request->seed;
     options.detect = 1;
-    NEED_OK(ductile_virtual_create(&p->gpu, &options));
-    NEED_OK(dvmm_open_virtual(p->gpu, &p->owner.driver, NULL, 0));
+    TRY(program_open(&options, 0, &p->gpu, &p->owner.driver));
     p->peer.driver = p->owner.driver;
     return NULL;
 }

@@ -4,6 +4,7 @@
  * with what it was given, and hands back what it got; nothing is called any more after a sticky
  * error, in a child of fork, or once the process exits.
  */
+#include "tests/support/in_child.h"
 #include "tests/support/rig.h"
 #include "vmm/base/check.h"
 #include "vmm/base/lock.h"
@@ -297,18 +298,6 @@ Test(driver, a_poisoned_device_is_still_closed) {
     dvmm_close(d);
     assert_u64(told.n_closed, 1);
     open_answers();
-}
-
-/* The child reports through its exit status: 0 when all was as claimed. */
-static int in_child(int (*run)(void)) {
-    pid_t child = fork();
-    cr_assert_geq(child, 0);
-    if (child == 0) {
-        _exit(run());
-    }
-    int status = 0;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
 }
 
 static int child_calls_nothing(void) {
