@@ -50,22 +50,6 @@ TestSuite(virtual_streams, .fini = close_rig);
 
 /* ---- Schedules ----------------------------------------------------------------------------- */
 
-Test(virtual_streams, eager_work_is_done_when_it_is_issued, .init = open_eager) {
-    assert_ok(dvmm_event_record(r.d, event, a));
-    assert_ok(dvmm_event_query(r.d, event));
-    assert_ok(dvmm_stream_query(r.d, a));
-}
-
-Test(virtual_streams, lagging_work_is_done_after_its_lag) {
-    open_scheduled(DUCTILE_SCHEDULE_LAGGING, 3);
-    assert_ok(dvmm_event_record(r.d, event, a));
-    for (int i = 0; i < 3; i++) {
-        assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
-        ductile_virtual_advance(r.gpu, 1);
-    }
-    assert_ok(dvmm_event_query(r.d, event));
-}
-
 Test(virtual_streams, lazy_work_is_done_when_it_is_waited_for, .init = open_lazy) {
     assert_ok(dvmm_event_record(r.d, event, a));
     ductile_virtual_advance(r.gpu, 1000000);
