@@ -85,7 +85,7 @@ def pid_of(path: Path) -> str:
 
 
 def remove_if_left(path: Path) -> None:
-    """Removes a socket at which no process listens: its process was killed before it could clean up."""
+    """Removes a socket without a listener: its process was killed before it could clean up."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
         probe.settimeout(0)
         try:
@@ -255,7 +255,7 @@ def listen() -> Path:
     """Lets `ductile-gpu top` of the same user look into this process. Doing it again does nothing.
 
     It shows the shared allocators, those that `allocators` gives and that are never closed. A
-    thread waits at a socket that only this user can open, and costs nothing until a viewer connects:
+    thread waits at a socket that only this user can open, and costs nothing until a viewer comes:
     then the blocks are walked, at most five times a second. DUCTILE_LIVE=1 in the environment and
     `ductile-gpu run --live` do the same without a change to the program.
 
