@@ -59,7 +59,6 @@ ANY_PHRASE = re.compile(r"\b(?:" + "|".join(PHRASES) + ")")
 # Written once, or made from the docstrings of the Python package.
 UNREAD = {"changelog.md", "python-reference.md"}
 
-
 # Made while building, or what these words are looked for in.
 NOT_OURS = {"build", "node_modules", "__pycache__", "check_words.py", "test_planted.py"}
 
@@ -71,7 +70,7 @@ READ = {".c", ".h", ".cpp", ".hpp", ".py", ".js", ".css", ".html", ".md", ".cmak
 
 def is_read(path):
     """Scripts have no ending, but a first line."""
-    return path.suffix in READ or (not path.suffix and path.is_file() and path.read_bytes()[:2] == b"#!")
+    return path.is_file() and (path.suffix in READ or (not path.suffix and path.read_bytes()[:2] == b"#!"))
 
 
 def sources_of(folder):
