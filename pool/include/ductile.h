@@ -209,7 +209,7 @@ typedef void (*ductile_log_fn)(void *user, ductile_log_level level, const char *
  * The options of an allocator. Fill the struct with ductile_options_init, change fields, and pass
  * it to ductile_create, which copies it. A field of 0 or NULL means the default, unless it says
  * more. DUCTILE_CONF and ductile_options_set use the field names as keys, except where a comment
- * names the key. docs/contract.md lists all keys.
+ * names the key. docs/tuning.md lists all keys.
  */
 typedef struct ductile_options {
     size_t struct_size;        /* set by ductile_options_init                                    */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# docs/contract.md has a row for every option, and for none that does not exist.
+# docs/tuning.md has a row for every option, and for none that does not exist.
 cmake_minimum_required(VERSION 3.23)
 
 file(STRINGS ${ROOT}/pool/base/options.c lines REGEX "{\"[a-z0-9_]+\", [A-Z_]+, FIELD")
@@ -10,18 +10,18 @@ if(n_keys LESS 15)
   message(FATAL_ERROR "pool/base/options.c has ${n_keys} keys: the table was not found")
 endif()
 
-file(READ ${ROOT}/docs/contract.md page)
+file(READ ${ROOT}/docs/tuning.md page)
 string(REGEX REPLACE ".*\n## Options\n" "" section "${page}")
 string(REGEX REPLACE "\n## .*" "" section "${section}")
 string(REGEX MATCHALL "\n\\| `[a-z0-9_]+`" rows "${section}")
 list(TRANSFORM rows REPLACE ".*`([a-z0-9_]+)`" "\\1")
 foreach(key ${keys})
   if(NOT key IN_LIST rows)
-    message(SEND_ERROR "docs/contract.md does not explain the option ${key}")
+    message(SEND_ERROR "docs/tuning.md does not explain the option ${key}")
   endif()
 endforeach()
 foreach(row ${rows})
   if(NOT row IN_LIST keys)
-    message(SEND_ERROR "docs/contract.md explains ${row}, which is no option")
+    message(SEND_ERROR "docs/tuning.md explains ${row}, which is no option")
   endif()
 endforeach()
