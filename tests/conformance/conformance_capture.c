@@ -60,6 +60,12 @@ static void drop_kit(kit *k) {
 
 #define CAPTURED_CALL(name) static int call_##name(kit *k)
 
+/* One that is made as it stands. */
+#define DIRECT_CALL(name, ...)                                                                     \
+    CAPTURED_CALL(name) {                                                                          \
+        return CALL(k->l, __VA_ARGS__);                                                            \
+    }
+
 CAPTURED_CALL(mem_info) {
     uint64_t free_bytes = 0;
     uint64_t total_bytes = 0;
@@ -98,17 +104,9 @@ CAPTURED_CALL(phys_release) {
     return CALL(k->l, phys_release, k->spare_handle);
 }
 
-CAPTURED_CALL(map) {
-    return CALL(k->l, map, k->spare_range, k->l->granule, 0, k->spare_handle);
-}
-
-CAPTURED_CALL(unmap) {
-    return CALL(k->l, unmap, k->buffer, k->l->granule);
-}
-
-CAPTURED_CALL(set_access) {
-    return CALL(k->l, set_access, k->buffer, k->l->granule, DVMM_ACCESS_RW);
-}
+DIRECT_CALL(map, map, k->spare_range, k->l->granule, 0, k->spare_handle)
+DIRECT_CALL(unmap, unmap, k->buffer, k->l->granule)
+DIRECT_CALL(set_access, set_access, k->buffer, k->l->granule, DVMM_ACCESS_RW)
 
 CAPTURED_CALL(get_access) {
     dvmm_access access = DVMM_ACCESS_NONE;
@@ -155,9 +153,7 @@ CAPTURED_CALL(async_pool_info) {
     return CALL(k->l, async_pool_info, &reserved, &peak);
 }
 
-CAPTURED_CALL(async_pool_trim) {
-    return CALL(k->l, async_pool_trim, UINT64_MAX / 2);
-}
+DIRECT_CALL(async_pool_trim, async_pool_trim, UINT64_MAX / 2)
 
 CAPTURED_CALL(stream_create) {
     ductile_stream stream = NULL;
@@ -175,21 +171,10 @@ CAPTURED_CALL(stream_destroy) {
     return code;
 }
 
-CAPTURED_CALL(stream_sync) {
-    return CALL(k->l, stream_sync, k->side);
-}
-
-CAPTURED_CALL(stream_query) {
-    return CALL(k->l, stream_query, k->side);
-}
-
-CAPTURED_CALL(stream_wait_event) {
-    return CALL(k->l, stream_wait_event, k->side, k->recorded);
-}
-
-CAPTURED_CALL(stream_wait_value) {
-    return CALL(k->l, stream_wait_value, k->side, k->host, 0);
-}
+DIRECT_CALL(stream_sync, stream_sync, k->side)
+DIRECT_CALL(stream_query, stream_query, k->side)
+DIRECT_CALL(stream_wait_event, stream_wait_event, k->side, k->recorded)
+DIRECT_CALL(stream_wait_value, stream_wait_value, k->side, k->host, 0)
 
 CAPTURED_CALL(capture_status) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
@@ -200,9 +185,7 @@ CAPTURED_CALL(context_sync) {
     return k->l->ops->context_sync(k->l->ctx);
 }
 
-CAPTURED_CALL(context_record) {
-    return CALL(k->l, context_record, k->recorded);
-}
+DIRECT_CALL(context_record, context_record, k->recorded)
 
 CAPTURED_CALL(event_create) {
     dvmm_event event = NULL;
@@ -218,17 +201,9 @@ CAPTURED_CALL(event_destroy) {
     return CALL(k->l, event_destroy, k->recorded);
 }
 
-CAPTURED_CALL(event_record) {
-    return CALL(k->l, event_record, k->recorded, k->side);
-}
-
-CAPTURED_CALL(event_query) {
-    return CALL(k->l, event_query, k->recorded);
-}
-
-CAPTURED_CALL(event_sync) {
-    return CALL(k->l, event_sync, k->recorded);
-}
+DIRECT_CALL(event_record, event_record, k->recorded, k->side)
+DIRECT_CALL(event_query, event_query, k->recorded)
+DIRECT_CALL(event_sync, event_sync, k->recorded)
 
 CAPTURED_CALL(host_alloc) {
     void *memory = NULL;
@@ -247,75 +222,38 @@ CAPTURED_CALL(host_free) {
     return code;
 }
 
-CAPTURED_CALL(fill) {
-    return CALL(k->l, fill, k->buffer, 1, 4096, k->side);
-}
-
-CAPTURED_CALL(copy) {
-    return CALL(k->l, copy, k->buffer, k->buffer + 4096, 4096, k->side);
-}
-
-CAPTURED_CALL(upload) {
-    return CALL(k->l, upload, k->buffer, k->host, 64, k->side);
-}
-
-CAPTURED_CALL(read_back) {
-    return CALL(k->l, read_back, k->host, k->buffer, 64, k->side);
-}
+DIRECT_CALL(fill, fill, k->buffer, 1, 4096, k->side)
+DIRECT_CALL(copy, copy, k->buffer, k->buffer + 4096, 4096, k->side)
+DIRECT_CALL(upload, upload, k->buffer, k->host, 64, k->side)
+DIRECT_CALL(read_back, read_back, k->host, k->buffer, 64, k->side)
 
 /* The same on the legacy stream, which waits for blocking streams and may be captured by them. */
 
-CAPTURED_CALL(event_record_legacy) {
-    return CALL(k->l, event_record, k->recorded, NULL);
-}
-
-CAPTURED_CALL(stream_query_legacy) {
-    return CALL(k->l, stream_query, NULL);
-}
-
-CAPTURED_CALL(stream_sync_legacy) {
-    return CALL(k->l, stream_sync, NULL);
-}
+DIRECT_CALL(event_record_legacy, event_record, k->recorded, NULL)
+DIRECT_CALL(stream_query_legacy, stream_query, NULL)
+DIRECT_CALL(stream_sync_legacy, stream_sync, NULL)
 
 CAPTURED_CALL(capture_status_legacy) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     return CALL(k->l, capture_status, NULL, &status);
 }
 
-CAPTURED_CALL(fill_legacy) {
-    return CALL(k->l, fill, k->buffer, 1, 4096, NULL);
-}
+DIRECT_CALL(fill_legacy, fill, k->buffer, 1, 4096, NULL)
 
 /* And on the captured stream itself. */
 
-CAPTURED_CALL(event_record_captured) {
-    return CALL(k->l, event_record, k->recorded, k->captured);
-}
-
-CAPTURED_CALL(stream_wait_event_captured) {
-    return CALL(k->l, stream_wait_event, k->captured, k->recorded);
-}
-
-CAPTURED_CALL(stream_query_captured) {
-    return CALL(k->l, stream_query, k->captured);
-}
-
-CAPTURED_CALL(stream_sync_captured) {
-    return CALL(k->l, stream_sync, k->captured);
-}
+DIRECT_CALL(event_record_captured, event_record, k->recorded, k->captured)
+DIRECT_CALL(stream_wait_event_captured, stream_wait_event, k->captured, k->recorded)
+DIRECT_CALL(stream_query_captured, stream_query, k->captured)
+DIRECT_CALL(stream_sync_captured, stream_sync, k->captured)
 
 CAPTURED_CALL(capture_status_captured) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     return CALL(k->l, capture_status, k->captured, &status);
 }
 
-CAPTURED_CALL(fill_captured) {
-    return CALL(k->l, fill, k->buffer, 1, 4096, k->captured);
-}
-
-CAPTURED_CALL(copy_captured) {
-    return CALL(k->l, copy, k->buffer, k->buffer + 4096, 4096, k->captured);
-}
+DIRECT_CALL(fill_captured, fill, k->buffer, 1, 4096, k->captured)
+DIRECT_CALL(copy_captured, copy, k->buffer, k->buffer + 4096, 4096, k->captured)
 
 /* A captured event asked while the capture goes on. */
 CAPTURED_CALL(captured_event_query) {

@@ -66,21 +66,10 @@ EXPERIMENT(idle) {
     say(l, CALL(l, event_query, event));
 }
 
-EXPERIMENT(non_blocking_stream) {
-    say_whether_held_up(l, hold(l, new_stream(l)));
-}
-
-EXPERIMENT(blocking_stream) {
-    say_whether_held_up(l, hold(l, new_blocking_stream(l)));
-}
-
-EXPERIMENT(legacy_stream) {
-    say_whether_held_up(l, hold(l, NULL));
-}
-
-EXPERIMENT(per_thread_stream) {
-    say_whether_held_up(l, hold(l, PER_THREAD_STREAM));
-}
+EXPERIMENT_OF(non_blocking_stream, say_whether_held_up(l, hold(l, new_stream(l))))
+EXPERIMENT_OF(blocking_stream, say_whether_held_up(l, hold(l, new_blocking_stream(l))))
+EXPERIMENT_OF(legacy_stream, say_whether_held_up(l, hold(l, NULL)))
+EXPERIMENT_OF(per_thread_stream, say_whether_held_up(l, hold(l, PER_THREAD_STREAM)))
 
 EXPERIMENT(destroyed_stream) {
     ductile_stream stream = new_stream(l);
@@ -234,21 +223,10 @@ static void say_whether_ours(lab *l, ductile_stream stream) {
     note(l, "%s", is_ours == 1 ? "ours" : is_ours == 0 ? "not-ours" : "no-answer");
 }
 
-EXPERIMENT(legacy_is_ours) {
-    say_whether_ours(l, NULL);
-}
-
-EXPERIMENT(per_thread_is_ours) {
-    say_whether_ours(l, PER_THREAD_STREAM);
-}
-
-EXPERIMENT(blocking_is_ours) {
-    say_whether_ours(l, new_blocking_stream(l));
-}
-
-EXPERIMENT(non_blocking_is_ours) {
-    say_whether_ours(l, new_stream(l));
-}
+EXPERIMENT_OF(legacy_is_ours, say_whether_ours(l, NULL))
+EXPERIMENT_OF(per_thread_is_ours, say_whether_ours(l, PER_THREAD_STREAM))
+EXPERIMENT_OF(blocking_is_ours, say_whether_ours(l, new_blocking_stream(l)))
+EXPERIMENT_OF(non_blocking_is_ours, say_whether_ours(l, new_stream(l)))
 
 EXPERIMENT(captured_is_ours) {
     ductile_stream stream = new_stream(l);

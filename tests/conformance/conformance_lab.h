@@ -50,6 +50,12 @@ void lab_clean(lab *l);
 #define EXPERIMENT(name)                                                                           \
     static void name(lab *l, const conformance_row *row __attribute__((unused)))
 
+/* A row that does one thing. */
+#define EXPERIMENT_OF(name, ...)                                                                   \
+    EXPERIMENT(name) {                                                                             \
+        __VA_ARGS__;                                                                               \
+    }
+
 /* ---- What the row says --------------------------------------------------------------------- */
 
 /* Adds the code of a call under test, and returns it. */

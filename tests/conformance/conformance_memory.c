@@ -12,41 +12,15 @@ static void try_create(lab *l, uint64_t size, uint32_t handle_types, bool rdma) 
     }
 }
 
-EXPERIMENT(create_one) {
-    try_create(l, l->granule, 0, false);
-}
-
-EXPERIMENT(create_zero) {
-    try_create(l, 0, 0, false);
-}
-
-EXPERIMENT(create_half) {
-    try_create(l, l->granule / 2, 0, false);
-}
-
-EXPERIMENT(create_one_byte_more) {
-    try_create(l, l->granule + 1, 0, false);
-}
-
-EXPERIMENT(create_one_and_a_half) {
-    try_create(l, l->granule + l->granule / 2, 0, false);
-}
-
-EXPERIMENT(create_too_large) {
-    try_create(l, (l->total / l->granule + 1) * l->granule, 0, false);
-}
-
-EXPERIMENT(create_absurd) {
-    try_create(l, (uint64_t)1 << 50, 0, false);
-}
-
-EXPERIMENT(create_fd) {
-    try_create(l, l->granule, 1, false);
-}
-
-EXPERIMENT(create_fabric) {
-    try_create(l, l->granule, 8, false);
-}
+EXPERIMENT_OF(create_one, try_create(l, l->granule, 0, false))
+EXPERIMENT_OF(create_zero, try_create(l, 0, 0, false))
+EXPERIMENT_OF(create_half, try_create(l, l->granule / 2, 0, false))
+EXPERIMENT_OF(create_one_byte_more, try_create(l, l->granule + 1, 0, false))
+EXPERIMENT_OF(create_one_and_a_half, try_create(l, l->granule + l->granule / 2, 0, false))
+EXPERIMENT_OF(create_too_large, try_create(l, (l->total / l->granule + 1) * l->granule, 0, false))
+EXPERIMENT_OF(create_absurd, try_create(l, (uint64_t)1 << 50, 0, false))
+EXPERIMENT_OF(create_fd, try_create(l, l->granule, 1, false))
+EXPERIMENT_OF(create_fabric, try_create(l, l->granule, 8, false))
 
 EXPERIMENT(create_rdma) {
     const dvmm_phys_props props = {.rdma = true};
@@ -76,25 +50,11 @@ EXPERIMENT(reserve_one) {
     note(l, "aligned=%s", addr % l->granule == 0 ? "yes" : "no");
 }
 
-EXPERIMENT(reserve_zero) {
-    (void)try_reserve(l, 0, 0, 0);
-}
-
-EXPERIMENT(reserve_one_byte) {
-    (void)try_reserve(l, 1, 0, 0);
-}
-
-EXPERIMENT(reserve_4096) {
-    (void)try_reserve(l, 4096, 0, 0);
-}
-
-EXPERIMENT(reserve_one_and_a_half) {
-    (void)try_reserve(l, l->granule + l->granule / 2, 0, 0);
-}
-
-EXPERIMENT(reserve_align_3) {
-    (void)try_reserve(l, l->granule, 3, 0);
-}
+EXPERIMENT_OF(reserve_zero, (void)try_reserve(l, 0, 0, 0))
+EXPERIMENT_OF(reserve_one_byte, (void)try_reserve(l, 1, 0, 0))
+EXPERIMENT_OF(reserve_4096, (void)try_reserve(l, 4096, 0, 0))
+EXPERIMENT_OF(reserve_one_and_a_half, (void)try_reserve(l, l->granule + l->granule / 2, 0, 0))
+EXPERIMENT_OF(reserve_align_3, (void)try_reserve(l, l->granule, 3, 0))
 
 EXPERIMENT(reserve_align_4_granules) {
     ductile_addr addr = try_reserve(l, l->granule, 4 * l->granule, 0);
@@ -106,9 +66,7 @@ EXPERIMENT(reserve_huge) {
     note(l, "got=%s", addr != 0 ? "yes" : "no");
 }
 
-EXPERIMENT(reserve_absurd) {
-    (void)try_reserve(l, (uint64_t)1 << 60, 0, 0);
-}
+EXPERIMENT_OF(reserve_absurd, (void)try_reserve(l, (uint64_t)1 << 60, 0, 0))
 
 EXPERIMENT(reserve_hint_free) {
     ductile_addr base = try_reserve(l, 8 * l->granule, 0, 0);
@@ -143,17 +101,9 @@ static void try_free(lab *l, ductile_addr addr, int64_t shift_granules, uint64_t
     }
 }
 
-EXPERIMENT(free_too_short) {
-    try_free(l, reserve(l, 4), 0, 2);
-}
-
-EXPERIMENT(free_too_long) {
-    try_free(l, reserve(l, 4), 0, 8);
-}
-
-EXPERIMENT(free_inside) {
-    try_free(l, reserve(l, 4), 1, 3);
-}
+EXPERIMENT_OF(free_too_short, try_free(l, reserve(l, 4), 0, 2))
+EXPERIMENT_OF(free_too_long, try_free(l, reserve(l, 4), 0, 8))
+EXPERIMENT_OF(free_inside, try_free(l, reserve(l, 4), 1, 3))
 
 EXPERIMENT(free_twice) {
     ductile_addr addr = reserve(l, 4);
@@ -226,30 +176,17 @@ EXPERIMENT(map_across_two) {
     }
 }
 
-EXPERIMENT(map_offset) {
-    try_map(l, reserve(l, 2), l->granule, l->granule, create(l, 2));
-}
+EXPERIMENT_OF(map_offset, try_map(l, reserve(l, 2), l->granule, l->granule, create(l, 2)))
 
 EXPERIMENT(map_less_than_handle) {
     ductile_addr addr = reserve(l, 2);
     try_map(l, addr, l->granule, 0, create(l, 2));
 }
 
-EXPERIMENT(map_more_than_handle) {
-    try_map(l, reserve(l, 2), 2 * l->granule, 0, create(l, 1));
-}
-
-EXPERIMENT(map_unaligned) {
-    try_map(l, reserve(l, 2) + 4096, l->granule, 0, create(l, 1));
-}
-
-EXPERIMENT(map_odd_size) {
-    try_map(l, reserve(l, 2), l->granule + 4096, 0, create(l, 1));
-}
-
-EXPERIMENT(map_zero) {
-    try_map(l, reserve(l, 2), 0, 0, create(l, 1));
-}
+EXPERIMENT_OF(map_more_than_handle, try_map(l, reserve(l, 2), 2 * l->granule, 0, create(l, 1)))
+EXPERIMENT_OF(map_unaligned, try_map(l, reserve(l, 2) + 4096, l->granule, 0, create(l, 1)))
+EXPERIMENT_OF(map_odd_size, try_map(l, reserve(l, 2), l->granule + 4096, 0, create(l, 1)))
+EXPERIMENT_OF(map_zero, try_map(l, reserve(l, 2), 0, 0, create(l, 1)))
 
 EXPERIMENT(map_alias) {
     dvmm_phys phys;
@@ -334,9 +271,7 @@ EXPERIMENT(unmap_partly_unmapped) {
     note_access(l, "first", addr);
 }
 
-EXPERIMENT(unmap_unmapped) {
-    say(l, CALL(l, unmap, reserve(l, 1), l->granule));
-}
+EXPERIMENT_OF(unmap_unmapped, say(l, CALL(l, unmap, reserve(l, 1), l->granule)))
 
 EXPERIMENT(unmap_twice) {
     ductile_addr addr = mapped(l, 1, NULL);
@@ -396,9 +331,7 @@ EXPERIMENT(access_partly_unmapped) {
     note_access(l, "first", addr);
 }
 
-EXPERIMENT(access_unmapped) {
-    try_access(l, reserve(l, 1), l->granule, DVMM_ACCESS_RW);
-}
+EXPERIMENT_OF(access_unmapped, try_access(l, reserve(l, 1), l->granule, DVMM_ACCESS_RW))
 
 EXPERIMENT(access_zero_size) {
     ductile_addr addr = mapped(l, 1, NULL);

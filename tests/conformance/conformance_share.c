@@ -16,21 +16,10 @@ static void ask_peer(lab *l, int device) {
     }
 }
 
-EXPERIMENT(peer_self) {
-    ask_peer(l, 0);
-}
-
-EXPERIMENT(peer_next) {
-    ask_peer(l, 1);
-}
-
-EXPERIMENT(peer_absent) {
-    ask_peer(l, NO_SUCH_DEVICE);
-}
-
-EXPERIMENT(peer_negative) {
-    ask_peer(l, -1);
-}
+EXPERIMENT_OF(peer_self, ask_peer(l, 0))
+EXPERIMENT_OF(peer_next, ask_peer(l, 1))
+EXPERIMENT_OF(peer_absent, ask_peer(l, NO_SUCH_DEVICE))
+EXPERIMENT_OF(peer_negative, ask_peer(l, -1))
 
 static void note_access_for(lab *l, const char *name, ductile_addr addr, int device) {
     dvmm_access access = DVMM_ACCESS_NONE;
