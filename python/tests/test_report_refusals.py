@@ -162,9 +162,17 @@ def test_a_request_beyond_the_virtual_gpu_is_replayed_on_a_larger_one(tmp_path):
 
 def test_a_request_near_the_largest_virtual_gpu_is_replayed_on_that(tmp_path):
     snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
+    snapshot["device_traces"][0].append(refusal(1 << 42, 8 * MIB))
+    text = said(study(dump(tmp_path / "huge.pickle", snapshot)))
+    assert "Its 108.0 MiB do not suffice: it needs 4096.1 GiB with Ductile" in text
+
+
+def test_of_a_request_beyond_that_it_is_said_what_was_needed_and_nothing_modelled(tmp_path):
+    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
     snapshot["device_traces"][0].append(refusal(1 << 45, 8 * MIB))
     text = said(study(dump(tmp_path / "huge.pickle", snapshot)))
-    assert "Its 108.0 MiB do not suffice: it needs 32768.1 GiB with Ductile" in text
+    assert "32768.1 GiB = 60.0 MiB live + 32768.0 GiB asked" in text
+    assert "suffice" not in text
 
 
 def test_of_many_refusals_the_one_that_needs_most_is_told(tmp_path):
