@@ -23,7 +23,7 @@ which code holds the memory; and writes one HTML file that needs no network, wit
 and by address under Ductile and PyTorch's two allocators. FILE is a trace of `record`, a snapshot
 that torch.cuda.memory._dump_snapshot wrote, or a folder of them: one for each rank.
 
-  ductile-gpu record --stacks -o run.pickle train.py
+  ductile-gpu record -o run.pickle train.py
   ductile-gpu report run.pickle -o report.html --open
   ductile-gpu report --json run.pickle                the same numbers for programs, no page
   ductile-gpu report --compare before.pickle after.pickle
