@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-events",
         metavar="N",
         type=int,
-        help="keep only the latest N events (all), without stacks; each takes host memory until the "
-        "end",
+        help="keep only the latest N events (all), without stacks; each takes host memory until "
+        "the end",
     )
     add_script_arguments(parser)
 

@@ -11,10 +11,10 @@ enum { NOWHERE = -1 };
 
 /* Distances in bytes. */
 typedef struct layout {
-    int current;     /* in a thread's state: its innermost frame */
-    int hop;         /* where that lies in what `current` points to; NOWHERE: it points to the frame */
-    int previous;    /* in a frame: the one that called it */
-    int code;        /* its code object; low bits may be marks */
+    int current;  /* in a thread's state: its innermost frame */
+    int hop;      /* where that lies in what `current` points to; NOWHERE: it points to the frame */
+    int previous; /* in a frame: the one that called it */
+    int code;     /* its code object; low bits may be marks */
     int instruction; /* where it is in that */
 } layout;
 
@@ -24,14 +24,14 @@ static const struct {
 } kKnown[] = {
     {9, {24, NOWHERE, 24, 32, 104}}, /* objects, whose instruction is a number beside the line's */
     {10, {24, NOWHERE, 24, 32, 96}}, /* likewise                                                  */
-    {11, {56, 8, 48, 32, 56}},
-    {12, {56, 0, 8, 0, 56}},
+    {11, {56, 8, 48, 32, 56}},          {12, {56, 0, 8, 0, 56}},
     {13, {NOWHERE, NOWHERE, 8, 0, 56}}, /* `current` is searched for */
     {14, {NOWHERE, NOWHERE, 8, 0, 56}},
 };
 
 static layout at;
-static uintptr_t between; /* the code of frames that stand where C calls Python; 0: there are none */
+static uintptr_t
+    between; /* the code of frames that stand where C calls Python; 0: there are none */
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This thread's Python frames, read as they lie in memory: no lock is waited for, no frame object is
- * made, and a frame costs a few nanoseconds. The interpreter's own functions make an object of each
- * frame, and want its lock.
+/* This thread's Python frames, read as they lie in memory: no lock is waited for, no frame object
+ * is made, and a frame costs a few nanoseconds. The interpreter's own functions make an object of
+ * each frame, and want its lock.
  *
  * Only a thread itself changes its frames, and in a call from Python it does not: so it may read
  * them while others run. Where each field lies is known for each version of Python, and believed
@@ -17,8 +17,9 @@
  */
 bool frames_learn(void *state);
 
-/* Which code stands where, of at most `most` frames from the innermost on, as a number; 0: no Python
- * function is running. `state` is that of this thread. Pre: frames_learn has returned true. */
+/* Which code stands where, of at most `most` frames from the innermost on, as a number; 0: no
+ * Python function is running. `state` is that of this thread. Pre: frames_learn has returned true.
+ */
 uint64_t frames_hash(void *state, int most);
 
 /* Stirs a value into a hash. */
