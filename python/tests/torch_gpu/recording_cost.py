@@ -4,8 +4,8 @@
 A process without recording and one under `record --stacks` stand side by side and take turns (with
 --modes none,history,stacks also one under `record --no-stacks`, PyTorch's own history). For each
 mode: the host time of a step, its ratio to that without recording as the mean of the rounds, and
-half the width of the 95 % interval. Exit status: 1 when `stacks` costs more than --most per cent, or
-a process fails.
+half the width of the 95 % interval. Exit status: 1 when `stacks` costs more than --most per cent,
+or a process fails.
 
 With the defaults it ends after --limit seconds, with the rounds that were done by then. Compile the
 adapter before (python -m ductile_gpu.torch build): otherwise that is 15 seconds of them.
