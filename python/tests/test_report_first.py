@@ -45,7 +45,7 @@ def hover(window: browser.Browser, selector: str, x: float, y: float) -> None:
         " clientX: b.x + arguments[1] * b.width, clientY: b.y + arguments[2] * b.height }));",
         selector, x, y,
     )  # fmt: skip
-    window.settle()
+    window.wait_until_painted()
 
 
 # ---- The first screen ---------------------------------------------------------------------------
@@ -237,7 +237,7 @@ return [...document.querySelectorAll('button, input, summary')].filter(e => e.ch
 def test_no_width_scrolls_sideways_and_targets_are_large(page, width):
     page.resize(width, 850)
     page.run("showSoon()")
-    page.settle()
+    page.wait_until_painted()
     assert page.run("return document.documentElement.scrollWidth") <= width
     assert page.run(SMALL) == []
 
