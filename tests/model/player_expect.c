@@ -103,7 +103,8 @@ static bool of_pool(const player *p, const char *name, uint64_t *out) {
     return false;
 }
 
-/* "address:a"; "pool:a", the number of the pool that holds it. */
+/* "address:a"; "pool:a", the number of the pool that holds it; "backed:a": memory is behind it;
+ * "pinned:a". */
 static bool of_block(const player *p, const char *name, uint64_t *out) {
     ductile_block_info info = {.struct_size = sizeof info};
     uint64_t address = 0;
@@ -116,6 +117,15 @@ static bool of_block(const player *p, const char *name, uint64_t *out) {
         bool is_live = ductile_query_block(p->s.f.allocator, address, &info) == DUCTILE_OK;
         *out = info.pool.first;
         return is_live;
+    }
+    if (strncmp(name, "pinned:", 7) == 0) {
+        bool is_live = ductile_query_block(p->s.f.allocator, address, &info) == DUCTILE_OK;
+        *out = (info.flags & DUCTILE_BLOCK_PINNED) != 0;
+        return is_live;
+    }
+    if (strncmp(name, "backed:", 7) == 0) {
+        *out = ductile_virtual_access(p->s.f.gpu, address, 0) == 3;
+        return true;
     }
     return strncmp(name, "address:", 8) == 0;
 }

@@ -183,11 +183,11 @@ static const char *pin(player *p, const words *w) {
         return p->how.is_lenient ? NULL : complain("no block has that name");
     }
     size_t i = model_find(&p->s.m, address);
-    if (i == p->s.m.n || p->s.n_pins == MOST_PINS) {
-        return p->how.is_lenient ? NULL : complain("nothing to pin");
+    if (p->s.n_pins == MOST_PINS) {
+        return complain("too many pins");
     }
     ductile_status status = ductile_pin(p->s.f.allocator, address);
-    if (status == DUCTILE_OK) {
+    if (status == DUCTILE_OK && i < p->s.m.n) {
         p->s.pins[p->s.n_pins++] = (pin_state){address, p->s.m.blocks[i].size, false};
     }
     return answers(p, w, status);

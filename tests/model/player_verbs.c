@@ -163,6 +163,13 @@ static const char *give(player *p, const words *w) {
     return NULL;
 }
 
+/* "bad_free a+512 -> INTERIOR_POINTER": no live block starts there. */
+static const char *bad_free(player *p, const words *w) {
+    uint64_t address = 0;
+    TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 1), &address));
+    return p->how.is_lenient ? NULL : answers(p, w, ductile_free(p->s.f.allocator, address));
+}
+
 static const char *free_on_here(subject *s, void *argument) {
     request *q = argument;
     q->status = ductile_free_on(s->f.allocator, q->address, s->slots[q->slot].stream);
@@ -538,6 +545,7 @@ player_verb player_find_verb(const char *name) {
         {"dedicated", dedicated},
         {"free", give},
         {"free_on", free_on},
+        {"bad_free", bad_free},
         {"at", alloc_at},
         {"verify", verify},
         {"write", write_it},
