@@ -237,13 +237,12 @@ static const char *read_options(subject *s) {
     ductile_get_options(s->f.allocator, &o);
     NEED_OK(ductile_get_limits(s->f.allocator, &limits));
     s->captures = s->captures_at_first = o.captures;
-    s->is_tight = strstr(s->conf, "sizes:tight") != NULL;
-    s->is_guarded = strstr(s->conf, "guard:end") != NULL;
-    s->fills = strstr(s->conf, "fill:check") != NULL;
-    s->caches = strstr(s->conf, "caching:off") == NULL;
-    s->has_rounding = strstr(s->conf, "roundup") != NULL;
-    s->max_handle_bytes = strstr(s->conf, "max_handle_bytes") != NULL;
-    s->is_short_of_addresses = strstr(s->conf, "address_budget") != NULL;
+    s->is_tight = o.sizes == DUCTILE_SIZES_TIGHT;
+    s->is_guarded = o.find == DUCTILE_FIND_OVERRUNS;
+    s->fills = o.find == DUCTILE_FIND_STALE_WRITES;
+    s->caches = o.caching_off == 0;
+    s->has_rounding = o.roundup_power2_divisions > 1;
+    s->is_short_of_addresses = o.address_budget_bytes != 0;
     s->cap_bytes = limits.limit_bytes;
     return NULL;
 }

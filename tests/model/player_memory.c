@@ -2,6 +2,7 @@
 /* What a scenario may say of memory as a whole: pools, trims, limits, pins, peers, faults, the end.
  */
 #include "tests/model/player.h"
+#include "tests/support/limits.h"
 
 #include <ductile_share.h>
 
@@ -134,7 +135,7 @@ static const char *rest(player *p, const words *w) {
 
 static const char *limit(player *p, const words *w) {
     TRY(number_at(w, 1, &p->s.cap_bytes));
-    NEED_OK(ductile_set_limit(p->s.f.allocator, p->s.cap_bytes));
+    NEED_OK(set_limit(p->s.f.allocator, p->s.cap_bytes));
     p->s.reserved_bytes = fixture_stats(p->s.f.allocator).reserved_bytes;
     p->s.was_above_limit |= p->s.reserved_bytes > limit_of(&p->s);
     return NULL;
@@ -143,7 +144,7 @@ static const char *limit(player *p, const words *w) {
 static const char *soft_limit(player *p, const words *w) {
     uint64_t bytes = 0;
     TRY(number_at(w, 1, &bytes));
-    NEED_OK(ductile_set_soft_limit(p->s.f.allocator, bytes));
+    NEED_OK(set_soft_limit(p->s.f.allocator, bytes));
     return NULL;
 }
 

@@ -23,6 +23,7 @@
 #include "tests/support/audit.h"
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/limits.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -143,9 +144,8 @@ static const char *release_all(stage *s) {
     if (s->plan.pools) {
         NEED_OK(ductile_pool_release(a, PAUSED_POOL));
     }
-    NEED_OK(ductile_set_limit(a, 0));
-    NEED_OK(ductile_set_soft_limit(a, 0));
-    NEED_OK(ductile_set_memory_fraction(a, 0));
+    NEED_OK(set_limit(a, 0));
+    NEED_OK(set_soft_limit(a, 0));
     NEED_OK(ductile_virtual_set_external_bytes(s->t.f.gpu, 0));
     TRY(audit_allocator(a, NULL));
     TRY(fixture_sync_all(&s->t.f));
@@ -229,13 +229,13 @@ static const char *one_round(const plan *p) {
 }
 
 static const char *play_rounds(plan *p) {
-    static const char *const confs[] = {NULL, "soft_limit_bytes:24M", "recycle:never",
-                                        "retain_bytes:4M", "cross_stream_reuse:off"};
+    static const char *const confs[] = {NULL, "soft_limit_bytes:24M", "reuse:never",
+                                        "reuse:stream"};
     bool has_conf = p->conf != NULL;
     for (uint64_t end = p->seed + p->rounds; p->seed < end; p->seed++) {
         if (p->crunch) {
-            p->schedule = (ductile_schedule)(p->seed % 4);
-            p->conf = has_conf ? p->conf : confs[p->seed % 5];
+            p->schedule = (ductile_schedule)(p->seed / 4 % 4);
+            p->conf = has_conf ? p->conf : confs[p->seed % 4];
         }
         const char *why = one_round(p);
         NEED(why == NULL, "seed %llu: %s", (unsigned long long)p->seed, why);

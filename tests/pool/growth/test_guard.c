@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The idea: under guard:end the byte behind a block, rounded up to 512, is one that nobody maps,
- * from the block's first moment to its last, and what was freed is unmapped once the GPU is done
- * with it. So a kernel that writes too far, or too late, ends the device at once. How such memory
- * serves again is in tests/scenarios/dedicated.txt. */
+/* The idea: under find:overruns the byte behind a block, rounded up to 512, is one that nobody
+ * maps, from the block's first moment to its last, and what was freed is unmapped once the GPU is
+ * done with it. So a kernel that writes too far, or too late, ends the device at once. How such
+ * memory serves again is in tests/scenarios/dedicated.txt. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"
@@ -38,7 +38,7 @@ static const dseg_segment *segment_of(ductile_addr addr) {
 Test(guard, every_block_ends_where_its_granules_do_and_has_a_range_of_its_own) {
     static const uint64_t sizes[] = {1,           511,     512,         513,     5000,
                                      2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 7 * MIB + 777};
-    open_guarded("guard:end");
+    open_guarded("find:overruns");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         ductile_addr addr = take(sizes[i], i % 2);
         const dseg_segment *seg = segment_of(addr);
@@ -54,7 +54,7 @@ Test(guard, every_block_ends_where_its_granules_do_and_has_a_range_of_its_own) {
 }
 
 Test(guard, a_kernel_that_writes_behind_a_block_ends_the_device) {
-    open_guarded("guard:end");
+    open_guarded("find:overruns");
     ductile_addr addr = take(3 * MIB + 512, 0);
     (void)take(3 * MIB, 0);
     launch(addr, 3 * MIB + 512, 0);
@@ -76,7 +76,7 @@ Test(guard, without_it_such_a_kernel_is_not_noticed) {
 
 /* Unless a later block has the addresses by then. */
 Test(guard, a_kernel_that_uses_a_block_after_its_free_ends_the_device) {
-    open_guarded("guard:end");
+    open_guarded("find:overruns");
     (void)take(5 * MIB, 0);
     ductile_addr addr = take(1 * MIB, 0);
     launch(addr, 1 * MIB, 0);
@@ -89,7 +89,7 @@ Test(guard, a_kernel_that_uses_a_block_after_its_free_ends_the_device) {
 
 /* It is free, in a granule that a block in use is in: no request can have it. */
 Test(guard, an_oom_report_counts_the_lead_as_pinned_beside_what_is_free) {
-    open_guarded("guard:end");
+    open_guarded("find:overruns");
     ductile_addr in_use = take(1024, 0);
     ductile_addr whole = take(2 * FIXTURE_GRANULE, 0);
     assert_ok(ductile_pin(f.allocator, whole)); /* so that it is still there after the refusal */
@@ -105,7 +105,7 @@ Test(guard, an_oom_report_counts_the_lead_as_pinned_beside_what_is_free) {
 }
 
 Test(guard, a_lead_that_is_not_counted_is_found) {
-    open_guarded("guard:end");
+    open_guarded("find:overruns");
     dpool_arena *arena = dpool_map_find(&f.allocator->map, take(1000, 0))->region->arena;
     assert_u64(arena->n_leads, 1);
     arena->n_leads = 0;
@@ -116,7 +116,7 @@ Test(guard, a_lead_that_is_not_counted_is_found) {
 }
 
 Test(guard, a_dedicated_block_has_one_too) {
-    open_guarded("guard:end");
+    open_guarded("find:overruns");
     ductile_addr addr = 0;
     assert_ok(ductile_alloc_dedicated(f.allocator, 3 * MIB, f.streams[0], &addr));
     const dseg_segment *seg = segment_of(addr);

@@ -3,6 +3,7 @@
  * The ladder where the program's callbacks take part, above a soft limit in a long run, and with
  * several threads. What is given up for a request, and when, is in tests/scenarios/pressure.txt.
  */
+#include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
 
 #include <pthread.h>
@@ -148,10 +149,8 @@ static void steady_steps(const char *conf) {
 
 Test(soft_limit, does_not_thrash_when_the_peak_lies_above_it) {
     steady_steps("soft_limit_bytes:256M");
-    steady_steps("garbage_collection_threshold:0.2");
-    steady_steps("garbage_collection_threshold:0.2,recycle:pressure");
-    steady_steps("retain_bytes:2M");
-    steady_steps("retain_bytes:2M,garbage_collection_threshold:0.2,limit_bytes:960M");
+    steady_steps("soft_limit_bytes:20%");
+    steady_steps("soft_limit_bytes:20%,limit_bytes:960M");
 }
 
 /* ---- Limits at run time -------------------------------------------------------------------- */
@@ -162,30 +161,31 @@ Test(limits, are_told_as_they_are_in_effect) {
     assert_u64(l.device_bytes, 256 * MIB);
     assert_u64(l.limit_bytes, 256 * MIB);
     assert_u64(l.soft_limit_bytes, 256 * MIB);
-    assert_ok(ductile_set_memory_fraction(f.allocator, 0.5));
+    assert_ok(set_limit(f.allocator, DUCTILE_SHARE(0.5)));
     assert_u64(limits_now().limit_bytes, 128 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 200 * MIB));
-    assert_u64(limits_now().limit_bytes, 128 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 100 * MIB));
+    assert_ok(set_limit(f.allocator, 200 * MIB));
+    assert_u64(limits_now().limit_bytes, 200 * MIB);
+    assert_ok(set_limit(f.allocator, 100 * MIB));
     assert_u64(limits_now().limit_bytes, 100 * MIB);
-    assert_ok(ductile_set_soft_limit(f.allocator, 300 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 300 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 100 * MIB);
-    assert_ok(ductile_set_soft_limit(f.allocator, 30 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 30 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 30 * MIB);
-    assert_ok(ductile_set_memory_fraction(f.allocator, 0));
-    assert_ok(ductile_set_limit(f.allocator, 0));
+    assert_ok(set_limit(f.allocator, 0));
     assert_u64(limits_now().limit_bytes, 256 * MIB);
-    assert_status(ductile_set_memory_fraction(f.allocator, 1.5), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_set_memory_fraction(f.allocator, -0.5), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(set_limit(f.allocator, DUCTILE_SHARE(1.5)), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(set_limit(f.allocator, DUCTILE_SHARE_FLAG), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_set_limits(f.allocator, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_u64(limits_now().limit_bytes, 256 * MIB);
     close_audited();
 }
 
-Test(limits, the_threshold_of_garbage_collection_is_a_soft_one) {
-    open_fixture(&(fixture_setup){.conf = "garbage_collection_threshold:0.5"});
+Test(limits, a_soft_share_is_one_of_the_hard_limit) {
+    open_fixture(&(fixture_setup){.conf = "soft_limit_bytes:50%"});
     assert_u64(limits_now().soft_limit_bytes, 128 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 100 * MIB));
+    assert_ok(set_limit(f.allocator, 100 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 50 * MIB);
-    assert_ok(ductile_set_soft_limit(f.allocator, 30 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 30 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 30 * MIB);
     close_audited();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The idea: under fill:check a byte that is written after the free is found when the memory is
- * handed out again, wherever it lies and whoever wrote it. That what is legal is never reported is
- * in tests/scenarios/fill.txt. */
+/* The idea: under find:stale_writes a byte that is written after the free is found when the memory
+ * is handed out again, wherever it lies and whoever wrote it. That what is legal is never reported
+ * is in tests/scenarios/fill.txt. */
 #include "pool/streams/fill.h"
 
 #include "pool/blocks/address_map.h"
@@ -39,7 +39,7 @@ static void open_with(const char *conf, ductile_schedule schedule) {
 
 static void open_filling(const char *more) {
     char conf[128];
-    (void)snprintf(conf, sizeof conf, "fill:check%s%s", more[0] != '\0' ? "," : "", more);
+    (void)snprintf(conf, sizeof conf, "find:stale_writes%s%s", more[0] != '\0' ? "," : "", more);
     open_with(conf, DUCTILE_SCHEDULE_EAGER);
 }
 
@@ -187,19 +187,4 @@ Test(fill, a_gap_that_is_said_to_hold_the_pattern_is_found) {
     dpool_fill_forget(region, gone, kept);
     assert_sound();
     close_audited();
-}
-
-/* ---- The options ---------------------------------------------------------------------------- */
-
-Test(fill, it_and_a_guard_are_refused_together) {
-    ductile_options o;
-    ductile_options_init(&o);
-    o.driver = DUCTILE_DRIVER_VIRTUAL;
-    o.guard = DUCTILE_GUARD_END;
-    o.fill = DUCTILE_FILL_CHECK;
-    o.log = listen;
-    n_said = 0;
-    ductile_allocator *a = NULL;
-    assert_status(ductile_create(&a, &o), DUCTILE_ERR_INVALID_ARGUMENT);
-    cr_assert_not_null(strstr(said, "guard and fill exclude each other"), "%s", said);
 }

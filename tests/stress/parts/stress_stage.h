@@ -66,7 +66,8 @@ typedef struct actor {
 void rest_a_moment(void);
 ductile_allocator *allocator_of(stage *s);
 
-/* ---- blocks.c ------------------------------------------------------------------------------ */
+/* ---- stress_blocks.c
+ * ------------------------------------------------------------------------------ */
 
 uint64_t any_size(actor *self);
 /* NULL in *out when there is no memory, or the pool is paused. */
@@ -80,7 +81,8 @@ const char *with_memory(stage *s, held *h, const char *(*use)(stage *s, held *h)
 const char *fill_locked(stage *s, held *h);
 const char *fill_on(stage *s, const held *h, ductile_stream stream);
 
-/* ---- acts.c and acts_pools.c: each once, or as long as the play lasts ------------------------ */
+/* ---- stress_acts.c and stress_pools.c: each once, or as long as the play lasts
+ * ------------------------ */
 
 const char *live_and_die(actor *self);
 const char *audit(actor *self);
