@@ -54,7 +54,7 @@ def _max_events() -> Optional[int]:
 
 
 def _stacks() -> Optional[bool]:
-    """None: where they can be had."""
+    """None: where they can be recorded."""
     text = os.environ.get(STACKS, "").strip()
     return None if text == "" else text != "0"
 

@@ -211,7 +211,7 @@ class StacksIfPossible(Recorder):
 
 
 def make_recorder(stacks: Optional[bool], folder: Path, max_events: Optional[int]) -> Recorder:
-    """A recorder with stacks or without; None: with them where they can be had. Of the latest
+    """A recorder with stacks or without; None: with them where they can be recorded. Of the latest
     events alone it is one without. `folder` takes what is streamed."""
     if stacks is None and max_events is None:
         return StacksIfPossible(folder)

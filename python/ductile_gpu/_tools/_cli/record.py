@@ -31,9 +31,8 @@ interrupted. Options come before the script; what follows it is the script's.
   ductile-gpu report run.pickle
 
 Each allocation has its Python stack, and what is recorded goes to disk at once: the memory it takes
-does not grow with the run. That needs PyTorch's adapter, which is compiled on first use; where it
-cannot be had PyTorch's own history is recorded, without stacks, and the reason is said. A trace has
-no stacks.
+does not grow with the run. That needs PyTorch's adapter, which is compiled on first use; without it
+PyTorch's own history is recorded, without stacks, and the reason is said. A trace has no stacks.
 
 With a folder (-o runs/) every Python of the job that uses a GPU through PyTorch is recorded: ranks,
 spawned engines, workers. Each writes a snapshot of its own there, named by rank, host and process.
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stacks",
         action=argparse.BooleanOptionalAction,
         help="insist on the Python stack of each allocation and marks of the optimizer's steps, or "
-        "do without (stacks where they can be had)",
+        "do without (stacks where they can be recorded)",
     )
     parser.add_argument(
         "--gpu", metavar="N", type=int, help="which GPU a trace is of (the one with most events)"

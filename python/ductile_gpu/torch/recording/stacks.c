@@ -49,7 +49,7 @@ uint64_t stacks_count(void) {
     return atomic_load(&n_stacks);
 }
 
-/* Where a stack is, or its place. Pre: nobody enters one meanwhile, or its hash is read again. */
+/* Where a stack is, or its place. Pre: no thread enters one meanwhile, or its hash is read again. */
 static slot *find_slot(slot *table, uint64_t hash) {
     for (uint64_t i = hash % N_SLOTS;; i = (i + 1) % N_SLOTS) {
         uint64_t found = atomic_load_explicit(&table[i].hash, memory_order_acquire);
