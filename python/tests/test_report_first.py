@@ -233,12 +233,19 @@ return [...document.querySelectorAll('button, input, summary')].filter(e => e.ch
 """
 
 
+SCROLLED = """
+return [...document.querySelectorAll('.scroll')]
+  .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth).map(e => e.innerText);
+"""
+
+
 @pytest.mark.parametrize("width", [390, 768, 1400])
 def test_no_width_scrolls_sideways_and_targets_are_large(page, width):
     page.resize(width, 850)
     page.run("showSoon()")
     page.wait_until_painted()
     assert page.run("return document.documentElement.scrollWidth") <= width
+    assert page.run(SCROLLED) == []
     assert page.run(SMALL) == []
 
 
