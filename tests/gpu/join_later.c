@@ -15,12 +15,10 @@
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/graphs.h"
-#include "tests/support/in_child.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum {
     OWNER,    /* its block is freed                           */
@@ -33,7 +31,7 @@ enum {
 /* Of patterns. */
 enum { BY_OWNER = 1, BY_USER, BY_TAKER, BY_OWNER_AGAIN, BY_GRAPH };
 
-enum { SCRATCH_BYTES = 1 << 20, SECONDS_IN_ALL = 240, IS_SEEN = 42 };
+enum { SCRATCH_BYTES = 1 << 20, SECONDS_IN_ALL = 240 };
 
 static const ductile_pool_id paused_pool = {1, 0};
 static const ductile_pool_id open_pool = {2, 0};
@@ -482,41 +480,16 @@ static const char *is_broken_now(const play *p, bool *is_so) {
     return NULL;
 }
 
-static const char *take_by_hand(play *p, bool *is_seen) {
-    const dvmm_phys_props props = {0};
+static const char *take_by_hand(bool *is_seen) {
+    play *p = &the_play;
     canvas c = {.size = p->limit / 16, .id = BY_USER};
-    dvmm_phys handle;
     TRY(open_all(p));
-    NEED_OK(dvmm_address_reserve(driver_of(p), c.size, &c.address));
-    NEED_OK(dvmm_phys_create(driver_of(p), c.size, &props, &handle));
-    NEED_OK(dvmm_map(driver_of(p), c.address, c.size, handle));
-    NEED_OK(dvmm_set_access(driver_of(p), c.address, c.size, DVMM_ACCESS_RW));
+    TRY(program_map(driver_of(p), c.size, &c.address));
     TRY(is_broken_now(p, is_seen));
     NEED(!*is_seen, "the control was broken before it began");
     TRY(use_long(p, &c));
     NEED_OK(dvmm_unmap(driver_of(p), c.address, c.size));
     return is_broken_now(p, is_seen);
-}
-
-/* The context is lost with it, so it has a process of its own. */
-static int control(void) {
-    bool is_seen = false;
-    const char *why = take_by_hand(&the_play, &is_seen);
-    if (why != NULL) {
-        return command_end(why);
-    }
-    return is_seen ? IS_SEEN : COMMAND_BROKEN;
-}
-
-/* Before this process opens the device. */
-static const char *run_control(void) {
-    int status = in_child(control);
-    if (status == COMMAND_SKIPPED) {
-        exit(COMMAND_SKIPPED); /* the child has said why */
-    }
-    NEED(status == IS_SEEN, "memory was unmapped under work of a stream, and nothing was seen");
-    command_figure("control_seen", 1);
-    return NULL;
 }
 
 /* ---- The program ---------------------------------------------------------------------------- */
@@ -542,7 +515,7 @@ int main(int argc, char **argv) {
     the_play.request = &r;
     the_play.limit = r.limit / ((uint64_t)256 << 20) * ((uint64_t)256 << 20);
     command_end_after(SECONDS_IN_ALL);
-    const char *why = run_control();
+    const char *why = program_control(take_by_hand);
     why = why == NULL ? run(&the_play) : why;
     if (why == NULL) {
         (void)printf("passed\n");

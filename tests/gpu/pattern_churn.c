@@ -23,14 +23,12 @@
 #include "tests/support/cpu_time.h"
 #include "tests/support/flat.h"
 #include "tests/support/graphs.h"
-#include "tests/support/in_child.h"
 #include "tests/support/lung.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 enum {
@@ -541,45 +539,20 @@ static const char *close_all(churn *c) {
 
 static churn the_churn; /* large */
 
-enum { CONTROL_BYTES = 256 << 20, CONTROL_KERNELS = 300, IS_SEEN = 42 };
+enum { CONTROL_BYTES = 256 << 20, CONTROL_KERNELS = 300 };
 
-static const char *unmap_under_kernels(churn *c, bool *is_seen) {
-    const dvmm_phys_props props = {0};
+static const char *unmap_under_kernels(bool *is_seen) {
+    churn *c = &the_churn;
     canvas read = {.size = CONTROL_BYTES, .id = 1};
-    dvmm_phys handle;
+    TRY(open_device(c));
     TRY(painter_open(&c->painter, c->driver, c->request->device));
-    NEED_OK(dvmm_address_reserve(c->driver, CONTROL_BYTES, &read.address));
-    NEED_OK(dvmm_phys_create(c->driver, CONTROL_BYTES, &props, &handle));
-    NEED_OK(dvmm_map(c->driver, read.address, CONTROL_BYTES, handle));
-    NEED_OK(dvmm_set_access(c->driver, read.address, CONTROL_BYTES, DVMM_ACCESS_RW));
+    TRY(program_map(c->driver, read.size, &read.address));
     TRY(paint(&c->painter, &read, NULL));
     for (int i = 0; i < CONTROL_KERNELS; i++) {
         TRY(look(&c->painter, &read, NULL));
     }
-    NEED_OK(dvmm_unmap(c->driver, read.address, CONTROL_BYTES));
+    NEED_OK(dvmm_unmap(c->driver, read.address, read.size));
     *is_seen = dvmm_context_sync(c->driver) != DUCTILE_OK;
-    return NULL;
-}
-
-/* The context is lost with it, so it has a process of its own. */
-static int control(void) {
-    bool is_seen = false;
-    const char *why = open_device(&the_churn);
-    why = why == NULL ? unmap_under_kernels(&the_churn, &is_seen) : why;
-    if (why != NULL) {
-        return command_end(why);
-    }
-    return is_seen ? IS_SEEN : COMMAND_BROKEN;
-}
-
-/* Before this process opens the device. */
-static const char *run_control(void) {
-    int status = in_child(control);
-    if (status == COMMAND_SKIPPED) {
-        exit(COMMAND_SKIPPED); /* the child has said why */
-    }
-    NEED(status == IS_SEEN, "memory was unmapped under kernels that read it, and nothing was seen");
-    command_figure("control_seen", 1);
     return NULL;
 }
 
@@ -607,7 +580,7 @@ int main(int argc, char **argv) {
     the_churn.request = &r;
     read_request(&r, argc, argv);
     command_end_after(r.seconds * 2 + 120);
-    const char *why = r.is_virtual ? NULL : run_control();
+    const char *why = r.is_virtual ? NULL : program_control(unmap_under_kernels);
     if (why == NULL && r.is_soak && !r.is_virtual) {
         why = lung_fork(&the_churn.lung, r.device, r.seed + 1);
     }

@@ -16,6 +16,14 @@
 const char *program_open(const ductile_virtual_options *options, int device,
                          ductile_virtual_gpu **gpu, dvmm_driver **driver);
 
+/* Memory by the driver's own calls, to be read and written. It is not given back. */
+const char *program_map(dvmm_driver *driver, uint64_t size, ductile_addr *out);
+
+/* What a program looks for has to be seen when it happens: `unmap` unmaps memory by hand under work
+ * on it, and says whether that showed. It runs in a child, for the context is lost with it, before
+ * this process opens the device; where there is none the program ends as skipped. */
+const char *program_control(const char *(*unmap)(bool *is_seen));
+
 /* With the default options but for the limit; 0: none. */
 const char *program_allocator(ductile_virtual_gpu *gpu, int device, uint64_t limit_bytes,
                               ductile_allocator **out);
