@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Habits of the tree: C and C++ files stay below 800 lines, every source says its licence, file names
 # are unique in a layer, nothing is unmapped without proof, scripts can be executed, and nothing names a
-# path of somebody's machine.
+# path of one machine.
 cmake_minimum_required(VERSION 3.23)
 
 set(max_lines 800)
