@@ -136,7 +136,7 @@ static const char *do_here(subject *s, void *argument) {
     return player_do((player *)s, argument);
 }
 
-/* By the thread whose turn it is; what it does is looked at at once. */
+/* By the thread whose turn it is; what the device sees is looked at at once. */
 static const char *step(player *p, char *operation) {
     subject *s = &p->s;
     const char *why = on_thread(s, s->crew.next, do_here, operation);
@@ -147,7 +147,8 @@ static const char *step(player *p, char *operation) {
         return NULL;
     }
     s->step++;
-    return s->is_over || p->how.detects_only ? NULL : subject_audit(s);
+    NEED(s->wrong == NULL || p->how.detects_only, "%s", s->wrong);
+    return NULL;
 }
 
 static const char *do_line(player *p, char *line) {
@@ -157,7 +158,8 @@ static const char *do_line(player *p, char *line) {
         each += strspn(each, " ");
         TRY(*each != '\0' ? step(p, each) : NULL);
     }
-    return NULL;
+    bool ends = p->is_over || p->s.is_over || p->how.detects_only;
+    return ends ? NULL : subject_audit(&p->s);
 }
 
 static const char *with_number(const char *line, uint64_t number, char *out, size_t size) {
