@@ -6,7 +6,6 @@
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
-#include "tests/support/limits.h"
 #include "tests/support/world.h"
 
 #include <stdio.h>
@@ -186,16 +185,6 @@ Test(blocks, sizes_that_cannot_be_are_out_of_memory) {
     assert_ok(ductile_free(f.allocator, must_alloc(f.allocator, 256 * MIB, f.streams[0])));
 }
 
-Test(blocks, a_refusal_is_recoverable) {
-    ductile_addr most = must_alloc(f.allocator, 200 * MIB, f.streams[0]);
-    ductile_addr address = 1;
-    assert_status(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &address),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_ok(ductile_free(f.allocator, must_alloc(f.allocator, 56 * MIB, f.streams[0])));
-    assert_ok(ductile_free(f.allocator, most));
-    assert_ok(ductile_free(f.allocator, must_alloc(f.allocator, 250 * MIB, f.streams[0])));
-}
-
 Test(blocks, a_hit_makes_no_driver_call) {
     assert_ok(ductile_free(f.allocator, must_alloc(f.allocator, 10 * MIB, f.streams[0])));
     uint64_t calls = fixture_state(&f).calls;
@@ -204,21 +193,6 @@ Test(blocks, a_hit_makes_no_driver_call) {
         assert_ok(ductile_free(f.allocator, address));
     }
     assert_u64(fixture_state(&f).calls, calls);
-}
-
-Test(blocks, the_smallest_fitting_block_serves_at_the_lowest_address) {
-    static const size_t sizes[] = {40960, 512, 8192, 512, 20480, 512, 8192, 512};
-    ductile_addr at[8];
-    for (size_t i = 0; i < 8; i++) {
-        at[i] = must_alloc(f.allocator, sizes[i], f.streams[0]);
-    }
-    for (size_t i = 0; i < 8; i += 2) {
-        assert_ok(ductile_free(f.allocator, at[i]));
-    }
-    ductile_addr lower = at[2] < at[6] ? at[2] : at[6];
-    assert_u64(must_alloc(f.allocator, 8000, f.streams[0]), lower);
-    assert_u64(must_alloc(f.allocator, 8192, f.streams[0]), at[2] + at[6] - lower);
-    assert_u64(must_alloc(f.allocator, 9000, f.streams[0]), at[4]);
 }
 
 /* ---- Misuse -------------------------------------------------------------------------------- */
@@ -275,60 +249,6 @@ Test(blocks, a_block_of_another_allocator_is_foreign) {
 
 /* ---- Limits and giving back ---------------------------------------------------------------- */
 
-Test(limits, the_option_is_a_hard_cap, .fini = close_fixture) {
-    fixture_setup setup = {.conf = "limit_bytes:16M"};
-    assert_fine(fixture_open(&f, &setup));
-    ductile_addr address = 0;
-    assert_status(ductile_alloc(f.allocator, 16 * MIB + 1, f.streams[0], &address),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    (void)must_alloc(f.allocator, 16 * MIB, f.streams[0]);
-    assert_status(ductile_alloc(f.allocator, 1, f.streams[0], &address), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(fixture_state(&f).used_peak_bytes, 16 * MIB);
-}
-
-Test(limits, a_share_of_the_device_is_a_cap_too, .fini = close_fixture) {
-    fixture_setup setup = {.conf = "limit_bytes:25%"};
-    assert_fine(fixture_open(&f, &setup));
-    ductile_addr address = 0;
-    assert_status(ductile_alloc(f.allocator, 66 * MIB, f.streams[0], &address),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    (void)must_alloc(f.allocator, 64 * MIB, f.streams[0]);
-}
-
-Test(limits, lowering_touches_no_live_block_and_raising_serves_again, .init = open_default,
-     .fini = close_fixture) {
-    ductile_addr address = must_alloc(f.allocator, 64 * MIB, f.streams[0]);
-    assert_ok(set_limit(f.allocator, 8 * MIB));
-    ductile_addr refused = 0;
-    assert_status(ductile_alloc(f.allocator, 4 * MIB, f.streams[0], &refused),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_ok(ductile_virtual_fill(f.gpu, address, 7, 64 * MIB, f.streams[0]));
-    assert_ok(ductile_free(f.allocator, address));
-    assert_ok(ductile_trim(f.allocator, 8 * MIB, NULL));
-    cr_assert_leq(fixture_state(&f).used_bytes, 8 * MIB);
-    assert_ok(set_limit(f.allocator, 0));
-    (void)must_alloc(f.allocator, 256 * MIB, f.streams[0]);
-}
-
-Test(limits, trim_keeps_what_it_was_asked_to_and_says_what_went, .init = open_default,
-     .fini = close_fixture) {
-    ductile_addr low = must_alloc(f.allocator, 10 * MIB, f.streams[0]);
-    ductile_addr high = must_alloc(f.allocator, 30 * MIB, f.streams[0]);
-    assert_ok(ductile_free(f.allocator, high));
-    uint64_t released = 1;
-    assert_ok(ductile_trim(f.allocator, 64 * MIB, &released));
-    assert_u64(released, 0);
-    assert_ok(ductile_trim(f.allocator, 20 * MIB, &released));
-    assert_u64(released, 20 * MIB);
-    assert_u64(fixture_state(&f).used_bytes, 20 * MIB);
-    assert_ok(ductile_empty_cache(f.allocator));
-    assert_u64(fixture_state(&f).used_bytes, 10 * MIB);
-    assert_ok(ductile_free(f.allocator, low));
-    assert_ok(ductile_empty_cache(f.allocator));
-    assert_u64(fixture_state(&f).used_bytes, 0);
-    assert_fine(audit_fixture(&f, NULL));
-}
-
 Test(limits, empty_cache_of_an_idle_allocator_is_fine, .init = open_default,
      .fini = close_fixture) {
     assert_ok(ductile_empty_cache(f.allocator));
@@ -361,38 +281,7 @@ Test(limits, running_out_of_addresses_is_not_out_of_memory, .fini = close_fixtur
     runs_out_of_addresses(&setup);
 }
 
-Test(limits, the_address_budget_is_kept, .fini = close_fixture) {
-    fixture_setup setup = {.conf = "address_budget_bytes:64M"};
-    runs_out_of_addresses(&setup);
-    cr_assert_leq(fixture_state(&f).reserved_address_bytes, 64 * MIB);
-}
-
 /* ---- Options that change what a block is --------------------------------------------------- */
-
-Test(options, a_fill_that_fails_leaves_the_statistics_as_they_were, .fini = close_fixture) {
-    static const char *const confs[] = {"zero:on", "zero:on,caching:off"};
-    for (int i = 0; i < 2; i++) {
-        fixture_setup setup = {.conf = confs[i]};
-        ductile_addr address = 1;
-        ductile_virtual_fault fault = {
-            .struct_size = sizeof fault, .call = "fill", .nth = 1, .code = 1};
-        assert_fine(fixture_open(&f, &setup));
-        assert_ok(ductile_alloc(f.allocator, MIB, f.streams[0], &address));
-        ductile_stats before = fixture_stats(f.allocator);
-        assert_ok(ductile_virtual_inject(f.gpu, &fault));
-        assert_status(ductile_alloc(f.allocator, MIB, f.streams[0], &address), DUCTILE_ERR_DRIVER);
-        ductile_stats after = fixture_stats(f.allocator);
-        assert_u64(address, 0);
-        assert_u64(after.allocs, before.allocs);
-        assert_u64(after.slow_allocs, before.slow_allocs);
-        assert_u64(after.frees, before.frees);
-        assert_u64(after.requested_total_bytes, before.requested_total_bytes);
-        assert_u64(after.allocated_total_bytes, before.allocated_total_bytes);
-        assert_u64(after.allocated_bytes, before.allocated_bytes);
-        assert_u64(after.reserved_bytes, before.reserved_bytes);
-        close_fixture();
-    }
-}
 
 Test(options, zero_fills_also_what_is_used_again, .fini = close_fixture) {
     fixture_setup setup = {.conf = "zero:on", .schedule = DUCTILE_SCHEDULE_LAZY};
@@ -408,16 +297,4 @@ Test(options, zero_fills_also_what_is_used_again, .fini = close_fixture) {
         assert_ok(ductile_virtual_fill(f.gpu, address, 0xAB, 5000, f.streams[0]));
         assert_ok(ductile_free(f.allocator, address));
     }
-}
-
-Test(options, caching_off_holds_nothing_back, .fini = close_fixture) {
-    fixture_setup setup = {.conf = "caching:off", .schedule = DUCTILE_SCHEDULE_LAZY};
-    assert_fine(fixture_open(&f, &setup));
-    ductile_addr kept = must_alloc(f.allocator, 1000, f.streams[0]);
-    ductile_addr gone = must_alloc(f.allocator, 30 * MIB, f.streams[0]);
-    assert_ok(ductile_virtual_fill(f.gpu, gone, 1, 30 * MIB, f.streams[0]));
-    assert_ok(ductile_free(f.allocator, gone));
-    assert_u64(fixture_stats(f.allocator).reserved_bytes, FIXTURE_GRANULE);
-    assert_ok(ductile_free(f.allocator, kept));
-    assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
 }

@@ -76,8 +76,10 @@ size_t find_name(const player *p, const char *name, size_t length) {
     return 0;
 }
 
+/* A name, a number, or a product of two numbers. */
 static const char *term_of(const player *p, const char *text, size_t length, uint64_t *out) {
     char term[WORD_BYTES];
+    uint64_t by = 1;
     size_t i = find_name(p, text, length);
     NEED(length < sizeof term, "a word that is too long");
     (void)snprintf(term, sizeof term, "%.*s", (int)length, text);
@@ -85,7 +87,13 @@ static const char *term_of(const player *p, const char *text, size_t length, uin
         *out = p->names[i - 1].address;
         return NULL;
     }
-    NEED(script_number(term, out), "neither a name nor a number: %s", term);
+    char *second = strchr(term, '*');
+    if (second != NULL) {
+        *second++ = '\0';
+    }
+    bool is_number = script_number(term, out) && (second == NULL || script_number(second, &by));
+    NEED(is_number, "neither a name nor a number: %s", term);
+    *out *= by;
     return NULL;
 }
 
@@ -128,7 +136,7 @@ static const char *do_here(subject *s, void *argument) {
     return player_do((player *)s, argument);
 }
 
-/* By the thread whose turn it is; what it does is looked at at once. */
+/* By the thread whose turn it is; what the device sees is looked at at once. */
 static const char *step(player *p, char *operation) {
     subject *s = &p->s;
     const char *why = on_thread(s, s->crew.next, do_here, operation);
@@ -139,7 +147,8 @@ static const char *step(player *p, char *operation) {
         return NULL;
     }
     s->step++;
-    return s->is_over || p->how.detects_only ? NULL : subject_audit(s);
+    NEED(s->wrong == NULL || p->how.detects_only, "%s", s->wrong);
+    return NULL;
 }
 
 static const char *do_line(player *p, char *line) {
@@ -149,7 +158,8 @@ static const char *do_line(player *p, char *line) {
         each += strspn(each, " ");
         TRY(*each != '\0' ? step(p, each) : NULL);
     }
-    return NULL;
+    bool ends = p->is_over || p->s.is_over || p->how.detects_only;
+    return ends ? NULL : subject_audit(&p->s);
 }
 
 static const char *with_number(const char *line, uint64_t number, char *out, size_t size) {
@@ -162,7 +172,7 @@ static const char *with_number(const char *line, uint64_t number, char *out, siz
     return NULL;
 }
 
-/* "for A..B: OPERATIONS", "for A..B/STEP: OPERATIONS": @ is the number. */
+/* "for A..B: OPERATIONS", "for A..B/STEP: OPERATIONS": @ is the number; down, if A is above B. */
 static const char *do_all(player *p, const char *line) {
     unsigned long long first = 0;
     unsigned long long last = 0;
@@ -176,9 +186,12 @@ static const char *do_all(player *p, const char *line) {
     bool is_read = sscanf(line, "for %llu..%llu/%llu:%n", &first, &last, &by, &length) == 3 ||
                    sscanf(line, "for %llu..%llu:%n", &first, &last, &length) == 2;
     NEED(is_read && length > 0 && by > 0, "no loop: %s", line);
-    for (; first <= last && !p->is_over; first += by) {
+    bool falls = first > last;
+    unsigned long long n = (falls ? first - last : last - first) / by + 1;
+    for (; n > 0 && !p->is_over; n--) {
         TRY(with_number(line + length, first, each, sizeof each));
         TRY(do_line(p, each));
+        first = falls ? first - by : first + by;
     }
     return NULL;
 }

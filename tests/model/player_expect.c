@@ -85,15 +85,11 @@ static bool of_pool(const player *p, const char *name, uint64_t *out) {
     const struct {
         const char *name;
         uint64_t value;
-    } known[] = {{"held:", stats.reserved_bytes},
-                 {"live:", stats.live_blocks},
-                 {"retiring:", stats.retiring_bytes},
-                 {"exists:", exists},
-                 {"pending:", stats.pending_blocks},
-                 {"references:", info.references},
-                 {"open:", info.open},
-                 {"paused:", info.paused != 0},
-                 {"plain:", info.kind == DUCTILE_POOL_PLAIN}};
+    } known[] = {{"held:", stats.reserved_bytes},     {"live:", stats.live_blocks},
+                 {"retiring:", stats.retiring_bytes}, {"exists:", exists},
+                 {"pending:", stats.pending_blocks},  {"pending_bytes:", stats.pending_bytes},
+                 {"references:", info.references},    {"open:", info.open},
+                 {"paused:", info.paused != 0},       {"plain:", info.kind == DUCTILE_POOL_PLAIN}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strncmp(known[i].name, name, strlen(known[i].name)) == 0) {
             *out = known[i].value;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Marks: when one is recorded, in what order they are kept, what those that are done prove, and
- * what a record does that fails. The device is lazy: no marker is done before somebody waits.
+ * Marks: in what order they are kept, what those that are done prove, and what a record does that
+ * fails; when one is recorded is in tests/scenarios/marks.txt. The device is lazy: no marker is
+ * done before the host waits.
  */
 #include "pool/streams/marks.h"
 
@@ -12,7 +13,6 @@
 static ductile_allocator *a;
 
 static const ductile_pool_id GRAPH = {1, 0};
-static const ductile_pool_id PLAIN = {2, 0};
 
 static void open_with(const char *conf) {
     open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .conf = conf});
@@ -72,56 +72,6 @@ Test(marks, the_newest_can_be_waited_for_when_it_is_the_only_one) {
     close_audited();
 }
 
-/* ---- When one is recorded ------------------------------------------------------------------ */
-
-Test(marks, none_is_recorded_when_nothing_was_freed) {
-    ductile_addr block = take(4096, 0);
-    (void)take_granules(8, 1); /* a slow call */
-    assert_ok(record());
-    assert_u64(records(), 0);
-    give(block);
-    assert_ok(record());
-    assert_u64(records(), 1);
-    assert_ok(record());
-    assert_u64(records(), 1);
-    close_audited();
-}
-
-Test(marks, a_slow_call_records_what_was_freed_since_the_last) {
-    free_some();
-    (void)take_granules(4, 0);
-    assert_u64(records(), 1);
-    (void)take_granules(4, 0);
-    assert_u64(records(), 1);
-    close_audited();
-}
-
-/* 128 hits; between two of them so many bytes are freed. */
-static uint64_t records_of_hits(uint64_t freed_each) {
-    ductile_addr first = take(freed_each, 0);
-    give(first);
-    assert_ok(record());
-    uint64_t before = records();
-    for (int i = 0; i < 128; i++) {
-        ductile_addr block = take(freed_each, 0);
-        give(block);
-    }
-    return records() - before;
-}
-
-Test(marks, hits_record_one_in_64_once_8_mib_were_freed) {
-    (void)take(512, 1);
-    uint64_t n = records_of_hits(MIB);
-    cr_assert(n >= 1 && n <= 3, "%llu", (unsigned long long)n);
-    assert_u64(records_of_hits(512), 0);
-    close_audited();
-}
-
-Test(marks, hits_record_none_where_one_stream_is_known) {
-    assert_u64(records_of_hits(MIB), 0);
-    close_audited();
-}
-
 /* ---- While a capture may be under way ------------------------------------------------------ */
 
 static void assert_none_is_recorded(void) {
@@ -140,43 +90,6 @@ static void assert_recorded_again(void) {
     assert_u64(records(), before + 1);
     assert_u64(proven(), 0);
     close_audited();
-}
-
-Test(marks, none_is_recorded_while_a_pool_is_open) {
-    assert_ok(ductile_pool_begin(a, GRAPH, NULL, NULL));
-    assert_none_is_recorded();
-    assert_ok(ductile_pool_end(a, GRAPH));
-    assert_recorded_again();
-}
-
-static void open_plain_pool(ductile_pool_id id) {
-    assert_ok(ductile_pool_retain(a, id));
-    assert_ok(ductile_pool_set_kind(a, id, DUCTILE_POOL_PLAIN));
-    assert_ok(ductile_pool_begin(a, id, NULL, NULL));
-}
-
-Test(marks, none_is_recorded_while_a_plain_pool_is_open) {
-    open_plain_pool(PLAIN);
-    assert_none_is_recorded();
-    assert_ok(ductile_pool_end(a, PLAIN));
-    assert_recorded_again();
-}
-
-Test(marks_announced, a_plain_pool_keeps_none_from_being_recorded) {
-    open_with("captures:announced");
-    open_plain_pool(PLAIN);
-    free_some();
-    assert_ok(record());
-    assert_u64(records(), 1);
-    assert_ok(ductile_pool_end(a, PLAIN));
-    close_audited();
-}
-
-Test(marks, none_is_recorded_while_a_capture_is_announced) {
-    ductile_capture_begin();
-    assert_none_is_recorded();
-    ductile_capture_end();
-    assert_recorded_again();
 }
 
 Test(marks, captures_of_another_allocator_count) {
@@ -399,16 +312,6 @@ Test(marks_met, an_unannounced_capture_ends_recording_and_is_logged_once) {
     ductile_options_init(&now);
     ductile_get_options(a, &now);
     cr_assert_eq(now.captures, DUCTILE_CAPTURES_UNANNOUNCED);
-    close_audited();
-}
-
-Test(marks_met, later_captures_are_not_broken) {
-    meet_a_capture();
-    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[2], DUCTILE_CAPTURE_RELAXED));
-    free_some();
-    (void)take_granules(2, 0);
-    (void)record();
-    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[2], NULL));
     close_audited();
 }
 
