@@ -118,7 +118,7 @@ class OpenPool {
 ductile_status try_last_resort(Device &device, const MempoolId_t &id, size_t size,
                                cudaStream_t stream, ductile_addr *out) {
     const OpenPool pool(device, id);
-    if (!device.pools.is_native(id)) {
+    if (!device.pools.is_native(device, id)) {
         return ask_library(device.open(), size, stream, out);
     }
     try {
@@ -200,11 +200,8 @@ void *take_unprofiled(Device &device, size_t size, cudaStream_t stream) {
     TORCH_CHECK_WITH(OutOfMemoryError, size < one_exa_bytes,
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
     unsigned flags = special.load(std::memory_order_relaxed);
-    if (!caching_enabled.load(std::memory_order_relaxed)) {
+    if (!caching_enabled.load(std::memory_order_relaxed) && !is_off()) {
         return take_uncached(device, size, stream);
-    }
-    if ((flags & kRouted) != 0 && device.pools.goes_to_native(stream)) {
-        return native_allocator()->raw_alloc_with_stream(size, stream);
     }
     size_t rounded = (flags & kRounding) != 0 ? round_request(size) : size;
     if ((flags & (kWatched | kRounding)) != 0) {
@@ -220,6 +217,9 @@ void *take_unprofiled(Device &device, size_t size, cudaStream_t stream) {
 /* Whatever is no plain hit. */
 C10_NOINLINE void *take_otherwise(DeviceIndex index, size_t size, cudaStream_t stream) {
     Device &device = device_at(index);
+    if (size != 0 && (special & kElsewhere) != 0 && device.pools.goes_to_native(stream)) {
+        return take_native(device, size, stream); /* which tells the profiler itself */
+    }
     void *ptr = size != 0 ? take_unprofiled(device, size, stream) : nullptr;
     if (ptr != nullptr && is_profiled()) {
         report_to_profiler(device, ptr, static_cast<int64_t>(size));
@@ -348,6 +348,9 @@ C10_NOINLINE void give_back_otherwise(void *ptr) {
 } // namespace
 
 void Allocator::enable(bool value) {
+    if (is_off() && n_devices > 0) {
+        native_allocator()->enable(value);
+    }
     const std::lock_guard<std::mutex> lock(uncached_mutex);
     caching_enabled = value;
     special.fetch_or(kUncached); /* until memory of that time is freed */
@@ -409,7 +412,11 @@ static bool is_default_handle(c10::cuda::CUDAStream stream) {
 }
 
 void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream) {
-    /* views of foreign memory (DLPack, IPC) come here too, and have another deleter */
+    /* views of foreign memory (DLPack, IPC) come here too, and have another deleter: native, whose
+     * own memory has one that it knows, leaves them alone as well */
+    if (ptr.get() != nullptr && ptr.get_deleter() != &delete_block && is_native_in_use()) {
+        native_allocator()->recordStream(ptr, stream);
+    }
     if (ptr.get() == nullptr || ptr.get_deleter() != &delete_block) {
         return;
     }

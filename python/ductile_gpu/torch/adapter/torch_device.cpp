@@ -135,13 +135,15 @@ ductile_allocator *Device::open() {
     birth = count_birth(a);
     allocator.store(a, std::memory_order_release);
     watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
+    ask_native_for_memory(*this, a);
+    share_limit(*this);
     return a;
 }
 
 /* The library's 0 is no cap; PyTorch's allows nothing. */
 double Device::cap() const {
     constexpr double next_to_nothing = 1e-12;
-    return fraction < 1.0 ? std::max(fraction.load(), next_to_nothing) : 0.0;
+    return fraction < 1.0 ? std::max(fraction - native_share, next_to_nothing) : 0.0;
 }
 
 void Device::apply_fraction() {

@@ -3,6 +3,7 @@
 #ifndef DUCTILE_TORCH_DEVICE_H
 #define DUCTILE_TORCH_DEVICE_H
 
+#include "native_side.h"
 #include "torch_pools.h"
 #include "torch_watch.h"
 
@@ -19,7 +20,10 @@ enum Special : unsigned {
     kRouted = 8,    /* a pool with an allocator of its own is open          */
     kExported = 16, /* memory is shared with other processes              */
     kThrown = 32,   /* a pool's filter has thrown: look whether in this call */
+    kNative = 64,   /* new memory comes from PyTorch's own allocator: see native_side.h */
+    kSettling = 128, /* Ductile has only just taken its place                */
 };
+constexpr unsigned kElsewhere = kRouted | kNative | kSettling; /* native may have to serve */
 extern std::atomic<unsigned> special;
 
 /* Counts since the process began; what was asked to be forgotten is subtracted when read. */
@@ -58,8 +62,10 @@ struct Device {
     std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
     std::mutex log_mutex;
     std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
-    std::atomic<double> fraction{1.0};
+    std::atomic<double> fraction{1.0};     /* of the device, for Ductile and native together */
+    std::atomic<double> native_share{0.0}; /* of it, what native held when last looked at */
     std::atomic<int> captures{0}; /* under way, as PyTorch says since 2.13 */
+    std::atomic<int> captures_told{0}; /* of them, those that native was told of */
     Tally tally;
     Baseline baseline;
     Watch watch;
