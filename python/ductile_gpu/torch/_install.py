@@ -159,7 +159,10 @@ def _records_history() -> bool:
     import torch
 
     asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return torch.cuda.is_initialized() and asked is not None and bool(asked())
+    try:
+        return torch.cuda.is_initialized() and asked is not None and bool(asked())
+    except RuntimeError:  # an allocator without a history
+        return False
 
 
 def _record_on() -> None:

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA runtime without a GPU, to be preloaded: PyTorch's own allocator, streams, events, pools
- * and captures then work, on addresses that nobody may touch. Kernels do nothing. Not a simulator:
- * work is done the moment it is issued.
+ * A CUDA runtime without a GPU, to be preloaded, under the name of the driver's library: PyTorch's
+ * own allocator, streams, events, pools and captures then work, on addresses that nobody may touch.
+ * Kernels do nothing, and work is done the moment it is issued.
  */
 #include <cuda_runtime_api.h>
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -28,9 +29,10 @@ struct Stream {
 struct Runtime {
     std::mutex mutex;
     std::map<void *, size_t> blocks;
-    size_t total = size_t{64} << 30;
+    size_t total = size_t{139} << 30; /* the virtual GPU's */
     size_t used = 0;
     unsigned long long captures = 0;
+    std::atomic<int> event_calls{0};
 };
 
 Runtime &runtime() {
@@ -65,20 +67,14 @@ API size_t fake_used(void) {
     return runtime().used;
 }
 
-API void fake_set_total(size_t bytes) {
-    const std::lock_guard<std::mutex> lock(runtime().mutex);
-    runtime().total = bytes;
+/* Events recorded and queried so far. */
+API int fake_event_calls(void) {
+    return runtime().event_calls;
 }
 
-API void *fake_stream(void) {
-    return new Stream();
-}
-
-API void fake_capture(void *stream, int on) {
-    const std::lock_guard<std::mutex> lock(runtime().mutex);
-    auto *s = static_cast<Stream *>(stream);
-    s->status = on ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    s->capture = on ? ++runtime().captures : 0;
+/* PyTorch looks whether the driver has it. */
+API int cuDevicePrimaryCtxGetState(void) {
+    return 0;
 }
 
 /* ---- Devices -------------------------------------------------------------------------------- */
@@ -256,10 +252,12 @@ API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 API cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+    runtime().event_calls++;
     return cudaSuccess;
 }
 
 API cudaError_t cudaEventQuery(cudaEvent_t) {
+    runtime().event_calls++;
     return cudaSuccess;
 }
 
@@ -308,16 +306,23 @@ API cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptu
     return cudaSuccess;
 }
 
+static void set_capture(cudaStream_t stream, bool on) {
+    const std::lock_guard<std::mutex> lock(runtime().mutex);
+    Stream *s = stream_of(stream);
+    s->status = on ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    s->capture = on ? ++runtime().captures : 0;
+}
+
 API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     if (stream_of(stream) == nullptr) {
         return fail(cudaErrorStreamCaptureUnsupported);
     }
-    fake_capture(stream, 1);
+    set_capture(stream, true);
     return cudaSuccess;
 }
 
 API cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-    fake_capture(stream, 0);
+    set_capture(stream, false);
     return make_handle(graph);
 }
 

@@ -362,17 +362,7 @@ uint64_t widen(Device &device) {
 }
 
 uint64_t give_native_memory(void *user, ductile_allocator *, uint64_t, ductile_stream) {
-    auto &device = *static_cast<Device *>(user);
-    if (!is_native_in_use()) {
-        return 0;
-    }
-    uint64_t before = native_reserved(device.index);
-    if (native_free(device.index) != 0) {
-        empty_native();
-    }
-    uint64_t after = native_reserved(device.index);
-    uint64_t widened = widen(device);
-    return std::max(before > after ? before - after : 0, widened);
+    return reclaim_from_native(*static_cast<Device *>(user));
 }
 
 thread_local bool asked_first = false;
@@ -413,6 +403,19 @@ void empty_native() {
 #endif
         return true;
     });
+}
+
+uint64_t reclaim_from_native(Device &device) {
+    if (!is_native_in_use()) {
+        return 0;
+    }
+    uint64_t before = native_reserved(device.index);
+    if (native_free(device.index) != 0) {
+        empty_native();
+    }
+    uint64_t after = native_reserved(device.index);
+    uint64_t widened = widen(device);
+    return std::max(before > after ? before - after : 0, widened);
 }
 
 void ask_native_for_memory(Device &device, ductile_allocator *allocator) {

@@ -97,7 +97,11 @@ void share_limit(Device &device);
 /* Has native give its free memory back, unless a capture is under way that forbids it. */
 void empty_native();
 
-/* From now on the library asks native for its free memory before it refuses a request. */
+/* Has native give back what is free, and Ductile take the share that is left. Returns by how many
+ * bytes it has more room. */
+uint64_t reclaim_from_native(Device &device);
+
+/* From now on the library does that before it refuses a request. */
 void ask_native_for_memory(Device &device, ductile_allocator *allocator);
 
 } // namespace ductile_torch
