@@ -138,6 +138,10 @@ API cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) {
     return cudaSuccess;
 }
 
+API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned int) {
+    return cudaSuccess;
+}
+
 API cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0;
     *greatest = -5;
@@ -216,6 +220,15 @@ API cudaError_t cudaMemsetAsync(void *, int, size_t, cudaStream_t) {
 API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr) {
     std::memset(handle, 0, sizeof *handle);
     std::memcpy(handle, &ptr, sizeof ptr);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned int) {
+    std::memcpy(out, &handle, sizeof *out);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaIpcCloseMemHandle(void *) {
     return cudaSuccess;
 }
 

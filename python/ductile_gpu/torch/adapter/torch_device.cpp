@@ -136,7 +136,10 @@ ductile_allocator *Device::open() {
     allocator.store(a, std::memory_order_release);
     watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
     ask_native_for_memory(*this, a);
-    share_limit(*this);
+    if (is_native_in_use()) {
+        share_limit(*this);
+        adopt_peers(*this);
+    }
     return a;
 }
 

@@ -84,6 +84,9 @@ struct Device {
 extern Device *devices;
 extern std::atomic<int> n_devices; /* says that `devices` may be read */
 
+/* Opens its memory to the GPUs that the program gave access before Ductile came. */
+void adopt_peers(Device &device);
+
 void make_devices(int count);
 Device &device_at(DeviceIndex index);
 DeviceIndex current_device();
