@@ -142,6 +142,10 @@ API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned int) {
     return cudaSuccess;
 }
 
+API cudaError_t cudaDeviceDisablePeerAccess(int) {
+    return cudaSuccess;
+}
+
 API cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0;
     *greatest = -5;
