@@ -375,7 +375,7 @@ def test_a_call_that_was_under_way_may_still_open_a_pool(late: Late) -> None:
 
 
 def test_captures_of_ductile_keep_native_from_asking_the_driver(late: Late) -> None:
-    """Native would record an event on a stream that used the block, which may be the captured one."""
+    """Native would record an event on a stream that used the block: it may be the captured one."""
     late(
         """
         old = tensor(32)
@@ -696,6 +696,24 @@ def test_an_open_pool_of_native_s_is_asked_for_an_address(late: Late) -> None:
         """
     )
     assert "allocateWithAddress" in out
+
+
+# ---- Threads -----------------------------------------------------------------------------------
+
+
+def test_threads_may_allocate_use_pools_and_capture_during_switches(
+    runtime: Path, tmp_path: Path
+) -> None:
+    """Under the thread sanitizer: python/tests/torch_race."""
+    import torch_race
+
+    from ductile_gpu._binding._native import library_path
+
+    program = tmp_path / "switch_race"
+    torch_race.build_race(program, library_path(), ["-O0"])
+    done = torch_race.run(program, runtime, 60, 300)
+    assert done.returncode == 0, done.stderr
+    assert "60 switches" in done.stdout
 
 
 # ---- Who is not replaced -----------------------------------------------------------------------

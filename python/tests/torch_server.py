@@ -34,20 +34,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CUDA runtime without a GPU, to be preloaded: PyTorch's own allocator works on it."""
-    from ductile_gpu.torch import _build
+    import torch_race
 
     output = tmp_path_factory.mktemp("runtime") / "fake_runtime.so"
-    command = [*_build._compiler(), "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"]
-    for folder in _build._cuda_includes(_build.describe_torch()):
-        command += ["-isystem", str(folder)]
-    command += ["-Wl,-soname,libcuda.so.1", str(PRELUDE / "fake_runtime.cpp"), "-o", str(output)]
-    subprocess.run(command, check=True)
+    torch_race.build_runtime(output)
     return output
 
 
-def start(
-    driver: Path, prelude: str = "prelude", **environment: str
-) -> subprocess.Popen[str]:
+def start(driver: Path, prelude: str = "prelude", **environment: str) -> subprocess.Popen[str]:
     """A process that has Ductile as PyTorch's allocator on a virtual GPU, and runs programs."""
     changed = {**os.environ, **environment}
     changed.pop("DUCTILE_CONF", None)

@@ -59,8 +59,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     seconds; kept for later). CUDA is not initialised by this call, so a program may still fork.
 
     Where CUDA is in use, tensors, memory pools and graphs stay with PyTorch's own allocator, which
-    gives its free memory back; new memory comes from Ductile. While a pool or a capture is open that
-    began before, new memory still comes from there: a warning says so.
+    gives its free memory back; new memory comes from Ductile. While a pool or a capture is open
+    that began before, new memory still comes from there: a warning says so.
 
     Where DUCTILE_TORCH or `ductile-gpu run` has enabled Ductile, the program's first call may still
     give options, as long as nothing was allocated on a GPU.
@@ -73,8 +73,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
         options: options of Ductile by name, as in DUCTILE_CONF: enable(limit_bytes="40G").
 
     Raises:
-        TooLate: a CUDA graph is being captured on the current stream; CUDA is in use and the mode is
-            "plain"; another allocator has been made PyTorch's since.
+        TooLate: a CUDA graph is being captured on the current stream; CUDA is in use and the mode
+            is "plain"; another allocator has been made PyTorch's since.
         ImportError: PyTorch cannot be imported.
         BuildError: the adapter cannot be loaded or compiled, and mode is "full".
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
@@ -93,8 +93,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
 def disable() -> None:
     """Gives new memory back to PyTorch's own allocator; where Ductile is off it does nothing.
 
-    What Ductile has served stays with it until it is freed, and so do its memory pools; it gives its
-    free memory back to the device. `enable` makes it serve again.
+    What Ductile has served stays with it until it is freed, and so do its memory pools; it gives
+    its free memory back to the device. `enable` makes it serve again.
 
     Raises:
         TooLate: a CUDA graph is being captured on the current stream, or another allocator has been

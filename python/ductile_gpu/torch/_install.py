@@ -210,8 +210,10 @@ def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
 
 
 def install(options: Mapping[str, Any]) -> None:
-    """Makes Ductile PyTorch's allocator, or makes it serve again. Raises BuildError where there is no
-    adapter, TooLate."""
+    """Makes Ductile PyTorch's allocator, or makes it serve again.
+
+    Raises BuildError where there is no adapter, and TooLate.
+    """
     global _adapter
     with _lock:
         if _adapter is not None:

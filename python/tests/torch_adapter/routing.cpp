@@ -382,9 +382,7 @@ const std::map<std::string, Call> &calls() {
 
 /* Puts the stand-in in native's place, before Ductile comes. */
 API const char *probe_stand_in(void) {
-    return guarded([] {
-        caching::allocator.store(new Listener(caching::get()));
-    });
+    return guarded([] { caching::allocator.store(new Listener(caching::get())); });
 }
 
 /* A block, and a pool, of whoever serves now. */

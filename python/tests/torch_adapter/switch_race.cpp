@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that allocate, free, use pools and capture, while another makes Ductile PyTorch's allocator
- * and gives its place back, over and over. Compiled with the thread sanitizer, together with the
- * adapter; run on a CUDA runtime without a GPU (fake_runtime.cpp), which is preloaded.
+ * Threads that allocate, free, use pools and capture, while another makes Ductile PyTorch's
+ * allocator and gives its place back, over and over. Compiled with the thread sanitizer, together
+ * with the adapter; run on a CUDA runtime without a GPU (fake_runtime.cpp), which is preloaded.
  */
 #include "../../ductile_gpu/torch/adapter/torch_adapter.cpp"
 

@@ -101,9 +101,7 @@ class Child:
     def __init__(self) -> None:
         context = mp.get_context("spawn")
         self.inbox, self.outbox = context.Queue(), context.Queue()
-        self.process = context.Process(
-            target=consume, args=(self.inbox, self.outbox), daemon=True
-        )
+        self.process = context.Process(target=consume, args=(self.inbox, self.outbox), daemon=True)
         self.process.start()
 
     def sums(self, tensor: torch.Tensor) -> None:
@@ -122,7 +120,11 @@ class PoolUser(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.pool, self.orders, self.is_open = torch.cuda.MemPool(), queue.Queue(), threading.Event()
+        self.pool, self.orders, self.is_open = (
+            torch.cuda.MemPool(),
+            queue.Queue(),
+            threading.Event(),
+        )
         self.kept: list[torch.Tensor] = []
         self.start()
         assert self.is_open.wait(30)
@@ -180,18 +182,22 @@ def switched() -> list[float]:
     assert any("is open that began before" in str(w.message) for w in told), told
     user.close()
     new = torch.full((4 * MIB,), 8, dtype=torch.uint8, device="cuda")
-    assert not is_ours(old) and is_ours(new) and ductile_gpu.torch.mode() == "full"
+    assert not is_ours(old)
+    assert is_ours(new)
+    assert ductile_gpu.torch.mode() == "full"
     old.record_stream(torch.cuda.Stream())
     training.steps()
     assert [replay(*before, by) for by in (1.0, 3.0)] == expected
     after = capture(weight)
-    assert is_ours(after[2]) and [replay(*after, by) for by in (1.0, 3.0)] == expected
+    assert is_ours(after[2])
+    assert [replay(*after, by) for by in (1.0, 3.0)] == expected
     child.sums(new)
     assert held() <= cap
 
     ductile_gpu.torch.disable()
     back = torch.full((4 * MIB,), 9, dtype=torch.uint8, device="cuda")
-    assert not is_ours(back) and ductile_gpu.torch.mode() == "off"
+    assert not is_ours(back)
+    assert ductile_gpu.torch.mode() == "off"
     training.steps()
     for graph in (before, after):
         assert [replay(*graph, by) for by in (1.0, 3.0)] == expected

@@ -85,10 +85,10 @@ using Clock = std::chrono::steady_clock;
 struct Side {
     std::mutex mutex;
     std::atomic<bool> off{true};
-    bool is_ours = false;         /* has Ductile taken native's place? */
+    bool is_ours = false;             /* has Ductile taken native's place? */
     std::set<PoolOfDevice> inherited; /* open, and not seen being opened */
-    Clock::time_point settled;    /* see kSettlingTime */
-    std::mutex opening;           /* held where a pool is opened, and where one is tried */
+    Clock::time_point settled;        /* see kSettlingTime */
+    std::mutex opening;               /* held where a pool is opened, and where one is tried */
 };
 auto &side = *new Side(); /* used when statics have ended, too */
 
@@ -342,8 +342,8 @@ uint64_t native_free(DeviceIndex device) {
     return ask(uint64_t{0}, [&] {
         DeviceStats stats = native->getDeviceStats(device);
         int64_t used = stats.allocated_bytes[kAll].current;
-        return static_cast<uint64_t>(std::max<int64_t>(
-            stats.reserved_bytes[kAll].current - used, 0));
+        return static_cast<uint64_t>(
+            std::max<int64_t>(stats.reserved_bytes[kAll].current - used, 0));
     });
 }
 
@@ -388,6 +388,13 @@ void share_limit(Device &device) {
         double own = static_cast<double>(read_stats(device).reserved_bytes) / total;
         limit_native(device, std::max(device.fraction - own, 0.0));
     });
+}
+
+void follow_fraction(Device &device) {
+    if (is_native_in_use()) {
+        try_to([&] { limit_native(device, device.fraction); });
+        share_limit(device);
+    }
 }
 
 /* A capture of whichever side forbids to free memory, or breaks by it. */

@@ -94,6 +94,9 @@ uint64_t native_reserved(DeviceIndex device);
 /* Looks again what each side holds: of a memory fraction each may have what the other leaves. */
 void share_limit(Device &device);
 
+/* The memory fraction has changed, and Ductile's own cap with it. */
+void follow_fraction(Device &device);
+
 /* Has native give its free memory back, unless a capture is under way that forbids it. */
 void empty_native();
 

@@ -265,10 +265,7 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
     Device &device = device_at(index);
     device.fraction = fraction;
     device.apply_fraction();
-    if (is_native_in_use()) {
-        native_allocator()->setMemoryFraction(fraction, index); /* what it may have of it follows */
-        share_limit(device);
-    }
+    follow_fraction(device);
 }
 
 } // namespace ductile_torch
