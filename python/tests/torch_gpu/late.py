@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ductile enabled while CUDA is in use, disabled, and enabled again, in the middle of a training.
 
-The training is run by three allocators, each case in a process of its own: native, expandable
-segments, and both again with Ductile between. The losses must be the same to the bit. With Ductile
-between, tensors of both sides go to a child, graphs of both sides are replayed after the switch, a
-thread has a memory pool open during it, and what both hold stays under one memory fraction. Prints
-one line per case; ends with status 1 if one failed.
+A training that switches and one that does not, on PyTorch's own allocator with and without
+expandable segments, each in a process of its own: the losses are the same to the bit. In the one
+that switches tensors of both sides go to a child, graphs of both sides are replayed after each
+switch, a thread has a memory pool open during the first, and both sides together stay under a
+memory fraction. Prints one line per case; ends with status 1 if one failed.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 import gc
 import os
 import queue
+import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any
 
+import allocators
 import cases
 
-_parser = cases.parser(__doc__, seconds=100, workers=2)
-_parser.add_argument("--expandable", action="store_true", help=cases.argparse.SUPPRESS)
+_parser = cases.parser(__doc__, seconds=100, workers=3)
+_parser.add_argument("--train", choices=("plain", "switched"), help="one training, in this process")
 GIVEN = _parser.parse_args()
-if GIVEN.only and "expandable" in GIVEN.only:
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 import torch.multiprocessing as mp
@@ -88,6 +88,7 @@ def replay(graph: torch.cuda.CUDAGraph, given: torch.Tensor, out: torch.Tensor, 
 
 
 def consume(inbox: Any, outbox: Any) -> None:
+    ductile_gpu.torch.enable("full")
     for _ in range(2):
         tensor = inbox.get()
         outbox.put(int(tensor.sum(dtype=torch.int64)))
@@ -120,11 +121,9 @@ class PoolUser(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.pool, self.orders, self.is_open = (
-            torch.cuda.MemPool(),
-            queue.Queue(),
-            threading.Event(),
-        )
+        self.pool = torch.cuda.MemPool()
+        self.orders: queue.Queue[None] = queue.Queue()
+        self.is_open = threading.Event()
         self.kept: list[torch.Tensor] = []
         self.start()
         assert self.is_open.wait(30)
@@ -152,7 +151,7 @@ def is_ours(tensor: torch.Tensor) -> bool:
 
 
 def held() -> int:
-    return torch.cuda.memory_stats()["reserved_bytes.all.current"]
+    return int(torch.cuda.memory_stats()["reserved_bytes.all.current"])
 
 
 # ---- Cases -------------------------------------------------------------------------------------
@@ -201,10 +200,8 @@ def switched() -> list[float]:
     training.steps()
     for graph in (before, after):
         assert [replay(*graph, by) for by in (1.0, 3.0)] == expected
-    if not GIVEN.only.startswith("expandable"):  # its own way to other processes is not looked at
-        child.sums(old)
-    else:
-        child.sums(new)
+    # how expandable segments go to other processes is not looked at
+    child.sums(new if "PYTORCH_CUDA_ALLOC_CONF" in os.environ else old)
     assert held() <= cap
 
     ductile_gpu.torch.enable()
@@ -218,35 +215,40 @@ def switched() -> list[float]:
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    print(f"held at the end: {held() / MIB:.0f} MiB, peak of both {peak() / MIB:.0f} MiB")
+    print(f"held at the end: {held() / MIB:.0f} MiB", flush=True)
     return training.losses
 
 
-def peak() -> int:
-    return torch.cuda.memory_stats()["reserved_bytes.all.peak"]
+def train(how: str, allocator: str) -> str:
+    """The losses of a training in a process of its own."""
+    command = [sys.executable, "-X", "faulthandler", __file__, "--train", how]
+    done = subprocess.run(
+        command,
+        env=allocators.environment(allocator),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=GIVEN.seconds,
+    )
+    assert done.returncode == 0, f"{how} on {allocator}: {done.stdout}{done.stderr}"
+    *said, losses = done.stdout.splitlines()
+    print(f"{how} on {allocator}:", *said, flush=True)
+    return losses
 
 
-def compare(run: Callable[[], Sequence[float]]) -> None:
-    """Each in a process of its own would have other kernels in no way: one after the other."""
-    losses = run()
-    print(f"first and last loss: {losses[0]!r} {losses[-1]!r}")
-    print("losses", " ".join(loss.hex() for loss in losses))
+def losses_stay(allocator: str) -> None:
+    plain_ones, switched_ones = train("plain", allocator), train("switched", allocator)
+    assert len(plain_ones.split()) == 4 * STEPS
+    print("first, last loss:", *(float.fromhex(plain_ones.split()[at]) for at in (0, -1)))
+    assert plain_ones == switched_ones, f"{plain_ones}\n{switched_ones}"
 
 
-def native() -> None:
-    compare(plain)
+def losses_stay_over_native() -> None:
+    losses_stay("native")
 
 
-def native_switched() -> None:
-    compare(switched)
-
-
-def expandable() -> None:
-    compare(plain)
-
-
-def expandable_switched() -> None:
-    compare(switched)
+def losses_stay_over_expandable_segments() -> None:
+    losses_stay("expandable")
 
 
 def out_of_memory_asks_native() -> None:
@@ -270,12 +272,12 @@ def out_of_memory_asks_native() -> None:
         raise AssertionError("the fraction does not hold")
 
 
-CASES = (native, native_switched, expandable, expandable_switched, out_of_memory_asks_native)
-
-
-def losses_of(said: str) -> str:
-    return next((line for line in said.splitlines() if line.startswith("losses ")), "none")
-
+CASES = (losses_stay_over_native, losses_stay_over_expandable_segments, out_of_memory_asks_native)
 
 if __name__ == "__main__":
+    if GIVEN.train:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        found = plain() if GIVEN.train == "plain" else switched()
+        print(*(loss.hex() for loss in found))
+        sys.exit(0)
     sys.exit(cases.main(__file__, CASES, GIVEN))
