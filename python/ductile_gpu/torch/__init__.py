@@ -52,11 +52,11 @@ _logger = logging.getLogger("ductile_gpu")
 
 
 def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
-    """Makes Ductile the allocator of PyTorch in this process, at any time. Doing it again does
-    nothing, but after `disable` it makes Ductile serve again.
+    """Makes Ductile the allocator of PyTorch in this process, at any time, also after `disable`.
 
-    The first time on a machine a small C++ adapter is compiled against the installed PyTorch (some
-    seconds; kept for later). CUDA is not initialised by this call, so a program may still fork.
+    Doing it again does nothing. The first time on a machine a small C++ adapter is compiled against the
+    installed PyTorch (some seconds; kept for later). CUDA is not initialised by this call, so a
+    program may still fork.
 
     Where CUDA is in use, tensors, memory pools and graphs stay with PyTorch's own allocator, which
     gives its free memory back; new memory comes from Ductile. While a pool or a capture is open
@@ -77,6 +77,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
             is "plain"; another allocator has been made PyTorch's since.
         ImportError: PyTorch cannot be imported.
         BuildError: the adapter cannot be loaded or compiled, and mode is "full".
+        RuntimeError: PyTorch's allocator is not its own native one; a GPU that is in use cannot be
+            opened. Nothing has changed.
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
         Busy: Ductile is on already, in another mode or with other options.
     """

@@ -148,8 +148,10 @@ ductile_status obtain(Device &device, size_t size, cudaStream_t stream, ductile_
     if (status != DUCTILE_ERR_OUT_OF_MEMORY || is_rejection(device)) {
         return status;
     }
+    bool has_more = run_free_memory_callbacks();
     /* the library asks native too, but not for what its limit forbids from the start */
-    if (run_free_memory_callbacks() | (reclaim_from_native(device) != 0)) {
+    has_more |= reclaim_from_native(device) != 0;
+    if (has_more) {
         device.tally.retries++;
         status = ask_library(a, size, stream, out);
     }

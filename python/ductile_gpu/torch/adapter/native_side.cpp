@@ -93,12 +93,15 @@ struct Side {
 auto &side = *new Side(); /* used when statics have ended, too */
 
 /* A call that began before Ductile came, in another thread, may open a pool a little later. So long
- * one is looked for wherever a stream is captured and nobody knows for whom. */
+ * one is looked for wherever a stream is captured and nobody knows for whom, and at the end once
+ * more. */
 constexpr std::chrono::milliseconds kSettlingTime{1000};
 
-/* Native opens no pool twice; it has counted a reference all the same. */
+/* Native opens no pool twice; it may have counted a reference all the same. Pre: it holds the pool.
+ */
 bool is_open(DeviceIndex device, const MempoolId_t &pool) {
     const std::lock_guard<std::mutex> lock(side.opening);
+    int uses = native->getPoolUseCount(device, pool);
     bool was_closed = ask(false, [&] {
         native->beginAllocateToPool(device, pool, [](cudaStream_t) { return false; });
         return true;
@@ -106,7 +109,9 @@ bool is_open(DeviceIndex device, const MempoolId_t &pool) {
     if (was_closed) {
         native->endAllocateToPool(device, pool);
     }
-    native->releasePool(device, pool);
+    if (native->getPoolUseCount(device, pool) > uses) {
+        native->releasePool(device, pool);
+    }
     return !was_closed;
 }
 
@@ -121,10 +126,12 @@ std::set<MempoolId_t> list_candidates() {
     for (uint64_t i = 1; i < of_programs; i++) {
         out.insert({0, i});
     }
-    for (const SegmentInfo &segment : native->snapshot().segments) {
+#if DUCTILE_TORCH_MINOR >= 11 /* before, a snapshot copies the history */
+    for (const SegmentInfo &segment : native->snapshot({0, 0}, false).segments) {
         out.insert(segment.owner_private_pool_id);
     }
     out.erase({0, 0});
+#endif
     return out;
 }
 
@@ -163,11 +170,11 @@ void serve_by_whom_it_is_now() {
 
 /* side.mutex held. True where a look found one. */
 bool look_once_more(cudaStream_t stream) {
-    if (Clock::now() > side.settled) {
+    bool has_settled = Clock::now() > side.settled;
+    if (has_settled) {
         special.fetch_and(~kSettling);
-        return false;
     }
-    if (is_captured(stream)) {
+    if (has_settled || is_captured(stream)) {
         inherit();
     }
     return !side.inherited.empty();

@@ -63,11 +63,11 @@ void Allocator::emptyCache(MempoolId_t pool) {
             device.watch.settle(device, context);
         }
     }
-    if (is_native_in_use()) {
+    if (is_default_pool(pool)) {
+        empty_native();
+    } else if (is_native_in_use()) {
 #if DUCTILE_TORCH_MINOR >= 8
         native_allocator()->emptyCache(pool);
-#else
-        native_allocator()->emptyCache();
 #endif
     }
     for (int i = 0; i < n_devices; i++) {
@@ -101,7 +101,8 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, Stream
     Device &d = device_at(device);
 #if DUCTILE_TORCH_MINOR < 8
     auto *active = c10::cuda::MemPoolContext::getActiveMemPool();
-    TORCH_CHECK(active == nullptr || active->id() != pool || active->allocator() == nullptr,
+    TORCH_CHECK(active == nullptr || active->id() != pool || active->allocator() == nullptr ||
+                    d.pools.is_native(d, pool),
                 "Ductile: a torch.cuda.MemPool with an allocator of its own needs PyTorch 2.8");
 #endif
     d.pools.begin(d, pool, std::move(filter));
@@ -136,7 +137,9 @@ void Allocator::markCaptureEnd(DeviceIndex device) {
         captures_of_thread = std::max(captures_of_thread - 1, 0);
     }
 #if DUCTILE_TORCH_MINOR >= 13
-    if (is_native_in_use() && (is_inherited || d.captures_told-- > 0)) {
+    bool was_told = !is_inherited && d.captures_told > 0;
+    d.captures_told -= was_told ? 1 : 0;
+    if (is_native_in_use() && (is_inherited || was_told)) {
         native_allocator()->markCaptureEnd(device);
     }
 #endif

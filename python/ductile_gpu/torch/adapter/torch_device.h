@@ -3,7 +3,6 @@
 #ifndef DUCTILE_TORCH_DEVICE_H
 #define DUCTILE_TORCH_DEVICE_H
 
-#include "native_side.h"
 #include "torch_pools.h"
 #include "torch_watch.h"
 
