@@ -40,8 +40,8 @@ def _chosen(libraries: Iterable[str]) -> list[str]:
 def share(*libraries: str, **options: Unpack[Options]) -> list[str]:
     """Lets libraries allocate from one allocator for each device.
 
-    Call it before any of them has used the GPU: PyTorch and Numba cannot change their allocator
-    later.
+    Call it before any of them has used the GPU: Numba cannot change its allocator later, and what
+    the others hold stays with their own.
 
     Args:
         *libraries: some of "torch", "cupy", "numba", "rmm". None: those imported so far.
@@ -54,7 +54,8 @@ def share(*libraries: str, **options: Unpack[Options]) -> list[str]:
         InvalidArgument: no such library, no library, or an option.
         Busy: the process's allocators have other options already, PyTorch's included.
         ImportError: a library is not installed.
-        RuntimeError: PyTorch or Numba has used the GPU already.
+        RuntimeError: Numba has used the GPU already, or PyTorch has and cannot change now
+            (`ductile_gpu.torch.TooLate`).
 
     Example:
         >>> import torch, cupy, ductile_gpu

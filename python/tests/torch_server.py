@@ -31,14 +31,24 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def start(driver: Path, **environment: str) -> subprocess.Popen[str]:
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CUDA runtime without a GPU, to be preloaded: PyTorch's own allocator works on it."""
+    import torch_race
+
+    output = tmp_path_factory.mktemp("runtime") / "fake_runtime.so"
+    torch_race.build_runtime(output)
+    return output
+
+
+def start(driver: Path, prelude: str = "prelude", **environment: str) -> subprocess.Popen[str]:
     """A process that has Ductile as PyTorch's allocator on a virtual GPU, and runs programs."""
     changed = {**os.environ, **environment}
     changed.pop("DUCTILE_CONF", None)
     paths = [str(PRELUDE), str(HERE), changed.get("PYTHONPATH", "")]
     changed["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return subprocess.Popen(
-        [sys.executable, str(PRELUDE / "server.py"), str(driver)],
+        [sys.executable, str(PRELUDE / "server.py"), str(driver), prelude],
         env=changed,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -74,3 +84,16 @@ def server(driver: Path) -> Iterator[subprocess.Popen[str]]:
 def play(server: subprocess.Popen[str]) -> Callable[[str], str]:
     """Runs a program on Ductile; returns what it printed."""
     return lambda program: ask(server, program)
+
+
+@pytest.fixture(scope="session")
+def late_server(driver: Path, runtime: Path) -> Iterator[subprocess.Popen[str]]:
+    started = start(driver, "late_prelude", LD_PRELOAD=str(runtime))
+    yield started
+    stop(started)
+
+
+@pytest.fixture
+def late(late_server: subprocess.Popen[str]) -> Callable[[str], str]:
+    """Runs a program with CUDA in use and PyTorch's own allocator; returns what it printed."""
+    return lambda program: ask(late_server, program)

@@ -3,11 +3,12 @@
 
     import torch
     import ductile_gpu.torch
-    ductile_gpu.torch.enable()          # before CUDA is first used
+    ductile_gpu.torch.enable()
 
-Every tensor of the process then comes from Ductile: in all streams, under graphs, in pools, in
-autograd's and NCCL's threads. PyTorch's memory tools go on working. `ductile-gpu run` and
-DUCTILE_TORCH=1 do the same without a change to the program; see docs/pytorch.md.
+Every new tensor of the process then comes from Ductile: in all streams, under graphs, in pools, in
+autograd's and NCCL's threads. What PyTorch's own allocator has served before stays with it until it
+is freed. PyTorch's memory tools go on working. `ductile-gpu run` and DUCTILE_TORCH=1 do the same
+without a change to the program; see docs/pytorch.md.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
     "Treatment",
     "block_of",
     "child_environment",
+    "disable",
     "enable",
     "is_active",
     "mem_pool",
@@ -50,10 +52,15 @@ _logger = logging.getLogger("ductile_gpu")
 
 
 def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
-    """Makes Ductile the allocator of PyTorch in this process. Doing it again does nothing.
+    """Makes Ductile the allocator of PyTorch in this process, at any time, also after `disable`.
 
-    The first time on a machine a small C++ adapter is compiled against the installed PyTorch (some
-    seconds; kept for later). CUDA is not initialised by this call, so a program may still fork.
+    Doing it again does nothing. The first time on a machine a small C++ adapter is compiled against
+    the installed PyTorch (some seconds; kept for later). CUDA is not initialised by this call, so a
+    program may still fork.
+
+    Where CUDA is in use, tensors, memory pools and graphs stay with PyTorch's own allocator, which
+    gives its free memory back; new memory comes from Ductile. While a pool or a capture is open
+    that began before, new memory still comes from there: a warning says so.
 
     Where DUCTILE_TORCH or `ductile-gpu run` has enabled Ductile, the program's first call may still
     give options, as long as nothing was allocated on a GPU.
@@ -66,9 +73,12 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
         options: options of Ductile by name, as in DUCTILE_CONF: enable(limit_bytes="40G").
 
     Raises:
-        TooLate: CUDA is already in use.
+        TooLate: a CUDA graph is being captured on the current stream; CUDA is in use and the mode
+            is "plain"; another allocator has been made PyTorch's since.
         ImportError: PyTorch cannot be imported.
         BuildError: the adapter cannot be loaded or compiled, and mode is "full".
+        RuntimeError: PyTorch's allocator is not its own native one; a GPU that is in use cannot be
+            opened. Nothing has changed.
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
         Busy: Ductile is on already, in another mode or with other options.
     """
@@ -80,6 +90,29 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     with _share.configured(options) as wanted:
         if not is_active():
             _install_as(mode, wanted)
+
+
+def disable() -> None:
+    """Gives new memory back to PyTorch's own allocator; where Ductile is off it does nothing.
+
+    What Ductile has served stays with it until it is freed, and so do its memory pools; it gives
+    its free memory back to the device. `enable` makes it serve again.
+
+    Raises:
+        TooLate: a CUDA graph is being captured on the current stream, or another allocator has been
+            made PyTorch's since.
+        RuntimeError: the mode is "plain", from which there is no way back.
+    """
+    from ductile_gpu.torch import _install
+
+    if mode() == "plain":
+        raise RuntimeError(
+            "Ductile runs behind PyTorch's pluggable interface, which cannot be left: enable(mode="
+            "'full') can"
+        )
+    if is_active():
+        _install.leave()
+        _logger.info("PyTorch allocates from its own allocator")
 
 
 def _refuse_other_mode(wanted: Mode) -> None:

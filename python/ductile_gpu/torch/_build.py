@@ -38,7 +38,9 @@ CARRIED = Path(__file__).parent / "built"
 INTERFACE = (
     *_surface.HEADERS,
     "c10/core/AllocatorConfig.h",
+    "ATen/cuda/MemPool.h",
     "c10/cuda/CUDAAllocatorConfig.h",
+    "c10/cuda/CUDAGraphsC10Utils.h",
     "c10/cuda/CUDAStream.h",
     "c10/util/ApproximateClock.h",
     "torch/csrc/cuda/CUDAPluggableAllocator.h",

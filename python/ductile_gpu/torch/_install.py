@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional, cast
@@ -13,7 +16,7 @@ from ductile_gpu._binding import _abi
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf
 
-__all__ = ["TooLate", "adapter", "install", "is_installed"]
+__all__ = ["TooLate", "adapter", "install", "is_installed", "leave"]
 
 _SHARED_STRUCTS = (
     _abi.ductile_options,
@@ -24,24 +27,28 @@ _SHARED_STRUCTS = (
     _abi.ductile_map_event,
 )
 
+_TOO_LATE = 2  # of ductile_torch_install and ductile_torch_leave
+
 _lock = threading.Lock()
 _adapter: Optional[ctypes.CDLL] = None
 
 
 class TooLate(RuntimeError):
-    """CUDA is in use already: PyTorch's allocator cannot be exchanged in this process any more."""
+    """PyTorch's allocator cannot be exchanged now; the message says why, and what to do."""
 
 
 def adapter() -> Optional[ctypes.CDLL]:
-    """The adapter, when it is PyTorch's allocator."""
+    """The adapter, once it is PyTorch's allocator, whoever serves behind it."""
     return _adapter
 
 
 def call(function: Any, *arguments: Any) -> None:
     """Calls a function of the adapter that reports by a message."""
     message = ctypes.create_string_buffer(1024)
-    if function(*arguments, message, ctypes.c_size_t(len(message))) != 0:
-        raise RuntimeError(message.value.decode(errors="replace"))
+    status = function(*arguments, message, ctypes.c_size_t(len(message)))
+    if status != 0:
+        error = TooLate if status == _TOO_LATE else RuntimeError
+        raise error(message.value.decode(errors="replace"))
 
 
 def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
@@ -78,7 +85,7 @@ def _load_any(torch: _build.Torch) -> ctypes.CDLL:
 
 def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
     """Refuses an adapter that was compiled with another libductile's headers."""
-    if not hasattr(loaded, "ductile_torch_gather"):
+    if not hasattr(loaded, "ductile_torch_leave"):
         raise _build.BuildError(f"{path} was made by an older version of Ductile: build it again")
     loaded.ductile_torch_layout.restype = ctypes.POINTER(ctypes.c_size_t)
     sizes = loaded.ductile_torch_layout()
@@ -88,18 +95,6 @@ def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
                 f"{path} has {sizes[at]} bytes of {struct.__name__}, this package "
                 f"{ctypes.sizeof(struct)}: build it again with `python -m ductile_gpu.torch build`"
             )
-
-
-def refuse_when_late() -> None:
-    """Raises TooLate when CUDA is initialised under another allocator."""
-    import torch
-
-    if torch.cuda.is_initialized():
-        raise TooLate(
-            "CUDA is already initialised in this process, with PyTorch's own allocator: call "
-            "ductile_gpu.torch.enable() right after `import torch`, or start the program with "
-            "`ductile-gpu run`"
-        )
 
 
 def _follow_settings(loaded: ctypes.CDLL) -> None:
@@ -160,27 +155,83 @@ def set_options(options: Mapping[str, Any]) -> None:
     call(cast(Any, _adapter).ductile_torch_set_options, options_text(options).encode())
 
 
+def _records_history() -> bool:
+    """Does PyTorch's allocator of the moment keep the program's memory history?"""
+    import torch
+
+    asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    try:
+        return torch.cuda.is_initialized() and asked is not None and bool(asked())
+    except RuntimeError:  # an allocator without a history
+        return False
+
+
+def _record_on() -> None:
+    """Goes on with a history that was begun under native. What stacks it has, native does not say:
+    those of Python it is."""
+    import torch
+
+    torch.cuda.memory._record_memory_history("all", context="all", stacks="python")
+
+
+def _tell_what_stays(loaded: ctypes.CDLL) -> None:
+    waiting = loaded.ductile_torch_inherited()
+    if waiting:
+        pools = "a memory pool or a capture is" if waiting == 1 else f"{waiting} memory pools are"
+        warnings.warn(
+            f"{pools} open that began before Ductile was enabled: until it is closed, new memory "
+            "comes from PyTorch's own allocator",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+    if os.environ.get("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "0") not in ("", "0"):
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_initialized():
+            warnings.warn(
+                "NCCL's registration hook listens to PyTorch's own allocator: what Ductile serves "
+                "is not registered. Call enable() before init_process_group()",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+
+
+def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
+    goes_on = _records_history() and not loaded.ductile_torch_is_gathering()
+    call(loaded.ductile_torch_set_options, options_text(options).encode())
+    _share.provide(_open_device, _list_used, {"captures": "announced"})
+    try:
+        call(loaded.ductile_torch_install)
+    except RuntimeError:
+        _share.withdraw()
+        raise
+    _follow_settings(loaded)
+    if goes_on:
+        _record_on()
+
+
 def install(options: Mapping[str, Any]) -> None:
-    """Makes Ductile PyTorch's allocator. Raises BuildError where there is no adapter."""
+    """Makes Ductile PyTorch's allocator, or makes it serve again.
+
+    Raises BuildError where there is no adapter, and TooLate.
+    """
     global _adapter
     with _lock:
         if _adapter is not None:
-            if is_installed():
-                return
-            raise TooLate("another allocator has taken Ductile's place in this process")
+            if not _adapter.ductile_torch_is_installed():
+                raise TooLate("another allocator has taken Ductile's place in this process")
+            return call(_adapter.ductile_torch_install)
         torch = _build.describe_torch()
-        refuse_when_late()
         _conf.check(_conf.environment())
         loaded = _load_any(torch)
-        call(loaded.ductile_torch_set_options, options_text(options).encode())
-        _share.provide(_open_device, _list_used, {"captures": "announced"})
-        try:
-            call(loaded.ductile_torch_install)
-        except RuntimeError:
-            _share.withdraw()
-            raise
-        _follow_settings(loaded)
+        _take_over(loaded, options)
         _adapter = loaded
+    _tell_what_stays(loaded)
+
+
+def leave() -> None:
+    """New memory comes from PyTorch's own allocator again. Pre: installed. Raises TooLate."""
+    with _lock:
+        call(cast(Any, _adapter).ductile_torch_leave)
 
 
 class Tracker:
@@ -236,4 +287,4 @@ class Tracker:
 
 def is_installed() -> bool:
     """Is Ductile what PyTorch allocates from?"""
-    return _adapter is not None and bool(_adapter.ductile_torch_is_installed())
+    return _adapter is not None and bool(_adapter.ductile_torch_is_serving())

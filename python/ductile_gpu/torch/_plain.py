@@ -111,6 +111,17 @@ def set_options(options: Mapping[str, Any]) -> None:
         raise ValueError(f"no such options of Ductile: {_install.options_text(options)}")
 
 
+def _refuse_when_late() -> None:
+    import torch
+
+    if torch.cuda.is_initialized():
+        raise _install.TooLate(
+            "CUDA is already in use in this process, and without the adapter PyTorch exchanges its "
+            "allocator only before that: install a C++ compiler, or call "
+            "ductile_gpu.torch.enable() right after `import torch`"
+        )
+
+
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator without the adapter."""
     import torch
@@ -120,7 +131,7 @@ def install(options: Mapping[str, Any]) -> None:
         if _installed:
             return
         _build.describe_torch()
-        _install.refuse_when_late()
+        _refuse_when_late()
         _conf.check(_conf.environment())
         set_options(options)
         _pluggable = _make()

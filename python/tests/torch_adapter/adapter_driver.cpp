@@ -8,11 +8,18 @@
 #include <c10/core/AllocatorConfig.h>
 #endif
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#if DUCTILE_TORCH_MINOR >= 10
+#include <ATen/cuda/MemPool.h>
+#endif
 
 #include <torch/csrc/cuda/memory_snapshot.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 
 #include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -42,6 +49,14 @@ template <typename Action> const char *guarded(Action action) {
         answer = e.what();
     }
     return answer.c_str();
+}
+
+c10::cuda::MempoolId_t new_graph_pool() {
+#if DUCTILE_TORCH_MINOR >= 10
+    return at::cuda::MemPool::graph_pool_handle(false);
+#else
+    return c10::cuda::MemPool::graph_pool_handle(false);
+#endif
 }
 
 cudaStream_t stream_of(unsigned long long stream) {
@@ -244,6 +259,55 @@ API int probe_has_metadata(void) {
 }
 #endif
 
+/* For callers who have read which allocator is PyTorch's, and call it a little later. */
+API const char *probe_current(void **out) {
+    return guarded([&] { *out = caching::get(); });
+}
+
+namespace {
+constexpr c10::cuda::MempoolId_t kCaptured{1000, 0};
+}
+
+/* As CUDAGraph::capture_begin does, at an allocator that is not PyTorch's any more. The pool's number
+ * is one that PyTorch has given out. */
+API const char *probe_begin_capture_at(void *allocator, void *stream) {
+    return guarded([&] {
+        while (new_graph_pool().first < kCaptured.first) {
+        }
+        static_cast<caching::CUDAAllocator *>(allocator)->beginAllocateToPool(
+            0, kCaptured, [stream](cudaStream_t asked) { return asked == stream; });
+        C10_CUDA_CHECK(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream),
+                                              cudaStreamCaptureModeThreadLocal));
+    });
+}
+
+API const char *probe_end_capture(void *stream) {
+    return guarded([&] {
+        cudaGraph_t graph = nullptr;
+        C10_CUDA_CHECK(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &graph));
+        caching::endAllocateToPool(0, kCaptured);
+        caching::releasePool(0, kCaptured);
+    });
+}
+
+/* Has native look for memory, as what it serves itself does. */
+API const char *probe_native_alloc(void *allocator, size_t size) {
+    return guarded([&] {
+        auto *native = static_cast<caching::CUDAAllocator *>(allocator);
+        native->raw_delete(native->raw_alloc_with_stream(size, nullptr));
+    });
+}
+
+/* An allocator for PyTorch's pluggable interface. */
+API void *plain_alloc(size_t size, int, cudaStream_t) {
+    void *out = nullptr;
+    return cudaMalloc(&out, size) == cudaSuccess ? out : nullptr;
+}
+
+API void plain_free(void *ptr, size_t, int, cudaStream_t) {
+    (void)cudaFree(ptr);
+}
+
 /* As the process that was sent the bytes does. */
 API const char *probe_receive(const char *bytes, size_t size) {
     return guarded([&] { (void)caching::get()->getIpcDevPtr(std::string(bytes, size)); });
@@ -274,3 +338,5 @@ API const char *probe_listen_to_memory(unsigned long long *heard) {
         });
     });
 }
+
+#include "routing.cpp"

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs after the prelude, each in a fork: PyTorch is imported once. Nothing is allocated
+"""Runs programs after a prelude, each in a fork: PyTorch is imported once. Nothing is allocated
 before a fork, so the allocator is made in the child."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import traceback
 
-import prelude
+prelude = importlib.import_module(sys.argv[2] if len(sys.argv) > 2 else "prelude")
 
 
 def run(program: str) -> int:

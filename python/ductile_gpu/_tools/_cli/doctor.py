@@ -161,7 +161,9 @@ def _check_torch(found: dict[str, Any]) -> Check:
         return Check("pytorch", "FAIL", f"{problem}: install one that is served")
     if found["cuda_is_initialized"]:
         text = "CUDA is initialised by the import of torch, with PyTorch's own allocator"
-        return Check("pytorch", "FAIL", f"{text}: look for what is imported with it")
+        if (found.get("adapter") or "none: ").startswith("none: "):
+            return Check("pytorch", "FAIL", f"{text}: look for what is imported with it")
+        return Check("pytorch", "note", f"{version}; {text}, which keeps what it has served")
     return Check("pytorch", "ok", f"{version}, CUDA {found['torch_cuda']}")
 
 

@@ -118,7 +118,7 @@ class OpenPool {
 ductile_status try_last_resort(Device &device, const MempoolId_t &id, size_t size,
                                cudaStream_t stream, ductile_addr *out) {
     const OpenPool pool(device, id);
-    if (!device.pools.is_native(id)) {
+    if (!device.pools.is_native(device, id)) {
         return ask_library(device.open(), size, stream, out);
     }
     try {
@@ -148,7 +148,10 @@ ductile_status obtain(Device &device, size_t size, cudaStream_t stream, ductile_
     if (status != DUCTILE_ERR_OUT_OF_MEMORY || is_rejection(device)) {
         return status;
     }
-    if (run_free_memory_callbacks()) {
+    bool has_more = run_free_memory_callbacks();
+    /* the library asks native too, but not for what its limit forbids from the start */
+    has_more |= reclaim_from_native(device) != 0;
+    if (has_more) {
         device.failures.retries++;
         status = ask_library(a, size, stream, out);
     }
@@ -199,11 +202,8 @@ void *take_unprofiled(Device &device, size_t size, cudaStream_t stream) {
     TORCH_CHECK_WITH(OutOfMemoryError, size < one_exa_bytes,
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
     unsigned flags = special.load(std::memory_order_relaxed);
-    if (!caching_enabled.load(std::memory_order_relaxed)) {
+    if (!caching_enabled.load(std::memory_order_relaxed) && !is_off()) {
         return take_uncached(device, size, stream);
-    }
-    if ((flags & kRouted) != 0 && device.pools.goes_to_native(stream)) {
-        return native_allocator()->raw_alloc_with_stream(size, stream);
     }
     size_t rounded = (flags & kRounding) != 0 ? round_request(size) : size;
     if ((flags & (kWatched | kRounding)) != 0) {
@@ -219,6 +219,9 @@ void *take_unprofiled(Device &device, size_t size, cudaStream_t stream) {
 /* Whatever is no plain hit. */
 C10_NOINLINE void *take_otherwise(DeviceIndex index, size_t size, cudaStream_t stream) {
     Device &device = device_at(index);
+    if (size != 0 && (special & kElsewhere) != 0 && device.pools.goes_to_native(stream)) {
+        return take_native(device, size, stream); /* which tells the profiler itself */
+    }
     void *ptr = size != 0 ? take_unprofiled(device, size, stream) : nullptr;
     if (ptr != nullptr && is_profiled()) {
         report_to_profiler(device, ptr, static_cast<int64_t>(size));
@@ -347,6 +350,9 @@ C10_NOINLINE void give_back_otherwise(void *ptr) {
 } // namespace
 
 void Allocator::enable(bool value) {
+    if (is_off() && n_devices > 0) {
+        native_allocator()->enable(value);
+    }
     const std::lock_guard<std::mutex> lock(uncached_mutex);
     caching_enabled = value;
     special.fetch_or(kUncached); /* until memory of that time is freed */
@@ -408,7 +414,11 @@ static bool is_default_handle(c10::cuda::CUDAStream stream) {
 }
 
 void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream) {
-    /* views of foreign memory (DLPack, IPC) come here too, and have another deleter */
+    /* views of foreign memory (DLPack, IPC) come here too, and have another deleter: native, whose
+     * own memory has one that it knows, leaves them alone as well */
+    if (ptr.get() != nullptr && ptr.get_deleter() != &delete_block && is_native_in_use()) {
+        native_allocator()->recordStream(ptr, stream);
+    }
     if (ptr.get() == nullptr || ptr.get_deleter() != &delete_block) {
         return;
     }

@@ -26,39 +26,29 @@ void write_message(char *message, size_t size, const std::string &text) {
     }
 }
 
-/* Runs `action`; returns 0, or 1 with a message. */
+/* Not now; Python raises TooLate. */
+struct NotNow : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/* Runs `action`; returns 0, or 1 or 2 (NotNow) with a message. */
 template <typename Action> int guarded(char *message, size_t size, Action action) {
     try {
         action();
         return 0;
     } catch (const c10::Error &e) {
         write_message(message, size, e.what_without_backtrace());
+    } catch (const NotNow &e) {
+        write_message(message, size, e.what());
+        return 2;
     } catch (const std::exception &e) {
         write_message(message, size, e.what());
     }
     return 1;
 }
 
-void install() {
-    caching::CUDAAllocator *current = caching::allocator.load();
-    TORCH_CHECK(current != nullptr, "PyTorch has no CUDA allocator yet");
-    if (current == the_allocator()) {
-        return;
-    }
-    TORCH_CHECK(!current->initialized(),
-                "CUDA is already initialised in this process: PyTorch's allocator cannot be "
-                "exchanged any more. Call ductile_gpu.torch.enable() before the first use of CUDA");
-    TORCH_CHECK(current->name() == "native", "PyTorch's allocator is \"", current->name(),
-                "\", not its own native one: Ductile does not replace it");
-    remember_native(current);
-    follow_settings();
-    std::shared_ptr<caching::CUDAAllocator> shared(the_allocator(),
-                                                   [](caching::CUDAAllocator *) {});
-    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
-    c10::SetAllocator(c10::DeviceType::CUDA, the_allocator());
-}
-
 std::atomic<void (*)()> note{nullptr};
+auto &own_trackers = *new std::vector<caching::AllocatorTraceTracker>();
 
 /* A context is what PyTorch's allocators ask for before they lock anything. What is noted is kept
  * by its thread: with contexts of another kind PyTorch could not write snapshots. */
@@ -80,6 +70,108 @@ void gather(void (caching::CUDAAllocator::*record)(bool, caching::CreateContextF
                               std::decay_t<More>{}...);
 }
 
+/* ---- Taking native's place ------------------------------------------------------------------ */
+
+/* A capture that began under one allocator ends under it. Pre: CUDA is in use, for to ask would
+ * initialise it. */
+void refuse_while_capturing() {
+    DeviceIndex device = -1;
+    if (c10::cuda::GetDevice(&device) != cudaSuccess || device < 0) {
+        (void)cudaGetLastError();
+        return;
+    }
+    if (is_captured(c10::cuda::getCurrentCUDAStream(device).stream())) {
+        throw NotNow("a CUDA graph is being captured on the current stream: call enable() or "
+                     "disable() before the capture begins, or after it has ended");
+    }
+}
+
+void refuse_others(caching::CUDAAllocator *current) {
+    std::string name = current->name();
+    TORCH_CHECK(name != "pluggable", "PyTorch's allocator is a CUDAPluggableAllocator already: "
+                "Ductile does not replace it. Leave torch.cuda.memory.change_current_allocator "
+                "out of the program, or use ductile_gpu.torch.mem_pool() beside it");
+    TORCH_CHECK(name != "cudaMallocAsync", "PyTorch's allocator is cudaMallocAsync, which the "
+                "setting backend:cudaMallocAsync chose when PyTorch was loaded: Ductile replaces "
+                "the native one. Leave that setting out");
+    TORCH_CHECK(name == "native", "PyTorch's allocator is \"", name,
+                "\", not its own native one: Ductile does not replace it");
+}
+
+/* As far as native says it: whom it tells of what, only native knows. */
+void take_over_settings(caching::CUDAAllocator *native) {
+    the_allocator()->init(count_native_devices(native));
+    for (int i = 0; i < n_devices; i++) {
+        devices[i].fraction = native->getMemoryFraction(devices[i].index);
+        if (native_reserved(devices[i].index) != 0) {
+            (void)devices[i].open(); /* what fails, fails before anything has changed */
+        }
+    }
+    if (!native->isEnabled()) {
+        the_allocator()->enable(false);
+        native->enable(true); /* or it would take cached memory for memory of cudaMalloc */
+    }
+}
+
+/* PyTorch exchanges an allocator only before that is in use, but asks the current one whether it
+ * is. */
+void become_current() {
+    std::shared_ptr<caching::CUDAAllocator> shared(the_allocator(),
+                                                   [](caching::CUDAAllocator *) {});
+    caching::allocator.store(the_allocator());
+    is_being_installed = true;
+    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
+    is_being_installed = false;
+    c10::SetAllocator(c10::DeviceType::CUDA, the_allocator());
+}
+
+/* What this file attached to native hears Ductile too. */
+void follow_over() {
+    for (const auto &tracker : own_trackers) {
+        the_allocator()->attachAllocatorTraceTracker(tracker);
+    }
+    if (note.load() != nullptr) {
+        gather(&caching::CUDAAllocator::recordHistory, true);
+    }
+}
+
+void take_native_s_place(caching::CUDAAllocator *native) {
+    refuse_others(native);
+    remember_native(native);
+    stay_with_native();
+    if (is_native_in_use()) {
+        take_over_settings(native);
+    }
+    follow_settings();
+    become_current();
+    follow_over();
+}
+
+void install() {
+    caching::CUDAAllocator *current = caching::allocator.load();
+    TORCH_CHECK(current != nullptr, "PyTorch has no CUDA allocator yet");
+    if (current->initialized()) {
+        refuse_while_capturing();
+    }
+    if (current != the_allocator()) {
+        take_native_s_place(current);
+    } else if (is_off() && n_devices > 0) {
+        native_allocator()->enable(true);
+    }
+    serve_by_ductile();
+}
+
+void leave() {
+    if (caching::allocator.load() != the_allocator()) {
+        throw NotNow("another allocator has taken Ductile's place in this process");
+    }
+    if (n_devices > 0) {
+        refuse_while_capturing();
+        native_allocator()->enable(caching_enabled);
+    }
+    serve_by_native();
+}
+
 } // namespace
 
 } // namespace ductile_torch
@@ -88,13 +180,36 @@ extern "C" {
 
 #define ADAPTER_API __attribute__((visibility("default")))
 
-/* Makes Ductile the allocator of this process. 0, or 1 with a message. */
+/* Makes Ductile the allocator of this process, or has it serve again. 0; 1 or, where it cannot be
+ * now, 2 with a message. */
 ADAPTER_API int ductile_torch_install(char *message, size_t size) {
     return ductile_torch::guarded(message, size, ductile_torch::install);
 }
 
 ADAPTER_API int ductile_torch_is_installed(void) {
     return ductile_torch::caching::allocator.load() == ductile_torch::the_allocator();
+}
+
+/* Gives new memory back to PyTorch's own allocator. What Ductile has served stays with it until it is
+ * freed. 0, 1 or 2, as above. */
+ADAPTER_API int ductile_torch_leave(char *message, size_t size) {
+    return ductile_torch::guarded(message, size, ductile_torch::leave);
+}
+
+/* Does new memory come from Ductile, or will it when pools are closed that were open before? */
+ADAPTER_API int ductile_torch_is_serving(void) {
+    return ductile_torch_is_installed() != 0 && !ductile_torch::is_off();
+}
+
+/* Pools and captures that were open before Ductile came and are not closed yet: so long new memory
+ * comes from PyTorch's own allocator. */
+ADAPTER_API int ductile_torch_inherited(void) {
+    return static_cast<int>(ductile_torch::count_inherited());
+}
+
+/* Is `take` of ductile_torch_gather called? */
+ADAPTER_API int ductile_torch_is_gathering(void) {
+    return ductile_torch::note.load() != nullptr;
 }
 
 /* Options of the library, as in DUCTILE_CONF, for devices that are still to be used. */
@@ -146,10 +261,14 @@ ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64
                                                   uint64_t bytes, uint64_t stream),
                                     char *message, size_t size) {
     return ductile_torch::guarded(message, size, [&] {
-        ductile_torch::caching::get()->attachAllocatorTraceTracker([event](const auto &entry) {
+        auto tracker = [event](const ductile_torch::TraceEntry &entry) {
             event(static_cast<int>(entry.action_), entry.device_, entry.addr_, entry.size_,
                   reinterpret_cast<uintptr_t>(entry.stream_));
-        });
+        };
+        ductile_torch::caching::get()->attachAllocatorTraceTracker(tracker);
+        if (ductile_torch_is_installed() == 0) {
+            ductile_torch::own_trackers.push_back(tracker);
+        }
     });
 }
 

@@ -54,9 +54,11 @@ std::string write_message(Device &device, const ductile_stats &stats, const Memo
         out += format_bytes(limits.limit_bytes) + " allowed; ";
     }
     uint64_t unallocated = stats.reserved_bytes - stats.allocated_bytes;
+    uint64_t native = native_reserved(device.index);
     return out + "Of the allocated memory " + format_bytes(stats.allocated_bytes) +
            " is allocated by PyTorch, and " + format_bytes(unallocated) +
            " is reserved by PyTorch but unallocated. " +
+           (native != 0 ? format_bytes(native) + " more is held by PyTorch's own allocator. " : "") +
            (device.captures > 0 ? "A CUDA graph is being captured: memory that streams still use "
                                   "cannot be waited for. "
                                 : "");
@@ -139,12 +141,28 @@ void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream, Conte
 }
 
 void Allocator::attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) {
+    if (is_native_in_use()) {
+        native_allocator()->attachOutOfMemoryObserver(
+            [observer](int64_t device, size_t size, size_t total, size_t free) {
+                if (!is_first_try()) {
+                    observer(device, size, total, free);
+                }
+            });
+    }
     const std::lock_guard<std::mutex> lock(observers_mutex);
     observers.push_back(std::move(observer));
 }
 
 #if DUCTILE_TORCH_MINOR >= 12
 void Allocator::attachOomRejectionObserver(caching::OomRejectionObserver observer) {
+    if (is_native_in_use()) {
+        native_allocator()->attachOomRejectionObserver(
+            [observer](int64_t device, size_t size, size_t held, size_t total) {
+                if (!is_first_try()) {
+                    observer(device, size, held, total);
+                }
+            });
+    }
     const std::lock_guard<std::mutex> lock(observers_mutex);
     rejection_observers.push_back(std::move(observer));
 }

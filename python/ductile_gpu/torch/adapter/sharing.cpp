@@ -345,6 +345,13 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string bytes) {
 
 /* ---- Other devices -------------------------------------------------------------------------- */
 
+static void open_to_peer(Device &device, DeviceIndex index) {
+    ductile_status status = ductile_enable_peer(device.open(), index);
+    if (status != DUCTILE_OK) {
+        raise_status(device, status, "opening memory to another GPU");
+    }
+}
+
 /* Memory from cudaMalloc is opened by the runtime's call, mapped memory by the library's. */
 void Allocator::enablePeerAccess(DeviceIndex index, DeviceIndex peer) {
     {
@@ -356,10 +363,36 @@ void Allocator::enablePeerAccess(DeviceIndex index, DeviceIndex peer) {
             C10_CUDA_CHECK(error);
         }
     }
-    Device &device = device_at(peer);
-    ductile_status status = ductile_enable_peer(device.open(), index);
-    if (status != DUCTILE_OK) {
-        raise_status(device, status, "opening memory to another GPU");
+    if (is_native_in_use()) {
+        native_allocator()->enablePeerAccess(index, peer); /* for memory that it has mapped */
+    }
+    open_to_peer(device_at(peer), index);
+}
+
+namespace {
+
+/* Has the program opened the memory of `peer` to `index`? There is no call to ask. */
+bool has_peer_access(DeviceIndex index, DeviceIndex peer) {
+    const c10::cuda::CUDAGuard guard(index);
+    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+    cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaSuccess) {
+        (void)cudaDeviceDisablePeerAccess(peer);
+    } else {
+        (void)cudaGetLastError();
+    }
+    return error == cudaErrorPeerAccessAlreadyEnabled;
+}
+
+} // namespace
+
+void adopt_peers(Device &device) {
+    for (int i = 0; i < n_devices; i++) {
+        auto other = static_cast<DeviceIndex>(i);
+        if (other != device.index && c10::cuda::hasPrimaryContext(other) &&
+            has_peer_access(other, device.index)) {
+            open_to_peer(device, other);
+        }
     }
 }
 

@@ -206,6 +206,20 @@ bool is_listened_to() {
     return false;
 }
 
+void record_at_native(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
+                      RecordContext when, bool clear, const std::vector<std::string> &skipped) {
+#if DUCTILE_TORCH_MINOR >= 11
+    native_allocator()->recordHistory(enabled, recorder, max_entries, when, clear, skipped);
+#elif DUCTILE_TORCH_MINOR >= 8
+    (void)skipped;
+    native_allocator()->recordHistory(enabled, recorder, max_entries, when, clear);
+#else
+    (void)clear;
+    (void)skipped;
+    native_allocator()->recordHistory(enabled, recorder, max_entries, when);
+#endif
+}
+
 void set_special(unsigned flag, bool on) {
     if (on) {
         special.fetch_or(flag);
@@ -248,6 +262,10 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, s
         clear_annotations();
     }
     set_special(kWatched, enabled || is_listened_to());
+    locks.clear();
+    if (is_native_in_use()) {
+        record_at_native(enabled, recorder, max_entries, when, clear, skipped);
+    }
 }
 
 void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
@@ -261,16 +279,27 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, s
 }
 
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>> &values) {
-    record_annotation(values);
+    record_annotation(values); /* for both: a snapshot has one list of them */
 }
 
+/* Native notes what it frees yet, and what it serves while Ductile is off. */
 void Allocator::pushCompileContext(std::string &text) {
+#if DUCTILE_TORCH_MINOR >= 8
+    if (is_native_in_use()) {
+        native_allocator()->pushCompileContext(text);
+    }
+#endif
     if (history.enabled) {
         make_notes_of_thread().compile_contexts.push_back(text);
     }
 }
 
 void Allocator::popCompileContext() {
+#if DUCTILE_TORCH_MINOR >= 8
+    if (is_native_in_use()) {
+        native_allocator()->popCompileContext();
+    }
+#endif
     ThreadNotes *notes = notes_of_thread();
     if (notes != nullptr && !notes->compile_contexts.empty()) {
         notes->compile_contexts.pop_back();
@@ -279,10 +308,20 @@ void Allocator::popCompileContext() {
 
 void Allocator::setUserMetadata(const std::string &text) {
     make_notes_of_thread().user_metadata = text;
+#if DUCTILE_TORCH_MINOR >= 10
+    if (is_native_in_use()) {
+        native_allocator()->setUserMetadata(text);
+    }
+#endif
 }
 
 std::string Allocator::getUserMetadata() {
     ThreadNotes *notes = notes_of_thread();
+#if DUCTILE_TORCH_MINOR >= 10
+    if (notes == nullptr && is_native_in_use()) {
+        return native_allocator()->getUserMetadata(); /* said before Ductile came */
+    }
+#endif
     return notes != nullptr ? notes->user_metadata : std::string();
 }
 
@@ -294,6 +333,11 @@ void Allocator::annotateMemory(const void *ptr, const std::string &text) {
     ductile_block_info info;
     Device *device = history.enabled && ptr != nullptr ? find_block(ptr, info) : nullptr;
     if (device == nullptr) {
+#if DUCTILE_TORCH_MINOR >= 14
+        if (history.enabled && ptr != nullptr && is_native_in_use()) {
+            native_allocator()->annotateMemory(ptr, text);
+        }
+#endif
         return;
     }
     Context context = gather_context(RecordContext::ALLOC);
@@ -325,6 +369,9 @@ void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker track
         device.watch.add_tracker(device, tracker);
     }
     set_special(kWatched, true);
+    if (is_native_in_use()) {
+        native_allocator()->attachAllocatorTraceTracker(std::move(tracker));
+    }
 }
 
 } // namespace ductile_torch

@@ -127,11 +127,16 @@ void add_native(DeviceStats &to, const DeviceStats &from) {
     add_all(to.active_bytes, from.active_bytes);
     add_all(to.inactive_split_bytes, from.inactive_split_bytes);
     add_all(to.requested_bytes, from.requested_bytes);
+    add(to.oversize_allocations, from.oversize_allocations);
+    add(to.oversize_segments, from.oversize_segments);
     to.num_alloc_retries += from.num_alloc_retries;
     to.num_ooms += from.num_ooms;
     to.num_sync_all_streams += from.num_sync_all_streams;
     to.num_device_alloc += from.num_device_alloc;
     to.num_device_free += from.num_device_free;
+#if DUCTILE_TORCH_MINOR >= 12
+    to.num_oom_rejections += from.num_oom_rejections;
+#endif
 #if DUCTILE_TORCH_MINOR >= 13
     for (const auto &pool : from.reserved_bytes_by_private_pools) {
         add_all(to.reserved_bytes_by_private_pools[pool.first], pool.second);
@@ -209,6 +214,9 @@ int find_largest(void *user, const ductile_block_info *block) {
 /* The largest request that can be hoped for: a free block, or a tail grown by what the device has
  * left. cuDNN chooses its workspace by it. */
 void Allocator::cacheInfo(DeviceIndex index, size_t *largest) {
+    if (is_off()) {
+        return native_allocator()->cacheInfo(index, largest);
+    }
     Device &device = device_at(index);
     uint64_t found = 0;
     walk_blocks(device.open(), find_largest, &found);
@@ -239,6 +247,10 @@ std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Dev
             found->total_size += run.size;
         }
     }
+    if (is_native_in_use()) {
+        auto more = native_allocator()->getExpandableSegmentSizes(index);
+        sizes.insert(sizes.end(), more.begin(), more.end());
+    }
     return sizes;
 }
 #endif
@@ -253,6 +265,7 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
     Device &device = device_at(index);
     device.fraction = fraction;
     device.apply_fraction();
+    follow_fraction(device);
 }
 
 } // namespace ductile_torch

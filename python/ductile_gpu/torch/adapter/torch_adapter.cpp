@@ -2,6 +2,7 @@
 /* All of the adapter, compiled as one file: PyTorch's headers are read once. */
 #include "hot_path.cpp"
 #include "install.cpp"
+#include "native_side.cpp"
 #include "out_of_memory.cpp"
 #include "sharing.cpp"
 #include "sharing_socket.cpp"

@@ -9,10 +9,22 @@
 
 namespace ductile_torch {
 
+namespace {
+
+/* Captures of this thread that PyTorch has said to have begun, since Ductile is its allocator. */
+thread_local int captures_of_thread = 0;
+
+} // namespace
+
+thread_local bool is_being_installed = false;
+
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 void Allocator::init(int device_count) {
     make_devices(device_count);
+    if (is_native_in_use() || is_off()) {
+        native_allocator()->init(device_count);
+    }
     refresh_settings(false);
     if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
         enable(false);
@@ -20,11 +32,11 @@ void Allocator::init(int device_count) {
 }
 
 bool Allocator::initialized() {
-    return n_devices > 0;
+    return n_devices > 0 && !is_being_installed;
 }
 
 std::string Allocator::name() {
-    return "ductile";
+    return is_off() ? "native" : "ductile";
 }
 
 bool Allocator::isEnabled() const {
@@ -36,7 +48,7 @@ void Allocator::emptyCache(MempoolId_t pool) {
     for (int i = 0; i < n_devices; i++) {
         Device &device = devices[i];
         ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
-        if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(pool))) {
+        if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(device, pool))) {
             continue;
         }
         ductile_status status = is_default_pool(pool)
@@ -51,12 +63,15 @@ void Allocator::emptyCache(MempoolId_t pool) {
             device.watch.note_changes(device, context);
         }
     }
-    if (is_native_in_use()) {
+    if (is_default_pool(pool)) {
+        empty_native();
+    } else if (is_native_in_use()) {
 #if DUCTILE_TORCH_MINOR >= 8
         native_allocator()->emptyCache(pool);
-#else
-        native_allocator()->emptyCache();
 #endif
+    }
+    for (int i = 0; i < n_devices; i++) {
+        share_limit(devices[i]);
     }
 }
 
@@ -86,7 +101,8 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, Stream
     Device &d = device_at(device);
 #if DUCTILE_TORCH_MINOR < 8
     auto *active = c10::cuda::MemPoolContext::getActiveMemPool();
-    TORCH_CHECK(active == nullptr || active->id() != pool || active->allocator() == nullptr,
+    TORCH_CHECK(active == nullptr || active->id() != pool || active->allocator() == nullptr ||
+                    d.pools.is_native(d, pool),
                 "Ductile: a torch.cuda.MemPool with an allocator of its own needs PyTorch 2.8");
 #endif
     d.pools.begin(d, pool, std::move(filter));
@@ -101,12 +117,32 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
  * streams still use. */
 void Allocator::markCaptureBegin(DeviceIndex device) {
     device_at(device).captures++;
+    captures_of_thread++;
     ductile_capture_begin();
+#if DUCTILE_TORCH_MINOR >= 13
+    if (is_native_in_use()) {
+        native_allocator()->markCaptureBegin(device);
+        device_at(device).captures_told++;
+    }
+#endif
 }
 
 void Allocator::markCaptureEnd(DeviceIndex device) {
-    ductile_capture_end();
-    device_at(device).captures--;
+    Device &d = device_at(device);
+    /* one that native was told of, before Ductile came */
+    bool is_inherited = d.captures == 0 || (captures_of_thread == 0 && count_inherited() != 0);
+    if (!is_inherited) {
+        ductile_capture_end();
+        d.captures--;
+        captures_of_thread = std::max(captures_of_thread - 1, 0);
+    }
+#if DUCTILE_TORCH_MINOR >= 13
+    bool was_told = !is_inherited && d.captures_told > 0;
+    d.captures_told -= was_told ? 1 : 0;
+    if (is_native_in_use() && (is_inherited || was_told)) {
+        native_allocator()->markCaptureEnd(device);
+    }
+#endif
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
@@ -115,18 +151,23 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
-    return device_at(device).pools.use_count(pool);
+    Device &d = device_at(device);
+    return d.pools.use_count(d, pool);
 }
 
 void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId_t pool) {
     Device &d = device_at(device);
-    d.pools.retain(d, pool, false);
+    bool is_native = d.pools.is_for_native(d, pool);
+    if (is_native) {
+        retain_native_pool(device, pool);
+    }
+    d.pools.retain(d, pool, is_native);
 }
 
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                                    std::shared_ptr<caching::CUDAAllocator> own) {
     Device &d = device_at(device);
-    bool is_native = own != nullptr || d.pools.is_native(pool);
+    bool is_native = own != nullptr || d.pools.is_for_native(d, pool);
 #if DUCTILE_TORCH_MINOR >= 11
     if (is_native) {
         native_allocator()->createOrIncrefPool(device, pool, std::move(own));
@@ -138,7 +179,7 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                                    caching::CUDAAllocator *own) {
     Device &d = device_at(device);
-    bool is_native = own != nullptr || d.pools.is_native(pool);
+    bool is_native = own != nullptr || d.pools.is_for_native(d, pool);
 #if DUCTILE_TORCH_MINOR >= 8 && DUCTILE_TORCH_MINOR < 11
     if (is_native) {
         native_allocator()->createOrIncrefPool(device, pool, own);
@@ -150,6 +191,15 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool on) {
     Device &d = device_at(device);
     d.pools.set_use_on_oom(pool, on);
+#if DUCTILE_TORCH_MINOR >= 8
+    if (d.pools.is_native(d, pool)) {
+#if DUCTILE_TORCH_MINOR >= 11
+        native_allocator()->setUseOnOOM(device, pool, on);
+#else
+        native_allocator()->setUseOnOOM(device, pool);
+#endif
+    }
+#endif
 }
 
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool) {
@@ -160,7 +210,7 @@ void Allocator::setNoSplit(DeviceIndex device, MempoolId_t pool) {
     Device &d = device_at(device);
     d.pools.set_no_split(pool);
 #if DUCTILE_TORCH_MINOR >= 10
-    if (d.pools.is_native(pool)) {
+    if (d.pools.is_native(d, pool)) {
         native_allocator()->setNoSplit(device, pool);
     }
 #endif
@@ -233,7 +283,7 @@ bool is_in(const LiveSet &set, const LiveBlock &wanted) {
 bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
                                          const std::unordered_set<void *> &expected) {
     Device &d = device_at(device);
-    if (d.pools.is_native(pool)) {
+    if (d.pools.is_native(d, pool)) {
         return native_allocator()->checkPoolLiveAllocations(device, pool, expected);
     }
     std::vector<LiveBlock> live = list_live(d, pool);
@@ -248,7 +298,7 @@ std::shared_ptr<caching::AllocatorState> Allocator::getCheckpointState(DeviceInd
     Device &d = device_at(device);
     auto state = std::make_shared<Checkpoint>();
     state->pool = pool;
-    if (d.pools.is_native(pool)) {
+    if (d.pools.is_native(d, pool)) {
         state->native = native_allocator()->getCheckpointState(device, pool);
     } else {
         state->live = list_live(d, pool);
@@ -264,9 +314,10 @@ caching::CheckpointDelta
 Allocator::setCheckpointPoolState(DeviceIndex device,
                                   std::shared_ptr<caching::AllocatorState> given) {
     auto state = std::dynamic_pointer_cast<Checkpoint>(given);
-    TORCH_CHECK(state != nullptr, "this checkpoint is not Ductile's");
-    if (state->native != nullptr) {
-        return native_allocator()->setCheckpointPoolState(device, state->native);
+    if (state == nullptr || state->native != nullptr) {
+        TORCH_CHECK(is_native_in_use(), "this checkpoint is not Ductile's");
+        return native_allocator()->setCheckpointPoolState(
+            device, state != nullptr ? state->native : std::move(given));
     }
     Device &d = device_at(device);
     const std::lock_guard<std::recursive_mutex> lock(d.mutex);
@@ -308,7 +359,7 @@ c10::DataPtr Allocator::allocateWithAddress(size_t size, void *address) {
     Device &device = device_at(index);
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(index).stream();
 #if DUCTILE_TORCH_MINOR >= 13
-    if ((special & kRouted) != 0 && device.pools.goes_to_native(stream)) {
+    if ((special & kElsewhere) != 0 && device.pools.goes_to_native(stream)) {
         return native_allocator()->allocateWithAddress(size, address);
     }
 #endif

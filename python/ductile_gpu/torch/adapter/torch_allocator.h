@@ -111,6 +111,9 @@ void delete_block(void *ptr);
 
 extern std::atomic<bool> caching_enabled;
 
+/* PyTorch exchanges no allocator that is in use: this thread takes Ductile for one that is not. */
+extern thread_local bool is_being_installed;
+
 /* Before a block is freed that other processes may have been told of. */
 void forget_export(ductile_allocator *allocator, void *ptr);
 

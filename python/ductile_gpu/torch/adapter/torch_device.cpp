@@ -151,6 +151,11 @@ ductile_allocator *Device::open() {
     trial = count_trial(a);
     allocator.store(a, std::memory_order_release);
     watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
+    ask_native_for_memory(*this, a);
+    if (is_native_in_use()) {
+        share_limit(*this);
+        adopt_peers(*this);
+    }
     return a;
 }
 
@@ -169,7 +174,8 @@ ductile_status Device::limit(ductile_allocator *a) {
     }
     applied_limit = own_limit;
     if (fraction < 1.0) {
-        uint64_t cap = share_of(fraction, limits.device_bytes);
+        double left = std::max(fraction - native_share, 0.0); /* by PyTorch's own allocator */
+        uint64_t cap = share_of(left, limits.device_bytes);
         uint64_t own = own_limit != 0 ? bytes_of(own_limit, limits.device_bytes) : cap;
         applied_limit = std::max<uint64_t>(std::min(cap, own), 1);
     }

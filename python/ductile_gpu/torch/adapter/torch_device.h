@@ -19,7 +19,10 @@ enum Special : unsigned {
     kRouted = 8,    /* a pool with an allocator of its own is open          */
     kExported = 16, /* memory is shared with other processes              */
     kThrown = 32,   /* a pool's filter has thrown: look whether in this call */
+    kNative = 64,   /* new memory comes from PyTorch's own allocator: see native_side.h */
+    kSettling = 128, /* Ductile has only just taken its place                */
 };
+constexpr unsigned kElsewhere = kRouted | kNative | kSettling; /* native may have to serve */
 extern std::atomic<unsigned> special;
 
 /* Counts since the process began; what was asked to be forgotten is subtracted when read. */
@@ -58,12 +61,14 @@ struct Device {
     std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
     std::mutex log_mutex;
     std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
-    std::atomic<double> fraction{1.0};
+    std::atomic<double> fraction{1.0};     /* of the device, for Ductile and native together */
+    std::atomic<double> native_share{0.0}; /* of it, what native held when last looked at */
     std::mutex limit_mutex; /* guards the two below */
     uint64_t own_limit =
         0; /* the library's option limit_bytes, as it was set beside the fraction */
     uint64_t applied_limit = 0;   /* what it was set to here */
     std::atomic<int> captures{0}; /* under way, as PyTorch says since 2.13 */
+    std::atomic<int> captures_told{0}; /* of them, those that native was told of */
     Failures failures;
     Baseline baseline;
     Watch watch;
@@ -83,6 +88,9 @@ struct Device {
  * also when init() is told of more. */
 extern Device *devices;
 extern std::atomic<int> n_devices; /* says that `devices` may be read */
+
+/* Opens its memory to the GPUs that the program gave access before Ductile came. */
+void adopt_peers(Device &device);
 
 void make_devices(int count);
 Device &device_at(DeviceIndex index);

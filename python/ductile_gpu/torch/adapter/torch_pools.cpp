@@ -7,13 +7,7 @@
 
 namespace ductile_torch {
 
-/* ---- The native allocator ------------------------------------------------------------------- */
-
 namespace {
-
-caching::CUDAAllocator *native = nullptr;
-std::atomic<bool> native_in_use{false};
-std::mutex native_mutex;
 
 void check_pool(Device &device, ductile_status status, const char *call) {
     if (status != DUCTILE_OK) {
@@ -22,23 +16,6 @@ void check_pool(Device &device, ductile_status status, const char *call) {
 }
 
 } // namespace
-
-void remember_native(caching::CUDAAllocator *allocator) {
-    native = allocator;
-}
-
-bool is_native_in_use() {
-    return native_in_use.load(std::memory_order_acquire);
-}
-
-caching::CUDAAllocator *native_allocator() {
-    if (!is_native_in_use()) {
-        const std::lock_guard<std::mutex> lock(native_mutex);
-        native->init(n_devices);
-        native_in_use.store(true, std::memory_order_release);
-    }
-    return native;
-}
 
 /* ---- References ----------------------------------------------------------------------------- */
 
@@ -62,13 +39,14 @@ void Pools::retain(Device &device, const MempoolId_t &id, bool is_native) {
 }
 
 void Pools::release(Device &device, const MempoolId_t &id) {
-    bool goes_native = false;
+    bool goes_native = is_native(device, id);
     {
         const std::lock_guard<std::mutex> lock(mutex_);
-        auto found = pools_.find(id);
-        TORCH_CHECK(found != pools_.end(), "release of a pool that is not in use");
-        goes_native = found->second.is_native;
-        drop_reference(id);
+        bool is_known = pools_.count(id) != 0; /* one of native's need not be */
+        TORCH_CHECK(is_known || goes_native, "release of a pool that is not in use");
+        if (is_known) {
+            drop_reference(id);
+        }
     }
     if (goes_native) {
         native_allocator()->releasePool(device.index, id);
@@ -77,7 +55,10 @@ void Pools::release(Device &device, const MempoolId_t &id) {
     }
 }
 
-int Pools::use_count(const MempoolId_t &id) {
+int Pools::use_count(const Device &device, const MempoolId_t &id) {
+    if (is_native_in_use() && is_native(device, id)) {
+        return native_allocator()->getPoolUseCount(device.index, id);
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = pools_.find(id);
     return found == pools_.end() ? 0 : found->second.references;
@@ -101,10 +82,25 @@ void Pools::set_no_split(const MempoolId_t &id) {
     }
 }
 
-bool Pools::is_native(const MempoolId_t &id) {
+std::optional<bool> Pools::is_known_native(const MempoolId_t &id) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = pools_.find(id);
-    return found != pools_.end() && found->second.is_native;
+    return found != pools_.end() ? std::optional<bool>(found->second.is_native) : std::nullopt;
+}
+
+bool Pools::is_native(const Device &device, const MempoolId_t &id) {
+    std::optional<bool> known = is_known_native(id);
+    return known ? *known : native_holds_pool(device.index, id);
+}
+
+bool Pools::is_for_native(const Device &device, const MempoolId_t &id) {
+    std::optional<bool> known = is_known_native(id);
+    return known ? *known : is_off() || native_holds_pool(device.index, id);
+}
+
+bool Pools::is_open(const MempoolId_t &id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::any_of(open_.begin(), open_.end(), [&](const auto &o) { return o->id == id; });
 }
 
 std::vector<MempoolId_t> Pools::last_resorts() {
@@ -220,7 +216,7 @@ bool is_for_capture(const StreamFilter &filter, cudaStream_t stream) {
 void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     auto opening = std::make_shared<Opening>();
     opening->id = id;
-    opening->is_native = is_native(id);
+    opening->is_native = is_for_native(device, id);
     opening->filter = std::move(filter);
     opening->thread = std::this_thread::get_id();
     opening->stream = current_stream(device.index);
@@ -234,13 +230,14 @@ void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         open_.push_back(opening);
-        pools_[id].references++;
+        Pool &pool = pools_.try_emplace(id, Pool{0, opening->is_native}).first->second;
+        pool.references++;
     }
     try {
         open(device, *opening);
         /* The capture begins after this; opening the pool records a marker, while that may be. */
         if (is_new_capture) {
-            opening->announcement = std::make_unique<Announcement>();
+            opening->announcement = std::make_unique<Announcement>(device.index);
         }
     } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -288,7 +285,7 @@ void Pools::park_announcement(Opening &opening) {
 
 void Pools::open(Device &device, Opening &opening) {
     if (opening.is_native) {
-        native_allocator()->beginAllocateToPool(device.index, opening.id, opening.filter);
+        begin_native_pool(device.index, opening.id, opening.filter);
         return;
     }
     check_pool(device,
@@ -314,7 +311,9 @@ std::shared_ptr<Pools::Opening> Pools::take_opening(const MempoolId_t &id) {
     if (found == open_.rend()) {
         found = std::find_if(open_.rbegin(), open_.rend(), is_same);
     }
-    TORCH_CHECK(found != open_.rend(), "endAllocateToPool: the pool is not open");
+    if (found == open_.rend()) {
+        return nullptr;
+    }
     std::shared_ptr<Opening> opening = *found;
     open_.erase(std::next(found).base());
     return opening;
@@ -323,9 +322,11 @@ std::shared_ptr<Pools::Opening> Pools::take_opening(const MempoolId_t &id) {
 /* The opening lives until the library has said that no thread is inside its filter. */
 void Pools::end(Device &device, const MempoolId_t &id) {
     std::shared_ptr<Opening> opening = take_opening(id);
-    park_announcement(*opening);
-    if (opening->is_native) {
-        native_allocator()->endAllocateToPool(device.index, id);
+    if (opening != nullptr) {
+        park_announcement(*opening);
+    }
+    if (opening == nullptr || opening->is_native) {
+        end_native_pool(device.index, id);
     } else {
         check_pool(device, ductile_pool_end(device.open(), to_pool_id(id)), "closing a pool");
         look_at_held(device);
@@ -348,7 +349,7 @@ std::shared_ptr<Pools::Opening> Pools::opening_for(cudaStream_t stream) {
 
 bool Pools::goes_to_native(cudaStream_t stream) {
     std::shared_ptr<Opening> opening = opening_for(stream);
-    return opening != nullptr && opening->is_native;
+    return opening != nullptr ? opening->is_native : newcomers_go_to_native(stream);
 }
 
 MempoolId_t Pools::pool_for(cudaStream_t stream) {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private pools of one device: PyTorch's calls mapped to the library's. A pool that brings an
- * allocator of its own (torch.cuda.MemPool(allocator)) belongs to PyTorch's native allocator:
- * requests for it are forwarded there.
+ * allocator of its own (torch.cuda.MemPool(allocator)) belongs to PyTorch's native allocator, and so
+ * does one that native had before Ductile came, or while Ductile was off: requests for it are
+ * forwarded there.
  */
 #ifndef DUCTILE_TORCH_POOLS_H
 #define DUCTILE_TORCH_POOLS_H
 
-#include "torch_common.h"
+#include "native_side.h"
 
 #include <exception>
 #include <functional>
@@ -27,13 +28,19 @@ class Pools {
     void begin(Device &device, const MempoolId_t &id, StreamFilter filter);
     void end(Device &device, const MempoolId_t &id);
     void release(Device &device, const MempoolId_t &id);
-    int use_count(const MempoolId_t &id);
+    int use_count(const Device &device, const MempoolId_t &id);
     void set_use_on_oom(const MempoolId_t &id, bool on);
     void set_no_split(const MempoolId_t &id);
 
-    bool is_native(const MempoolId_t &id);
+    bool is_native(const Device &device, const MempoolId_t &id);
 
-    /* Does the request belong to an open pool of the native allocator? */
+    /* Likewise, or would it be if it was used now for the first time? */
+    bool is_for_native(const Device &device, const MempoolId_t &id);
+
+    bool is_open(const MempoolId_t &id);
+
+    /* Does native serve the request: as one of an open pool of its own, or because new memory comes
+     * from native? */
     bool goes_to_native(cudaStream_t stream);
 
     /* The open pool that a request belongs to; {0, 0}: none. */
@@ -59,7 +66,7 @@ class Pools {
 
     /* Announces a capture to the library from before it begins until after it has ended. */
     struct Announcement {
-        Announcement() {
+        explicit Announcement(DeviceIndex device) : notice(device) {
             ductile_capture_begin();
         }
         Announcement(const Announcement &) = delete;
@@ -67,6 +74,7 @@ class Pools {
         ~Announcement() {
             ductile_capture_end();
         }
+        NativeNotice notice;
     };
 
     /* Has requests look whether they belong to a pool of the native allocator. */
@@ -87,6 +95,7 @@ class Pools {
         cudaStream_t stream; /* the current one of the caller */
     };
 
+    std::optional<bool> is_known_native(const MempoolId_t &id);
     static int ask_filter(void *user, ductile_stream stream);
     std::shared_ptr<Opening> take_opening(const MempoolId_t &id);
     std::shared_ptr<Opening> opening_for(cudaStream_t stream);
@@ -113,11 +122,6 @@ inline MempoolId_t pool_of_block(const ductile_block_info &info) {
 
 /* What a filter threw in the library's latest call of this thread, once; nullptr: nothing. */
 std::exception_ptr take_thrown();
-
-/* PyTorch's own allocator, beside Ductile; initialised when first needed. */
-caching::CUDAAllocator *native_allocator();
-bool is_native_in_use();
-void remember_native(caching::CUDAAllocator *allocator);
 
 } // namespace ductile_torch
 

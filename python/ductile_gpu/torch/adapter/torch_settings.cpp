@@ -99,6 +99,7 @@ void refresh_settings(bool is_fraction_named) {
         if (devices[i].allocator.load() != nullptr) {
             devices[i].apply_fraction();
         }
+        follow_fraction(devices[i]);
     }
 }
 
