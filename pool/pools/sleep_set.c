@@ -30,11 +30,6 @@ static __attribute__((format(printf, 2, 3))) void explain(set_call *c, const cha
     va_end(args);
 }
 
-static void name_pool(set_call *c, const dpool_private_pool *pool) {
-    c->report.pool = pool->id;
-    memcpy(c->report.tag, pool->tag, sizeof pool->tag);
-}
-
 static bool has_tag(const dpool_private_pool *pool, const char *tag) {
     return tag[0] != '\0' && strncmp(pool->tag, tag, sizeof pool->tag) == 0;
 }
@@ -166,7 +161,7 @@ static ductile_status check_names_locked(set_call *c) {
 
 static ductile_status stop_at(set_call *c, const dpool_private_pool *pool, ductile_status status,
                               const char *why) {
-    name_pool(c, pool);
+    dpool_report_pool(&c->report, pool);
     explain(c, "pool {%llu,%llu} \"%s\" %s", (unsigned long long)pool->id.first,
             (unsigned long long)pool->id.second, pool->tag, why);
     return status;
@@ -282,10 +277,7 @@ static ductile_status claim(set_call *c) {
 
 /* ---- The calls ----------------------------------------------------------------------------- */
 
-static void report_failure(set_call *c, ductile_status status, const dpool_private_pool *stopped) {
-    if (stopped != NULL) {
-        name_pool(c, stopped);
-    }
+static void report_failure(set_call *c, ductile_status status) {
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && !c->pauses) {
         c->report.missing_bytes = dpool_missing_bytes(c->a, c->set);
         explain(c, "%llu more bytes must be free on the device, or under the limit",
@@ -306,17 +298,16 @@ static void unpin_all(set_call *c) {
 
 static ductile_status run_claimed(set_call *c) {
     ductile_allocator *a = c->a;
-    const dpool_private_pool *stopped = NULL;
     dpool_forget_failure();
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     dvmm_nvtx_push(dvmm_nvtx_of(a->driver), c->pauses ? "pause" : "resume", 0);
-    uint64_t before = dvmm_store_read(&a->store).held_bytes;
-    ductile_status status =
-        c->pauses ? dpool_pause_set(a, c->set, &stopped) : dpool_resume_set(a, c->set, &stopped);
-    uint64_t after = dvmm_store_read(&a->store).held_bytes;
-    c->report.bytes = c->pauses ? before - after : after - before;
+    ductile_status status = c->pauses ? dpool_pause_set(a, c->set, &c->report)
+                                      : dpool_resume_set(a, c->set, &c->report);
     if (status != DUCTILE_OK) {
-        report_failure(c, status, stopped);
+        report_failure(c, status);
+    } else { /* of a first try */
+        c->report.pool = (ductile_pool_id){0, 0};
+        memset(c->report.tag, 0, sizeof c->report.tag);
     }
     dvmm_nvtx_pop(dvmm_nvtx_of(a->driver));
     dvmm_capture_restore(a->driver, mode);
@@ -368,7 +359,7 @@ static ductile_status call_for_set(ductile_allocator *a, const ductile_sleep_req
     set_call c = {.a = a, .request = &known, .pauses = pauses};
     ductile_status status = run(&c);
     if (status != DUCTILE_OK) {
-        c.report.pools = c.report.bytes = 0;
+        c.report.pools = c.report.bytes = c.report.copied_bytes = c.report.stayed_bytes = 0;
     }
     if (report != NULL) {
         c.report.struct_size = report->struct_size;
