@@ -79,6 +79,7 @@ static void set_up(ductile_allocator *a) {
     dvmm_phys_props props = {.handle_types = (uint32_t)o->shareable, .rdma = o->rdma != 0};
     dvmm_store_init(&a->store, a->driver, a->granule, 0, props);
     dvmm_markers_init(&a->markers, a->driver);
+    dvmm_host_arena_init(&a->host_arena, a->driver);
     dvmm_set_trace(a->driver, dpool_record_failure, NULL, false);
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
     dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);

@@ -15,6 +15,7 @@
 #include "segments/unmap_handles.h"
 #include "vmm/base/lock.h"
 #include "vmm/capture_mode.h"
+#include "vmm/host_arena.h"
 #include "vmm/marker.h"
 
 enum { DPOOL_ARENA_BUCKETS = 256 };
@@ -96,6 +97,7 @@ struct ductile_allocator {
     _Atomic int captures;     /* ductile_captures, as it is now */
     _Atomic bool met_capture; /* one that was not announced; to be logged */
     dvmm_marker_pool markers;
+    dvmm_host_arena host_arena; /* for kept contents of sleeping pools */
     dpool_callbacks oom_callbacks;
     dpool_callbacks map_callbacks;
 };
