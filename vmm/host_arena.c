@@ -3,6 +3,7 @@
 
 #include "vmm/base/align.h"
 #include "vmm/base/array.h"
+#include "vmm/capture_mode.h"
 #include "vmm/host_pages.h"
 
 #include <stdlib.h>
@@ -95,7 +96,7 @@ static uint64_t end_of_taken(dvmm_host_arena *arena) {
     return end;
 }
 
-/* The last extent leaves the arena before its memory goes, so that nobody takes a span of it. */
+/* The last extent leaves the arena before its memory goes, so that no thread takes a span of it. */
 static uint64_t shorten(dvmm_host_arena *arena, uint64_t keep_bytes) {
     dti_lock_acquire(&arena->lock);
     const dvmm_host_span *last = arena->n_taken > 0 ? &arena->taken[arena->n_taken - 1] : NULL;
@@ -139,8 +140,10 @@ ductile_status dvmm_host_arena_release(dvmm_host_arena *arena, uint64_t keep_byt
 void dvmm_host_arena_fini(dvmm_host_arena *arena) {
     uint64_t released = 0;
     arena->n_taken = 0;
+    dvmm_capture_mode mode = dvmm_capture_relax(arena->driver);
     bool is_all = dvmm_usable(arena->driver) == DUCTILE_OK &&
                   dvmm_host_arena_release(arena, 0, &released) == DUCTILE_OK;
+    dvmm_capture_restore(arena->driver, mode);
     if (is_all && arena->base != NULL) {
         dvmm_host_pages_unreserve(arena->base, arena->most_bytes);
     }
@@ -152,6 +155,7 @@ void dvmm_host_arena_fini(dvmm_host_arena *arena) {
 /* ---- Spans --------------------------------------------------------------------------------- */
 
 static bool insert_locked(dvmm_host_arena *arena, uint32_t i, dvmm_host_span span) {
+    DTI_ASSERT_HELD(&arena->lock);
     if (!dti_have_room(&arena->taken, sizeof *arena->taken, &arena->taken_room,
                        arena->n_taken + 1)) {
         return false;
@@ -164,6 +168,7 @@ static bool insert_locked(dvmm_host_arena *arena, uint32_t i, dvmm_host_span spa
 
 /* The lowest place that has room; *index: of the span behind it. */
 static uint64_t find_place_locked(const dvmm_host_arena *arena, uint64_t size, uint32_t *index) {
+    DTI_ASSERT_HELD(&arena->lock);
     uint64_t at = 0;
     uint32_t i = 0;
     while (i < arena->n_taken && arena->taken[i].at - at < size) {

@@ -119,7 +119,7 @@ int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
 }
 
 /* To memory that is not page-locked the driver copies before it returns. */
-static bool is_page_locked(const vgpu *gpu, const void *memory, uint64_t size) {
+static bool is_pinned(const vgpu *gpu, const void *memory, uint64_t size) {
     const vgpu_host_block *block = gpu->work.host_blocks;
     for (; block != NULL; block = block->next) {
         uintptr_t distance = (uintptr_t)memory - (uintptr_t)block->memory;
@@ -132,7 +132,7 @@ static bool is_page_locked(const vgpu *gpu, const void *memory, uint64_t size) {
 
 int dvmm_vgpu_download(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
                        ductile_stream stream) {
-    if (!is_page_locked(gpu, to, size)) {
+    if (!is_pinned(gpu, to, size)) {
         return dvmm_vgpu_read_back(gpu, to, from, size, stream);
     }
     int code = check_span(gpu, stream, from, size, DVMM_ACCESS_READ);
