@@ -55,7 +55,7 @@ struct ductile_allocator {
     /* constant after creation */
     dvmm_driver *driver;
     ductile_options options;
-    uint64_t granule; /* handle_bytes: the pool's granule */
+    uint64_t granule; /* of the driver: the smallest handle */
     uint64_t device_bytes;
     struct dpool_private_pool *default_pool;
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
@@ -101,6 +101,11 @@ struct ductile_allocator {
     dpool_callbacks oom_callbacks;
     dpool_callbacks map_callbacks;
 };
+
+/* Do the options let free memory move between streams, without the driver? */
+static inline bool dpool_may_cross(const ductile_allocator *a) {
+    return a->options.reuse == DUCTILE_REUSE_STREAMS || a->options.reuse == DUCTILE_REUSE_WAIT;
+}
 
 /* May there be handles of several granules? No lock needed. */
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {

@@ -549,7 +549,7 @@ static void open_waiting(void) {
     fixture_setup setup = {.capacity_bytes = 64 * MIB,
                            .schedule = DUCTILE_SCHEDULE_LAZY,
                            .n_streams = 3,
-                           .conf = "cross_stream_reuse:wait"};
+                           .conf = "reuse:wait"};
     assert_fine(fixture_open(&f, &setup));
     a = f.allocator;
 }

@@ -33,7 +33,8 @@ MemoryInfo read_memory_info(const Device &device) {
     return info;
 }
 
-/* What the library may hold: the smallest of PyTorch's fraction, Ductile's own limit, the device. */
+/* What the library may hold: the smallest of PyTorch's fraction, Ductile's own limit, the device.
+ */
 ductile_limits read_limits(Device &device) {
     ductile_limits limits = {};
     limits.struct_size = sizeof limits;
