@@ -85,8 +85,9 @@ typedef struct ductile_sleep_request {
     size_t n_except_pools;
     ductile_contents contents; /* pause only */
     ductile_pool_id bypass;    /* pause only: a private pool outside the set, which serves the
-                                  requests of the default pool while that one sleeps; made plain if
-                                  it does not exist; {0,0}: none, such requests are refused */
+                                  requests of the default pool while that one sleeps, if this call
+                                  puts it to sleep; made plain if it does not exist; `all` leaves it
+                                  out; {0,0}: none, such requests are refused */
 } ductile_sleep_request;
 
 /** What a call did, or what stopped it. A smaller struct gets the fields that fit. */

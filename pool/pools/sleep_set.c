@@ -60,10 +60,15 @@ static bool is_excepted(const ductile_sleep_request *r, const dpool_private_pool
     return is;
 }
 
+static bool is_named(const ductile_sleep_request *r, const dpool_private_pool *pool) {
+    return find_tag(r, pool) != NULL || lists_pool(r->pools, r->n_pools, pool);
+}
+
+/* The bypass is in no set unless it is named. */
 static bool is_in_set(const ductile_sleep_request *r, const dpool_private_pool *pool) {
-    bool is_named =
-        r->all != 0 || find_tag(r, pool) != NULL || lists_pool(r->pools, r->n_pools, pool);
-    return is_named && !is_excepted(r, pool);
+    bool is_bypass = !dpool_is_default(pool) && dpool_is_same_pool(r->bypass, pool->id);
+    bool is_one_of_all = r->all != 0 && !is_bypass;
+    return (is_one_of_all || is_named(r, pool)) && !is_excepted(r, pool);
 }
 
 static ductile_contents contents_for(const ductile_sleep_request *r,

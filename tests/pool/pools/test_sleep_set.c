@@ -386,7 +386,7 @@ Test(sleep_set, the_bypass_serves_the_default_pool_while_that_sleeps) {
 }
 
 Test(sleep_set, a_bypass_in_the_set_is_refused) {
-    ductile_sleep_request r = all_pools();
+    ductile_sleep_request r = tagged(&CACHE);
     ductile_sleep_report report;
     r.bypass = parts[3].id;
     assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
