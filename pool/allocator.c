@@ -175,10 +175,11 @@ alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint
         dti_lock_release(&a->index_lock);
         return NULL;
     }
+    pool->n_users++; /* the lock is released on the way */
     dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
     bool is_more_due = what.mark || what.compact;
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
-    pool->n_users += is_more_due;
+    pool->n_users -= !is_more_due;
     dti_lock_release(&a->index_lock);
     if (is_more_due) {
         dpool_maintenance_do(a, arena, what);
