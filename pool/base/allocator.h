@@ -15,6 +15,7 @@
 #include "segments/unmap_handles.h"
 #include "vmm/base/lock.h"
 #include "vmm/capture_mode.h"
+#include "vmm/host_arena.h"
 #include "vmm/marker.h"
 
 enum { DPOOL_ARENA_BUCKETS = 256 };
@@ -56,19 +57,23 @@ struct ductile_allocator {
     ductile_options options;
     uint64_t granule; /* of the driver: the smallest handle */
     uint64_t device_bytes;
+    struct dpool_private_pool *default_pool;
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option makes a hit do more than find a block */
-    _Atomic bool has_routes;   /* pools are open: a request looks up its pool first */
+    _Atomic bool has_routes;   /* pools are open, or the default pool is not awake: a request looks
+                                  up its pool first */
     _Atomic bool has_unmarked; /* pending uses want a marker: see stream_use.h */
     /* guarded by the index lock */
-    struct dpool_arena *recent; /* the arena of the latest allocation in no pool */
-    struct dpool_private_pool *pools;
-    struct dpool_route *routes; /* newest first */
-    uint32_t n_context_waits;   /* threads in a wait for the whole device */
-    uint32_t n_stream_waits;    /* threads in a wait for a stream */
-    uint32_t n_announcing;      /* see announce.h; changed under both locks */
-    uint64_t age;               /* the clock of frees: blocks/age.h */
-    dpool_proof proven;         /* by context markers */
+    struct dpool_arena *recent;        /* the arena of the latest allocation in no pool */
+    struct dpool_private_pool *pools;  /* newest first; the default pool last */
+    struct dpool_private_pool *bypass; /* serves requests of the default pool while that sleeps, if
+                                          it is not NULL */
+    struct dpool_route *routes;        /* newest first */
+    uint32_t n_context_waits;          /* threads in a wait for the whole device */
+    uint32_t n_stream_waits;           /* threads in a wait for a stream */
+    uint32_t n_announcing;             /* see announce.h; changed under both locks */
+    uint64_t age;                      /* the clock of frees: blocks/age.h */
+    dpool_proof proven;                /* by context markers */
     dpool_marks marks;
     dpool_nodes nodes;
     dpool_map map;
@@ -92,6 +97,7 @@ struct ductile_allocator {
     _Atomic int captures;     /* ductile_captures, as it is now */
     _Atomic bool met_capture; /* one that was not announced; to be logged */
     dvmm_marker_pool markers;
+    dvmm_host_arena host_arena; /* for kept contents of sleeping pools */
     dpool_callbacks oom_callbacks;
     dpool_callbacks map_callbacks;
 };

@@ -34,7 +34,7 @@ extern "C" {
  * is pinned is reused only at its own address and by its own stream.
  *
  * Arguments: address: the start of a live block.
- * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the
+ * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_ASLEEP (the
  *            block is paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.
@@ -79,6 +79,7 @@ typedef struct ductile_map_event {
     uint64_t handle;       /**< the driver's handle: compare it, do not release it; 0: imported */
     ductile_stream stream; /**< that the memory belongs to; for an import, its stream          */
     ductile_pool_id pool;  /**< the private pool that holds the memory; {0,0}: none            */
+    const char *tag;       /**< its tag (ductile_sleep.h), valid during the call; "": none     */
 } ductile_map_event;
 
 /**

@@ -80,9 +80,9 @@ static ductile_status end_stream(scene *s) {
 
 /* Tried twice: the second attempt meets what the first one left. */
 static ductile_status pause_and_resume(scene *s) {
-    ductile_status status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS);
+    ductile_status status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     if (status != DUCTILE_OK) {
-        status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS);
+        status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     }
     if (status == DUCTILE_OK) {
         status = ductile_resume(s->f.allocator, WEIGHTS);
@@ -132,7 +132,8 @@ static const deed deeds[] = {
 static bool is_documented(ductile_status status, int code) {
     return status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
            status == DUCTILE_ERR_OUT_OF_ADDRESSES || status == DUCTILE_ERR_CAPTURING ||
-           status == DUCTILE_ERR_BUSY ||
+           status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP ||
+           status == DUCTILE_ERR_AWAKE ||
            status == (code == DVMM_UNKNOWN ? DUCTILE_ERR_DRIVER : DUCTILE_ERR_DEVICE_LOST);
 }
 
@@ -231,8 +232,8 @@ ParameterizedTest(uint64_t *index, driver_gone, from_any_call_on_the_device_may_
 
 /* ---- Copies in several parts --------------------------------------------------------------- */
 
-/* A block that needs more than one buffer, of which any copy fails, and once more at the next try.
- */
+/* A block whose host copy lies in two extents, so that it takes two copies, of which any fails, and
+ * once more at the next try. */
 static const char *copy_fails(const char *call, uint64_t nth) {
     scene s;
     uint8_t byte = 0;
@@ -240,6 +241,7 @@ static const char *copy_fails(const char *call, uint64_t nth) {
     ductile_allocator *a = s.f.allocator;
     TRY(fixture_sync_all(&s.f));
     NEED_OK(ductile_virtual_fill(s.f.gpu, s.weights, 0x3C, 70 * MIB, s.f.streams[1]));
+    NEED_OK(ductile_sleep_reserve(a, 40 * MIB, NULL));
     const ductile_virtual_fault fault = {.struct_size = sizeof fault,
                                          .call = call,
                                          .nth = nth,
@@ -252,7 +254,7 @@ static const char *copy_fails(const char *call, uint64_t nth) {
     ductile_pool_info info = {.struct_size = sizeof info};
     NEED_OK(ductile_pool_query(a, WEIGHTS, &info));
     if (info.paused == 0) {
-        NEED_OK(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+        NEED_OK(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     }
     NEED_OK(ductile_resume(a, WEIGHTS));
     for (uint64_t at = 0; at < 70 * MIB; at += 23 * MIB) {
@@ -266,7 +268,7 @@ static const char *copy_fails(const char *call, uint64_t nth) {
 }
 
 Test(driver_gone, a_copy_in_several_parts_keeps_contents_whichever_part_fails) {
-    static const char *const calls[] = {"read_back", "upload", "stream_sync", "stream_create"};
+    static const char *const calls[] = {"download", "upload", "stream_sync", "stream_create"};
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         for (uint64_t nth = 1; nth <= 2; nth++) {
             const char *why = copy_fails(calls[i], nth);

@@ -75,10 +75,11 @@ static const char *plain(player *p, const words *w) {
 static const char *pause_it(player *p, const words *w) {
     POOL(pool);
     if (p->s.pools[pool].is_paused) {
-        return answers(p, w, ductile_pause(p->s.f.allocator, p->s.pools[pool].id, 0));
+        return answers(p, w,
+                       ductile_pause(p->s.f.allocator, p->s.pools[pool].id, DUCTILE_CONTENTS_DROP));
     }
-    unsigned flags = has_word(w, "drop") ? 0 : DUCTILE_PAUSE_KEEP_CONTENTS;
-    TRY(pause_pool(&p->s, pool, flags));
+    ductile_contents contents = has_word(w, "drop") ? DUCTILE_CONTENTS_DROP : DUCTILE_CONTENTS_KEEP;
+    TRY(pause_pool(&p->s, pool, contents));
     return answers(p, w, p->s.status);
 }
 

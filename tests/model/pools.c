@@ -256,13 +256,13 @@ const char *sync_foreign(subject *s) {
     return NULL;
 }
 
-const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
+const char *pause_pool(subject *s, unsigned pool, ductile_contents contents) {
     bool is_there = pool_exists(s, pool);
     TRY(sync_foreign(s));
     tell_device(s, pool, false);
-    s->pools[pool].keeps_contents = flags != 0;
+    s->pools[pool].keeps_contents = contents == DUCTILE_CONTENTS_KEEP;
     s->moving_pool = pool;
-    ductile_status status = ductile_pause(s->f.allocator, s->pools[pool].id, flags);
+    ductile_status status = ductile_pause(s->f.allocator, s->pools[pool].id, contents);
     s->moving_pool = 0;
     say(s, "pause pool %u: %s", pool, ductile_status_name(status));
     if (status == DUCTILE_OK && is_there) {
@@ -275,7 +275,7 @@ const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
         TRY(is_capturing(s) || s->is_scripted ? NULL : sync_all(s));
         tell_device(s, pool, true);
     }
-    bool is_none = !is_there && (may_answer(s, pool, status) || status == DUCTILE_ERR_BUSY);
+    bool is_none = !is_there && (may_answer(s, pool, status) || status == DUCTILE_ERR_ASLEEP);
     /* An open pool may mean a capture. */
     bool meets_capture = s->n_routes > 0 && status == DUCTILE_ERR_CAPTURING;
     return may_be(s, "pause", status,
@@ -314,7 +314,9 @@ const char *do_pause(subject *s, const record *r) {
         (!s->pools[pool].is_paused && (s->n_pins > 0 || is_capturing(s)))) {
         return NULL;
     }
-    return s->pools[pool].is_paused ? resume_pool(s, pool) : pause_pool(s, pool, r->b % 3 != 0);
+    return s->pools[pool].is_paused
+               ? resume_pool(s, pool)
+               : pause_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
 }
 
 /* ---- Back at an address -------------------------------------------------------------------- */

@@ -324,7 +324,7 @@ void note_if_gone(subject *s, unsigned pool);
 const char *open_pool(subject *s, unsigned pool, size_t only);
 const char *close_pool(subject *s, unsigned pool);
 const char *release_pool(subject *s, unsigned pool);
-const char *pause_pool(subject *s, unsigned pool, unsigned flags);
+const char *pause_pool(subject *s, unsigned pool, ductile_contents contents);
 const char *resume_pool(subject *s, unsigned pool);
 const char *end_pools(subject *s);
 

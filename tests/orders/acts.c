@@ -223,7 +223,7 @@ const char *resume_pool(stage *s) {
 }
 
 static const char *pause_pool(actor *self) {
-    ductile_status status = ductile_pause(of(self), PLAIN_POOL, 0);
+    ductile_status status = ductile_pause(of(self), PLAIN_POOL, DUCTILE_CONTENTS_DROP);
     TRY(may_be("pause", status,
                status == DUCTILE_ERR_CAPTURING ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_BUSY));
     return status == DUCTILE_OK ? resume_pool(self->s) : NULL;
@@ -239,7 +239,7 @@ static const char *alloc_in_pool(actor *self) {
         NEED_OK(ductile_free(of(self), h.address));
     }
     return may_be("alloc in a pool", status,
-                  has_mark(self->s, PAUSES) ? DUCTILE_ERR_BUSY : DUCTILE_OK);
+                  has_mark(self->s, PAUSES) ? DUCTILE_ERR_ASLEEP : DUCTILE_OK);
 }
 
 /* Others may have taken the memory, or paused it. */
@@ -252,7 +252,9 @@ static const char *alloc_at(actor *self) {
         NEED_OK(ductile_free_reporting(of(self), address, &is_pending));
     }
     return may_be("pool_alloc_at", status,
-                  status == DUCTILE_ERR_FOREIGN_POINTER ? status : DUCTILE_ERR_BUSY);
+                  status == DUCTILE_ERR_FOREIGN_POINTER || status == DUCTILE_ERR_ASLEEP
+                      ? status
+                      : DUCTILE_ERR_BUSY);
 }
 
 static int visit(void *user, const ductile_block_info *block) {

@@ -90,7 +90,7 @@ static bool is_over(const late_work *l) {
     return dvmm_event_query(l->peer->driver, l->peer->event) == DUCTILE_OK;
 }
 
-const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags) {
+const char *late_before_pause(late_work *l, ductile_allocator *a, ductile_contents contents) {
     canvas c;
     const ductile_pool_id pool = {9, l->id}; /* one that holds nothing yet */
     NEED_OK(ductile_pool_retain(a, pool));
@@ -99,10 +99,10 @@ const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags
     TRY(begin_late(l, a, &c));
     NEED_OK(ductile_pool_end(a, pool));
     l->n_late += !is_over(l);
-    NEED_OK(ductile_pause(a, pool, flags));
+    NEED_OK(ductile_pause(a, pool, contents));
     NEED(is_over(l), "a pause did not wait for the peer's stream");
     NEED_OK(ductile_resume(a, pool));
-    if ((flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
+    if (contents == DUCTILE_CONTENTS_KEEP) {
         TRY(look(&l->owner->painter, &c, l->owner->stream));
     }
     NEED_OK(ductile_free(a, c.address));

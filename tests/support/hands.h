@@ -38,7 +38,7 @@ typedef struct late_work {
 
 /* A pool is paused while the peer has yet to write to a block of it. Afterwards that is done, and
  * what it wrote is there when the contents were kept. */
-const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags);
+const char *late_before_pause(late_work *l, ductile_allocator *a, ductile_contents contents);
 
 /* The allocator is destroyed meanwhile; with `is_freed` the block was freed before. */
 const char *late_before_destroy(late_work *l, ductile_allocator *a, bool is_freed);

@@ -32,7 +32,7 @@ static void open_variety(void) {
     assert_fine(world_must_alloc(&w, 9 * MIB, 0));
     assert_fine(world_free(&w, 2));
     dti_lock_acquire(&a->index_lock);
-    arena = dpool_arena_find_locked(a, NULL, w.f.streams[0]);
+    arena = dpool_arena_find_locked(a, a->default_pool, w.f.streams[0]);
     dti_lock_release(&a->index_lock);
     cr_assert_not_null(arena);
 }
@@ -211,7 +211,7 @@ Test(validate, paused_pools) {
     const ductile_pool_id id = {1, 0};
     make_pool(id);
     assert_ok(ductile_pool_end(a, id));
-    assert_ok(ductile_pause(a, id, 0));
+    assert_ok(ductile_pause(a, id, DUCTILE_CONTENTS_DROP));
     dpool_private_pool *pool = find_pool(id);
     dpool_region *region = dpool_next_region(a, pool, NULL);
     dpool_arena *paused = region->arena;

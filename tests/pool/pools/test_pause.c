@@ -94,23 +94,56 @@ TestSuite(pause);
 
 Test(pause, wrong_calls_are_refused) {
     open_pool(DUCTILE_POOL_PLAIN, false);
-    const ductile_pool_id none = {0, 0};
     const ductile_pool_id unknown = {5, 5};
-    assert_status(ductile_pause(a, none, 0), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_pause(a, unknown, 0), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_pause(a, WEIGHTS, 2), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_resume(a, WEIGHTS), DUCTILE_ERR_BUSY);
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
-    assert_status(ductile_pause(a, WEIGHTS, 0), DUCTILE_ERR_BUSY);
-    assert_status(ductile_pool_alloc_at(a, WEIGHTS, blocks[3], 512), DUCTILE_ERR_BUSY);
+    assert_status(ductile_pause(a, unknown, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_pause(a, WEIGHTS, (ductile_contents)5), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_resume(a, WEIGHTS), DUCTILE_ERR_AWAKE);
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
+    assert_status(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_ASLEEP);
+    assert_status(ductile_pool_alloc_at(a, WEIGHTS, blocks[3], 512), DUCTILE_ERR_ASLEEP);
     ductile_addr address = 1;
     assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
-    assert_status(ductile_alloc(a, 512, f.streams[0], &address), DUCTILE_ERR_BUSY);
+    assert_status(ductile_alloc(a, 512, f.streams[0], &address), DUCTILE_ERR_ASLEEP);
     assert_u64(address, 0);
     assert_ok(ductile_pool_end(a, WEIGHTS));
     assert_status(ductile_free(a, blocks[3] + 512), DUCTILE_ERR_INTERIOR_POINTER);
     assert_ok(ductile_resume(a, WEIGHTS));
     assert_ok(ductile_pool_release(a, WEIGHTS));
+    close_pool();
+}
+
+/* To page-lock memory costs more than all copies: what a pause made serves the next. */
+Test(pause, host_memory_is_made_once_and_goes_on_request) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    uint64_t held = 0;
+    uint64_t released = 0;
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
+        assert_ok(ductile_sleep_release(a, 0, &released));
+        assert_u64(released, 0); /* it holds contents */
+        assert_ok(ductile_resume(a, WEIGHTS));
+    }
+    assert_u64(ductile_virtual_count(f.gpu, "host_register"), 1);
+    assert_ok(ductile_sleep_reserve(a, 0, &held));
+    cr_assert_gt(held, 0);
+    assert_ok(ductile_sleep_release(a, 0, &released));
+    assert_u64(released, held);
+    assert_u64(ductile_virtual_count(f.gpu, "host_unregister"), 1);
+    assert_contents();
+    close_pool();
+}
+
+Test(pause, host_memory_made_ahead_is_what_the_pause_takes) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    uint64_t held = 0;
+    assert_ok(ductile_sleep_reserve(a, 40 * MIB, &held));
+    assert_u64(held, 40 * MIB);
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_u64(ductile_virtual_count(f.gpu, "host_register"), 1);
+    assert_status(ductile_sleep_reserve(a, UINT64_MAX / 2, &held), DUCTILE_ERR_OUT_OF_HOST_MEMORY);
+    assert_u64(held, 40 * MIB);
+    assert_contents();
     close_pool();
 }
 
@@ -140,7 +173,7 @@ Test(pause, a_large_pool_is_unmapped_in_parts) {
     }
     assert_ok(ductile_pool_end(a, WEIGHTS));
     most_unmaps = 0;
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     (void)__wrap_dvmm_capture_relax(a->driver); /* the last part */
     assert_u64(unmaps_seen, 3 * GIB / G);
     assert_u64(most_unmaps, 512);
@@ -165,7 +198,7 @@ static void fail_all(const char *call, int effect) {
                                    .persistent = 1,
                                    .effect = effect};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_status status = ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS);
+    ductile_status status = ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     assert_fine(audit_allocator(a, NULL));
     if (status == DUCTILE_OK) {
         status = ductile_resume(a, WEIGHTS);
@@ -214,7 +247,7 @@ Test(pause, blocks_can_be_looked_at_on_the_way_there_and_back) {
     assert_ok(ductile_pin(a, pinned));
     n_looks = 0;
     dvmm_set_trace(a->driver, look, a, true);
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(a, WEIGHTS));
     dvmm_set_trace(a->driver, NULL, NULL, false);
     cr_assert_gt(n_looks, 10, "the pinned block was seen each time");

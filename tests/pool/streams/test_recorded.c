@@ -24,7 +24,7 @@ static double seconds_to_pause_behind(size_t n_spans) {
     }
     free(freed);
     double start = cpu_seconds();
-    assert_ok(ductile_pause(f.allocator, POOL, 0));
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     double seconds = cpu_seconds() - start;
     assert_ok(ductile_resume(f.allocator, POOL));
     give(live);

@@ -135,7 +135,7 @@ static const char *look(stage *s) {
 
 static const char *trim_pool(stage *s) {
     ductile_status status = ductile_pool_trim(allocator_of(s), PAUSED_POOL, NULL);
-    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_BUSY ||
+    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP ||
              (status == DUCTILE_ERR_INVALID_ARGUMENT && !s->plan.pools),
          "pool trim: %s", ductile_status_name(status));
     return NULL;
@@ -206,7 +206,7 @@ void ask_inside(void *user, ductile_allocator *a, const ductile_map_event *e) {
         ductile_alloc(a, 512, s->t.f.streams[e->address / e->size % s->n_common], &address);
     if (status == DUCTILE_OK) {
         (void)ductile_free(a, address);
-    } else if (status == DUCTILE_ERR_BUSY) {
+    } else if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP) {
         atomic_fetch_add(&s->n_refused_inside, 1);
     } else {
         ending_because(&s->the_end, "a request in a map callback");

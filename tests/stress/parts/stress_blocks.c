@@ -139,7 +139,7 @@ const char *make(actor *self, bool in_pool, held **out) {
         atomic_fetch_add(&s->n_refused, 1);
         return in_pool ? NULL : report_adds_up(s, size);
     }
-    if (in_pool && status == DUCTILE_ERR_BUSY) {
+    if (in_pool && status == DUCTILE_ERR_ASLEEP) {
         return NULL;
     }
     NEED(status == DUCTILE_OK, "alloc: %s", ductile_status_name(status));

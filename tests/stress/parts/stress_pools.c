@@ -24,9 +24,10 @@ static const char *resume(stage *s) {
 static const char *pause_once(actor *self) {
     stage *s = self->s;
     bool keeps = rng_percent(&self->r, 60);
-    ductile_status status =
-        ductile_pause(allocator_of(s), PAUSED_POOL, keeps ? DUCTILE_PAUSE_KEEP_CONTENTS : 0);
-    if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_CAPTURING) {
+    ductile_status status = ductile_pause(allocator_of(s), PAUSED_POOL,
+                                          keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+    if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP ||
+        status == DUCTILE_ERR_CAPTURING) {
         atomic_fetch_add(&s->n_refused_pauses, 1);
         return NULL;
     }
