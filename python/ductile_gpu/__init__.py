@@ -24,6 +24,8 @@ from ductile_gpu._blocks import Block
 from ductile_gpu._buffer import Buffer
 from ductile_gpu._core import Allocator, Eviction, Limits
 from ductile_gpu._errors import (
+    Asleep,
+    Awake,
     BadMessage,
     Busy,
     Capturing,
@@ -49,6 +51,7 @@ from ductile_gpu._live import listen
 from ductile_gpu._metrics import metrics
 from ductile_gpu._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._share import allocators, record_stream, share, shared
+from ductile_gpu._sleep import Pool, Slept
 from ductile_gpu._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ __version__ = _abi.VERSION
 
 __all__ = [
     "Allocator",
+    "Asleep",
+    "Awake",
     "BadMessage",
     "Block",
     "BlockState",
@@ -83,8 +88,10 @@ __all__ = [
     "OutOfHostMemory",
     "OutOfMemory",
     "PointerError",
+    "Pool",
     "ProcessGone",
     "Schedule",
+    "Slept",
     "Stats",
     "Status",
     "Unsupported",

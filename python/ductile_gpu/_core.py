@@ -31,6 +31,7 @@ from ductile_gpu._objects import (
     read_address,
     read_number,
 )
+from ductile_gpu._sleep import PoolId, Sleeps, pool_id, why_asleep
 from ductile_gpu._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Allocator", "Eviction", "Limits", "OptionValue", "PoolId"]
 
 OptionValue = Union[str, int, float, bool]
-PoolId = tuple[int, int]
 
 
 class Limits(NamedTuple):
@@ -102,13 +102,6 @@ def format_options(options: _abi.ductile_options) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _pool_id(pool: PoolId) -> _abi.ductile_pool_id:
-    first, second = pool
-    return _abi.ductile_pool_id(
-        read_number(first, "a pool's number"), read_number(second, "a pool's number")
-    )
-
-
 # What ended an out-of-memory callback, by thread, until `alloc` raises it.
 _interrupts: dict[int, BaseException] = {}
 
@@ -116,7 +109,7 @@ _interrupts: dict[int, BaseException] = {}
 _borrowed_callbacks: dict[tuple[int, str], dict[int, Any]] = {}
 
 
-class Allocator(Unique):
+class Allocator(Sleeps, Unique):
     """One allocator for one device; safe to use from any thread.
 
     Addresses are plain integers, multiples of 512. Memory belongs to the stream it was allocated
@@ -290,9 +283,8 @@ class Allocator(Unique):
         if _interrupts:
             self._raise_interrupt(out.value)
         if status:
-            raise error_from_status(
-                status, f"no {n_bytes} bytes on stream {handle:#x}", _log.take()
-            )
+            what = f"no {n_bytes} bytes on stream {handle:#x}"
+            raise error_from_status(status, what, (*why_asleep(self.pointer, status), *_log.take()))
         return out.value
 
     def _raise_interrupt(self, address: int) -> None:
@@ -535,7 +527,7 @@ class Allocator(Unique):
         Raises:
             InvalidArgument, OutOfHostMemory.
         """
-        named = _pool_id(pool)
+        named = pool_id(pool)
         chosen: Any = None
         if takes is not None:
             wanted = takes
@@ -556,8 +548,18 @@ class Allocator(Unique):
         Raises:
             InvalidArgument: no reference is held.
         """
-        named = _pool_id(pool)
+        named = pool_id(pool)
         self._check(lib.ductile_pool_release(self.pointer, named), f"pool {pool}")
+
+    def retain_pool(self, pool: PoolId) -> None:
+        """Adds a reference to a private pool, and makes it if it does not exist.
+
+        Give the reference back with `release_pool`.
+
+        Raises:
+            InvalidArgument, OutOfHostMemory.
+        """
+        self._check(lib.ductile_pool_retain(self.pointer, pool_id(pool)), f"pool {pool}")
 
     # ---- Inspection ----------------------------------------------------------------------------
 
