@@ -261,7 +261,7 @@ static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile
                        .requested = size,
                        .stream = stream,
                        .is_dedicated = true};
-    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &r.pool) : DUCTILE_OK;
+    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, size, stream, &r.pool) : DUCTILE_OK;
     if (status == DUCTILE_OK) {
         status = alloc_slowly(a, &r, out);
         dpool_unpin(a, r.pool);
@@ -284,7 +284,7 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
         return alloc_dedicated(a, size, stream, out);
     }
     dpool_private_pool *pool = NULL;
-    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, stream, &pool) : DUCTILE_OK;
+    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, size, stream, &pool) : DUCTILE_OK;
     if (status != DUCTILE_OK) {
         return status;
     }

@@ -47,6 +47,9 @@ static ductile_status copy_in(dvmm_driver *driver, uint8_t *host, ductile_addr a
 static ductile_status copy_piece(const dvmm_host_copy *saved, const dvmm_piece *piece, uint64_t at,
                                  ductile_stream stream, copy_fn copy) {
     ductile_status status = DUCTILE_OK;
+    if (saved->fills) {
+        return dvmm_fill(saved->driver, piece->addr, saved->value, piece->size, stream);
+    }
     for (uint64_t done = 0; done < piece->size && status == DUCTILE_OK;) {
         uint64_t from = at + done;
         uint64_t part = dti_min(piece->size - done, BUFFER_BYTES - from % BUFFER_BYTES);
@@ -138,6 +141,28 @@ ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_driver *driver, d
         dvmm_host_copy_drop(saved);
     }
     return status;
+}
+
+void dvmm_host_copy_fill(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
+                         uint64_t n_pieces, uint8_t value) {
+    *saved = (dvmm_host_copy){
+        .driver = driver, .pieces = pieces, .n_pieces = n_pieces, .fills = true, .value = value};
+}
+
+uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes) {
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < saved->n_pieces && !saved->fills; i++) {
+        const dvmm_piece *piece = &saved->pieces[i];
+        uint64_t offset = addr - piece->addr;
+        if (offset < piece->size) {
+            uint64_t from = at + offset;
+            *bytes = dti_min(piece->size - offset, BUFFER_BYTES - from % BUFFER_BYTES);
+            return piece->has_stayed ? NULL
+                                     : saved->buffers[from / BUFFER_BYTES] + from % BUFFER_BYTES;
+        }
+        at += piece->size;
+    }
+    return NULL;
 }
 
 ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,

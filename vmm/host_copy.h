@@ -27,6 +27,8 @@ typedef struct dvmm_host_copy {
     uint8_t **buffers; /* page-locked, BUFFER_BYTES each but the last */
     uint64_t n_buffers;
     uint64_t bytes;
+    bool fills; /* nothing was copied: the restore fills the pieces with this byte */
+    uint8_t value;
     ductile_stream busy; /* a wait for copies on it failed, so they may not be complete; or NULL */
 } dvmm_host_copy;
 
@@ -35,8 +37,16 @@ typedef struct dvmm_host_copy {
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
                                    uint64_t n_pieces);
 
-/* Copies back the pieces that did not stay mapped and for which `wants` returns true, and waits for
- * the copies. The host copy does not change. */
+/* Notes pieces that the restore is to fill. Takes ownership of `pieces`. Cannot fail. */
+void dvmm_host_copy_fill(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
+                         uint64_t n_pieces, uint8_t value);
+
+/* Where the host copy of the byte at that address is, and how many bytes follow it there in one
+ * piece; NULL when there is none. */
+uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes);
+
+/* Copies back, or fills, the pieces that did not stay mapped and for which `wants` returns true,
+ * and waits for the copies. The host copy does not change. */
 ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
                                       bool (*wants)(void *user, ductile_addr addr), void *user);
 

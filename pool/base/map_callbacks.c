@@ -8,6 +8,7 @@ ductile_map_event dpool_new_map_event(const ductile_allocator *a, ductile_map_ch
         .struct_size = sizeof(ductile_map_event),
         .change = change,
         .device = dvmm_get_caps(a->driver)->ordinal,
+        .tag = "",
     };
 }
 

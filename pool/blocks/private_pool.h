@@ -42,6 +42,10 @@ typedef struct dpool_private_pool {
     bool is_unbacked; /* no memory behind its blocks, except where the driver refused to unmap */
     dvmm_host_copy
         host_copy; /* contents while it is paused; owned by the thread that claimed the pool */
+    char tag[DUCTILE_TAG_BYTES];            /* "": none */
+    ductile_contents policy;                /* for a pause that leaves it to the pool */
+    ductile_contents contents;              /* unless RUNNING: what the pause promised */
+    struct dpool_private_pool *next_in_set; /* owned by the thread that claimed the pool */
     struct dpool_private_pool *next;
 } dpool_private_pool;
 
@@ -57,6 +61,10 @@ typedef struct dpool_route {
 
 static inline ductile_pool_id dpool_id_of(const dpool_private_pool *pool) {
     return pool != NULL ? pool->id : (ductile_pool_id){0, 0};
+}
+
+static inline const char *dpool_tag_of(const dpool_private_pool *pool) {
+    return pool != NULL ? pool->tag : "";
 }
 
 static inline bool dpool_is_held(const dpool_private_pool *pool) {

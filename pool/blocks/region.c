@@ -234,6 +234,7 @@ ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_cha
     event.handle = h->phys;
     event.stream = region->arena->stream;
     event.pool = dpool_id_of(region->arena->pool);
+    event.tag = dpool_tag_of(region->arena->pool);
     return event;
 }
 

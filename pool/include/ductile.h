@@ -54,6 +54,8 @@ extern "C" {
     X(ERR_INVALID_ARGUMENT, 1, "an argument is outside its documented range")                      \
     X(ERR_UNSUPPORTED, 2, "this build, device or option combination does not support the request") \
     X(ERR_BUSY, 3, "the object is in use and cannot be changed now")                               \
+    X(ERR_ASLEEP, 4, "the memory sleeps: resume its pool first")                                   \
+    X(ERR_AWAKE, 5, "the memory does not sleep")                                                   \
     X(ERR_FOREIGN_POINTER, 10, "the address lies outside every range of this allocator")           \
     X(ERR_INTERIOR_POINTER, 11, "the address lies inside a live block but is not its start")       \
     X(ERR_NOT_LIVE, 12, "no live block starts at the address: it was freed, or never allocated")   \
@@ -122,6 +124,19 @@ typedef struct ductile_pool_id {
     uint64_t first;
     uint64_t second;
 } ductile_pool_id;
+
+/** What a sleeping pool's live blocks hold once they are back (ductile_sleep.h). */
+typedef enum ductile_contents {
+    DUCTILE_CONTENTS_POLICY = 0, /* what the pool's policy says; a private pool without one: DROP,
+                                    the default pool: KEEP                                      */
+    DUCTILE_CONTENTS_KEEP = 1,   /* what they held: copied to page-locked host memory and back  */
+    DUCTILE_CONTENTS_DROP = 2,   /* undefined                                                   */
+    DUCTILE_CONTENTS_ZERO = 3,   /* zeros                                                       */
+    DUCTILE_CONTENTS_POISON = 4  /* 0xFF in every byte, NaN in every float: finds who reads it  */
+} ductile_contents;
+
+/** The longest tag of a pool, with its terminator. */
+#define DUCTILE_TAG_BYTES 64
 
 /** A virtual GPU (see ductile_virtual.h). Opaque. */
 typedef struct ductile_virtual_gpu ductile_virtual_gpu;
@@ -360,19 +375,17 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
  *            NULL is its legacy default stream. out: receives the address; not NULL.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator or out is NULL), ERR_OUT_OF_MEMORY (a
  *            smaller request may still succeed), ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY,
- *            ERR_BUSY (the request belongs to a paused pool, or comes from a map callback and would
- *            map memory), ERR_CAPTURING (the stream is being captured, no pool is open for it, and
- *            no free block fits), ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  *out is 0; no block has changed.
- * Ownership: release with ductile_free or ductile_free_on.
- * Threads:   safe.
- * Streams:   the memory is usable on `stream` at once. To use it on another stream, order that
- *            stream after this one, and call ductile_record_stream before the free.
- * Cost:      usually no driver call when a free block fits. Now and then such a call also records a
- *            marker (several streams are known, and memory was freed), asks the driver about a
- *            marker (freed blocks wait for recorded streams), or moves a bounded amount of memory
- *            (compaction). When no free block fits, the call maps memory; it waits for the GPU only
- *            as a last resort, or before it goes above the soft limit.
+ *            ERR_ASLEEP (the request belongs to a pool that sleeps: ductile_sleep_refusal names
+ *            it), ERR_BUSY (it comes from a map callback and would map memory), ERR_CAPTURING (the
+ * stream is being captured, no pool is open for it, and no free block fits), ERR_DRIVER,
+ * ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED. On error:  *out is 0; no block has changed. Ownership:
+ * release with ductile_free or ductile_free_on. Threads:   safe. Streams:   the memory is usable on
+ * `stream` at once. To use it on another stream, order that stream after this one, and call
+ * ductile_record_stream before the free. Cost:      usually no driver call when a free block fits.
+ * Now and then such a call also records a marker (several streams are known, and memory was freed),
+ * asks the driver about a marker (freed blocks wait for recorded streams), or moves a bounded
+ * amount of memory (compaction). When no free block fits, the call maps memory; it waits for the
+ * GPU only as a last resort, or before it goes above the soft limit.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allocator, size_t size,
                                                          ductile_stream stream, ductile_addr *out);
@@ -719,5 +732,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 #include "ductile_pools.h"
 #include "ductile_pressure.h"
 #include "ductile_share.h"
+#include "ductile_sleep.h"
 
 #endif

@@ -206,27 +206,60 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_get_stats(ductile_alloca
                                                                   ductile_pool_id id,
                                                                   ductile_stats *out);
 
+/** See ductile_sleep.h. */
+typedef enum ductile_pool_state {
+    DUCTILE_POOL_AWAKE = 0,
+    DUCTILE_POOL_PAUSING = 1, /* a call that pauses it is under way  */
+    DUCTILE_POOL_ASLEEP = 2,  /* paused                              */
+    DUCTILE_POOL_RESUMING = 3 /* a call that resumes it is under way */
+} ductile_pool_state;
+
 typedef struct ductile_pool_info {
     size_t struct_size; /* set by the caller */
     ductile_pool_id id;
     uint64_t references; /* held now; 0: other requests may take its free memory */
     uint64_t open;       /* how many times it is open now */
     ductile_pool_kind kind;
-    int paused; /* 1: paused, being paused, or being resumed */
+    int paused; /* 1: state is not AWAKE                                   */
+    ductile_pool_state state;
+    ductile_contents policy;     /* as ductile_pool_set_tag set it                          */
+    ductile_contents contents;   /* unless AWAKE: what the pause promised; else POLICY      */
+    uint64_t kept_bytes;         /* of contents kept on the host now                        */
+    char tag[DUCTILE_TAG_BYTES]; /* "": none                                                */
 } ductile_pool_info;
 
 /**
  * Describes a pool.
  *
- * Arguments: id: not {0,0}. out: not NULL; the caller sets struct_size. A smaller struct gets the
- *            fields that fit.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
- * Threads:   safe.
+ * Arguments: id: {0,0} is the default pool, which counts as plain and without references. out: not
+ * NULL; the caller sets struct_size. A smaller struct gets the fields that fit. Returns:
+ * DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED. Threads:   safe.
  * Cost:      no driver call; linear in the number of pools.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_query(ductile_allocator *allocator,
                                                               ductile_pool_id id,
                                                               ductile_pool_info *out);
+
+/**
+ * Receives one pool of a walk. Calls of other threads wait meanwhile, so the callback must not call
+ * into an allocator, nor wait for something that such a thread may hold (an interpreter's lock).
+ *
+ * Arguments: pool: valid during the call only.
+ * Returns:   0 to go on; anything else ends the walk.
+ */
+typedef int (*ductile_pool_walk_fn)(void *user, const ductile_pool_info *pool);
+
+/**
+ * Visits every pool: the default one, then the private ones, the newest first.
+ *
+ * Arguments: visit: not NULL. user: passed to it.
+ * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * Threads:   safe; calls of other threads wait while it runs.
+ * Cost:      no driver call; linear in the number of pools.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk_pools(ductile_allocator *allocator,
+                                                              ductile_pool_walk_fn visit,
+                                                              void *user);
 
 /**
  * Visits every block of one pool, in the way of ductile_walk. The live blocks that it shows are a
@@ -262,58 +295,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_walk(ductile_allocator *
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocator *allocator,
                                                                  ductile_pool_id id,
                                                                  ductile_addr address, size_t size);
-
-/* ---- Pause and resume --------------------------------------------------------------------- */
-
-/** Flag of ductile_pause: copy contents to page-locked host memory; resume copies them back. */
-#define DUCTILE_PAUSE_KEEP_CONTENTS 1u
-
-/**
- * Gives the physical memory behind a pool's live and free blocks back to the driver, and keeps
- * every address reserved. The live blocks become paused. Allocate what you want to pause together
- * in a pool of its own, so that it shares no physical memory with anything else. Graphs keep their
- * addresses; launch them again after ductile_resume.
- *
- * Arguments: id: not {0,0}. flags: 0: contents are lost; or DUCTILE_PAUSE_KEEP_CONTENTS.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool, unknown flag); ERR_BUSY (the pool is
- *            paused, other threads keep freeing blocks that streams still use, or the call comes
- *            from a map callback, or from an out-of-memory callback while requests of the pool are
- *            under way, such as the one that asks); ERR_CAPTURING (a capture is under way, or
- *            another GPU has access and a recorded stream is being captured);
- *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  the pool is as before: its blocks are live, with their contents.
- * Ownership: paused blocks can be freed. The allocator refuses requests for a paused pool with
- *            ERR_BUSY.
- * Threads:   safe. From the call on, no thread may use the pool's memory or launch its graphs.
- * Streams:   the call waits for all work of the device issued before it. Where another GPU has
- *            access, it also records events on the streams recorded on the pool's blocks, and waits
- *            for them.
- * Cost:      the waits; with peers, an event for each recorded stream; an unmap and a release per
- *            handle; with KEEP_CONTENTS the copies. Other threads' requests get through after every
- *            512 granules. Memory that is pinned, or that the driver does not unmap, stays mapped
- *            and counts in free_bytes. A block of ductile_alloc_dedicated that is not pinned may
- *            consist of several handles afterwards.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause(ductile_allocator *allocator,
-                                                         ductile_pool_id id, unsigned flags);
-
-/**
- * Puts physical memory behind a paused pool again, at the same addresses. Contents that were kept
- * are restored; other contents are undefined.
- *
- * Arguments: id: not {0,0}.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool), ERR_BUSY (the pool is not paused, or
- *            the call comes from a map callback); ERR_OUT_OF_MEMORY (free some memory and call
- *            again); ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  the pool is paused as before, with its kept contents. If a copy failed, the new memory
- *            stays mapped until the next try.
- * Threads:   safe. Other threads' requests that no free block serves wait while it maps.
- * Streams:   contents are in place when it returns.
- * Cost:      a map per handle, as for growth; when memory is short, first a ductile_trim of the
- *            missing amount; it waits for the copies.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_resume(ductile_allocator *allocator,
-                                                          ductile_pool_id id);
 
 #ifdef __cplusplus
 }

@@ -79,6 +79,7 @@ typedef struct ductile_map_event {
     uint64_t handle;       /**< the driver's handle: compare it, do not release it; 0: imported */
     ductile_stream stream; /**< that the memory belongs to; for an import, its stream          */
     ductile_pool_id pool;  /**< the private pool that holds the memory; {0,0}: none            */
+    const char *tag;       /**< its tag (ductile_sleep.h), valid during the call; "": none     */
 } ductile_map_event;
 
 /**

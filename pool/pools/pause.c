@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pauses and resumes a pool: claims it, waits for its work, and changes its blocks. */
+/* Pauses and resumes pools that the caller has claimed: waits for their work, and changes their
+ * blocks. */
 #include "pool/pools/pause.h"
 
 #include "pool/base/log.h"
@@ -34,44 +35,7 @@ static void each_in_state_locked(ductile_allocator *a, const dpool_private_pool 
     }
 }
 
-/* ---- Claiming the pool --------------------------------------------------------------------- */
-
-static ductile_status claim_locked(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
-                                   dpool_phase to, dpool_private_pool **out) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
-    if (pool == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    /* The request that asks an out-of-memory callback may be one of the pool's users. */
-    bool would_wait =
-        to == DPOOL_PAUSING && pool->n_users > 0 && dpool_is_inside_callback(DPOOL_CALLBACK_OOM);
-    if (pool->phase != from || would_wait) {
-        return DUCTILE_ERR_BUSY;
-    }
-    pool->phase = to;
-    pool->n_users++;
-    *out = pool;
-    return DUCTILE_OK;
-}
-
-static ductile_status claim(ductile_allocator *a, ductile_pool_id id, dpool_phase from,
-                            dpool_phase to, dpool_private_pool **out) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        return DUCTILE_ERR_BUSY; /* the thread would wait for itself */
-    }
-    dti_lock_acquire(&a->index_lock);
-    status = claim_locked(a, id, from, to, out);
-    dti_lock_release(&a->index_lock);
-    return status;
-}
+/* ---- Waiting for calls under way --------------------------------------------------------- */
 
 /* Waits for calls that found the pool before it was claimed; new ones are refused. Locks the grow
  * lock, because its holder may have made blocks of the pool BUSY without being counted as
@@ -192,7 +156,12 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     list_paused_locked(a, pool, &list);
     dti_lock_release(&a->index_lock);
-    return dvmm_host_copy_save(&pool->host_copy, a->driver, list.all, list.n);
+    if (pool->contents == DUCTILE_CONTENTS_KEEP) {
+        return dvmm_host_copy_save(&pool->host_copy, a->driver, list.all, list.n);
+    }
+    uint8_t value = pool->contents == DUCTILE_CONTENTS_ZERO ? 0 : 0xFF;
+    dvmm_host_copy_fill(&pool->host_copy, a->driver, list.all, list.n, value);
+    return DUCTILE_OK;
 }
 
 typedef struct resuming {
@@ -219,68 +188,98 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
+    pool->contents = DUCTILE_CONTENTS_POLICY;
     pool->released_age = a->age;
     dpool_want_mark_locked(a);
     dti_lock_release(&a->index_lock);
     dvmm_host_copy_drop(&pool->host_copy);
 }
 
-static ductile_status pause_claimed(ductile_allocator *a, dpool_private_pool *pool,
-                                    unsigned flags) {
+static ductile_status prepare(ductile_allocator *a, dpool_private_pool *pool) {
     wait_for_users(a, pool);
     ductile_status status = wait_and_pause_blocks(a, pool);
-    if (status == DUCTILE_OK && (flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
+    if (status == DUCTILE_OK && pool->contents != DUCTILE_CONTENTS_DROP) {
         status = save(a, pool);
     }
-    if (status == DUCTILE_OK) {
-        status = dpool_announce_pool(a, pool, DUCTILE_MAP_LEAVING);
-    }
-    if (status != DUCTILE_OK) {
-        run_again(a, pool);
-        return status;
-    }
-    dpool_unmap_pool(a, pool); /* nothing below can fail */
-    dpool_finish_pause(a, pool);
-    return DUCTILE_OK;
+    return status;
 }
 
-ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, unsigned flags) {
-    if ((flags & ~DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
+ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
+                               const dpool_private_pool **stopped) {
+    ductile_status status = DUCTILE_OK;
+    for (dpool_private_pool *pool = set; pool != NULL && status == DUCTILE_OK;
+         pool = pool->next_in_set) {
+        *stopped = pool;
+        status = prepare(a, pool);
     }
-    dpool_private_pool *pool = NULL;
-    ductile_status status = claim(a, id, DPOOL_RUNNING, DPOOL_PAUSING, &pool);
-    if (status != DUCTILE_OK) {
-        return status;
+    if (status == DUCTILE_OK) {
+        *stopped = NULL;
+        status = dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
     }
-    dpool_forget_failure();
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    dvmm_nvtx_push(dvmm_nvtx_of(a->driver), "pause", 0);
-    status = pause_claimed(a, pool, flags);
-    dvmm_nvtx_pop(dvmm_nvtx_of(a->driver));
-    dvmm_capture_restore(a->driver, mode);
-    dpool_log_losses(a);
-    dpool_unpin(a, pool);
+    for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
+        if (status != DUCTILE_OK) {
+            run_again(a, pool);
+            continue;
+        }
+        dpool_unmap_pool(a, pool); /* nothing here can fail */
+        dpool_finish_pause(a, pool);
+    }
     return status;
 }
 
 /* ---- Resume -------------------------------------------------------------------------------- */
 
-/* Unused memory of others makes room. */
-static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *pool) {
-    uint64_t need = dpool_bytes_to_map(a, pool);
+static uint64_t bytes_to_map(ductile_allocator *a, const dpool_private_pool *set) {
+    uint64_t bytes = 0;
+    for (const dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
+        bytes += dpool_bytes_to_map(a, pool);
+    }
+    return bytes;
+}
+
+static uint64_t read_room(ductile_allocator *a) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t most = dpool_room(a);
     dpool_grow_unlock(a, mode);
+    return most;
+}
+
+/* Unused memory of others makes room. */
+static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *set) {
+    uint64_t need = bytes_to_map(a, set);
+    uint64_t most = read_room(a);
     return dpool_trim(a, most > need ? most - need : 0);
 }
 
-static ductile_status map_or_make_room(ductile_allocator *a, dpool_private_pool *pool) {
-    ductile_status status = dpool_map_pool(a, pool);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, pool) == DUCTILE_OK) {
-        status = dpool_map_pool(a, pool);
+/* All pools of the set, or none. */
+static ductile_status map_set(ductile_allocator *a, dpool_private_pool *set,
+                              const dpool_private_pool **stopped) {
+    ductile_status status = DUCTILE_OK;
+    dpool_private_pool *end = set;
+    for (; end != NULL && status == DUCTILE_OK; end = end->next_in_set) {
+        *stopped = end;
+        status = dpool_map_pool(a, end);
+    }
+    for (dpool_private_pool *pool = set; status != DUCTILE_OK && pool != *stopped;
+         pool = pool->next_in_set) {
+        dpool_unmap_pool(a, pool);
     }
     return status;
+}
+
+static ductile_status map_or_make_room(ductile_allocator *a, dpool_private_pool *set,
+                                       const dpool_private_pool **stopped) {
+    ductile_status status = map_set(a, set, stopped);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, set) == DUCTILE_OK) {
+        status = map_set(a, set, stopped);
+    }
+    return status;
+}
+
+uint64_t dpool_missing_bytes(ductile_allocator *a, const dpool_private_pool *set) {
+    uint64_t need = bytes_to_map(a, set) + dvmm_store_read(&a->store).held_bytes;
+    uint64_t most = read_room(a);
+    return need > most ? need - most : a->granule;
 }
 
 /* Dedicated blocks that were freed meanwhile leave theirs. */
@@ -294,40 +293,39 @@ static void release_empty_regions(ductile_allocator *a, const dpool_private_pool
     dti_lock_release(&a->grow_lock);
 }
 
-static ductile_status resume_claimed(ductile_allocator *a, dpool_private_pool *pool) {
-    ductile_status status = map_or_make_room(a, pool);
-    if (status == DUCTILE_OK) {
+static ductile_status restore_set(ductile_allocator *a, dpool_private_pool *set,
+                                  const dpool_private_pool **stopped) {
+    ductile_status status = DUCTILE_OK;
+    for (dpool_private_pool *pool = set; pool != NULL && status == DUCTILE_OK;
+         pool = pool->next_in_set) {
+        *stopped = pool;
         resuming r = {a, pool};
         status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
-        if (status == DUCTILE_OK) {
-            status = dpool_announce_pool(a, pool, DUCTILE_MAP_MAPPED);
-        }
-        if (status != DUCTILE_OK) {
-            dpool_keep_pool_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
-        }
     }
-    if (status != DUCTILE_OK) {
-        dpool_finish_pause(a, pool);
-        return status;
-    }
-    run_again(a, pool);
-    release_empty_regions(a, pool);
-    return DUCTILE_OK;
+    return status;
 }
 
-ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
-    dpool_private_pool *pool = NULL;
-    ductile_status status = claim(a, id, DPOOL_PAUSED_PHASE, DPOOL_RESUMING, &pool);
-    if (status != DUCTILE_OK) {
-        return status;
+ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
+                                const dpool_private_pool **stopped) {
+    ductile_status status = map_or_make_room(a, set, stopped);
+    bool is_mapped = status == DUCTILE_OK;
+    if (is_mapped) {
+        status = restore_set(a, set, stopped);
     }
-    dpool_forget_failure();
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    dvmm_nvtx_push(dvmm_nvtx_of(a->driver), "resume", 0);
-    status = resume_claimed(a, pool);
-    dvmm_nvtx_pop(dvmm_nvtx_of(a->driver));
-    dvmm_capture_restore(a->driver, mode);
-    dpool_log_losses(a);
-    dpool_unpin(a, pool);
+    if (status == DUCTILE_OK) {
+        *stopped = NULL;
+        status = dpool_announce_set(a, set, DUCTILE_MAP_MAPPED);
+    }
+    for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
+        if (status == DUCTILE_OK) {
+            run_again(a, pool);
+            release_empty_regions(a, pool);
+            continue;
+        }
+        if (is_mapped) {
+            dpool_keep_pool_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
+        }
+        dpool_finish_pause(a, pool);
+    }
     return status;
 }

@@ -23,6 +23,19 @@
 
 #include "pool/pools/pools.h"
 
+/* Pauses the pools of a set that the caller has claimed (PAUSING), which are linked by next_in_set:
+ * all or none. On failure all are RUNNING, and *stopped is the pool that it failed for, or NULL. No
+ * lock held. */
+ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
+                               const dpool_private_pool **stopped);
+
+/* Resumes them (RESUMING): all or none. On failure all are PAUSED. */
+ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
+                                const dpool_private_pool **stopped);
+
+/* How many more bytes must be free for the set to be resumed, after a refusal. */
+uint64_t dpool_missing_bytes(ductile_allocator *a, const dpool_private_pool *set);
+
 /* Unmaps the memory of a pool whose blocks are PAUSED, a part under each hold of the grow lock.
  * Cannot fail: memory that the driver refuses to unmap stays mapped, and dpool_map_pool checks it.
  * No lock held. */
@@ -41,10 +54,10 @@ void dpool_keep_pool_mapped(ductile_allocator *a, dpool_private_pool *pool);
 /* The bytes that dpool_map_pool needs. No lock held. */
 uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool);
 
-/* Notifies the map callbacks of all handles that leave when the claimed pool is paused, or that are
+/* Notifies the map callbacks of all handles that leave when the claimed set is paused, or that are
  * mapped again. Handles that stay because they are pinned are marked in the segments and not
  * announced. No lock held. ERR_OUT_OF_HOST_MEMORY: no callback was called. */
-ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private_pool *pool,
-                                   ductile_map_change change);
+ductile_status dpool_announce_set(ductile_allocator *a, const dpool_private_pool *set,
+                                  ductile_map_change change);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notifies the map callbacks of the handles that a pausing or resuming pool loses or gets. */
+/* Notifies the map callbacks of the handles that pausing or resuming pools lose or get. */
 #include "pool/pools/pause.h"
 
 #include "pool/base/map_callbacks.h"
@@ -28,40 +28,42 @@ static void record_region(const ductile_allocator *a, const dpool_region *region
     }
 }
 
-static void record_pool(const ductile_allocator *a, const dpool_private_pool *pool,
-                        ductile_map_change change, events *list) {
+static void record_set(const ductile_allocator *a, const dpool_private_pool *set,
+                       ductile_map_change change, events *list) {
     list->n = 0;
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        record_region(a, r, change, list);
+    for (const dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
+        for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+             r = dpool_next_region(a, pool, r)) {
+            record_region(a, r, change, list);
+        }
     }
 }
 
 /* At a pause: from here on dseg_unmap_for_pause skips marked handles, so that what was announced is
  * what happens. Once the pool runs again the marks mean nothing; the next pause makes new ones. */
-static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *pool,
+static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *set,
                             ductile_map_change change) {
-    if (change != DUCTILE_MAP_LEAVING) {
-        return;
-    }
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        dseg_mark_what_stays(r->seg);
+    for (const dpool_private_pool *pool = set; pool != NULL && change == DUCTILE_MAP_LEAVING;
+         pool = pool->next_in_set) {
+        for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+             r = dpool_next_region(a, pool, r)) {
+            dseg_mark_what_stays(r->seg);
+        }
     }
 }
 
-static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool *pool,
-                                  ductile_map_change change, events *list) {
+static ductile_status gather_set(ductile_allocator *a, const dpool_private_pool *set,
+                                 ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&a->grow_lock);
-    record_pool(a, pool, change, list);
+    record_set(a, set, change, list);
     list->room = list->n;
     list->all = calloc(list->room + 1, sizeof *list->all);
     if (list->all == NULL) {
         status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     } else {
-        record_pool(a, pool, change, list);
-        mark_what_stays(a, pool, change);
+        record_set(a, set, change, list);
+        mark_what_stays(a, set, change);
     }
     dti_lock_release(&a->grow_lock);
     return status;
@@ -70,21 +72,21 @@ static ductile_status gather_pool(ductile_allocator *a, const dpool_private_pool
 /* Marks also when no callback is registered: memory that was pinned stays until the pool runs
  * again, even if it is unpinned meanwhile, since peers may have written to it after its contents
  * were saved. */
-static void only_mark(ductile_allocator *a, const dpool_private_pool *pool,
+static void only_mark(ductile_allocator *a, const dpool_private_pool *set,
                       ductile_map_change change) {
     dti_lock_acquire(&a->grow_lock);
-    mark_what_stays(a, pool, change);
+    mark_what_stays(a, set, change);
     dti_lock_release(&a->grow_lock);
 }
 
-ductile_status dpool_announce_pool(ductile_allocator *a, const dpool_private_pool *pool,
-                                   ductile_map_change change) {
+ductile_status dpool_announce_set(ductile_allocator *a, const dpool_private_pool *set,
+                                  ductile_map_change change) {
     if (!dpool_announces(a)) {
-        only_mark(a, pool, change);
+        only_mark(a, set, change);
         return DUCTILE_OK;
     }
     events list = {.all = NULL};
-    ductile_status status = gather_pool(a, pool, change, &list);
+    ductile_status status = gather_set(a, set, change, &list);
     for (uint64_t i = 0; i < list.n && status == DUCTILE_OK; i++) {
         dpool_notify_map(a, &list.all[i]);
     }

@@ -299,7 +299,7 @@ static dpool_private_pool *find_route_locked(ductile_allocator *a, ductile_strea
     return NULL;
 }
 
-ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
+ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_stream stream,
                              dpool_private_pool **out) {
     bool is_plain = false;
     bool is_paused = false;
@@ -310,9 +310,12 @@ ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream,
         is_plain = pool->kind == DUCTILE_POOL_PLAIN;
         pool->n_users += !is_paused;
     }
+    if (is_paused) {
+        dpool_note_refusal_locked(a, pool, bytes);
+    }
     dti_lock_release(&a->index_lock);
     if (is_paused) {
-        return DUCTILE_ERR_BUSY;
+        return DUCTILE_ERR_ASLEEP;
     }
     if (is_plain) {
         detect_capture(a, pool, stream);

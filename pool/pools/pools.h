@@ -11,8 +11,13 @@ static inline bool dpool_has_routes(const ductile_allocator *a) {
 }
 
 /* Finds the pool of a request of this thread (NULL for none) and pins it; dpool_unpin drops the
- * pin. ERR_BUSY when the pool is paused. No lock held; calls filters. */
-ductile_status dpool_pool_of(ductile_allocator *a, ductile_stream stream, dpool_private_pool **out);
+ * pin. ERR_ASLEEP when the pool sleeps. No lock held; calls filters. */
+ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_stream stream,
+                             dpool_private_pool **out);
+
+/* Keeps for this thread that its request was refused because its pool sleeps. Index lock held. */
+void dpool_note_refusal_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                               uint64_t bytes);
 
 /* Frees all routes: no pool is open any more. Destroying only. */
 void dpool_routes_fini(ductile_allocator *a);

@@ -11,6 +11,7 @@
 #include "pool/blocks/wait_spans.h"
 #include "pool/growth/give_back.h"
 #include "pool/inspect/inspect.h"
+#include "pool/pools/pools.h"
 
 #include "vmm/base/align.h"
 
@@ -27,6 +28,26 @@ static bool find_locked(const ductile_allocator *a, ductile_pool_id id, dpool_pr
 
 /* ---- What it is ---------------------------------------------------------------------------- */
 
+/* pool: NULL for the default one. */
+static void describe_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                            ductile_pool_info *info) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    info->kind = DUCTILE_POOL_PLAIN;
+    if (pool == NULL) {
+        return;
+    }
+    info->id = pool->id;
+    info->references = pool->refs;
+    info->open = pool->n_routes;
+    info->kind = pool->kind;
+    info->paused = pool->phase != DPOOL_RUNNING;
+    info->state = (ductile_pool_state)pool->phase;
+    info->policy = pool->policy;
+    info->contents = pool->contents;
+    info->kept_bytes = pool->phase == DPOOL_PAUSED_PHASE ? pool->host_copy.bytes : 0;
+    memcpy(info->tag, pool->tag, sizeof info->tag);
+}
+
 ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
                                   ductile_pool_info *out) {
     ductile_status status = dpool_may_fill(a, out, sizeof *out);
@@ -34,18 +55,35 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
         return status;
     }
     ductile_pool_info info = {.struct_size = out->struct_size, .id = id};
+    dpool_private_pool *pool = NULL;
     dti_lock_acquire(&a->index_lock);
-    const dpool_private_pool *pool = dpool_find_pool_locked(a, id);
-    if (pool != NULL) {
-        info.references = pool->refs;
-        info.open = pool->n_routes;
-        info.kind = pool->kind;
-        info.paused = pool->phase != DPOOL_RUNNING;
-    } else {
-        status = DUCTILE_ERR_INVALID_ARGUMENT;
-    }
+    bool is_known = find_locked(a, id, &pool);
+    describe_locked(a, pool, &info);
     dti_lock_release(&a->index_lock);
-    memcpy(out, &info, info.struct_size);
+    if (is_known) {
+        memcpy(out, &info, info.struct_size);
+    }
+    return is_known ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
+}
+
+static void visit_pools_locked(const ductile_allocator *a, ductile_pool_walk_fn visit, void *user) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    ductile_pool_info info = {.struct_size = sizeof info};
+    describe_locked(a, NULL, &info);
+    int ended = visit(user, &info);
+    for (const dpool_private_pool *pool = a->pools; pool != NULL && ended == 0; pool = pool->next) {
+        describe_locked(a, pool, &info);
+        ended = visit(user, &info);
+    }
+}
+
+ductile_status ductile_walk_pools(ductile_allocator *a, ductile_pool_walk_fn visit, void *user) {
+    ductile_status status = visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    if (status == DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        visit_pools_locked(a, visit, user);
+        dti_lock_release(&a->index_lock);
+    }
     return status;
 }
 
@@ -225,7 +263,8 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     if (pool != NULL && pool->phase != DPOOL_RUNNING) {
-        return DUCTILE_ERR_BUSY;
+        dpool_note_refusal_locked(a, pool, size);
+        return DUCTILE_ERR_ASLEEP;
     }
     uint64_t rounded = dpool_round(size);
     ductile_status status = find_free_locked(a, pool, address, rounded, &b);

@@ -141,7 +141,7 @@ static void pause_with_work(play *p) {
     need(p, ductile_pool_end(a, POOL) == DUCTILE_OK, "end");
     use_long(p, OWNER, &b, 1);
     ductile_virtual_block_end(p->f.gpu, b.address); /* while it is paused it is nobody's to use */
-    need(p, ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS) == DUCTILE_OK, "pause");
+    need(p, ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP) == DUCTILE_OK, "pause");
     need(p, ductile_resume(a, POOL) == DUCTILE_OK, "resume");
     ductile_virtual_block_begin(p->f.gpu, b.address, b.size);
     launch_use(p, OWNER, &b, 1);
@@ -156,7 +156,7 @@ static void pause_with_work_elsewhere(play *p) {
     need(p, ductile_pool_end(a, POOL) == DUCTILE_OK, "end");
     ductile_stream theirs = use_elsewhere(p, &b);
     ductile_virtual_block_end(p->f.gpu, b.address);
-    need(p, ductile_pause(a, POOL, 0) == DUCTILE_OK, "pause");
+    need(p, ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP) == DUCTILE_OK, "pause");
     need(p, ductile_resume(a, POOL) == DUCTILE_OK, "resume");
     ductile_virtual_block_begin(p->f.gpu, b.address, b.size);
     give(p, &b);

@@ -68,7 +68,7 @@ static void debt_and_resume(play *p) {
     block paused = take(p, TAKER, CAPACITY - LARGE);
     need(p, ductile_pool_end(a, owed_pool) == DUCTILE_OK, "end");
     ductile_virtual_block_end(p->f.gpu, paused.address);
-    need(p, ductile_pause(a, owed_pool, 0) == DUCTILE_OK, "pause");
+    need(p, ductile_pause(a, owed_pool, DUCTILE_CONTENTS_DROP) == DUCTILE_OK, "pause");
     owe(p, OWNER, LARGE + 8 * MIB);
     need(p, ductile_resume(a, owed_pool) == DUCTILE_OK, "resume");
     pay(p, OWNER);
@@ -155,7 +155,7 @@ static void debt_and_pause(play *p) {
     use_long(p, USER, &b, 0);
     ductile_virtual_block_end(p->f.gpu, b.address);
     ductile_capture_begin();
-    if (ductile_pause(a, POOL, 0) == DUCTILE_OK) {
+    if (ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP) == DUCTILE_OK) {
         need(p, ductile_resume(a, POOL) == DUCTILE_OK, "resume");
     }
     ductile_capture_end();

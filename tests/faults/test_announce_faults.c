@@ -73,7 +73,7 @@ static const char *pause_and_resume(run *r) {
     if (block == 0) {
         return NULL;
     }
-    ductile_status paused = ductile_pause(r->f.allocator, POOL, 0);
+    ductile_status paused = ductile_pause(r->f.allocator, POOL, DUCTILE_CONTENTS_DROP);
     TRY(is_clean(paused, "pause"));
     ductile_status resumed = DUCTILE_ERR_DRIVER;
     for (int i = 0; paused == DUCTILE_OK && resumed != DUCTILE_OK && i < 3; i++) {

@@ -80,9 +80,9 @@ static ductile_status end_stream(scene *s) {
 
 /* Tried twice: the second attempt meets what the first one left. */
 static ductile_status pause_and_resume(scene *s) {
-    ductile_status status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS);
+    ductile_status status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     if (status != DUCTILE_OK) {
-        status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS);
+        status = ductile_pause(s->f.allocator, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     }
     if (status == DUCTILE_OK) {
         status = ductile_resume(s->f.allocator, WEIGHTS);
@@ -252,7 +252,7 @@ static const char *copy_fails(const char *call, uint64_t nth) {
     ductile_pool_info info = {.struct_size = sizeof info};
     NEED_OK(ductile_pool_query(a, WEIGHTS, &info));
     if (info.paused == 0) {
-        NEED_OK(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+        NEED_OK(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     }
     NEED_OK(ductile_resume(a, WEIGHTS));
     for (uint64_t at = 0; at < 70 * MIB; at += 23 * MIB) {

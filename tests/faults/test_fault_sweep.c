@@ -244,7 +244,7 @@ static const char *pause_and_resume(world *w) {
     }
     for (int i = 0; i < 2; i++) {
         announce_all(w, false);
-        ductile_status status = ductile_pause(w->f.allocator, PLAIN, DUCTILE_PAUSE_KEEP_CONTENTS);
+        ductile_status status = ductile_pause(w->f.allocator, PLAIN, DUCTILE_CONTENTS_KEEP);
         bool is_paused = status == DUCTILE_OK;
         TRY(is_clean(status, "pause"));
         if (status == DUCTILE_OK) {

@@ -320,7 +320,7 @@ static void pause_used_blocks(const fixture *g) {
     for (size_t i = 0; i < 6; i += 2) {
         assert_ok(ductile_free_on(g->allocator, blocks[i], g->streams[1]));
     }
-    assert_ok(ductile_pause(g->allocator, id, 0));
+    assert_ok(ductile_pause(g->allocator, id, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(g->allocator, id));
 }
 
@@ -358,7 +358,7 @@ Test(host_memory, is_all_free_once_the_allocator_is_gone) {
 /* What is told of needs room in a list: without it the pool neither pauses nor resumes. */
 static const char *sleep_and_wake(fixture *f, ductile_pool_id id, uint64_t nth, bool *failed) {
     arm(nth);
-    ductile_status paused = ductile_pause(f->allocator, id, 0);
+    ductile_status paused = ductile_pause(f->allocator, id, DUCTILE_CONTENTS_DROP);
     ductile_status resumed = paused == DUCTILE_OK ? ductile_resume(f->allocator, id) : DUCTILE_OK;
     *failed = disarm();
     NEED(is_outcome(paused) && is_outcome(resumed), "pause %s, resume %s",
@@ -425,7 +425,7 @@ static bool pause_beside_newcomer(uint64_t nth) {
     assert_ok(ductile_virtual_fill(busy.gpu, block, 7, 3 * FIXTURE_GRANULE, busy.streams[0]));
     instead = let_newcomer_in;
     arm(nth);
-    ductile_status paused = ductile_pause(busy.allocator, id, 0);
+    ductile_status paused = ductile_pause(busy.allocator, id, DUCTILE_CONTENTS_DROP);
     bool came = disarm();
     instead = NULL;
     if (came) {

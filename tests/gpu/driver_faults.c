@@ -255,7 +255,7 @@ static const char *pause_and_resume(program *p) {
     TRY(take_some(p, 3, 5000, 1));
     CLEAN(ductile_pool_end(p->allocator, PLAIN));
     TRY(sync_all(p));
-    ductile_status status = ductile_pause(p->allocator, PLAIN, DUCTILE_PAUSE_KEEP_CONTENTS);
+    ductile_status status = ductile_pause(p->allocator, PLAIN, DUCTILE_CONTENTS_KEEP);
     TRY(clean("ductile_pause", status));
     for (size_t i = first; i < p->n_blocks && status == DUCTILE_OK; i++) {
         p->blocks[i].is_paused = true;

@@ -167,7 +167,7 @@ static const char *resume(play *p, bool *is_served) {
 /* Its contents stay: the user's, also when it had not written yet. */
 static const char *pause_pool(play *p, bool *is_served) {
     end_block(p, &p->used);
-    ductile_status status = ductile_pause(p->allocator, paused_pool, DUCTILE_PAUSE_KEEP_CONTENTS);
+    ductile_status status = ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_KEEP);
     *is_served = status == DUCTILE_OK;
     NEED(*is_served || status == DUCTILE_ERR_CAPTURING, "pause: %s", ductile_status_name(status));
     if (*is_served) {
@@ -202,7 +202,7 @@ static const char *take_used_beside_paused(play *p) {
     p->wanted = (canvas){.size = p->limit / 2, .id = BY_TAKER};
     TRY(take_in_pool(p, TAKER, &p->wanted));
     end_block(p, &p->wanted);
-    NEED_OK(ductile_pause(p->allocator, paused_pool, 0));
+    NEED_OK(ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_DROP));
     return take_used(p);
 }
 

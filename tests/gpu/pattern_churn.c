@@ -291,7 +291,7 @@ static const char *live_with_a_graph(churn *c) {
 /* What another program took meanwhile cannot be had back: then the pool stays paused. */
 static const char *pause_and_resume(churn *c, ductile_pool_id pool, const canvas *it) {
     TRY(paint(&c->painter, it, c->streams[0]));
-    NEED_OK(ductile_pause(c->allocator, pool, DUCTILE_PAUSE_KEEP_CONTENTS));
+    NEED_OK(ductile_pause(c->allocator, pool, DUCTILE_CONTENTS_KEEP));
     ductile_status status = ductile_resume(c->allocator, pool);
     c->pauses++;
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {

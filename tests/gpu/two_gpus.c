@@ -273,7 +273,7 @@ static const char *pause_and_resume(pair *p) {
     NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
     NEED_OK(ductile_pool_end(p->a, pool));
     TRY(by_peer(p, paint, &c));
-    NEED_OK(ductile_pause(p->a, pool, DUCTILE_PAUSE_KEEP_CONTENTS));
+    NEED_OK(ductile_pause(p->a, pool, DUCTILE_CONTENTS_KEEP));
     NEED_OK(ductile_resume(p->a, pool));
     TRY(ask_block(p, &c, DVMM_ACCESS_RW));
     TRY(by_peer(p, look, &c));
@@ -359,7 +359,7 @@ static const char *let_memory_go_under_the_peer(pair *p) {
     late_work l = {.owner = &p->owner, .peer = &p->peer, .id = p->next_id};
     ductile_allocator *other = NULL;
     for (unsigned i = 0; i < 6; i++) {
-        TRY(late_before_pause(&l, p->a, i % 2 == 0 ? DUCTILE_PAUSE_KEEP_CONTENTS : 0));
+        TRY(late_before_pause(&l, p->a, i % 2 == 0 ? DUCTILE_CONTENTS_KEEP : 0));
         TRY(program_allocator(p->gpu, p->owner.device, p->limit, &other));
         TRY(late_before_destroy(&l, other, i % 2 == 0));
     }

@@ -222,7 +222,7 @@ const char *resume_pool(stage *s) {
 }
 
 static const char *pause_pool(actor *self) {
-    ductile_status status = ductile_pause(of(self), PLAIN_POOL, 0);
+    ductile_status status = ductile_pause(of(self), PLAIN_POOL, DUCTILE_CONTENTS_DROP);
     TRY(may_be("pause", status,
                status == DUCTILE_ERR_CAPTURING ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_BUSY));
     return status == DUCTILE_OK ? resume_pool(self->s) : NULL;

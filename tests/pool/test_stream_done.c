@@ -114,7 +114,7 @@ static void *do_trim(void *user) {
 static void *do_pause(void *user) {
     errand *e = user;
     get_ready(e);
-    e->status = ductile_pause(e->allocator, POOL, 0);
+    e->status = ductile_pause(e->allocator, POOL, DUCTILE_CONTENTS_DROP);
     come_back(e);
     return NULL;
 }
@@ -267,7 +267,7 @@ Test(stream_done_beside, a_pause_that_marks_the_stream) {
     done_waits_for(do_pause, &e);
     end_stream();
     assert_ok(ductile_resume(f.allocator, POOL));
-    assert_ok(ductile_pause(f.allocator, POOL, 0)); /* asks for the marker, and not the stream */
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP)); /* asks for the marker, and not the stream */
     assert_ok(ductile_free(f.allocator, address));
     assert_ok(ductile_pool_release(f.allocator, POOL));
     close_audited();

@@ -94,7 +94,7 @@ static const char *trim_again_and_again(worker *w) {
 }
 
 static const char *sleep_and_wake(worker *w, ductile_addr block) {
-    ductile_status status = ductile_pause(f.allocator, POOL, 0);
+    ductile_status status = ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP);
     if (status == DUCTILE_ERR_BUSY) {
         return NULL; /* others kept freeing */
     }

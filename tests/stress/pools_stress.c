@@ -240,7 +240,7 @@ static const char *pause_once(actor *self) {
     stage *s = self->s;
     bool keeps = rng_percent(&self->r, 60);
     ductile_status status =
-        ductile_pause(s->f.allocator, PAUSED_POOL, keeps ? DUCTILE_PAUSE_KEEP_CONTENTS : 0);
+        ductile_pause(s->f.allocator, PAUSED_POOL, keeps ? DUCTILE_CONTENTS_KEEP : 0);
     if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_CAPTURING) {
         atomic_fetch_add(&s->n_refused_pauses, 1);
         return NULL;

@@ -102,7 +102,7 @@ const char *late_before_pause(late_work *l, ductile_allocator *a, unsigned flags
     NEED_OK(ductile_pause(a, pool, flags));
     NEED(is_over(l), "a pause did not wait for the peer's stream");
     NEED_OK(ductile_resume(a, pool));
-    if ((flags & DUCTILE_PAUSE_KEEP_CONTENTS) != 0) {
+    if ((flags & DUCTILE_CONTENTS_KEEP) != 0) {
         TRY(look(&l->owner->painter, &c, l->owner->stream));
     }
     NEED_OK(ductile_free(a, c.address));

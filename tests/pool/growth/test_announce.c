@@ -283,7 +283,7 @@ Test(announce, an_event_says_whose_memory_it_is) {
     cr_assert_eq(latest.stream, f.streams[0]);
     cr_assert(latest.pool.first == POOL.first && latest.pool.second == POOL.second);
     uint64_t handle = latest.handle;
-    assert_ok(ductile_pause(f.allocator, POOL, 0));
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     cr_assert(latest.change == DUCTILE_MAP_LEAVING && latest.handle == handle);
     cr_assert(latest.stream == f.streams[0] && latest.pool.second == POOL.second);
     assert_ok(ductile_resume(f.allocator, POOL));
@@ -298,7 +298,7 @@ Test(announce, a_pause_tells_what_leaves_and_a_resume_what_comes_but_for_what_is
     ductile_addr block = take_in_pool(3);
     ductile_addr pinned = take_in_pool(2);
     assert_ok(ductile_pin(f.allocator, pinned));
-    assert_ok(ductile_pause(f.allocator, POOL, 0));
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     cr_assert_eq(s.n_left, 3);
     assert_fine(shadow_covers(&s, pinned, 2 * GRANULE));
     assert_ok(ductile_resume(f.allocator, POOL));
@@ -326,14 +326,14 @@ Test(announce, what_is_unpinned_while_a_pause_tells_stays) {
     assert_ok(ductile_pin(f.allocator, pinned));
     s.user = &pin;
     s.beside = unpin_once;
-    assert_ok(ductile_pause(f.allocator, POOL, 0));
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     cr_assert_eq(pin, 0);
     cr_assert_eq(s.n_left, 1);
     assert_fine(shadow_is_true(&s, f.allocator));
     assert_ok(ductile_resume(f.allocator, POOL));
     assert_fine(shadow_covers(&s, block, GRANULE));
     assert_fine(shadow_is_true(&s, f.allocator));
-    assert_ok(ductile_pause(f.allocator, POOL, 0)); /* and leaves the next time */
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP)); /* and leaves the next time */
     cr_assert_eq(s.n_left, 1 + 3);
     assert_fine(shadow_is_true(&s, f.allocator));
 }
@@ -357,7 +357,7 @@ static void *take_the_rest(void *out) {
 }
 
 static void *pause_pool(void *out) {
-    *(ductile_status *)out = ductile_pause(f.allocator, POOL, 0);
+    *(ductile_status *)out = ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP);
     (void)sem_post(&is_leaving);
     return NULL;
 }

@@ -211,7 +211,7 @@ Test(guard, a_paused_pool_comes_back_with_its_contents) {
     ductile_addr gone = take(5000, 0);
     assert_ok(ductile_pool_end(f.allocator, pool));
     fill(kept, 0x5A, 3 * MIB + 700, 0);
-    assert_ok(ductile_pause(f.allocator, pool, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(f.allocator, pool, DUCTILE_CONTENTS_KEEP));
     assert_u64(reserved(), 0);
     assert_sound();
     give(gone);

@@ -241,7 +241,7 @@ static ductile_addr take_in_pool(uint64_t size) {
 Test(sizes, what_a_paused_pool_uses_leaves_no_memory_to_other_streams) {
     open_roomy(NULL);
     ductile_addr block = take_in_pool(8 * GIB);
-    assert_ok(ductile_pause(f.allocator, large_pool, 0));
+    assert_ok(ductile_pause(f.allocator, large_pool, DUCTILE_CONTENTS_DROP));
     assert_little_is_left_to_others();
     assert_ok(ductile_resume(f.allocator, large_pool));
     give(block);

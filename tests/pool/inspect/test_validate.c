@@ -211,7 +211,7 @@ Test(validate, paused_pools) {
     const ductile_pool_id id = {1, 0};
     make_pool(id);
     assert_ok(ductile_pool_end(a, id));
-    assert_ok(ductile_pause(a, id, 0));
+    assert_ok(ductile_pause(a, id, DUCTILE_CONTENTS_DROP));
     dpool_private_pool *pool = find_pool(id);
     dpool_region *region = dpool_next_region(a, pool, NULL);
     dpool_arena *paused = region->arena;

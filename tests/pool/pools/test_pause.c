@@ -114,7 +114,7 @@ TestSuite(pause);
 static void there_and_back(ductile_pool_kind kind, bool with_holes) {
     open_pool(kind, with_holes);
     ductile_stats before = fixture_stats(a);
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     assert_paused();
     assert_u64(fixture_stats(a).paused_bytes, before.allocated_bytes);
     assert_u64(fixture_stats(a).paused_blocks, before.live_blocks);
@@ -134,7 +134,7 @@ static void there_and_back(ductile_pool_kind kind, bool with_holes) {
 Test(pause, peaks_count_no_paused_blocks) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     ductile_addr others[3];
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     ductile_reset_peaks(a);
     assert_u64(fixture_stats(a).live_peak_blocks, 0);
     for (size_t i = 0; i < 3; i++) {
@@ -164,7 +164,7 @@ Test(pause, memory_of_graphs_comes_back_whole) {
 Test(pause, free_memory_of_graphs_has_memory_again) {
     open_pool(DUCTILE_POOL_CAPTURE, true);
     ductile_addr hole = blocks[4] == 0 ? 0 : blocks[2] + G; /* of a block of three granules */
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(a, WEIGHTS));
     assert_ok(ductile_virtual_fill(f.gpu, hole, 9, 3 * G, f.streams[0]));
     assert_fine(fixture_sync_all(&f));
@@ -174,7 +174,7 @@ Test(pause, free_memory_of_graphs_has_memory_again) {
 Test(pause, it_can_be_done_over_and_over) {
     open_pool(DUCTILE_POOL_PLAIN, true);
     for (int i = 0; i < 5; i++) {
-        assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+        assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
         assert_paused();
         assert_ok(ductile_resume(a, WEIGHTS));
         assert_contents();
@@ -186,7 +186,7 @@ Test(pause, it_can_be_done_over_and_over) {
 /* Page-locked memory is scarce: it is held while the pool is paused, and no longer. */
 Test(pause, kept_contents_hold_host_memory_until_the_resume) {
     open_pool(DUCTILE_POOL_PLAIN, false);
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     uint64_t buffers = ductile_virtual_count(f.gpu, "host_alloc");
     cr_assert_gt(buffers, 0);
     assert_u64(ductile_virtual_count(f.gpu, "host_free"), 0);
@@ -198,7 +198,7 @@ Test(pause, kept_contents_hold_host_memory_until_the_resume) {
 Test(pause, without_contents_nothing_is_copied) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     uint64_t copies = ductile_virtual_count(f.gpu, "read_back");
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(a, WEIGHTS));
     assert_u64(ductile_virtual_count(f.gpu, "read_back"), copies);
     assert_u64(ductile_virtual_count(f.gpu, "host_alloc"), 0);
@@ -211,12 +211,12 @@ Test(pause, wrong_calls_are_refused) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     const ductile_pool_id none = {0, 0};
     const ductile_pool_id unknown = {5, 5};
-    assert_status(ductile_pause(a, none, 0), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_pause(a, unknown, 0), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_pause(a, none, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_pause(a, unknown, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_pause(a, WEIGHTS, 2), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_resume(a, WEIGHTS), DUCTILE_ERR_BUSY);
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
-    assert_status(ductile_pause(a, WEIGHTS, 0), DUCTILE_ERR_BUSY);
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
+    assert_status(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_BUSY);
     assert_status(ductile_pool_alloc_at(a, WEIGHTS, blocks[3], 512), DUCTILE_ERR_BUSY);
     ductile_addr address = 1;
     assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
@@ -231,7 +231,7 @@ Test(pause, wrong_calls_are_refused) {
 
 Test(pause, paused_blocks_can_be_freed) {
     open_pool(DUCTILE_POOL_PLAIN, false);
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     for (size_t i = 1; i < N_BLOCKS; i += 2) {
         assert_ok(ductile_free(a, blocks[i]));
         assert_status(ductile_free(a, blocks[i]), DUCTILE_ERR_NOT_LIVE);
@@ -245,13 +245,13 @@ Test(pause, paused_blocks_can_be_freed) {
 
 Test(pause, a_pool_may_go_while_it_is_paused) {
     open_pool(DUCTILE_POOL_PLAIN, false);
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     close_pool();
 }
 
 Test(pause, an_allocator_may_go_with_a_paused_pool) {
     open_pool(DUCTILE_POOL_PLAIN, true);
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     assert_fine(fixture_close(&f));
 }
 
@@ -259,7 +259,7 @@ Test(pause, others_use_the_memory_and_give_it_back) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     ductile_addr all = 0;
     assert_status(ductile_alloc(a, 60 * MIB, f.streams[0], &all), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     assert_ok(ductile_alloc(a, 60 * MIB, f.streams[0], &all));
     assert_ok(ductile_virtual_fill(f.gpu, all, 77, 60 * MIB, f.streams[0]));
     assert_status(ductile_resume(a, WEIGHTS), DUCTILE_ERR_OUT_OF_MEMORY);
@@ -279,7 +279,7 @@ Test(pause, waits_for_recorded_streams) {
     assert_ok(ductile_record_stream(a, blocks[6], f.streams[1]));
     assert_ok(ductile_free(a, blocks[6])); /* pending */
     blocks[6] = 0;
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     assert_paused();
     assert_ok(ductile_resume(a, WEIGHTS));
     assert_contents();
@@ -297,7 +297,7 @@ Test(pause, leaves_a_capture_whole) {
     assert_ok(dvmm_stream_create(d, &captured));
     assert_ok(ductile_pool_begin(a, graph, NULL, NULL));
     assert_ok(dvmm_capture_begin(d, captured, DVMM_CAPTURE_GLOBAL));
-    assert_status(ductile_pause(a, WEIGHTS, 0), DUCTILE_ERR_CAPTURING);
+    assert_status(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_CAPTURING);
     cr_assert_eq(info_now().paused, 0);
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
     assert_ok(dvmm_capture_status_of(d, captured, &status));
@@ -338,7 +338,7 @@ Test(pause, a_large_pool_is_unmapped_in_parts) {
     }
     assert_ok(ductile_pool_end(a, WEIGHTS));
     most_unmaps = 0;
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     (void)__wrap_dvmm_capture_relax(a->driver); /* the last part */
     assert_u64(unmaps_seen, 3 * GIB / G);
     assert_u64(most_unmaps, 512);
@@ -357,7 +357,7 @@ Test(pause, a_large_pool_is_unmapped_in_parts) {
 Test(pause, pinned_memory_keeps_what_was_written_meanwhile) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     assert_ok(ductile_pin(a, blocks[3]));
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     assert_ok(ductile_virtual_fill(f.gpu, blocks[3], 0x77, sizes[3], f.streams[1]));
     assert_fine(fixture_sync_all(&f));
     assert_ok(ductile_resume(a, WEIGHTS));
@@ -375,7 +375,7 @@ Test(pause, pinned_memory_keeps_what_was_written_meanwhile) {
 Test(pause, memory_that_is_unpinned_meanwhile_stays) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     assert_ok(ductile_pin(a, blocks[3]));
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     uint64_t left = fixture_state(&f).used_bytes;
     assert_ok(ductile_unpin(a, blocks[3]));
     assert_ok(ductile_virtual_set_external_bytes(f.gpu, 64 * MIB - left - 2 * G));
@@ -395,13 +395,13 @@ Test(pause, memory_that_is_unpinned_meanwhile_stays) {
 static bool fail_nth(uint64_t nth, int effect, bool in_resume) {
     open_pool(DUCTILE_POOL_PLAIN, true);
     if (in_resume) {
-        assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+        assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     }
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .nth = nth, .code = DVMM_UNKNOWN, .effect = effect};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
     ductile_status status = in_resume ? ductile_resume(a, WEIGHTS)
-                                      : ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS);
+                                      : ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     bool fired = ductile_virtual_faults_fired(f.gpu) > 0;
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     assert_fine(audit_allocator(a, NULL));
@@ -444,7 +444,7 @@ static void fail_all(const char *call, int effect) {
                                    .persistent = 1,
                                    .effect = effect};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_status status = ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS);
+    ductile_status status = ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     assert_fine(audit_allocator(a, NULL));
     if (status == DUCTILE_OK) {
         status = ductile_resume(a, WEIGHTS);
@@ -497,7 +497,7 @@ static void assert_shown_as_free(uint64_t bytes) {
 Test(pause, memory_that_the_driver_does_not_unmap_is_shown_as_free_once_its_blocks_are_freed) {
     open_pool(DUCTILE_POOL_PLAIN, true);
     assert_fine(fixture_fail_for_good(&f, "unmap", 1));
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     uint64_t left = fixture_state(&f).used_bytes;
     cr_assert_gt(left, 0);
@@ -512,7 +512,7 @@ Test(pause, memory_that_was_pinned_is_shown_as_free_once_its_blocks_are_freed) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     ductile_addr pinned = blocks[3];
     assert_ok(ductile_pin(a, pinned));
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     uint64_t left = fixture_state(&f).used_bytes;
     free_all_blocks();
     assert_shown_as_free(left);
@@ -545,7 +545,7 @@ Test(pause, paused_pool_gives_nothing_to_streams_that_can_wait) {
     assert_ok(ductile_alloc(a, 512, f.streams[0], &blocks[0]));
     assert_ok(ductile_pool_end(a, WEIGHTS));
     assert_ok(ductile_free(a, hole));
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_pool_release(a, WEIGHTS));
     assert_ok(ductile_free(a, other));
     assert_ok(ductile_alloc(a, 60 * MIB, f.streams[2], &large));
@@ -582,7 +582,7 @@ Test(pause, blocks_can_be_looked_at_on_the_way_there_and_back) {
     assert_ok(ductile_pin(a, pinned));
     n_looks = 0;
     dvmm_set_trace(a->driver, look, a, true);
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(a, WEIGHTS));
     dvmm_set_trace(a->driver, NULL, NULL, false);
     cr_assert_gt(n_looks, 10, "the pinned block was seen each time");
@@ -603,11 +603,11 @@ Test(pause, memory_that_stayed_once_leaves_the_next_time) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     assert_ok(ductile_add_map_callback(a, hear, NULL, 0, &id)); /* who is told what stays */
     assert_ok(ductile_pin(a, blocks[3]));
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     cr_assert_gt(fixture_state(&f).used_bytes, 0, "pinned memory left");
     assert_ok(ductile_resume(a, WEIGHTS));
     assert_ok(ductile_unpin(a, blocks[3]));
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     assert_paused();
     assert_ok(ductile_resume(a, WEIGHTS));
     assert_contents();
@@ -622,7 +622,7 @@ Test(pause, paused_pool_gives_no_dedicated_memory) {
     assert_ok(ductile_pool_set_kind(a, WEIGHTS, DUCTILE_POOL_PLAIN));
     assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
     assert_ok(ductile_alloc(a, 512, f.streams[0], &blocks[0]));
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_status(ductile_alloc_dedicated(a, 4 * MIB, f.streams[0], &none), DUCTILE_ERR_BUSY);
     assert_u64(none, 0);
     assert_ok(ductile_resume(a, WEIGHTS));
@@ -638,7 +638,7 @@ Test(pause, paused_pool_gives_no_dedicated_memory) {
 Test(pause, a_resume_that_cannot_make_room_leaves_the_pool_paused) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     ductile_addr other = 0;
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     assert_ok(ductile_alloc(a, 60 * MIB, f.streams[0], &other));
     assert_ok(ductile_free(a, other));
     assert_fine(fixture_fail_for_good(&f, "unmap", DVMM_OUT_OF_MEMORY));
@@ -654,7 +654,7 @@ Test(pause, a_resume_that_cannot_make_room_leaves_the_pool_paused) {
 Test(pause, a_resume_gives_free_memory_back_where_another_process_has_the_rest) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     ductile_addr block = 0;
-    assert_ok(ductile_pause(a, WEIGHTS, 0));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_alloc(a, 30 * MIB, f.streams[0], &block));
     assert_ok(ductile_free(a, block));
     assert_ok(ductile_virtual_set_external_bytes(f.gpu, 32 * MIB));
@@ -680,7 +680,7 @@ Test(pause, its_driver_calls_do_not_grow_with_other_streams) {
             assert_ok(ductile_virtual_fill(f.gpu, others[s], 1, G, f.streams[s]));
         }
         calls[i] = fixture_state(&f).calls;
-        assert_ok(ductile_pause(a, WEIGHTS, 0));
+        assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
         calls[i] = fixture_state(&f).calls - calls[i];
         assert_ok(ductile_resume(a, WEIGHTS));
         for (size_t s = 1; s < n_streams; s++) {
@@ -697,7 +697,7 @@ Test(pause, its_driver_calls_do_not_grow_with_other_streams) {
 Test(pause, pinned_memory_of_a_block_that_is_freed_meanwhile_is_not_forgotten) {
     open_pool(DUCTILE_POOL_PLAIN, false);
     assert_ok(ductile_pin(a, blocks[3]));
-    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     uint64_t left = fixture_state(&f).used_bytes;
     cr_assert_gt(left, 0);
     ductile_addr freed = blocks[3];

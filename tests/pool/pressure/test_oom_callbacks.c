@@ -201,7 +201,7 @@ static ductile_status paused;
 static uint64_t pause_pool(void *user, ductile_allocator *a, uint64_t missing,
                            ductile_stream stream) {
     note(*(int *)user, missing, stream);
-    paused = ductile_pause(a, pool_in_use, 0);
+    paused = ductile_pause(a, pool_in_use, DUCTILE_CONTENTS_DROP);
     return 0;
 }
 

@@ -258,7 +258,7 @@ Test(dedicated, a_pool_pauses_and_resumes_it_as_one_handle) {
     assert_ok(ductile_pool_end(f.allocator, POOL));
     fill(one, 7, 6 * MIB, 0);
     give(closed);
-    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_KEEP));
     assert_u64(reserved(), 0);
     assert_sound();
     assert_ok(ductile_resume(f.allocator, POOL));
@@ -313,7 +313,7 @@ Test(dedicated, its_range_goes_with_a_resume_when_it_was_freed_in_a_pause) {
     ductile_addr kept = take_one(6 * MIB);
     assert_ok(ductile_pool_end(f.allocator, id));
     uint64_t ranges = fixture_stats(f.allocator).segments;
-    assert_ok(ductile_pause(f.allocator, id, 0));
+    assert_ok(ductile_pause(f.allocator, id, DUCTILE_CONTENTS_DROP));
     give(gone);
     assert_ok(ductile_resume(f.allocator, id));
     assert_u64(fixture_stats(f.allocator).segments, ranges - 1);

@@ -242,7 +242,7 @@ Test(pin, it_does_not_show_while_the_pool_is_paused) {
     ductile_addr plain = take_granules(1, 0);
     assert_ok(ductile_pool_end(f.allocator, id));
     assert_ok(ductile_pin(f.allocator, pinned));
-    assert_ok(ductile_pause(f.allocator, id, 0));
+    assert_ok(ductile_pause(f.allocator, id, DUCTILE_CONTENTS_DROP));
     assert_u64(flags_at(pinned) & DUCTILE_BLOCK_PINNED, 0);
     assert_u64(flags_at(plain), 0);
     assert_ok(ductile_resume(f.allocator, id));

@@ -282,7 +282,7 @@ Test(captures, another_allocator_with_a_paused_pool_that_is_destroyed_leaves_the
     assert_ok(ductile_pool_begin(other, pool, NULL, NULL));
     assert_ok(ductile_alloc(other, 2 * MIB, f.streams[0], &block));
     assert_ok(ductile_pool_end(other, pool));
-    assert_ok(ductile_pause(other, pool, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(other, pool, DUCTILE_CONTENTS_KEEP));
     begin_capture(DVMM_CAPTURE_GLOBAL);
     assert_ok(ductile_destroy(other));
     end_capture();

@@ -354,7 +354,7 @@ Test(fill, what_is_free_in_a_paused_pool_is_not_checked_after_it) {
     ductile_addr later = take(1 * MIB / 4, 0);
     give(gone);
     assert_u64(filled(), 1 * MIB / 2);
-    assert_ok(ductile_pause(f.allocator, pool, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(f.allocator, pool, DUCTILE_CONTENTS_KEEP));
     give(later);
     assert_sound();
     assert_ok(ductile_resume(f.allocator, pool));

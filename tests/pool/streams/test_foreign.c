@@ -335,7 +335,7 @@ Test(foreign, a_paused_pool_is_not_resumed_halfway_after_its_end) {
     ductile_addr ours = take(50 * MIB, OURS);
     ductile_addr address = take(10 * MIB, FOREIGN);
     assert_ok(ductile_pool_end(f.allocator, id));
-    assert_ok(ductile_pause(f.allocator, id, 0));
+    assert_ok(ductile_pause(f.allocator, id, DUCTILE_CONTENTS_DROP));
     ductile_addr other = take(100 * MIB, OTHER);
     assert_fine(fixture_fail_for_good(&f, "capture_status", 999));
     cr_assert_neq(ductile_stream_done(f.allocator, f.streams[FOREIGN]), DUCTILE_OK);

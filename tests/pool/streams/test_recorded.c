@@ -119,7 +119,7 @@ static void fail(const char *call) {
 
 Test(recorded, a_pause_keeps_what_another_gpu_writes_late) {
     ductile_addr block = take_and_write_late(3 * G, 9);
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_no_violation();
     assert_u64(fixture_state(&f).used_bytes, 0);
     assert_ok(ductile_resume(a, POOL));
@@ -131,7 +131,7 @@ Test(recorded, a_pause_keeps_what_another_gpu_writes_late) {
 
 Test(recorded, a_pause_without_contents_waits_for_another_gpu) {
     ductile_addr block = take_and_write_late(3 * G, 9);
-    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP));
     assert_no_violation();
     assert_ok(ductile_resume(a, POOL));
     give_all_back(&block, 1);
@@ -150,7 +150,7 @@ Test(recorded, a_pause_waits_for_however_many_streams) {
             assert_ok(ductile_record_stream(a, blocks[i / 2], all[i]));
         }
     }
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_no_violation();
     assert_ok(ductile_resume(a, POOL));
     for (size_t i = 0; i < N_THEIRS; i++) {
@@ -170,7 +170,7 @@ Test(recorded, a_pause_waits_for_pending_blocks_of_another_gpu) {
     ductile_addr freed = take_and_write_late(2 * G, 8);
     assert_ok(ductile_free(a, freed));
     write_late(live, G, 7, theirs);
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_no_violation();
     assert_u64(fixture_stats(a).pending_blocks, 0);
     assert_ok(ductile_resume(a, POOL));
@@ -188,7 +188,7 @@ Test(recorded, a_pause_waits_for_nobody_else) {
     uint64_t records = ductile_virtual_count(f.gpu, "event_record");
     uint64_t context_records = ductile_virtual_count(f.gpu, "context_record");
     uint64_t waits = ductile_virtual_count(f.gpu, "event_sync");
-    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP));
     assert_u64(ductile_virtual_count(f.gpu, "event_record"), records);
     assert_u64(ductile_virtual_count(f.gpu, "context_record"), context_records + 1);
     assert_u64(ductile_virtual_count(f.gpu, "event_sync"), waits + 1);
@@ -205,7 +205,7 @@ Test(recorded, without_peers_a_wait_for_the_device_is_enough) {
     ductile_addr block = take(G);
     write_late(block, G, 5, second);
     uint64_t records = ductile_virtual_count(f.gpu, "event_record");
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_u64(ductile_virtual_count(f.gpu, "event_record"), records);
     assert_ok(ductile_resume(a, POOL));
     assert_byte(block, 5);
@@ -220,7 +220,7 @@ Test(recorded_wait, a_pause_waits_behind_spans_of_another_gpu) {
     ductile_addr live = take(512);
     assert_ok(ductile_free(a, freed));
     assert_u64(fixture_stats(a).pending_blocks, 0);
-    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP));
     assert_no_violation();
     assert_ok(ductile_resume(a, POOL));
     give_all_back(&live, 1);
@@ -240,7 +240,7 @@ static double seconds_to_pause_behind(size_t n_spans) {
     }
     free(freed);
     double start = cpu_seconds();
-    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP));
     double seconds = cpu_seconds() - start;
     assert_no_violation();
     assert_ok(ductile_resume(a, POOL));
@@ -262,12 +262,12 @@ Test(recorded_wait, a_pause_that_cannot_wait_behind_a_span_changes_nothing) {
     ductile_addr live = take(512);
     assert_ok(ductile_free(a, freed));
     fail("event_sync");
-    assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_DRIVER);
+    assert_status(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_DRIVER);
     assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     cr_assert_not(is_paused());
     assert_fine(audit_allocator(a, NULL));
-    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(a, POOL));
     give_all_back(&live, 1);
     close_all();
@@ -282,7 +282,7 @@ Test(recorded, a_stream_that_is_gone_is_waited_for_and_not_named) {
     write_late(block, 2 * G, 6, second);
     assert_ok(ductile_stream_done(a, second));
     assert_ok(ductile_virtual_stream_destroy(f.gpu, second));
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_no_violation();
     assert_ok(ductile_resume(a, POOL));
     assert_byte(block, 6);
@@ -297,14 +297,14 @@ Test(recorded, a_pause_is_refused_while_another_gpus_stream_is_captured) {
     ductile_addr block = take_and_write_late(2 * G, 9);
     assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     assert_ok(dvmm_capture_begin(d, theirs, DVMM_CAPTURE_GLOBAL));
-    assert_status(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS), DUCTILE_ERR_CAPTURING);
+    assert_status(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP), DUCTILE_ERR_CAPTURING);
     cr_assert_not(is_paused());
     dvmm_capture_status capture = DVMM_CAPTURE_BROKEN;
     assert_ok(dvmm_capture_status_of(d, theirs, &capture));
     cr_assert_eq(capture, DVMM_CAPTURE_ACTIVE);
     assert_fine(audit_allocator(a, NULL));
     assert_ok(dvmm_capture_end(d, theirs));
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_ok(ductile_resume(a, POOL));
     assert_byte(block, 9);
     give_all_back(&block, 1);
@@ -319,9 +319,9 @@ Test(recorded, a_block_freed_under_a_capture_is_marked_by_the_pause_after_it) {
     assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
     assert_ok(dvmm_capture_begin(d, theirs, DVMM_CAPTURE_GLOBAL));
     assert_ok(ductile_free(a, freed));
-    assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_CAPTURING);
+    assert_status(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_CAPTURING);
     assert_ok(dvmm_capture_end(d, theirs));
-    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP));
     assert_no_violation();
     assert_ok(ductile_resume(a, POOL));
     give_all_back(&block, 1);
@@ -334,13 +334,13 @@ Test(recorded, a_pause_that_cannot_mark_or_wait_changes_nothing) {
     ductile_addr block = take_and_write_late(2 * G, 9);
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         fail(calls[i]);
-        assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_DRIVER);
+        assert_status(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_DRIVER);
         assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
         assert_ok(ductile_virtual_inject(f.gpu, NULL));
         cr_assert_not(is_paused());
         assert_fine(audit_allocator(a, NULL));
     }
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_ok(ductile_resume(a, POOL));
     assert_byte(block, 9);
     give_all_back(&block, 1);
@@ -357,11 +357,11 @@ Test(recorded, a_pause_marks_no_stream_behind_one_that_cannot_be_marked) {
     }
     uint64_t records = ductile_virtual_count(f.gpu, "event_record");
     fail("event_record");
-    assert_status(ductile_pause(a, POOL, 0), DUCTILE_ERR_DRIVER);
+    assert_status(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_DRIVER);
     assert_u64(ductile_virtual_count(f.gpu, "event_record"), records + 1);
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     cr_assert_not(is_paused());
-    assert_ok(ductile_pause(a, POOL, DUCTILE_PAUSE_KEEP_CONTENTS));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_KEEP));
     assert_ok(ductile_resume(a, POOL));
     assert_byte(block, 9);
     give_all_back(&block, 1);
@@ -378,7 +378,7 @@ Test(recorded, a_pause_marks_no_stream_behind_one_that_cannot_be_marked) {
 Test(recorded, destroying_waits_for_another_gpu) {
     ductile_addr pinned = take(G);
     assert_ok(ductile_pin(a, pinned));
-    assert_ok(ductile_pause(a, POOL, 0));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP));
     write_late(pinned, G, 3, theirs);
     ductile_addr all[2];
     for (size_t i = 0; i < 2; i++) {
