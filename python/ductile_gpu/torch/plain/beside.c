@@ -129,6 +129,24 @@ static void *take_or_refuse(int number, size_t size, int device, ductile_stream 
     return (void *)(uintptr_t)address;
 }
 
+/* PyTorch frees what it caches no longer, and counts on it that the device has it back. */
+TORCH_API void ductile_torch_beside_free(void *ptr, size_t size, int device, ductile_stream stream);
+TORCH_API void ductile_torch_beside_free(void *ptr, size_t size, int device,
+                                         ductile_stream stream) {
+    (void)size;
+    (void)stream;
+    ductile_allocator *a = ptr != NULL ? ductile_torch_allocator_of(device) : NULL;
+    ductile_block_info info = {.struct_size = sizeof info};
+    ductile_addr address = (ductile_addr)(uintptr_t)ptr;
+    if (a == NULL || ductile_query_block(a, address, &info) != DUCTILE_OK) {
+        return;
+    }
+    if (ductile_free(a, address) == DUCTILE_OK) {
+        ductile_status status = ductile_pool_trim(a, info.pool, NULL);
+        (void)status; /* what could not go back now goes later */
+    }
+}
+
 #define SLOT(n)                                                                                    \
     TORCH_API void *ductile_torch_malloc_##n(size_t size, int device, ductile_stream stream);      \
     TORCH_API void *ductile_torch_malloc_##n(size_t size, int device, ductile_stream stream) {     \
@@ -136,8 +154,9 @@ static void *take_or_refuse(int number, size_t size, int device, ductile_stream 
     }
 #define SLOTS_16(h)                                                                                \
     SLOT(h##0)                                                                                     \
-    SLOT(h##1) SLOT(h##2) SLOT(h##3) SLOT(h##4) SLOT(h##5) SLOT(h##6) SLOT(h##7) SLOT(h##8)        \
-        SLOT(h##9) SLOT(h##a) SLOT(h##b) SLOT(h##c) SLOT(h##d) SLOT(h##e) SLOT(h##f)
+    SLOT(h##1)                                                                                     \
+    SLOT(h##2) SLOT(h##3) SLOT(h##4) SLOT(h##5) SLOT(h##6) SLOT(h##7) SLOT(h##8) SLOT(h##9)        \
+        SLOT(h##a) SLOT(h##b) SLOT(h##c) SLOT(h##d) SLOT(h##e) SLOT(h##f)
 SLOTS_16(0)
 SLOTS_16(1)
 SLOTS_16(2)
