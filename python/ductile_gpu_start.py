@@ -113,7 +113,7 @@ def record_now(torch: ModuleType) -> None:
 
 def _record_from_here(folder: str, torch: ModuleType) -> None:
     try:
-        from ductile_gpu import _record_folder
+        from ductile_gpu._tools import _record_folder
 
         _record_folder.begin(folder, torch)
     except Exception as error:

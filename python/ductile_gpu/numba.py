@@ -28,12 +28,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from ductile_gpu import _cuda
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Error, OutOfMemory, not_installed
-from ductile_gpu._log import logger
-from ductile_gpu._share import allocate, shared
-from ductile_gpu._streams import StreamLike, stream_handle
+from ductile_gpu._binding import _cuda
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Error, OutOfMemory, not_installed
+from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._streams import StreamLike, stream_handle
+from ductile_gpu._process._share import allocate, shared
 
 try:
     from numba import cuda

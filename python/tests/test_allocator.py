@@ -294,13 +294,13 @@ class _CuPy:
 
 @pytest.mark.parametrize("stream", [4096, _Protocol(), _Torch(), _CuPy()])
 def test_streams_of_all_libraries_are_numbers(stream):
-    from ductile_gpu._streams import stream_handle
+    from ductile_gpu._binding._streams import stream_handle
 
     assert stream_handle(stream) == 4096
 
 
 def test_the_default_stream_has_one_name():
-    from ductile_gpu._streams import stream_handle
+    from ductile_gpu._binding._streams import stream_handle
 
     assert stream_handle(None) == stream_handle(0) == stream_handle(1) == 0
 

@@ -19,7 +19,8 @@ from conftest import ROOT
 
 import ductile_gpu
 from ductile_gpu.__main__ import COMMANDS
-from ductile_gpu._cli.common import Failure, in_bytes, read_settings
+from ductile_gpu._tools._cli.common import Failure, read_settings
+from ductile_gpu._tools._sizes import in_bytes
 
 SNAPSHOT = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 STUB = Path(__file__).parent / "stub"

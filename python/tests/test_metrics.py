@@ -8,7 +8,7 @@ import re
 import pytest
 
 import ductile_gpu
-from ductile_gpu import _cuda
+from ductile_gpu._binding import _cuda
 
 SAMPLE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)+)\} ([0-9.]+)$')
 MIB = 1 << 20

@@ -13,8 +13,8 @@ import sys
 import pytest
 
 import ductile_gpu
-from ductile_gpu._objects import parse_bytes
-from ductile_gpu._streams import stream_handle
+from ductile_gpu._binding._objects import parse_bytes
+from ductile_gpu._binding._streams import stream_handle
 
 MIB = 1 << 20
 
@@ -272,7 +272,7 @@ def test_ctrl_c_in_a_callback_leaves_no_block(allocator):
 def test_a_request_of_c_code_says_what_ended_a_callback(allocator, monkeypatch):
     import ctypes
 
-    from ductile_gpu._native import lib
+    from ductile_gpu._binding._native import lib
 
     said = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: said.append(found.exc_type))

@@ -332,7 +332,8 @@ def test_what_cannot_be_meant_is_refused(place, words, status, line):
 def test_children_are_recorded_where_ductile_is_not_installed(place):
     """But lies in PYTHONPATH: the hook goes with the environment."""
     code = (
-        "import os; from ductile_gpu import _children; _children.hook_is_installed = lambda: False;"
+        "import os; from ductile_gpu._process import _children; "
+        "_children.hook_is_installed = lambda: False; "
         "e = {}; _children.record(e, 'runs'); print('site' in e['PYTHONPATH'], sorted(e))"
     )
     answer = place.python("-c", code)

@@ -14,8 +14,8 @@ from test_report import MIB, entry, frame, recording_of
 from test_report_page import DRAWN, VIT, fits, open_page, text_of
 from test_report_refusals import BASE, block, dump, out_of_memory, segment, study
 
-from ductile_gpu._report import _page
-from ductile_gpu._report._collect import NAMES
+from ductile_gpu._tools._report import _page
+from ductile_gpu._tools._report._collect import NAMES
 
 pytestmark = pytest.mark.skipif(
     browser.why_missing() is not None, reason=str(browser.why_missing())

@@ -16,9 +16,9 @@ from snapshots import read_snapshot
 from test_report import MIB, entry, frame, replay, report, said
 
 import ductile_gpu
-from ductile_gpu._recorder import StackRecorder
-from ductile_gpu._report import _frames, _openings, _page, _summary, _who
-from ductile_gpu._report._collect import NAMES, Choices, Recording, collect
+from ductile_gpu._tools._recorder import StackRecorder
+from ductile_gpu._tools._report import _frames, _openings, _page, _summary, _who
+from ductile_gpu._tools._report._collect import NAMES, Choices, Recording, collect
 
 WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 

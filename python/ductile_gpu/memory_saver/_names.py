@@ -7,7 +7,7 @@ import ctypes
 import logging
 from typing import Any, Callable, Optional
 
-from ductile_gpu._errors import OutOfMemory
+from ductile_gpu._binding._errors import OutOfMemory
 from ductile_gpu.memory_saver.utils import get_binary_path_from_package
 
 __all__ = ["BinaryWrapper", "Handlers"]

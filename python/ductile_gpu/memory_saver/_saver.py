@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
-from ductile_gpu._core import Allocator
-from ductile_gpu._sleep import Contents, Pool, PoolId
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._sleep import Contents, Pool, PoolId
 from ductile_gpu.memory_saver._names import BinaryWrapper, Handlers
 
 if TYPE_CHECKING:
@@ -341,20 +341,20 @@ class _Impl(Handlers):
     @contextlib.contextmanager
     def _capture_pool(self, pool: Any, tag: str, contents: Contents) -> Iterator[PoolId]:
         """A pool with the tag, for a capture: the one that is named, where it is Ductile's."""
-        from ductile_gpu.torch import _tag_pools, _tags, is_active
+        from ductile_gpu.torch import _tag_pools, _tags
 
         if pool is None:
             yield _tags.graph_pool(tag, contents=contents)
             return
         named: PoolId = tuple(getattr(pool, "id", pool))
-        if not is_active():  # PyTorch's own: a pool beside it stands in, the same each time
+        if _tag_pools.is_beside():  # PyTorch's own: a pool beside it stands in, the same each time
             if named not in self._graph_pools:
                 made = _tags.graph_pool(tag, contents=contents)
                 self._graph_pools[named] = self._graph_pools[made] = made
             yield self._graph_pools[named]
             return
         device = _tag_pools.current_device()
-        from ductile_gpu import _share
+        from ductile_gpu._process import _share
 
         allocator = _share.shared(device)
         allocator.retain_pool(named)

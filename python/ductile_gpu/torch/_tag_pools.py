@@ -16,13 +16,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from ductile_gpu import _share
-from ductile_gpu._abi import Status
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Busy
-from ductile_gpu._sleep import Contents, PoolId, contents_number, tag_bytes
+from ductile_gpu._binding._abi import Status
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Busy
+from ductile_gpu._binding._sleep import Contents, PoolId, contents_number, tag_bytes
+from ductile_gpu._process import _share
+from ductile_gpu.torch import _install, _plain
 
-__all__ = ["TagPool", "allocators", "tag_pool"]
+__all__ = ["TagPool", "allocators", "current_device", "is_beside", "tag_pool"]
 
 _DIRECT = 0x64756374696C65  # the first number of the ids of pools that only the library knows
 _numbers = itertools.count(1)
@@ -108,8 +109,6 @@ _pluggables: dict[int, Any] = {}  # by slot
 def _pluggable(slot: int) -> Any:
     """PyTorch's object for a slot's function. It is never destroyed: PyTorch's pools name it as
     long as a tensor or a graph has memory of them, at the end of the process too."""
-    from ductile_gpu.torch import _plain
-
     if slot not in _pluggables:
         made = _plain.make(f"ductile_torch_malloc_{slot:02x}", "ductile_torch_beside_free")
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
@@ -120,8 +119,6 @@ def _pluggable(slot: int) -> Any:
 class _Beside(TagPool):
     def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
         import torch
-
-        from ductile_gpu.torch import _plain
 
         super().__init__(tag, contents, device)
         library = _plain.library()
@@ -146,8 +143,6 @@ _borrowed: dict[int, Allocator] = {}
 
 
 def _beside_allocators() -> dict[int, Allocator]:
-    from ductile_gpu.torch import _plain
-
     for device in _plain.list_used():
         if device not in _borrowed:
             _borrowed[device] = Allocator.borrow(_plain.open_device(device), device)
@@ -157,6 +152,17 @@ def _beside_allocators() -> dict[int, Allocator]:
 # ---- In whatever mode --------------------------------------------------------------------------
 
 
+def is_beside() -> bool:
+    """Is PyTorch's own allocator the one of the process?"""
+    return _kind() is _Beside
+
+
+def _kind() -> type[TagPool]:
+    if _install.is_installed():
+        return _Full
+    return _Plain if _plain.is_installed() else _Beside
+
+
 def tag_pool(tag: str, contents: Optional[Contents], device: Optional[int] = None) -> TagPool:
     """A new pool with this tag, on a device (None: the current one).
 
@@ -164,16 +170,11 @@ def tag_pool(tag: str, contents: Optional[Contents], device: Optional[int] = Non
         InvalidArgument: the tag or the contents.
         Busy: too many pools.
     """
-    from ductile_gpu.torch import mode
-
     tag_bytes(tag)
     contents_number(contents)
-    kind = {"full": _Full, "plain": _Plain, "off": _Beside}[mode()]
-    return kind(tag, contents, current_device() if device is None else device)
+    return _kind()(tag, contents, current_device() if device is None else device)
 
 
 def allocators() -> dict[int, Allocator]:
     """The allocators of tagged memory that exist, by device."""
-    from ductile_gpu.torch import is_active
-
-    return _share.allocators() if is_active() else _beside_allocators()
+    return _beside_allocators() if is_beside() else _share.allocators()

@@ -8,11 +8,17 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ductile_gpu._abi import Status
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Awake, Busy, ForeignPointer, NotLive, Unsupported, invalid
-from ductile_gpu._sleep import Contents, ContentsBy, Pool, PoolId, Slept, Tags, list_tags
-from ductile_gpu.torch._tag_pools import TagPool, allocators, current_device, tag_pool
+from ductile_gpu._binding._abi import Status
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Awake, Busy, ForeignPointer, NotLive, Unsupported, invalid
+from ductile_gpu._binding._sleep import Contents, ContentsBy, Pool, PoolId, Slept, Tags, list_tags
+from ductile_gpu.torch._tag_pools import (
+    TagPool,
+    allocators,
+    current_device,
+    is_beside,
+    tag_pool,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -137,10 +143,8 @@ def outside() -> Iterator[None]:
     """
     import torch
 
-    from ductile_gpu.torch import mode
-
     device = current_device()
-    if mode() == "off":
+    if is_beside():
         with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
             yield
         torch.cuda.empty_cache()
@@ -245,9 +249,7 @@ def resume(tag: Tags = None, *, strict: bool = True) -> Slept:
 
 
 def _whole_process() -> list[Allocator]:
-    from ductile_gpu.torch import is_active
-
-    if not is_active():
+    if is_beside():
         raise Unsupported(
             Status.ERR_UNSUPPORTED,
             "PyTorch's own allocator serves what has no tag, and it cannot sleep: enable Ductile "
