@@ -20,6 +20,7 @@ Contents = Literal["keep", "drop", "zero", "poison"]
 Tags = Union[None, str, Iterable[str]]
 ContentsBy = Union[None, Contents, Mapping[Optional[str], Contents]]
 
+_TAG_BYTES: int = _abi.ductile_sleep_report.tag.size  # type: ignore[attr-defined]
 _CONTENTS = {
     None: _abi.Contents.POLICY,
     "keep": _abi.Contents.KEEP,
@@ -89,7 +90,10 @@ def tag_bytes(tag: Optional[str]) -> bytes:
         raise invalid(f"a tag is a text, not {tag!r}")
     if "\0" in tag:
         raise invalid(f"a tag has no NUL character: {tag!r}")
-    return tag.encode()
+    found = tag.encode()
+    if len(found) >= _TAG_BYTES:
+        raise invalid(f"a tag has fewer than {_TAG_BYTES} bytes: {tag!r}")
+    return found
 
 
 def pool_id(pool: PoolId) -> _abi.ductile_pool_id:
@@ -128,7 +132,9 @@ class Request:
     ) -> None:
         named = list_tags(tags)
         is_all = tags is None and not pools
-        by_tag = dict(contents) if isinstance(contents, Mapping) else {None: contents}
+        by_tag: dict[Optional[str], Any] = (
+            dict(contents) if isinstance(contents, Mapping) else {None: contents}
+        )
         if is_all:
             named = [tag for tag in by_tag if tag is not None]
         c = _abi.ductile_sleep_request()

@@ -14,12 +14,14 @@ or where it was started within `configure_subprocess`. See docs/sleep.md for wha
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 
 from ductile_gpu.memory_saver import testing_utils, utils
 from ductile_gpu.memory_saver._saver import HookMode, TorchMemorySaver
-from ductile_gpu.memory_saver.hooks.mode_preload import configure_subprocess
+from ductile_gpu.memory_saver.hooks import mode_preload
 
 __all__ = [
     "HookMode",
@@ -33,6 +35,18 @@ __all__ = [
 
 torch_memory_saver = TorchMemorySaver()
 """The one of the process."""
+
+
+@contextlib.contextmanager
+def configure_subprocess() -> Iterator[None]:
+    """Inside, Python programs that are started have Ductile as PyTorch's allocator, and this module
+    as torch_memory_saver. In hook mode "torch" nothing changes for them."""
+    if torch_memory_saver.is_preload:
+        with mode_preload.configure_subprocess():
+            yield
+    else:
+        yield
+
 
 _NAME = "torch_memory_saver"
 _PARTS = ("utils", "testing_utils", "hooks", "hooks.mode_preload")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._sleep import Contents, Pool, PoolId
+from ductile_gpu._process import _share
 from ductile_gpu.memory_saver._names import BinaryWrapper, Handlers
 
 if TYPE_CHECKING:
@@ -139,6 +141,11 @@ class TorchMemorySaver:
     def enabled(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def is_preload(self) -> bool:
+        """Is the hook mode "preload"? Not in torch_memory_saver."""
+        return self._hook_mode == "preload"
 
     @property
     def hook_mode(self) -> HookMode:
@@ -290,8 +297,6 @@ class _Impl(Handlers):
         self._thread = _Settings()
         self._binary_wrapper = BinaryWrapper(self)
         self.cdll = self._binary_wrapper.cdll
-        import atexit
-
         atexit.register(self._mem_pools.clear)
 
     # ---- Where memory comes from ---------------------------------------------------------------
@@ -354,7 +359,6 @@ class _Impl(Handlers):
             yield self._graph_pools[named]
             return
         device = _tag_pools.current_device()
-        from ductile_gpu._process import _share
 
         allocator = _share.shared(device)
         allocator.retain_pool(named)

@@ -23,6 +23,22 @@ from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
+from ductile_gpu.torch._tags import (
+    GraphPool,
+    TagStats,
+    graph_pool,
+    kept,
+    outside,
+    pause,
+    pause_all,
+    pool,
+    release_host,
+    reserve_host,
+    resume,
+    resume_all,
+    sleeping,
+    tags,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -32,17 +48,31 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
+    "GraphPool",
     "Setting",
+    "TagStats",
     "TensorBlock",
     "TooLate",
     "Treatment",
     "block_of",
     "child_environment",
     "enable",
+    "graph_pool",
     "is_active",
+    "kept",
     "mem_pool",
     "mode",
+    "outside",
+    "pause",
+    "pause_all",
+    "pool",
+    "release_host",
+    "reserve_host",
+    "resume",
+    "resume_all",
     "settings",
+    "sleeping",
+    "tags",
 ]
 
 Mode = Literal["auto", "full", "plain"]

@@ -170,7 +170,8 @@ def is_apart(found: PoolId) -> bool:
 # ---- Sleep -------------------------------------------------------------------------------------
 
 
-def _add(one: Slept, other: Slept) -> Slept:
+def add(one: Slept, other: Slept) -> Slept:
+    """What two calls did together."""
     return Slept(*(a + b for a, b in zip(one, other)))
 
 
@@ -222,7 +223,7 @@ def pause(tag: Tags = None, *, contents: ContentsBy = None, strict: bool = True)
     """
     done = _NOTHING
     for allocator, names in _chosen(tag, strict):
-        done = _add(done, allocator.pause(names, contents=contents, lenient=not strict))
+        done = add(done, allocator.pause(names, contents=contents, lenient=not strict))
     return done
 
 
@@ -244,7 +245,7 @@ def resume(tag: Tags = None, *, strict: bool = True) -> Slept:
     done = _NOTHING
     for allocator, names in _chosen(tag, strict):
         lenient = not strict or tag is None
-        done = _add(done, allocator.resume(names, lenient=lenient))
+        done = add(done, allocator.resume(names, lenient=lenient))
     return done
 
 
@@ -286,7 +287,7 @@ def pause_all(
             except_pools=[*_apart, _BYPASS],
             bypass=_BYPASS if serve_others else None,
         )
-        done = _add(done, slept)
+        done = add(done, slept)
     return done
 
 
@@ -300,7 +301,7 @@ def resume_all() -> Slept:
     """
     done = _NOTHING
     for allocator in _whole_process():
-        done = _add(done, allocator.resume(except_pools=[_BYPASS], lenient=True))
+        done = add(done, allocator.resume(except_pools=[_BYPASS], lenient=True))
     return done
 
 
