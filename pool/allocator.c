@@ -110,7 +110,10 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     if (a == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    ductile_status status = dpool_options_resolve(options, &a->options, message, size);
+    ductile_status status = dpool_default_pool_make(a);
+    if (status == DUCTILE_OK) {
+        status = dpool_options_resolve(options, &a->options, message, size);
+    }
     if (status != DUCTILE_OK) {
         goto free_allocator;
     }
@@ -137,6 +140,7 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
 close_driver:
     dvmm_close(a->driver);
 free_allocator:
+    dpool_free_pool(a->default_pool);
     free(a);
     return status;
 }
@@ -158,25 +162,34 @@ ductile_status ductile_create(ductile_allocator **out, const ductile_options *op
 
 static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_private_pool *pool,
                                              ductile_stream stream) {
-    if (pool != NULL) {
+    if (pool != a->default_pool) {
         return dpool_arena_find_locked(a, pool, stream);
     }
     dpool_arena *arena = a->recent;
     if (__builtin_expect(arena == NULL || arena->stream != stream, 0)) {
-        arena = dpool_arena_find_locked(a, NULL, stream);
+        arena = dpool_arena_find_locked(a, pool, stream);
         a->recent = arena != NULL && arena->thread == 0 ? arena : a->recent;
     }
     return arena;
 }
 
-/* The quick path when something else is due. Index lock held, and opened. */
+/* The quick path when something else is due: also in an arena whose pool does not run, because the
+ * pause found no pin of this request. Index lock held, and opened. */
 static __attribute__((noinline)) dpool_block *
 alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
+    dpool_private_pool *pool = arena->pool;
+    if (pool->phase != DPOOL_RUNNING) {
+        dti_lock_release(&a->index_lock);
+        return NULL;
+    }
     dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
+    bool is_more_due = what.mark || what.compact;
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
+    pool->n_users += is_more_due;
     dti_lock_release(&a->index_lock);
-    if (what.mark || what.compact) {
+    if (is_more_due) {
         dpool_maintenance_do(a, arena, what);
+        dpool_unpin(a, pool);
     }
     return b;
 }
@@ -238,12 +251,9 @@ static ductile_status alloc_slowly(ductile_allocator *a, dpool_request *r, ducti
     return status;
 }
 
-/* A request whose pool is known (NULL for none), with the block that a hit gave, if any. */
-static __attribute__((noinline)) ductile_status alloc_in(ductile_allocator *a,
-                                                         dpool_private_pool *pool, dpool_block *b,
-                                                         size_t size, ductile_stream stream,
-                                                         ductile_addr *out) {
-    *out = 0;
+/* A request whose pool is pinned, with the block that a hit gave, if any. */
+static ductile_status alloc_in(ductile_allocator *a, dpool_private_pool *pool, dpool_block *b,
+                               size_t size, ductile_stream stream, ductile_addr *out) {
     if (b != NULL) {
         b = dpool_wait_hand_out(a, b);
     }
@@ -261,7 +271,7 @@ static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile
                        .requested = size,
                        .stream = stream,
                        .is_dedicated = true};
-    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, size, stream, &r.pool) : DUCTILE_OK;
+    ductile_status status = dpool_pool_of(a, size, stream, &r.pool);
     if (status == DUCTILE_OK) {
         status = alloc_slowly(a, &r, out);
         dpool_unpin(a, r.pool);
@@ -269,8 +279,8 @@ static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile
     return status;
 }
 
-/* Requests that the quick path does not serve: with options that need more than a block, with
- * impossible sizes, and all requests while pools are open. */
+/* Requests that the quick path does not serve: requests with options that need more than a
+ * block, impossible sizes, and all requests while pools are open or the default pool sleeps. */
 static __attribute__((noinline)) ductile_status
 alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
     *out = 0;
@@ -284,13 +294,26 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
         return alloc_dedicated(a, size, stream, out);
     }
     dpool_private_pool *pool = NULL;
-    ductile_status status = dpool_has_routes(a) ? dpool_pool_of(a, size, stream, &pool) : DUCTILE_OK;
+    ductile_status status = dpool_pool_of(a, size, stream, &pool);
     if (status != DUCTILE_OK) {
         return status;
     }
     dpool_block *b = alloc_hit(a, pool, dpool_rounded_size(a, size), size, stream);
     status = alloc_in(a, pool, b, size, stream, out);
     dpool_unpin(a, pool);
+    return status;
+}
+
+/* A request that the quick path has looked for in the default pool. */
+static __attribute__((noinline)) ductile_status
+alloc_missed(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
+    *out = 0;
+    dpool_private_pool *pool = NULL;
+    ductile_status status = dpool_pool_of(a, size, stream, &pool);
+    if (status == DUCTILE_OK) {
+        status = alloc_in(a, pool, NULL, size, stream, out);
+        dpool_unpin(a, pool);
+    }
     return status;
 }
 
@@ -308,9 +331,9 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
     if (__builtin_expect(!is_quick, 0)) {
         return alloc_otherwise(a, size, stream, out);
     }
-    dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
+    dpool_block *b = alloc_hit(a, a->default_pool, dpool_round(size), size, stream);
     if (__builtin_expect(b == NULL, 0)) {
-        return alloc_in(a, NULL, NULL, size, stream, out);
+        return alloc_missed(a, size, stream, out);
     }
     *out = b->addr;
     return DUCTILE_OK;

@@ -66,14 +66,16 @@ static bool wants_all(void *user, ductile_addr addr) {
     return true;
 }
 
-static ductile_status copy_on(const dvmm_host_copy *saved, ductile_stream stream, copy_fn copy,
+static ductile_status copy_on(dvmm_host_copy *saved, ductile_stream stream, copy_fn copy,
                               bool (*wants)(void *user, ductile_addr addr), void *user) {
     uint64_t at = 0;
     ductile_status status = DUCTILE_OK;
+    saved->copied_bytes = 0;
     for (uint64_t i = 0; i < saved->n_pieces && status == DUCTILE_OK; i++) {
         const dvmm_piece *piece = &saved->pieces[i];
         if (!piece->has_stayed && wants(user, piece->addr)) {
             status = copy_piece(saved, piece, at, stream, copy);
+            saved->copied_bytes += saved->fills ? 0 : piece->size;
         }
         at += piece->size;
     }

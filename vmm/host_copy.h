@@ -27,6 +27,7 @@ typedef struct dvmm_host_copy {
     uint8_t **buffers; /* page-locked, BUFFER_BYTES each but the last */
     uint64_t n_buffers;
     uint64_t bytes;
+    uint64_t copied_bytes; /* by the latest save or restore */
     bool fills; /* nothing was copied: the restore fills the pieces with this byte */
     uint8_t value;
     ductile_stream busy; /* a wait for copies on it failed, so they may not be complete; or NULL */

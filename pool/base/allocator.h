@@ -56,19 +56,23 @@ struct ductile_allocator {
     ductile_options options;
     uint64_t granule; /* handle_bytes: the pool's granule */
     uint64_t device_bytes;
+    struct dpool_private_pool *default_pool;
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option makes a hit do more than find a block */
-    _Atomic bool has_routes;   /* pools are open: a request looks up its pool first */
+    _Atomic bool has_routes;   /* pools are open, or the default pool is not awake: a request looks
+                                  up its pool first */
     _Atomic bool has_unmarked; /* pending uses want a marker: see stream_use.h */
     /* guarded by the index lock */
-    struct dpool_arena *recent; /* the arena of the latest allocation in no pool */
-    struct dpool_private_pool *pools;
-    struct dpool_route *routes; /* newest first */
-    uint32_t n_context_waits;   /* threads in a wait for the whole device */
-    uint32_t n_stream_waits;    /* threads in a wait for a stream */
-    uint32_t n_announcing;      /* see announce.h; changed under both locks */
-    uint64_t age;               /* the clock of frees: blocks/age.h */
-    dpool_proof proven;         /* by context markers */
+    struct dpool_arena *recent;        /* the arena of the latest allocation in no pool */
+    struct dpool_private_pool *pools;  /* newest first; the default pool last */
+    struct dpool_private_pool *bypass; /* serves requests of the default pool while that sleeps, if
+                                          it is not NULL */
+    struct dpool_route *routes;        /* newest first */
+    uint32_t n_context_waits;          /* threads in a wait for the whole device */
+    uint32_t n_stream_waits;           /* threads in a wait for a stream */
+    uint32_t n_announcing;             /* see announce.h; changed under both locks */
+    uint64_t age;                      /* the clock of frees: blocks/age.h */
+    dpool_proof proven;                /* by context markers */
     dpool_marks marks;
     dpool_nodes nodes;
     dpool_map map;

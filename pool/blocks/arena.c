@@ -51,18 +51,17 @@ static dpool_arena *new_arena(const ductile_allocator *a, dpool_private_pool *po
     return arena;
 }
 
-/* Arenas of no pool come first in their bucket, so that pools never lengthen the way to them. */
+/* Arenas of the default pool come first in their bucket, so that pools never lengthen the way to
+ * them. */
 static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena **link = bucket_of(a, arena->stream, arena->thread);
-    while (arena->pool != NULL && *link != NULL) {
+    while (!dpool_is_default(arena->pool) && *link != NULL) {
         link = &(*link)->next_in_bucket;
     }
     arena->next_in_bucket = *link;
     *link = arena;
-    if (arena->pool != NULL) {
-        arena->pool->n_arenas++;
-    }
+    arena->pool->n_arenas++;
     arena->next = a->arenas;
     a->arenas = arena;
     a->counts.arenas++;
@@ -116,7 +115,7 @@ static dpool_private_pool *unlink_arena_locked(ductile_allocator *a, dpool_arena
     *link = arena->next;
     a->counts.arenas--;
     a->counts.table_host_bytes -= sizeof *arena;
-    return arena->pool != NULL ? dpool_leave_pool_locked(a, arena->pool) : NULL;
+    return dpool_leave_pool_locked(a, arena->pool);
 }
 
 void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
@@ -162,7 +161,7 @@ void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena) {
 
 bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure) {
     const dpool_private_pool *pool = arena->pool;
-    if (pool == NULL || pool == other->pool || !dpool_is_held(pool)) {
+    if (pool == other->pool || !dpool_is_held(pool)) {
         return true;
     }
     return pool->kind == DUCTILE_POOL_PLAIN && under_pressure;

@@ -56,7 +56,7 @@ typedef struct dpool_arena {
     ductile_stream stream;           /* NULL stands for the legacy default stream */
     uint64_t thread;                 /* per-thread default stream: its thread; else 0 */
     bool is_foreign;                 /* of a context that context markers do not cover */
-    struct dpool_private_pool *pool; /* NULL: in no private pool, see private_pool.h     */
+    struct dpool_private_pool *pool; /* see private_pool.h                               */
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
     /* guarded by the index lock */
@@ -99,7 +99,7 @@ typedef struct dpool_arena {
 /* Which arenas: all, or those of one pool. */
 typedef struct dpool_scope {
     bool is_all;
-    const dpool_private_pool *pool; /* unless is_all; NULL: what is in none */
+    const dpool_private_pool *pool; /* unless is_all */
 } dpool_scope;
 
 static inline bool dpool_is_in(const dpool_scope *s, const dpool_arena *arena) {
@@ -111,13 +111,13 @@ static inline bool dpool_is_in(const dpool_scope *s, const dpool_arena *arena) {
 /* Live graphs may own all of its memory (G1), or it is paused (G4). Index lock held. */
 static inline bool dpool_is_frozen(const dpool_arena *arena) {
     const dpool_private_pool *pool = arena->pool;
-    return pool != NULL && (pool->phase != DPOOL_RUNNING ||
-                            (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool)));
+    return pool->phase != DPOOL_RUNNING ||
+           (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool));
 }
 
 /* The arena is in a paused pool whose blocks have no memory now: see pause.h. Index lock held. */
 static inline bool dpool_is_unbacked(const dpool_arena *arena) {
-    return arena->pool != NULL && arena->pool->is_unbacked;
+    return arena->pool->is_unbacked;
 }
 
 /* FREE blocks. Index lock held. */
@@ -128,8 +128,7 @@ static inline uint64_t dpool_count_free(const dpool_arena *arena) {
 /* The least age that the memory of the arena counts as having. */
 static inline uint64_t dpool_least_age(const dpool_arena *arena) {
     const dpool_private_pool *pool = arena->pool;
-    bool is_later = pool != NULL && pool->released_age > arena->not_before;
-    return is_later ? pool->released_age : arena->not_before;
+    return dti_max(pool->released_age, arena->not_before);
 }
 
 /* What is left of a proof for the FREE memory of the arena. Index lock held. */
@@ -140,7 +139,7 @@ static inline dpool_proof dpool_restrict_proof(const dpool_arena *arena, dpool_p
 
 /* Graphs may have used its memory, on any stream. Index lock held. */
 static inline bool dpool_had_graphs(const dpool_arena *arena) {
-    return arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
+    return arena->pool->kind == DUCTILE_POOL_CAPTURE;
 }
 
 /* The same, and launches of them may come or be under way. Index lock held. */
@@ -202,7 +201,7 @@ static inline uint64_t dpool_rounded_size(const ductile_allocator *a, uint64_t s
 
 /* ---- Arenas and regions -------------------------------------------------------------------- */
 
-/* The arena of the stream in the pool (NULL: in no pool); NULL when there is none. */
+/* The arena of the stream in the pool; NULL when there is none. */
 dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_private_pool *pool,
                                      ductile_stream stream);
 

@@ -188,7 +188,7 @@ static uint64_t mapped_in(const recount *c) {
 
 static void check_phase(recount *c, uint64_t where) {
     const dpool_block_sums *n = &c->sums;
-    dpool_phase phase = c->arena->pool != NULL ? c->arena->pool->phase : DPOOL_RUNNING;
+    dpool_phase phase = c->arena->pool->phase;
     bool is_unbacked = dpool_is_unbacked(c->arena);
     uint64_t in_use = n->live_blocks + n->pending_blocks + n->retiring_blocks;
     dti_expect(c->fault, "G4", n->paused_blocks == 0 || phase != DPOOL_RUNNING,

@@ -26,7 +26,7 @@ dpool_private_pool *dpool_find_pool_locked(const ductile_allocator *a, ductile_p
 
 bool dpool_has_pools(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
-    bool has_any = a->pools != NULL;
+    bool has_any = a->pools != a->default_pool;
     dti_lock_release(&a->index_lock);
     return has_any;
 }
@@ -53,7 +53,7 @@ dpool_private_pool *dpool_retain_pool_locked(ductile_allocator *a, ductile_pool_
 dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a,
                                                     dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (dpool_is_held(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
+    if (!dpool_is_released(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
         return NULL;
     }
     dpool_private_pool **link = &a->pools;
@@ -79,9 +79,6 @@ dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_
 }
 
 void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool) {
-    if (pool == NULL) {
-        return;
-    }
     dti_lock_acquire(&a->index_lock);
     pool->n_users--;
     dpool_private_pool *gone = dpool_unlink_unused_pool_locked(a, pool);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private pools: which requests go to them, and what may happen to their memory.
+ * Pools: which requests go to them, and what may happen to their memory.
  *
  * A pool is a set of arenas, one for each stream that asked. Requests find their pool through
- * routes, which ductile_pool_begin makes: the newest route whose filter accepts the request.
+ * routes, which ductile_pool_begin makes: the newest route whose filter accepts the request. What
+ * no route accepts belongs to the default pool, which exists as long as the allocator and has no
+ * references.
  * Filters are called without any lock; a route stays linked while a thread is inside its filter.
  *
  *     kind      references   its memory
  *     CAPTURE   held         stays as it is: never moved, given away or proven (G1)
- *     CAPTURE   none         as memory in no pool that was freed when the pool was released
+ *     CAPTURE   none         as memory of the default pool that was freed when it was released
  *     PLAIN     held         is compacted inside; serves others under pressure
- *     PLAIN     none         as memory in no pool
+ *     PLAIN     none         serves all streams; the default pool is of this kind
  *
  * Guarded by the index lock; filters run without it.
  */
@@ -59,16 +61,17 @@ typedef struct dpool_route {
     struct dpool_route *next; /* older */
 } dpool_route;
 
-static inline ductile_pool_id dpool_id_of(const dpool_private_pool *pool) {
-    return pool != NULL ? pool->id : (ductile_pool_id){0, 0};
-}
-
-static inline const char *dpool_tag_of(const dpool_private_pool *pool) {
-    return pool != NULL ? pool->tag : "";
+static inline bool dpool_is_default(const dpool_private_pool *pool) {
+    return pool->id.first == 0 && pool->id.second == 0;
 }
 
 static inline bool dpool_is_held(const dpool_private_pool *pool) {
     return pool->refs > 0 || pool->n_routes > 0;
+}
+
+/* No request will come to it any more, unless it is opened again. */
+static inline bool dpool_is_released(const dpool_private_pool *pool) {
+    return !dpool_is_held(pool) && !dpool_is_default(pool);
 }
 
 /* Takes a reference to the pool. A new pool uses `spare`, which then becomes NULL. */
@@ -81,13 +84,13 @@ dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_
 
 bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b);
 
-/* Drops the pin that dpool_pool_of left. pool: NULL for none. No lock held. */
+/* Drops the pin that dpool_pool_of left. No lock held. */
 void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool of that name, NULL when there is none. Index lock held. */
 dpool_private_pool *dpool_find_pool_locked(const ductile_allocator *a, ductile_pool_id id);
 
-/* Are there any pools? No lock held. */
+/* Are there any private pools? No lock held. */
 bool dpool_has_pools(ductile_allocator *a);
 
 /* Is a pool open that may stand for a capture? Index lock held. */

@@ -233,8 +233,8 @@ ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_cha
     event.size = dvmm_handle_bytes(&a->store, h);
     event.handle = h->phys;
     event.stream = region->arena->stream;
-    event.pool = dpool_id_of(region->arena->pool);
-    event.tag = dpool_tag_of(region->arena->pool);
+    event.pool = region->arena->pool->id;
+    event.tag = region->arena->pool->tag;
     return event;
 }
 

@@ -247,7 +247,7 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     if (!r->is_dedicated && search_again(a, r)) {
         goto done;
     }
-    if (r->pool == NULL && dvmm_is_surely_capturing(a->driver, r->stream)) {
+    if (dpool_is_default(r->pool) && dvmm_is_surely_capturing(a->driver, r->stream)) {
         status =
             DUCTILE_ERR_CAPTURING; /* memory that a graph uses must be kept for it, in a pool */
         goto done;

@@ -16,9 +16,9 @@ typedef enum dpool_reach {
 } dpool_reach;
 
 typedef struct dpool_request {
-    uint64_t size;                   /* rounded */
-    uint64_t requested;              /* as requested */
-    struct dpool_private_pool *pool; /* NULL: none */
+    uint64_t size;      /* rounded */
+    uint64_t requested; /* as requested */
+    struct dpool_private_pool *pool;
     ductile_stream stream;
     bool is_soft;        /* nothing is created above the soft limit            */
     bool from_pools;     /* plain pools in use may give memory */

@@ -301,12 +301,10 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_walk(ductile_allocator *
  * Arguments: id: {0,0} means all memory outside private pools. address: a multiple of
  *            DUCTILE_ALIGNMENT. size: bytes, not 0.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool); ERR_FOREIGN_POINTER
- *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory, or
- *            the pool is paused); ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
- * Ownership: release with ductile_free or ductile_free_on.
- * Threads:   safe.
- * Cost:      no driver call; linear in the blocks of the range.
+ *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory);
+ *            ERR_ASLEEP (the pool sleeps); ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING,
+ * ERR_FORKED. On error:  nothing has changed. Ownership: release with ductile_free or
+ * ductile_free_on. Threads:   safe. Cost:      no driver call; linear in the blocks of the range.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocator *allocator,
                                                                  ductile_pool_id id,

@@ -34,7 +34,7 @@ extern "C" {
  * is pinned is reused only at its own address and by its own stream.
  *
  * Arguments: address: the start of a live block.
- * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the
+ * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_ASLEEP (the
  *            block is paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.

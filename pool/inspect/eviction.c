@@ -173,7 +173,7 @@ static ductile_status make_plan_locked(ductile_allocator *a, ductile_stream stre
     if (status != DUCTILE_OK) {
         return status;
     }
-    const dpool_arena *arena = dpool_arena_find_locked(a, NULL, stream);
+    const dpool_arena *arena = dpool_arena_find_locked(a, a->default_pool, stream);
     for (const dpool_region *r = arena != NULL ? arena->regions : NULL; r != NULL; r = r->next) {
         if (!r->is_dedicated) {
             search_region_locked(a, r, p);

@@ -167,7 +167,7 @@ void dpool_describe_locked(const ductile_allocator *a, const dpool_block *b,
         .segment_bytes = seg->range.size,
         .free_before_bytes = free_bytes_locked(a, b->prev),
         .free_after_bytes = free_bytes_locked(a, b->next),
-        .pool = dpool_id_of(pool),
+        .pool = pool->id,
         .flags = dpool_pin_flags_locked(a, b),
     };
 }

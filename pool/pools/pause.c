@@ -195,6 +195,16 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     dvmm_host_copy_drop(&pool->host_copy);
 }
 
+static uint64_t mapped_bytes(ductile_allocator *a, const dpool_private_pool *pool) {
+    uint64_t bytes = 0;
+    dti_lock_acquire(&a->index_lock);
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        bytes += arena->pool == pool ? arena->mapped_bytes : 0;
+    }
+    dti_lock_release(&a->index_lock);
+    return bytes;
+}
+
 static ductile_status prepare(ductile_allocator *a, dpool_private_pool *pool) {
     wait_for_users(a, pool);
     ductile_status status = wait_and_pause_blocks(a, pool);
@@ -204,25 +214,33 @@ static ductile_status prepare(ductile_allocator *a, dpool_private_pool *pool) {
     return status;
 }
 
+static ductile_status prepare_set(ductile_allocator *a, dpool_private_pool *set,
+                                  ductile_sleep_report *report) {
+    for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
+        ductile_status status = prepare(a, pool);
+        if (status != DUCTILE_OK) {
+            dpool_report_pool(report, pool);
+            return status;
+        }
+        report->copied_bytes += pool->host_copy.copied_bytes;
+    }
+    return dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
+}
+
 ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
-                               const dpool_private_pool **stopped) {
-    ductile_status status = DUCTILE_OK;
-    for (dpool_private_pool *pool = set; pool != NULL && status == DUCTILE_OK;
-         pool = pool->next_in_set) {
-        *stopped = pool;
-        status = prepare(a, pool);
-    }
-    if (status == DUCTILE_OK) {
-        *stopped = NULL;
-        status = dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
-    }
+                               ductile_sleep_report *report) {
+    ductile_status status = prepare_set(a, set, report);
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         if (status != DUCTILE_OK) {
             run_again(a, pool);
             continue;
         }
+        uint64_t before = mapped_bytes(a, pool);
         dpool_unmap_pool(a, pool); /* nothing here can fail */
         dpool_finish_pause(a, pool);
+        uint64_t stayed = mapped_bytes(a, pool);
+        report->bytes += before - stayed;
+        report->stayed_bytes += stayed;
     }
     return status;
 }
@@ -232,7 +250,7 @@ ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
 static uint64_t bytes_to_map(ductile_allocator *a, const dpool_private_pool *set) {
     uint64_t bytes = 0;
     for (const dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
-        bytes += dpool_bytes_to_map(a, pool);
+        bytes += dpool_bytes_to_map(a, pool) - mapped_bytes(a, pool);
     }
     return bytes;
 }
@@ -253,25 +271,27 @@ static ductile_status make_room(ductile_allocator *a, const dpool_private_pool *
 
 /* All pools of the set, or none. */
 static ductile_status map_set(ductile_allocator *a, dpool_private_pool *set,
-                              const dpool_private_pool **stopped) {
-    ductile_status status = DUCTILE_OK;
-    dpool_private_pool *end = set;
-    for (; end != NULL && status == DUCTILE_OK; end = end->next_in_set) {
-        *stopped = end;
-        status = dpool_map_pool(a, end);
+                              ductile_sleep_report *report) {
+    dpool_private_pool *failed = set;
+    while (failed != NULL) {
+        ductile_status status = dpool_map_pool(a, failed);
+        if (status != DUCTILE_OK) {
+            dpool_report_pool(report, failed);
+            for (dpool_private_pool *pool = set; pool != failed; pool = pool->next_in_set) {
+                dpool_unmap_pool(a, pool);
+            }
+            return status;
+        }
+        failed = failed->next_in_set;
     }
-    for (dpool_private_pool *pool = set; status != DUCTILE_OK && pool != *stopped;
-         pool = pool->next_in_set) {
-        dpool_unmap_pool(a, pool);
-    }
-    return status;
+    return DUCTILE_OK;
 }
 
 static ductile_status map_or_make_room(ductile_allocator *a, dpool_private_pool *set,
-                                       const dpool_private_pool **stopped) {
-    ductile_status status = map_set(a, set, stopped);
+                                       ductile_sleep_report *report) {
+    ductile_status status = map_set(a, set, report);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && make_room(a, set) == DUCTILE_OK) {
-        status = map_set(a, set, stopped);
+        status = map_set(a, set, report);
     }
     return status;
 }
@@ -294,28 +314,26 @@ static void release_empty_regions(ductile_allocator *a, const dpool_private_pool
 }
 
 static ductile_status restore_set(ductile_allocator *a, dpool_private_pool *set,
-                                  const dpool_private_pool **stopped) {
-    ductile_status status = DUCTILE_OK;
-    for (dpool_private_pool *pool = set; pool != NULL && status == DUCTILE_OK;
-         pool = pool->next_in_set) {
-        *stopped = pool;
+                                  ductile_sleep_report *report) {
+    for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         resuming r = {a, pool};
-        status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
+        ductile_status status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
+        if (status != DUCTILE_OK) {
+            dpool_report_pool(report, pool);
+            return status;
+        }
+        report->copied_bytes += pool->host_copy.copied_bytes;
     }
-    return status;
+    return dpool_announce_set(a, set, DUCTILE_MAP_MAPPED);
 }
 
 ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
-                                const dpool_private_pool **stopped) {
-    ductile_status status = map_or_make_room(a, set, stopped);
+                                ductile_sleep_report *report) {
+    uint64_t need = bytes_to_map(a, set);
+    ductile_status status = map_or_make_room(a, set, report);
     bool is_mapped = status == DUCTILE_OK;
-    if (is_mapped) {
-        status = restore_set(a, set, stopped);
-    }
-    if (status == DUCTILE_OK) {
-        *stopped = NULL;
-        status = dpool_announce_set(a, set, DUCTILE_MAP_MAPPED);
-    }
+    status = is_mapped ? restore_set(a, set, report) : status;
+    report->bytes = need;
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         if (status == DUCTILE_OK) {
             run_again(a, pool);

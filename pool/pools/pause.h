@@ -23,15 +23,23 @@
 
 #include "pool/pools/pools.h"
 
+#include <string.h>
+
 /* Pauses the pools of a set that the caller has claimed (PAUSING), which are linked by next_in_set:
- * all or none. On failure all are RUNNING, and *stopped is the pool that it failed for, or NULL. No
- * lock held. */
+ * all or none. On failure all are RUNNING, and the report names the pool that it failed for, if it
+ * is one. No lock held. */
 ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
-                               const dpool_private_pool **stopped);
+                               ductile_sleep_report *report);
 
 /* Resumes them (RESUMING): all or none. On failure all are PAUSED. */
 ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
-                                const dpool_private_pool **stopped);
+                                ductile_sleep_report *report);
+
+/* The report is about this pool. */
+static inline void dpool_report_pool(ductile_sleep_report *report, const dpool_private_pool *pool) {
+    report->pool = pool->id;
+    memcpy(report->tag, pool->tag, sizeof report->tag);
+}
 
 /* How many more bytes must be free for the set to be resumed, after a refusal. */
 uint64_t dpool_missing_bytes(ductile_allocator *a, const dpool_private_pool *set);

@@ -3,6 +3,7 @@
 
 #include "pool/base/guards.h"
 #include "pool/blocks/arena.h"
+#include "pool/pools/asleep.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
@@ -49,6 +50,13 @@ static void record_release_locked(ductile_allocator *a, dpool_private_pool *pool
     }
 }
 
+dpool_private_pool *dpool_drop_reference_locked(ductile_allocator *a, dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    pool->refs--;
+    record_release_locked(a, pool);
+    return dpool_unlink_unused_pool_locked(a, pool);
+}
+
 ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
     ductile_status status = check_call(a, id);
     if (status != DUCTILE_OK) {
@@ -60,9 +68,7 @@ ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
     if (pool == NULL || pool->refs == 0) {
         status = DUCTILE_ERR_INVALID_ARGUMENT;
     } else {
-        pool->refs--;
-        record_release_locked(a, pool);
-        gone = dpool_unlink_unused_pool_locked(a, pool);
+        gone = dpool_drop_reference_locked(a, pool);
     }
     dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
@@ -127,7 +133,8 @@ ductile_status ductile_set_captures(ductile_allocator *a, ductile_captures captu
 
 static void record_routes_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
-    atomic_store_explicit(&a->has_routes, a->routes != NULL, memory_order_relaxed);
+    bool has_any = a->routes != NULL || a->default_pool->phase != DPOOL_RUNNING;
+    atomic_store_explicit(&a->has_routes, has_any, memory_order_relaxed);
     atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
 }
 
@@ -299,17 +306,21 @@ static dpool_private_pool *find_route_locked(ductile_allocator *a, ductile_strea
     return NULL;
 }
 
+/* What no route accepts. */
+static dpool_private_pool *fallback_locked(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_bypassed = a->default_pool->phase != DPOOL_RUNNING && a->bypass != NULL;
+    return is_bypassed ? a->bypass : a->default_pool;
+}
+
 ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_stream stream,
                              dpool_private_pool **out) {
-    bool is_plain = false;
-    bool is_paused = false;
     dti_lock_acquire(&a->index_lock);
     dpool_private_pool *pool = find_route_locked(a, stream);
-    if (pool != NULL) {
-        is_paused = pool->phase != DPOOL_RUNNING;
-        is_plain = pool->kind == DUCTILE_POOL_PLAIN;
-        pool->n_users += !is_paused;
-    }
+    pool = pool != NULL ? pool : fallback_locked(a);
+    bool is_paused = pool->phase != DPOOL_RUNNING;
+    bool is_plain = pool->kind == DUCTILE_POOL_PLAIN && !dpool_is_default(pool);
+    pool->n_users += !is_paused;
     if (is_paused) {
         dpool_note_refusal_locked(a, pool, bytes);
     }
@@ -322,6 +333,28 @@ ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_strea
     }
     *out = pool;
     return DUCTILE_OK;
+}
+
+/* ---- The default pool ---------------------------------------------------------------------- */
+
+ductile_status dpool_default_pool_make(ductile_allocator *a) {
+    a->default_pool = calloc(1, sizeof *a->default_pool);
+    if (a->default_pool == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    a->default_pool->kind = DUCTILE_POOL_PLAIN;
+    a->pools = a->default_pool;
+    return DUCTILE_OK;
+}
+
+/* A hit pins no pool, and may have passed has_routes before the pause began. It stops where
+ * maintenance is due. */
+void dpool_default_pool_changed_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    record_routes_locked(a);
+    for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        arena->maintenance_at = arena->pool == a->default_pool ? 0 : arena->maintenance_at;
+    }
 }
 
 void dpool_routes_fini(ductile_allocator *a) {

@@ -11,7 +11,7 @@
 #include "pool/blocks/wait_spans.h"
 #include "pool/growth/give_back.h"
 #include "pool/inspect/inspect.h"
-#include "pool/pools/pools.h"
+#include "pool/pools/asleep.h"
 
 #include "vmm/base/align.h"
 
@@ -19,33 +19,28 @@
 
 /* ---- Finding the pool ---------------------------------------------------------------------- */
 
-/* The pool of that name, NULL for the default one; false when there is none. */
+/* False when there is none of that name. */
 static bool find_locked(const ductile_allocator *a, ductile_pool_id id, dpool_private_pool **out) {
     DTI_ASSERT_HELD(&a->index_lock);
     *out = dpool_find_pool_locked(a, id);
-    return *out != NULL || (id.first == 0 && id.second == 0);
+    return *out != NULL;
 }
 
 /* ---- What it is ---------------------------------------------------------------------------- */
 
-/* pool: NULL for the default one. */
-static void describe_locked(const ductile_allocator *a, const dpool_private_pool *pool,
-                            ductile_pool_info *info) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    info->kind = DUCTILE_POOL_PLAIN;
-    if (pool == NULL) {
-        return;
-    }
-    info->id = pool->id;
-    info->references = pool->refs;
-    info->open = pool->n_routes;
-    info->kind = pool->kind;
-    info->paused = pool->phase != DPOOL_RUNNING;
-    info->state = (ductile_pool_state)pool->phase;
-    info->policy = pool->policy;
-    info->contents = pool->contents;
-    info->kept_bytes = pool->phase == DPOOL_PAUSED_PHASE ? pool->host_copy.bytes : 0;
-    memcpy(info->tag, pool->tag, sizeof info->tag);
+static ductile_pool_info describe_pool(const dpool_private_pool *pool) {
+    ductile_pool_info info = {.struct_size = sizeof info,
+                              .id = pool->id,
+                              .references = pool->refs,
+                              .open = pool->n_routes,
+                              .kind = pool->kind,
+                              .paused = pool->phase != DPOOL_RUNNING,
+                              .state = (ductile_pool_state)pool->phase,
+                              .policy = pool->policy,
+                              .contents = pool->contents};
+    info.kept_bytes = pool->phase == DPOOL_PAUSED_PHASE ? pool->host_copy.bytes : 0;
+    memcpy(info.tag, pool->tag, sizeof info.tag);
+    return info;
 }
 
 ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
@@ -54,34 +49,39 @@ ductile_status ductile_pool_query(ductile_allocator *a, ductile_pool_id id,
     if (status != DUCTILE_OK) {
         return status;
     }
-    ductile_pool_info info = {.struct_size = out->struct_size, .id = id};
+    size_t size = out->struct_size;
     dpool_private_pool *pool = NULL;
     dti_lock_acquire(&a->index_lock);
     bool is_known = find_locked(a, id, &pool);
-    describe_locked(a, pool, &info);
-    dti_lock_release(&a->index_lock);
     if (is_known) {
-        memcpy(out, &info, info.struct_size);
+        ductile_pool_info info = describe_pool(pool);
+        info.struct_size = size;
+        memcpy(out, &info, size);
     }
+    dti_lock_release(&a->index_lock);
     return is_known ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
 }
 
-static void visit_pools_locked(const ductile_allocator *a, ductile_pool_walk_fn visit, void *user) {
+static int visit_private_locked(const ductile_allocator *a, ductile_pool_walk_fn visit,
+                                void *user) {
     DTI_ASSERT_HELD(&a->index_lock);
-    ductile_pool_info info = {.struct_size = sizeof info};
-    describe_locked(a, NULL, &info);
-    int ended = visit(user, &info);
-    for (const dpool_private_pool *pool = a->pools; pool != NULL && ended == 0; pool = pool->next) {
-        describe_locked(a, pool, &info);
+    int ended = 0;
+    for (const dpool_private_pool *pool = a->pools; pool != a->default_pool && ended == 0;
+         pool = pool->next) {
+        ductile_pool_info info = describe_pool(pool);
         ended = visit(user, &info);
     }
+    return ended;
 }
 
 ductile_status ductile_walk_pools(ductile_allocator *a, ductile_pool_walk_fn visit, void *user) {
     ductile_status status = visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
     if (status == DUCTILE_OK) {
         dti_lock_acquire(&a->index_lock);
-        visit_pools_locked(a, visit, user);
+        ductile_pool_info info = describe_pool(a->default_pool);
+        if (visit(user, &info) == 0) {
+            (void)visit_private_locked(a, visit, user);
+        }
         dti_lock_release(&a->index_lock);
     }
     return status;
@@ -224,11 +224,10 @@ ductile_status ductile_pool_walk(ductile_allocator *a, ductile_pool_id id, ducti
 
 /* ---- Giving back --------------------------------------------------------------------------- */
 
-/* Pins the pool, unless it is the default one. */
 static ductile_status pin(ductile_allocator *a, ductile_pool_id id, dpool_private_pool **out) {
     dti_lock_acquire(&a->index_lock);
     bool found = find_locked(a, id, out);
-    if (*out != NULL) {
+    if (found) {
         (*out)->n_users++;
     }
     dti_lock_release(&a->index_lock);
@@ -295,7 +294,7 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     if (!find_locked(a, id, &pool)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    if (pool != NULL && pool->phase != DPOOL_RUNNING) {
+    if (pool->phase != DPOOL_RUNNING) {
         dpool_note_refusal_locked(a, pool, size);
         return DUCTILE_ERR_ASLEEP;
     }

@@ -2,79 +2,13 @@
 /* The public calls that pause and resume sets of pools: which pools, and what a call reports. */
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
-#include "pool/blocks/address_map.h"
-#include "pool/blocks/arena.h"
+#include "pool/pools/asleep.h"
 #include "pool/pools/pause.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
-/* ---- Tags ---------------------------------------------------------------------------------- */
-
-static bool is_contents(ductile_contents contents) {
-    return (unsigned)contents <= DUCTILE_CONTENTS_POISON;
-}
-
-static ductile_status set_tag_locked(ductile_allocator *a, ductile_pool_id id, const char *tag,
-                                     ductile_contents contents) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
-    if (pool == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (pool->phase != DPOOL_RUNNING) {
-        return pool->phase == DPOOL_PAUSED_PHASE ? DUCTILE_ERR_ASLEEP : DUCTILE_ERR_BUSY;
-    }
-    memset(pool->tag, 0, sizeof pool->tag);
-    memcpy(pool->tag, tag, strlen(tag));
-    pool->policy = contents;
-    return DUCTILE_OK;
-}
-
-ductile_status ductile_pool_set_tag(ductile_allocator *a, ductile_pool_id id, const char *tag,
-                                    ductile_contents contents) {
-    tag = tag != NULL ? tag : "";
-    if (a == NULL || !is_contents(contents) ||
-        strnlen(tag, DUCTILE_TAG_BYTES) == DUCTILE_TAG_BYTES) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status == DUCTILE_OK) {
-        dti_lock_acquire(&a->index_lock);
-        status = set_tag_locked(a, id, tag, contents);
-        dti_lock_release(&a->index_lock);
-    }
-    return status;
-}
-
-/* ---- Refusals ------------------------------------------------------------------------------ */
-
-static _Thread_local struct {
-    uint64_t instance_id; /* 0: none */
-    ductile_refusal what;
-} latest_refusal;
-
-void dpool_note_refusal_locked(const ductile_allocator *a, const dpool_private_pool *pool,
-                               uint64_t bytes) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    latest_refusal.instance_id = a->instance_id;
-    latest_refusal.what = (ductile_refusal){.pool = pool->id, .bytes = bytes};
-    memcpy(latest_refusal.what.tag, pool->tag, sizeof pool->tag);
-}
-
-ductile_status ductile_sleep_refusal(ductile_allocator *a, ductile_refusal *out) {
-    ductile_status status = dpool_may_fill(a, out, sizeof *out);
-    if (status == DUCTILE_OK && latest_refusal.instance_id != a->instance_id) {
-        status = DUCTILE_ERR_NOT_LIVE;
-    }
-    if (status == DUCTILE_OK) {
-        ductile_refusal what = latest_refusal.what;
-        what.struct_size = out->struct_size;
-        memcpy(out, &what, out->struct_size);
-    }
-    return status;
-}
 
 /* ---- Which pools --------------------------------------------------------------------------- */
 
@@ -83,7 +17,9 @@ typedef struct set_call {
     ductile_allocator *a;
     const ductile_sleep_request *request;
     bool pauses;
-    dpool_private_pool *set; /* linked by next_in_set */
+    dpool_private_pool *set;   /* linked by next_in_set */
+    dpool_private_pool *spare; /* for a bypass that does not exist */
+    bool has_default;          /* the default pool is in the set */
     ductile_sleep_report report;
 } set_call;
 
@@ -92,13 +28,6 @@ static __attribute__((format(printf, 2, 3))) void explain(set_call *c, const cha
     va_start(args, format);
     (void)vsnprintf(c->report.message, sizeof c->report.message, format, args);
     va_end(args);
-}
-
-static void name_pool(set_call *c, const dpool_private_pool *pool) {
-    c->report.pool = dpool_id_of(pool);
-    if (pool != NULL) {
-        memcpy(c->report.tag, pool->tag, sizeof pool->tag);
-    }
 }
 
 static bool has_tag(const dpool_private_pool *pool, const char *tag) {
@@ -143,7 +72,15 @@ static ductile_contents contents_for(const ductile_sleep_request *r,
     ductile_contents contents = tag != NULL ? tag->contents : DUCTILE_CONTENTS_POLICY;
     contents = contents != DUCTILE_CONTENTS_POLICY ? contents : r->contents;
     contents = contents != DUCTILE_CONTENTS_POLICY ? contents : pool->policy;
-    return contents != DUCTILE_CONTENTS_POLICY ? contents : DUCTILE_CONTENTS_DROP;
+    if (contents != DUCTILE_CONTENTS_POLICY) {
+        return contents;
+    }
+    return dpool_is_default(pool) ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP;
+}
+
+static bool has_bypass(const set_call *c) {
+    const ductile_pool_id id = c->request->bypass;
+    return c->pauses && (id.first != 0 || id.second != 0);
 }
 
 /* ---- Bad requests -------------------------------------------------------------------------- */
@@ -155,8 +92,8 @@ static bool is_list(const void *items, size_t n) {
 static bool are_tags(const ductile_sleep_request *r) {
     bool are = true;
     for (size_t i = 0; i < r->n_tags; i++) {
-        are &=
-            r->tags[i].tag != NULL && r->tags[i].tag[0] != '\0' && is_contents(r->tags[i].contents);
+        are &= r->tags[i].tag != NULL && r->tags[i].tag[0] != '\0' &&
+               dpool_is_contents(r->tags[i].contents);
     }
     for (size_t i = 0; i < r->n_except_tags; i++) {
         are &= r->except_tags[i] != NULL;
@@ -168,7 +105,7 @@ static ductile_status check_request(set_call *c) {
     const ductile_sleep_request *r = c->request;
     bool is_good = is_list(r->tags, r->n_tags) && is_list(r->pools, r->n_pools) &&
                    is_list(r->except_tags, r->n_except_tags) &&
-                   is_list(r->except_pools, r->n_except_pools) && is_contents(r->contents) &&
+                   is_list(r->except_pools, r->n_except_pools) && dpool_is_contents(r->contents) &&
                    are_tags(r);
     if (!is_good) {
         explain(c, "the request has a NULL list or tag, an empty tag, or an unknown policy");
@@ -192,6 +129,7 @@ static bool has_any_locked(const ductile_allocator *a, const char *tag) {
 
 /* All names are of something, or the caller is lenient. */
 static ductile_status check_names_locked(set_call *c) {
+    DTI_ASSERT_HELD(&c->a->index_lock);
     const ductile_sleep_request *r = c->request;
     for (size_t i = 0; i < r->n_tags && r->all == 0; i++) {
         if (has_any_locked(c->a, r->tags[i].tag)) {
@@ -223,7 +161,7 @@ static ductile_status check_names_locked(set_call *c) {
 
 static ductile_status stop_at(set_call *c, const dpool_private_pool *pool, ductile_status status,
                               const char *why) {
-    name_pool(c, pool);
+    dpool_report_pool(&c->report, pool);
     explain(c, "pool {%llu,%llu} \"%s\" %s", (unsigned long long)pool->id.first,
             (unsigned long long)pool->id.second, pool->tag, why);
     return status;
@@ -231,6 +169,7 @@ static ductile_status stop_at(set_call *c, const dpool_private_pool *pool, ducti
 
 /* Adds the pool to the set, passes over it, or says why neither. */
 static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&c->a->index_lock);
     dpool_phase from = c->pauses ? DPOOL_RUNNING : DPOOL_PAUSED_PHASE;
     dpool_phase already = c->pauses ? DPOOL_PAUSED_PHASE : DPOOL_RUNNING;
     if (pool->phase == already) {
@@ -254,20 +193,62 @@ static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
     return DUCTILE_OK;
 }
 
+/* The bypass must be able to serve, and stays so by itself: it is not in the set. */
+static ductile_status check_bypass_locked(set_call *c) {
+    DTI_ASSERT_HELD(&c->a->index_lock);
+    const dpool_private_pool *bypass = dpool_find_pool_locked(c->a, c->request->bypass);
+    if (!has_bypass(c) || bypass == NULL) {
+        return DUCTILE_OK;
+    }
+    if (is_in_set(c->request, bypass)) {
+        return stop_at(c, bypass, DUCTILE_ERR_INVALID_ARGUMENT, "is the bypass, and in the set");
+    }
+    return bypass->phase == DPOOL_RUNNING
+               ? DUCTILE_OK
+               : stop_at(c, bypass, DUCTILE_ERR_ASLEEP, "is the bypass, and sleeps");
+}
+
+static void open_bypass_locked(set_call *c) {
+    DTI_ASSERT_HELD(&c->a->index_lock);
+    ductile_allocator *a = c->a;
+    if (has_bypass(c)) {
+        a->bypass = dpool_retain_pool_locked(a, c->request->bypass, &c->spare);
+        if (a->bypass->n_arenas == 0 && a->bypass->refs == 1 && a->bypass->n_routes == 0) {
+            a->bypass->kind = DUCTILE_POOL_PLAIN;
+        }
+    }
+    dpool_default_pool_changed_locked(a);
+}
+
+/* The default pool runs again. Returns a pool to free without the lock, or NULL. */
+static dpool_private_pool *close_bypass_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_private_pool *bypass = a->bypass;
+    a->bypass = NULL;
+    dpool_default_pool_changed_locked(a);
+    return bypass != NULL ? dpool_drop_reference_locked(a, bypass) : NULL;
+}
+
 static void claim_all_locked(set_call *c) {
+    DTI_ASSERT_HELD(&c->a->index_lock);
     for (dpool_private_pool *pool = c->set; pool != NULL; pool = pool->next_in_set) {
         pool->phase = c->pauses ? DPOOL_PAUSING : DPOOL_RESUMING;
         pool->n_users++;
         if (c->pauses) {
             pool->contents = contents_for(c->request, pool);
         }
+        c->has_default |= dpool_is_default(pool);
         c->report.pools++;
+    }
+    if (c->has_default && c->pauses) {
+        open_bypass_locked(c);
     }
 }
 
 static ductile_status claim_locked(set_call *c) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     ductile_status status = check_names_locked(c);
+    status = status == DUCTILE_OK ? check_bypass_locked(c) : status;
     for (dpool_private_pool *pool = c->a->pools; pool != NULL && status == DUCTILE_OK;
          pool = pool->next) {
         if (is_in_set(c->request, pool)) {
@@ -296,8 +277,7 @@ static ductile_status claim(set_call *c) {
 
 /* ---- The calls ----------------------------------------------------------------------------- */
 
-static void report_failure(set_call *c, ductile_status status, const dpool_private_pool *stopped) {
-    name_pool(c, stopped);
+static void report_failure(set_call *c, ductile_status status) {
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && !c->pauses) {
         c->report.missing_bytes = dpool_missing_bytes(c->a, c->set);
         explain(c, "%llu more bytes must be free on the device, or under the limit",
@@ -318,17 +298,16 @@ static void unpin_all(set_call *c) {
 
 static ductile_status run_claimed(set_call *c) {
     ductile_allocator *a = c->a;
-    const dpool_private_pool *stopped = NULL;
     dpool_forget_failure();
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     dvmm_nvtx_push(dvmm_nvtx_of(a->driver), c->pauses ? "pause" : "resume", 0);
-    uint64_t before = dvmm_store_read(&a->store).held_bytes;
-    ductile_status status =
-        c->pauses ? dpool_pause_set(a, c->set, &stopped) : dpool_resume_set(a, c->set, &stopped);
-    uint64_t after = dvmm_store_read(&a->store).held_bytes;
-    c->report.bytes = c->pauses ? before - after : after - before;
+    ductile_status status = c->pauses ? dpool_pause_set(a, c->set, &c->report)
+                                      : dpool_resume_set(a, c->set, &c->report);
     if (status != DUCTILE_OK) {
-        report_failure(c, status, stopped);
+        report_failure(c, status);
+    } else { /* of a first try */
+        c->report.pool = (ductile_pool_id){0, 0};
+        memset(c->report.tag, 0, sizeof c->report.tag);
     }
     dvmm_nvtx_pop(dvmm_nvtx_of(a->driver));
     dvmm_capture_restore(a->driver, mode);
@@ -336,15 +315,32 @@ static ductile_status run_claimed(set_call *c) {
     return status;
 }
 
+/* The default pool has woken, or was not paused after all. */
+static void end_bypass(set_call *c) {
+    dpool_private_pool *gone = NULL;
+    dti_lock_acquire(&c->a->index_lock);
+    if (c->has_default && c->a->default_pool->phase == DPOOL_RUNNING) {
+        gone = close_bypass_locked(c->a);
+    }
+    dti_lock_release(&c->a->index_lock);
+    dpool_free_pool(gone);
+}
+
 static ductile_status run(set_call *c) {
     ductile_status status = dvmm_usable(c->a->driver);
+    if (status == DUCTILE_OK && has_bypass(c)) {
+        c->spare = calloc(1, sizeof *c->spare);
+        status = c->spare != NULL ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
     if (status == DUCTILE_OK) {
         status = claim(c);
     }
+    free(c->spare);
     if (status != DUCTILE_OK) {
         return status;
     }
     status = run_claimed(c);
+    end_bypass(c);
     unpin_all(c);
     return status;
 }
@@ -363,7 +359,7 @@ static ductile_status call_for_set(ductile_allocator *a, const ductile_sleep_req
     set_call c = {.a = a, .request = &known, .pauses = pauses};
     ductile_status status = run(&c);
     if (status != DUCTILE_OK) {
-        c.report.pools = c.report.bytes = 0;
+        c.report.pools = c.report.bytes = c.report.copied_bytes = c.report.stayed_bytes = 0;
     }
     if (report != NULL) {
         c.report.struct_size = report->struct_size;
@@ -391,63 +387,6 @@ ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, ductile_c
 ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
     ductile_sleep_request one = {.struct_size = sizeof one, .pools = &id, .n_pools = 1};
     return ductile_resume_set(a, &one, NULL);
-}
-
-/* ---- Kept contents ------------------------------------------------------------------------- */
-
-/* No call that resumes the pool is under way, so that its host copy does not change. */
-static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_block *b,
-                                       ductile_addr address, void **host, uint64_t *bytes) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    const dpool_private_pool *pool = b->region->arena->pool;
-    if (b->state != DPOOL_PAUSED) {
-        return DUCTILE_ERR_AWAKE;
-    }
-    if (pool->phase != DPOOL_PAUSED_PHASE) {
-        return DUCTILE_ERR_NOT_READY;
-    }
-    *host = dvmm_host_copy_find(&pool->host_copy, address, bytes);
-    return *host != NULL ? DUCTILE_OK : DUCTILE_ERR_UNSUPPORTED;
-}
-
-/* The live or paused block that holds the address. */
-static ductile_status find_block_locked(const ductile_allocator *a, ductile_addr address,
-                                        const dpool_block **out) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    const dseg_segment *seg = dseg_set_find(&a->segments, address);
-    if (seg == NULL) {
-        return DUCTILE_ERR_FOREIGN_POINTER;
-    }
-    const dpool_block *b = ((const dpool_region *)seg->owner)->first;
-    while (dpool_end(b) <= address) {
-        b = b->next;
-    }
-    *out = b;
-    return b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED ? DUCTILE_OK : DUCTILE_ERR_NOT_LIVE;
-}
-
-ductile_status ductile_kept_contents(ductile_allocator *a, ductile_addr address, void **host,
-                                     uint64_t *bytes) {
-    uint64_t ignored = 0;
-    bytes = bytes != NULL ? bytes : &ignored;
-    *bytes = 0;
-    if (host == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    *host = NULL;
-    ductile_status status = dpool_may_read(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    const dpool_block *b = NULL;
-    dti_lock_acquire(&a->index_lock);
-    status = find_block_locked(a, address, &b);
-    if (status == DUCTILE_OK) {
-        status = find_kept_locked(a, b, address, host, bytes);
-    }
-    dti_lock_release(&a->index_lock);
-    *bytes = status == DUCTILE_OK ? *bytes : 0;
-    return status;
 }
 
 /* ---- Host memory --------------------------------------------------------------------------- */

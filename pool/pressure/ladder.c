@@ -388,7 +388,7 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
 }
 
 ductile_status dpool_refuse_impossible(ductile_allocator *a, uint64_t size, ductile_stream stream) {
-    dpool_request r = {.size = size, .requested = size, .stream = stream};
+    dpool_request r = {.size = size, .requested = size, .pool = a->default_pool, .stream = stream};
     dpool_forget_failure();
     return refuse(a, refuse_at_once(a, &r), size);
 }

@@ -117,7 +117,7 @@ static ductile_oom_holder holder_of(ductile_allocator *a, const dpool_arena *are
     dti_lock_acquire(&a->index_lock);
     ductile_oom_holder h = {
         .stream = arena->stream,
-        .pool = dpool_id_of(arena->pool),
+        .pool = arena->pool->id,
         .held_bytes = arena->mapped_bytes,
         .live_bytes = arena->live_bytes,
         .pending_bytes = arena->pending_bytes,
@@ -214,7 +214,7 @@ void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captur
     *o = (ductile_oom_report){.struct_size = sizeof *o,
                               .captured = captured,
                               .stream = r->stream,
-                              .pool = dpool_id_of(r->pool),
+                              .pool = r->pool->id,
                               .requested_bytes = r->requested,
                               .rounded_bytes = r->size,
                               .missing_bytes = r->missing};

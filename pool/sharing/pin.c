@@ -134,7 +134,7 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
     dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, addr);
     if (b != NULL && b->state != DPOOL_LIVE) {
-        status = DUCTILE_ERR_BUSY; /* paused */
+        status = DUCTILE_ERR_ASLEEP;
     } else if (b != NULL) {
         *out = describe_pinned(b);
         pin_block_locked(a, out, kind);
@@ -181,7 +181,7 @@ uint32_t dpool_pin_flags_locked(const ductile_allocator *a, const dpool_block *b
     DTI_ASSERT_HELD(&a->index_lock);
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
     const dpool_private_pool *pool = b->region->arena->pool;
-    bool is_away = pool != NULL && (pool->is_unbacked || pool->phase == DPOOL_RESUMING);
+    bool is_away = pool->is_unbacked || pool->phase == DPOOL_RESUMING;
     if (!has_memory || is_away) {
         return 0;
     }

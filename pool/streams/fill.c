@@ -55,9 +55,7 @@ static bool begin(ductile_allocator *a, const dpool_block *b) {
     dti_lock_acquire(&a->index_lock);
     bool may = dpool_fill_is_possible_locked(a, b);
     arena->n_stream_refs += may;
-    if (may && arena->pool != NULL) {
-        arena->pool->n_users++;
-    }
+    arena->pool->n_users += may;
     dti_lock_release(&a->index_lock);
     return may;
 }

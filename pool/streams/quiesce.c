@@ -599,7 +599,7 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
 /* May work of other streams than its own use the arena's memory: graphs, or recorded uses? */
 static bool serves_others_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool any = arena->pool != NULL && arena->pool->kind == DUCTILE_POOL_CAPTURE;
+    bool any = dpool_had_graphs(arena);
     for (const dpool_region *r = arena->regions; r != NULL && !any; r = r->next) {
         for (const dpool_block *b = r->first; b != NULL && !any; b = b->next) {
             any = has_uses(b);

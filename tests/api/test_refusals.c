@@ -67,7 +67,7 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_DRIVER, ductile_pool_set_kind(a, pool, DUCTILE_POOL_PLAIN))                            \
     X(NEEDS_DRIVER, ductile_pool_trim(a, pool, &bytes))                                            \
     X(NEEDS_DRIVER, ductile_pool_alloc_at(a, pool, block, 512))                                    \
-    X(NEEDS_DRIVER, ductile_pause(a, pool, DUCTILE_CONTENTS_DROP))                                                     \
+    X(NEEDS_DRIVER, ductile_pause(a, pool, DUCTILE_CONTENTS_DROP))                                 \
     X(NEEDS_DRIVER, ductile_resume(a, pool))                                                       \
     X(NEEDS_DRIVER, ductile_pin(a, block))                                                         \
     X(NEEDS_DRIVER, ductile_export(a, block, 0))                                                   \

@@ -132,7 +132,8 @@ static const deed deeds[] = {
 static bool is_documented(ductile_status status, int code) {
     return status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY ||
            status == DUCTILE_ERR_OUT_OF_ADDRESSES || status == DUCTILE_ERR_CAPTURING ||
-           status == DUCTILE_ERR_BUSY ||
+           status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP ||
+           status == DUCTILE_ERR_AWAKE ||
            status == (code == DVMM_UNKNOWN ? DUCTILE_ERR_DRIVER : DUCTILE_ERR_DEVICE_LOST);
 }
 

@@ -162,9 +162,9 @@ static const char *lacks_memory(subject *s, uint64_t size) {
 static const char *refused(subject *s, uint64_t size, size_t slot) {
     bool is_paused = s->pools[pool_for(s, slot)].is_paused;
     bool is_short = s->status == DUCTILE_ERR_OUT_OF_ADDRESSES && s->is_short_of_addresses;
-    bool is_busy = s->status == DUCTILE_ERR_BUSY && is_paused;
+    bool is_asleep = s->status == DUCTILE_ERR_ASLEEP && is_paused;
     bool is_out = s->status == DUCTILE_ERR_OUT_OF_MEMORY;
-    TRY(may_be(s, "alloc", s->status, is_short || is_busy || is_out));
+    TRY(may_be(s, "alloc", s->status, is_short || is_asleep || is_out));
     return is_out ? lacks_memory(s, size) : NULL;
 }
 

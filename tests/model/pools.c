@@ -274,7 +274,7 @@ static const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
         TRY(sync_all(s)); /* to the device the blocks are new ones now */
         tell_device(s, pool, true);
     }
-    bool is_none = !is_there && (may_answer(s, pool, status) || status == DUCTILE_ERR_BUSY);
+    bool is_none = !is_there && (may_answer(s, pool, status) || status == DUCTILE_ERR_ASLEEP);
     /* An open pool may mean a capture. */
     bool meets_capture = s->n_routes > 0 && status == DUCTILE_ERR_CAPTURING;
     return may_be(s, "pause", status,

@@ -11,7 +11,7 @@
 static const char *take_pin(subject *s, const model_block *b) {
     say(s, "pin %llx", b->address);
     ductile_status status = ductile_pin(s->f.allocator, b->address);
-    TRY(may_be(s, "pin", status, status == (b->is_paused ? DUCTILE_ERR_BUSY : DUCTILE_OK)));
+    TRY(may_be(s, "pin", status, status == (b->is_paused ? DUCTILE_ERR_ASLEEP : DUCTILE_OK)));
     if (status == DUCTILE_OK) {
         s->pins[s->n_pins++] = (pin_state){b->address, b->size, false};
     }

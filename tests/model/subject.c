@@ -263,7 +263,8 @@ const char *may_be(subject *s, const char *call, ductile_status status, bool is_
     bool is_clean = s->is_over || status == DUCTILE_ERR_OUT_OF_MEMORY ||
                     status == DUCTILE_ERR_DRIVER || status == DUCTILE_ERR_OUT_OF_ADDRESSES ||
                     status == DUCTILE_ERR_CAPTURING || status == DUCTILE_ERR_BUSY ||
-                    status == DUCTILE_ERR_UNSUPPORTED || status == DUCTILE_ERR_BAD_MESSAGE;
+                    status == DUCTILE_ERR_UNSUPPORTED || status == DUCTILE_ERR_BAD_MESSAGE ||
+                    status == DUCTILE_ERR_ASLEEP || status == DUCTILE_ERR_AWAKE;
     NEED(is_admissible || (s->is_faulty && is_clean), "%s: %s", call, ductile_status_name(status));
     return NULL;
 }

@@ -238,7 +238,7 @@ static const char *alloc_in_pool(actor *self) {
         NEED_OK(ductile_free(of(self), h.address));
     }
     return may_be("alloc in a pool", status,
-                  has_mark(self->s, PAUSES) ? DUCTILE_ERR_BUSY : DUCTILE_OK);
+                  has_mark(self->s, PAUSES) ? DUCTILE_ERR_ASLEEP : DUCTILE_OK);
 }
 
 /* Others may have taken the memory, or paused it. */
@@ -251,7 +251,9 @@ static const char *alloc_at(actor *self) {
         NEED_OK(ductile_free_reporting(of(self), address, &is_pending));
     }
     return may_be("pool_alloc_at", status,
-                  status == DUCTILE_ERR_FOREIGN_POINTER ? status : DUCTILE_ERR_BUSY);
+                  status == DUCTILE_ERR_FOREIGN_POINTER || status == DUCTILE_ERR_ASLEEP
+                      ? status
+                      : DUCTILE_ERR_BUSY);
 }
 
 static int visit(void *user, const ductile_block_info *block) {

@@ -267,7 +267,8 @@ Test(stream_done_beside, a_pause_that_marks_the_stream) {
     done_waits_for(do_pause, &e);
     end_stream();
     assert_ok(ductile_resume(f.allocator, POOL));
-    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP)); /* asks for the marker, and not the stream */
+    assert_ok(ductile_pause(f.allocator, POOL,
+                            DUCTILE_CONTENTS_DROP)); /* asks for the marker, and not the stream */
     assert_ok(ductile_free(f.allocator, address));
     assert_ok(ductile_pool_release(f.allocator, POOL));
     close_audited();

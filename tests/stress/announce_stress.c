@@ -95,7 +95,7 @@ static const char *trim_again_and_again(worker *w) {
 
 static const char *sleep_and_wake(worker *w, ductile_addr block) {
     ductile_status status = ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP);
-    if (status == DUCTILE_ERR_BUSY) {
+    if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP) {
         return NULL; /* others kept freeing */
     }
     NEED_OK(status);

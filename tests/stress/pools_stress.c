@@ -135,7 +135,7 @@ static const char *make(actor *self, bool in_pool, held **out) {
     if (in_pool) {
         NEED_OK(ductile_pool_end(s->f.allocator, PAUSED_POOL));
     }
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY || (in_pool && status == DUCTILE_ERR_BUSY)) {
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY || (in_pool && status == DUCTILE_ERR_ASLEEP)) {
         return NULL;
     }
     NEED(status == DUCTILE_OK, "alloc: %s", ductile_status_name(status));
@@ -241,7 +241,8 @@ static const char *pause_once(actor *self) {
     bool keeps = rng_percent(&self->r, 60);
     ductile_status status =
         ductile_pause(s->f.allocator, PAUSED_POOL, keeps ? DUCTILE_CONTENTS_KEEP : 0);
-    if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_CAPTURING) {
+    if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP ||
+        status == DUCTILE_ERR_CAPTURING) {
         atomic_fetch_add(&s->n_refused_pauses, 1);
         return NULL;
     }

@@ -35,7 +35,8 @@ static inline void index_unlock(void) {
 /* The arena of a stream in no pool; NULL when there is none. */
 static inline dpool_arena *arena_of(size_t stream) {
     index_lock();
-    dpool_arena *arena = dpool_arena_find_locked(f.allocator, NULL, f.streams[stream]);
+    dpool_arena *arena =
+        dpool_arena_find_locked(f.allocator, f.allocator->default_pool, f.streams[stream]);
     index_unlock();
     return arena;
 }

@@ -15,7 +15,7 @@ TestSuite(arena, .init = open_two);
 static dpool_arena *get(size_t stream) {
     dpool_arena *arena = NULL;
     grow_lock();
-    assert_ok(dpool_arena_get(f.allocator, NULL, f.streams[stream], &arena));
+    assert_ok(dpool_arena_get(f.allocator, f.allocator->default_pool, f.streams[stream], &arena));
     grow_unlock();
     return arena;
 }

@@ -32,7 +32,7 @@ static void open_variety(void) {
     assert_fine(world_must_alloc(&w, 9 * MIB, 0));
     assert_fine(world_free(&w, 2));
     dti_lock_acquire(&a->index_lock);
-    arena = dpool_arena_find_locked(a, NULL, w.f.streams[0]);
+    arena = dpool_arena_find_locked(a, a->default_pool, w.f.streams[0]);
     dti_lock_release(&a->index_lock);
     cr_assert_not_null(arena);
 }

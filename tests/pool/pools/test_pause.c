@@ -209,18 +209,16 @@ Test(pause, without_contents_nothing_is_copied) {
 
 Test(pause, wrong_calls_are_refused) {
     open_pool(DUCTILE_POOL_PLAIN, false);
-    const ductile_pool_id none = {0, 0};
     const ductile_pool_id unknown = {5, 5};
-    assert_status(ductile_pause(a, none, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_pause(a, unknown, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_pause(a, WEIGHTS, 2), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_resume(a, WEIGHTS), DUCTILE_ERR_BUSY);
+    assert_status(ductile_pause(a, WEIGHTS, (ductile_contents)5), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_resume(a, WEIGHTS), DUCTILE_ERR_AWAKE);
     assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
-    assert_status(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_BUSY);
-    assert_status(ductile_pool_alloc_at(a, WEIGHTS, blocks[3], 512), DUCTILE_ERR_BUSY);
+    assert_status(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP), DUCTILE_ERR_ASLEEP);
+    assert_status(ductile_pool_alloc_at(a, WEIGHTS, blocks[3], 512), DUCTILE_ERR_ASLEEP);
     ductile_addr address = 1;
     assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
-    assert_status(ductile_alloc(a, 512, f.streams[0], &address), DUCTILE_ERR_BUSY);
+    assert_status(ductile_alloc(a, 512, f.streams[0], &address), DUCTILE_ERR_ASLEEP);
     assert_u64(address, 0);
     assert_ok(ductile_pool_end(a, WEIGHTS));
     assert_status(ductile_free(a, blocks[3] + 512), DUCTILE_ERR_INTERIOR_POINTER);
@@ -400,8 +398,8 @@ static bool fail_nth(uint64_t nth, int effect, bool in_resume) {
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .nth = nth, .code = DVMM_UNKNOWN, .effect = effect};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_status status = in_resume ? ductile_resume(a, WEIGHTS)
-                                      : ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP);
+    ductile_status status =
+        in_resume ? ductile_resume(a, WEIGHTS) : ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP);
     bool fired = ductile_virtual_faults_fired(f.gpu) > 0;
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     assert_fine(audit_allocator(a, NULL));
@@ -623,7 +621,7 @@ Test(pause, paused_pool_gives_no_dedicated_memory) {
     assert_ok(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
     assert_ok(ductile_alloc(a, 512, f.streams[0], &blocks[0]));
     assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
-    assert_status(ductile_alloc_dedicated(a, 4 * MIB, f.streams[0], &none), DUCTILE_ERR_BUSY);
+    assert_status(ductile_alloc_dedicated(a, 4 * MIB, f.streams[0], &none), DUCTILE_ERR_ASLEEP);
     assert_u64(none, 0);
     assert_ok(ductile_resume(a, WEIGHTS));
     assert_ok(ductile_pool_end(a, WEIGHTS));

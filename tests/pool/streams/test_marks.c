@@ -453,7 +453,7 @@ static void marks_streams_alone(void) {
     assert_u64(records(), 0);
     finish_stream();
     index_lock();
-    dpool_arena *arena = dpool_arena_find_locked(a, NULL, f.streams[0]);
+    dpool_arena *arena = dpool_arena_find_locked(a, a->default_pool, f.streams[0]);
     const dpool_block *b = block_at(block);
     cr_assert_lt(b->age, dpool_proof_to_unmap(a, arena).age);
     cr_assert_geq(b->age, dpool_proof_to_leave(a, arena).age);

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/pools/asleep.h"
+
+#include "pool/base/guards.h"
+#include "pool/blocks/arena.h"
+
+#include <string.h>
+
+/* ---- Tags ---------------------------------------------------------------------------------- */
+
+static ductile_status set_tag_locked(ductile_allocator *a, ductile_pool_id id, const char *tag,
+                                     ductile_contents contents) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
+    if (pool == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (pool->phase != DPOOL_RUNNING) {
+        return pool->phase == DPOOL_PAUSED_PHASE ? DUCTILE_ERR_ASLEEP : DUCTILE_ERR_BUSY;
+    }
+    memset(pool->tag, 0, sizeof pool->tag);
+    memcpy(pool->tag, tag, strlen(tag));
+    pool->policy = contents;
+    return DUCTILE_OK;
+}
+
+ductile_status ductile_pool_set_tag(ductile_allocator *a, ductile_pool_id id, const char *tag,
+                                    ductile_contents contents) {
+    tag = tag != NULL ? tag : "";
+    if (a == NULL || !dpool_is_contents(contents) ||
+        strnlen(tag, DUCTILE_TAG_BYTES) == DUCTILE_TAG_BYTES) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dvmm_usable(a->driver);
+    if (status == DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        status = set_tag_locked(a, id, tag, contents);
+        dti_lock_release(&a->index_lock);
+    }
+    return status;
+}
+
+/* ---- Refusals ------------------------------------------------------------------------------ */
+
+static _Thread_local struct {
+    uint64_t instance_id; /* 0: none */
+    ductile_refusal what;
+} latest_refusal;
+
+void dpool_note_refusal_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                               uint64_t bytes) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    latest_refusal.instance_id = a->instance_id;
+    latest_refusal.what = (ductile_refusal){.pool = pool->id, .bytes = bytes};
+    memcpy(latest_refusal.what.tag, pool->tag, sizeof pool->tag);
+}
+
+ductile_status ductile_sleep_refusal(ductile_allocator *a, ductile_refusal *out) {
+    ductile_status status = dpool_may_fill(a, out, sizeof *out);
+    if (status == DUCTILE_OK && latest_refusal.instance_id != a->instance_id) {
+        status = DUCTILE_ERR_NOT_LIVE;
+    }
+    if (status == DUCTILE_OK) {
+        ductile_refusal what = latest_refusal.what;
+        what.struct_size = out->struct_size;
+        memcpy(out, &what, out->struct_size);
+    }
+    return status;
+}
+
+/* ---- Kept contents ------------------------------------------------------------------------- */
+
+/* No call that resumes the pool is under way, so that its host copy does not change. */
+static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_block *b,
+                                       ductile_addr address, void **host, uint64_t *bytes) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_private_pool *pool = b->region->arena->pool;
+    if (b->state != DPOOL_PAUSED) {
+        return DUCTILE_ERR_AWAKE;
+    }
+    if (pool->phase != DPOOL_PAUSED_PHASE) {
+        return DUCTILE_ERR_NOT_READY;
+    }
+    *host = dvmm_host_copy_find(&pool->host_copy, address, bytes);
+    return *host != NULL ? DUCTILE_OK : DUCTILE_ERR_UNSUPPORTED;
+}
+
+/* The live or paused block that holds the address. */
+static ductile_status find_block_locked(const ductile_allocator *a, ductile_addr address,
+                                        const dpool_block **out) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dseg_segment *seg = dseg_set_find(&a->segments, address);
+    if (seg == NULL) {
+        return DUCTILE_ERR_FOREIGN_POINTER;
+    }
+    const dpool_block *b = ((const dpool_region *)seg->owner)->first;
+    while (dpool_end(b) <= address) {
+        b = b->next;
+    }
+    *out = b;
+    return b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED ? DUCTILE_OK : DUCTILE_ERR_NOT_LIVE;
+}
+
+ductile_status ductile_kept_contents(ductile_allocator *a, ductile_addr address, void **host,
+                                     uint64_t *bytes) {
+    uint64_t ignored = 0;
+    bytes = bytes != NULL ? bytes : &ignored;
+    *bytes = 0;
+    if (host == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    *host = NULL;
+    ductile_status status = dpool_may_read(a);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    const dpool_block *b = NULL;
+    dti_lock_acquire(&a->index_lock);
+    status = find_block_locked(a, address, &b);
+    if (status == DUCTILE_OK) {
+        status = find_kept_locked(a, b, address, host, bytes);
+    }
+    dti_lock_release(&a->index_lock);
+    *bytes = status == DUCTILE_OK ? *bytes : 0;
+    return status;
+}

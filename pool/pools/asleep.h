@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a pool is called, and what callers can know and do while it sleeps: see ductile_sleep.h. */
+#ifndef DUCTILE_POOL_POOLS_ASLEEP_H
+#define DUCTILE_POOL_POOLS_ASLEEP_H
+
+#include "pool/blocks/private_pool.h"
+
+/* Is it one of the policies? */
+static inline bool dpool_is_contents(ductile_contents contents) {
+    return (unsigned)contents <= DUCTILE_CONTENTS_POISON;
+}
+
+/* Keeps for this thread that its request was refused because its pool sleeps. Index lock held. */
+void dpool_note_refusal_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                               uint64_t bytes);
+
+#endif

@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sets of pools that sleep and wake together: which pools are in one, all or none of them, what
+ * becomes of contents, where requests go meanwhile, and what a refusal says.
+ */
+#include "tests/support/audit.h"
+#include "tests/support/complain.h"
+#include "tests/support/expect.h"
+#include "tests/support/fixture_virtual.h"
+#include "vmm/driver/driver.h"
+
+#include <string.h>
+
+#define G FIXTURE_GRANULE
+#define N_PARTS 4
+#define assert_text(got, expected) cr_assert_str_eq(got, expected, "%s", got)
+
+static const ductile_pool_id DEFAULT = {0, 0};
+static const ductile_pool_id BYPASS = {99, 0};
+
+static fixture f;
+static ductile_allocator *a;
+
+/* One block in each pool: the default one, two of "weights" with different policies, "cache". */
+typedef struct part {
+    ductile_pool_id id;
+    const char *tag;
+    ductile_contents policy;
+    ductile_addr block;
+} part;
+
+static part parts[N_PARTS];
+static const part fresh_parts[N_PARTS] = {
+    {{0, 0}, "", DUCTILE_CONTENTS_POLICY, 0},
+    {{1, 0}, "weights", DUCTILE_CONTENTS_KEEP, 0},
+    {{2, 0}, "weights", DUCTILE_CONTENTS_ZERO, 0},
+    {{3, 0}, "cache", DUCTILE_CONTENTS_DROP, 0},
+};
+
+enum { BLOCK_BYTES = 3 * 1024 * 1024 };
+
+static uint8_t byte_of(size_t i) {
+    return (uint8_t)(0x11 * (i + 1));
+}
+
+static void fill(size_t i) {
+    assert_ok(ductile_virtual_fill(f.gpu, parts[i].block, byte_of(i), BLOCK_BYTES, f.streams[0]));
+}
+
+static void make_part(size_t i) {
+    part *p = &parts[i];
+    if (p->id.first != 0) {
+        assert_ok(ductile_pool_begin(a, p->id, NULL, NULL));
+    }
+    assert_ok(ductile_alloc(a, BLOCK_BYTES, f.streams[0], &p->block));
+    if (p->id.first != 0) {
+        assert_ok(ductile_pool_end(a, p->id));
+        assert_ok(ductile_pool_set_tag(a, p->id, p->tag, p->policy));
+    }
+    fill(i);
+}
+
+static void open_with(const char *conf) {
+    const fixture_setup setup = {.capacity_bytes = 64 * MIB,
+                                 .schedule = DUCTILE_SCHEDULE_LAZY,
+                                 .n_streams = 2,
+                                 .conf = conf};
+    memcpy(parts, fresh_parts, sizeof parts);
+    assert_fine(fixture_open(&f, &setup));
+    a = f.allocator;
+    for (size_t i = 0; i < N_PARTS; i++) {
+        make_part(i);
+    }
+}
+
+static void open_all(void) {
+    open_with(NULL);
+}
+
+static void close_all(void) {
+    assert_fine(audit_allocator(a, NULL));
+    for (size_t i = 0; i < N_PARTS; i++) {
+        assert_ok(ductile_free(a, parts[i].block));
+        if (parts[i].id.first != 0) {
+            assert_ok(ductile_pool_release(a, parts[i].id));
+        }
+    }
+    assert_fine(fixture_close(&f));
+}
+
+TestSuite(sleep_set, .init = open_all, .fini = close_all);
+TestSuite(sleep_alone);
+
+static ductile_pool_info info_of(ductile_pool_id id) {
+    ductile_pool_info info = {.struct_size = sizeof info};
+    assert_ok(ductile_pool_query(a, id, &info));
+    return info;
+}
+
+/* Which of the four sleep, as four bits. */
+static unsigned asleep(void) {
+    unsigned bits = 0;
+    for (size_t i = 0; i < N_PARTS; i++) {
+        bits |= (unsigned)(info_of(parts[i].id).state == DUCTILE_POOL_ASLEEP) << i;
+    }
+    return bits;
+}
+
+static void assert_holds(size_t i, uint8_t value) {
+    static uint8_t bytes[BLOCK_BYTES];
+    assert_ok(ductile_virtual_read_back(f.gpu, bytes, parts[i].block, sizeof bytes, f.streams[0]));
+    for (size_t at = 0; at < sizeof bytes; at++) {
+        cr_assert_eq(bytes[at], value, "part %zu holds %02x at %zu, not %02x", i, bytes[at], at,
+                     value);
+    }
+}
+
+static ductile_sleep_request all_pools(void) {
+    return (ductile_sleep_request){.struct_size = sizeof(ductile_sleep_request), .all = 1};
+}
+
+static ductile_sleep_request tagged(const ductile_sleep_tag *tag) {
+    return (ductile_sleep_request){
+        .struct_size = sizeof(ductile_sleep_request), .tags = tag, .n_tags = 1};
+}
+
+static const ductile_sleep_tag WEIGHTS = {"weights", DUCTILE_CONTENTS_POLICY};
+static const ductile_sleep_tag CACHE = {"cache", DUCTILE_CONTENTS_POLICY};
+static const ductile_sleep_tag UNKNOWN = {"nothing", DUCTILE_CONTENTS_POLICY};
+
+static ductile_status pause(const ductile_sleep_request *r, ductile_sleep_report *report) {
+    *report = (ductile_sleep_report){.struct_size = sizeof *report};
+    return ductile_pause_set(a, r, report);
+}
+
+static ductile_status resume(const ductile_sleep_request *r, ductile_sleep_report *report) {
+    *report = (ductile_sleep_report){.struct_size = sizeof *report};
+    return ductile_resume_set(a, r, report);
+}
+
+/* ---- Which pools --------------------------------------------------------------------------- */
+
+Test(sleep_set, everything_sleeps_and_nothing_is_left_on_the_device) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    uint64_t held = fixture_state(&f).used_bytes;
+    assert_ok(pause(&r, &report));
+    assert_u64(asleep(), 0xF);
+    assert_u64(report.pools, N_PARTS);
+    assert_u64(report.bytes, held);
+    assert_u64(report.copied_bytes, 2 * BLOCK_BYTES);
+    assert_u64(report.stayed_bytes, 0);
+    assert_u64(fixture_state(&f).used_bytes, 0);
+    assert_fine(audit_allocator(a, NULL));
+    assert_ok(resume(&r, &report));
+    assert_u64(asleep(), 0);
+    assert_u64(report.bytes, held);
+    assert_u64(report.copied_bytes, 2 * BLOCK_BYTES);
+    assert_holds(0, byte_of(0)); /* the default pool's are kept unless told otherwise */
+    assert_holds(1, byte_of(1));
+    assert_holds(2, 0);
+}
+
+Test(sleep_set, a_tag_is_all_pools_that_carry_it) {
+    ductile_sleep_request r = tagged(&WEIGHTS);
+    ductile_sleep_report report;
+    assert_ok(pause(&r, &report));
+    assert_u64(asleep(), 0x6);
+    assert_u64(report.pools, 2);
+    assert_ok(resume(&r, &report));
+    assert_u64(asleep(), 0);
+}
+
+Test(sleep_set, exceptions_stay_awake) {
+    const char *except = "cache";
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    r.except_tags = &except;
+    r.n_except_tags = 1;
+    r.except_pools = &DEFAULT;
+    r.n_except_pools = 1;
+    assert_ok(pause(&r, &report));
+    assert_u64(asleep(), 0x6);
+    r = all_pools();
+    assert_ok(resume(&r, &report)); /* all that sleep; the others are no error */
+    assert_u64(report.pools, 2);
+    assert_u64(report.passed_over, 2);
+}
+
+Test(sleep_set, tags_wake_one_by_one_in_any_order) {
+    ductile_sleep_request all = all_pools();
+    ductile_sleep_request cache = tagged(&CACHE);
+    ductile_sleep_request weights = tagged(&WEIGHTS);
+    ductile_sleep_report report;
+    assert_ok(pause(&all, &report));
+    assert_ok(resume(&cache, &report));
+    assert_u64(asleep(), 0x7);
+    assert_ok(resume(&weights, &report));
+    assert_u64(asleep(), 0x1);
+    assert_ok(ductile_resume(a, DEFAULT));
+    assert_holds(0, byte_of(0));
+    assert_holds(1, byte_of(1));
+}
+
+/* ---- Repeats and mistakes ------------------------------------------------------------------ */
+
+Test(sleep_set, a_repeat_is_refused_by_name_and_changes_nothing) {
+    const ductile_sleep_tag both[] = {WEIGHTS, CACHE};
+    ductile_sleep_request cache = tagged(&CACHE);
+    ductile_sleep_request r = tagged(both);
+    ductile_sleep_report report;
+    r.n_tags = 2;
+    assert_status(resume(&cache, &report), DUCTILE_ERR_AWAKE);
+    assert_text(report.tag, "cache");
+    assert_ok(pause(&cache, &report));
+    assert_status(pause(&r, &report), DUCTILE_ERR_ASLEEP);
+    assert_text(report.tag, "cache");
+    assert_u64(report.pool.first, 3);
+    assert_u64(report.pools, 0);
+    cr_assert_not_null(strstr(report.message, "sleeps already"), "%s", report.message);
+    assert_u64(asleep(), 0x8);
+    r.lenient = 1;
+    assert_ok(pause(&r, &report));
+    assert_u64(report.pools, 2);
+    assert_u64(report.passed_over, 1);
+    assert_u64(asleep(), 0xE);
+    assert_ok(resume(&r, &report));
+    assert_ok(resume(&r, &report)); /* lenient: nothing to do */
+    assert_u64(report.pools, 0);
+}
+
+Test(sleep_set, a_name_that_nothing_has_is_refused_by_name) {
+    ductile_sleep_request r = tagged(&UNKNOWN);
+    const ductile_pool_id none = {7, 7};
+    ductile_sleep_report report;
+    assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_text(report.tag, "nothing");
+    r.lenient = 1;
+    assert_ok(pause(&r, &report));
+    assert_u64(report.passed_over, 1);
+    r = (ductile_sleep_request){.struct_size = sizeof r, .pools = &none, .n_pools = 1};
+    assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_u64(report.pool.first, 7);
+    r = (ductile_sleep_request){.struct_size = sizeof r};
+    assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_not_null(strstr(report.message, "names no pool"), "%s", report.message);
+    assert_u64(asleep(), 0);
+}
+
+Test(sleep_set, malformed_requests_are_refused) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report = {.struct_size = 1};
+    const ductile_sleep_tag bad[] = {{NULL, 0}, {"", 0}, {"weights", (ductile_contents)9}};
+    assert_status(ductile_pause_set(NULL, &r, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_pause_set(a, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_pause_set(a, &r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    for (size_t i = 0; i < 3; i++) {
+        r = tagged(&bad[i]);
+        assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    }
+    r = all_pools();
+    r.contents = (ductile_contents)77;
+    assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    r = all_pools();
+    r.n_pools = 1;
+    assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    r = all_pools();
+    r.struct_size = sizeof r + 1;
+    assert_status(ductile_pause_set(a, &r, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_u64(asleep(), 0);
+}
+
+Test(sleep_set, a_tag_is_set_while_its_pool_is_awake) {
+    char longest[DUCTILE_TAG_BYTES + 1];
+    memset(longest, 'x', sizeof longest);
+    longest[DUCTILE_TAG_BYTES] = '\0';
+    assert_status(ductile_pool_set_tag(a, parts[3].id, longest, 0), DUCTILE_ERR_INVALID_ARGUMENT);
+    longest[DUCTILE_TAG_BYTES - 1] = '\0';
+    assert_ok(ductile_pool_set_tag(a, DEFAULT, longest, DUCTILE_CONTENTS_DROP));
+    assert_text(info_of(DEFAULT).tag, longest);
+    assert_u64(info_of(DEFAULT).policy, DUCTILE_CONTENTS_DROP);
+    assert_ok(ductile_pool_set_tag(a, DEFAULT, NULL, DUCTILE_CONTENTS_POLICY));
+    assert_text(info_of(DEFAULT).tag, "");
+    assert_ok(ductile_pause(a, parts[3].id, DUCTILE_CONTENTS_POLICY));
+    assert_status(ductile_pool_set_tag(a, parts[3].id, "other", 0), DUCTILE_ERR_ASLEEP);
+    assert_ok(ductile_resume(a, parts[3].id));
+}
+
+/* ---- Contents ------------------------------------------------------------------------------ */
+
+Test(sleep_set, the_pause_may_say_what_becomes_of_contents_and_each_tag_has_its_own) {
+    const ductile_sleep_tag tags[] = {{"weights", DUCTILE_CONTENTS_POISON},
+                                      {"cache", DUCTILE_CONTENTS_KEEP}};
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    r.tags = tags;
+    r.n_tags = 2;
+    r.contents = DUCTILE_CONTENTS_ZERO;
+    assert_ok(pause(&r, &report));
+    assert_u64(info_of(parts[1].id).contents, DUCTILE_CONTENTS_POISON);
+    assert_ok(resume(&r, &report));
+    assert_u64(info_of(parts[1].id).contents, DUCTILE_CONTENTS_POLICY);
+    assert_holds(0, 0);
+    assert_holds(1, 0xFF);
+    assert_holds(2, 0xFF);
+    assert_holds(3, byte_of(3));
+}
+
+Test(sleep_set, kept_contents_can_be_read_and_changed_without_waking) {
+    uint8_t *host = NULL;
+    uint64_t bytes = 0;
+    ductile_addr inside = parts[1].block + 1000;
+    assert_status(ductile_kept_contents(a, inside, (void **)&host, &bytes), DUCTILE_ERR_AWAKE);
+    assert_ok(ductile_pause(a, parts[1].id, DUCTILE_CONTENTS_POLICY));
+    assert_ok(ductile_kept_contents(a, inside, (void **)&host, &bytes));
+    assert_u64(bytes, BLOCK_BYTES - 1000);
+    for (uint64_t i = 0; i < bytes; i++) {
+        cr_assert_eq(host[i], byte_of(1));
+    }
+    assert_ok(ductile_kept_contents(a, parts[1].block, (void **)&host, NULL));
+    memset(host, 0x5A, BLOCK_BYTES);
+    assert_ok(ductile_resume(a, parts[1].id));
+    assert_holds(1, 0x5A);
+}
+
+Test(sleep_set, contents_that_were_not_kept_have_no_host_address) {
+    void *host = a;
+    uint64_t bytes = 1;
+    assert_ok(ductile_pause(a, parts[3].id, DUCTILE_CONTENTS_POLICY));
+    assert_status(ductile_kept_contents(a, parts[3].block, &host, &bytes), DUCTILE_ERR_UNSUPPORTED);
+    cr_assert_null(host);
+    assert_u64(bytes, 0);
+    assert_status(ductile_kept_contents(a, 4096, &host, &bytes), DUCTILE_ERR_FOREIGN_POINTER);
+    assert_status(ductile_kept_contents(a, parts[3].block, NULL, &bytes),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_ok(ductile_resume(a, parts[3].id));
+}
+
+/* ---- Requests meanwhile -------------------------------------------------------------------- */
+
+Test(sleep_set, a_request_to_sleeping_memory_is_refused_with_the_tag) {
+    ductile_addr none = 1;
+    ductile_refusal refusal = {.struct_size = sizeof refusal};
+    assert_ok(ductile_pause(a, DEFAULT, DUCTILE_CONTENTS_POLICY));
+    assert_status(ductile_alloc(a, 512, f.streams[0], &none), DUCTILE_ERR_ASLEEP);
+    assert_u64(none, 0);
+    assert_ok(ductile_sleep_refusal(a, &refusal));
+    assert_text(refusal.tag, "");
+    assert_u64(refusal.bytes, 512);
+    assert_status(ductile_alloc(a, 40 * MIB, f.streams[1], &none), DUCTILE_ERR_ASLEEP);
+    assert_status(ductile_pool_alloc_at(a, DEFAULT, parts[0].block, 512), DUCTILE_ERR_ASLEEP);
+    assert_ok(ductile_resume(a, DEFAULT));
+    assert_ok(ductile_alloc(a, 512, f.streams[0], &none));
+    assert_ok(ductile_free(a, none));
+    assert_ok(ductile_pause(a, parts[1].id, DUCTILE_CONTENTS_POLICY));
+    assert_ok(ductile_pool_begin(a, parts[1].id, NULL, NULL));
+    assert_status(ductile_alloc(a, 1024, f.streams[0], &none), DUCTILE_ERR_ASLEEP);
+    assert_ok(ductile_sleep_refusal(a, &refusal));
+    assert_text(refusal.tag, "weights");
+    assert_u64(refusal.pool.first, 1);
+    assert_ok(ductile_pool_end(a, parts[1].id));
+    assert_ok(ductile_pool_release(a, parts[1].id));
+    assert_ok(ductile_resume(a, parts[1].id));
+}
+
+Test(sleep_set, the_bypass_serves_the_default_pool_while_that_sleeps) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    ductile_addr meanwhile = 0;
+    ductile_block_info info = {.struct_size = sizeof info};
+    r.bypass = BYPASS;
+    assert_ok(pause(&r, &report));
+    assert_ok(ductile_alloc(a, 5 * MIB, f.streams[0], &meanwhile));
+    assert_ok(ductile_query_block(a, meanwhile, &info));
+    assert_u64(info.pool.first, BYPASS.first);
+    assert_u64(info_of(BYPASS).kind, DUCTILE_POOL_PLAIN);
+    assert_ok(ductile_virtual_fill(f.gpu, meanwhile, 0x77, 5 * MIB, f.streams[0]));
+    assert_ok(resume(&r, &report)); /* the bypass itself never slept */
+    assert_holds(0, byte_of(0));
+    assert_u64(info_of(BYPASS).references, 0);
+    ductile_addr after = 0;
+    assert_ok(ductile_alloc(a, 512, f.streams[0], &after));
+    assert_ok(ductile_query_block(a, after, &info));
+    assert_u64(info.pool.first, 0);
+    assert_ok(ductile_free(a, after));
+    assert_ok(ductile_free(a, meanwhile));
+}
+
+Test(sleep_set, a_bypass_in_the_set_is_refused) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    r.bypass = parts[3].id;
+    assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_u64(report.pool.first, 3);
+    assert_u64(asleep(), 0);
+}
+
+Test(sleep_set, frees_of_sleeping_blocks_of_the_default_pool_return_nothing_twice) {
+    ductile_addr more[8];
+    for (size_t i = 0; i < 8; i++) {
+        assert_ok(ductile_alloc(a, 1 + i * 700000, f.streams[i % 2], &more[i]));
+    }
+    assert_ok(ductile_pause(a, DEFAULT, DUCTILE_CONTENTS_POLICY));
+    for (size_t i = 0; i < 8; i++) {
+        assert_ok(ductile_free(a, more[i]));
+    }
+    assert_status(ductile_free(a, more[3]), DUCTILE_ERR_NOT_LIVE);
+    assert_fine(audit_allocator(a, NULL));
+    assert_ok(ductile_empty_cache(a));
+    assert_ok(ductile_resume(a, DEFAULT));
+    assert_holds(0, byte_of(0));
+}
+
+/* ---- Room ---------------------------------------------------------------------------------- */
+
+Test(sleep_set, a_resume_without_room_changes_nothing_and_says_how_much_is_missing) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    assert_ok(pause(&r, &report));
+    uint64_t need = report.bytes;
+    uint64_t free_bytes = need - 3 * G;
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 64 * MIB - free_bytes));
+    assert_status(resume(&r, &report), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(report.missing_bytes, 3 * G);
+    assert_u64(asleep(), 0xF);
+    assert_u64(fixture_state(&f).used_bytes, 0);
+    assert_fine(audit_allocator(a, NULL));
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 64 * MIB - free_bytes - 3 * G));
+    assert_ok(resume(&r, &report));
+    assert_u64(report.missing_bytes, 0);
+    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 0));
+    assert_holds(0, byte_of(0));
+    assert_holds(1, byte_of(1));
+}
+
+Test(sleep_alone, an_allocator_that_sleeps_whole_can_be_destroyed) {
+    open_all();
+    ductile_sleep_request r = all_pools();
+    r.bypass = BYPASS;
+    assert_ok(ductile_pause_set(a, &r, NULL));
+    assert_ok(ductile_destroy(a));
+    f.allocator = NULL;
+    fixture_abandon(&f);
+}
+
+/* ---- Map callbacks ------------------------------------------------------------------------- */
+
+static uint64_t heard[2][N_PARTS + 1]; /* by change and pool: bytes */
+static bool tags_are_right;
+
+static void hear(void *user, ductile_allocator *allocator, const ductile_map_event *event) {
+    (void)user, (void)allocator;
+    heard[event->change][event->pool.first] += event->size;
+    bool is_weights = event->pool.first == 1 || event->pool.first == 2;
+    tags_are_right &= (strcmp(event->tag, "weights") == 0) == is_weights;
+}
+
+Test(sleep_set, map_callbacks_hear_of_each_range_with_its_tag) {
+    uint64_t id = 0;
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    memset(heard, 0, sizeof heard);
+    tags_are_right = true;
+    assert_ok(ductile_add_map_callback(a, hear, NULL, 0, &id));
+    assert_ok(pause(&r, &report));
+    uint64_t left = 0;
+    for (size_t i = 0; i < N_PARTS; i++) {
+        cr_assert_gt(heard[DUCTILE_MAP_LEAVING][i], 0);
+        left += heard[DUCTILE_MAP_LEAVING][i];
+    }
+    assert_u64(left, report.bytes);
+    assert_ok(resume(&r, &report));
+    for (size_t i = 0; i < N_PARTS; i++) {
+        assert_u64(heard[DUCTILE_MAP_MAPPED][i], heard[DUCTILE_MAP_LEAVING][i]);
+    }
+    cr_assert(tags_are_right);
+    assert_ok(ductile_remove_map_callback(a, id));
+}
+
+/* ---- Faults -------------------------------------------------------------------------------- */
+
+/* Returns whether the fault came: all sleep, or none. */
+static bool fail_nth(uint64_t nth, bool in_resume) {
+    open_all();
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    r.bypass = BYPASS;
+    if (in_resume) {
+        assert_ok(pause(&r, &report));
+    }
+    ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .nth = nth, .code = DVMM_OUT_OF_MEMORY};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    ductile_status status = in_resume ? resume(&r, &report) : pause(&r, &report);
+    bool fired = ductile_virtual_faults_fired(f.gpu) > 0;
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_fine(audit_allocator(a, NULL));
+    bool sleeps = in_resume == (status != DUCTILE_OK);
+    assert_u64(asleep(), sleeps ? 0xF : 0);
+    if (sleeps) {
+        assert_ok(resume(&r, &report));
+    }
+    assert_holds(0, byte_of(0));
+    assert_holds(1, byte_of(1));
+    assert_ok(ductile_destroy(a));
+    fixture_abandon(&f);
+    return fired;
+}
+
+Test(sleep_alone, each_call_on_the_way_there_may_fail_and_all_or_none_sleep) {
+    uint64_t nth = 1;
+    while (fail_nth(nth, false)) {
+        nth++;
+    }
+    cr_assert_gt(nth, 10);
+}
+
+Test(sleep_alone, each_call_on_the_way_back_may_fail_and_all_or_none_sleep) {
+    uint64_t nth = 1;
+    while (fail_nth(nth, true)) {
+        nth++;
+    }
+    cr_assert_gt(nth, 10);
+}
