@@ -163,6 +163,9 @@ void *finish(Device &device, ductile_status status, ductile_addr address, size_t
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         raise_out_of_memory(device, size, stream, std::move(context));
     }
+    if (status == DUCTILE_ERR_ASLEEP) {
+        raise_asleep(device, size);
+    }
     if (status != DUCTILE_OK) {
         raise_status(device, status, "allocating");
     }
@@ -173,8 +176,7 @@ void *finish(Device &device, ductile_status status, ductile_addr address, size_t
 /* The library is called without the device's mutex: it may run callbacks, which may want Python's
  * lock, whose holder may want the mutex. Whoever frees holds the mutex from the free to its note,
  * so that a block's notes are in the order of its life. */
-void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t stream,
-                 unsigned flags) {
+void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t stream, unsigned flags) {
     Context context = gather_context(RecordContext::STATE);
     ductile_addr address = 0;
     ductile_status status = obtain(device, rounded, stream, &address);

@@ -33,7 +33,8 @@ MemoryInfo read_memory_info(const Device &device) {
     return info;
 }
 
-/* What the library may hold: the smallest of PyTorch's fraction, Ductile's own limit, the device. */
+/* What the library may hold: the smallest of PyTorch's fraction, Ductile's own limit, the device.
+ */
 ductile_limits read_limits(Device &device) {
     ductile_limits limits = {};
     limits.struct_size = sizeof limits;
@@ -134,6 +135,20 @@ void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream, Conte
     TORCH_CHECK_WITH(OutOfMemoryError, false, write_message(device, stats, info, size), advice,
                      " See documentation for Memory Management  "
                      "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)");
+    abort(); /* not reached: the check throws */
+}
+
+void raise_asleep(Device &device, size_t size) {
+    ductile_refusal refusal = {};
+    refusal.struct_size = sizeof refusal;
+    bool is_known = ductile_sleep_refusal(device.open(), &refusal) == DUCTILE_OK;
+    std::string name = is_known && refusal.tag[0] != '\0' ? std::string("'") + refusal.tag + "'"
+                                                          : "memory without a tag";
+    TORCH_CHECK(
+        false, "Ductile: ", format_bytes(size), " on GPU ", std::to_string(device.index),
+        " belong to ", name,
+        ", which sleeps: resume it first (ductile_gpu.torch.resume), or allocate outside of "
+        "it (ductile_gpu.torch.outside)");
     abort(); /* not reached: the check throws */
 }
 
