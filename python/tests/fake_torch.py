@@ -123,6 +123,8 @@ class Torch(types.ModuleType):
         cuda.empty_cache = self.empty_cache
         self.cuda = cuda
         self.__file__ = "/nowhere/torch/__init__.py"
+        self.__version__ = "2.15.0"
+        self._C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=True)
 
     def _mem_pool(self, *given: Any, **named: Any) -> MemPool:
         import weakref
