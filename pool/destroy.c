@@ -105,8 +105,8 @@ static void forget_mappings(ductile_allocator *a) {
 static bool is_at_rest(ductile_allocator *a) {
     return dti_lock_is_free(&a->grow_lock) && dti_lock_is_free(&a->index_lock) &&
            dti_lock_is_free(&a->markers.lock) && dti_lock_is_free(&a->store.totals_lock) &&
-           a->n_announcing == 0 && dpool_callbacks_at_rest(&a->oom_callbacks) &&
-           dpool_callbacks_at_rest(&a->map_callbacks);
+           dvmm_host_arena_at_rest(&a->host_arena) && a->n_announcing == 0 &&
+           dpool_callbacks_at_rest(&a->oom_callbacks) && dpool_callbacks_at_rest(&a->map_callbacks);
 }
 
 /* ---- Map callbacks: all that was announced leaves ------------------------------------------- */
@@ -170,6 +170,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     dpool_spare_uses_free(a);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
     dpool_pools_fini(a);
+    dvmm_host_arena_fini(&a->host_arena);
     dpool_plan_fini(a);
     dpool_callbacks_fini(&a->oom_callbacks);
     dpool_callbacks_fini(&a->map_callbacks);

@@ -148,18 +148,20 @@ static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
     return is_gone;
 }
 
-uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle proof) {
+uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t end, uint32_t most,
+                              dseg_idle proof) {
     uint32_t n_gone = 0;
-    uint32_t end = seg->high;
     uint32_t g = *at < seg->low ? seg->low : *at;
-    while (g < end && n_gone < most) {
+    for (uint32_t n; g < end && g < seg->high && n_gone < most; g += n) {
         bool is_mapped = seg->slots[g].state == DSEG_MAPPED;
-        uint32_t n = is_mapped ? seg->slots[g].handle->n_granules : 1;
+        n = is_mapped ? seg->slots[g].handle->n_granules : 1;
+        if (n > end - g) {
+            break;
+        }
         DTI_ASSERT(!is_mapped || dseg_is_proven(proof));
         n_gone += is_mapped && unmap_if_movable(seg, g) ? n : 0;
-        g += n;
     }
-    *at = g < end ? g : seg->n_granules;
+    *at = g < seg->high ? g : end;
     return n_gone;
 }
 

@@ -98,12 +98,14 @@ bool dseg_is_marked(const dseg_segment *seg, uint32_t first);
 bool dseg_has_stayed(const dseg_segment *seg, dseg_span s);
 
 /*
- * Unmaps the handles from granule *at on that have no other address, no pin and no mark, and puts
- * them into the handle cache, until about `most` granules are EMPTY. *at: where to continue;
- * n_granules at the end. Handles that the driver refuses to unmap, or may have refused, stay
+ * Unmaps the handles between granules *at and `end` that have no other address, no pin and no mark,
+ * and puts them into the handle cache, until about `most` granules are EMPTY. *at: where to
+ * continue; at least `end` when nothing is left, unless a handle reaches beyond it: then where that
+ * begins. Handles that the driver refuses to unmap, or may have refused, stay
  * MAPPED. Returns how many granules became EMPTY. Pre: the proof covers the segment.
  */
-uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t most, dseg_idle proof);
+uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t end, uint32_t most,
+                              dseg_idle proof);
 
 /* Asks the driver whether a handle that dseg_unmap_for_pause left is mapped. If not, its granules
  * become EMPTY and it goes to the cache. ERR_DRIVER when the driver cannot tell; then nothing has

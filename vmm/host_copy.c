@@ -6,27 +6,7 @@
 
 #include <stdlib.h>
 
-#define BUFFER_BYTES (64 * DTI_MIB)
-
-/* ---- Buffers ------------------------------------------------------------------------------- */
-
-static ductile_status make_buffers(dvmm_host_copy *saved) {
-    uint64_t n = (saved->bytes + BUFFER_BYTES - 1) / BUFFER_BYTES;
-    saved->buffers = calloc(n + 1, sizeof *saved->buffers);
-    if (saved->buffers == NULL) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    ductile_status status = DUCTILE_OK;
-    while (saved->n_buffers < n && status == DUCTILE_OK) {
-        uint64_t left = saved->bytes - saved->n_buffers * BUFFER_BYTES;
-        void *memory = NULL;
-        status = dvmm_host_alloc(saved->driver, dti_min(left, BUFFER_BYTES), &memory);
-        if (status == DUCTILE_OK) {
-            saved->buffers[saved->n_buffers++] = memory;
-        }
-    }
-    return status;
-}
+static const uint64_t least_step_bytes = 128 * DTI_MIB;
 
 /* ---- Copies -------------------------------------------------------------------------------- */
 
@@ -35,7 +15,7 @@ typedef ductile_status (*copy_fn)(dvmm_driver *driver, uint8_t *host, ductile_ad
 
 static ductile_status copy_out(dvmm_driver *driver, uint8_t *host, ductile_addr addr, uint64_t size,
                                ductile_stream stream) {
-    return dvmm_read_back(driver, host, addr, size, stream);
+    return dvmm_download(driver, host, addr, size, stream);
 }
 
 static ductile_status copy_in(dvmm_driver *driver, uint8_t *host, ductile_addr addr, uint64_t size,
@@ -43,43 +23,28 @@ static ductile_status copy_in(dvmm_driver *driver, uint8_t *host, ductile_addr a
     return dvmm_upload(driver, addr, host, size, stream);
 }
 
-/* A piece that begins at `at` of all bytes may go on in the next buffer. */
-static ductile_status copy_piece(const dvmm_host_copy *saved, const dvmm_piece *piece, uint64_t at,
-                                 ductile_stream stream, copy_fn copy) {
+/* One copy for each extent of the arena that the bytes lie in. */
+static ductile_status copy_bytes(const dvmm_host_copy *saved, dvmm_piece run, ductile_stream stream,
+                                 copy_fn copy) {
     ductile_status status = DUCTILE_OK;
+    while (run.size > 0 && status == DUCTILE_OK) {
+        uint64_t from = saved->span.at + run.at;
+        uint64_t part = dti_min(run.size, dvmm_host_arena_rest(saved->arena, from));
+        status = copy(saved->driver, saved->arena->base + from, run.addr, part, stream);
+        run.addr += part;
+        run.at += part;
+        run.size -= part;
+    }
+    return status;
+}
+
+static ductile_status move_run(dvmm_host_copy *saved, dvmm_piece run, ductile_stream stream,
+                               copy_fn copy) {
     if (saved->fills) {
-        return dvmm_fill(saved->driver, piece->addr, saved->value, piece->size, stream);
+        return dvmm_fill(saved->driver, run.addr, saved->value, run.size, stream);
     }
-    for (uint64_t done = 0; done < piece->size && status == DUCTILE_OK;) {
-        uint64_t from = at + done;
-        uint64_t part = dti_min(piece->size - done, BUFFER_BYTES - from % BUFFER_BYTES);
-        uint8_t *host = saved->buffers[from / BUFFER_BYTES] + from % BUFFER_BYTES;
-        status = copy(saved->driver, host, piece->addr + done, part, stream);
-        done += part;
-    }
-    return status;
-}
-
-static bool wants_all(void *user, ductile_addr addr) {
-    (void)user;
-    (void)addr;
-    return true;
-}
-
-static ductile_status copy_on(dvmm_host_copy *saved, ductile_stream stream, copy_fn copy,
-                              bool (*wants)(void *user, ductile_addr addr), void *user) {
-    uint64_t at = 0;
-    ductile_status status = DUCTILE_OK;
-    saved->copied_bytes = 0;
-    for (uint64_t i = 0; i < saved->n_pieces && status == DUCTILE_OK; i++) {
-        const dvmm_piece *piece = &saved->pieces[i];
-        if (!piece->has_stayed && wants(user, piece->addr)) {
-            status = copy_piece(saved, piece, at, stream, copy);
-            saved->copied_bytes += saved->fills ? 0 : piece->size;
-        }
-        at += piece->size;
-    }
-    return status;
+    saved->copied_bytes += run.size;
+    return copy_bytes(saved, run, stream, copy);
 }
 
 /* Waits for the copies. A stream whose wait failed is kept: its copies may land at any time. */
@@ -93,52 +58,147 @@ static ductile_status finish(dvmm_host_copy *saved) {
     return status;
 }
 
-static ductile_status copy_all(dvmm_host_copy *saved, copy_fn copy,
-                               bool (*wants)(void *user, ductile_addr addr), void *user) {
-    ductile_status status = finish(saved); /* the copies of an earlier attempt */
-    if (status != DUCTILE_OK || saved->n_pieces == 0) {
-        return status;
+/* ---- Steps of a save ----------------------------------------------------------------------- */
+
+static void drop_steps(dvmm_host_copy *saved) {
+    while (saved->next_step < saved->n_steps) {
+        (void)dvmm_event_destroy(saved->driver, saved->steps[saved->next_step++].event);
     }
-    status = dvmm_stream_create(saved->driver, &saved->busy);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = copy_on(saved, saved->busy, copy, wants, user);
-    ductile_status finished = finish(saved);
-    return status == DUCTILE_OK ? finished : status;
+    saved->n_steps = saved->next_step = 0;
 }
 
-/* Leaves page-locked memory that a copy may still read to the end of the process. */
-static void free_buffers(dvmm_host_copy *saved) {
-    dvmm_capture_mode mode = dvmm_capture_relax(saved->driver);
-    bool is_idle = finish(saved) == DUCTILE_OK;
-    while (is_idle && saved->n_buffers > 0) {
-        (void)dvmm_host_free(saved->driver, saved->buffers[--saved->n_buffers]);
+/* Without an event the step is part of the next, or of the wait for all. */
+static void end_step(dvmm_host_copy *saved, uint64_t n_pieces) {
+    dvmm_event event = NULL;
+    if (saved->n_steps == DVMM_COPY_STEPS ||
+        dvmm_event_create(saved->driver, &event) != DUCTILE_OK) {
+        return;
     }
-    dvmm_capture_restore(saved->driver, mode);
+    if (dvmm_event_record(saved->driver, event, saved->busy) == DUCTILE_OK) {
+        saved->steps[saved->n_steps++] = (dvmm_copy_step){event, n_pieces};
+    } else {
+        (void)dvmm_event_destroy(saved->driver, event);
+    }
 }
 
-void dvmm_host_copy_drop(dvmm_host_copy *saved) {
-    if (saved->n_buffers > 0) {
-        free_buffers(saved);
+static ductile_status wait_for_step(dvmm_host_copy *saved, ductile_addr *until) {
+    dvmm_copy_step step = saved->steps[saved->next_step];
+    ductile_status status = dvmm_event_sync(saved->driver, step.event);
+    if (status == DUCTILE_OK) {
+        (void)dvmm_event_destroy(saved->driver, step.event);
+        saved->next_step++;
+        saved->n_saved = step.n_pieces;
+        *until = saved->pieces[step.n_pieces - 1].addr + saved->pieces[step.n_pieces - 1].size;
     }
-    free(saved->buffers);
-    free(saved->pieces);
-    *saved = (dvmm_host_copy){0};
+    return status;
+}
+
+ductile_status dvmm_host_copy_wait_next(dvmm_host_copy *saved, ductile_addr *until) {
+    if (saved->next_step < saved->n_steps && wait_for_step(saved, until) == DUCTILE_OK) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = finish(saved);
+    if (status == DUCTILE_OK) {
+        saved->n_saved = saved->n_pieces;
+        *until = UINT64_MAX;
+        drop_steps(saved);
+    }
+    return status;
+}
+
+/* ---- Runs of pieces ------------------------------------------------------------------------ */
+
+static bool follows(const dvmm_piece *run, const dvmm_piece *piece) {
+    return run->addr + run->size == piece->addr && run->at + run->size == piece->at;
+}
+
+typedef struct moving {
+    copy_fn copy;
+    bool (*wants)(void *user, ductile_addr addr); /* NULL: all */
+    void *user;
+    dvmm_piece run; /* wanted pieces side by side; size 0: none */
+    uint64_t since_step;
+} moving;
+
+static ductile_status end_run(dvmm_host_copy *saved, moving *m) {
+    dvmm_piece run = m->run;
+    m->run.size = 0;
+    m->since_step += run.size;
+    return run.size > 0 ? move_run(saved, run, saved->busy, m->copy) : DUCTILE_OK;
+}
+
+static ductile_status add_piece(dvmm_host_copy *saved, moving *m, const dvmm_piece *piece) {
+    if (piece->has_stayed || (m->wants != NULL && !m->wants(m->user, piece->addr))) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = DUCTILE_OK;
+    if (m->run.size == 0 || !follows(&m->run, piece)) {
+        status = end_run(saved, m);
+        m->run = *piece;
+    } else {
+        m->run.size += piece->size;
+    }
+    return status;
+}
+
+/* A save has steps: what wants all. */
+static ductile_status maybe_end_step(dvmm_host_copy *saved, moving *m, uint64_t n_pieces,
+                                     uint64_t step_bytes) {
+    if (m->wants != NULL || m->since_step + m->run.size < step_bytes) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = end_run(saved, m);
+    if (status == DUCTILE_OK && n_pieces < saved->n_pieces) {
+        end_step(saved, n_pieces);
+    }
+    m->since_step = 0;
+    return status;
+}
+
+static ductile_status move_pieces(dvmm_host_copy *saved, moving *m) {
+    uint64_t step_bytes = dti_max(saved->bytes / DVMM_COPY_STEPS, least_step_bytes);
+    ductile_status status = DUCTILE_OK;
+    saved->copied_bytes = 0;
+    for (uint64_t i = 0; i < saved->n_pieces && status == DUCTILE_OK; i++) {
+        status = add_piece(saved, m, &saved->pieces[i]);
+        if (status == DUCTILE_OK) {
+            status = maybe_end_step(saved, m, i + 1, step_bytes);
+        }
+    }
+    return status == DUCTILE_OK ? end_run(saved, m) : status;
 }
 
 /* ---- Saving and restoring ------------------------------------------------------------------ */
 
-ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
-                                   uint64_t n_pieces) {
-    *saved = (dvmm_host_copy){.driver = driver, .pieces = pieces, .n_pieces = n_pieces};
-    for (uint64_t i = 0; i < n_pieces; i++) {
-        saved->bytes += pieces[i].size;
+static int by_address(const void *l, const void *r) {
+    const dvmm_piece *left = l;
+    const dvmm_piece *right = r;
+    return (left->addr > right->addr) - (left->addr < right->addr);
+}
+
+static void lay_out(dvmm_host_copy *saved) {
+    qsort(saved->pieces, saved->n_pieces, sizeof *saved->pieces, by_address);
+    for (uint64_t i = 0; i < saved->n_pieces; i++) {
+        saved->pieces[i].at = saved->bytes;
+        saved->bytes += saved->pieces[i].size;
     }
-    ductile_status status = make_buffers(saved);
+}
+
+static ductile_status begin_save(dvmm_host_copy *saved) {
+    ductile_status status = dvmm_host_arena_take(saved->arena, saved->bytes, &saved->span);
     if (status == DUCTILE_OK) {
-        status = copy_all(saved, copy_out, wants_all, NULL);
+        status = dvmm_stream_create(saved->driver, &saved->busy);
     }
+    moving m = {.copy = copy_out};
+    return status == DUCTILE_OK ? move_pieces(saved, &m) : status;
+}
+
+ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
+                                   dvmm_piece *pieces, uint64_t n_pieces) {
+    *saved = (dvmm_host_copy){
+        .driver = arena->driver, .arena = arena, .pieces = pieces, .n_pieces = n_pieces};
+    lay_out(saved);
+    ductile_status status = n_pieces > 0 ? begin_save(saved) : DUCTILE_OK;
     if (status != DUCTILE_OK) {
         dvmm_host_copy_drop(saved);
     }
@@ -147,27 +207,66 @@ ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_driver *driver, d
 
 void dvmm_host_copy_fill(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
                          uint64_t n_pieces, uint8_t value) {
-    *saved = (dvmm_host_copy){
-        .driver = driver, .pieces = pieces, .n_pieces = n_pieces, .fills = true, .value = value};
+    *saved = (dvmm_host_copy){.driver = driver,
+                              .pieces = pieces,
+                              .n_pieces = n_pieces,
+                              .n_saved = n_pieces,
+                              .fills = true,
+                              .value = value};
 }
 
-uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes) {
-    uint64_t at = 0;
-    for (uint64_t i = 0; i < saved->n_pieces && !saved->fills; i++) {
-        const dvmm_piece *piece = &saved->pieces[i];
-        uint64_t offset = addr - piece->addr;
-        if (offset < piece->size) {
-            uint64_t from = at + offset;
-            *bytes = dti_min(piece->size - offset, BUFFER_BYTES - from % BUFFER_BYTES);
-            return piece->has_stayed ? NULL
-                                     : saved->buffers[from / BUFFER_BYTES] + from % BUFFER_BYTES;
-        }
-        at += piece->size;
-    }
-    return NULL;
+static bool wants_all(void *user, ductile_addr addr) {
+    (void)user;
+    (void)addr;
+    return true;
 }
 
 ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
                                       bool (*wants)(void *user, ductile_addr addr), void *user) {
-    return copy_all(saved, copy_in, wants, user);
+    ductile_status status = finish(saved); /* the copies of an earlier attempt */
+    if (status != DUCTILE_OK || saved->n_pieces == 0) {
+        return status;
+    }
+    status = dvmm_stream_create(saved->driver, &saved->busy);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    moving m = {.copy = copy_in, .wants = wants != NULL ? wants : wants_all, .user = user};
+    status = move_pieces(saved, &m);
+    ductile_status finished = finish(saved);
+    return status == DUCTILE_OK ? finished : status;
+}
+
+/* ---- Reading and dropping ------------------------------------------------------------------ */
+
+uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes) {
+    uint64_t low = 0;
+    uint64_t high = saved->fills ? 0 : saved->n_pieces;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        const dvmm_piece *piece = &saved->pieces[middle];
+        if (addr - piece->addr < piece->size) {
+            *bytes = piece->size - (addr - piece->addr);
+            uint64_t at = saved->span.at + piece->at + (addr - piece->addr);
+            return piece->has_stayed ? NULL : saved->arena->base + at;
+        }
+        low = addr > piece->addr ? middle + 1 : low;
+        high = addr > piece->addr ? high : middle;
+    }
+    return NULL;
+}
+
+/* Leaves a span that a copy may still use to the end of the process. */
+void dvmm_host_copy_drop(dvmm_host_copy *saved) {
+    if (saved->busy != NULL || saved->n_steps > 0) {
+        dvmm_capture_mode mode = dvmm_capture_relax(saved->driver);
+        (void)finish(saved);
+        drop_steps(saved);
+        dvmm_capture_restore(saved->driver, mode);
+    }
+    if (saved->busy == NULL && saved->span.size > 0) {
+        dvmm_host_arena_give(saved->arena, saved->span);
+    }
+    free(saved->pieces);
+    *saved = (dvmm_host_copy){0};
 }

@@ -1,57 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A host copy: contents of device memory, kept in page-locked host memory while the device memory
- * is gone. Pieces lie one behind the other in buffers of bounded size, so that no single large
- * page-locked allocation is needed.
+ * A host copy: contents of device memory, kept in a span of the host arena while the device memory
+ * is gone. Pieces lie there one behind the other, in the order of their addresses.
  *
  * Copies run on a stream of their own: the caller orders them, by host waits, after the work on
- * the pieces, and later work after the restore, which waits. Threads: one at a time. No lock held
- * that others wait for: saving and restoring take as long as the copies do.
+ * the pieces, and later work after the restore, which waits. Saving does not: while the copies run,
+ * dvmm_host_copy_wait_next says up to which address they are done.
+ * Threads: one at a time. No lock held that others wait for: waits take as long as the copies do.
  */
 #ifndef DUCTILE_VMM_HOST_COPY_H
 #define DUCTILE_VMM_HOST_COPY_H
 
-#include "vmm/driver/driver.h"
+#include "vmm/host_arena.h"
+
+enum { DVMM_COPY_STEPS = 64 };
 
 typedef struct dvmm_piece {
     ductile_addr addr;
     uint64_t size;
+    uint64_t at;     /* in the span; set by the copy */
     bool has_stayed; /* set by the owner of the copy: the memory stayed mapped, nothing is copied
                         back */
 } dvmm_piece;
 
+/* So many pieces have been copied once the event is done. */
+typedef struct dvmm_copy_step {
+    dvmm_event event;
+    uint64_t n_pieces;
+} dvmm_copy_step;
+
 typedef struct dvmm_host_copy {
     dvmm_driver *driver;
-    dvmm_piece *pieces; /* owned */
+    dvmm_host_arena *arena;
+    dvmm_host_span span;
+    dvmm_piece *pieces; /* owned; by address */
     uint64_t n_pieces;
-    uint8_t **buffers; /* page-locked, BUFFER_BYTES each but the last */
-    uint64_t n_buffers;
     uint64_t bytes;
     uint64_t copied_bytes; /* by the latest save or restore */
-    bool fills; /* nothing was copied: the restore fills the pieces with this byte */
+    uint64_t n_saved;      /* pieces whose copies out are known to be complete */
+    bool fills;            /* nothing was copied: the restore fills the pieces with this byte */
     uint8_t value;
-    ductile_stream busy; /* a wait for copies on it failed, so they may not be complete; or NULL */
+    ductile_stream busy; /* copies on it may be under way; or NULL */
+    dvmm_copy_step steps[DVMM_COPY_STEPS];
+    uint32_t n_steps;
+    uint32_t next_step;
 } dvmm_host_copy;
 
-/* Copies the pieces to the host. Takes ownership of `pieces` (from malloc), also on failure. On
- * failure the copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
-ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
-                                   uint64_t n_pieces);
+/* Begins to copy the pieces to the host. Takes ownership of `pieces` (from malloc), also on
+ * failure; then the copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
+ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
+                                   dvmm_piece *pieces, uint64_t n_pieces);
+
+/* Waits until more of the save is done. *until: no copy out uses memory below that address any
+ * more; UINT64_MAX: all is done. An error: nothing more is known; what is not in n_saved may never
+ * arrive. */
+ductile_status dvmm_host_copy_wait_next(dvmm_host_copy *saved, ductile_addr *until);
 
 /* Notes pieces that the restore is to fill. Takes ownership of `pieces`. Cannot fail. */
 void dvmm_host_copy_fill(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece *pieces,
                          uint64_t n_pieces, uint8_t value);
 
-/* Where the host copy of the byte at that address is, and how many bytes follow it there in one
- * piece; NULL when there is none. */
+/* Where the host copy of the byte at that address is, and how many bytes of its piece follow it
+ * there; NULL when there is none. */
 uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes);
 
 /* Copies back, or fills, the pieces that did not stay mapped and for which `wants` returns true,
- * and waits for the copies. The host copy does not change. */
+ * and waits. The host copy does not change. */
 ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
                                       bool (*wants)(void *user, ductile_addr addr), void *user);
 
-/* Frees the host memory. An empty copy is all zeros. */
+/* Waits for copies that are under way, and gives the span back. An empty copy is all zeros. */
 void dvmm_host_copy_drop(dvmm_host_copy *saved);
 
 #endif

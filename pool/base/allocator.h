@@ -15,6 +15,7 @@
 #include "segments/unmap_handles.h"
 #include "vmm/base/lock.h"
 #include "vmm/capture_mode.h"
+#include "vmm/host_arena.h"
 #include "vmm/marker.h"
 
 enum { DPOOL_ARENA_BUCKETS = 256 };
@@ -54,7 +55,7 @@ struct ductile_allocator {
     /* constant after creation */
     dvmm_driver *driver;
     ductile_options options;
-    uint64_t granule; /* handle_bytes: the pool's granule */
+    uint64_t granule; /* of the driver: the smallest handle */
     uint64_t device_bytes;
     struct dpool_private_pool *default_pool;
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
@@ -96,9 +97,15 @@ struct ductile_allocator {
     _Atomic int captures;     /* ductile_captures, as it is now */
     _Atomic bool met_capture; /* one that was not announced; to be logged */
     dvmm_marker_pool markers;
+    dvmm_host_arena host_arena; /* for kept contents of sleeping pools */
     dpool_callbacks oom_callbacks;
     dpool_callbacks map_callbacks;
 };
+
+/* Do the options let free memory move between streams, without the driver? */
+static inline bool dpool_may_cross(const ductile_allocator *a) {
+    return a->options.reuse == DUCTILE_REUSE_STREAMS || a->options.reuse == DUCTILE_REUSE_WAIT;
+}
 
 /* May there be handles of several granules? No lock needed. */
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {

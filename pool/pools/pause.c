@@ -137,7 +137,7 @@ static void list_paused_locked(const ductile_allocator *a, const dpool_private_p
          r = dpool_next_region(a, pool, r)) {
         for (const dpool_block *b = r->first; b != NULL; b = b->next) {
             if (b->state == DPOOL_PAUSED && list->n < list->room) {
-                list->all[list->n++] = (dvmm_piece){b->addr, b->size, false};
+                list->all[list->n++] = (dvmm_piece){.addr = b->addr, .size = b->size};
             }
         }
     }
@@ -157,7 +157,7 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     list_paused_locked(a, pool, &list);
     dti_lock_release(&a->index_lock);
     if (pool->contents == DUCTILE_CONTENTS_KEEP) {
-        return dvmm_host_copy_save(&pool->host_copy, a->driver, list.all, list.n);
+        return dvmm_host_copy_save(&pool->host_copy, &a->host_arena, list.all, list.n);
     }
     uint8_t value = pool->contents == DUCTILE_CONTENTS_ZERO ? 0 : 0xFF;
     dvmm_host_copy_fill(&pool->host_copy, a->driver, list.all, list.n, value);
@@ -185,6 +185,7 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 
 /* Also runs after a pause that failed halfway: LIVE blocks stay LIVE. */
 static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
+    dvmm_host_copy_drop(&pool->host_copy); /* copies out may be under way */
     dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
@@ -192,7 +193,6 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     pool->released_age = a->age;
     dpool_want_mark_locked(a);
     dti_lock_release(&a->index_lock);
-    dvmm_host_copy_drop(&pool->host_copy);
 }
 
 static uint64_t mapped_bytes(ductile_allocator *a, const dpool_private_pool *pool) {

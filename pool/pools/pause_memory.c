@@ -57,29 +57,40 @@ static dpool_region *region_above(const ductile_allocator *a, const dpool_privat
     return lowest;
 }
 
-static void unmap_part(ductile_allocator *a, dpool_region *region, dseg_idle idle,
-                       ductile_addr *from) {
+/* The granules of the region that end at or below the address. */
+static uint32_t end_below(const dpool_region *region, ductile_addr until) {
+    const dseg_segment *seg = region->seg;
+    bool is_whole = until - seg->range.addr >= seg->range.size;
+    return is_whole ? seg->n_granules : dseg_granule(seg, until);
+}
+
+/* Unmaps some of the region from *from on. False when nothing is left below `until`. */
+static bool unmap_part(ductile_allocator *a, dpool_region *region, dseg_idle idle,
+                       ductile_addr *from, ductile_addr until) {
     dseg_segment *seg = region->seg;
+    uint32_t end = end_below(region, until);
     uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
-    uint64_t gone = dseg_unmap_for_pause(seg, &at, GRANULES_PER_HOLD, idle) * a->granule;
+    uint32_t before = at;
+    uint64_t gone = dseg_unmap_for_pause(seg, &at, end, GRANULES_PER_HOLD, idle) * a->granule;
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, -(int64_t)gone);
     dpool_count_span_locked(a, region);
     dti_lock_release(&a->index_lock);
+    return at > before;
 }
 
-/* False when nothing is left from *from on. */
-static bool unmap_next(ductile_allocator *a, const dpool_private_pool *pool, ductile_addr *from) {
+/* False when nothing is left between *from and `until`. */
+static bool unmap_next(ductile_allocator *a, const dpool_private_pool *pool, ductile_addr *from,
+                       ductile_addr until) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     dpool_region *region = region_above(a, pool, *from);
-    if (region != NULL) {
-        unmap_part(a, region, pool->idle, from);
-    }
+    bool is_there = region != NULL && region->seg->range.addr < until &&
+                    unmap_part(a, region, pool->idle, from, until);
     dpool_grow_unlock(a, mode);
-    return region != NULL;
+    return is_there;
 }
 
 static bool has_stayed(const dpool_block *b) {
@@ -88,23 +99,30 @@ static bool has_stayed(const dpool_block *b) {
 }
 
 /* Registered memory may be written during the pause, so memory that stayed mapped is not copied
- * back. At the next pause it may go, if it is no longer pinned. */
+ * back. At the next pause it may go, if it is no longer pinned. Nor is a copy whose end was never
+ * seen: its memory was not unmapped. */
 static void record_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->grow_lock);
     for (uint64_t i = 0; i < pool->host_copy.n_pieces; i++) {
         dvmm_piece *piece = &pool->host_copy.pieces[i];
         dti_lock_acquire(&a->index_lock);
         const dpool_block *b = dpool_map_find(&a->map, piece->addr);
-        piece->has_stayed = b != NULL && b->region->arena->pool == pool && has_stayed(b);
+        piece->has_stayed = i >= pool->host_copy.n_saved ||
+                            (b != NULL && b->region->arena->pool == pool && has_stayed(b));
         dti_lock_release(&a->index_lock);
     }
     dti_lock_release(&a->grow_lock);
 }
 
+/* Follows the copies out: what they have left behind is unmapped while they go on. */
 void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool) {
     ductile_addr from = 0;
+    ductile_addr until = 0;
     set_unbacked(a, pool, true);
-    while (unmap_next(a, pool, &from)) {
+    while (until != UINT64_MAX &&
+           dvmm_host_copy_wait_next(&pool->host_copy, &until) == DUCTILE_OK) {
+        while (unmap_next(a, pool, &from, until)) {
+        }
     }
     record_what_stays(a, pool);
 }

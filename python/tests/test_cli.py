@@ -347,9 +347,9 @@ def test_a_run_that_does_not_fit_says_so(place):
 
 
 def test_options_reach_the_replay(place):
-    answer = place.run("replay", "--json", "--set", "recycle=never", SNAPSHOT)
+    answer = place.run("replay", "--json", "--set", "reuse=never", SNAPSHOT)
     ours = [json.loads(line) for line in answer.stdout.splitlines()]
-    assert any("recycle" in str(result.get("settings")) for result in ours)
+    assert any("reuse" in str(result.get("settings")) for result in ours)
     answer = place.run("replay", "--set", "nonsense=1", SNAPSHOT)
     assert answer.returncode == 2
     assert "nonsense" in answer.stderr
@@ -378,10 +378,10 @@ def test_a_library_that_is_missing_is_named_with_its_wheel(library):
 
 
 def test_info_works_without_a_gpu(place):
-    answer = place.run("info", DUCTILE_CONF="recycle:never")
+    answer = place.run("info", DUCTILE_CONF="reuse:never")
     assert answer.returncode == 0, answer.stderr
     assert f"ductile-gpu {ductile_gpu.__version__}" in answer.stdout
-    assert re.search(r"recycle +never", answer.stdout)
+    assert re.search(r"reuse +never", answer.stdout)
     found = json.loads(place.run("info", "--json").stdout)
     assert found["version"] == ductile_gpu.__version__
     assert Path(found["bench"]).exists()

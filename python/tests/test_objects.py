@@ -87,7 +87,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize(
-    "size", [-1, -5, 1 << 64, (1 << 64) + 512, "17179869184G", "1e400", "-0.1"]
+    "size", [-1, -5, 1 << 64, (1 << 64) + 512, "101%", "17179869184G", "1e400", "-0.1"]
 )
 @pytest.mark.parametrize("name", CALLS)
 def test_a_size_that_c_cannot_take_is_refused_and_changes_nothing(allocator, name, size):
@@ -133,7 +133,7 @@ def test_other_numbers_are_not_cut_off(gpu, allocator):
         lambda: allocator.add_oom_callback(len, priority=1 << 32),
         lambda: allocator.remove_oom_callback(-1),
         lambda: allocator.release_pool((1 << 64, 7)),
-        lambda: allocator.set_memory_fraction(0),
+        lambda: allocator.set_limit("0%"),
         lambda: gpu.advance(-1),
         lambda: gpu.inject(nth=-1),
         lambda: gpu.fill(allocator.alloc(512), 256, 1),

@@ -156,12 +156,12 @@ def test_importing_needs_no_gpu_library_and_imports_no_other():
 TYPED = """\
 import ductile_gpu
 import ductile_gpu.torch
-ductile_gpu.Allocator(limit_bytes='4G', compact=False, recycle='never')
-ductile_gpu.torch.enable('full', max_handle_bytes=1 << 26)
+ductile_gpu.Allocator(limit_bytes='4G', compact=False, reuse='never')
+ductile_gpu.torch.enable('full', sizes=1 << 26)
 """
 MISTYPED = {
     "ductile_gpu.Allocator(limit_byte='4G')": "limit_byte",
-    "ductile_gpu.share('cupy', recycle='sometimes')": "recycle",
+    "ductile_gpu.share('cupy', reuse='sometimes')": "reuse",
     "ductile_gpu.torch.enable('fast')": "Literal",
     "ductile_gpu.torch.enable(zero='yes please')": "zero",
 }

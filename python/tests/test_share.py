@@ -76,7 +76,7 @@ def test_options_cannot_change_once_an_allocator_exists(made):
     made(0)
     _share.configure({"driver": "virtual"})
     with pytest.raises(ductile_gpu.Busy, match="other options"):
-        _share.configure({"recycle": "never"})
+        _share.configure({"reuse": "never"})
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ static void debt_and_pause(play *p) {
 
 const scenario *debt_scenario_at(size_t i) {
     static const char unannounced[] = "captures:unannounced";
-    static const char apart[] = "cross_stream_reuse:off";
+    static const char apart[] = "reuse:stream";
     static const scenario all[] = {
         {"debt-and-request", apart, debt_and_request},
         {"debt-and-trim", unannounced, debt_and_trim},

@@ -463,6 +463,18 @@ static cu_result fake_cuMemFreeHost(void *memory) {
     ANSWER("cuMemFreeHost", free(memory));
 }
 
+static cu_result fake_cuMemHostRegister(void *memory, size_t size, unsigned int flags) {
+    (void)memory;
+    (void)size;
+    (void)flags;
+    ANSWER("cuMemHostRegister", NOTHING);
+}
+
+static cu_result fake_cuMemHostUnregister(void *memory) {
+    (void)memory;
+    ANSWER("cuMemHostUnregister", NOTHING);
+}
+
 static cu_result fake_cuMemsetD8Async(ductile_addr addr, unsigned char value, size_t size,
                                       ductile_stream stream) {
     (void)addr;

@@ -232,8 +232,8 @@ ParameterizedTest(uint64_t *index, driver_gone, from_any_call_on_the_device_may_
 
 /* ---- Copies in several parts --------------------------------------------------------------- */
 
-/* A block that needs more than one buffer, of which any copy fails, and once more at the next try.
- */
+/* A block whose host copy lies in two extents, so that it takes two copies, of which any fails, and
+ * once more at the next try. */
 static const char *copy_fails(const char *call, uint64_t nth) {
     scene s;
     uint8_t byte = 0;
@@ -241,6 +241,7 @@ static const char *copy_fails(const char *call, uint64_t nth) {
     ductile_allocator *a = s.f.allocator;
     TRY(fixture_sync_all(&s.f));
     NEED_OK(ductile_virtual_fill(s.f.gpu, s.weights, 0x3C, 70 * MIB, s.f.streams[1]));
+    NEED_OK(ductile_sleep_reserve(a, 40 * MIB, NULL));
     const ductile_virtual_fault fault = {.struct_size = sizeof fault,
                                          .call = call,
                                          .nth = nth,
@@ -267,7 +268,7 @@ static const char *copy_fails(const char *call, uint64_t nth) {
 }
 
 Test(driver_gone, a_copy_in_several_parts_keeps_contents_whichever_part_fails) {
-    static const char *const calls[] = {"read_back", "upload", "stream_sync", "stream_create"};
+    static const char *const calls[] = {"download", "upload", "stream_sync", "stream_create"};
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         for (uint64_t nth = 1; nth <= 2; nth++) {
             const char *why = copy_fails(calls[i], nth);

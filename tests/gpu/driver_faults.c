@@ -20,6 +20,7 @@
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/faulty_driver.h"
+#include "tests/support/limits.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "vmm/base/align.h"
@@ -233,9 +234,9 @@ static const char *pins_and_dedicated(program *p) {
 
 static const char *limits_and_trims(program *p) {
     CLEAN(ductile_trim(p->allocator, 12 * p->granule, NULL));
-    CLEAN(ductile_set_soft_limit(p->allocator, 20 * p->granule));
+    CLEAN(set_soft_limit(p->allocator, 20 * p->granule));
     TRY(take_some(p, 3, 6 * p->granule, 2));
-    CLEAN(ductile_set_soft_limit(p->allocator, 0));
+    CLEAN(set_soft_limit(p->allocator, 0));
     TRY(give_alternate(p));
     ductile_addr none = 0;
     ductile_status status =
@@ -446,7 +447,6 @@ static const char *end_streams(program *p) {
 static ductile_status make_allocator(program *p) {
     ductile_options o;
     ductile_options_init(&o);
-    o.captures = DUCTILE_CAPTURES_POOLS;
     o.driver = p->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
     o.virtual_gpu = p->gpu;
     o.device = p->request->device;

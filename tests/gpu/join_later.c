@@ -388,8 +388,7 @@ static const char *play_case(play *p, const char *conf, const company *beside, c
 
 static const char *play_all(play *p) {
     static const char *const confs[] = {"captures:unannounced", "captures:pools",
-                                        "captures:announced",
-                                        "captures:pools,cross_stream_reuse:off"};
+                                        "captures:announced", "captures:pools,reuse:stream"};
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
         for (size_t j = 0; j < sizeof companies / sizeof *companies; j++) {
             for (size_t k = 0; k < sizeof actions / sizeof *actions; k++) {

@@ -56,13 +56,13 @@ static void choose_families(subject *s, const uint8_t *b) {
 }
 
 static void choose_policies(subject *s, const uint8_t *b) {
-    static const char *const recycle[] = {"ready", "ready", "pressure", "never"};
-    static const char *const cross[] = {"done", "done", "off", "wait"};
-    static const char *const captures[] = {"unannounced", "pools", "announced"};
-    add_option(s, "recycle:%s", recycle[b[8] % 4]);
+    static const char *const reuse[] = {"streams", "streams", "stream", "wait"};
+    static const char *const captures[] = {"pools", "unannounced", "announced"};
+    static const ductile_captures modes[] = {DUCTILE_CAPTURES_UNANNOUNCED, DUCTILE_CAPTURES_POOLS,
+                                             DUCTILE_CAPTURES_ANNOUNCED};
+    add_option(s, "reuse:%s", b[8] % 4 == 3 ? "never" : reuse[b[10] % 4]);
     add_option(s, "record_stream:%s", b[9] % 3 == 0 ? "wait" : "poll");
-    add_option(s, "cross_stream_reuse:%s", cross[b[10] % 4]);
-    s->captures = (ductile_captures)(b[11] % 3);
+    s->captures = modes[b[11] % 3];
     s->captures_at_first = s->captures;
     add_option(s, "captures:%s", captures[s->captures]);
     if (b[12] % 4 == 0) {
@@ -73,21 +73,18 @@ static void choose_policies(subject *s, const uint8_t *b) {
 static void choose_sizes(subject *s, const uint8_t *b) {
     static const uint64_t handles[] = {0, 0, 0, 4, 16};
     s->max_handle_bytes = handles[b[13] % 5] * s->granule;
+    s->is_tight = s->max_handle_bytes == 0 && b[23] / 2 % 4 < 2;
     if (s->max_handle_bytes != 0) {
-        add_option(s, "max_handle_bytes:%llu", (unsigned long long)s->max_handle_bytes);
+        add_option(s, "sizes:%llu", (unsigned long long)s->max_handle_bytes);
+    } else {
+        add_option(s, "sizes:%s", s->is_tight ? "tight" : b[23] / 2 % 4 == 2 ? "auto" : "quick");
     }
-    s->is_tight = b[23] / 2 % 4 < 2;
-    add_option(s, "sizes:%s", s->is_tight ? "tight" : b[23] / 2 % 4 == 2 ? "auto" : "quick");
     s->has_rounding = b[14] % 8 == 0;
     if (s->has_rounding) {
         add_option(s, "roundup_power2_divisions:%u", 1u << b[14] / 8 % 6);
     }
-    if (b[15] % 4 == 0) {
-        add_option(s, "retain_bytes:%llu", (unsigned long long)(b[15] / 4 % 8 * s->granule));
-    }
     s->is_short_of_addresses = b[16] % 8 == 0;
     if (s->is_short_of_addresses) {
-        add_option(s, "range_bytes:%llu", (unsigned long long)(s->setup.capacity_bytes / 2));
         add_option(s, "address_budget_bytes:%llu",
                    (unsigned long long)(s->setup.capacity_bytes * (1 + b[16] / 8)));
     }
@@ -99,7 +96,7 @@ static void choose_limits(subject *s, const uint8_t *b) {
         add_option(s, "limit_bytes:%llu", (unsigned long long)s->cap_bytes);
     }
     if (b[18] % 8 == 0) {
-        add_option(s, "garbage_collection_threshold:0.%u", 1 + b[18] / 8 % 9);
+        add_option(s, "soft_limit_bytes:%u0%%", 1 + b[18] / 8 % 9);
     }
     if (b[18] % 8 == 1) {
         add_option(s, "soft_limit_bytes:%llu", (unsigned long long)(b[18] / 8 * s->granule));
@@ -114,7 +111,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
     s->is_guarded = b[19] / 16 == 0;
     s->fills = b[19] / 16 == 1 || b[19] / 16 == 2;
     if (s->is_guarded || s->fills) {
-        add_option(s, s->fills ? "fill:check" : "guard:end");
+        add_option(s, s->fills ? "find:stale_writes" : "find:overruns");
     }
     if (b[20] % 8 == 0) {
         add_option(s, "zero:on");
@@ -253,8 +250,8 @@ bool is_simple(const subject *s) {
         any_pool |= pool_exists(s, i);
     }
     return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->importer == NULL &&
-           !s->is_faulty && !s->is_guarded && s->max_handle_bytes == 0 && s->is_tight &&
-           !s->has_rounding && !s->is_short_of_addresses;
+           !s->is_faulty && !s->is_guarded && s->is_tight && !s->has_rounding &&
+           !s->is_short_of_addresses;
 }
 
 const char *may_be(subject *s, const char *call, ductile_status status, bool is_admissible) {
@@ -528,7 +525,6 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     s->has_peer = false;
     s->has_silent_memory = false;
     s->was_above_limit = false;
-    s->fraction = 0;
     s->cap_bytes = 0;
     s->reserved_bytes = 0;
     s->last_freed = 0;

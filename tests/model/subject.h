@@ -179,8 +179,7 @@ typedef struct subject {
     bool has_silent_memory;             /* a stream ended untold */
     bool was_above_limit;               /* that was lowered */
     uint64_t cap_bytes, external_bytes; /* 0: none */
-    double fraction;
-    uint64_t reserved_bytes; /* at the latest audit */
+    uint64_t reserved_bytes;            /* at the latest audit */
     uint64_t live_bytes, target_bytes, typical_bytes;
     bool is_armed;     /* a fault is planned */
     bool is_faulty;    /* one was planned before */

@@ -200,7 +200,7 @@ Test(unmap_handles, of_a_pause_go_but_for_those_that_stay) {
     seg->slots[2].stays = 1;
     (void)back(4, 1);
     uint32_t at = 0;
-    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, proof_of_all()), 2);
+    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, N_GRANULES, proof_of_all()), 2);
     assert_u64(at, N_GRANULES);
     assert_state(0, 1, DSEG_EMPTY);
     assert_state(1, 3, DSEG_MAPPED);
@@ -215,9 +215,9 @@ Test(unmap_handles, of_a_pause_go_some_at_a_time) {
         (void)back(g, 1);
     }
     uint32_t at = 0;
-    assert_u64(dseg_unmap_for_pause(seg, &at, 3, proof_of_all()), 3);
+    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, 3, proof_of_all()), 3);
     assert_u64(at, 3);
-    assert_u64(dseg_unmap_for_pause(seg, &at, 3, proof_of_all()), 1);
+    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, 3, proof_of_all()), 1);
     assert_u64(seg->n_mapped, 0);
     segment_rig_close();
 }
@@ -228,14 +228,14 @@ Test(unmap_handles, of_a_pause_that_failed_are_looked_at) {
     dseg_idle idle = proof_of_all();
     uint32_t at = 0;
     break_calls("unmap", 1, DVMM_UNKNOWN, 0);
-    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, idle), 0);
+    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, N_GRANULES, idle), 0);
     mend_calls();
     assert_state(0, 1, DSEG_MAPPED);
     assert_ok(dseg_confirm(seg, 0));
     assert_state(0, 1, DSEG_MAPPED);
     break_calls("unmap", 1, DVMM_UNKNOWN, 1);
     at = 0;
-    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, idle), 1);
+    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, N_GRANULES, idle), 1);
     mend_calls();
     assert_state(0, 1, DSEG_EMPTY);
     segment_rig_close();

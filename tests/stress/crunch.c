@@ -15,6 +15,7 @@
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/ending.h"
+#include "tests/support/limits.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
@@ -187,10 +188,10 @@ static const char *breathe(const play *p, uint64_t bytes) {
 static const char *disturb(const play *p, rng *r) {
     switch (rng_below(r, 6)) {
     case 0:
-        NEED_OK(ductile_set_soft_limit(p->f.allocator, rng_below(r, CAPACITY)));
+        NEED_OK(set_soft_limit(p->f.allocator, rng_below(r, CAPACITY)));
         return NULL;
     case 1:
-        NEED_OK(ductile_set_memory_fraction(p->f.allocator, (double)rng_between(r, 5, 10) / 10));
+        NEED_OK(set_limit(p->f.allocator, DUCTILE_SHARE((double)rng_between(r, 5, 10) / 10)));
         return NULL;
     case 2:
         return breathe(p, rng_below(r, CAPACITY / 2));
@@ -237,8 +238,8 @@ static const char *clear_up(play *p, uint64_t seed) {
         TRY(drop_one(p, &r, &bytes));
     }
     NEED(claims_count(p->claims) == 0, "bytes are claimed with no block alive");
-    NEED_OK(ductile_set_soft_limit(p->f.allocator, 0));
-    NEED_OK(ductile_set_memory_fraction(p->f.allocator, 0));
+    NEED_OK(set_soft_limit(p->f.allocator, 0));
+    NEED_OK(set_limit(p->f.allocator, 0));
     NEED_OK(ductile_virtual_set_external_bytes(p->f.gpu, 0));
     TRY(audit_fixture(&p->f, NULL));
     TRY(fixture_sync_all(&p->f));
@@ -249,14 +250,14 @@ static const char *clear_up(play *p, uint64_t seed) {
 }
 
 static const char *one_round(uint64_t seed, play *p) {
-    static const char *const confs[] = {NULL, "soft_limit_bytes:24M", "recycle:never",
-                                        "retain_bytes:4M", "cross_stream_reuse:off"};
+    static const char *const confs[] = {NULL, "soft_limit_bytes:24M", "reuse:never",
+                                        "reuse:stream"};
     fixture_setup setup = {.capacity_bytes = CAPACITY,
-                           .schedule = (ductile_schedule)(seed % 4),
+                           .schedule = (ductile_schedule)(seed / 4 % 4),
                            .lag = 15,
                            .seed = seed,
                            .n_streams = 4,
-                           .conf = confs[seed % 5]};
+                           .conf = confs[seed % 4]};
     uint64_t id = 0;
     TRY(fixture_open(&p->f, &setup));
     NEED_OK(ductile_add_oom_callback(p->f.allocator, free_what_lies_about, p, 0, &id));

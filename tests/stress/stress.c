@@ -15,6 +15,7 @@
 #include "tests/support/complain.h"
 #include "tests/support/ending.h"
 #include "tests/support/json_check.h"
+#include "tests/support/limits.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
@@ -276,8 +277,8 @@ static const char *one_audit(arena_of_play *p, rng *r) {
         NEED_OK(ductile_empty_cache(p->f.allocator));
         return NULL;
     case 2:
-        NEED_OK(ductile_set_limit(p->f.allocator,
-                                  rng_percent(r, 70) ? 0 : capacity / 2 + rng_below(r, capacity)));
+        NEED_OK(set_limit(p->f.allocator,
+                          rng_percent(r, 70) ? 0 : capacity / 2 + rng_below(r, capacity)));
         return NULL;
     case 3:
         return snapshot_is_json(p);
@@ -362,7 +363,7 @@ static const char *clear_up(arena_of_play *p) {
     model_init(&none);
     TRY(audit_fixture(&p->f, &none));
     TRY(fixture_sync_all(&p->f));
-    NEED_OK(ductile_set_limit(p->f.allocator, 0));
+    NEED_OK(set_limit(p->f.allocator, 0));
     NEED_OK(ductile_empty_cache(p->f.allocator));
     NEED(fixture_state(&p->f).used_bytes == 0, "memory is held with no block alive");
     NEED(fixture_state(&p->f).poisoned == 0, "the device is poisoned");

@@ -245,6 +245,14 @@ static int pass_host_free(void *ctx, void *memory) {
     PASS(host_free, (IN, memory), take_out(f, FAULTY_HOST_MEMORY, word(memory)));
 }
 
+static int pass_host_register(void *ctx, void *memory, uint64_t size) {
+    PASS(host_register, (IN, memory, size), add(f, FAULTY_REGISTRATION, word(memory), size));
+}
+
+static int pass_host_unregister(void *ctx, void *memory) {
+    PASS(host_unregister, (IN, memory), take_out(f, FAULTY_REGISTRATION, word(memory)));
+}
+
 static int pass_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
                      ductile_stream stream) {
     PASS(fill, (IN, addr, value, size, stream), NOTHING);
@@ -258,6 +266,11 @@ static int pass_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t siz
 static int pass_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
                        ductile_stream stream) {
     PASS(upload, (IN, to, from, size, stream), NOTHING);
+}
+
+static int pass_download(void *ctx, void *to, ductile_addr from, uint64_t size,
+                         ductile_stream stream) {
+    PASS(download, (IN, to, from, size, stream), NOTHING);
 }
 
 static int pass_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
@@ -317,6 +330,8 @@ static ductile_status give_back(dvmm_driver *d, const faulty_thing *t) {
         return dvmm_stream_destroy(d, (ductile_stream)(uintptr_t)t->name);
     case FAULTY_HOST_MEMORY:
         return dvmm_host_free(d, (void *)(uintptr_t)t->name);
+    case FAULTY_REGISTRATION:
+        return dvmm_host_unregister(d, (void *)(uintptr_t)t->name);
     case FAULTY_N_KINDS:
         break;
     }
@@ -325,8 +340,9 @@ static ductile_status give_back(dvmm_driver *d, const faulty_thing *t) {
 
 /* Mappings go before what they map and what they lie in. */
 const char *faulty_clean_up(faulty_driver *f, dvmm_driver *d) {
-    static const faulty_kind order[] = {FAULTY_MAPPING, FAULTY_HANDLE, FAULTY_RANGE,
-                                        FAULTY_EVENT,   FAULTY_STREAM, FAULTY_HOST_MEMORY};
+    static const faulty_kind order[] = {FAULTY_MAPPING,     FAULTY_HANDLE, FAULTY_RANGE,
+                                        FAULTY_EVENT,       FAULTY_STREAM, FAULTY_HOST_MEMORY,
+                                        FAULTY_REGISTRATION};
     NEED_OK(dvmm_context_sync(d));
     for (size_t k = 0; k < FAULTY_N_KINDS; k++) {
         for (size_t i = f->n_things; i-- > 0;) {

@@ -27,6 +27,7 @@ typedef enum faulty_kind {
     FAULTY_EVENT,
     FAULTY_STREAM,
     FAULTY_HOST_MEMORY,
+    FAULTY_REGISTRATION,
     FAULTY_N_KINDS
 } faulty_kind;
 

@@ -7,7 +7,6 @@ const char *program_allocator(ductile_virtual_gpu *gpu, int device, uint64_t lim
                               ductile_allocator **out) {
     ductile_options options;
     ductile_options_init(&options);
-    options.captures = DUCTILE_CAPTURES_POOLS;
     options.driver = gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
     options.virtual_gpu = gpu;
     options.device = device;

@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 typedef enum dti_lock_rank {
+    DTI_RANK_HOST = 0,   /* host memory for contents is made or given back       */
     DTI_RANK_GROW = 1,   /* growth, compaction and return, one at a time         */
     DTI_RANK_INDEX = 2,  /* blocks and indexes; no driver call while it is held  */
     DTI_RANK_DRIVER = 3, /* state of a driver backend                            */

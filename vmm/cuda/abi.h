@@ -57,6 +57,7 @@ typedef struct cu_access_desc {
     X(CU_LOCATION_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE, 1)                                          \
     X(CU_STREAM_FLAG_NON_BLOCKING, CU_STREAM_NON_BLOCKING, 1)                                      \
     X(CU_EVENT_FLAG_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING, 2)                                    \
+    X(CU_HOST_REGISTER_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE, 1)                                   \
     X(CU_HOST_FLAG_PORTABLE, CU_MEMHOSTALLOC_PORTABLE, 1)                                          \
     X(CU_HOST_FLAG_DEVICE_MAP, CU_MEMHOSTALLOC_DEVICEMAP, 2)                                       \
     X(CU_WAIT_UNTIL_AT_LEAST, CU_STREAM_WAIT_VALUE_GEQ, 0)                                         \
@@ -151,6 +152,9 @@ enum {
     X(cuEventSynchronize, "cuEventSynchronize", 2000, (dvmm_event event))                          \
     X(cuMemHostAlloc, "cuMemHostAlloc", 2020, (void **out, size_t size, unsigned int flags))       \
     X(cuMemFreeHost, "cuMemFreeHost", 2000, (void *memory))                                        \
+    X(cuMemHostRegister, "cuMemHostRegister_v2", 6050,                                             \
+      (void *memory, size_t size, unsigned int flags))                                             \
+    X(cuMemHostUnregister, "cuMemHostUnregister", 4000, (void *memory))                            \
     X(cuMemsetD8Async, "cuMemsetD8Async", 3020,                                                    \
       (ductile_addr addr, unsigned char value, size_t size, ductile_stream stream))                \
     X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", 3020,                                             \

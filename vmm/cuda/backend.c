@@ -401,6 +401,16 @@ static int cuda_host_free(void *ctx, void *memory) {
     RETURN_IN_CONTEXT(b, b->api->cuMemFreeHost(memory));
 }
 
+static int cuda_host_register(void *ctx, void *memory, uint64_t size) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemHostRegister(memory, size, CU_HOST_REGISTER_PORTABLE));
+}
+
+static int cuda_host_unregister(void *ctx, void *memory) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemHostUnregister(memory));
+}
+
 static int cuda_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
                      ductile_stream stream) {
     const cuda_backend *b = ctx;
@@ -417,6 +427,12 @@ static int cuda_upload(void *ctx, ductile_addr to, const void *from, uint64_t si
                        ductile_stream stream) {
     const cuda_backend *b = ctx;
     RETURN_IN_CONTEXT(b, b->api->cuMemcpyHtoDAsync(to, from, size, stream));
+}
+
+static int cuda_download(void *ctx, void *to, ductile_addr from, uint64_t size,
+                         ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    RETURN_IN_CONTEXT(b, b->api->cuMemcpyDtoHAsync(to, from, size, stream));
 }
 
 static int copy_and_wait(const cuda_backend *b, void *to, ductile_addr from, uint64_t size,

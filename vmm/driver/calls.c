@@ -389,6 +389,17 @@ ductile_status dvmm_host_free(dvmm_driver *d, void *memory) {
     return CALL(d, host_free, word(memory), 0, (d->ctx, memory));
 }
 
+ductile_status dvmm_host_register(dvmm_driver *d, void *memory, uint64_t size) {
+    seam_call call;
+    DTI_ASSERT(memory != NULL && size != 0);
+    return CALL(d, host_register, word(memory), size, (d->ctx, memory, size));
+}
+
+ductile_status dvmm_host_unregister(dvmm_driver *d, void *memory) {
+    seam_call call;
+    return CALL(d, host_unregister, word(memory), 0, (d->ctx, memory));
+}
+
 ductile_status dvmm_fill(dvmm_driver *d, ductile_addr addr, uint8_t value, uint64_t size,
                          ductile_stream stream) {
     seam_call call;
@@ -405,6 +416,12 @@ ductile_status dvmm_upload(dvmm_driver *d, ductile_addr to, const void *from, ui
                            ductile_stream stream) {
     seam_call call;
     return CALL(d, upload, to, size, (d->ctx, to, from, size, stream));
+}
+
+ductile_status dvmm_download(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
+                             ductile_stream stream) {
+    seam_call call;
+    return CALL(d, download, from, size, (d->ctx, to, from, size, stream));
 }
 
 ductile_status dvmm_read_back(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,

@@ -33,6 +33,8 @@
     X(ERROR_LAUNCH_TIMEOUT, 702, ERR_DEVICE_LOST, 1)                                               \
     X(ERROR_CONTEXT_IS_DESTROYED, 709, ERR_DEVICE_LOST, 1)                                         \
     X(ERROR_ASSERT, 710, ERR_DEVICE_LOST, 1)                                                       \
+    X(ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712, ERR_DRIVER, 0)                                    \
+    X(ERROR_HOST_MEMORY_NOT_REGISTERED, 713, ERR_DRIVER, 0)                                        \
     X(ERROR_HARDWARE_STACK_ERROR, 714, ERR_DEVICE_LOST, 1)                                         \
     X(ERROR_ILLEGAL_INSTRUCTION, 715, ERR_DEVICE_LOST, 1)                                          \
     X(ERROR_MISALIGNED_ADDRESS, 716, ERR_DEVICE_LOST, 1)                                           \

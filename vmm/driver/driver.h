@@ -48,6 +48,8 @@ typedef enum dvmm_code {
     DVMM_NOT_FOUND = 500,
     DVMM_NOT_READY = 600,
     DVMM_ILLEGAL_ADDRESS = 700,
+    DVMM_ALREADY_REGISTERED = 712,
+    DVMM_NOT_REGISTERED = 713,
     DVMM_NOT_PERMITTED = 800,
     DVMM_NOT_SUPPORTED = 801,
     DVMM_CAPTURE_UNSUPPORTED = 900,
@@ -160,9 +162,12 @@ typedef struct dvmm_caps {
     X(event_sync)                                                                                  \
     X(host_alloc)                                                                                  \
     X(host_free)                                                                                   \
+    X(host_register)                                                                               \
+    X(host_unregister)                                                                             \
     X(fill)                                                                                        \
     X(copy)                                                                                        \
     X(upload)                                                                                      \
+    X(download)                                                                                    \
     X(read_back)
 
 typedef enum dvmm_call {
@@ -227,11 +232,14 @@ typedef struct dvmm_driver_ops {
 
     int (*host_alloc)(void *ctx, uint64_t size, void **out);
     int (*host_free)(void *ctx, void *memory);
+    int (*host_register)(void *ctx, void *memory, uint64_t size);
+    int (*host_unregister)(void *ctx, void *memory);
     int (*fill)(void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream);
     int (*copy)(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
                 ductile_stream stream);
     int (*upload)(void *ctx, ductile_addr to, const void *from, uint64_t size,
                   ductile_stream stream);
+    int (*download)(void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream);
     int (*read_back)(void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream);
 } dvmm_driver_ops;
 
@@ -258,9 +266,9 @@ struct dvmm_driver {
     dvmm_caps caps;
     unsigned process_age;  /* dvmm_process_age when the device was opened */
     const dvmm_nvtx *nvtx; /* what a tool is told; NULL: nothing */
-    bool times_calls;
-    uint64_t timing_ns; /* what timing adds to a call outside of it; valid with times_calls */
 
+    _Atomic bool times_calls;   /* published after timing_ns */
+    _Atomic uint64_t timing_ns; /* what timing adds to a call outside of it */
     _Atomic int poison; /* set once: the first code after which nothing may be called; else 0 */
     _Atomic unsigned usable_at; /* process_age, until poison is set */
 
@@ -287,8 +295,7 @@ const dvmm_caps *dvmm_get_caps(const dvmm_driver *d);
 /* The device's clock: modelled on the virtual GPU, else the host's. */
 uint64_t dvmm_clock_ns(dvmm_driver *d);
 uint64_t dvmm_host_clock_ns(void);
-/* Times every call from now on, at the cost of two readings of the clock each. Pre: no other thread
- * uses the device yet. */
+/* Times every call that begins from now on, at the cost of two readings of the clock each. */
 void dvmm_time_calls(dvmm_driver *d);
 /* From now on a tool is told of what happens on this device. Pre: no other thread uses the device
  * yet. */
@@ -425,13 +432,21 @@ ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event);
 ductile_status dvmm_host_alloc(dvmm_driver *d, uint64_t size, void **out);
 ductile_status dvmm_host_free(dvmm_driver *d, void *memory);
 
-/* Contents, in stream order. read_back returns once the bytes are in `to`. */
+/* Page-locks memory of the caller's own, in whole pages, until it is unregistered. */
+ductile_status dvmm_host_register(dvmm_driver *d, void *memory, uint64_t size);
+ductile_status dvmm_host_unregister(dvmm_driver *d, void *memory);
+
+/* Contents, in stream order. read_back returns once the bytes are in `to`; with download they are
+ * there once the work of the stream is done. Pre of download: `to` is page-locked, and stays so
+ * until then. A call that failed may copy all the same. */
 ductile_status dvmm_fill(dvmm_driver *d, ductile_addr addr, uint8_t value, uint64_t size,
                          ductile_stream stream);
 ductile_status dvmm_copy(dvmm_driver *d, ductile_addr to, ductile_addr from, uint64_t size,
                          ductile_stream stream);
 ductile_status dvmm_upload(dvmm_driver *d, ductile_addr to, const void *from, uint64_t size,
                            ductile_stream stream);
+ductile_status dvmm_download(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
+                             ductile_stream stream);
 ductile_status dvmm_read_back(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
                               ductile_stream stream);
 

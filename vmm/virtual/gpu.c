@@ -427,6 +427,14 @@ static int serve_host_free(void *ctx, void *memory) {
     SERVE(ctx, host_free, word(memory), 0, dvmm_vgpu_host_free(gpu, memory));
 }
 
+static int serve_host_register(void *ctx, void *memory, uint64_t size) {
+    SERVE(ctx, host_register, word(memory), size, dvmm_vgpu_host_register(gpu, memory, size));
+}
+
+static int serve_host_unregister(void *ctx, void *memory) {
+    SERVE(ctx, host_unregister, word(memory), 0, dvmm_vgpu_host_unregister(gpu, memory));
+}
+
 static int serve_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
                       ductile_stream stream) {
     SERVE(ctx, fill, addr, size, dvmm_vgpu_fill(gpu, addr, value, size, stream));
@@ -440,6 +448,11 @@ static int serve_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t si
 static int serve_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
                         ductile_stream stream) {
     SERVE(ctx, upload, to, size, dvmm_vgpu_upload(gpu, to, from, size, stream));
+}
+
+static int serve_download(void *ctx, void *to, ductile_addr from, uint64_t size,
+                          ductile_stream stream) {
+    SERVE(ctx, download, from, size, dvmm_vgpu_download(gpu, to, from, size, stream));
 }
 
 static int serve_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Allocator", "Eviction", "Limits", "OptionValue", "PoolId"]
 
+_KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
+
 OptionValue = Union[str, int, float, bool]
 
 
@@ -48,13 +50,11 @@ class Limits(NamedTuple):
     """How much physical memory an allocator may hold, in bytes."""
 
     limit_bytes: int
-    """the hard cap: the smallest of limit_bytes, the fraction and the device"""
+    """the hard cap: limit_bytes, or the device if that is less"""
     soft_limit_bytes: int
     """above it creating comes last; limit_bytes where none is set"""
     device_bytes: int
     """what the device has"""
-    fraction: float
-    """per_process_memory_fraction; 0 when not set"""
 
 
 class Eviction(NamedTuple):
@@ -102,6 +102,19 @@ def format_options(options: _abi.ductile_options) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def _limit(value: Union[int, str, None]) -> int:
+    """A limit as C takes it: bytes, or a share of what it limits."""
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        wanted = 0 if value is None else parse_bytes(value)
+        if wanted >> 63:  # C's mark of a share
+            raise invalid(f"'{value}' is not a limit: less than 8 EiB")
+        return wanted
+    options = _abi.ductile_options()
+    lib.ductile_options_init(byref(options))
+    set_option(options, "limit_bytes", value.strip())
+    return int(options.limit_bytes)
+
+
 # What ended an out-of-memory callback, by thread, until `alloc` raises it.
 _interrupts: dict[int, BaseException] = {}
 
@@ -118,7 +131,7 @@ class Allocator(Sleeps, Unique):
     Args:
         device: ordinal of the CUDA device.
         virtual: a `VirtualGPU` to allocate on instead. `driver="virtual"` makes a private one.
-        **options: the keys of DUCTILE_CONF: limit_bytes="40G", recycle="pressure", zero=True, ...
+        **options: the keys of DUCTILE_CONF: limit_bytes="40G", sizes="tight", zero=True, ...
             Sizes take K, M, G, T. The environment variable DUCTILE_CONF is applied on top.
 
     Raises:
@@ -369,33 +382,51 @@ class Allocator(Sleeps, Unique):
         self._check(lib.ductile_trim(self.pointer, parse_bytes(keep), byref(released)), "trim")
         return released.value
 
+    def time_driver_calls(self) -> None:
+        """From now on `driver_time_ns` and `driver_host_ns` of the statistics are kept.
+
+        Each driver call then costs two readings of the clock more.
+        """
+        lib.ductile_time_driver_calls(self.pointer)
+
     def empty_cache(self) -> None:
         """`trim(0)`, under the name that PyTorch gives it."""
         _log.forget()
         self._check(lib.ductile_empty_cache(self.pointer), "empty_cache")
 
     def set_limit(self, limit: Union[int, str, None]) -> None:
-        """Changes the cap on physical memory held, in bytes; None or 0 removes it.
+        """Changes the cap on physical memory held.
 
         Memory above a lower cap goes back with the next `trim` or when requests need it.
+
+        Args:
+            limit: bytes, or text such as "40G", or "80%" of the device; None or 0 removes the cap.
+
+        Raises:
+            InvalidArgument, DeviceLost, ProcessGone.
         """
-        wanted = 0 if limit is None else parse_bytes(limit)
-        self._check(lib.ductile_set_limit(self.pointer, wanted), "set_limit")
+        self._set_limits("set_limit", limit_bytes=_limit(limit))
 
     def set_soft_limit(self, limit: Union[int, str, None]) -> None:
-        """Changes the soft limit in bytes; None or 0 removes it.
+        """Changes the soft limit.
 
         A request that would create memory above it first tries all that disturbs no other request.
-        """
-        wanted = 0 if limit is None else parse_bytes(limit)
-        self._check(lib.ductile_set_soft_limit(self.pointer, wanted), "set_soft_limit")
 
-    def set_memory_fraction(self, fraction: Optional[float]) -> None:
-        """Changes the cap as a share of the device, in (0, 1]; None removes it."""
-        if fraction is not None and fraction == 0:
-            raise invalid("fraction 0 would leave no memory; None removes the cap")
-        status = lib.ductile_set_memory_fraction(self.pointer, fraction or 0.0)
-        self._check(status, "set_memory_fraction")
+        Args:
+            limit: bytes, or text such as "40G", or "90%" of the cap; None or 0 removes it.
+
+        Raises:
+            InvalidArgument, DeviceLost, ProcessGone.
+        """
+        self._set_limits("set_soft_limit", soft_limit_bytes=_limit(limit))
+
+    def _set_limits(self, call: str, **changed: int) -> None:
+        limits = _abi.ductile_limits(
+            struct_size=sizeof(_abi.ductile_limits), limit_bytes=_KEEP, soft_limit_bytes=_KEEP
+        )
+        for name, value in changed.items():
+            setattr(limits, name, value)
+        self._check(lib.ductile_set_limits(self.pointer, byref(limits)), call)
 
     def limits(self) -> Limits:
         """The limits in effect, in bytes."""

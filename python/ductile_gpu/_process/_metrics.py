@@ -60,9 +60,9 @@ def _driver_calls(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
     yield (("call", "other"),), max(0, stats.driver_calls - counted)
 
 
-def _driver_seconds(allocator: Allocator, stats: Stats) -> Iterator[Value]:
+def _driver_seconds(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
     """Nothing unless it is measured: 0 would read as a measurement."""
-    if allocator.options.get("time_driver_calls") == "on":
+    if stats.driver_time_ns > 0:
         yield (), stats.driver_time_ns / 1e9
 
 
@@ -206,7 +206,7 @@ _FAMILIES = (
         "ductile_driver_seconds",
         "counter",
         "seconds",
-        "Time in driver calls; there only with the option time_driver_calls.",
+        "Time in driver calls; there only after Allocator.time_driver_calls().",
         _driver_seconds,
     ),
 )

@@ -23,12 +23,15 @@ from ductile_gpu._binding._native import lib
 
 __all__ = ["allocators", "on_first_use", "provide", "record_stream", "shared"]
 
+# Of the process's own allocators: CuPy, Numba and RMM announce no captures.
+_OWN = Options(captures="unannounced")
+
 _lock = threading.RLock()
 _allocators: dict[int, Allocator] = {}
 _options = Options()
 _provider: Optional[Callable[[int], int]] = None
 _list_used: Optional[Callable[[], Iterable[int]]] = None
-_provided = Options()
+_provided = _OWN
 _complete: Optional[Callable[[Options], None]] = None
 _watchers: list[Callable[[], None]] = []
 
@@ -155,7 +158,7 @@ def withdraw() -> None:
     global _provider, _list_used, _provided
     with _lock:
         _provider = _list_used = None
-        _provided = Options()
+        _provided = _OWN
 
 
 def shared(device: int = 0) -> Allocator:
@@ -178,7 +181,8 @@ def _open(device: int) -> Allocator:
             if _provider is not None:
                 found = Allocator.borrow(_provider(device), device)
             else:
-                found = Allocator(device, virtual=None, **_options)
+                wanted = cast(Options, {**_provided, **_options})
+                found = Allocator(device, virtual=None, **wanted)
             _add_callbacks(found)
             _allocators[device] = found
             _let_be_watched()

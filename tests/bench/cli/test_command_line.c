@@ -55,7 +55,7 @@ Test(command_line, refuses_what_it_does_not_know) {
     cr_expect_not(PARSES(&o, "--contender", "classic,classic"));
     cr_expect_not(PARSES(&o, "--contender", "nobody"));
     cr_expect_not(PARSES(&o, "--device", "tpu"));
-    cr_expect_not(PARSES(&o, "--contender", "classic", "--set", "heal=off"));
+    cr_expect_not(PARSES(&o, "--contender", "classic", "--set", "compact=off"));
     cr_expect_not(PARSES(&o, "--set", "no_such_key=1"));
 }
 

@@ -22,7 +22,7 @@ static void open_with_pairs(const fixture_setup *setup) {
 }
 
 Test(large_handles, that_fit_no_gap_are_made_anew_within_the_same_memory) {
-    open_with_pairs(&(fixture_setup){.conf = "max_handle_bytes:16M"});
+    open_with_pairs(&(fixture_setup){.conf = "sizes:16M"});
     uint64_t before = reserved();
     for (size_t i = 0; i < 2; i++) {
         give(large[i]);
@@ -33,7 +33,7 @@ Test(large_handles, that_fit_no_gap_are_made_anew_within_the_same_memory) {
 }
 
 Test(large_handles, at_the_limit_serve_a_request_of_any_size) {
-    open_with_pairs(&(fixture_setup){.capacity_bytes = 144 * MIB, .conf = "max_handle_bytes:16M"});
+    open_with_pairs(&(fixture_setup){.capacity_bytes = 144 * MIB, .conf = "sizes:16M"});
     for (size_t i = 0; i < N_PAIRS; i++) {
         give(large[i]);
     }
@@ -46,7 +46,7 @@ Test(large_handles, at_the_limit_serve_a_request_of_any_size) {
 
 Test(large_handles, at_which_the_gpu_works_stay_mapped) {
     open_with_pairs(&(fixture_setup){
-        .capacity_bytes = GIB, .schedule = DUCTILE_SCHEDULE_LAZY, .conf = "max_handle_bytes:16M"});
+        .capacity_bytes = GIB, .schedule = DUCTILE_SCHEDULE_LAZY, .conf = "sizes:16M"});
     for (size_t i = 0; i < 2; i++) {
         launch(large[i], 16 * MIB, 0);
         give(large[i]);
@@ -62,7 +62,7 @@ Test(large_handles, at_which_the_gpu_works_stay_mapped) {
 
 /* Each map costs as much as that of a large handle. */
 Test(large_handles, replace_many_small_ones) {
-    assert_fine(fixture_open(&f, &(fixture_setup){.conf = "max_handle_bytes:16M"}));
+    assert_fine(fixture_open(&f, &(fixture_setup){.conf = "sizes:16M"}));
     ductile_addr blocks[16];
     for (size_t i = 0; i < 16; i++) {
         blocks[i] = take(FIXTURE_GRANULE, 0);
@@ -80,7 +80,7 @@ Test(large_handles, replace_many_small_ones) {
 
 /* What is on its way through the cache is not lost when nothing can be created in its place. */
 Test(large_handles, that_cannot_be_made_anew_leave_a_heap_that_works) {
-    open_with_pairs(&(fixture_setup){.capacity_bytes = 144 * MIB, .conf = "max_handle_bytes:16M"});
+    open_with_pairs(&(fixture_setup){.capacity_bytes = 144 * MIB, .conf = "sizes:16M"});
     for (size_t i = 0; i < 4; i++) {
         give(large[i]);
     }
@@ -96,9 +96,8 @@ Test(large_handles, that_cannot_be_made_anew_leave_a_heap_that_works) {
 }
 
 static uint64_t held_after_a_misfit(ductile_schedule schedule) {
-    open_with_pairs(&(fixture_setup){.capacity_bytes = GIB,
-                                     .schedule = schedule,
-                                     .conf = "max_handle_bytes:16M,record_stream:wait"});
+    open_with_pairs(&(fixture_setup){
+        .capacity_bytes = GIB, .schedule = schedule, .conf = "sizes:16M,record_stream:wait"});
     for (size_t i = 0; i < 2; i++) {
         launch(large[i], 16 * MIB, 0);
         give(large[i]);

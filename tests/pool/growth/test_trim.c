@@ -145,8 +145,7 @@ Test(trim, passes_over_handles_with_a_second_address) {
 /* ---- Garbage collection -------------------------------------------------------------------- */
 
 Test(trim, the_threshold_is_a_share_of_the_device_when_there_is_no_limit) {
-    fixture_setup setup = {.conf = "recycle:never,garbage_collection_threshold:0.5",
-                           .n_streams = 2};
+    fixture_setup setup = {.conf = "reuse:never,soft_limit_bytes:50%", .n_streams = 2};
     assert_fine(fixture_open(&f, &setup));
     (void)take(512, 1); /* with several streams, markers are recorded in passing */
     for (size_t i = 0; i < 10; i++) {

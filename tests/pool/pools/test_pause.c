@@ -183,25 +183,48 @@ Test(pause, it_can_be_done_over_and_over) {
     close_pool();
 }
 
-/* Page-locked memory is scarce: it is held while the pool is paused, and no longer. */
-Test(pause, kept_contents_hold_host_memory_until_the_resume) {
+/* To page-lock memory costs more than all copies: what a pause made serves the next. */
+Test(pause, host_memory_is_made_once_and_goes_on_request) {
     open_pool(DUCTILE_POOL_PLAIN, false);
+    uint64_t held = 0;
+    uint64_t released = 0;
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
+        assert_ok(ductile_sleep_release(a, 0, &released));
+        assert_u64(released, 0); /* it holds contents */
+        assert_ok(ductile_resume(a, WEIGHTS));
+    }
+    assert_u64(ductile_virtual_count(f.gpu, "host_register"), 1);
+    assert_ok(ductile_sleep_reserve(a, 0, &held));
+    cr_assert_gt(held, 0);
+    assert_ok(ductile_sleep_release(a, 0, &released));
+    assert_u64(released, held);
+    assert_u64(ductile_virtual_count(f.gpu, "host_unregister"), 1);
+    assert_contents();
+    close_pool();
+}
+
+Test(pause, host_memory_made_ahead_is_what_the_pause_takes) {
+    open_pool(DUCTILE_POOL_PLAIN, false);
+    uint64_t held = 0;
+    assert_ok(ductile_sleep_reserve(a, 40 * MIB, &held));
+    assert_u64(held, 40 * MIB);
     assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
-    uint64_t buffers = ductile_virtual_count(f.gpu, "host_alloc");
-    cr_assert_gt(buffers, 0);
-    assert_u64(ductile_virtual_count(f.gpu, "host_free"), 0);
     assert_ok(ductile_resume(a, WEIGHTS));
-    assert_u64(ductile_virtual_count(f.gpu, "host_free"), buffers);
+    assert_u64(ductile_virtual_count(f.gpu, "host_register"), 1);
+    assert_status(ductile_sleep_reserve(a, UINT64_MAX / 2, &held), DUCTILE_ERR_OUT_OF_HOST_MEMORY);
+    assert_u64(held, 40 * MIB);
+    assert_contents();
     close_pool();
 }
 
 Test(pause, without_contents_nothing_is_copied) {
     open_pool(DUCTILE_POOL_PLAIN, false);
-    uint64_t copies = ductile_virtual_count(f.gpu, "read_back");
+    uint64_t copies = ductile_virtual_count(f.gpu, "download");
     assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(a, WEIGHTS));
-    assert_u64(ductile_virtual_count(f.gpu, "read_back"), copies);
-    assert_u64(ductile_virtual_count(f.gpu, "host_alloc"), 0);
+    assert_u64(ductile_virtual_count(f.gpu, "download"), copies);
+    assert_u64(ductile_virtual_count(f.gpu, "host_register"), 0);
     close_pool();
 }
 
@@ -460,8 +483,9 @@ static void fail_all(const char *call, int effect) {
 
 Test(pause, each_kind_of_call_may_fail_for_a_while) {
     static const char *const calls[] = {
-        "unmap",     "phys_create", "phys_release", "map",        "set_access",   "host_alloc",
-        "read_back", "upload",      "stream_sync",  "get_access", "context_sync", "stream_create"};
+        "unmap",         "phys_create",   "phys_release", "map",         "set_access",
+        "host_register", "download",      "upload",       "stream_sync", "get_access",
+        "context_sync",  "stream_create", "event_sync",   "event_record"};
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         fail_all(calls[i], 0);
     }
@@ -525,7 +549,7 @@ static void open_waiting(void) {
     fixture_setup setup = {.capacity_bytes = 64 * MIB,
                            .schedule = DUCTILE_SCHEDULE_LAZY,
                            .n_streams = 3,
-                           .conf = "cross_stream_reuse:wait"};
+                           .conf = "reuse:wait"};
     assert_fine(fixture_open(&f, &setup));
     a = f.allocator;
 }

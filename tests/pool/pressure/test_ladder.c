@@ -3,6 +3,7 @@
  * The ladder: what is given up for a request, in which order, how much of it, and what a refused
  * request leaves. And the soft limit, above which creating comes last.
  */
+#include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/marker.h"
 
@@ -43,7 +44,7 @@ Test(pressure, a_wait_for_pending_memory_and_one_for_all_work_are_counted) {
 }
 
 Test(pressure, what_goes_back_for_lack_of_memory_is_counted) {
-    open_fixture(&(fixture_setup){.conf = "recycle:never"});
+    open_fixture(&(fixture_setup){.conf = "reuse:never"});
     (void)take(128 * MIB, 0);
     ductile_addr block = take(64 * MIB, 0);
     (void)take(2 * MIB, 0);
@@ -97,7 +98,7 @@ Test(pressure, waits_for_as_much_pending_memory_as_is_missing) {
 
 /* Growth only: what is given back for a request is what the request lacks, not the cache. */
 Test(pressure, passes_no_more_through_the_driver_than_is_missing) {
-    fixture_setup setup = {.conf = "recycle:never"};
+    fixture_setup setup = {.conf = "reuse:never"};
     open_fixture(&setup);
     ductile_addr blocks[12];
     for (size_t i = 0; i < 12; i++) {
@@ -118,7 +119,7 @@ Test(pressure, passes_no_more_through_the_driver_than_is_missing) {
 /* Free memory before the last gap lacks one granule of a request for four. That one goes back, and
  * was part of the place; then as much as the request is, and a granule at either end. */
 static void pass_twice(uint64_t failed_creates) {
-    open_fixture(&(fixture_setup){.conf = "recycle:never,sizes:tight", .n_streams = 2});
+    open_fixture(&(fixture_setup){.conf = "reuse:never,sizes:tight", .n_streams = 2});
     ductile_addr blocks[8];
     for (size_t i = 0; i < 8; i++) {
         (void)take_granules(1, 0);
@@ -130,7 +131,7 @@ static void pass_twice(uint64_t failed_creates) {
     (void)take_granules(1, 1); /* records a marker */
     (void)take_granules(1, 1); /* finds it done */
     uint64_t before = reserved();
-    assert_ok(ductile_set_soft_limit(f.allocator, before));
+    assert_ok(set_soft_limit(f.allocator, before));
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "phys_create", .nth = 1, .code = DVMM_OUT_OF_MEMORY};
     assert_ok(ductile_virtual_inject(f.gpu, failed_creates > 0 ? &fault : NULL));
@@ -329,7 +330,7 @@ Test(pressure, a_device_lost_on_the_way_is_called_lost) {
 /* Handles of 16 MiB fit no gap of 10 MiB. What an attempt makes in vain the next one uses, and only
  * handles that are in the way go back. */
 Test(pressure, large_handles_at_the_limit_are_not_made_over_and_over) {
-    fixture_setup setup = {.capacity_bytes = 512 * MIB, .conf = "max_handle_bytes:16M"};
+    fixture_setup setup = {.capacity_bytes = 512 * MIB, .conf = "sizes:16M"};
     open_fixture(&setup);
     ductile_addr blocks[32];
     for (size_t i = 0; i < 32; i++) {
@@ -363,7 +364,7 @@ Test(soft_limit, waits_for_pending_memory_before_it_creates) {
     assert_u64(fixture_stats(f.allocator).reserved_bytes, 40 * MIB);
     assert_u64(count("event_sync"), waits);
     give_pending(block, 1);
-    assert_ok(ductile_set_soft_limit(f.allocator, 40 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 40 * MIB));
     (void)take(20 * MIB, 0);
     assert_u64(fixture_stats(f.allocator).reserved_bytes, 40 * MIB);
     cr_assert_gt(count("event_sync"), waits, "nobody waited");
@@ -398,7 +399,7 @@ Test(soft_limit, refuses_nothing_and_asks_no_callback) {
 
 /* Growth only: above the soft limit memory goes back before more is created. */
 Test(soft_limit, gives_back_before_it_creates_where_memory_may_not_move) {
-    fixture_setup setup = {.conf = "recycle:never", .n_streams = 2};
+    fixture_setup setup = {.conf = "reuse:never", .n_streams = 2};
     open_fixture(&setup);
     (void)take(512, 1);
     ductile_addr blocks[4];
@@ -413,7 +414,7 @@ Test(soft_limit, gives_back_before_it_creates_where_memory_may_not_move) {
         give(take(512, 0)); /* markers are recorded in passing */
     }
     uint64_t held = fixture_stats(f.allocator).reserved_bytes;
-    assert_ok(ductile_set_soft_limit(f.allocator, held));
+    assert_ok(set_soft_limit(f.allocator, held));
     (void)take(40 * MIB, 0);
     cr_assert_leq(fixture_stats(f.allocator).reserved_bytes, held);
     close_audited();
@@ -465,43 +466,8 @@ static void steady_steps(const char *conf) {
 
 Test(soft_limit, does_not_thrash_when_the_peak_lies_above_it) {
     steady_steps("soft_limit_bytes:256M");
-    steady_steps("garbage_collection_threshold:0.2");
-    steady_steps("garbage_collection_threshold:0.2,recycle:pressure");
-    steady_steps("retain_bytes:2M");
-    steady_steps("retain_bytes:2M,garbage_collection_threshold:0.2,limit_bytes:960M");
-}
-
-/* Handles mapped nowhere stay while the request that made them climbs, and go when it is over. */
-Test(pressure, retain_is_kept_at_the_end_of_a_request_not_between_its_attempts) {
-    fixture_setup setup = {
-        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "retain_bytes:2M"};
-    open_fixture(&setup);
-    ductile_addr blocks[5];
-    for (size_t i = 0; i < 5; i++) {
-        blocks[i] = take(20 * MIB, 0);
-        (void)take(MIB, 0);
-    }
-    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 60 * MIB));
-    for (size_t i = 0; i < 5; i++) {
-        give_pending(blocks[i], 1);
-    }
-    uint64_t creates = count("phys_create");
-    (void)take(140 * MIB, 0);
-    cr_assert_leq(count("phys_create") - creates, 140 * MIB / FIXTURE_GRANULE + 1);
-    cr_assert_leq(fixture_stats(f.allocator).cached_bytes, 2 * MIB);
-    close_audited();
-}
-
-/* What a failed request made goes to the cache, and from there only `retain` is kept. */
-Test(pressure, retain_bounds_what_a_failed_request_leaves) {
-    open_fixture(&(fixture_setup){.conf = "retain_bytes:4M"});
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "map", .nth = 5, .code = DVMM_UNKNOWN};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_addr none = 1;
-    assert_status(ductile_alloc(f.allocator, 20 * MIB, f.streams[0], &none), DUCTILE_ERR_DRIVER);
-    assert_u64(fixture_stats(f.allocator).cached_bytes, 4 * MIB);
-    close_audited();
+    steady_steps("soft_limit_bytes:20%");
+    steady_steps("soft_limit_bytes:20%,limit_bytes:960M");
 }
 
 /* ---- Limits at run time -------------------------------------------------------------------- */
@@ -512,30 +478,31 @@ Test(limits, are_told_as_they_are_in_effect) {
     assert_u64(l.device_bytes, 256 * MIB);
     assert_u64(l.limit_bytes, 256 * MIB);
     assert_u64(l.soft_limit_bytes, 256 * MIB);
-    assert_ok(ductile_set_memory_fraction(f.allocator, 0.5));
+    assert_ok(set_limit(f.allocator, DUCTILE_SHARE(0.5)));
     assert_u64(limits_now().limit_bytes, 128 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 200 * MIB));
-    assert_u64(limits_now().limit_bytes, 128 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 100 * MIB));
+    assert_ok(set_limit(f.allocator, 200 * MIB));
+    assert_u64(limits_now().limit_bytes, 200 * MIB);
+    assert_ok(set_limit(f.allocator, 100 * MIB));
     assert_u64(limits_now().limit_bytes, 100 * MIB);
-    assert_ok(ductile_set_soft_limit(f.allocator, 300 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 300 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 100 * MIB);
-    assert_ok(ductile_set_soft_limit(f.allocator, 30 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 30 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 30 * MIB);
-    assert_ok(ductile_set_memory_fraction(f.allocator, 0));
-    assert_ok(ductile_set_limit(f.allocator, 0));
+    assert_ok(set_limit(f.allocator, 0));
     assert_u64(limits_now().limit_bytes, 256 * MIB);
-    assert_status(ductile_set_memory_fraction(f.allocator, 1.5), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_set_memory_fraction(f.allocator, -0.5), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(set_limit(f.allocator, DUCTILE_SHARE(1.5)), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(set_limit(f.allocator, DUCTILE_SHARE_FLAG), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_set_limits(f.allocator, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_u64(limits_now().limit_bytes, 256 * MIB);
     close_audited();
 }
 
-Test(limits, the_threshold_of_garbage_collection_is_a_soft_one) {
-    open_fixture(&(fixture_setup){.conf = "garbage_collection_threshold:0.5"});
+Test(limits, a_soft_share_is_one_of_the_hard_limit) {
+    open_fixture(&(fixture_setup){.conf = "soft_limit_bytes:50%"});
     assert_u64(limits_now().soft_limit_bytes, 128 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 100 * MIB));
+    assert_ok(set_limit(f.allocator, 100 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 50 * MIB);
-    assert_ok(ductile_set_soft_limit(f.allocator, 30 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 30 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 30 * MIB);
     close_audited();
 }
@@ -543,9 +510,9 @@ Test(limits, the_threshold_of_garbage_collection_is_a_soft_one) {
 Test(limits, hold_from_the_next_request_on) {
     open_fixture(NULL);
     (void)take(100 * MIB, 0);
-    assert_ok(ductile_set_memory_fraction(f.allocator, 0.25));
+    assert_ok(set_limit(f.allocator, DUCTILE_SHARE(0.25)));
     assert_refused(20 * MIB, 0);
-    assert_ok(ductile_set_memory_fraction(f.allocator, 0.5));
+    assert_ok(set_limit(f.allocator, DUCTILE_SHARE(0.5)));
     (void)take(20 * MIB, 0);
     assert_refused(20 * MIB, 0);
     close_audited();
@@ -556,7 +523,7 @@ Test(limits, lowered_below_what_is_held_take_nothing_alive) {
     open_fixture(NULL);
     ductile_addr block = take(100 * MIB, 0);
     give(take(50 * MIB, 0));
-    assert_ok(ductile_set_limit(f.allocator, 120 * MIB));
+    assert_ok(set_limit(f.allocator, 120 * MIB));
     assert_ok(ductile_virtual_fill(f.gpu, block, 3, 100 * MIB, f.streams[0]));
     (void)take(20 * MIB, 0);
     assert_refused(2 * MIB + 30 * MIB, 0);
@@ -571,7 +538,7 @@ Test(limits, lowered_below_what_is_held_refuse_nothing_that_fits) {
     fixture_setup setup = {.capacity_bytes = 160 * MIB,
                            .schedule = DUCTILE_SCHEDULE_LAZY,
                            .n_streams = 3,
-                           .conf = "cross_stream_reuse:off,record_stream:wait"};
+                           .conf = "reuse:stream,record_stream:wait"};
     open_fixture(&setup);
     ductile_addr dedicated = 0;
     assert_ok(ductile_alloc_dedicated(f.allocator, 6 * FIXTURE_GRANULE, f.streams[0], &dedicated));
@@ -579,7 +546,7 @@ Test(limits, lowered_below_what_is_held_refuse_nothing_that_fits) {
     ductile_addr large = take(94 * MIB, 1);
     launch(large, 94 * MIB, 1);
     give(dedicated);
-    assert_ok(ductile_set_limit(f.allocator, 6 * FIXTURE_GRANULE));
+    assert_ok(set_limit(f.allocator, 6 * FIXTURE_GRANULE));
     give(large);
     (void)take(300000, 2);
     (void)take(5 * FIXTURE_GRANULE, 2);

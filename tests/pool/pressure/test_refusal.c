@@ -4,6 +4,7 @@
  * reason to refuse.
  */
 
+#include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
 
 #include <criterion/parameterized.h>
@@ -71,9 +72,9 @@ Test(refusal, of_more_than_the_limit_touches_nothing) {
     (void)take(8 * MIB, 0);
     assert_ok(ductile_free(f.allocator, take(100 * MIB, 0)));
     refused_untouched(256 * MIB + 1);
-    assert_ok(ductile_set_limit(f.allocator, 128 * MIB));
+    assert_ok(set_limit(f.allocator, 128 * MIB));
     refused_untouched(200 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 0));
+    assert_ok(set_limit(f.allocator, 0));
     (void)take(512 * MIB, 0);
     close_audited();
 }

@@ -4,6 +4,7 @@
  * it. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
+#include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
 
 #include <ductile_pools.h>
@@ -97,11 +98,11 @@ Test(dedicated, its_handle_moves_whole_when_it_serves_others) {
     ductile_addr one = take_one(6 * MIB);
     (void)take_granules(8, 0);
     give(one);
-    assert_ok(ductile_set_limit(f.allocator, 20 * MIB));
+    assert_ok(set_limit(f.allocator, 20 * MIB));
     ductile_addr next = take_granules(3, 0);
     assert_u64(fixture_stats(f.allocator).handles, 9);
     give(next);
-    assert_ok(ductile_set_limit(f.allocator, 22 * MIB));
+    assert_ok(set_limit(f.allocator, 22 * MIB));
     (void)take_granules(2, 1);
     (void)take_granules(1, 1);
     assert_u64(reserved(), 22 * MIB);
@@ -115,7 +116,7 @@ Test(dedicated, above_a_soft_limit_what_was_freed_comes_to_others_as_small_handl
     ductile_addr one = take_one(6 * MIB);
     (void)take_granules(8, 0);
     give(one);
-    assert_ok(ductile_set_soft_limit(f.allocator, 8 * MIB));
+    assert_ok(set_soft_limit(f.allocator, 8 * MIB));
     (void)take_granules(3, 1);
     assert_u64(fixture_stats(f.allocator).handles, 11);
     assert_u64(reserved(), 22 * MIB);
@@ -129,7 +130,7 @@ Test(dedicated, a_lowered_limit_makes_room_for_it_out_of_what_a_stream_has_left)
         &(fixture_setup){.capacity_bytes = 64 * MIB, .n_streams = 2, .conf = "sizes:tight"});
     give(take_granules(10, 1));
     assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
-    assert_ok(ductile_set_limit(f.allocator, 15 * MIB));
+    assert_ok(set_limit(f.allocator, 15 * MIB));
     expect_one_handle(take_one(4 * MIB), 2);
     cr_assert_leq(reserved(), 15 * MIB);
     assert_sound();

@@ -31,7 +31,7 @@ static void open_lazy(void) {
 }
 
 static void open_filling(void) {
-    open_with("fill:check");
+    open_with("find:stale_writes");
 }
 
 static void close_lazy(void) {

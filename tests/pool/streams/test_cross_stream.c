@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of streams that are still at work, behind a wait on the GPU: cross_stream_reuse:wait takes
+ * Memory of streams that are still at work, behind a wait on the GPU: reuse:wait takes
  * it where no more can be created, before the host would wait. The device is lazy: nothing
  * completes unless somebody waits, so host waits show, and a missing wait on the GPU shows in the
  * contents.
@@ -13,7 +13,7 @@ static void open_with(const char *conf) {
 }
 
 static void open_waiting(void) {
-    open_with("cross_stream_reuse:wait,limit_bytes:202M");
+    open_with("reuse:wait,limit_bytes:202M");
 }
 
 static void expect_contents(ductile_addr address, uint8_t value, uint64_t size, size_t stream) {
@@ -67,7 +67,7 @@ static void memory_stays_until_the_host_waits(void) {
 }
 
 Test(cross_stream, memory_stays_with_its_stream_where_captures_are_unannounced) {
-    open_with("cross_stream_reuse:wait,limit_bytes:202M,captures:unannounced");
+    open_with("reuse:wait,limit_bytes:202M,captures:unannounced");
     memory_stays_until_the_host_waits();
     close_audited();
 }
@@ -130,7 +130,7 @@ Test(cross_stream_wait, the_host_waits_when_the_wait_fails) {
 
 /* Where more can be created, the request goes on without the memory that it cannot wait for. */
 Test(cross_stream, new_memory_serves_a_stream_that_cannot_wait_on_the_gpu) {
-    open_with("cross_stream_reuse:wait,sizes:tight");
+    open_with("reuse:wait,sizes:tight");
     (void)freed_at_work(100 * MIB);
     uint64_t held = stats().reserved_bytes;
     assert_fine(fixture_fail_for_good(&f, "stream_wait_event", 1));
@@ -145,7 +145,7 @@ Test(cross_stream, new_memory_serves_a_stream_that_cannot_wait_on_the_gpu) {
 /* ---- Without pressure, and without waits ---------------------------------------------------- */
 
 Test(cross_stream, wait_takes_memory_at_work_before_new_memory) {
-    open_with("cross_stream_reuse:wait,sizes:tight");
+    open_with("reuse:wait,sizes:tight");
     (void)freed_at_work(100 * MIB);
     uint64_t reserved = stats().reserved_bytes;
     ductile_addr taken = take(90 * MIB, 1);
@@ -158,7 +158,7 @@ Test(cross_stream, wait_takes_memory_at_work_before_new_memory) {
 
 /* While more may be held than was ever in use. */
 Test(cross_stream, wait_does_not_wait_while_memory_is_created_for_speed) {
-    open_with("cross_stream_reuse:wait");
+    open_with("reuse:wait");
     (void)freed_at_work(40 * MIB);
     (void)take(30 * MIB, 1);
     assert_u64(stats().event_waits, 0);
@@ -169,7 +169,7 @@ Test(cross_stream, wait_does_not_wait_while_memory_is_created_for_speed) {
 }
 
 Test(cross_stream, wait_takes_memory_that_is_done_first) {
-    open_with("cross_stream_reuse:wait,sizes:tight");
+    open_with("reuse:wait,sizes:tight");
     ductile_addr done = take(100 * MIB, 2);
     ductile_addr at_work = take(20 * MIB, 0);
     give(done);
@@ -190,7 +190,7 @@ Test(cross_stream, what_is_left_beside_memory_at_work_is_new) {
     open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY,
                                   .capacity_bytes = 128 * GIB,
                                   .n_streams = 3,
-                                  .conf = "cross_stream_reuse:wait"});
+                                  .conf = "reuse:wait"});
     (void)freed_at_work(200 * MIB);
     uint64_t held = reserved();
     (void)take_granules(52, 1);
@@ -224,7 +224,7 @@ Test(cross_stream, memory_comes_from_the_stream_that_has_most_of_it_free) {
 }
 
 Test(cross_stream, done_waits_on_the_host_where_wait_does_not) {
-    open_with("cross_stream_reuse:done");
+    open_with("reuse:streams");
     (void)freed_at_work(200 * MIB);
     (void)take(150 * MIB, 1);
     assert_u64(stats().event_waits, 0);
@@ -299,7 +299,7 @@ Test(many_streams, leave_nothing_with_record_stream_wait) {
 }
 
 Test(many_streams, leave_nothing_under_cross_stream_wait) {
-    steps_stay_flat("cross_stream_reuse:wait", true);
+    steps_stay_flat("reuse:wait", true);
 }
 
 /* Streams that live on in silence prove nothing: their memory comes back under pressure, and no

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The idea: under fill:check a byte that is written after the free is found when the memory is
- * handed out again, wherever it lies and whoever wrote it; and what is legal is never reported:
+/* The idea: under find:stale_writes a byte that is written after the free is found when the memory
+ * is handed out again, wherever it lies and whoever wrote it; and what is legal is never reported:
  * work before the free, recorded streams, graphs, pins, pauses, memory that moves. */
 #include "pool/streams/fill.h"
 
@@ -39,7 +39,7 @@ static void open_with(const char *conf, ductile_schedule schedule) {
 
 static void open_filling(const char *more) {
     char conf[128];
-    (void)snprintf(conf, sizeof conf, "fill:check%s%s", more[0] != '\0' ? "," : "", more);
+    (void)snprintf(conf, sizeof conf, "find:stale_writes%s%s", more[0] != '\0' ? "," : "", more);
     open_with(conf, DUCTILE_SCHEDULE_EAGER);
 }
 
@@ -178,7 +178,7 @@ static ductile_addr give_at_work(uint64_t size) {
 }
 
 Test(fill, work_of_the_stream_from_before_the_free_is_not_reported) {
-    open_with("fill:check", DUCTILE_SCHEDULE_LAZY);
+    open_with("find:stale_writes", DUCTILE_SCHEDULE_LAZY);
     for (int i = 0; i < 20; i++) {
         ductile_addr addr = take(1 * MIB, 0);
         fill(addr, (uint8_t)i, 1 * MIB, 0);
@@ -191,7 +191,7 @@ Test(fill, work_of_the_stream_from_before_the_free_is_not_reported) {
 }
 
 Test(fill, a_recorded_stream_is_waited_for_before_the_fill) {
-    open_with("fill:check,sizes:tight", DUCTILE_SCHEDULE_LAZY);
+    open_with("find:stale_writes,sizes:tight", DUCTILE_SCHEDULE_LAZY);
     ductile_addr addr = give_at_work(1 * MIB);
     assert_u64(filled(), 0);
     assert_sound();
@@ -205,7 +205,7 @@ Test(fill, a_recorded_stream_is_waited_for_before_the_fill) {
 
 /* With record_stream:wait the memory would be free while the other stream still writes. */
 Test(fill, a_wait_on_the_gpu_gives_way_to_the_fill) {
-    open_with("fill:check,record_stream:wait", DUCTILE_SCHEDULE_LAZY);
+    open_with("find:stale_writes,record_stream:wait", DUCTILE_SCHEDULE_LAZY);
     (void)give_at_work(1 * MIB);
     assert_u64(fixture_stats(f.allocator).pending_bytes, 1 * MIB);
     assert_fine(fixture_finish_work(&f));
@@ -217,7 +217,7 @@ Test(fill, a_wait_on_the_gpu_gives_way_to_the_fill) {
 
 /* The fill is work too: what is proven of the memory is proven behind it. */
 Test(fill, memory_moves_to_another_stream_only_behind_its_fill) {
-    open_with("fill:check,captures:announced,sizes:tight", DUCTILE_SCHEDULE_LAZY);
+    open_with("find:stale_writes,captures:announced,sizes:tight", DUCTILE_SCHEDULE_LAZY);
     ductile_addr addr = take(24 * MIB, 0);
     fill(addr, 0x77, 24 * MIB, 0);
     give(addr);
@@ -233,7 +233,7 @@ Test(fill, memory_moves_to_another_stream_only_behind_its_fill) {
 /* The mark that proves the free was recorded before the fill was issued: it proves nothing of it.
  */
 Test(fill, a_fill_that_comes_long_after_the_free_is_waited_for_too) {
-    open_with("fill:check,captures:announced,sizes:tight", DUCTILE_SCHEDULE_LAZY);
+    open_with("find:stale_writes,captures:announced,sizes:tight", DUCTILE_SCHEDULE_LAZY);
     ductile_addr addr = take(40 * MIB, 0);
     assert_ok(ductile_record_stream(f.allocator, addr, f.streams[1]));
     launch(addr, 40 * MIB, 1);
@@ -436,19 +436,4 @@ Test(fill, a_gap_that_is_said_to_hold_the_pattern_is_found) {
     dpool_fill_forget(region, gone, kept);
     assert_sound();
     close_audited();
-}
-
-/* ---- The options ---------------------------------------------------------------------------- */
-
-Test(fill, it_and_a_guard_are_refused_together) {
-    ductile_options o;
-    ductile_options_init(&o);
-    o.driver = DUCTILE_DRIVER_VIRTUAL;
-    o.guard = DUCTILE_GUARD_END;
-    o.fill = DUCTILE_FILL_CHECK;
-    o.log = listen;
-    n_said = 0;
-    ductile_allocator *a = NULL;
-    assert_status(ductile_create(&a, &o), DUCTILE_ERR_INVALID_ARGUMENT);
-    cr_assert_not_null(strstr(said, "guard and fill exclude each other"), "%s", said);
 }

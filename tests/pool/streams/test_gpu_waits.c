@@ -206,7 +206,7 @@ Test(gpu_waits, failed_wait_leaves_the_block_free_and_the_request_is_served) {
 /* The request's place begins with memory whose work cannot be waited for. It is given up, and new
  * memory is created, although another stream has free memory that is proven done. */
 Test(growth_only, takes_nothing_from_other_streams_when_a_wait_fails) {
-    open_with("record_stream:wait,recycle:never");
+    open_with("record_stream:wait,reuse:never");
     ductile_addr done = take(40 * MIB, 2);
     give(done);
     assert_ok(ductile_stream_done(f.allocator, f.streams[2]));

@@ -4,6 +4,7 @@
  * others at the next call that grows, for which it waits. The device is lazy: without that wait
  * nothing is ever proven, and without the unmap old addresses pile up.
  */
+#include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
 
 enum { N_SMALL = 32, N_LARGE = N_SMALL / 2, N_ROUNDS = 8 };
@@ -97,7 +98,7 @@ Test(kept_addresses, no_more_than_may_be_kept_are_all_kept) {
     (void)take_granules(2, 0);
     assert_u64(retiring(), KEPT);
     assert_fine(fixture_sync_all(&f));
-    assert_ok(ductile_set_limit(f.allocator, 128 * MIB));
+    assert_ok(set_limit(f.allocator, 128 * MIB));
     (void)take_granules(4, 0);
     assert_u64(retiring(), KEPT);
     close_audited();
@@ -108,7 +109,7 @@ Test(kept_addresses, as_many_as_may_be_kept_are_kept) {
     move_once();
     cr_assert_gt(retiring(), KEPT);
     assert_fine(fixture_sync_all(&f));
-    assert_ok(ductile_set_limit(f.allocator, 128 * MIB));
+    assert_ok(set_limit(f.allocator, 128 * MIB));
     give(take_granules(N_SMALL + 8, 0)); /* grows, and needs nobody's memory but its own */
     cr_assert_geq(retiring(), KEPT);
     close_audited();

@@ -494,6 +494,9 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuEventSynchronize", true, ops->event_sync(ctx, event))                                     \
     X("cuEventDestroy", true, ops->event_destroy(ctx, event))                                      \
     X("cuMemHostAlloc", true, ops->host_alloc(ctx, 64, &host))                                     \
+    X("cuMemHostRegister", true, ops->host_register(ctx, &a, 64))                                  \
+    X("cuMemcpyDtoHAsync", true, ops->download(ctx, &a, addr, 1, stream))                          \
+    X("cuMemHostUnregister", true, ops->host_unregister(ctx, &a))                                  \
     X("cuMemsetD8Async", true, ops->fill(ctx, addr, 1, 1, stream))                                 \
     X("cuMemcpyDtoDAsync", true, ops->copy(ctx, addr, addr, 1, stream))                            \
     X("cuMemcpyHtoDAsync", true, ops->upload(ctx, addr, &a, 1, stream))                            \

@@ -250,6 +250,7 @@ void dvmm_vgpu_race_issue(vgpu *gpu, vgpu_queue *queue, const vgpu_op *op) {
     case VGPU_OP_FILL:
     case VGPU_OP_COPY:
     case VGPU_OP_UPLOAD:
+    case VGPU_OP_DOWNLOAD:
         record_work(gpu, queue, op);
         break;
     case VGPU_OP_RECORD:

@@ -25,6 +25,7 @@ typedef enum vgpu_op_kind {
     VGPU_OP_FILL,       /* uses[0] is written                   */
     VGPU_OP_COPY,       /* uses[0] is written, uses[1] read     */
     VGPU_OP_UPLOAD,     /* uses[0] is written                   */
+    VGPU_OP_DOWNLOAD,   /* uses[0] is read                      */
     VGPU_OP_RECORD,     /* reaches the marker                   */
     VGPU_OP_WAIT,       /* for the marker                       */
     VGPU_OP_WAIT_VALUE, /* for the host's word                  */
@@ -41,6 +42,7 @@ typedef struct vgpu_op {
     const uint64_t *word;      /* WAIT_VALUE: NULL when it was freed */
     uint64_t value;            /* WAIT_VALUE; FILL: the byte         */
     uint8_t *bytes;            /* UPLOAD: owned                      */
+    uint8_t *host;             /* DOWNLOAD: in a host block; NULL when that has gone */
     uint64_t *owners;          /* captured: the block of each use; owned. NULL: look when issued */
     size_t n_uses;
     ductile_virtual_use uses[];
@@ -110,6 +112,7 @@ typedef struct vgpu_host_block {
     struct vgpu_host_block *next;
     void *memory;
     uint64_t size;
+    bool is_registered; /* the memory is the caller's */
 } vgpu_host_block;
 
 typedef struct vgpu_work {

@@ -118,6 +118,35 @@ int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
     return code;
 }
 
+/* To memory that is not page-locked the driver copies before it returns. */
+static bool is_pinned(const vgpu *gpu, const void *memory, uint64_t size) {
+    const vgpu_host_block *block = gpu->work.host_blocks;
+    for (; block != NULL; block = block->next) {
+        uintptr_t distance = (uintptr_t)memory - (uintptr_t)block->memory;
+        if (distance < block->size && block->size - distance >= size) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int dvmm_vgpu_download(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
+                       ductile_stream stream) {
+    if (!is_pinned(gpu, to, size)) {
+        return dvmm_vgpu_read_back(gpu, to, from, size, stream);
+    }
+    int code = check_span(gpu, stream, from, size, DVMM_ACCESS_READ);
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_DOWNLOAD, 1);
+    if (op != NULL) {
+        op->uses[0] = use_of(from, size, false);
+        op->host = to;
+    }
+    return dvmm_vgpu_issue_on(gpu, stream, op);
+}
+
 /* ---- Host memory --------------------------------------------------------------------------- */
 
 int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out) {
@@ -132,35 +161,76 @@ int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out) {
         free(memory);
         return size == 0 ? DVMM_INVALID_VALUE : DVMM_OUT_OF_MEMORY;
     }
-    *block = (vgpu_host_block){gpu->work.host_blocks, memory, size};
+    *block = (vgpu_host_block){gpu->work.host_blocks, memory, size, false};
     gpu->work.host_blocks = block;
     *out = memory;
     return DVMM_SUCCESS;
 }
 
-int dvmm_vgpu_host_free(vgpu *gpu, void *memory) {
+static void drop_block(vgpu *gpu, vgpu_host_block **link) {
+    vgpu_host_block *block = *link;
+    dvmm_vgpu_forget_words(gpu, block);
+    *link = block->next;
+    if (!block->is_registered) {
+        free(block->memory);
+    }
+    free(block);
+}
+
+static int find_and_drop(vgpu *gpu, const void *memory, bool is_registered, int not_found) {
     int code = dvmm_vgpu_check_prohibited(gpu);
     if (code != DVMM_SUCCESS) {
         return code;
     }
     vgpu_host_block **link = &gpu->work.host_blocks;
-    while (*link != NULL && (*link)->memory != memory) {
+    while (*link != NULL &&
+           ((*link)->memory != memory || (*link)->is_registered != is_registered)) {
         link = &(*link)->next;
     }
-    vgpu_host_block *block = *link;
-    if (block == NULL) {
-        return DVMM_INVALID_VALUE;
+    if (*link == NULL) {
+        return not_found;
     }
-    dvmm_vgpu_forget_words(gpu, block);
-    *link = block->next;
-    free(block->memory);
-    free(block);
+    drop_block(gpu, link);
     return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_host_free(vgpu *gpu, void *memory) {
+    return find_and_drop(gpu, memory, false, DVMM_INVALID_VALUE);
+}
+
+static const vgpu_host_block *find_overlap(const vgpu *gpu, const void *memory, uint64_t size) {
+    const vgpu_host_block *block = gpu->work.host_blocks;
+    while (block != NULL && ((uintptr_t)memory - (uintptr_t)block->memory >= block->size) &&
+           ((uintptr_t)block->memory - (uintptr_t)memory >= size)) {
+        block = block->next;
+    }
+    return block;
+}
+
+int dvmm_vgpu_host_register(vgpu *gpu, void *memory, uint64_t size) {
+    int code = dvmm_vgpu_check_prohibited(gpu);
+    if (code == DVMM_SUCCESS && find_overlap(gpu, memory, size) != NULL) {
+        code = DVMM_ALREADY_REGISTERED;
+    }
+    if (code != DVMM_SUCCESS) {
+        return code;
+    }
+    vgpu_host_block *block = calloc(1, sizeof(*block));
+    if (block == NULL) {
+        return DVMM_OUT_OF_MEMORY;
+    }
+    *block = (vgpu_host_block){gpu->work.host_blocks, memory, size, true};
+    gpu->work.host_blocks = block;
+    return DVMM_SUCCESS;
+}
+
+int dvmm_vgpu_host_unregister(vgpu *gpu, void *memory) {
+    return find_and_drop(gpu, memory, true, DVMM_NOT_REGISTERED);
 }
 
 void dvmm_vgpu_host_fini(vgpu *gpu) {
     while (gpu->work.host_blocks != NULL) {
-        (void)dvmm_vgpu_host_free(gpu, gpu->work.host_blocks->memory);
+        drop_block(gpu, &gpu->work.host_blocks);
     }
 }
 

@@ -14,6 +14,8 @@ int dvmm_vgpu_copy(vgpu *gpu, ductile_addr to, ductile_addr from, uint64_t size,
                    ductile_stream stream);
 int dvmm_vgpu_upload(vgpu *gpu, ductile_addr to, const void *from, uint64_t size,
                      ductile_stream stream);
+int dvmm_vgpu_download(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
+                       ductile_stream stream);
 int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
                         ductile_stream stream);
 
@@ -21,6 +23,8 @@ int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
 void dvmm_vgpu_host_fini(vgpu *gpu);
 int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out);
 int dvmm_vgpu_host_free(vgpu *gpu, void *memory);
+int dvmm_vgpu_host_register(vgpu *gpu, void *memory, uint64_t size);
+int dvmm_vgpu_host_unregister(vgpu *gpu, void *memory);
 int dvmm_vgpu_stream_wait_value(vgpu *gpu, ductile_stream stream, const uint64_t *word,
                                 uint64_t value);
 

@@ -188,6 +188,7 @@ static bool is_blocked(const vgpu_op *op) {
     case VGPU_OP_FILL:
     case VGPU_OP_COPY:
     case VGPU_OP_UPLOAD:
+    case VGPU_OP_DOWNLOAD:
         return false;
     }
     return false;
@@ -228,6 +229,11 @@ static bool change_memory(vgpu *gpu, vgpu_op *op) {
         return dvmm_vgpu_copy_bytes(gpu, to->address, op->uses[1].address, to->size);
     case VGPU_OP_UPLOAD:
         return dvmm_vgpu_write_bytes(gpu, to->address, op->bytes, to->size);
+    case VGPU_OP_DOWNLOAD:
+        if (op->host != NULL) {
+            dvmm_vgpu_read_bytes(gpu, op->host, to->address, to->size);
+        }
+        return true;
     case VGPU_OP_RECORD:
         op->marker->is_done = true;
         return true;
@@ -489,6 +495,11 @@ void dvmm_vgpu_forget_words(vgpu *gpu, const vgpu_host_block *block) {
             if (op->word != NULL && distance < block->size) {
                 dvmm_vgpu_violation(gpu, "host_free of memory that a stream waits for");
                 op->word = NULL;
+            }
+            uintptr_t offset = (uintptr_t)op->host - (uintptr_t)block->memory;
+            if (op->host != NULL && offset < block->size) {
+                dvmm_vgpu_violation(gpu, "host memory goes while a copy to it is under way");
+                op->host = NULL;
             }
         }
     }

@@ -22,7 +22,7 @@ NAMES = {name: CONTENDERS[name] for name in ("ductile", "expandable", "classic")
 OPTION_SETS = {
     "sizes=tight": "small handles only: least memory, most time in the driver",
     "sizes=quick": "large handles always: least time in the driver",
-    "cross_stream_reuse=wait": "waits on the GPU instead of new memory",
+    "reuse=wait": "waits on the GPU instead of new memory",
 }
 
 

@@ -59,6 +59,10 @@ struct Device {
     std::mutex log_mutex;
     std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
     std::atomic<double> fraction{1.0};
+    std::mutex limit_mutex; /* guards the two below */
+    uint64_t own_limit =
+        0; /* the library's option limit_bytes, as it was set beside the fraction */
+    uint64_t applied_limit = 0;   /* what it was set to here */
     std::atomic<int> captures{0}; /* under way, as PyTorch says since 2.13 */
     Tally tally;
     Baseline baseline;
@@ -69,8 +73,10 @@ struct Device {
 
     /* The allocator, created on the first call. Throws when it cannot be. */
     ductile_allocator *open();
-    void apply_fraction(); /* beside the library's own limits: the smallest holds */
-    double cap() const;
+    void apply_fraction(); /* beside the library's own limit: the smaller holds */
+
+  private:
+    ductile_status limit(ductile_allocator *a);
 };
 
 /* 0 before init(). An array for as many as PyTorch can have, made once: a device stays where it is,

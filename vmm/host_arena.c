@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmm/host_arena.h"
+
+#include "vmm/base/align.h"
+#include "vmm/base/array.h"
+#include "vmm/capture_mode.h"
+#include "vmm/host_pages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MOST_SHARE = 8
+}; /* memory that is made at first use is at least this part of what is there */
+
+void dvmm_host_arena_init(dvmm_host_arena *arena, dvmm_driver *driver) {
+    *arena = (dvmm_host_arena){.driver = driver};
+    dti_lock_init(&arena->making, DTI_RANK_HOST);
+    dti_lock_init(&arena->lock, DTI_RANK_LEAF);
+}
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+static ductile_status reserve_addresses(dvmm_host_arena *arena) {
+    uint64_t size = dvmm_host_pages_total();
+    uint8_t *base = arena->base != NULL ? arena->base : dvmm_host_pages_reserve(size);
+    if (base == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_acquire(&arena->lock);
+    arena->base = base;
+    arena->most_bytes = size;
+    dti_lock_release(&arena->lock);
+    return DUCTILE_OK;
+}
+
+static bool make_room_for_extent(dvmm_host_arena *arena) {
+    dti_lock_acquire(&arena->lock);
+    bool has_room = dti_have_room(&arena->ends, sizeof *arena->ends, &arena->extents_room,
+                                  arena->n_extents + 1);
+    dti_lock_release(&arena->lock);
+    return has_room;
+}
+
+/* What the driver lacks to lock pages is host memory, whatever its code says. */
+static ductile_status lock_pages(dvmm_host_arena *arena, uint8_t *memory, uint64_t size) {
+    ductile_status status = dvmm_host_register(arena->driver, memory, size);
+    return status == DUCTILE_ERR_OUT_OF_MEMORY ? DUCTILE_ERR_OUT_OF_HOST_MEMORY : status;
+}
+
+static ductile_status add_extent(dvmm_host_arena *arena, uint64_t size) {
+    uint8_t *memory = arena->base + arena->bytes;
+    if (size > arena->most_bytes - arena->bytes || !make_room_for_extent(arena) ||
+        !dvmm_host_pages_make(memory, size)) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    ductile_status status = lock_pages(arena, memory, size);
+    if (status != DUCTILE_OK) {
+        dvmm_host_pages_drop(memory, size);
+        return status;
+    }
+    dti_lock_acquire(&arena->lock);
+    arena->bytes += size;
+    arena->ends[arena->n_extents++] = arena->bytes;
+    dti_lock_release(&arena->lock);
+    return DUCTILE_OK;
+}
+
+/* `making` is held: only this thread changes what is there. */
+static ductile_status grow_to(dvmm_host_arena *arena, uint64_t bytes, uint64_t least) {
+    if (bytes <= arena->bytes) {
+        return DUCTILE_OK;
+    }
+    ductile_status status = reserve_addresses(arena);
+    if (status != DUCTILE_OK || bytes > arena->most_bytes) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t needed = dti_round_up(bytes - arena->bytes, DVMM_HUGE_PAGE);
+    uint64_t wished = dti_max(needed, dti_round_up(least, DVMM_HUGE_PAGE));
+    status = add_extent(arena, wished);
+    return status == DUCTILE_OK || wished == needed ? status : add_extent(arena, needed);
+}
+
+ductile_status dvmm_host_arena_reserve(dvmm_host_arena *arena, uint64_t bytes) {
+    dti_lock_acquire(&arena->making);
+    ductile_status status = grow_to(arena, bytes, 0);
+    dti_lock_release(&arena->making);
+    return status;
+}
+
+static uint64_t end_of_taken(dvmm_host_arena *arena) {
+    dti_lock_acquire(&arena->lock);
+    const dvmm_host_span *last = arena->n_taken > 0 ? &arena->taken[arena->n_taken - 1] : NULL;
+    uint64_t end = last != NULL ? last->at + last->size : 0;
+    dti_lock_release(&arena->lock);
+    return end;
+}
+
+/* The last extent leaves the arena before its memory goes, so that no thread takes a span of it. */
+static uint64_t shorten(dvmm_host_arena *arena, uint64_t keep_bytes) {
+    dti_lock_acquire(&arena->lock);
+    const dvmm_host_span *last = arena->n_taken > 0 ? &arena->taken[arena->n_taken - 1] : NULL;
+    uint64_t keep = dti_max(keep_bytes, last != NULL ? last->at + last->size : 0);
+    uint64_t from = arena->n_extents > 1 ? arena->ends[arena->n_extents - 2] : 0;
+    uint64_t size = arena->n_extents > 0 && from >= keep ? arena->bytes - from : 0;
+    if (size > 0) {
+        arena->n_extents--;
+        arena->bytes = from;
+    }
+    dti_lock_release(&arena->lock);
+    return size;
+}
+
+static void lengthen_again(dvmm_host_arena *arena, uint64_t size) {
+    dti_lock_acquire(&arena->lock);
+    arena->bytes += size;
+    arena->ends[arena->n_extents++] = arena->bytes;
+    dti_lock_release(&arena->lock);
+}
+
+ductile_status dvmm_host_arena_release(dvmm_host_arena *arena, uint64_t keep_bytes,
+                                       uint64_t *released) {
+    ductile_status status = DUCTILE_OK;
+    dti_lock_acquire(&arena->making);
+    for (uint64_t size = 1; size > 0 && status == DUCTILE_OK;) {
+        size = shorten(arena, keep_bytes);
+        uint8_t *memory = arena->base + arena->bytes;
+        status = size > 0 ? dvmm_host_unregister(arena->driver, memory) : DUCTILE_OK;
+        if (status != DUCTILE_OK) {
+            lengthen_again(arena, size);
+        } else if (size > 0) {
+            dvmm_host_pages_drop(memory, size);
+            *released += size;
+        }
+    }
+    dti_lock_release(&arena->making);
+    return status;
+}
+
+void dvmm_host_arena_fini(dvmm_host_arena *arena) {
+    uint64_t released = 0;
+    arena->n_taken = 0;
+    dvmm_capture_mode mode = dvmm_capture_relax(arena->driver);
+    bool is_all = dvmm_usable(arena->driver) == DUCTILE_OK &&
+                  dvmm_host_arena_release(arena, 0, &released) == DUCTILE_OK;
+    dvmm_capture_restore(arena->driver, mode);
+    if (is_all && arena->base != NULL) {
+        dvmm_host_pages_unreserve(arena->base, arena->most_bytes);
+    }
+    free(arena->ends);
+    free(arena->taken);
+    *arena = (dvmm_host_arena){0};
+}
+
+/* ---- Spans --------------------------------------------------------------------------------- */
+
+static bool insert_locked(dvmm_host_arena *arena, uint32_t i, dvmm_host_span span) {
+    DTI_ASSERT_HELD(&arena->lock);
+    if (!dti_have_room(&arena->taken, sizeof *arena->taken, &arena->taken_room,
+                       arena->n_taken + 1)) {
+        return false;
+    }
+    memmove(&arena->taken[i + 1], &arena->taken[i], (arena->n_taken - i) * sizeof *arena->taken);
+    arena->taken[i] = span;
+    arena->n_taken++;
+    return true;
+}
+
+/* The lowest place that has room; *index: of the span behind it. */
+static uint64_t find_place_locked(const dvmm_host_arena *arena, uint64_t size, uint32_t *index) {
+    DTI_ASSERT_HELD(&arena->lock);
+    uint64_t at = 0;
+    uint32_t i = 0;
+    while (i < arena->n_taken && arena->taken[i].at - at < size) {
+        at = arena->taken[i].at + arena->taken[i].size;
+        i++;
+    }
+    *index = i;
+    return at;
+}
+
+/* ERR_NOT_READY: there is no room. */
+static ductile_status try_to_take(dvmm_host_arena *arena, uint64_t size, dvmm_host_span *out) {
+    uint32_t i = 0;
+    dti_lock_acquire(&arena->lock);
+    dvmm_host_span span = {find_place_locked(arena, size, &i), size};
+    ductile_status status = DUCTILE_ERR_NOT_READY;
+    if (size <= arena->bytes && span.at <= arena->bytes - size) {
+        status = insert_locked(arena, i, span) ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_release(&arena->lock);
+    *out = status == DUCTILE_OK ? span : (dvmm_host_span){0, 0};
+    return status;
+}
+
+ductile_status dvmm_host_arena_take(dvmm_host_arena *arena, uint64_t size, dvmm_host_span *out) {
+    size = dti_round_up(size, DVMM_HOST_LINE);
+    ductile_status status = try_to_take(arena, size, out);
+    while (status == DUCTILE_ERR_NOT_READY) { /* other threads may take the room first */
+        dti_lock_acquire(&arena->making);
+        status = grow_to(arena, end_of_taken(arena) + size, arena->bytes / MOST_SHARE);
+        status = status == DUCTILE_OK ? try_to_take(arena, size, out) : status;
+        dti_lock_release(&arena->making);
+    }
+    return status;
+}
+
+void dvmm_host_arena_give(dvmm_host_arena *arena, dvmm_host_span span) {
+    dti_lock_acquire(&arena->lock);
+    uint32_t i = 0;
+    while (i < arena->n_taken && arena->taken[i].at != span.at) {
+        i++;
+    }
+    if (i < arena->n_taken) {
+        arena->n_taken--;
+        memmove(&arena->taken[i], &arena->taken[i + 1],
+                (arena->n_taken - i) * sizeof *arena->taken);
+    }
+    dti_lock_release(&arena->lock);
+}
+
+uint64_t dvmm_host_arena_bytes(dvmm_host_arena *arena) {
+    dti_lock_acquire(&arena->lock);
+    uint64_t bytes = arena->bytes;
+    dti_lock_release(&arena->lock);
+    return bytes;
+}
+
+uint64_t dvmm_host_arena_rest(dvmm_host_arena *arena, uint64_t at) {
+    dti_lock_acquire(&arena->lock);
+    uint32_t i = 0;
+    while (i + 1 < arena->n_extents && arena->ends[i] <= at) {
+        i++;
+    }
+    uint64_t rest = arena->ends[i] - at;
+    dti_lock_release(&arena->lock);
+    return rest;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmm/host_pages.h"
+
+#include "vmm/base/align.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MOST_THREADS = 16 };
+
+static const uint64_t bytes_per_thread = UINT64_C(128) << 20; /* at least */
+
+/* ---- How much there is --------------------------------------------------------------------- */
+
+uint64_t dvmm_host_pages_total(void) {
+    uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES);
+    return dti_round_up(pages * (uint64_t)sysconf(_SC_PAGESIZE), DVMM_HUGE_PAGE);
+}
+
+/* Where the kernel does not say, all of it: to touch more than there is ends the process. */
+static uint64_t available_bytes(void) {
+    uint64_t kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long found = 0;
+        if (sscanf(line, "MemAvailable: %llu kB", &found) == 1) {
+            kib = found;
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return kib != 0 ? kib << 10 : dvmm_host_pages_total();
+}
+
+/* ---- Addresses ----------------------------------------------------------------------------- */
+
+uint8_t *dvmm_host_pages_reserve(uint64_t size) {
+    uint64_t room = size + DVMM_HUGE_PAGE;
+    uint8_t *got = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (got == MAP_FAILED) {
+        return NULL;
+    }
+    uint64_t lead = dti_round_up((uint64_t)(uintptr_t)got, DVMM_HUGE_PAGE) - (uintptr_t)got;
+    if (lead > 0) {
+        (void)munmap(got, lead);
+    }
+    (void)munmap(got + lead + size, DVMM_HUGE_PAGE - lead);
+    return got + lead;
+}
+
+void dvmm_host_pages_unreserve(uint8_t *base, uint64_t size) {
+    (void)munmap(base, size);
+}
+
+/* ---- Touching ------------------------------------------------------------------------------ */
+
+typedef struct stretch {
+    uint8_t *from;
+    uint64_t size;
+} stretch;
+
+/* A kernel before 5.14 cannot populate; a page that is there already keeps its zeros. */
+static void *touch(void *arg) {
+    const stretch *s = arg;
+#ifdef MADV_POPULATE_WRITE
+    if (madvise(s->from, s->size, MADV_POPULATE_WRITE) == 0) {
+        return NULL;
+    }
+#endif
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    for (uint64_t at = 0; at < s->size; at += page) {
+        *(volatile uint8_t *)(s->from + at) = 0;
+    }
+    return NULL;
+}
+
+/* Of the processors that this thread may use. */
+static uint64_t count_threads(uint64_t size) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    uint64_t most = dti_min((uint64_t)(n > 0 ? n : 1), MOST_THREADS);
+    return dti_max(dti_min(most, size / bytes_per_thread), 1);
+}
+
+/* The program's signal handlers run on its own threads. */
+static bool start(pthread_t *thread, stretch *part) {
+    sigset_t all;
+    sigset_t before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool is_started = pthread_create(thread, NULL, touch, part) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return is_started;
+}
+
+/* Where no thread can be made, this one does all. */
+static void touch_all(uint8_t *memory, uint64_t size) {
+    pthread_t threads[MOST_THREADS];
+    stretch parts[MOST_THREADS];
+    bool is_started[MOST_THREADS] = {false};
+    uint64_t n = count_threads(size);
+    uint64_t share = dti_round_up(size / n, DVMM_HUGE_PAGE);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t from = dti_min(i * share, size);
+        parts[i] = (stretch){memory + from, i + 1 < n ? dti_min(share, size - from) : size - from};
+        is_started[i] = i > 0 && start(&threads[i], &parts[i]);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        if (is_started[i]) {
+            (void)pthread_join(threads[i], NULL);
+        } else {
+            (void)touch(&parts[i]);
+        }
+    }
+}
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+bool dvmm_host_pages_make(uint8_t *memory, uint64_t size) {
+    if (size > available_bytes() || mprotect(memory, size, PROT_READ | PROT_WRITE) != 0) {
+        return false;
+    }
+    (void)madvise(memory, size, MADV_HUGEPAGE);
+    (void)madvise(memory, size, MADV_DONTFORK);
+    touch_all(memory, size);
+    return true;
+}
+
+void dvmm_host_pages_drop(uint8_t *memory, uint64_t size) {
+    (void)madvise(memory, size, MADV_DOFORK);
+    (void)madvise(memory, size, MADV_DONTNEED);
+    (void)mprotect(memory, size, PROT_NONE);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pages of the host: addresses without memory, and memory behind them that is there at once. */
+#ifndef DUCTILE_VMM_HOST_PAGES_H
+#define DUCTILE_VMM_HOST_PAGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DVMM_HUGE_PAGE (UINT64_C(2) << 20)
+#define DVMM_HOST_LINE UINT64_C(512) /* of a span: so that copies begin where transfers do */
+
+/* All memory of the machine, in whole huge pages. */
+uint64_t dvmm_host_pages_total(void);
+
+/* Reserves addresses, the first at a huge page. NULL: there are none. */
+uint8_t *dvmm_host_pages_reserve(uint64_t size);
+void dvmm_host_pages_unreserve(uint8_t *base, uint64_t size);
+
+/* Puts memory behind reserved addresses, in huge pages where the kernel has them, and touches it
+ * with several threads. A forked child does not get it: pages that a device writes must not be
+ * shared. False when the machine has less memory available than that, or the kernel refuses: then
+ * there is none. Pre: whole huge pages. */
+bool dvmm_host_pages_make(uint8_t *memory, uint64_t size);
+
+/* Takes the memory away, and keeps the addresses. */
+void dvmm_host_pages_drop(uint8_t *memory, uint64_t size);
+
+#endif
