@@ -38,7 +38,10 @@ static ductile_pool_info describe_pool(const dpool_private_pool *pool) {
                               .state = (ductile_pool_state)pool->phase,
                               .policy = pool->policy,
                               .contents = pool->contents};
-    info.kept_bytes = pool->phase == DPOOL_PAUSED_PHASE ? pool->host_copy.bytes : 0;
+    info.kept_bytes =
+        pool->phase == DPOOL_PAUSED_PHASE || (pool->retains && pool->phase == DPOOL_RUNNING)
+            ? pool->host_copy.bytes
+            : 0;
     memcpy(info.tag, pool->tag, sizeof info.tag);
     return info;
 }

@@ -19,12 +19,25 @@ from ductile_gpu.memory_saver import _saver
 from ductile_gpu.torch import _plain, _tags
 
 MIB = 1 << 20
-NAMES = """tms_set_interesting_region tms_get_interesting_region tms_set_current_tag
-    tms_get_current_tag tms_set_enable_cpu_backup tms_get_enable_cpu_backup
-    tms_set_cpu_backup_backend tms_get_cpu_backup_backend tms_set_enable_disk_backup
-    tms_get_enable_disk_backup tms_set_disk_backup_dir tms_pause tms_resume
-    set_memory_margin_bytes tms_set_retain_cpu_backup tms_get_retain_cpu_backup
-    tms_get_cpu_backup_pointer""".split()
+NAMES = [
+    "tms_set_interesting_region",
+    "tms_get_interesting_region",
+    "tms_set_current_tag",
+    "tms_get_current_tag",
+    "tms_set_enable_cpu_backup",
+    "tms_get_enable_cpu_backup",
+    "tms_set_cpu_backup_backend",
+    "tms_get_cpu_backup_backend",
+    "tms_set_enable_disk_backup",
+    "tms_get_enable_disk_backup",
+    "tms_set_disk_backup_dir",
+    "tms_pause",
+    "tms_resume",
+    "set_memory_margin_bytes",
+    "tms_set_retain_cpu_backup",
+    "tms_get_retain_cpu_backup",
+    "tms_get_cpu_backup_pointer",
+]
 
 
 @pytest.fixture
@@ -77,6 +90,22 @@ def test_contents_are_kept_where_the_region_says_so(saver, torch):
     assert _tags.kept_memory(lost.data_ptr(), 16) is None
     saver.resume()
     assert _tags.kept_memory(kept.data_ptr(), 16) is None
+
+
+def test_host_copies_can_be_retained_over_a_resume(saver, torch):
+    assert saver.retain_cpu_backup is False
+    with saver.region(enable_cpu_backup=True):
+        tensor = torch.tensor(4 * MIB)
+    saver.pause()
+    _tags.kept_memory(tensor.data_ptr(), 1)[0] = 9
+    saver.retain_cpu_backup = True
+    saver.resume()
+    assert _tags.kept_memory(tensor.data_ptr(), 1)[0] == 9
+    saver.retain_cpu_backup = False
+    assert _tags.kept_memory(tensor.data_ptr(), 1)[0] == 9
+    saver.pause()
+    saver.resume()
+    assert _tags.kept_memory(tensor.data_ptr(), 1) is None
 
 
 def test_tags_sleep_and_wake_in_any_order(saver, torch):
@@ -226,8 +255,9 @@ def test_every_c_name_is_there_with_its_types(saver, torch):
     cdll = started(saver)
     for name in NAMES:
         assert getattr(cdll, name).argtypes is not None, name
-    plain = ctypes.CDLL(str(memory_saver.utils.get_binary_path_from_package(
-        "torch_memory_saver_hook_mode_torch")))
+    plain = ctypes.CDLL(
+        str(memory_saver.utils.get_binary_path_from_package("torch_memory_saver_hook_mode_torch"))
+    )
     for name in NAMES:
         assert hasattr(plain, name), name
 

@@ -4,6 +4,7 @@ behind its pluggable interface. test_torch_sleep.py has the same with PyTorch it
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import fake_torch
@@ -225,6 +226,41 @@ def test_contents_are_as_promised(plain, shared, gpu, contents, after):
     assert gpu.read_back(address, 64) == after * 64
     assert gpu.read_back(address + 4 * MIB - 64, 64) == after * 64
     shared.free(address)
+
+
+def test_kept_contents_can_be_retained_in_their_place(plain, shared, gpu):
+    with _tags.pool("weights"):
+        first, second = shared.alloc(4 * MIB), shared.alloc(MIB)
+    gpu.fill(first, 7, 4 * MIB)
+    _tags.pause()
+    place = _address(first)
+    _tags.resume(retain=True)
+    assert _address(first) == place
+    assert bytes(_tags.kept_memory(first, 8)) == b"\x07" * 8
+    gpu.fill(first, 8, 4 * MIB)
+    _tags.pause()
+    assert _address(first) == place
+    assert bytes(_tags.kept_memory(first, 8)) == b"\x08" * 8
+    _tags.resume(retain=True)
+    shared.free(second)
+    with _tags.pool("weights"):
+        newer = shared.alloc(MIB)
+    assert newer == second
+    assert _tags.kept_memory(newer, 8) is None  # an address is not a block
+    assert _tags.kept_memory(first, 8) is not None
+    assert _tags.tags()["weights"].kept_bytes == 5 * MIB
+    _tags.pause(contents="drop")
+    assert _tags.kept_memory(first, 8) is None
+    _tags.resume()
+    assert _tags.kept_memory(first, 8) is None
+    assert _tags.tags()["weights"].kept_bytes == 0
+    assert shared.release_host() > 0
+    for address in (first, newer):
+        shared.free(address)
+
+
+def _address(block):
+    return ctypes.addressof(ctypes.c_uint8.from_buffer(_tags.kept_memory(block, 8)))
 
 
 def test_changes_to_kept_contents_come_back(plain, shared, gpu):

@@ -129,6 +129,7 @@ class Request:
         except_pools: Sequence[PoolId] = (),
         lenient: bool = False,
         bypass: Optional[PoolId] = None,
+        retain: bool = False,
     ) -> None:
         named = list_tags(tags)
         is_all = tags is None and not pools
@@ -139,7 +140,7 @@ class Request:
             named = [tag for tag in by_tag if tag is not None]
         c = _abi.ductile_sleep_request()
         c.struct_size = sizeof(c)
-        c.all, c.lenient = int(is_all), int(lenient)
+        c.all, c.lenient, c.retain = int(is_all), int(lenient), int(retain)
         c.contents = contents_number(by_tag.get(None))
         self._entries = (_abi.ductile_sleep_tag * len(named))(
             *(self._entry(tag, by_tag.get(tag)) for tag in named)
@@ -333,11 +334,14 @@ class Sleeps:
         except_tags: Tags = None,
         except_pools: Sequence[PoolId] = (),
         lenient: bool = False,
+        retain: bool = False,
     ) -> Slept:
         """Puts memory behind paused pools again, at the same addresses. All of them, or none.
 
         Args:
             tags, pools, except_tags, except_pools, lenient: as `pause`.
+            retain: kept contents stay on the host, where `kept_contents` finds them until the next
+                pause, a resume without it, or the block is freed.
 
         Raises:
             InvalidArgument: no pool has the tag; no such pool.
@@ -345,17 +349,17 @@ class Sleeps:
             OutOfMemory: the message says how much more must be free; they sleep as before.
             Busy, OutOfHostMemory, DriverError, DeviceLost: they sleep as before.
         """
-        request = Request(tags, pools, None, except_tags, except_pools, lenient)
+        request = Request(tags, pools, None, except_tags, except_pools, lenient, None, retain)
         return ask(lib.ductile_resume_set, self.pointer, request, "resume")
 
     def kept_contents(self, address: int) -> memoryview:
-        """The kept contents of a paused block, from `address` to its end, without a copy.
+        """The kept contents of a block, from `address` to its end, without a copy.
 
         Writing to them changes what the resume brings back. Not to be used after the block is
-        freed, or once its pool is being resumed.
+        freed, or once its pool is being resumed; where the resume retains them, once it is paused.
 
         Raises:
-            Awake: the block does not sleep.
+            Awake: the block does not sleep, and nothing was retained.
             Unsupported: its contents were not kept.
             ForeignPointer, NotLive, NotReady.
         """

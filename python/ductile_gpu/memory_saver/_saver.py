@@ -493,7 +493,8 @@ class _Impl(Handlers):
                 if p.state != "awake" or not _is_empty(allocator, p)
             ]
             if found:
-                allocator.resume(pools=[p.id for p in found])
+                retain = self.cdll.tms_get_retain_cpu_backup()
+                allocator.resume(pools=[p.id for p in found], retain=retain)
                 self._give_host_back(allocator, {p.tag for p in found})
 
     def _give_host_back(self, allocator: Allocator, tags: set[str]) -> None:

@@ -227,7 +227,7 @@ def pause(tag: Tags = None, *, contents: ContentsBy = None, strict: bool = True)
     return done
 
 
-def resume(tag: Tags = None, *, strict: bool = True) -> Slept:
+def resume(tag: Tags = None, *, strict: bool = True, retain: bool = False) -> Slept:
     """Puts device memory behind what sleeps again, at the same addresses, contents in place.
 
     Graphs can be launched again. Each device is all or nothing.
@@ -235,6 +235,8 @@ def resume(tag: Tags = None, *, strict: bool = True) -> Slept:
     Args:
         tag: one, or several; None: every tag that sleeps.
         strict: False passes over what is awake and tags that nothing has.
+        retain: kept contents stay on the host too, where `kept` finds them, until the next pause or
+            a resume without it.
 
     Raises:
         InvalidArgument: no memory has the tag.
@@ -245,7 +247,7 @@ def resume(tag: Tags = None, *, strict: bool = True) -> Slept:
     done = _NOTHING
     for allocator, names in _chosen(tag, strict):
         lenient = not strict or tag is None
-        done = add(done, allocator.resume(names, lenient=lenient))
+        done = add(done, allocator.resume(names, lenient=lenient, retain=retain))
     return done
 
 
@@ -346,7 +348,7 @@ def _stats(allocator: Allocator, found: Pool) -> TagStats:
 
 
 def kept(tensor: torch.Tensor, *, copy: bool = True) -> Optional[torch.Tensor]:
-    """The kept contents of a tensor that sleeps, as a tensor on the host; None when there are none.
+    """The kept contents of a tensor, as a tensor on the host; None when there are none.
 
     Args:
         tensor: contiguous, on a GPU.
