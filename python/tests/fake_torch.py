@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """As much of PyTorch as tagged memory touches, on Ductile's virtual GPU, for tests without PyTorch.
 
-PyTorch's own allocator is no more than a count. A torch.cuda.MemPool with an allocator asks that for
-a segment for each tensor, as PyTorch does for large ones, and frees the segments of freed tensors in
-empty_cache; a tensor is an address. Without an allocator a pool is Ductile's, opened and closed by
-whoever made the fixture.
+PyTorch's own allocator is no more than a count. A torch.cuda.MemPool with an allocator asks that
+for a segment for each tensor, as PyTorch does for large ones, and frees the segments of freed
+tensors in empty_cache; a tensor is an address.
 """
 
 from __future__ import annotations

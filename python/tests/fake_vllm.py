@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import sys
 import types
-from typing import Any, Callable, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 
 @dataclasses.dataclass
@@ -45,7 +45,7 @@ class SleepModeBackend:
 
 
 class Factory:
-    _registry: dict[str, Callable[[], type]] = {}
+    _registry: ClassVar[dict[str, Callable[[], type]]] = {}
 
     @classmethod
     def register_backend(cls, name: str, module_path: str, class_name: str) -> None:

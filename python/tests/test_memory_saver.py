@@ -205,6 +205,15 @@ def test_graphs_that_name_one_pool_share_one(saver, torch):
     assert _tags.tags()["cuda_graph"].pools == 1
 
 
+def test_a_margin_stays_free_on_the_device(saver, torch):
+    saver.memory_margin_bytes = 1 << 50
+    with saver.region(tag="cache"), pytest.raises(torch.OutOfMemoryError):
+        torch.tensor(MIB)
+    saver.memory_margin_bytes = 0
+    with saver.region(tag="cache"):
+        assert torch.tensor(MIB) is not None
+
+
 def test_a_backend_needs_a_backup(saver, torch):
     with pytest.raises(ValueError, match="requires enable_cpu_backup"):
         saver.region(cpu_backup_backend="mmap").__enter__()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tagged memory with PyTorch itself on Ductile, on a virtual GPU: regions, sleep, and what a program
-is told that uses what sleeps."""
+"""Tagged memory with PyTorch itself on Ductile, on a virtual GPU: regions, sleep, and what is said
+to a program that asks what sleeps for memory."""
 
 from __future__ import annotations
 

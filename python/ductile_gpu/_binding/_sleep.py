@@ -369,6 +369,18 @@ class Sleeps:
         _check(status, f"kept contents of {address:#x}")
         return memoryview((ctypes.c_uint8 * size.value).from_address(host.value or 0)).cast("B")
 
+    def set_margin(self, size: Union[int, str]) -> None:
+        """Refuses requests that would leave less than this free on the device, whoever uses it.
+
+        Args:
+            size: bytes, or text such as "1G"; 0: none.
+
+        Raises:
+            DeviceLost, ProcessGone.
+        """
+        status = lib.ductile_set_margin(self.pointer, parse_bytes(size))
+        _check(status, f"margin of {size} bytes")
+
     def reserve_host(self, size: Union[int, str]) -> int:
         """Makes page-locked host memory for kept contents ahead of the pause that needs it.
 

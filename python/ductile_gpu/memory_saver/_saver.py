@@ -292,6 +292,7 @@ class _Impl(Handlers):
             _refuse_disk("TMS_INIT_ENABLE_DISK_BACKUP")
         if self.is_whole or hook_mode == "preload":
             become_allocator()
+        self._margin: Optional[int] = None
         self._mem_pools: dict[_Key, _Region] = {}
         self._graph_pools: dict[PoolId, Any] = {}
         self._thread = _Settings()
@@ -311,6 +312,8 @@ class _Impl(Handlers):
         found = self._mem_pools.get(key)
         if found is None:
             found = self._mem_pools.setdefault(key, _Region(key))
+            if self._margin is not None:  # the device may be another than before
+                self.set_margin(self._margin)
         assert found.pool is not None
         return found.pool.opened()
 
@@ -505,7 +508,11 @@ class _Impl(Handlers):
             allocator.release_host()
 
     def set_margin(self, size: int) -> None:
-        raise NotImplementedError
+        from ductile_gpu.torch import _tag_pools
+
+        self._margin = size
+        for device in {_tag_pools.current_device(), *_tag_pools.allocators()}:
+            _tag_pools.allocator_of(device).set_margin(size)
 
     def find_backup(self, address: int, size: int) -> int:
         from ductile_gpu.torch._tags import kept_memory

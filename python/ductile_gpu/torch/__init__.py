@@ -36,6 +36,7 @@ from ductile_gpu.torch._tags import (
     reserve_host,
     resume,
     resume_all,
+    set_margin,
     sleeping,
     tags,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "reserve_host",
     "resume",
     "resume_all",
+    "set_margin",
     "settings",
     "sleeping",
     "tags",

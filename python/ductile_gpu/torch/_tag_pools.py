@@ -23,7 +23,7 @@ from ductile_gpu._binding._sleep import Contents, PoolId, contents_number, tag_b
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _install, _plain
 
-__all__ = ["TagPool", "allocators", "current_device", "is_beside", "tag_pool"]
+__all__ = ["TagPool", "allocator_of", "allocators", "current_device", "is_beside", "tag_pool"]
 
 _DIRECT = 0x64756374696C65  # the first number of the ids of pools that only the library knows
 _numbers = itertools.count(1)
@@ -173,6 +173,14 @@ def tag_pool(tag: str, contents: Optional[Contents], device: Optional[int] = Non
     tag_bytes(tag)
     contents_number(contents)
     return _kind()(tag, contents, current_device() if device is None else device)
+
+
+def allocator_of(device: int) -> Allocator:
+    """The allocator of a device's tagged memory, made if need be."""
+    if not is_beside():
+        return _share.shared(device)
+    _plain.open_device(device)
+    return _beside_allocators()[device]
 
 
 def allocators() -> dict[int, Allocator]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ductile_gpu._binding._abi import Status
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Awake, Busy, ForeignPointer, NotLive, Unsupported, invalid
+from ductile_gpu._binding._errors import Awake, ForeignPointer, NotLive, Unsupported, invalid
 from ductile_gpu._binding._sleep import Contents, ContentsBy, Pool, PoolId, Slept, Tags, list_tags
 from ductile_gpu.torch._tag_pools import (
     TagPool,
+    allocator_of,
     allocators,
     current_device,
     is_beside,
@@ -36,6 +37,7 @@ __all__ = [
     "reserve_host",
     "resume",
     "resume_all",
+    "set_margin",
     "sleeping",
     "tags",
 ]
@@ -393,14 +395,21 @@ def reserve_host(size: Union[int, str], device: Optional[int] = None) -> int:
         device: ordinal; None: the current device.
 
     Raises:
-        Busy: the device has served nothing yet.
         OutOfHostMemory, DriverError.
     """
-    place = current_device() if device is None else device
-    found = allocators().get(place)
-    if found is None:
-        raise Busy(Status.ERR_BUSY, f"device {place} has served nothing yet: allocate first")
-    return found.reserve_host(size)
+    return allocator_of(current_device() if device is None else device).reserve_host(size)
+
+
+def set_margin(size: Union[int, str], device: Optional[int] = None) -> None:
+    """Refuses requests for tagged memory that would leave less than this free on the device,
+    whoever uses it: for NCCL, cuBLAS, and other processes. Where Ductile is PyTorch's allocator, so
+    for all memory.
+
+    Args:
+        size: bytes, or text such as "1G"; 0: none.
+        device: ordinal; None: the current device.
+    """
+    allocator_of(current_device() if device is None else device).set_margin(size)
 
 
 def release_host(keep: Union[int, str] = 0) -> int:
