@@ -26,6 +26,11 @@ import fake_torch
 import stand_ins
 import torch
 
+FAKED = (
+    "MemPool", "use_mem_pool", "graph", "graph_pool_handle", "current_device", "device_count",
+    "device", "init", "is_initialized", "empty_cache",
+)  # fmt: skip
+
 
 def unpack(package: str, folder: Path) -> tuple[Path, str]:
     """The package's Python files and metadata, and its version."""
@@ -44,10 +49,7 @@ def unpack(package: str, folder: Path) -> tuple[Path, str]:
 def on_a_virtual_gpu() -> fake_torch.Torch:
     """PyTorch's functions around pools, on Ductile beside an allocator that only counts."""
     found = fake_torch.Torch()
-    for name in (
-        "MemPool use_mem_pool graph graph_pool_handle current_device device_count device init "
-        "is_initialized empty_cache"
-    ).split():
+    for name in FAKED:
         setattr(torch.cuda, name, getattr(found.cuda, name))
     torch.cuda.memory.MemPool = found.cuda.MemPool
     torch.cuda.memory.use_mem_pool = found.cuda.use_mem_pool
@@ -101,7 +103,7 @@ def check_vllm(report: Report) -> None:
     real = platforms.current_platform
     names = ("is_cuda", "is_cuda_alike", "is_rocm", "is_xpu", "is_cpu")
     fake: Any = types.SimpleNamespace(
-        **{name: (lambda is_it=name.startswith("is_cuda"): is_it) for name in names}
+        **{name: (lambda found=name: found.startswith("is_cuda")) for name in names}
     )
     platforms.current_platform = stand_in_for(real, fake)
     os.environ["VLLM_PLUGINS"] = "ductile"
