@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import logging
 import os
 import re
 import sys
@@ -284,6 +285,7 @@ def main(package: str, folder: Path) -> int:
     report = Report(f"{package} {version}")
     finder = stand_ins.Finder(package)
     sys.meta_path.append(finder)  # type: ignore[arg-type]
+    logging.getLogger("ductile_gpu").addHandler(logging.StreamHandler())
     globals()[f"check_{package}"](report)
     print(f"{report.package}: stand-ins for {', '.join(sorted(finder.made)) or 'nothing'}")
     return int(report.failed > 0)

@@ -108,6 +108,28 @@ def test_host_copies_can_be_retained_over_a_resume(saver, torch):
     assert _tags.kept_memory(tensor.data_ptr(), 1) is None
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_host_memory_goes_with_the_last_of_its_region(saver, torch, is_paused):
+    """As torch_memory_saver's cpu_backup example lets go of it, with its key."""
+    with saver.region(tag="gone", enable_cpu_backup=True):
+        tensor = torch.tensor(4 * MIB)
+    saver.retain_cpu_backup = True
+    saver.pause("gone")
+    if not is_paused:
+        saver.resume("gone")
+    assert _tags.tags()["gone"].kept_bytes == 4 * MIB
+    pool = saver._impl._mem_pools.pop(("gone", True, False, "pinned", 0))
+    with saver._impl._with_region_config(
+        tag="gone", enable_cpu_backup=True, cpu_backup_backend="pinned"
+    ):
+        del tensor
+        del pool
+        torch.cuda.empty_cache()
+    saver.retain_cpu_backup = False
+    assert "gone" not in _tags.tags()
+    assert _tags.release_host() == 0
+
+
 def test_tags_sleep_and_wake_in_any_order(saver, torch):
     tensors = []
     for tag in ("weights", "kv_cache"):

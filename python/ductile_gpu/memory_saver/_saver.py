@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import OutOfMemory
 from ductile_gpu._binding._sleep import Contents, Pool, PoolId
 from ductile_gpu._process import _share
 from ductile_gpu.memory_saver._names import BinaryWrapper, Handlers
@@ -294,6 +295,7 @@ class _Impl(Handlers):
             become_allocator()
         self._margin: Optional[int] = None
         self._mem_pools: dict[_Key, _Region] = {}
+        self._cached: dict[Allocator, int] = {}  # what slept without a block on it
         self._graph_pools: dict[PoolId, Any] = {}
         self._thread = _Settings()
         self._binary_wrapper = BinaryWrapper(self)
@@ -486,7 +488,10 @@ class _Impl(Handlers):
         for allocator in self._allocators():
             found = [p for p in self._find(allocator, tag) if not _is_empty(allocator, p)]
             if found:
+                cached = _cached_bytes(allocator)
                 allocator.pause(pools=[p.id for p in found])
+                if _DEFAULT in (p.id for p in found):
+                    self._cached[allocator] = cached
 
     def resume(self, tag: Optional[str]) -> None:
         for allocator in self._allocators():
@@ -499,6 +504,7 @@ class _Impl(Handlers):
                 retain = self.cdll.tms_get_retain_cpu_backup()
                 allocator.resume(pools=[p.id for p in found], retain=retain)
                 self._give_host_back(allocator, {p.tag for p in found})
+                _hold_again(allocator, self._cached.pop(allocator, 0))
 
     def _give_host_back(self, allocator: Allocator, tags: set[str]) -> None:
         is_mmap = any(
@@ -519,6 +525,25 @@ class _Impl(Handlers):
 
         found = kept_memory(address, size)
         return 0 if found is None else ctypes.addressof(ctypes.c_uint8.from_buffer(found))
+
+
+_DEFAULT: PoolId = (0, 0)
+
+
+def _cached_bytes(allocator: Allocator) -> int:
+    """Memory in no region that is held and free."""
+    stats = allocator.pool_stats(_DEFAULT)
+    return stats.reserved_bytes - stats.allocated_bytes
+
+
+def _hold_again(allocator: Allocator, size: int) -> None:
+    """A process that was paused whole holds afterwards what it held before: who took the memory
+    meanwhile is missed at the resume, not later. No memory for it is no reason to fail."""
+    import torch
+
+    if size > 0:
+        with contextlib.suppress(OutOfMemory):
+            allocator.free(allocator.alloc(size, torch.cuda.current_stream(allocator.device)))
 
 
 def _is_empty(allocator: Allocator, pool: Pool) -> bool:
