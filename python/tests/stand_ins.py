@@ -28,6 +28,16 @@ class _Kind(type):
     def __iter__(cls) -> Any:
         return iter(())
 
+    def __add__(cls, other: Any) -> Any:
+        return other
+
+    __radd__ = __add__
+
+    def __lt__(cls, other: Any) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
 
 class Anything(metaclass=_Kind):
     """Takes any call. Called with one function, as decorators are, it returns that."""
@@ -45,6 +55,22 @@ class Anything(metaclass=_Kind):
 
     def __iter__(self) -> Any:
         return iter(())
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __add__
+
+    def __lt__(self, other: Any) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
 
 
 class StandIn(types.ModuleType):
