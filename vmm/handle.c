@@ -95,12 +95,24 @@ static void give_node(dvmm_handle_store *store, dvmm_handle *node) {
 
 /* ---- Create and release -------------------------------------------------------------------- */
 
+/* Where the driver does not say, the create decides. */
+static bool leaves_margin(dvmm_handle_store *store, uint64_t bytes) {
+    uint64_t free_bytes = 0;
+    uint64_t total = 0;
+    bool is_known =
+        store->margin_bytes > 0 && dvmm_mem_info(store->driver, &free_bytes, &total) == DUCTILE_OK;
+    return !is_known || (free_bytes >= bytes && free_bytes - bytes >= store->margin_bytes);
+}
+
 ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, uint64_t max_held,
                                  dvmm_handle **out) {
     *out = NULL;
     uint64_t bytes = n_granules * store->granule_bytes;
     uint64_t most = dti_min(max_held, store->limit_bytes);
     if (bytes > most || store->totals.held_bytes > most - bytes) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    if (!leaves_margin(store, bytes)) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     dvmm_handle *h = take_node(store);

@@ -47,6 +47,7 @@ typedef struct dvmm_handle_store {
     dvmm_phys_props props;  /* constant */
     uint64_t granule_bytes; /* constant; bytes of one granule of ours */
     uint64_t limit_bytes;   /* cap on held_bytes */
+    uint64_t margin_bytes;  /* of the device, to be left free when a handle is created */
     dvmm_store_totals totals;
     dti_lock totals_lock;
     int devices[DVMM_MAX_DEVICES]; /* that get access to all that is mapped: our own first */

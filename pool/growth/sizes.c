@@ -77,6 +77,14 @@ uint32_t dpool_handle_granules(const ductile_allocator *a) {
     return (uint32_t)dti_max(n, 1);
 }
 
+uint32_t dpool_whole_granules(const ductile_allocator *a) {
+    if (is_constant(&a->options) || dpool_is_tight(a)) {
+        return dpool_handle_granules(a);
+    }
+    uint64_t n = dti_min(a->sizes.room_bytes / SHARE_OF_ROOM / a->granule, a->sizes.most_granules);
+    return (uint32_t)dti_max(n, 1);
+}
+
 uint32_t dpool_most_ahead(const ductile_allocator *a) {
     return (uint32_t)(ahead_bytes / a->granule);
 }
@@ -141,6 +149,7 @@ uint64_t dpool_room(ductile_allocator *a) {
     uint64_t free_bytes = 0;
     uint64_t total = 0;
     bool is_known = dvmm_store_device_memory(&a->store, &free_bytes, &total) == DUCTILE_OK;
+    free_bytes -= dti_min(free_bytes, a->store.margin_bytes);
     return is_known ? dti_min(most, a->store.totals.held_bytes + free_bytes) : most;
 }
 

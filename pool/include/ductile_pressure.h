@@ -23,6 +23,7 @@ typedef struct ductile_limits {
     uint64_t limit_bytes;      /* the hard cap */
     uint64_t soft_limit_bytes; /* above it memory is created only as a last resort               */
     uint64_t device_bytes;     /* physical memory of the device; ductile_set_limits ignores it   */
+    uint64_t margin_bytes;     /* see ductile_set_margin; ductile_set_limits ignores it          */
 } ductile_limits;
 
 /** Of ductile_set_limits: this limit stays as it is. */
@@ -65,6 +66,23 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_limits(ductile_allocator 
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limits(ductile_allocator *allocator,
                                                               const ductile_limits *limits);
+
+/**
+ * Keeps memory of the device free for others that share it: libraries that allocate by themselves
+ * (NCCL, cuBLAS), other processes. Memory is created, for a request or a resume, only where the
+ * driver reports so much more free; otherwise it counts as out of memory, with all that follows
+ * (callbacks, trims). What is held already stays: several threads or processes that create at the
+ * same moment may each see the same free memory.
+ *
+ * Arguments: margin_bytes: 0: none, as in a new allocator.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_DEVICE_LOST, ERR_EXITING,
+ *            ERR_FORKED.
+ * On error:  nothing has changed.
+ * Threads:   safe; waits for a thread that is mapping memory.
+ * Cost:      no driver call. While there is a margin, one more for each handle that is created.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_margin(ductile_allocator *allocator,
+                                                              uint64_t margin_bytes);
 
 /* ---- Callbacks that give memory back ------------------------------------------------------- */
 

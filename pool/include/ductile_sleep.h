@@ -85,8 +85,9 @@ typedef struct ductile_sleep_request {
     size_t n_except_pools;
     ductile_contents contents; /* pause only */
     ductile_pool_id bypass;    /* pause only: a private pool outside the set, which serves the
-                                  requests of the default pool while that one sleeps; made plain if
-                                  it does not exist; {0,0}: none, such requests are refused */
+                                  requests of the default pool while that one sleeps, if this call
+                                  puts it to sleep; made plain if it does not exist; `all` leaves it
+                                  out; {0,0}: none, such requests are refused */
     int retain; /* resume only; 1: kept contents stay on the host as they are, so that they can be
                    read (ductile_kept_contents) while the blocks are used again; the pool's next
                    pause, or a resume without it, ends that, and so does freeing a block. A pause

@@ -218,7 +218,7 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     uint64_t before = region->seg->n_mapped;
     ductile_status status =
         region->is_dedicated ? dseg_fill_with_one(region->seg, UINT64_MAX)
-                             : dseg_refill(region->seg, s->first, s->end, dpool_handle_granules(a));
+                             : dseg_refill(region->seg, s->first, s->end, dpool_whole_granules(a));
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, (int64_t)added);
@@ -242,6 +242,7 @@ ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
     uint64_t cached_before = a->store.totals.cached_bytes;
     set_unbacked(a, pool, false);
     dpool_sizes_look(a);
+    dpool_sizes_note(a, dpool_whole_granules(a));
     ductile_status status = map_all(a, pool);
     if (status != DUCTILE_OK) {
         set_unbacked(a, pool, true);

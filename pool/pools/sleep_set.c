@@ -60,10 +60,15 @@ static bool is_excepted(const ductile_sleep_request *r, const dpool_private_pool
     return is;
 }
 
+static bool is_named(const ductile_sleep_request *r, const dpool_private_pool *pool) {
+    return find_tag(r, pool) != NULL || lists_pool(r->pools, r->n_pools, pool);
+}
+
+/* The bypass is in no set unless it is named. */
 static bool is_in_set(const ductile_sleep_request *r, const dpool_private_pool *pool) {
-    bool is_named =
-        r->all != 0 || find_tag(r, pool) != NULL || lists_pool(r->pools, r->n_pools, pool);
-    return is_named && !is_excepted(r, pool);
+    bool is_bypass = !dpool_is_default(pool) && dpool_is_same_pool(r->bypass, pool->id);
+    bool is_one_of_all = r->all != 0 && !is_bypass;
+    return (is_one_of_all || is_named(r, pool)) && !is_excepted(r, pool);
 }
 
 static ductile_contents contents_for(const ductile_sleep_request *r,
@@ -208,16 +213,25 @@ static ductile_status check_bypass_locked(set_call *c) {
                : stop_at(c, bypass, DUCTILE_ERR_ASLEEP, "is the bypass, and sleeps");
 }
 
-static void open_bypass_locked(set_call *c) {
+/* Plain, unless the program holds it as a capture pool, or graphs may have used its memory. */
+static void retain_bypass_locked(set_call *c) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     ductile_allocator *a = c->a;
-    if (has_bypass(c)) {
-        a->bypass = dpool_retain_pool_locked(a, c->request->bypass, &c->spare);
-        if (a->bypass->n_arenas == 0 && a->bypass->refs == 1 && a->bypass->n_routes == 0) {
-            a->bypass->kind = DUCTILE_POOL_PLAIN;
-        }
+    const dpool_private_pool *known = dpool_find_pool_locked(a, c->request->bypass);
+    bool is_plain = known == NULL || known->kind == DUCTILE_POOL_PLAIN ||
+                    (!dpool_is_held(known) && known->n_arenas == 0);
+    a->bypass = dpool_retain_pool_locked(a, c->request->bypass, &c->spare);
+    if (is_plain) {
+        a->bypass->kind = DUCTILE_POOL_PLAIN;
     }
-    dpool_default_pool_changed_locked(a);
+}
+
+static void open_bypass_locked(set_call *c) {
+    DTI_ASSERT_HELD(&c->a->index_lock);
+    if (has_bypass(c)) {
+        retain_bypass_locked(c);
+    }
+    dpool_default_pool_changed_locked(c->a);
 }
 
 /* The default pool runs again. Returns a pool to free without the lock, or NULL. */

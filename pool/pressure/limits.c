@@ -66,6 +66,19 @@ ductile_status ductile_set_limits(ductile_allocator *a, const ductile_limits *li
     return DUCTILE_OK;
 }
 
+ductile_status ductile_set_margin(ductile_allocator *a, uint64_t margin_bytes) {
+    ductile_status status = a != NULL ? dvmm_usable(a->driver) : DUCTILE_ERR_INVALID_ARGUMENT;
+    if (status == DUCTILE_OK) {
+        dti_lock_acquire(&a->grow_lock);
+        dti_lock_acquire(&a->index_lock);
+        a->store.margin_bytes = margin_bytes;
+        a->sizes.calls_until_look = 0; /* at the room */
+        dti_lock_release(&a->index_lock);
+        dti_lock_release(&a->grow_lock);
+    }
+    return status;
+}
+
 /* ---- Reading them -------------------------------------------------------------------------- */
 
 ductile_status ductile_get_limits(ductile_allocator *a, ductile_limits *out) {
@@ -79,7 +92,8 @@ ductile_status ductile_get_limits(ductile_allocator *a, ductile_limits *out) {
     ductile_limits limits = {.struct_size = size,
                              .limit_bytes = limit,
                              .soft_limit_bytes = dti_min(a->counts.soft_limit, limit),
-                             .device_bytes = a->device_bytes};
+                             .device_bytes = a->device_bytes,
+                             .margin_bytes = a->store.margin_bytes}; /* changed under both locks */
     dti_lock_release(&a->index_lock);
     memcpy(out, &limits, size);
     return DUCTILE_OK;

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How fast does a pool fall asleep and wake, and what does it leave? First the link by itself:
+ * copies between page-locked memory and the device. Then for each size a pool with contents, first
+ * without host memory and later with what the first pause made, and a second allocator whose host
+ * memory is made ahead. Then a pool that grew in many blocks, without contents. At last many cycles
+ * of a small pool that grows and shrinks between them: from the third on the device has the same
+ * memory free after each pause, to the byte. Every block has a pattern of its own, which is looked
+ * at after each resume that promised it.
+ *
+ *     sleep [--virtual | --device N] [--mib N] [--most-mib N] [--grown-blocks N] [--cycles N]
+ *
+ * Sizes are --mib, ten times that, and --most-mib. Prints one figure a line: MB/s are 10^6 bytes a
+ * second. On the virtual GPU, where it runs small, times are those of the host and mean nothing.
+ * Ends with 1 when anything is wrong; 77 without a device.
+ */
+#include "tests/support/command.h"
+#include "tests/support/complain.h"
+#include "tests/support/painter.h"
+#include "tests/support/program_device.h"
+#include "tests/support/rng.h"
+#include "vmm/base/align.h"
+#include "vmm/cuda/open.h"
+#include "vmm/driver/open_virtual.h"
+#include "vmm/host_arena.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { MOST_BLOCKS = 4096, LATER_CYCLES = 4 };
+
+static const ductile_pool_id POOL = {1, 0};
+
+typedef struct program {
+    bool is_virtual;
+    int device;
+    uint64_t mib, most_mib, grown_blocks, cycles;
+    ductile_virtual_gpu *gpu; /* NULL on CUDA */
+    dvmm_driver *driver;
+    painter painter;
+    ductile_allocator *a;
+    ductile_stream stream;
+    canvas blocks[MOST_BLOCKS];
+    size_t n_blocks;
+    uint64_t next_id;
+} program;
+
+static program p = {.mib = 1024, .most_mib = 0, .grown_blocks = 2000, .cycles = 1000};
+
+static uint64_t now_us(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static uint64_t speed(uint64_t bytes, uint64_t us) {
+    return bytes / (us > 0 ? us : 1);
+}
+
+static void figure(const char *what, uint64_t mib, const char *unit, uint64_t value) {
+    char name[160];
+    (void)snprintf(name, sizeof name, "%s, %llu MiB, %s", what, (unsigned long long)mib, unit);
+    command_figure(name, value);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+static const char *add_block(uint64_t size) {
+    NEED(p.n_blocks < MOST_BLOCKS, "too many blocks");
+    canvas *c = &p.blocks[p.n_blocks];
+    *c = (canvas){.size = size, .id = ++p.next_id};
+    NEED_OK(ductile_pool_begin(p.a, POOL, NULL, NULL));
+    ductile_status status = ductile_alloc(p.a, size, p.stream, &c->address);
+    NEED_OK(ductile_pool_end(p.a, POOL));
+    NEED_OK(ductile_pool_release(p.a, POOL));
+    NEED(status == DUCTILE_OK, "a block of %llu bytes: %s", (unsigned long long)size,
+         ductile_status_name(status));
+    p.n_blocks++;
+    return paint(&p.painter, c, p.stream);
+}
+
+static const char *drop_block(size_t i) {
+    NEED_OK(ductile_free(p.a, p.blocks[i].address));
+    p.blocks[i] = p.blocks[--p.n_blocks];
+    return NULL;
+}
+
+static const char *look_at_all(void) {
+    uint64_t mismatches = 0;
+    for (size_t i = 0; i < p.n_blocks; i++) {
+        TRY(look(&p.painter, &p.blocks[i], p.stream));
+    }
+    TRY(painter_mismatches(&p.painter, &mismatches));
+    NEED(mismatches == 0, "%llu words differ after a resume", (unsigned long long)mismatches);
+    return NULL;
+}
+
+static const char *open_pool(void) {
+    TRY(program_allocator(p.gpu, p.device, 0, &p.a));
+    NEED_OK(ductile_pool_retain(p.a, POOL));
+    NEED_OK(ductile_pool_set_kind(p.a, POOL, DUCTILE_POOL_PLAIN));
+    return NULL;
+}
+
+static const char *close_pool(void) {
+    while (p.n_blocks > 0) {
+        TRY(drop_block(p.n_blocks - 1));
+    }
+    NEED_OK(ductile_pool_release(p.a, POOL));
+    NEED_OK(ductile_destroy(p.a));
+    return NULL;
+}
+
+/* ---- The link ------------------------------------------------------------------------------ */
+
+static const char *copy_once(const dvmm_host_arena *arena, ductile_addr at, uint64_t bytes,
+                             bool is_out, uint64_t *us) {
+    uint64_t start = now_us();
+    if (is_out) {
+        NEED_OK(dvmm_download(p.driver, arena->base, at, bytes, p.stream));
+    } else {
+        NEED_OK(dvmm_upload(p.driver, at, arena->base, bytes, p.stream));
+    }
+    NEED_OK(dvmm_stream_sync(p.driver, p.stream));
+    uint64_t took = now_us() - start;
+    *us = *us == 0 || took < *us ? took : *us;
+    return NULL;
+}
+
+static const char *measure_link(uint64_t bytes) {
+    dvmm_host_arena arena;
+    ductile_addr at = 0;
+    uint64_t out = 0;
+    uint64_t in = 0;
+    dvmm_host_arena_init(&arena, p.driver);
+    NEED_OK(dvmm_host_arena_reserve(&arena, bytes));
+    TRY(open_pool());
+    NEED_OK(ductile_alloc(p.a, bytes, p.stream, &at));
+    for (int i = 0; i < 4; i++) {
+        TRY(copy_once(&arena, at, bytes, true, &out));
+        TRY(copy_once(&arena, at, bytes, false, &in));
+    }
+    NEED_OK(ductile_free(p.a, at));
+    dvmm_host_arena_fini(&arena);
+    figure("link out", bytes / DTI_MIB, "MB/s", speed(bytes, out));
+    figure("link in", bytes / DTI_MIB, "MB/s", speed(bytes, in));
+    return close_pool();
+}
+
+/* ---- With contents ------------------------------------------------------------------------- */
+
+typedef struct cycle_times {
+    uint64_t pause_us, resume_us;
+} cycle_times;
+
+static const char *cycle(ductile_contents contents, cycle_times *t) {
+    NEED_OK(dvmm_context_sync(p.driver));
+    uint64_t start = now_us();
+    NEED_OK(ductile_pause(p.a, POOL, contents));
+    uint64_t middle = now_us();
+    NEED_OK(ductile_resume(p.a, POOL));
+    *t = (cycle_times){middle - start, now_us() - middle};
+    return NULL;
+}
+
+static int by_pause(const void *l, const void *r) {
+    const cycle_times *left = l;
+    const cycle_times *right = r;
+    return (left->pause_us > right->pause_us) - (left->pause_us < right->pause_us);
+}
+
+static int by_resume(const void *l, const void *r) {
+    const cycle_times *left = l;
+    const cycle_times *right = r;
+    return (left->resume_us > right->resume_us) - (left->resume_us < right->resume_us);
+}
+
+static cycle_times median(cycle_times *all, size_t n) {
+    cycle_times m;
+    qsort(all, n, sizeof *all, by_pause);
+    m.pause_us = all[n / 2].pause_us;
+    qsort(all, n, sizeof *all, by_resume);
+    m.resume_us = all[n / 2].resume_us;
+    return m;
+}
+
+static void report(const char *what, uint64_t bytes, cycle_times t) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s pause", what);
+    figure(name, bytes / DTI_MIB, "us", t.pause_us);
+    figure(name, bytes / DTI_MIB, "MB/s", speed(bytes, t.pause_us));
+    (void)snprintf(name, sizeof name, "%s resume", what);
+    figure(name, bytes / DTI_MIB, "us", t.resume_us);
+    figure(name, bytes / DTI_MIB, "MB/s", speed(bytes, t.resume_us));
+}
+
+/* Blocks as weights have them: some large, many small. */
+static const char *fill_pool(uint64_t bytes) {
+    uint64_t left = bytes;
+    while (left > 0) {
+        uint64_t part = p.n_blocks % 4 == 3 ? DTI_MIB : 64 * DTI_MIB;
+        part = dti_min(part, left);
+        TRY(add_block(part));
+        left -= part;
+    }
+    return NULL;
+}
+
+static const char *measure_contents(uint64_t bytes, bool is_made_ahead) {
+    cycle_times first;
+    cycle_times later[LATER_CYCLES];
+    TRY(open_pool());
+    TRY(fill_pool(bytes));
+    uint64_t start = now_us();
+    if (is_made_ahead) {
+        NEED_OK(ductile_sleep_reserve(p.a, bytes, NULL));
+        figure("host memory made ahead", bytes / DTI_MIB, "us", now_us() - start);
+    }
+    TRY(cycle(DUCTILE_CONTENTS_KEEP, &first));
+    TRY(look_at_all());
+    report(is_made_ahead ? "first, made ahead:" : "first:", bytes, first);
+    for (int i = 0; i < LATER_CYCLES; i++) {
+        TRY(cycle(DUCTILE_CONTENTS_KEEP, &later[i]));
+    }
+    TRY(look_at_all());
+    report(is_made_ahead ? "later, made ahead:" : "later:", bytes, median(later, LATER_CYCLES));
+    return close_pool();
+}
+
+/* ---- Without contents ---------------------------------------------------------------------- */
+
+static const char *measure_grown(uint64_t n_blocks, uint64_t block_bytes) {
+    cycle_times all[LATER_CYCLES];
+    TRY(open_pool());
+    for (uint64_t i = 0; i < n_blocks; i++) {
+        TRY(add_block(block_bytes));
+    }
+    for (int i = 0; i < LATER_CYCLES; i++) {
+        TRY(cycle(DUCTILE_CONTENTS_DROP, &all[i]));
+        if (i == 0) {
+            report("no contents, first:", n_blocks * block_bytes, all[0]);
+        }
+    }
+    report("no contents, later:", n_blocks * block_bytes, median(all, LATER_CYCLES));
+    return close_pool();
+}
+
+/* ---- Many cycles --------------------------------------------------------------------------- */
+
+static const char *vary(rng *r) {
+    for (int i = 0; i < 4; i++) {
+        TRY(add_block(dti_round_up(512 + rng_below(r, 4 * DTI_MIB), 4)));
+    }
+    for (int i = 0; i < 2; i++) {
+        TRY(drop_block(rng_below(r, p.n_blocks)));
+    }
+    return NULL;
+}
+
+typedef struct seen {
+    uint64_t free_asleep; /* of the device, from the third pause on */
+    uint64_t early_us, late_us;
+} seen;
+
+static const char *one_of_many(rng *r, uint64_t i, seen *s) {
+    uint64_t free_bytes = 0;
+    uint64_t total = 0;
+    TRY(vary(r));
+    NEED_OK(dvmm_context_sync(p.driver));
+    uint64_t start = now_us();
+    NEED_OK(ductile_pause(p.a, POOL, DUCTILE_CONTENTS_KEEP));
+    uint64_t took = now_us() - start;
+    NEED_OK(dvmm_mem_info(p.driver, &free_bytes, &total));
+    s->free_asleep = i == 2 ? free_bytes : s->free_asleep;
+    NEED(i < 3 || free_bytes == s->free_asleep,
+         "%llu bytes are free after pause %llu, and %llu were after the third",
+         (unsigned long long)free_bytes, (unsigned long long)i, (unsigned long long)s->free_asleep);
+    start = now_us();
+    NEED_OK(ductile_resume(p.a, POOL));
+    took += now_us() - start;
+    s->early_us += i >= 10 && i < p.cycles / 4 ? took : 0;
+    s->late_us += i >= p.cycles - p.cycles / 4 ? took : 0;
+    TRY(i % 16 == 0 ? look_at_all() : NULL);
+    while (p.n_blocks > 24) {
+        TRY(drop_block(rng_below(r, p.n_blocks)));
+    }
+    return NULL;
+}
+
+static const char *measure_residue(void) {
+    rng r = rng_seeded(7);
+    seen s = {0};
+    TRY(open_pool());
+    NEED_OK(ductile_sleep_reserve(p.a, 256 * DTI_MIB, NULL));
+    TRY(fill_pool(dti_min(p.mib, 128) * DTI_MIB));
+    for (uint64_t i = 0; i < p.cycles; i++) {
+        TRY(one_of_many(&r, i, &s));
+    }
+    TRY(look_at_all());
+    uint64_t n = p.cycles / 4;
+    command_figure("cycles of a pool that changes", p.cycles);
+    command_figure("us of a cycle in the first quarter", n > 10 ? s.early_us / (n - 10) : 0);
+    command_figure("us of a cycle in the last quarter", n > 0 ? s.late_us / n : 0);
+    command_figure("bytes of the device free asleep, always", s.free_asleep);
+    return close_pool();
+}
+
+/* ---- The whole ----------------------------------------------------------------------------- */
+
+static const char *open_device(void) {
+    char reason[512];
+    if (p.is_virtual) {
+        ductile_virtual_options options;
+        ductile_virtual_options_init(&options);
+        options.capacity_bytes = 4 * DTI_GIB;
+        NEED_OK(ductile_virtual_create(&p.gpu, &options));
+        NEED_OK(dvmm_open_virtual(p.gpu, &p.driver, NULL, 0));
+    } else if (dvmm_open_cuda(p.device, &p.driver, reason, sizeof reason) != DUCTILE_OK) {
+        command_skip(reason);
+    }
+    NEED_OK(dvmm_stream_create(p.driver, &p.stream));
+    return painter_open(&p.painter, p.driver, p.device);
+}
+
+static const char *close_device(void) {
+    painter_close(&p.painter);
+    NEED_OK(dvmm_stream_destroy(p.driver, p.stream));
+    dvmm_close(p.driver);
+    return program_close_virtual(p.gpu);
+}
+
+static const char *measure_size(uint64_t mib) {
+    TRY(measure_contents(mib * DTI_MIB, false));
+    return measure_contents(mib * DTI_MIB, true);
+}
+
+static const char *run(void) {
+    TRY(open_device());
+    TRY(measure_link(dti_min(p.mib * DTI_MIB, 4 * DTI_GIB)));
+    TRY(measure_size(p.mib));
+    TRY(measure_size(p.mib * 10));
+    if (p.most_mib > 0) {
+        TRY(measure_size(p.most_mib));
+    }
+    uint64_t grown = dti_max(p.mib * 10 * DTI_MIB / dti_max(p.grown_blocks, 1), 512);
+    TRY(measure_grown(p.grown_blocks, dti_round_up(grown, 512)));
+    TRY(measure_residue());
+    return close_device();
+}
+
+int main(int argc, char **argv) {
+    const command_option options[] = {{"--virtual", .flag = &p.is_virtual},
+                                      {"--device", .device = &p.device},
+                                      {"--mib", .number = &p.mib},
+                                      {"--most-mib", .number = &p.most_mib},
+                                      {"--grown-blocks", .number = &p.grown_blocks},
+                                      {"--cycles", .number = &p.cycles}};
+    command_read("sleep", options, sizeof options / sizeof options[0], argc, argv);
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    return command_end(run());
+}
