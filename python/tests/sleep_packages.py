@@ -104,7 +104,8 @@ def check_vllm(report: Report) -> None:
     real = platforms.current_platform
     names = ("is_cuda", "is_cuda_alike", "is_rocm", "is_xpu", "is_cpu")
     fake: Any = types.SimpleNamespace(
-        **{name: (lambda found=name: found.startswith("is_cuda")) for name in names}
+        dispatch_key="CUDA",
+        **{name: (lambda found=name: found.startswith("is_cuda")) for name in names},
     )
     platforms.current_platform = stand_in_for(real, fake)
     os.environ["VLLM_PLUGINS"] = "ductile"

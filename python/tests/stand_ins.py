@@ -75,6 +75,7 @@ class Anything(metaclass=_Kind):
 
 class StandIn(types.ModuleType):
     __version__ = "1000.0.0"
+    __file__ = "/nowhere/__init__.py"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -20,7 +20,7 @@ Contents = Literal["keep", "drop", "zero", "poison"]
 Tags = Union[None, str, Iterable[str]]
 ContentsBy = Union[None, Contents, Mapping[Optional[str], Contents]]
 
-_TAG_BYTES: int = _abi.ductile_sleep_report.tag.size  # type: ignore[attr-defined]
+_TAG_BYTES: int = _abi.ductile_sleep_report.tag.size
 _CONTENTS = {
     None: _abi.Contents.POLICY,
     "keep": _abi.Contents.KEEP,

@@ -140,8 +140,9 @@ _apart: set[PoolId] = set()  # pools of `outside`, while it lasts
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Inside, this thread's requests on the current device are served from memory without a tag,
-    also while all else sleeps. What is free at the end goes back to the device; tensors may stay.
+    """Inside, this thread's tensors get memory without a tag, also while all else sleeps.
+
+    On the current device. What is free at the end goes back to the device; tensors may stay.
     """
     import torch
 
@@ -387,8 +388,9 @@ def kept_memory(address: int, size: int) -> Optional[memoryview]:
 
 
 def reserve_host(size: Union[int, str], device: Optional[int] = None) -> int:
-    """Makes page-locked host memory for kept contents ahead of the first pause; see
-    `Allocator.reserve_host`. CUDA must be in use.
+    """Makes page-locked host memory for kept contents ahead of the first pause.
+
+    See `Allocator.reserve_host`.
 
     Args:
         size: bytes, or text such as "40G".
@@ -401,9 +403,10 @@ def reserve_host(size: Union[int, str], device: Optional[int] = None) -> int:
 
 
 def set_margin(size: Union[int, str], device: Optional[int] = None) -> None:
-    """Refuses requests for tagged memory that would leave less than this free on the device,
-    whoever uses it: for NCCL, cuBLAS, and other processes. Where Ductile is PyTorch's allocator, so
-    for all memory.
+    """Refuses requests that would leave less than this free on the device, whoever uses it.
+
+    For NCCL, cuBLAS, and other processes. Requests for tagged memory; where Ductile is PyTorch's
+    allocator, all requests.
 
     Args:
         size: bytes, or text such as "1G"; 0: none.
