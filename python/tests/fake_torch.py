@@ -14,6 +14,7 @@ import gc
 import sys
 import threading
 import types
+import weakref
 from typing import Any, Callable, Optional
 
 ADDRESS = 0x7000_0000_0000
@@ -80,6 +81,10 @@ class MemPool:
         self.id = (0, MemPool.made)
         self.allocator = allocator
         self.segments: list[Segment] = []
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs
+
+    def use_count(self) -> int:
+        return 1 + len(self.users)
 
     def empty(self) -> None:
         for segment in [s for s in self.segments if not s.is_live]:
@@ -88,7 +93,19 @@ class MemPool:
                 self.allocator.free(segment.address, segment.size, 0, None)
 
     def __del__(self) -> None:
+        if self.use_count() > 1:  # PyTorch ends the process
+            destroyed_in_use.append(self.id)
         self.empty()
+
+
+class Graph:
+    """A torch.cuda.CUDAGraph: what keeps its pool."""
+
+    output: Any
+    pool_id: Any
+
+
+destroyed_in_use: list[tuple[int, int]] = []
 
 
 class OutOfMemoryError(RuntimeError):
@@ -126,8 +143,6 @@ class Torch(types.ModuleType):
         self._C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=True)
 
     def _mem_pool(self, *given: Any, **named: Any) -> MemPool:
-        import weakref
-
         made = MemPool(*given, **named)
         self.pools.append(weakref.ref(made))
         return made
@@ -147,7 +162,9 @@ class Torch(types.ModuleType):
     @contextlib.contextmanager
     def _graph(self, graph: Any, pool: Any = None, **_: Any) -> Any:
         found = [p for p in (ref() for ref in self.pools) if p is not None and p.id == pool]
-        graph.pool_id, graph.held = pool, found
+        graph.pool_id = pool
+        for used in found:
+            used.users.add(graph)
         self.thread.capturing = found[0] if found else None
         try:
             yield

@@ -166,7 +166,7 @@ def turn(report: Report, memory: fake_torch.Torch, allocator: Any, backend: Any)
         cache = memory.tensor(128 * MIB)
     with context("runtime"):
         state = memory.tensor(2 * MIB)
-    graph = types.SimpleNamespace()
+    graph = fake_torch.Graph()
     with allocator.cudagraph_pool() as pool, torch.cuda.graph(graph, pool=pool):
         graph.output = memory.tensor(16 * MIB)
     full = {"weights": 64, "kv_cache": 128, "runtime": 2, "cudagraph": 16}
@@ -225,7 +225,7 @@ def check_sglang(report: Report) -> None:
         weights = memory.tensor(64 * MIB)
     with saver.region(tag="kv_cache"):
         cache = memory.tensor(128 * MIB)
-    graph = types.SimpleNamespace()
+    graph = fake_torch.Graph()
     with saver.cuda_graph(
         tag="cuda_graph", enable_cpu_backup=True, cuda_graph=graph,
         pool=torch.cuda.graph_pool_handle(), stream=None,

@@ -102,7 +102,7 @@ def test_a_turn_as_sglangs_scheduler_takes_it(monkeypatch, torch):
     with saver.region(tag="kv_cache", enable_cpu_backup=False):
         cache = torch.tensor(64 * MIB)
     handle = torch.cuda.graph_pool_handle()
-    graph = types.SimpleNamespace()
+    graph = fake_torch.Graph()
     with saver.cuda_graph(
         cuda_graph=graph, pool=handle, stream=None, tag="cuda_graph", enable_cpu_backup=True
     ):

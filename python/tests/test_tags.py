@@ -193,6 +193,12 @@ def test_a_graphs_memory_sleeps_and_graphs_may_share_a_pool(torch):
     _tags.resume("graphs")
     del handle
     assert live("graphs") == 4 * MIB
+    assert not fake_torch.destroyed_in_use
+    del graph
+    graphs.clear()
+    with _tags.pool("next"):
+        pass
+    assert not _tag_pools._in_use
 
 
 def test_pools_come_back_when_their_users_are_gone(torch):

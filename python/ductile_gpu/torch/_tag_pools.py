@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -23,7 +24,15 @@ from ductile_gpu._binding._sleep import Contents, PoolId, contents_number, tag_b
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _install, _plain
 
-__all__ = ["TagPool", "allocator_of", "allocators", "current_device", "is_beside", "tag_pool"]
+__all__ = [
+    "TagPool",
+    "allocator_of",
+    "allocators",
+    "current_device",
+    "graph_tag_pool",
+    "is_beside",
+    "tag_pool",
+]
 
 _DIRECT = 0x64756374696C65  # the first number of the ids of pools that only the library knows
 _numbers = itertools.count(1)
@@ -61,8 +70,28 @@ class TagPool:
         with torch.cuda.use_mem_pool(self.mem_pool, self.device):
             yield
 
+    def __del__(self) -> None:
+        if self.mem_pool is not None and not sys.is_finalizing():
+            _part_with(self.mem_pool)
+
     def __repr__(self) -> str:
         return f"<memory '{self.tag}' ({self.contents}) of device {self.device}>"
+
+
+# PyTorch's pools that graphs still use: PyTorch ends a process that destroys one of them.
+_in_use: list[Any] = []
+
+
+def _part_with(mem_pool: Any) -> None:
+    if getattr(mem_pool, "use_count", lambda: 1)() > 1:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(mem_pool))  # to the end, where it stays so
+        _in_use.append(mem_pool)
+
+
+def _drop_unused() -> None:
+    for mem_pool in [found for found in _in_use if found.use_count() == 1]:
+        _in_use.remove(mem_pool)
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(mem_pool))
 
 
 class _Full(TagPool):
@@ -149,6 +178,21 @@ def _beside_allocators() -> dict[int, Allocator]:
     return dict(_borrowed)
 
 
+class _OfGraphs(TagPool):
+    """A pool that only captures use. PyTorch makes it at the capture; the library knows it now."""
+
+    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+        import torch
+
+        super().__init__(tag, contents, device)
+        first, second = torch.cuda.graph_pool_handle()
+        self.id = self.handle = (first, second)
+        allocator = _share.shared(device)
+        allocator.retain_pool(self.id)
+        weakref.finalize(self, _release, allocator, self.id)
+        allocator.set_tag(self.id, tag, contents)
+
+
 # ---- In whatever mode --------------------------------------------------------------------------
 
 
@@ -172,7 +216,15 @@ def tag_pool(tag: str, contents: Optional[Contents], device: Optional[int] = Non
     """
     tag_bytes(tag)
     contents_number(contents)
+    _drop_unused()
     return _kind()(tag, contents, current_device() if device is None else device)
+
+
+def graph_tag_pool(tag: str, contents: Optional[Contents], device: Optional[int]) -> TagPool:
+    """As `tag_pool`, for captures alone: the graphs that use it keep it as long as they live."""
+    if is_beside():
+        return tag_pool(tag, contents, device)
+    return _OfGraphs(tag, contents, current_device() if device is None else device)
 
 
 def allocator_of(device: int) -> Allocator:

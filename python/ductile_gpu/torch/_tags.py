@@ -17,6 +17,7 @@ from ductile_gpu.torch._tag_pools import (
     allocator_of,
     allocators,
     current_device,
+    graph_tag_pool,
     is_beside,
     tag_pool,
 )
@@ -131,7 +132,7 @@ def graph_pool(
     Raises:
         As `pool`.
     """
-    found = tag_pool(tag, contents, device)
+    found = graph_tag_pool(tag, contents, device)
     return GraphPool(found.handle, found)
 
 

@@ -69,7 +69,7 @@ class SleepAllocator:
     @contextlib.contextmanager
     def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
         """The pool that graphs are to be captured into. They share it."""
-        found = self._pool(_GRAPHS)
+        found = self._pool(_GRAPHS, _tag_pools.graph_tag_pool)
         with self._current(_GRAPHS):
             yield found.handle
 
@@ -87,13 +87,15 @@ class SleepAllocator:
         finally:
             self.current_tag = before
 
-    def _pool(self, tag: str) -> _tag_pools.TagPool:
+    def _pool(
+        self, tag: str, make: Callable[..., _tag_pools.TagPool] = _tag_pools.tag_pool
+    ) -> _tag_pools.TagPool:
         pools = self.allocator_and_pools.setdefault(tag, [])
         device = _tag_pools.current_device()
         for found in pools:
             if found.device == device:
                 return found
-        made = _tag_pools.tag_pool(tag, "drop", device)
+        made = make(tag, "drop", device)
         pools.append(made)
         return made
 
