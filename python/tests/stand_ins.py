@@ -92,7 +92,7 @@ def _importer() -> str:
 
 
 class Finder:
-    """The last one: finds what nobody else does and one package imports. Others may look for what
+    """The last one: finds what no other finder does and one package imports. Others may look for what
     they can do without."""
 
     def __init__(self, package: str) -> None:

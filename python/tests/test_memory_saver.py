@@ -383,7 +383,7 @@ def test_the_environment_sets_the_default(name, value, call, answer):
 
 
 def test_whole_process_needs_ductile_as_the_allocator(torch, monkeypatch):
-    """TMS_INIT_ENABLE cannot be had beside PyTorch's own allocator."""
+    """TMS_INIT_ENABLE does not work beside PyTorch's own allocator."""
     monkeypatch.setenv("TMS_INIT_ENABLE", "1")
     with pytest.raises(RuntimeError, match="already initialised"):
         memory_saver.TorchMemorySaver().pause()

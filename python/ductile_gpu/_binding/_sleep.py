@@ -370,7 +370,7 @@ class Sleeps:
         return memoryview((ctypes.c_uint8 * size.value).from_address(host.value or 0)).cast("B")
 
     def set_margin(self, size: Union[int, str]) -> None:
-        """Refuses requests that would leave less than this free on the device, whoever uses it.
+        """Refuses requests that would leave less than this free on the device.
 
         Args:
             size: bytes, or text such as "1G"; 0: none.

@@ -269,7 +269,7 @@ class _Region:
         from ductile_gpu.torch import _tags
 
         self.pool = None
-        with contextlib.suppress(Exception):  # nobody could be told
+        with contextlib.suppress(Exception):  # a destructor has no caller to tell
             import torch
 
             torch.cuda.empty_cache()

@@ -14,7 +14,7 @@
 #define API __attribute__((visibility("default")))
 
 #define TAG_BYTES 64
-#define NOT_READY 3 /* cudaErrorInitializationError: nobody has connected */
+#define NOT_READY 3 /* cudaErrorInitializationError: Python has not connected */
 
 typedef struct handlers {
     int (*pause)(const char *tag); /* a cudaError_t; NULL: every tag */

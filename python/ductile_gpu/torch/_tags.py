@@ -404,7 +404,7 @@ def reserve_host(size: Union[int, str], device: Optional[int] = None) -> int:
 
 
 def set_margin(size: Union[int, str], device: Optional[int] = None) -> None:
-    """Refuses requests that would leave less than this free on the device, whoever uses it.
+    """Refuses requests that would leave less than this free on the device.
 
     For NCCL, cuBLAS, and other processes. Requests for tagged memory; where Ductile is PyTorch's
     allocator, all requests.

@@ -228,7 +228,7 @@ class SleepAllocator:
 
     @property
     def pointer_to_data(self) -> dict[int, Any]:
-        """vLLM's description of each block, by address. Made anew for each call."""
+        """vLLM's description of each block, by address. A new one for each call."""
         from vllm.device_allocator import AllocationData
 
         out: dict[int, Any] = {}

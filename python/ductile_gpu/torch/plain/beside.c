@@ -56,7 +56,7 @@ TORCH_API uint64_t ductile_torch_beside_first(void) {
     return BESIDE;
 }
 
-/* Nobody allocates from the slot any more. Its blocks stay until they are freed. */
+/* The slot serves no more requests. Its blocks stay until they are freed. */
 TORCH_API void ductile_torch_beside_give(int number) {
     (void)pthread_mutex_lock(&mutex);
     slot *s = &slots[number];
