@@ -92,8 +92,8 @@ def _importer() -> str:
 
 
 class Finder:
-    """The last one: finds what no other finder does and one package imports. Others may look for what
-    they can do without."""
+    """The last one: finds what no other finder does and one package imports. Others may look for
+    what they can do without."""
 
     def __init__(self, package: str) -> None:
         self.package = package
