@@ -2,8 +2,10 @@
 """Enables Ductile in programs that do not ask for it, as soon as they import torch; records them.
 
 DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.torch.enable.
-DUCTILE_RECORD names a folder in which each process that uses a GPU leaves a recording. Children
-inherit both, whether they are forked, spawned, or started by torchrun. What runs this at the start
+DUCTILE_RECORD names a folder in which each process that uses a GPU leaves a recording. Where
+LD_PRELOAD names libductile_memory_saver, `import torch_memory_saver` finds Ductile's, and PyTorch
+is on Ductile unless DUCTILE_TORCH says otherwise. Children inherit all of it, whether they are
+forked, spawned, or started by torchrun. What runs this at the start
 of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on ductile_gpu.start, or the
 sitecustomize that ductile_gpu.torch.child_environment puts behind all else in PYTHONPATH. It stands
 beside the package, not in it, so that the package is imported only where it is asked for; and
@@ -29,9 +31,14 @@ _ON = frozenset(("1", "on", "yes", "true"))
 MODES = ("auto", "full", "plain")
 
 
+def is_memory_saver() -> bool:
+    """Is Ductile to stand in for torch_memory_saver?"""
+    return "libductile_memory_saver" in os.environ.get("LD_PRELOAD", "")
+
+
 def wanted_mode() -> Optional[str]:
     """The mode that the environment asks for, right or wrong; None for none."""
-    value = os.environ.get(VARIABLE, "").strip().lower()
+    value = os.environ.get(VARIABLE, "auto" if is_memory_saver() else "").strip().lower()
     if value in _OFF:
         return None
     return "auto" if value in _ON else value
@@ -226,8 +233,43 @@ def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
         finder.then.append(then)
 
 
+# ---- torch_memory_saver ------------------------------------------------------------------------
+
+
+class _Found:
+    """A loader for a module that is there already, under another name."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        from ductile_gpu import memory_saver
+
+        self._own = memory_saver.__spec__, memory_saver.__loader__
+        return memory_saver
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__, module.__loader__ = self._own
+        module.install()
+
+
+class MemorySaverFinder:
+    """Lets `import torch_memory_saver` find Ductile's."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Optional[Sequence[str]],
+        target: Optional[ModuleType] = None,
+    ) -> Optional[ModuleSpec]:
+        if fullname != "torch_memory_saver":
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(fullname, _Found(), is_package=True)  # type: ignore[arg-type]
+
+
 def watch() -> None:
     """At the start of an interpreter: does what is asked for as torch comes."""
+    if is_memory_saver() and not any(isinstance(f, MemorySaverFinder) for f in sys.meta_path):
+        sys.meta_path.insert(0, MemorySaverFinder())
     if wanted_mode() is not None:
         when_torch_is_imported(enable_now)
     folder = record_folder()

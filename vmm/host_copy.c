@@ -184,21 +184,36 @@ static void lay_out(dvmm_host_copy *saved) {
     }
 }
 
-static ductile_status begin_save(dvmm_host_copy *saved) {
-    ductile_status status = dvmm_host_arena_take(saved->arena, saved->bytes, &saved->span);
-    if (status == DUCTILE_OK) {
-        status = dvmm_stream_create(saved->driver, &saved->busy);
+/* The span of the copy before, where it fits. */
+static ductile_status take_span(dvmm_host_copy *saved, dvmm_host_span before) {
+    if (before.size == saved->bytes) {
+        saved->span = before;
+        return DUCTILE_OK;
     }
+    if (before.size > 0) {
+        dvmm_host_arena_give(saved->arena, before);
+    }
+    return saved->bytes > 0 ? dvmm_host_arena_take(saved->arena, saved->bytes, &saved->span)
+                            : DUCTILE_OK;
+}
+
+static ductile_status begin_save(dvmm_host_copy *saved) {
+    ductile_status status = dvmm_stream_create(saved->driver, &saved->busy);
     moving m = {.copy = copy_out};
     return status == DUCTILE_OK ? move_pieces(saved, &m) : status;
 }
 
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
                                    dvmm_piece *pieces, uint64_t n_pieces) {
+    dvmm_host_span before = saved->span;
+    free(saved->pieces);
     *saved = (dvmm_host_copy){
         .driver = arena->driver, .arena = arena, .pieces = pieces, .n_pieces = n_pieces};
     lay_out(saved);
-    ductile_status status = n_pieces > 0 ? begin_save(saved) : DUCTILE_OK;
+    ductile_status status = take_span(saved, before);
+    if (status == DUCTILE_OK && n_pieces > 0) {
+        status = begin_save(saved);
+    }
     if (status != DUCTILE_OK) {
         dvmm_host_copy_drop(saved);
     }

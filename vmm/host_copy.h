@@ -46,8 +46,9 @@ typedef struct dvmm_host_copy {
     uint32_t next_step;
 } dvmm_host_copy;
 
-/* Begins to copy the pieces to the host. Takes ownership of `pieces` (from malloc), also on
- * failure; then the copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
+/* Begins to copy the pieces to the host. Replaces what `saved` holds, which must be at rest, in its
+ * place if that has the same size. Takes ownership of `pieces` (from malloc), also on failure; then
+ * the copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
                                    dvmm_piece *pieces, uint64_t n_pieces);
 

@@ -59,7 +59,8 @@ typedef struct dpool_block {
     union {
         struct {
             uint64_t age : 43;      /* FREE, BUSY, PENDING, RETIRING: when it was freed, see age.h;
-                                       2^43 are two years of 100,000 a second */
+                                       2^43 are two years of 100,000 a second. LIVE: 1 if its host
+                                       copy is retained */
             uint64_t is_mixed : 1;  /* FREE, BUSY: parts of it are older, see age.h */
             uint64_t priority : 16; /* FREE, in a tree of the index: its place */
             uint64_t state : 4;     /* dpool_state */

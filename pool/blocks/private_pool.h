@@ -42,11 +42,12 @@ typedef struct dpool_private_pool {
     dpool_phase phase;
     dseg_idle idle;   /* while it is paused: proof for all work on its memory */
     bool is_unbacked; /* no memory behind its blocks, except where the driver refused to unmap */
-    dvmm_host_copy
-        host_copy; /* contents while it is paused; owned by the thread that claimed the pool */
-    char tag[DUCTILE_TAG_BYTES];            /* "": none */
-    ductile_contents policy;                /* for a pause that leaves it to the pool */
-    ductile_contents contents;              /* unless RUNNING: what the pause promised */
+    dvmm_host_copy host_copy; /* contents while it is paused, or retained; owned by the thread that
+                                 claimed the pool */
+    char tag[DUCTILE_TAG_BYTES]; /* "": none */
+    ductile_contents policy;     /* for a pause that leaves it to the pool */
+    ductile_contents contents;   /* unless RUNNING: what the pause promised */
+    bool retains; /* RESUMING, RUNNING: host_copy stays, for the blocks that are marked so */
     struct dpool_private_pool *next_in_set; /* owned by the thread that claimed the pool */
     struct dpool_private_pool *next;
 } dpool_private_pool;

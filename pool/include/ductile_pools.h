@@ -262,6 +262,22 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk_pools(ductile_allocator 
                                                               void *user);
 
 /**
+ * Lists the pools in the order of ductile_walk_pools, without a callback: for languages whose
+ * functions need a lock of their own.
+ *
+ * Arguments: out: an array of `room` descriptions, whose size the caller sets in the struct_size of
+ *            the first; not NULL. room: at least 1. found: receives how many pools there are, which
+ *            may be more than were written; not NULL.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * On error:  nothing has changed.
+ * Threads:   safe; calls of other threads wait while it runs.
+ * Cost:      no driver call; linear in the number of pools.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_list_pools(ductile_allocator *allocator,
+                                                              ductile_pool_info *out, size_t room,
+                                                              size_t *found);
+
+/**
  * Visits every block of one pool, in the way of ductile_walk. The live blocks that it shows are a
  * checkpoint of the pool. To restore a checkpoint, free the blocks that are live now but were not
  * then, and call ductile_pool_alloc_at for those that were live then but are not now.

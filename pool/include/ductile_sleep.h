@@ -88,6 +88,10 @@ typedef struct ductile_sleep_request {
                                   requests of the default pool while that one sleeps, if this call
                                   puts it to sleep; made plain if it does not exist; `all` leaves it
                                   out; {0,0}: none, such requests are refused */
+    int retain; /* resume only; 1: kept contents stay on the host as they are, so that they can be
+                   read (ductile_kept_contents) while the blocks are used again; the pool's next
+                   pause, or a resume without it, ends that, and so does freeing a block. A pause
+                   that keeps as many bytes again copies them to the same place */
 } ductile_sleep_request;
 
 /** What a call did, or what stopped it. A smaller struct gets the fields that fit. */
@@ -203,20 +207,19 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_sleep_refusal(ductile_allocat
 
 /**
  * Finds the kept contents behind an address of a sleeping block, to read (or change) them without a
- * resume: the next resume copies what is there.
+ * resume: the next resume copies what is there. Also finds what a resume with `retain` has left.
  *
- * Arguments: address: in a paused block whose contents were kept, its start or inside. host:
+ * Arguments: address: in a block whose contents were kept, its start or inside. host:
  *            receives the host address of the byte; not NULL. bytes: receives how many bytes lie
  *            there in one piece, to the end of the block; NULL to ignore.
- * Returns:   DUCTILE_OK; ERR_AWAKE (the block does not sleep); ERR_NOT_READY (its pool is being
- *            paused or resumed); ERR_UNSUPPORTED (its contents were not kept: of the pool, or of
- *            this block, since its memory stayed mapped); ERR_FOREIGN_POINTER, ERR_NOT_LIVE,
- *            ERR_INVALID_ARGUMENT, ERR_FORKED.
- * On error:  *host is NULL and *bytes 0.
- * Ownership: the memory is the allocator's. It is valid until the block is freed, or a resume of
- *            its pool begins.
- * Threads:   safe. The caller orders its accesses before those calls.
- * Cost:      no driver call; logarithmic in the blocks of the pool.
+ * Returns:   DUCTILE_OK; ERR_AWAKE (the block does not sleep, and none were retained);
+ * ERR_NOT_READY (its pool is being paused or resumed); ERR_UNSUPPORTED (its contents were not kept:
+ * of the pool, or of this block, since its memory stayed mapped); ERR_FOREIGN_POINTER,
+ * ERR_NOT_LIVE, ERR_INVALID_ARGUMENT, ERR_FORKED. On error:  *host is NULL and *bytes 0. Ownership:
+ * the memory is the allocator's. It is valid until the block is freed, or a resume of its pool
+ * without `retain` begins; for a block that is awake, or a pause begins. Threads:   safe. The
+ * caller orders its accesses before those calls. Cost:      no driver call; logarithmic in the
+ * blocks of the pool.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_kept_contents(ductile_allocator *allocator,
                                                                  ductile_addr address, void **host,

@@ -70,16 +70,16 @@ ductile_status ductile_sleep_refusal(ductile_allocator *a, ductile_refusal *out)
 
 /* ---- Kept contents ------------------------------------------------------------------------- */
 
-/* No call that resumes the pool is under way, so that its host copy does not change. */
+/* Where no call that pauses or resumes the pool is under way, its host copy does not change. */
 static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_block *b,
                                        ductile_addr address, void **host, uint64_t *bytes) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_private_pool *pool = b->region->arena->pool;
-    if (b->state != DPOOL_PAUSED) {
-        return DUCTILE_ERR_AWAKE;
-    }
-    if (pool->phase != DPOOL_PAUSED_PHASE) {
+    if (pool->phase == DPOOL_PAUSING || pool->phase == DPOOL_RESUMING) {
         return DUCTILE_ERR_NOT_READY;
+    }
+    if (b->state != DPOOL_PAUSED && (!pool->retains || b->age == 0)) {
+        return DUCTILE_ERR_AWAKE;
     }
     *host = dvmm_host_copy_find(&pool->host_copy, address, bytes);
     return *host != NULL ? DUCTILE_OK : DUCTILE_ERR_UNSUPPORTED;

@@ -185,7 +185,9 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 
 /* Also runs after a pause that failed halfway: LIVE blocks stay LIVE. */
 static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
-    dvmm_host_copy_drop(&pool->host_copy); /* copies out may be under way */
+    if (!pool->retains) {
+        dvmm_host_copy_drop(&pool->host_copy); /* copies out may be under way */
+    }
     dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     pool->phase = DPOOL_RUNNING;
@@ -208,6 +210,9 @@ static uint64_t mapped_bytes(ductile_allocator *a, const dpool_private_pool *poo
 static ductile_status prepare(ductile_allocator *a, dpool_private_pool *pool) {
     wait_for_users(a, pool);
     ductile_status status = wait_and_pause_blocks(a, pool);
+    if (pool->contents != DUCTILE_CONTENTS_KEEP) {
+        dvmm_host_copy_drop(&pool->host_copy); /* retained by the latest resume */
+    }
     if (status == DUCTILE_OK && pool->contents != DUCTILE_CONTENTS_DROP) {
         status = save(a, pool);
     }

@@ -38,7 +38,10 @@ static ductile_pool_info describe_pool(const dpool_private_pool *pool) {
                               .state = (ductile_pool_state)pool->phase,
                               .policy = pool->policy,
                               .contents = pool->contents};
-    info.kept_bytes = pool->phase == DPOOL_PAUSED_PHASE ? pool->host_copy.bytes : 0;
+    info.kept_bytes =
+        pool->phase == DPOOL_PAUSED_PHASE || (pool->retains && pool->phase == DPOOL_RUNNING)
+            ? pool->host_copy.bytes
+            : 0;
     memcpy(info.tag, pool->tag, sizeof info.tag);
     return info;
 }
@@ -83,6 +86,39 @@ ductile_status ductile_walk_pools(ductile_allocator *a, ductile_pool_walk_fn vis
             (void)visit_private_locked(a, visit, user);
         }
         dti_lock_release(&a->index_lock);
+    }
+    return status;
+}
+
+typedef struct listing {
+    unsigned char *out;
+    size_t stride; /* the caller's size of a description */
+    size_t room, found;
+} listing;
+
+static int list_pool(void *user, const ductile_pool_info *info) {
+    listing *l = user;
+    if (l->found < l->room) {
+        ductile_pool_info copy = *info;
+        copy.struct_size = l->stride;
+        memcpy(l->out + l->found * l->stride, &copy, l->stride);
+    }
+    l->found++;
+    return 0;
+}
+
+ductile_status ductile_list_pools(ductile_allocator *a, ductile_pool_info *out, size_t room,
+                                  size_t *found) {
+    if (out == NULL || found == NULL || room == 0) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dpool_may_fill(a, out, sizeof *out);
+    listing l = {.out = (unsigned char *)out, .stride = out->struct_size, .room = room};
+    if (status == DUCTILE_OK) {
+        status = ductile_walk_pools(a, list_pool, &l);
+    }
+    if (status == DUCTILE_OK) {
+        *found = l.found;
     }
     return status;
 }

@@ -248,6 +248,8 @@ static void claim_all_locked(set_call *c) {
     for (dpool_private_pool *pool = c->set; pool != NULL; pool = pool->next_in_set) {
         pool->phase = c->pauses ? DPOOL_PAUSING : DPOOL_RESUMING;
         pool->n_users++;
+        pool->retains =
+            !c->pauses && c->request->retain != 0 && pool->contents == DUCTILE_CONTENTS_KEEP;
         if (c->pauses) {
             pool->contents = contents_for(c->request, pool);
         }

@@ -25,6 +25,8 @@ from ductile_gpu._binding._blocks import Block
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator, Eviction, Limits
 from ductile_gpu._binding._errors import (
+    Asleep,
+    Awake,
     BadMessage,
     Busy,
     Capturing,
@@ -47,6 +49,7 @@ from ductile_gpu._binding._errors import (
     Unsupported,
 )
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
+from ductile_gpu._binding._sleep import Pool, Slept
 from ductile_gpu._binding._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
 from ductile_gpu._process._live import listen
 from ductile_gpu._process._metrics import metrics
@@ -59,6 +62,8 @@ __version__ = _abi.VERSION
 
 __all__ = [
     "Allocator",
+    "Asleep",
+    "Awake",
     "BadMessage",
     "Block",
     "BlockState",
@@ -84,8 +89,10 @@ __all__ = [
     "OutOfHostMemory",
     "OutOfMemory",
     "PointerError",
+    "Pool",
     "ProcessGone",
     "Schedule",
+    "Slept",
     "Stats",
     "Status",
     "Unsupported",

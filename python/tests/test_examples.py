@@ -12,7 +12,8 @@ import pytest
 from conftest import ROOT
 
 EXAMPLES = sorted((ROOT / "python" / "examples").glob("*.py"))
-ANYWHERE = {"out_of_memory.py", "replay_without_gpu.py"}
+TURNS = ("turns_one_process.py", "turns_two_processes.py")
+ANYWHERE = {"out_of_memory.py", "replay_without_gpu.py", *TURNS}
 NEEDS_MORE = [path for path in EXAMPLES if path.name not in ANYWHERE]
 ON_GPU = [path for path in EXAMPLES if path.name != "replay_without_gpu.py"]
 
@@ -39,6 +40,21 @@ def test_memory_is_short_until_the_except_clause_is_left():
     ]
     assert [line for line in said if line.startswith("behind it")] == ["behind it 0 MiB"] * 2
     assert answer.stdout.splitlines()[-1] == "batch 25 fits in 1G"
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_turns_need_more_memory_than_there_is_at_once(name):
+    """The device of each is smaller than both sides together, so that a side which did not sleep
+    would end it."""
+    path = ROOT / "python" / "examples" / name
+    answer = subprocess.run(
+        [sys.executable, str(path), "--virtual", "--turns", "20"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("generat") >= 20
 
 
 class Seen:

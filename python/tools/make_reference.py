@@ -17,7 +17,10 @@ from typing import Any
 import ductile_gpu
 import ductile_gpu.torch
 from ductile_gpu._binding._objects import Unique
+from ductile_gpu._binding._sleep import Sleeps
 
+PARTS = frozenset((Sleeps,))
+HIDDEN = frozenset((object, Unique, *PARTS))
 MODULES = {"ductile_gpu": ductile_gpu, "ductile_gpu.torch": ductile_gpu.torch}
 HEAD = """\
 # Reference of the Python package
@@ -69,8 +72,12 @@ def annotated(annotation: Any) -> Any:
 
 
 def members(kind: type) -> Iterator[tuple[str, Any]]:
-    """What a class itself declares and documents, in the order of its source."""
-    for name, value in vars(kind).items():
+    """What a class declares and documents, in the order of its source; then what the part of it
+    does that stands in a module of its own."""
+    declared = dict(vars(kind))
+    for part in PARTS.intersection(kind.__bases__):
+        declared.update((name, value) for name, value in vars(part).items() if name not in declared)
+    for name, value in declared.items():
         function = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
         is_public = not name.startswith("_") and (
             inspect.isfunction(function) or is_property(value)
@@ -84,7 +91,7 @@ def is_property(value: Any) -> bool:
 
 
 def write_class(name: str, kind: type) -> Iterator[str]:
-    bases = ", ".join(base.__name__ for base in kind.__bases__ if base not in (object, Unique))
+    bases = ", ".join(base.__name__ for base in kind.__bases__ if base not in HIDDEN)
     yield from ("", f"### `{name}`" + (f" ({bases})" if bases else ""))
     yield from describe(written_docs(kind))
     if issubclass(kind, enum.Enum):

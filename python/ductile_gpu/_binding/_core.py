@@ -31,6 +31,7 @@ from ductile_gpu._binding._objects import (
     read_address,
     read_number,
 )
+from ductile_gpu._binding._sleep import PoolId, Sleeps, pool_id, why_asleep
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ __all__ = ["Allocator", "Eviction", "Limits", "OptionValue", "PoolId"]
 _KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
 
 OptionValue = Union[str, int, float, bool]
-PoolId = tuple[int, int]
 
 
 class Limits(NamedTuple):
@@ -115,13 +115,6 @@ def _limit(value: Union[int, str, None]) -> int:
     return int(options.limit_bytes)
 
 
-def _pool_id(pool: PoolId) -> _abi.ductile_pool_id:
-    first, second = pool
-    return _abi.ductile_pool_id(
-        read_number(first, "a pool's number"), read_number(second, "a pool's number")
-    )
-
-
 # What ended an out-of-memory callback, by thread, until `alloc` raises it.
 _interrupts: dict[int, BaseException] = {}
 
@@ -129,7 +122,7 @@ _interrupts: dict[int, BaseException] = {}
 _borrowed_callbacks: dict[tuple[int, str], dict[int, Any]] = {}
 
 
-class Allocator(Unique):
+class Allocator(Sleeps, Unique):
     """One allocator for one device; safe to use from any thread.
 
     Addresses are plain integers, multiples of 512. Memory belongs to the stream it was allocated
@@ -303,9 +296,8 @@ class Allocator(Unique):
         if _interrupts:
             self._raise_interrupt(out.value)
         if status:
-            raise error_from_status(
-                status, f"no {n_bytes} bytes on stream {handle:#x}", _log.take()
-            )
+            what = f"no {n_bytes} bytes on stream {handle:#x}"
+            raise error_from_status(status, what, (*why_asleep(self.pointer, status), *_log.take()))
         return out.value
 
     def _raise_interrupt(self, address: int) -> None:
@@ -566,7 +558,7 @@ class Allocator(Unique):
         Raises:
             InvalidArgument, OutOfHostMemory.
         """
-        named = _pool_id(pool)
+        named = pool_id(pool)
         chosen: Any = None
         if takes is not None:
             wanted = takes
@@ -587,8 +579,18 @@ class Allocator(Unique):
         Raises:
             InvalidArgument: no reference is held.
         """
-        named = _pool_id(pool)
+        named = pool_id(pool)
         self._check(lib.ductile_pool_release(self.pointer, named), f"pool {pool}")
+
+    def retain_pool(self, pool: PoolId) -> None:
+        """Adds a reference to a private pool, and makes it if it does not exist.
+
+        Give the reference back with `release_pool`.
+
+        Raises:
+            InvalidArgument, OutOfHostMemory.
+        """
+        self._check(lib.ductile_pool_retain(self.pointer, pool_id(pool)), f"pool {pool}")
 
     # ---- Inspection ----------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from typing import Any
 from ductile_gpu._binding._abi import STATUS_SENTENCES, Status
 
 __all__ = [
+    "Asleep",
+    "Awake",
     "BadMessage",
     "Busy",
     "Capturing",
@@ -87,6 +89,14 @@ class Busy(Error):
     """The object is in use and cannot be changed now."""
 
 
+class Asleep(Busy):
+    """The memory sleeps: resume its pool first."""
+
+
+class Awake(Busy):
+    """The memory does not sleep."""
+
+
 class PointerError(Error, ValueError):
     """The address is not the start of a live block of this allocator."""
 
@@ -155,6 +165,8 @@ _CLASSES: dict[int, type[Error]] = {
     Status.ERR_INVALID_ARGUMENT: InvalidArgument,
     Status.ERR_UNSUPPORTED: Unsupported,
     Status.ERR_BUSY: Busy,
+    Status.ERR_ASLEEP: Asleep,
+    Status.ERR_AWAKE: Awake,
     Status.ERR_FOREIGN_POINTER: ForeignPointer,
     Status.ERR_INTERIOR_POINTER: InteriorPointer,
     Status.ERR_NOT_LIVE: NotLive,

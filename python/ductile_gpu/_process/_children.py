@@ -36,7 +36,7 @@ def _with_hook(folders: str) -> str:
     return os.pathsep.join(found)
 
 
-def _add_hook(environment: MutableMapping[str, str]) -> None:
+def add_hook(environment: MutableMapping[str, str]) -> None:
     if not hook_is_installed():
         environment["DUCTILE_TORCH_PREFIX"] = sys.prefix  # other Pythons are left alone
         environment["PYTHONPATH"] = _with_hook(environment.get("PYTHONPATH", ""))
@@ -53,7 +53,7 @@ def inherit(
         added = ",".join(f"{key}:{value}" for key, value in options.items())
         given = environment.get("DUCTILE_CONF", "")
         environment["DUCTILE_CONF"] = f"{added},{given}" if given else added
-    _add_hook(environment)
+    add_hook(environment)
 
 
 def record(
@@ -68,7 +68,7 @@ def record(
     for name, value in (("STACKS", stacks), ("MAX_EVENTS", max_events)):
         if value is not None:
             environment[f"DUCTILE_RECORD_{name}"] = str(int(value))
-    _add_hook(environment)
+    add_hook(environment)
 
 
 def child_environment(

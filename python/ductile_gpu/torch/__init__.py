@@ -24,6 +24,23 @@ from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
+from ductile_gpu.torch._tags import (
+    GraphPool,
+    TagStats,
+    graph_pool,
+    kept,
+    outside,
+    pause,
+    pause_all,
+    pool,
+    release_host,
+    reserve_host,
+    resume,
+    resume_all,
+    set_margin,
+    sleeping,
+    tags,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
+    "GraphPool",
     "Setting",
+    "TagStats",
     "TensorBlock",
     "TooLate",
     "Treatment",
@@ -41,10 +60,23 @@ __all__ = [
     "child_environment",
     "disable",
     "enable",
+    "graph_pool",
     "is_active",
+    "kept",
     "mem_pool",
     "mode",
+    "outside",
+    "pause",
+    "pause_all",
+    "pool",
+    "release_host",
+    "reserve_host",
+    "resume",
+    "resume_all",
+    "set_margin",
     "settings",
+    "sleeping",
+    "tags",
 ]
 
 Mode = Literal["auto", "full", "plain"]

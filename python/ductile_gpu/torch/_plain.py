@@ -47,7 +47,8 @@ _SETTERS = (
 )
 
 
-def _open() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """libductile_torch, loaded when first needed. Raises BuildError where it cannot be."""
     global _library
     if _library is None:
         path = library_path().with_name("libductile_torch.so")
@@ -56,6 +57,7 @@ def _open() -> ctypes.CDLL:
         except OSError as error:
             raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
         _library.ductile_torch_plain_open.restype = ctypes.c_void_p
+        _library.ductile_torch_beside_first.restype = ctypes.c_uint64
         _let_it_throw(_library)
     return _library
 
@@ -64,50 +66,50 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _let_it_throw(library: ctypes.CDLL) -> None:
+def _let_it_throw(loaded: ctypes.CDLL) -> None:
     import torch
 
     libc10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     throws = getattr(libc10, _THROWS, None)
     if throws is not None:
-        library.ductile_torch_plain_set_raise(ctypes.c_void_p(_address(throws)))
+        loaded.ductile_torch_plain_set_raise(ctypes.c_void_p(_address(throws)))
 
 
-def _make() -> Any:
+def make(malloc: str = "ductile_torch_malloc", free: str = "ductile_torch_free") -> Any:
+    """PyTorch's object for two functions of the library."""
     import torch
 
-    library = _open()
-    made = torch.cuda.memory.CUDAPluggableAllocator(
-        str(library._name), "ductile_torch_malloc", "ductile_torch_free"
-    )
+    loaded = library()
+    made = torch.cuda.memory.CUDAPluggableAllocator(str(loaded._name), malloc, free)
     for setter, function in _SETTERS:
-        getattr(made.allocator(), setter)(_address(getattr(library, function)))
+        getattr(made.allocator(), setter)(_address(getattr(loaded, function)))
     return made
 
 
-def _open_device(device: int) -> int:
+def open_device(device: int) -> int:
+    """The library's allocator of a device, made if need be."""
     import torch
 
     torch.cuda.init()
-    found = _open().ductile_torch_plain_open(device)
+    found = library().ductile_torch_plain_open(device)
     if not found:
         raise RuntimeError(f"Ductile cannot open device {device}")
     return int(found)
 
 
-def _list_used() -> list[int]:
+def list_used() -> list[int]:
     """The devices that were allocated on."""
     import torch
 
     if not torch.cuda.is_initialized():
         return []
-    library = _open()
-    return [n for n in range(torch.cuda.device_count()) if library.ductile_torch_plain_is_used(n)]
+    loaded = library()
+    return [n for n in range(torch.cuda.device_count()) if loaded.ductile_torch_plain_is_used(n)]
 
 
 def set_options(options: Mapping[str, Any]) -> None:
     """Of the allocators that are still to be made."""
-    if not _open().ductile_torch_plain_set_options(_install.options_text(options).encode()):
+    if not library().ductile_torch_plain_set_options(_install.options_text(options).encode()):
         raise ValueError(f"no such options of Ductile: {_install.options_text(options)}")
 
 
@@ -134,8 +136,8 @@ def install(options: Mapping[str, Any]) -> None:
         _refuse_when_late()
         _conf.check(_conf.environment())
         set_options(options)
-        _pluggable = _make()
-        _share.provide(_open_device, _list_used)
+        _pluggable = make()
+        _share.provide(open_device, list_used)
         try:
             torch.cuda.memory.change_current_allocator(_pluggable)
         except RuntimeError:
@@ -237,7 +239,7 @@ def mem_pool(use_on_oom: bool, no_split: bool) -> Any:
     global _pluggable
     with _lock:
         if _pluggable is None:
-            _pluggable = _make()
+            _pluggable = make()
     arguments = {"use_on_oom": use_on_oom, "no_split": no_split}
     wanted = {name: value for name, value in arguments.items() if value}
     return torch.cuda.MemPool(_pluggable.allocator(), **wanted)

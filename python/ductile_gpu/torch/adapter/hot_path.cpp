@@ -166,6 +166,9 @@ void *finish(Device &device, ductile_status status, ductile_addr address, size_t
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         raise_out_of_memory(device, size, stream, std::move(context));
     }
+    if (status == DUCTILE_ERR_ASLEEP) {
+        raise_asleep(device, size);
+    }
     if (status != DUCTILE_OK) {
         raise_status(device, status, "allocating");
     }

@@ -140,6 +140,20 @@ void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream, Conte
     abort(); /* not reached: the check throws */
 }
 
+void raise_asleep(Device &device, size_t size) {
+    ductile_refusal refusal = {};
+    refusal.struct_size = sizeof refusal;
+    bool is_known = ductile_sleep_refusal(device.open(), &refusal) == DUCTILE_OK;
+    std::string name = is_known && refusal.tag[0] != '\0' ? std::string("'") + refusal.tag + "'"
+                                                          : "memory without a tag";
+    TORCH_CHECK(
+        false, "Ductile: ", format_bytes(size), " on GPU ", std::to_string(device.index),
+        " belong to ", name,
+        ", which sleeps: resume it first (ductile_gpu.torch.resume), or allocate outside of "
+        "it (ductile_gpu.torch.outside)");
+    abort(); /* not reached: the check throws */
+}
+
 void Allocator::attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) {
     if (is_native_in_use()) {
         native_allocator()->attachOutOfMemoryObserver(

@@ -122,6 +122,7 @@ bool is_rejection(Device &device);
 bool run_free_memory_callbacks();
 [[noreturn]] void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream,
                                       Context context);
+[[noreturn]] void raise_asleep(Device &device, size_t size);
 
 } // namespace ductile_torch
 

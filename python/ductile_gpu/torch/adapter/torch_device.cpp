@@ -220,7 +220,8 @@ struct Search {
 
 int find_containing(void *user, const ductile_block_info *block) {
     auto *search = static_cast<Search *>(user);
-    if (block->state != DUCTILE_BLOCK_LIVE || search->address < block->address ||
+    bool is_live = block->state == DUCTILE_BLOCK_LIVE || block->state == DUCTILE_BLOCK_PAUSED;
+    if (!is_live || search->address < block->address ||
         search->address - block->address >= block->size) {
         return 0;
     }

@@ -7,16 +7,12 @@
  * cannot throw: a refused request is passed to a function of PyTorch's that does, when one was
  * given; otherwise it is NULL.
  */
-#include <ductile.h>
+#include "ductile_torch.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-
-#define MAX_DEVICES 64
-
-#define TORCH_API __attribute__((visibility("default")))
 
 /* c10::detail::torchCheckFail(function, file, line, message): throws, never returns. */
 typedef void (*raise_fn)(const char *function, const char *file, uint32_t line,
@@ -48,7 +44,7 @@ static ductile_limits limits_of(ductile_allocator *a) {
     return a != NULL && ductile_get_limits(a, &limits) == DUCTILE_OK ? limits : (ductile_limits){0};
 }
 
-static ductile_allocator *allocator_of(int device) {
+ductile_allocator *ductile_torch_allocator_of(int device) {
     if (device < 0 || device >= MAX_DEVICES) {
         return NULL;
     }
@@ -68,7 +64,7 @@ static ductile_allocator *allocator_of(int device) {
 
 /* The allocator of a device, made if need be; NULL when it cannot be. For the Python side. */
 TORCH_API ductile_allocator *ductile_torch_plain_open(int device) {
-    return allocator_of(device);
+    return ductile_torch_allocator_of(device);
 }
 
 /* The allocator of a device that was used already; NULL otherwise. */
@@ -103,21 +99,32 @@ TORCH_API void ductile_torch_plain_set_raise(raise_fn function) {
 
 /* ---- What PyTorch calls -------------------------------------------------------------------- */
 
-static void refuse(int device, size_t size, ductile_status status) {
+static void write_refusal(int device, size_t size, ductile_status status, char *out, size_t room) {
+    ductile_refusal asleep = {.struct_size = sizeof asleep};
+    ductile_allocator *a = ductile_torch_allocator_of(device);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        (void)snprintf(out, room,
+                       "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d; see "
+                       "torch.cuda.memory_summary()",
+                       (double)size / (1 << 20), device);
+    } else if (status == DUCTILE_ERR_ASLEEP && ductile_sleep_refusal(a, &asleep) == DUCTILE_OK) {
+        (void)snprintf(out, room,
+                       "Ductile: %zu bytes on GPU %d belong to '%s', which sleeps: resume it "
+                       "first, or allocate outside of it",
+                       size, device, asleep.tag[0] != '\0' ? asleep.tag : "the default pool");
+    } else {
+        (void)snprintf(out, room, "Ductile: allocating %zu bytes on GPU %d: %s", size, device,
+                       ductile_status_string(status));
+    }
+}
+
+void ductile_torch_refuse(int device, size_t size, ductile_status status) {
     raise_fn fail = atomic_load(&raise_error);
     if (fail == NULL) {
         return;
     }
-    char message[256];
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        (void)snprintf(message, sizeof message,
-                       "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d; see "
-                       "torch.cuda.memory_summary()",
-                       (double)size / (1 << 20), device);
-    } else {
-        (void)snprintf(message, sizeof message, "Ductile: allocating %zu bytes on GPU %d: %s", size,
-                       device, ductile_status_string(status));
-    }
+    char message[320];
+    write_refusal(device, size, status, message, sizeof message);
     fail("ductile_torch_malloc", "ductile", 0, message);
 }
 
@@ -126,11 +133,11 @@ TORCH_API void *ductile_torch_malloc(size_t size, int device, ductile_stream str
     if (size == 0) {
         return NULL;
     }
-    ductile_allocator *a = allocator_of(device);
+    ductile_allocator *a = ductile_torch_allocator_of(device);
     ductile_status status =
         a != NULL ? ductile_alloc(a, size, stream, &address) : DUCTILE_ERR_NO_DEVICE;
     if (status != DUCTILE_OK) {
-        refuse(device, size, status);
+        ductile_torch_refuse(device, size, status);
         return NULL;
     }
     return (void *)(uintptr_t)address;
@@ -158,7 +165,7 @@ TORCH_API void ductile_torch_reset(void) {
 
 /* Beside the limit that the options set: the smaller holds. The library's 0 is none. */
 TORCH_API void ductile_torch_memory_fraction(double fraction, int device) {
-    ductile_allocator *a = allocator_of(device);
+    ductile_allocator *a = ductile_torch_allocator_of(device);
     if (a == NULL) {
         return;
     }
@@ -168,7 +175,7 @@ TORCH_API void ductile_torch_memory_fraction(double fraction, int device) {
     limits.limit_bytes = bytes > 0 ? bytes : 1;
     limits.soft_limit_bytes = DUCTILE_LIMIT_KEEP;
     if (ductile_set_limits(a, &limits) != DUCTILE_OK) {
-        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
     }
 }
 
@@ -191,22 +198,22 @@ TORCH_API void ductile_torch_record_stream(void *ptr, ductile_stream stream) {
  */
 TORCH_API void ductile_torch_begin_pool(int device, ductile_pool_id id, void *filter) {
     (void)filter;
-    ductile_allocator *a = allocator_of(device);
+    ductile_allocator *a = ductile_torch_allocator_of(device);
     if (a == NULL || ductile_pool_begin(a, id, NULL, NULL) != DUCTILE_OK) {
-        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
     }
 }
 
 TORCH_API void ductile_torch_end_pool(int device, ductile_pool_id id) {
-    ductile_allocator *a = allocator_of(device);
+    ductile_allocator *a = ductile_torch_allocator_of(device);
     if (a != NULL && ductile_pool_end(a, id) != DUCTILE_OK) {
-        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
     }
 }
 
 TORCH_API void ductile_torch_release_pool(int device, ductile_pool_id id) {
-    ductile_allocator *a = allocator_of(device);
+    ductile_allocator *a = ductile_torch_allocator_of(device);
     if (a != NULL && ductile_pool_release(a, id) != DUCTILE_OK) {
-        refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
     }
 }

@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools that sleep: what `Allocator` says to the C library about sets of them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import byref, sizeof
+from typing import Any, Literal, NamedTuple, Optional, Union
+
+from ductile_gpu._binding import _abi, _log
+from ductile_gpu._binding._errors import error_from_status, invalid
+from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._objects import parse_bytes, read_address, read_number
+
+__all__ = ["Contents", "Pool", "PoolId", "Slept", "Tags"]
+
+PoolId = tuple[int, int]
+Contents = Literal["keep", "drop", "zero", "poison"]
+Tags = Union[None, str, Iterable[str]]
+ContentsBy = Union[None, Contents, Mapping[Optional[str], Contents]]
+
+_TAG_BYTES: int = _abi.ductile_sleep_report.tag.size
+_CONTENTS = {
+    None: _abi.Contents.POLICY,
+    "keep": _abi.Contents.KEEP,
+    "drop": _abi.Contents.DROP,
+    "zero": _abi.Contents.ZERO,
+    "poison": _abi.Contents.POISON,
+}
+_NAMES: dict[int, Optional[Contents]] = {
+    _abi.Contents.KEEP: "keep",
+    _abi.Contents.DROP: "drop",
+    _abi.Contents.ZERO: "zero",
+    _abi.Contents.POISON: "poison",
+}
+_STATES: dict[int, Literal["awake", "pausing", "asleep", "resuming"]] = {
+    _abi.PoolState.AWAKE: "awake",
+    _abi.PoolState.PAUSING: "pausing",
+    _abi.PoolState.ASLEEP: "asleep",
+    _abi.PoolState.RESUMING: "resuming",
+}
+
+
+class Pool(NamedTuple):
+    """A pool, as `Allocator.pools` describes it."""
+
+    id: PoolId
+    """(0, 0): all memory outside private pools"""
+    tag: str
+    """"": none"""
+    policy: Optional[Contents]
+    """what a pause does with its contents unless it says otherwise; None: "keep" for the default
+    pool, "drop" for others"""
+    state: Literal["awake", "pausing", "asleep", "resuming"]
+    contents: Optional[Contents]
+    """what the pause promised; None while awake"""
+    kept_bytes: int
+    """contents on the host now"""
+    references: int
+    open: int
+    """how many times it is open now"""
+
+
+class Slept(NamedTuple):
+    """What a pause or a resume did."""
+
+    pools: int
+    passed_over: int
+    """pools that were so already, or do not exist"""
+    bytes: int
+    """device memory that left, or came back"""
+    copied_bytes: int
+    """contents copied to the host, or back"""
+    stayed_bytes: int
+    """memory of paused pools that stays on the device: pinned or exported"""
+
+
+def contents_number(name: Optional[str]) -> int:
+    """The number of a word for contents; None: the pool's policy. Raises InvalidArgument."""
+    if name not in _CONTENTS:
+        words = ", ".join(repr(word) for word in _CONTENTS if word is not None)
+        raise invalid(f"contents is one of {words}, not {name!r}")
+    return _CONTENTS[name]
+
+
+def tag_bytes(tag: Optional[str]) -> bytes:
+    """A tag as C takes it. Raises InvalidArgument for what cannot be one."""
+    if not isinstance(tag, str):
+        raise invalid(f"a tag is a text, not {tag!r}")
+    if "\0" in tag:
+        raise invalid(f"a tag has no NUL character: {tag!r}")
+    found = tag.encode()
+    if len(found) >= _TAG_BYTES:
+        raise invalid(f"a tag has fewer than {_TAG_BYTES} bytes: {tag!r}")
+    return found
+
+
+def pool_id(pool: PoolId) -> _abi.ductile_pool_id:
+    """The two numbers of a pool. Raises InvalidArgument, TypeError."""
+    first, second = pool
+    return _abi.ductile_pool_id(
+        read_number(first, "a pool's number"), read_number(second, "a pool's number")
+    )
+
+
+def list_tags(tags: Tags) -> list[str]:
+    """One tag, or several; each once, in their order. None is none."""
+    if tags is None:
+        return []
+    return [tags] if isinstance(tags, str) else list(dict.fromkeys(tags))
+
+
+def describe_sleeper(tag: str, pool: PoolId) -> str:
+    """Names a pool that sleeps, and says what to do."""
+    name = f"'{tag}'" if tag else "the default pool" if pool == (0, 0) else f"pool {pool}"
+    return f"{name}, which sleeps: resume it first, or allocate outside of it"
+
+
+class Request:
+    """A ductile_sleep_request, with everything that it points to."""
+
+    def __init__(
+        self,
+        tags: Tags,
+        pools: Sequence[PoolId] = (),
+        contents: ContentsBy = None,
+        except_tags: Tags = None,
+        except_pools: Sequence[PoolId] = (),
+        lenient: bool = False,
+        bypass: Optional[PoolId] = None,
+        retain: bool = False,
+    ) -> None:
+        named = list_tags(tags)
+        is_all = tags is None and not pools
+        by_tag: dict[Optional[str], Any] = (
+            dict(contents) if isinstance(contents, Mapping) else {None: contents}
+        )
+        if is_all:
+            named = [tag for tag in by_tag if tag is not None]
+        c = _abi.ductile_sleep_request()
+        c.struct_size = sizeof(c)
+        c.all, c.lenient, c.retain = int(is_all), int(lenient), int(retain)
+        c.contents = contents_number(by_tag.get(None))
+        self._entries = (_abi.ductile_sleep_tag * len(named))(
+            *(self._entry(tag, by_tag.get(tag)) for tag in named)
+        )
+        c.tags, c.n_tags = self._address(self._entries), len(named)
+        c.pools, c.n_pools = self._pools(pools)
+        c.except_pools, c.n_except_pools = self._pools(except_pools)
+        left_out = [tag_bytes(tag) for tag in list_tags(except_tags)]
+        self._except = (ctypes.c_char_p * len(left_out))(*left_out)
+        c.except_tags, c.n_except_tags = self._address(self._except), len(left_out)
+        if bypass is not None:
+            c.bypass = pool_id(bypass)
+        self.c = c
+
+    @staticmethod
+    def _entry(tag: str, contents: Optional[str]) -> _abi.ductile_sleep_tag:
+        return _abi.ductile_sleep_tag(tag_bytes(tag), contents_number(contents))
+
+    @staticmethod
+    def _address(array: Any) -> Optional[int]:
+        return ctypes.addressof(array) if len(array) else None
+
+    def _pools(self, pools: Sequence[PoolId]) -> tuple[Optional[int], int]:
+        array = (_abi.ductile_pool_id * len(pools))(*(pool_id(pool) for pool in pools))
+        self.__dict__.setdefault("_arrays", []).append(array)
+        return self._address(array), len(pools)
+
+
+def ask(function: Any, pointer: int, request: Request, what: str) -> Slept:
+    """Pauses or resumes. Raises what the status says, with the library's advice."""
+    report = _abi.ductile_sleep_report()
+    report.struct_size = sizeof(report)
+    _log.forget()
+    status = function(pointer, byref(request.c), byref(report))
+    if status:
+        advice = report.message.decode("utf-8", "replace")
+        raise error_from_status(status, what, (*((advice,) if advice else ()), *_log.take()))
+    return Slept(
+        report.pools, report.passed_over, report.bytes, report.copied_bytes, report.stayed_bytes
+    )
+
+
+def describe_pool(info: _abi.ductile_pool_info) -> Pool:
+    """What C has written about a pool."""
+    return Pool(
+        (info.id.first, info.id.second),
+        info.tag.decode("utf-8", "replace"),
+        _NAMES.get(info.policy),
+        _STATES[info.state],
+        _NAMES.get(info.contents),
+        info.kept_bytes,
+        info.references,
+        info.open,
+    )
+
+
+def list_pools(pointer: int) -> list[Pool]:
+    """Every pool, the default one first."""
+    room = 16
+    while True:
+        array = (_abi.ductile_pool_info * room)()
+        array[0].struct_size = sizeof(_abi.ductile_pool_info)
+        found = ctypes.c_size_t()
+        _log.forget()
+        status = lib.ductile_list_pools(pointer, array, room, byref(found))
+        if status:
+            raise error_from_status(status, "pools", _log.take())
+        if found.value <= room:
+            return [describe_pool(info) for info in array[: found.value]]
+        room = 2 * found.value
+
+
+def why_asleep(pointer: int, status: int) -> tuple[str, ...]:
+    """After a refused request: which pool sleeps, and what to do; nothing for other refusals."""
+    found = _abi.ductile_refusal()
+    found.struct_size = sizeof(found)
+    if status != _abi.Status.ERR_ASLEEP or lib.ductile_sleep_refusal(pointer, byref(found)):
+        return ()
+    pool = (found.pool.first, found.pool.second)
+    return (f"it belongs to {describe_sleeper(found.tag.decode('utf-8', 'replace'), pool)}",)
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        raise error_from_status(status, what, _log.take())
+
+
+class Sleeps:
+    """What an `Allocator` can do with its pools while they live: name them, and let them sleep."""
+
+    __slots__ = ()
+
+    @property
+    def pointer(self) -> int:
+        """The ductile_allocator *, for code in C."""
+        raise NotImplementedError
+
+    def pools(self) -> list[Pool]:
+        """Every pool, the default one, (0, 0), first. Linear in the pools; no driver call."""
+        return list_pools(self.pointer)
+
+    def pool_stats(self, pool: PoolId) -> _abi.Stats:
+        """As `stats`, of one pool. Peaks, calls and handles are 0. Linear in its blocks.
+
+        Raises:
+            InvalidArgument: there is no such pool.
+        """
+        found = _abi.ductile_stats()
+        found.struct_size = sizeof(found)
+        status = lib.ductile_pool_get_stats(self.pointer, pool_id(pool), byref(found))
+        _check(status, f"pool {pool}")
+        return _abi.Stats(*(getattr(found, name) for name in _abi.Stats._fields))
+
+    def trim_pool(self, pool: PoolId) -> int:
+        """Gives a pool's free memory back to the driver; returns the bytes.
+
+        A pool of a captured graph gives nothing while it has references.
+
+        Raises:
+            InvalidArgument: there is no such pool.
+            Busy, DriverError, DeviceLost.
+        """
+        released = ctypes.c_uint64()
+        status = lib.ductile_pool_trim(self.pointer, pool_id(pool), byref(released))
+        _check(status, f"pool {pool}")
+        return released.value
+
+    def set_tag(self, pool: PoolId, tag: str, contents: Optional[Contents] = None) -> None:
+        """Names a pool, and says what a pause does with its contents unless it says otherwise.
+
+        Several pools may have one tag, each with contents of its own.
+
+        Args:
+            pool: (0, 0) is all memory outside private pools.
+            tag: fewer than 64 bytes; "": none.
+            contents: "keep", "drop", "zero" or "poison" (see `pause`); None: "keep" for the default
+                pool, "drop" for others.
+
+        Raises:
+            InvalidArgument: no such pool or contents, the tag is too long.
+            Asleep: the pool sleeps: its tag is how it is woken.
+            Busy: it is being paused or resumed.
+        """
+        status = lib.ductile_pool_set_tag(
+            self.pointer, pool_id(pool), tag_bytes(tag), contents_number(contents)
+        )
+        _check(status, f"tag '{tag}' for pool {pool}")
+
+    def pause(
+        self,
+        tags: Tags = None,
+        *,
+        pools: Sequence[PoolId] = (),
+        contents: ContentsBy = None,
+        except_tags: Tags = None,
+        except_pools: Sequence[PoolId] = (),
+        lenient: bool = False,
+        bypass: Optional[PoolId] = None,
+    ) -> Slept:
+        """Gives the memory behind pools back to the driver; every address stays. All or none.
+
+        The blocks become paused: nothing may touch them until `resume`. They can be freed. A
+        request that belongs to a paused pool is refused (Asleep). The call waits for all work of
+        the device that was issued before it.
+
+        Args:
+            tags: one tag, or several: the pools that have it.
+            pools: further pools. Without tags and pools: all pools of the allocator.
+            contents: what the blocks hold afterwards: "keep" copies them to the host and back,
+                "drop" leaves them undefined, "zero" makes them 0, "poison" 0xFF in every byte.
+                Or by tag, with None for the rest: {"weights": "keep", None: "drop"}. Where nothing
+                is said it is as `set_tag` said.
+            except_tags, except_pools: are left out; they may name what does not exist.
+            lenient: passes over what sleeps already and what does not exist; otherwise an error,
+                but for all pools.
+            bypass: a private pool that serves the default pool's requests while that one sleeps.
+
+        Raises:
+            InvalidArgument: no pool has the tag; no such pool; the bypass is one of the pools.
+            Asleep: one of them sleeps already.
+            Busy, Capturing, OutOfHostMemory, DriverError, DeviceLost: nothing has changed.
+        """
+        request = Request(tags, pools, contents, except_tags, except_pools, lenient, bypass)
+        return ask(lib.ductile_pause_set, self.pointer, request, "pause")
+
+    def resume(
+        self,
+        tags: Tags = None,
+        *,
+        pools: Sequence[PoolId] = (),
+        except_tags: Tags = None,
+        except_pools: Sequence[PoolId] = (),
+        lenient: bool = False,
+        retain: bool = False,
+    ) -> Slept:
+        """Puts memory behind paused pools again, at the same addresses. All of them, or none.
+
+        Args:
+            tags, pools, except_tags, except_pools, lenient: as `pause`.
+            retain: kept contents stay on the host, where `kept_contents` finds them until the next
+                pause, a resume without it, or the block is freed.
+
+        Raises:
+            InvalidArgument: no pool has the tag; no such pool.
+            Awake: one of them does not sleep.
+            OutOfMemory: the message says how much more must be free; they sleep as before.
+            Busy, OutOfHostMemory, DriverError, DeviceLost: they sleep as before.
+        """
+        request = Request(tags, pools, None, except_tags, except_pools, lenient, None, retain)
+        return ask(lib.ductile_resume_set, self.pointer, request, "resume")
+
+    def kept_contents(self, address: int) -> memoryview:
+        """The kept contents of a block, from `address` to its end, without a copy.
+
+        Writing to them changes what the resume brings back. Not to be used after the block is
+        freed, or once its pool is being resumed; where the resume retains them, once it is paused.
+
+        Raises:
+            Awake: the block does not sleep, and nothing was retained.
+            Unsupported: its contents were not kept.
+            ForeignPointer, NotLive, NotReady.
+        """
+        host, size = ctypes.c_void_p(), ctypes.c_uint64()
+        address = read_address(address)
+        status = lib.ductile_kept_contents(self.pointer, address, byref(host), byref(size))
+        _check(status, f"kept contents of {address:#x}")
+        return memoryview((ctypes.c_uint8 * size.value).from_address(host.value or 0)).cast("B")
+
+    def set_margin(self, size: Union[int, str]) -> None:
+        """Refuses requests that would leave less than this free on the device.
+
+        Args:
+            size: bytes, or text such as "1G"; 0: none.
+
+        Raises:
+            DeviceLost, ProcessGone.
+        """
+        status = lib.ductile_set_margin(self.pointer, parse_bytes(size))
+        _check(status, f"margin of {size} bytes")
+
+    def reserve_host(self, size: Union[int, str]) -> int:
+        """Makes page-locked host memory for kept contents ahead of the pause that needs it.
+
+        About 0.1 s per GiB. It serves every later pause, until `release_host`.
+
+        Args:
+            size: bytes that there shall be in all, or text such as "40G".
+
+        Returns:
+            How many bytes there are now.
+
+        Raises:
+            OutOfHostMemory, DriverError, Busy.
+        """
+        held = ctypes.c_uint64()
+        status = lib.ductile_sleep_reserve(self.pointer, parse_bytes(size), byref(held))
+        _check(status, f"host memory of {size} bytes")
+        return held.value
+
+    def release_host(self, keep: Union[int, str] = 0) -> int:
+        """Gives host memory that holds no contents back; returns the bytes.
+
+        Args:
+            keep: bytes that stay, contents kept now included.
+
+        Raises:
+            DriverError, Busy.
+        """
+        released = ctypes.c_uint64()
+        status = lib.ductile_sleep_release(self.pointer, parse_bytes(keep), byref(released))
+        _check(status, "release_host")
+        return released.value

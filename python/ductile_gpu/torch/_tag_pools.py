@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tagged memory comes from: a pool of Ductile's for PyTorch's requests, in each mode.
+
+- full: a torch.cuda.MemPool is a pool of Ductile's.
+- plain: PyTorch knows of no pools; the library's are opened for the thread.
+- off, beside PyTorch's own allocator: a torch.cuda.MemPool whose allocator is Ductile, with an
+  allocation function of its own (plain/beside.c).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from ductile_gpu._binding._abi import Status
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Busy
+from ductile_gpu._binding._sleep import Contents, PoolId, contents_number, tag_bytes
+from ductile_gpu._process import _share
+from ductile_gpu.torch import _install, _plain
+
+__all__ = [
+    "TagPool",
+    "allocator_of",
+    "allocators",
+    "current_device",
+    "graph_tag_pool",
+    "is_beside",
+    "tag_pool",
+]
+
+_DIRECT = 0x64756374696C65  # the first number of the ids of pools that only the library knows
+_numbers = itertools.count(1)
+
+
+def current_device() -> int:
+    """The device of the next allocation."""
+    import torch
+
+    return int(torch.cuda.current_device())
+
+
+class TagPool:
+    """A pool that has a tag. It lives as long as this object, its blocks, and graphs that use it.
+
+    Attributes:
+        id: Ductile's name of it.
+        handle: PyTorch's, for torch.cuda.graph(pool=...).
+        mem_pool: the torch.cuda.MemPool; None in plain mode.
+    """
+
+    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+        self.tag = tag
+        self.contents = contents
+        self.device = device
+        self.mem_pool: Any = None
+        self.id: PoolId = (0, 0)
+        self.handle: PoolId = (0, 0)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Inside, requests of this thread on the pool's device are served from it."""
+        import torch
+
+        with torch.cuda.use_mem_pool(self.mem_pool, self.device):
+            yield
+
+    def __del__(self) -> None:
+        if self.mem_pool is not None and not sys.is_finalizing():
+            _part_with(self.mem_pool)
+
+    def __repr__(self) -> str:
+        return f"<memory '{self.tag}' ({self.contents}) of device {self.device}>"
+
+
+# PyTorch's pools that graphs still use: PyTorch ends a process that destroys one of them.
+_in_use: list[Any] = []
+
+
+def _part_with(mem_pool: Any) -> None:
+    if getattr(mem_pool, "use_count", lambda: 1)() > 1:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(mem_pool))  # to the end, where it stays so
+        _in_use.append(mem_pool)
+
+
+def _drop_unused() -> None:
+    for mem_pool in [found for found in _in_use if found.use_count() == 1]:
+        _in_use.remove(mem_pool)
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(mem_pool))
+
+
+class _Full(TagPool):
+    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+        import torch
+
+        super().__init__(tag, contents, device)
+        with torch.cuda.device(device):
+            self.mem_pool = torch.cuda.MemPool()
+        first, second = self.mem_pool.id
+        self.id = self.handle = (first, second)
+        _share.shared(device).set_tag(self.id, tag, contents)
+
+
+class _Plain(TagPool):
+    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+        super().__init__(tag, contents, device)
+        self.id = self.handle = (_DIRECT, next(_numbers))
+        allocator = _share.shared(device)
+        allocator.retain_pool(self.id)
+        weakref.finalize(self, _release, allocator, self.id)
+        allocator.set_tag(self.id, tag, contents)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        allocator = _share.shared(self.device)
+        with allocator.pool(self.id):
+            try:
+                yield
+            finally:
+                allocator.release_pool(self.id)  # the opening's; the first one stays
+
+
+def _release(allocator: Allocator, pool: PoolId) -> None:
+    with contextlib.suppress(Exception):  # at exit, in a forked child
+        allocator.release_pool(pool)
+
+
+# ---- Beside PyTorch's own allocator ------------------------------------------------------------
+
+_pluggables: dict[int, Any] = {}  # by slot
+
+
+def _pluggable(slot: int) -> Any:
+    """PyTorch's object for a slot's function. It is never destroyed: PyTorch's pools name it as
+    long as a tensor or a graph has memory of them, at the end of the process too."""
+    if slot not in _pluggables:
+        made = _plain.make(f"ductile_torch_malloc_{slot:02x}", "ductile_torch_beside_free")
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+        _pluggables[slot] = made
+    return _pluggables[slot]
+
+
+class _Beside(TagPool):
+    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+        import torch
+
+        super().__init__(tag, contents, device)
+        library = _plain.library()
+        second = ctypes.c_uint64()
+        named, number = tag_bytes(tag), contents_number(contents)
+        slot = library.ductile_torch_beside_take(named, number, ctypes.byref(second))
+        if slot < 0:
+            raise Busy(
+                Status.ERR_BUSY,
+                "128 tagged pools are in use beside PyTorch's own allocator: drop some, or let "
+                "Ductile be the allocator (ductile_gpu.torch.enable)",
+            )
+        weakref.finalize(self, library.ductile_torch_beside_give, slot)
+        self.id = (int(library.ductile_torch_beside_first()), second.value)
+        with torch.cuda.device(device):
+            self.mem_pool = torch.cuda.MemPool(_pluggable(slot).allocator())
+        first, last = self.mem_pool.id
+        self.handle = (first, last)
+
+
+_borrowed: dict[int, Allocator] = {}
+
+
+def _beside_allocators() -> dict[int, Allocator]:
+    for device in _plain.list_used():
+        if device not in _borrowed:
+            _borrowed[device] = Allocator.borrow(_plain.open_device(device), device)
+    return dict(_borrowed)
+
+
+class _OfGraphs(TagPool):
+    """A pool that only captures use. PyTorch makes it at the capture; the library knows it now."""
+
+    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+        import torch
+
+        super().__init__(tag, contents, device)
+        first, second = torch.cuda.graph_pool_handle()
+        self.id = self.handle = (first, second)
+        allocator = _share.shared(device)
+        allocator.retain_pool(self.id)
+        weakref.finalize(self, _release, allocator, self.id)
+        allocator.set_tag(self.id, tag, contents)
+
+
+# ---- In whatever mode --------------------------------------------------------------------------
+
+
+def is_beside() -> bool:
+    """Is PyTorch's own allocator the one of the process?"""
+    return _kind() is _Beside
+
+
+def _kind() -> type[TagPool]:
+    if _install.is_installed():
+        return _Full
+    return _Plain if _plain.is_installed() else _Beside
+
+
+def tag_pool(tag: str, contents: Optional[Contents], device: Optional[int] = None) -> TagPool:
+    """A new pool with this tag, on a device (None: the current one).
+
+    Raises:
+        InvalidArgument: the tag or the contents.
+        Busy: too many pools.
+    """
+    tag_bytes(tag)
+    contents_number(contents)
+    _drop_unused()
+    return _kind()(tag, contents, current_device() if device is None else device)
+
+
+def graph_tag_pool(tag: str, contents: Optional[Contents], device: Optional[int]) -> TagPool:
+    """As `tag_pool`, for captures alone: the graphs that use it keep it as long as they live."""
+    if is_beside():
+        return tag_pool(tag, contents, device)
+    return _OfGraphs(tag, contents, current_device() if device is None else device)
+
+
+def allocator_of(device: int) -> Allocator:
+    """The allocator of a device's tagged memory, made if need be."""
+    if not is_beside():
+        return _share.shared(device)
+    _plain.open_device(device)
+    return _beside_allocators()[device]
+
+
+def allocators() -> dict[int, Allocator]:
+    """The allocators of tagged memory that exist, by device."""
+    return _beside_allocators() if is_beside() else _share.allocators()

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM calls its CuMemAllocator, on tagged pools of Ductile's."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any, Callable, NamedTuple, Optional, Union
+
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import OutOfHostMemory, OutOfMemory
+from ductile_gpu._binding._sleep import Contents, Pool, Slept
+from ductile_gpu.torch import _tag_pools, _tags
+
+__all__ = ["SleepAllocator"]
+
+_logger = logging.getLogger("ductile_gpu")
+_GRAPHS = "cudagraph"
+
+
+def _deferrable() -> tuple[str, ...]:
+    """What a wake of other tags leaves asleep."""
+    import vllm.device_allocator as module
+
+    return tuple(getattr(module, "DEFERRABLE_TAGS", ("weights", "kv_cache")))
+
+
+class _Hooks(NamedTuple):
+    tag: str
+    before_unmap: Callable[[], object]
+    after_map: Callable[[], object]
+
+
+class SleepAllocator:
+    """The interface of vLLM's CuMemAllocator: memory with tags that sleeps and wakes.
+
+    One of the process. Differences: a tag's memory is one growable pool, which serves each entry of
+    `use_memory_pool`; sleep and wake-up change everything or nothing; what runs on the GPU is
+    waited for.
+    """
+
+    default_tag = "default"
+
+    def __init__(self) -> None:
+        self.current_tag = self.default_tag
+        self.allocator_and_pools: dict[str, list[_tag_pools.TagPool]] = {}
+        self._hooks: list[_Hooks] = []
+
+    # ---- Where memory comes from ---------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def use_memory_pool(self, tag: Optional[str] = None) -> Iterator[None]:
+        """Inside, this thread's tensors have the tag. What is free at the end goes back."""
+        found = self._pool(tag or self.default_tag)
+        with self._current(found.tag), found.opened():
+            yield
+        self._trim(found)
+
+    @contextlib.contextmanager
+    def reuse_memory_pool(self, tag: str) -> Iterator[None]:
+        """As `use_memory_pool`, for a tag that was used before. Raises ValueError otherwise."""
+        if not self.allocator_and_pools.get(tag):
+            raise ValueError(f"no memory pool has the tag {tag!r}")
+        with self.use_memory_pool(tag):
+            yield
+
+    @contextlib.contextmanager
+    def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
+        """The pool that graphs are to be captured into. They share it."""
+        found = self._pool(_GRAPHS, _tag_pools.graph_tag_pool)
+        with self._current(_GRAPHS):
+            yield found.handle
+
+    use_cudagraph_pool = cudagraph_pool
+
+    def release_cudagraph_pool(self) -> None:
+        """Lets go of the graphs' pool: their memory goes with the graphs."""
+        self.allocator_and_pools.pop(_GRAPHS, None)
+
+    @contextlib.contextmanager
+    def _current(self, tag: str) -> Iterator[None]:
+        before, self.current_tag = self.current_tag, tag
+        try:
+            yield
+        finally:
+            self.current_tag = before
+
+    def _pool(
+        self, tag: str, make: Callable[..., _tag_pools.TagPool] = _tag_pools.tag_pool
+    ) -> _tag_pools.TagPool:
+        pools = self.allocator_and_pools.setdefault(tag, [])
+        device = _tag_pools.current_device()
+        for found in pools:
+            if found.device == device:
+                return found
+        made = make(tag, "drop", device)
+        pools.append(made)
+        return made
+
+    def _trim(self, pool: _tag_pools.TagPool) -> None:
+        allocator = _tag_pools.allocators().get(pool.device)
+        if allocator is not None:
+            with contextlib.suppress(ValueError):  # nothing was allocated
+                allocator.trim_pool(pool.id)
+
+    def release_pools(self) -> None:
+        """Lets go of all pools. Their memory goes with the tensors. More than once does nothing."""
+        self.allocator_and_pools.clear()
+        gc.collect()
+
+    close = release_pools
+
+    # ---- Sleep ---------------------------------------------------------------------------------
+
+    def sleep(self, offload_tags: Union[tuple[str, ...], str, None] = None) -> None:
+        """Everything sleeps: these tags are kept on the host, the rest is dropped. What sleeps
+        already stays as it is.
+
+        Args:
+            offload_tags: None: the default tag.
+
+        Raises:
+            RuntimeError: the host has too little memory; nothing sleeps that did not.
+        """
+        kept = (self.default_tag,) if offload_tags is None else _as_tuple(offload_tags)
+        found = self._pools()
+        self._warn_of_others("sleep", found, lambda p: p.tag in kept)
+        done = self._pause(found, lambda tag: "keep" if tag in kept else "drop")
+        _logger.info(
+            "sleep freed %.2f GiB, of which %.2f GiB are kept on the host",
+            done.bytes / 1024**3,
+            done.copied_bytes / 1024**3,
+        )
+        _tidy()
+
+    def discard(self, tags: Union[tuple[str, ...], str]) -> None:
+        """These tags sleep, and their contents are dropped. What sleeps already stays as it is."""
+        named = _as_tuple(tags)
+        found = [(a, p) for a, p in self._pools() if p.tag in named]
+        self._warn_of_others("discard", found, lambda p: False)
+        done = self._pause(found, lambda tag: "drop")
+        _logger.info("discard freed %.2f GiB of %s", done.bytes / 1024**3, named)
+
+    def wake_up(self, tags: Optional[list[str]] = None) -> None:
+        """Wakes these tags, and all that are not weights or caches; None: all. What was kept is in
+        place again, what was dropped is undefined.
+
+        Raises:
+            RuntimeError: too little memory is free; the message says how much is missing. What
+                slept sleeps, and the call can be repeated.
+        """
+        _tidy()
+        deferrable = _deferrable()
+        found = [
+            (a, p)
+            for a, p in self._pools()
+            if p.state != "awake" and (tags is None or p.tag in tags or p.tag not in deferrable)
+        ]
+        done = _call(found, lambda a, pools: a.resume(pools=[p.id for p in pools]))
+        for hook in self._hooks_of(found):
+            hook.after_map()
+        _logger.info("wake-up took %.2f GiB", done.bytes / 1024**3)
+
+    def _pause(
+        self, found: list[tuple[Allocator, Pool]], contents: Callable[[str], Contents]
+    ) -> Slept:
+        awake = [(a, p) for a, p in found if p.state == "awake"]
+        for hook in self._hooks_of(awake):
+            hook.before_unmap()
+
+        def pause(allocator: Allocator, pools: list[Pool]) -> Slept:
+            by_tag: dict[Optional[str], Contents] = {p.tag: contents(p.tag) for p in pools}
+            return allocator.pause(
+                list(dict.fromkeys(p.tag for p in pools)), contents=by_tag, lenient=True
+            )
+
+        return _call(awake, pause)
+
+    def _pools(self) -> list[tuple[Allocator, Pool]]:
+        """The pools of vLLM's tags: where Ductile is the allocator, others may have tags, too."""
+        return [
+            (allocator, found)
+            for allocator in _tag_pools.allocators().values()
+            for found in allocator.pools()
+            if found.tag in self.allocator_and_pools
+        ]
+
+    @staticmethod
+    def _warn_of_others(
+        what: str, found: list[tuple[Allocator, Pool]], is_kept: Callable[[Pool], bool]
+    ) -> None:
+        if any(p.state != "awake" and is_kept(p) != (p.contents == "keep") for _, p in found):
+            _logger.warning("%s: what sleeps already keeps, or drops, its contents as it did", what)
+
+    # ---- Who is told ---------------------------------------------------------------------------
+
+    def register_tag_hooks(
+        self, tag: str, before_unmap: Callable[[], object], after_map: Callable[[], object]
+    ) -> Callable[[], None]:
+        """Calls `before_unmap` before the tag's memory leaves and `after_map` once it is back.
+
+        Returns the function that ends it.
+        """
+        hooks = _Hooks(tag, before_unmap, after_map)
+        self._hooks.append(hooks)
+
+        def unregister() -> None:
+            with contextlib.suppress(ValueError):
+                self._hooks.remove(hooks)
+
+        return unregister
+
+    def _hooks_of(self, found: list[tuple[Allocator, Pool]]) -> list[_Hooks]:
+        tags = {p.tag for _, p in found}
+        return [hooks for hooks in self._hooks if hooks.tag in tags]
+
+    # ---- What there is -------------------------------------------------------------------------
+
+    def get_current_usage(self) -> int:
+        """Bytes of what lives in the pools, asleep or awake."""
+        total = 0
+        for allocator, found in self._pools():
+            stats = allocator.pool_stats(found.id)
+            total += stats.allocated_bytes + stats.paused_bytes
+        return total
+
+    @property
+    def pointer_to_data(self) -> dict[int, Any]:
+        """vLLM's description of each block, by address. A new one for each call."""
+        from vllm.device_allocator import AllocationData
+
+        out: dict[int, Any] = {}
+        by_allocator: dict[Allocator, dict[tuple[int, int], Pool]] = {}
+        for allocator, found in self._pools():
+            by_allocator.setdefault(allocator, {})[found.id] = found
+        for allocator, pools in by_allocator.items():
+            for block in allocator.blocks():
+                home = pools.get(block.pool)
+                if home is not None and block.state.name in ("LIVE", "PAUSED"):
+                    handle = (allocator.device, block.size, block.address, 0)
+                    out[block.address] = AllocationData(
+                        handle, home.tag, None, block.state.name == "PAUSED"
+                    )
+        return out
+
+
+def _as_tuple(tags: Union[tuple[str, ...], str]) -> tuple[str, ...]:
+    return (tags,) if isinstance(tags, str) else tuple(tags)
+
+
+def _tidy() -> None:
+    """Tensors in reference cycles, and what PyTorch caches, are no reason to run short."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _call(
+    found: list[tuple[Allocator, Pool]], act: Callable[[Allocator, list[Pool]], Slept]
+) -> Slept:
+    """One call for each allocator. vLLM takes a RuntimeError for the lack of memory."""
+    done = Slept(0, 0, 0, 0, 0)
+    by_allocator: dict[Allocator, list[Pool]] = {}
+    for allocator, pool in found:
+        by_allocator.setdefault(allocator, []).append(pool)
+    for allocator, pools in by_allocator.items():
+        try:
+            done = _tags.add(done, act(allocator, pools))
+        except (OutOfMemory, OutOfHostMemory) as error:
+            raise RuntimeError(str(error)) from error
+    return done

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One package whose memory Ductile lets sleep, against that package's own Python code:
+sleep_packages.py vllm|sglang|torch_memory_saver FOLDER-OF-WHEELS. See sleep_packages."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import logging
+import os
+import re
+import sys
+import types
+import zipfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+MIB = 1 << 20
+
+# A copy of this PyTorch's own may be wrong; what is asked of it is a virtual GPU's.
+os.environ["DUCTILE_CONF"] = "driver:virtual,sizes:tight"
+sys.path.insert(0, str(HERE))
+
+import fake_torch
+import stand_ins
+import torch
+
+FAKED = (
+    "MemPool", "use_mem_pool", "graph", "graph_pool_handle", "current_device", "device_count",
+    "device", "init", "is_initialized", "empty_cache",
+)  # fmt: skip
+
+
+def unpack(package: str, folder: Path) -> tuple[Path, str]:
+    """The package's Python files and metadata, and its version."""
+    (wheel,) = sorted(folder.glob(f"{package}-*.whl"))[-1:] or [None]
+    if wheel is None:
+        sys.exit(f"no wheel of {package} in {folder}")
+    place = folder / wheel.stem
+    if not place.exists():
+        with zipfile.ZipFile(wheel) as archive:
+            wanted = [n for n in archive.namelist() if re.search(r"\.py$|dist-info/|\.so$", n)]
+            wanted = [n for n in wanted if package == "torch_memory_saver" or not n.endswith(".so")]
+            archive.extractall(place, wanted)
+    return place, wheel.name.split("-")[1]
+
+
+def on_a_virtual_gpu() -> fake_torch.Torch:
+    """PyTorch's functions around pools, on Ductile beside an allocator that only counts."""
+    found = fake_torch.Torch()
+    for name in FAKED:
+        setattr(torch.cuda, name, getattr(found.cuda, name))
+    torch.cuda.memory.MemPool = found.cuda.MemPool
+    torch.cuda.memory.use_mem_pool = found.cuda.use_mem_pool
+    torch.cuda.memory.CUDAPluggableAllocator = fake_torch.Pluggable
+    for name in ("synchronize", "empty_cache"):
+        if hasattr(torch, "accelerator"):
+            setattr(torch.accelerator, name, lambda *_: None)
+    from ductile_gpu.torch import _plain
+
+    _plain._let_it_throw = lambda library: None
+    return found
+
+
+class Report:
+    def __init__(self, package: str) -> None:
+        self.package, self.failed = package, 0
+
+    def check(self, claim: str, holds: Any, why: object = "") -> None:
+        self.failed += not holds
+        print(f"{self.package}: {'ok  ' if holds else 'FAIL'} {claim}{'' if holds else f': {why}'}")
+
+    def covers(self, what: str, theirs: Any, ours: Any, but: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+        """Every public name of theirs is one of ours, and takes their arguments."""
+        names = {n for n in vars(theirs) if not n.startswith("_")} - but
+        missing = sorted(n for n in names if not hasattr(ours, n))
+        self.check(f"every name of {what} ({len(names)})", not missing, missing)
+        for name in sorted(names - set(missing)):
+            self._check_arguments(what, name, getattr(theirs, name), getattr(ours, name))
+
+    def _check_arguments(self, what: str, name: str, theirs: Any, ours: Any) -> None:
+        if not inspect.isfunction(theirs) or not callable(ours):
+            return
+        wanted = [p for p in inspect.signature(theirs).parameters if p not in ("self", "cls")]
+        found = [p for p in inspect.signature(ours).parameters if p not in ("self", "cls")]
+        self.check(f"arguments of {what}.{name}", wanted == found[: len(wanted)], (wanted, found))
+
+
+def held() -> dict[str, int]:
+    from ductile_gpu.torch import _tags
+
+    return {tag: s.held_bytes // MIB for tag, s in _tags.tags().items() if tag}
+
+
+# ---- vLLM --------------------------------------------------------------------------------------
+
+
+def check_vllm(report: Report) -> None:
+    memory = on_a_virtual_gpu()
+    import vllm.platforms as platforms
+
+    real = platforms.current_platform
+    names = ("is_cuda", "is_cuda_alike", "is_rocm", "is_xpu", "is_cpu")
+    fake: Any = types.SimpleNamespace(
+        dispatch_key="CUDA",
+        **{name: (lambda found=name: found.startswith("is_cuda")) for name in names},
+    )
+    platforms.current_platform = stand_in_for(real, fake)
+    os.environ["VLLM_PLUGINS"] = "ductile"
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
+
+    report.check("the plug-in loads through the entry point", _knows(SleepModeBackendFactory))
+    from vllm.config import VllmConfig
+    from vllm.device_allocator import get_mem_allocator_instance
+    from vllm.device_allocator.cumem import CuMemAllocator
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    from ductile_gpu.vllm._allocator import SleepAllocator
+    from ductile_gpu.vllm._backend import DuctileBackend
+
+    own = {"python_malloc_callback", "python_free_callback", "instance", "get_instance"}
+    report.covers("CuMemAllocator", CuMemAllocator, SleepAllocator, own)
+    report.covers("SleepModeBackend", SleepModeBackend, DuctileBackend)
+
+    config: Any = types.SimpleNamespace(
+        model_config=types.SimpleNamespace(
+            sleep_mode_backend="ductile", enable_cumem_allocator=True, enable_sleep_mode=True,
+            sleep_mode_offload_cudagraph=True,
+        ),
+        compilation_config=types.SimpleNamespace(cudagraph_mode=object()),
+    )  # fmt: skip
+    with contextlib.suppress(Exception):  # the configuration is too small for the rest of it
+        WorkerBase.__init__(object.__new__(type("W", (WorkerBase,), {})), config, 0, 0, "")
+    allocator = get_mem_allocator_instance()
+    report.check(
+        "a worker with the backend gets the allocation, too", isinstance(allocator, SleepAllocator)
+    )
+    pool = vars(VllmConfig).get("use_cumem_cudagraph_pool")
+    if pool is not None:
+        report.check("graphs are captured where they can sleep", pool.fget(config) is True)
+    turn(report, memory, allocator, SleepModeBackendFactory.create_backend(config.model_config))
+
+
+def _knows(factory: Any) -> bool:
+    return bool(factory.get_backend_class("ductile").__name__ == "DuctileBackend")
+
+
+def stand_in_for(real: Any, changed: Any) -> Any:
+    class Seen:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(changed if hasattr(changed, name) else real, name)
+
+    return Seen()
+
+
+def turn(report: Report, memory: fake_torch.Torch, allocator: Any, backend: Any) -> None:
+    context = pool_context(report, allocator)
+    with context("weights"):
+        weights = memory.tensor(64 * MIB)
+    with context("runtime"), context("kv_cache"):
+        cache = memory.tensor(128 * MIB)
+    with context("runtime"):
+        state = memory.tensor(2 * MIB)
+    graph = fake_torch.Graph()
+    with allocator.cudagraph_pool() as pool, torch.cuda.graph(graph, pool=pool):
+        graph.output = memory.tensor(16 * MIB)
+    full = {"weights": 64, "kv_cache": 128, "runtime": 2, "cudagraph": 16}
+    report.check("memory by tag", held() == full and memory.native_bytes == 0, held())
+    backend.suspend(1)
+    report.check("suspend(1)", not sum(held().values()) and backend.state() == "SUSPENDED", held())
+    backend.resume(["weights"])
+    report.check("resume(['weights'])", held() == {**full, "kv_cache": 0}, held())
+    backend.resume(["kv_cache"])
+    report.check("resume(['kv_cache'])", held() == full and backend.state() == "RUNNING", held())
+    backend.discard(("kv_cache",))
+    report.check("discard(('kv_cache',))", held() == {**full, "kv_cache": 0}, held())
+    backend.suspend(2)
+    backend.resume()
+    report.check("suspend(2), resume()", held() == full, held())
+    report.check("pointer_to_data", allocator.pointer_to_data[cache.data_ptr()].tag == "kv_cache")
+    report.check("get_current_usage", allocator.get_current_usage() == sum(full.values()) * MIB)
+    allocator.release_pools()
+    del weights, cache, state
+
+
+def pool_context(report: Report, allocator: Any) -> Any:
+    """The worker's own function, where its module can be imported with what is installed."""
+    try:
+        worker = importlib.import_module("vllm.v1.worker.gpu_worker").Worker
+    except Exception as error:
+        print(f"vllm: note gpu_worker cannot be imported here ({error}): its call by hand")
+        return lambda tag: allocator.use_memory_pool(tag=tag)
+    config = types.SimpleNamespace(enable_cumem_allocator=True, enable_sleep_mode=True)
+    own = types.SimpleNamespace(vllm_config=types.SimpleNamespace(model_config=config))
+    report.check("the worker's own _maybe_get_memory_pool_context", worker is not None)
+    return lambda tag: worker._maybe_get_memory_pool_context(own, tag)
+
+
+# ---- SGLang ------------------------------------------------------------------------------------
+
+
+def check_sglang(report: Report) -> None:
+    memory = on_a_virtual_gpu()
+    os.environ["SGLANG_PLUGINS"] = "ductile"
+    adapter = importlib.import_module("sglang.srt.utils.torch_memory_saver_adapter")
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    from ductile_gpu import memory_saver
+
+    report.check(
+        "the plug-in loads through the entry point",
+        adapter._memory_saver is memory_saver.torch_memory_saver,
+    )
+    saver = adapter.TorchMemorySaverAdapter.create(enable=True)
+    report.check("the adapter is enabled", saver.enabled)
+    with saver.configure_subprocess():
+        report.check("children are left to the plug-in", "LD_PRELOAD" not in os.environ)
+    with saver.region("weights", enable_cpu_backup=True):
+        weights = memory.tensor(64 * MIB)
+    with saver.region(tag="kv_cache"):
+        cache = memory.tensor(128 * MIB)
+    graph = fake_torch.Graph()
+    with saver.cuda_graph(
+        tag="cuda_graph", enable_cpu_backup=True, cuda_graph=graph,
+        pool=torch.cuda.graph_pool_handle(), stream=None,
+    ):  # fmt: skip
+        graph.output = memory.tensor(16 * MIB)
+    full = {"weights": 64, "kv_cache": 128, "cuda_graph": 16}
+    report.check("memory by tag", held() == full and memory.native_bytes == 0, held())
+    for tag in ("kv_cache", "weights", "cuda_graph"):
+        saver.pause(tag)
+    report.check("pause in SGLang's order", not sum(held().values()), held())
+    for tag in ("cuda_graph", "weights", "kv_cache"):
+        saver.resume(tag)
+    report.check("resume in SGLang's order", held() == full, held())
+    with saver.region("weights"), saver.disable():
+        aside = memory.tensor(MIB)
+    report.check("disable", held() == full and memory.native_bytes == MIB, held())
+    del weights, cache, aside
+
+
+# ---- torch_memory_saver ------------------------------------------------------------------------
+
+
+def check_torch_memory_saver(report: Report) -> None:
+    on_a_virtual_gpu()
+    entrypoint = importlib.import_module("torch_memory_saver.entrypoint")
+    utils = importlib.import_module("torch_memory_saver.utils")
+    from ductile_gpu import memory_saver
+
+    report.covers("TorchMemorySaver", entrypoint.TorchMemorySaver, memory_saver.TorchMemorySaver)
+    private = {"warnings", "logger"}
+    public = {
+        n: v
+        for n, v in vars(utils).items()
+        if inspect.isfunction(v) and v.__module__ == utils.__name__
+    }
+    report.covers("utils", types.SimpleNamespace(**public), memory_saver.utils, private)
+    folder = Path(entrypoint.__file__).parent.parent
+    found: set[str] = set()
+    for library in folder.rglob("*.so"):
+        found |= set(
+            re.findall(rb"\x00(tms_[a-z_]+|set_memory_margin_bytes)\x00", library.read_bytes())
+        )
+    names = {name.decode() for name in found} - {"tms_torch_malloc", "tms_torch_free"}
+    names = {name for name in names if not name.startswith("tms_xpu")}
+    import ctypes
+
+    path = memory_saver.utils.get_binary_path_from_package("torch_memory_saver_hook_mode_torch")
+    ours = ctypes.CDLL(str(path))
+    missing = sorted(name for name in names if not hasattr(ours, name))
+    report.check(
+        f"every C name that an allocator can have ({len(names)})", names and not missing, missing
+    )
+
+
+def main(package: str, folder: Path) -> int:
+    place, version = unpack(package, folder)
+    sys.path.insert(0, str(place))
+    report = Report(f"{package} {version}")
+    finder = stand_ins.Finder(package)
+    sys.meta_path.append(finder)  # type: ignore[arg-type]
+    logging.getLogger("ductile_gpu").addHandler(logging.StreamHandler())
+    globals()[f"check_{package}"](report)
+    print(f"{report.package}: stand-ins for {', '.join(sorted(finder.made)) or 'nothing'}")
+    return int(report.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
