@@ -191,7 +191,7 @@ ADAPTER_API int ductile_torch_is_installed(void) {
 }
 
 /* Gives new memory back to PyTorch's own allocator. What Ductile has served stays with it until it is
- * freed. 0, 1 or 2, as above. */
+ * freed. 0; 1 or, where it cannot be now, 2 with a message. */
 ADAPTER_API int ductile_torch_leave(char *message, size_t size) {
     return ductile_torch::guarded(message, size, ductile_torch::leave);
 }
@@ -273,8 +273,8 @@ ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64
 }
 
 /* Has it call `take` on the thread of each allocation before the allocation, with nothing locked;
- * NULL: no more. It is PyTorch's history, with one entry and no stacks: whoever records history
- * replaces it. */
+ * NULL: no more. It is PyTorch's history, with one entry and no stacks: a program that records
+ * history replaces it. */
 ADAPTER_API int ductile_torch_gather(void (*take)(void), char *message, size_t size) {
     return ductile_torch::guarded(message, size, [&] {
         ductile_torch::note.store(take, std::memory_order_release);
