@@ -72,6 +72,8 @@ def test_what_native_frees_later_is_asked_for_before_a_request_is_refused(late: 
         torch.cuda.set_per_process_memory_fraction(128 * MIB / library().limits().device_bytes)
         del old                      # stays in native's cache
         assert native_bytes() == 64 * MIB
+        import warnings
+        warnings.simplefilter("error")
         new = tensor(100)
         assert owner(new) == "ductile" and native_bytes() == 0
         """

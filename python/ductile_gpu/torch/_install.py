@@ -38,7 +38,7 @@ class TooLate(RuntimeError):
 
 
 def adapter() -> Optional[ctypes.CDLL]:
-    """The adapter, once it is PyTorch's allocator, whoever serves behind it."""
+    """The adapter, once it is PyTorch's allocator, also while Ductile is off."""
     return _adapter
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A CUDA runtime without a GPU, to be preloaded, under the name of the driver's library: PyTorch's
- * own allocator, streams, events, pools and captures then work, on addresses that nobody may touch.
+ * own allocator, streams, events, pools and captures then work, on addresses without memory.
  * Kernels do nothing, and work is done the moment it is issued.
  */
 #include <cuda_runtime_api.h>

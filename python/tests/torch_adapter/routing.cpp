@@ -391,7 +391,7 @@ API const char *probe_stand_in(void) {
     return guarded([] { caching::allocator.store(new Listener(caching::get())); });
 }
 
-/* A block, and a pool, of whoever serves now. */
+/* A block, and a pool, of the allocator that serves now. */
 API const char *probe_make_things(int which) {
     return guarded([which] {
         Thing &t = things[which];

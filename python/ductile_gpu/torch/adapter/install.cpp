@@ -191,7 +191,7 @@ ADAPTER_API int ductile_torch_is_installed(void) {
 }
 
 /* Gives new memory back to PyTorch's own allocator. What Ductile has served stays with it until it is
- * freed. 0, 1 or 2, as above. */
+ * freed. 0; 1 or, where it cannot be now, 2 with a message. */
 ADAPTER_API int ductile_torch_leave(char *message, size_t size) {
     return ductile_torch::guarded(message, size, ductile_torch::leave);
 }

@@ -88,13 +88,13 @@ struct Side {
     std::atomic<bool> off{true};
     bool is_ours = false;             /* has Ductile taken native's place? */
     std::set<PoolOfDevice> inherited; /* open, and not seen being opened */
-    Clock::time_point settled;        /* see kSettlingTime */
+    Clock::time_point look_until;     /* see kSettlingTime */
     std::mutex opening;               /* held where a pool is opened, and where one is tried */
 };
 auto &side = *new Side(); /* used when statics have ended, too */
 
 /* A call that began before Ductile came, in another thread, may open a pool a little later. So long
- * one is looked for wherever a stream is captured and nobody knows for whom, and at the end once
+ * one is looked for wherever a stream is captured for no pool that is known, and at the end once
  * more. */
 constexpr std::chrono::milliseconds kSettlingTime{1000};
 
@@ -150,7 +150,7 @@ void find_inherited() {
     }
 }
 
-/* side.mutex held. While such a pool is open, a capture may be under way that nobody announced. */
+/* side.mutex held. While such a pool is open, a capture may be under way that was not announced. */
 void inherit() {
     bool had_some = !side.inherited.empty();
     find_inherited();
@@ -171,11 +171,11 @@ void serve_by_whom_it_is_now() {
 
 /* side.mutex held. True where a look found one. */
 bool look_once_more(cudaStream_t stream) {
-    bool has_settled = Clock::now() > side.settled;
-    if (has_settled) {
+    bool is_over = Clock::now() > side.look_until;
+    if (is_over) {
         special.fetch_and(~kSettling);
     }
-    if (has_settled || is_captured(stream)) {
+    if (is_over || is_captured(stream)) {
         inherit();
     }
     return !side.inherited.empty();
@@ -230,7 +230,7 @@ void serve_by_ductile() {
         const std::lock_guard<std::mutex> lock(side.mutex);
         bool is_first = !std::exchange(side.is_ours, true);
         if (is_first && is_native_in_use()) {
-            side.settled = Clock::now() + kSettlingTime;
+            side.look_until = Clock::now() + kSettlingTime;
             special.fetch_or(kSettling);
             inherit();
         }
@@ -311,7 +311,7 @@ NativeNotice::NativeNotice(DeviceIndex device) : device_(device) {
     }
     try_to([&] {
         if (!native_holds_pool(device, pool)) {
-            retain_native_pool(device, pool); /* one that nobody holds cannot be opened again */
+            retain_native_pool(device, pool); /* one without a reference cannot be opened again */
         }
         begin_native_pool(device, pool, [](cudaStream_t) { return false; });
         notices.insert({device, pool});
@@ -345,7 +345,7 @@ uint64_t device_bytes(const Device &device) {
     return a != nullptr && ductile_get_limits(a, &limits) == DUCTILE_OK ? limits.device_bytes : 0;
 }
 
-/* Bytes that native holds and that nobody uses. */
+/* Bytes that native holds in no live block. */
 uint64_t native_free(DeviceIndex device) {
     return ask(uint64_t{0}, [&] {
         DeviceStats stats = native->getDeviceStats(device);

@@ -53,14 +53,14 @@ size_t count_inherited();
 /* Memory from native. Where it has none, Ductile gives back what is free, and it is asked again. */
 void *take_native(Device &device, size_t size, cudaStream_t stream);
 
-/* Is native asked for the first time, so that nobody is to be told of its refusal? */
+/* Is native asked for the first time, so that observers are not told of its refusal? */
 bool is_first_try();
 
 bool is_captured(cudaStream_t stream);
 
 /* ---- Pools and captures --------------------------------------------------------------------- */
 
-/* Does native know such a pool that somebody still holds? */
+/* Has native such a pool, with references left? */
 bool native_holds_pool(DeviceIndex device, const MempoolId_t &pool);
 
 void retain_native_pool(DeviceIndex device, const MempoolId_t &pool);

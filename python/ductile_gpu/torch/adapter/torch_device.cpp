@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 
 namespace ductile_torch {
 
@@ -25,11 +26,17 @@ size_t home_slot(const void *ptr) {
     return (to_address(ptr) >> kHomeShift) % homes.size();
 }
 
+/* Beside native a request may be refused first and served then, once native has given its memory
+ * back: an exception tells of the last refusal. */
+bool may_be_served_yet(const char *text) {
+    return is_native_in_use() && std::strncmp(text, "out of memory", 13) == 0;
+}
+
 /* Errors belong to a call, whose exception gets them; warnings to none, so that they are told now:
  * memory that the driver lost, memory that was written after its free. No lock is held. */
 void keep_report(void *user, ductile_log_level level, const char *text) {
     auto *device = static_cast<Device *>(user);
-    if (level == DUCTILE_LOG_WARNING) {
+    if (level == DUCTILE_LOG_WARNING && !may_be_served_yet(text)) {
         TORCH_WARN("ductile: ", text);
     }
     if (level == DUCTILE_LOG_ERROR) {
