@@ -140,7 +140,7 @@ extern "C" __attribute__((noinline)) void play_adapter(const Piece &piece, Block
 
 namespace {
 
-/* The first pass grows: it is nobody's. */
+/* The first pass grows: it is not counted. */
 void warm_up(const Piece &piece, Blocks &blocks) {
     play(piece, blocks, take, give_back);
 }

@@ -86,7 +86,7 @@ struct Driver {
  * cannot go on to open the gates. Real work would go on meanwhile, so a watcher then opens all; how
  * long that took says nothing about an allocator, and waited_ns has it.
  *
- * An allocator that waits at every free would stand still for longer than anybody waits: once the
+ * An allocator that waits at every free would stand still for longer than a person waits: once the
  * watcher has opened gates so often in this process, no more are closed, and uses end at once.
  */
 class Gates {

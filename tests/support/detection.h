@@ -71,6 +71,17 @@ static inline void hand_over(ductile_addr address, uint64_t size) {
     begin(address, size);
 }
 
+/* One handle at two addresses side by side, open for reading and writing. */
+static inline ductile_addr map_twice(void) {
+    dvmm_phys phys = rig_create(&r, 1);
+    ductile_addr pair = rig_reserve(&r, 2);
+    for (uint64_t i = 0; i < 2; i++) {
+        assert_ok(dvmm_map(r.d, pair + i * r.granule, r.granule, phys));
+        assert_ok(dvmm_set_access(r.d, pair + i * r.granule, r.granule, DVMM_ACCESS_RW));
+    }
+    return pair;
+}
+
 static inline void unmap(ductile_addr address) {
     assert_ok(dvmm_unmap(r.d, address, r.granule));
 }

@@ -142,12 +142,7 @@ CLAIM(reuse, what_a_write_leaves_of_an_older_one_is_remembered) {
 }
 
 CLAIM(reuse, is_seen_through_another_address_of_the_handle) {
-    dvmm_phys phys = rig_create(&r, 1);
-    ductile_addr pair = rig_reserve(&r, 2);
-    for (uint64_t i = 0; i < 2; i++) {
-        assert_ok(dvmm_map(r.d, pair + i * r.granule, r.granule, phys));
-        assert_ok(dvmm_set_access(r.d, pair + i * r.granule, r.granule, DVMM_ACCESS_RW));
-    }
+    ductile_addr pair = map_twice();
     begin(pair, BLOCK);
     writes(s1, pair, BLOCK);
     end(pair);
@@ -293,12 +288,7 @@ CLAIM(early_unmap, the_neighbour_is_not_in_use) {
 }
 
 CLAIM(early_unmap, work_at_another_address_of_the_handle_does_not_matter) {
-    dvmm_phys phys = rig_create(&r, 1);
-    ductile_addr pair = rig_reserve(&r, 2);
-    for (uint64_t i = 0; i < 2; i++) {
-        assert_ok(dvmm_map(r.d, pair + i * r.granule, r.granule, phys));
-        assert_ok(dvmm_set_access(r.d, pair + i * r.granule, r.granule, DVMM_ACCESS_RW));
-    }
+    ductile_addr pair = map_twice();
     writes(s1, pair, BLOCK);
     sync(s1);
     writes(s1, pair + r.granule, BLOCK);
@@ -415,10 +405,7 @@ CLAIM(overlap, of_two_live_blocks_is_seen) {
 }
 
 CLAIM(overlap, at_two_addresses_is_seen) {
-    dvmm_phys phys = rig_create(&r, 1);
-    ductile_addr pair = rig_reserve(&r, 2);
-    assert_ok(dvmm_map(r.d, pair, r.granule, phys));
-    assert_ok(dvmm_map(r.d, pair + r.granule, r.granule, phys));
+    ductile_addr pair = map_twice();
     begin(pair, BLOCK);
     begin(pair + r.granule + BLOCK, BLOCK);
     saw_nothing();
