@@ -2,7 +2,7 @@
 #include "preload/device.h"
 
 #include "preload/counts.h"
-#include "preload/ductile_preload.h"
+#include "preload/include/ductile_preload.h"
 #include "preload/real.h"
 
 #include <pthread.h>

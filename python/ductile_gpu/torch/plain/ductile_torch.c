@@ -8,11 +8,14 @@
  * given; otherwise it is NULL.
  */
 #include <ductile.h>
+#include <ductile_preload.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+
+#pragma weak ductile_preload_open
 
 #define MAX_DEVICES 64
 
@@ -28,6 +31,14 @@ static _Atomic(raise_fn) raise_error;
 static char given_options[1024];         /* guarded by `opening` */
 static uint64_t own_limits[MAX_DEVICES]; /* written before the allocator is; 0: none */
 
+/* That of all libraries, where the process has libductile_preload.so; NULL otherwise. */
+static ductile_allocator *open_preloaded(int device, const ductile_options *options) {
+    ductile_status (*create)(ductile_allocator **, const ductile_options *) = ductile_create;
+    const void *ours;
+    memcpy(&ours, &create, sizeof ours);
+    return ductile_preload_open != NULL ? ductile_preload_open(ours, device, options) : NULL;
+}
+
 static ductile_allocator *open_device(int device) {
     ductile_options options;
     ductile_allocator *a = NULL;
@@ -37,7 +48,8 @@ static ductile_allocator *open_device(int device) {
     if (ductile_options_parse(&options, given_options, NULL, 0) != DUCTILE_OK) {
         return NULL;
     }
-    if (ductile_create(&a, &options) != DUCTILE_OK) {
+    a = open_preloaded(device, &options);
+    if (a == NULL && ductile_create(&a, &options) != DUCTILE_OK) {
         return NULL;
     }
     return a;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What adapters ask of libductile_preload.so, where it is in the process: one allocator for each
- * device serves them and all interposed calls. They find the function by its name.
+ * device serves them and all interposed calls. They declare the function weak, so that it is NULL in
+ * other processes: `#pragma weak ductile_preload_open`.
  */
 #ifndef DUCTILE_PRELOAD_H
 #define DUCTILE_PRELOAD_H
