@@ -25,12 +25,11 @@ enum {
     CU_LOCATION_OF_DEVICE = 1,
 
     CU_POINTER_CONTEXT = 1,
-    CU_POINTER_IS_IPC_CAPABLE = 10,
     CU_POINTER_RANGE_START = 11,
     CU_POINTER_RANGE_SIZE = 12,
 
     CU_NON_BLOCKING = 1,
-    CU_SEARCH_LEGACY = 1, /* stream NULL is the legacy default stream   */
+    CU_SEARCH_LEGACY = 1,     /* stream NULL is the legacy default stream   */
     CU_SEARCH_PER_THREAD = 2, /* it is the default stream of each thread */
 };
 

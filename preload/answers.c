@@ -32,10 +32,9 @@ static dpre_device *enter_current_if_open(void) {
 
 cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     const dpre_driver *real = dpre_real();
-    cu_result code = real != NULL ? real->cuMemGetInfo_v2(free_bytes, total_bytes)
-                                  : CU_NOT_INITIALIZED;
-    dpre_device *d =
-        code == CU_SUCCESS && free_bytes != NULL ? enter_current_if_open() : NULL;
+    cu_result code =
+        real != NULL ? real->cuMemGetInfo_v2(free_bytes, total_bytes) : CU_NOT_INITIALIZED;
+    dpre_device *d = code == CU_SUCCESS && free_bytes != NULL ? enter_current_if_open() : NULL;
     if (d != NULL) {
         *free_bytes = still_to_be_had(dpre_allocator(d), *free_bytes);
     }
@@ -94,8 +93,8 @@ cu_result cuMemGetAddressRange_v2(ductile_addr *base, size_t *size, ductile_addr
 /* ---- Attributes of an address --------------------------------------------------------------- */
 
 static bool is_answered_here(int attribute) {
-    return attribute == CU_POINTER_CONTEXT || attribute == CU_POINTER_IS_IPC_CAPABLE ||
-           attribute == CU_POINTER_RANGE_START || attribute == CU_POINTER_RANGE_SIZE;
+    return attribute == CU_POINTER_CONTEXT || attribute == CU_POINTER_RANGE_START ||
+           attribute == CU_POINTER_RANGE_SIZE;
 }
 
 static void answer(int attribute, const dpre_device *d, const ductile_block_info *block,
@@ -105,9 +104,6 @@ static void answer(int attribute, const dpre_device *d, const ductile_block_info
     switch (attribute) {
     case CU_POINTER_CONTEXT:
         memcpy(data, &context, sizeof(context));
-        break;
-    case CU_POINTER_IS_IPC_CAPABLE:
-        memset(data, 0, sizeof(bool));
         break;
     case CU_POINTER_RANGE_START:
         memcpy(data, &block->address, sizeof(block->address));
@@ -122,8 +118,8 @@ static void answer(int attribute, const dpre_device *d, const ductile_block_info
 
 cu_result cuPointerGetAttribute(void *data, int attribute, ductile_addr addr) {
     ductile_block_info block;
-    dpre_device *d = data != NULL && is_answered_here(attribute) ? find_allocation(addr, &block)
-                                                                 : NULL;
+    dpre_device *d =
+        data != NULL && is_answered_here(attribute) ? find_allocation(addr, &block) : NULL;
     if (d == NULL) {
         return dpre_real() != NULL ? dpre_real()->cuPointerGetAttribute(data, attribute, addr)
                                    : CU_NOT_INITIALIZED;
@@ -146,8 +142,8 @@ static bool asks_here(unsigned int n, const int *attributes) {
 cu_result cuPointerGetAttributes(unsigned int n, int *attributes, void **data, ductile_addr addr) {
     ductile_block_info block;
     const dpre_driver *real = dpre_real();
-    cu_result code = real != NULL ? real->cuPointerGetAttributes(n, attributes, data, addr)
-                                  : CU_NOT_INITIALIZED;
+    cu_result code =
+        real != NULL ? real->cuPointerGetAttributes(n, attributes, data, addr) : CU_NOT_INITIALIZED;
     dpre_device *d =
         code == CU_SUCCESS && asks_here(n, attributes) ? find_allocation(addr, &block) : NULL;
     for (unsigned int i = 0; d != NULL && i < n; i++) {

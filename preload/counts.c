@@ -16,8 +16,8 @@
 
 enum { N_ROWS = 64, NAME_BYTES = 480, TEXT_BYTES = 512, FRAMES_LOOKED_AT = 32 };
 
-/* The layout of the file. A row is a shared object that asked for memory; the last one stands for all
- * that find no row of their own. */
+/* The layout of the file. A row is a shared object that asked for memory; the last one stands for
+ * all that find no row of their own. */
 typedef struct counts_row {
     char name[NAME_BYTES];
     _Atomic uint64_t served_calls, served_bytes;

@@ -361,7 +361,7 @@ cu_result dpre_wait(const dpre_device *device) {
 
 static cu_result set_peer_locked(dpre_device *d, int other, bool is_allowed) {
     ductile_allocator *a = atomic_load(&d->allocator);
-    ductile_status status = a == NULL      ? DUCTILE_OK
+    ductile_status status = a == NULL    ? DUCTILE_OK
                             : is_allowed ? ductile_enable_peer(a, other)
                                          : ductile_disable_peer(a, other);
     if (status != DUCTILE_OK && status != DUCTILE_ERR_EXITING) {
@@ -417,8 +417,7 @@ static bool is_our_library(const void *create_of_caller) {
 /* An adapter may be the first to use the device. */
 static cu_context retained_primary(int device) {
     cu_context primary = primary_of(device);
-    if (primary == NULL &&
-        dpre_real()->cuDevicePrimaryCtxRetain(&primary, device) != CU_SUCCESS) {
+    if (primary == NULL && dpre_real()->cuDevicePrimaryCtxRetain(&primary, device) != CU_SUCCESS) {
         return NULL;
     }
     return primary;

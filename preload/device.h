@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which allocator serves a request: the one of the device whose primary context is current, or is
- * the stream's. Other contexts are not served. A device is entered and left around each use, so that
- * a reset of it waits for them.
+ * the stream's. Other contexts are not served. A device is entered and left around each use, so
+ * that a reset of it waits for them.
  */
 #ifndef DUCTILE_PRELOAD_DEVICE_H
 #define DUCTILE_PRELOAD_DEVICE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two ways to ask for a function at run time. Ductile's own requests get the driver's functions:
- * that is what keeps its calls out of this library.
+ * The two ways to ask for a function at run time. Ductile's own requests get the driver's
+ * functions: that is what keeps its calls out of this library.
  */
 #include "preload/real.h"
 
@@ -30,8 +30,8 @@ static void *find_interposed(void *handle, const char *symbol) {
     return dpre_replace(symbol, dpre_dlsym()(handle, symbol));
 }
 
-/* This library stands before the driver, so a search through all libraries finds its functions: also
- * where there is no driver. */
+/* This library stands before the driver, so a search through all libraries finds its functions:
+ * also where there is no driver. */
 static void *find_where_there_is_a_driver(void *handle, const char *symbol) {
     return dpre_real() != NULL ? dpre_dlsym()(handle, symbol) : NULL;
 }
@@ -46,8 +46,8 @@ dlsym_function dpre_choose_dlsym(void *handle, const char *symbol, const void *c
     return handle == RTLD_DEFAULT ? find_where_there_is_a_driver : find_interposed;
 }
 
-/* The C library takes the caller of dlsym for RTLD_NEXT and RTLD_DEFAULT from the return address. So
- * the chosen function is jumped to, with the stack as it was. */
+/* The C library takes the caller of dlsym for RTLD_NEXT and RTLD_DEFAULT from the return address.
+ * So the chosen function is jumped to, with the stack as it was. */
 PRELOAD_API void *dlsym(void *restrict handle, const char *restrict symbol);
 
 #if defined(__x86_64__)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocations and frees. What Ductile cannot serve, for whatever reason but that memory is short, is
- * passed to the driver with its arguments untouched, and so is each free of memory that is not ours.
+ * Allocations and frees. What Ductile cannot serve, for whatever reason but that memory is short,
+ * is passed to the driver with its arguments untouched, and so is each free of memory that is not
+ * ours.
  */
 #include "preload/counts.h"
 #include "preload/device.h"
@@ -87,14 +88,14 @@ static cu_result serve_pitched(ductile_addr *out, size_t *pitch, size_t width, s
 
 cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, size_t height,
                              unsigned int element) {
-    cu_result code =
-        is_element(element) ? serve_pitched(out, pitch, width, height, CALLER) : PASS;
+    cu_result code = is_element(element) ? serve_pitched(out, pitch, width, height, CALLER) : PASS;
     return code != PASS ? code
                         : count_native(REAL(cuMemAllocPitch_v2, out, pitch, width, height, element),
                                        CALLER, width * height);
 }
 
-/* Programs rely on the wait: by the time the call returns no kernel uses the memory, on any stream. */
+/* Programs rely on the wait: by the time the call returns no kernel uses the memory, on any stream.
+ */
 static cu_result free_done(const dpre_device *d, ductile_addr addr) {
     cu_result code = dpre_wait(d);
     if (code != CU_SUCCESS) {
@@ -116,11 +117,12 @@ cu_result cuMemFree_v2(ductile_addr addr) {
 
 /* ---- Memory in the order of a stream ------------------------------------------------------- */
 
-/* A stream that the driver will not tell of is taken for a capturing one: its call is the driver's. */
+/* A stream that the driver will not tell of is taken for a capturing one: its call is the driver's.
+ */
 static bool is_capturing(ductile_stream stream) {
     int status = 0;
-    return dpre_real() == NULL ||
-           dpre_real()->cuStreamIsCapturing(stream, &status) != CU_SUCCESS || status != 0;
+    return dpre_real() == NULL || dpre_real()->cuStreamIsCapturing(stream, &status) != CU_SUCCESS ||
+           status != 0;
 }
 
 /* pool: NULL means the current one. */
@@ -131,8 +133,8 @@ static cu_result serve_ordered(ductile_addr *out, size_t size, cu_mem_pool pool,
     }
     dpre_device *d = dpre_enter_stream(stream);
     ductile_addr found = 0;
-    bool is_default = d != NULL && (pool == NULL ? dpre_default_is_current(d)
-                                                 : dpre_is_default_pool(d, pool));
+    bool is_default =
+        d != NULL && (pool == NULL ? dpre_default_is_current(d) : dpre_is_default_pool(d, pool));
     cu_result code =
         is_default ? code_of(ductile_alloc(dpre_allocator(d), size, stream, &found)) : PASS;
     dpre_leave(d);
@@ -163,9 +165,9 @@ cu_result cuMemAllocAsync_ptsz(ductile_addr *out, size_t size, ductile_stream st
 cu_result cuMemAllocFromPoolAsync(ductile_addr *out, size_t size, cu_mem_pool pool,
                                   ductile_stream stream) {
     cu_result code = pool != NULL ? serve_ordered(out, size, pool, stream, CALLER) : PASS;
-    return code != PASS ? code
-                        : count_native(REAL(cuMemAllocFromPoolAsync, out, size, pool, stream),
-                                       CALLER, size);
+    return code != PASS
+               ? code
+               : count_native(REAL(cuMemAllocFromPoolAsync, out, size, pool, stream), CALLER, size);
 }
 
 cu_result cuMemAllocFromPoolAsync_ptsz(ductile_addr *out, size_t size, cu_mem_pool pool,
@@ -177,8 +179,8 @@ cu_result cuMemAllocFromPoolAsync_ptsz(ductile_addr *out, size_t size, cu_mem_po
                                        CALLER, size);
 }
 
-/* On a stream that is being captured it would be a node, which only memory of the graph can have: the
- * driver refuses ours. */
+/* On a stream that is being captured it would be a node, which only memory of the graph can have:
+ * the driver refuses ours. */
 static cu_result free_ordered(ductile_addr addr, ductile_stream stream) {
     ductile_block_info block;
     dpre_device *d = is_capturing(stream) ? NULL : dpre_enter_owner(addr, &block);

@@ -71,8 +71,7 @@ static void *search(void *library, const row *r) {
     symbol = dpre_dlsym()(library, "cuGetProcAddress");
     memcpy(&old_search, &symbol, sizeof(old_search));
     cu_result code =
-        new_search != NULL
-            ? new_search(r->name, &found, r->version, (uint64_t)r->variant, &answer)
+        new_search != NULL ? new_search(r->name, &found, r->version, (uint64_t)r->variant, &answer)
         : old_search != NULL ? old_search(r->name, &found, r->version, (uint64_t)r->variant)
                              : CU_NOT_INITIALIZED;
     return code == CU_SUCCESS && answer == 0 ? found : NULL;

@@ -11,8 +11,8 @@
 
 static bool is_capturing(ductile_stream stream) {
     int status = 0;
-    return dpre_real() != NULL &&
-           dpre_real()->cuStreamIsCapturing(stream, &status) == CU_SUCCESS && status != 0;
+    return dpre_real() != NULL && dpre_real()->cuStreamIsCapturing(stream, &status) == CU_SUCCESS &&
+           status != 0;
 }
 
 static cu_result begun(cu_result code) {
@@ -76,8 +76,7 @@ static void forget(ductile_stream stream) {
 
 /* Does the call end a stream, which takes its capture with it? */
 static bool begin_destroying(ductile_stream stream) {
-    bool is_stream =
-        stream != NULL && stream != CU_LEGACY_STREAM && stream != CU_PER_THREAD_STREAM;
+    bool is_stream = stream != NULL && stream != CU_LEGACY_STREAM && stream != CU_PER_THREAD_STREAM;
     bool was_capturing = is_stream && is_capturing(stream);
     if (is_stream) {
         forget(stream);

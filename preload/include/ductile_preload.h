@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What adapters ask of libductile_preload.so, where it is in the process: one allocator for each
- * device serves them and all interposed calls. They declare the function weak, so that it is NULL in
- * other processes: `#pragma weak ductile_preload_open`.
+ * device serves them and all interposed calls. They declare the function weak, so that it is NULL
+ * in other processes: `#pragma weak ductile_preload_open`.
  */
 #ifndef DUCTILE_PRELOAD_H
 #define DUCTILE_PRELOAD_H
@@ -19,10 +19,9 @@ extern "C" {
  *
  * Arguments: create: the address of the caller's ductile_create, which tells whether both speak of
  *            the same libductile. device: ordinal. options: how to make it, where this is the first
- *            use of the device; NULL means those of the interposed calls. From now on its log, if it
- *            has one, receives the lines of the allocator, whoever has made it.
- * Returns:   the allocator; NULL where the two libductiles differ, DUCTILE_PRELOAD is off, or the
- *            allocator cannot be made.
+ *            use of the device; NULL means those of the interposed calls. From now on its log, if
+ * it has one, receives the lines of the allocator, whoever has made it. Returns:   the allocator;
+ * NULL where the two libductiles differ, DUCTILE_PRELOAD is off, or the allocator cannot be made.
  * Threads:   safe.
  * Cost:      the first: as ductile_create.
  */

@@ -37,6 +37,7 @@ ROOMS = {
     "segments": ["vmm", "vmm/driver", "vmm/nvtx", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
     "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
+    "preload": [],  # the public headers and the driver's binary interface
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
@@ -48,14 +49,15 @@ ROOMS = {
 # The struct that embeds every room's state.
 EMBEDDER = "pool/base/allocator"
 
-# Headers that speak for files of other names, and whose: the seam of the driver is one table, and at the seam the
-# virtual GPU's library is found.
-SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver", "vmm/driver/open_virtual.h": "vmm/virtual"}
+# Headers that speak for files of other names, and whose: the seam of the driver is one table, at the seam the
+# virtual GPU's library is found, and adapters include one header.
+SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver", "vmm/driver/open_virtual.h": "vmm/virtual",
+                  "preload/include/ductile_preload.h": "preload"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
 MADE_BY_THE_BUILD = ["commit.h"]
-OF_A_ROOM = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
-ANGLED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*<((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
+OF_A_ROOM = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:vmm|segments|pool|preload|bench|tests)/[^">]+)', re.M)
+ANGLED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*<((?:vmm|segments|pool|preload|bench|tests)/[^">]+)', re.M)
 COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
 # A function that others can call, at the beginning of a line: its name, its arguments, and `{` or `;`.
 FUNCTION = re.compile(r"^(?!static\b|typedef\b|return\b|else\b|#)[A-Za-z_][\w ]*[ *]+([a-z]\w*)\("
@@ -110,7 +112,7 @@ class Tree:
         self.root = root
         self.faults = []
         self.code = {}
-        for top in ("vmm", "segments", "pool", "bench"):
+        for top in ("vmm", "segments", "pool", "preload", "bench"):
             for path in sorted((root / top).rglob("*.[ch]")):
                 file = str(path.relative_to(root))
                 if not file.startswith("pool/include/"):

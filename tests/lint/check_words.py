@@ -61,7 +61,7 @@ UNREAD = {"changelog.md", "python-reference.md"}
 
 
 def files_of(root):
-    for top in ("vmm", "segments", "pool", "bench"):
+    for top in ("vmm", "segments", "pool", "preload", "bench"):
         yield from sorted((root / top).rglob("*.[ch]"))
     yield from sorted(path for path in (root / "docs").glob("*.md") if path.name not in UNREAD)
     yield root / "README.md"

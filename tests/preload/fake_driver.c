@@ -56,8 +56,8 @@ DO(cuDeviceGetName, (char *name, int size, cu_device device), strncpy(name, "Fak
 DO(cuDeviceTotalMem_v2, (size_t * bytes, cu_device device), *bytes = (size_t)64 << 30)
 DO(cuDeviceGetAttribute, (int *value, cu_device_attribute which, cu_device device),
    *value = which == CU_HAS_VMM || which == CU_HAS_MEMORY_POOLS)
-DO(cuDevicePrimaryCtxGetState, (cu_device device, unsigned int *flags, int *is_active),
-   *flags = 0; *is_active = 1)
+DO(cuDevicePrimaryCtxGetState, (cu_device device, unsigned int *flags, int *is_active), *flags = 0;
+   *is_active = 1)
 DO(cuDevicePrimaryCtxRetain, (cu_context * out, cu_device device), *out = primary_of(device))
 DO(cuDevicePrimaryCtxRelease_v2, (cu_device device), )
 DO(cuDevicePrimaryCtxReset_v2, (cu_device device), fake_driver.resets++)
@@ -89,8 +89,7 @@ static ductile_addr take(ductile_addr *next, size_t size) {
 DO(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total), *free_bytes = (size_t)32 << 30;
    *total = (size_t)64 << 30)
 DO(cuMemGetAllocationGranularity,
-   (size_t * out, const cu_phys_props *props, cu_granularity_option option),
-   *out = (size_t)2 << 20)
+   (size_t * out, const cu_phys_props *props, cu_granularity_option option), *out = (size_t)2 << 20)
 DO(cuMemAddressReserve,
    (ductile_addr * out, size_t size, size_t alignment, ductile_addr hint, unsigned long long flags),
    *out = take(&next_reserved, size))
@@ -122,7 +121,8 @@ cu_result cuMemExportToShareableHandle(void *out, dvmm_phys phys, cu_handle_type
     return NOT_SUPPORTED;
 }
 
-EXPORTED cu_result cuMemImportFromShareableHandle(dvmm_phys *out, void *shared, cu_handle_type type);
+EXPORTED cu_result cuMemImportFromShareableHandle(dvmm_phys *out, void *shared,
+                                                  cu_handle_type type);
 cu_result cuMemImportFromShareableHandle(dvmm_phys *out, void *shared, cu_handle_type type) {
     return NOT_SUPPORTED;
 }
@@ -165,8 +165,7 @@ static cu_result take_back(ductile_addr addr, atomic_int *count) {
         return value;                                                                              \
     }
 
-RETURN(cuMemAlloc_v2, (ductile_addr * out, size_t size),
-       hand_out(out, size, &fake_driver.mallocs))
+RETURN(cuMemAlloc_v2, (ductile_addr * out, size_t size), hand_out(out, size, &fake_driver.mallocs))
 RETURN(cuMemFree_v2, (ductile_addr addr), take_back(addr, &fake_driver.frees))
 RETURN(cuMemAllocPitch_v2,
        (ductile_addr * out, size_t *pitch, size_t width, size_t height, unsigned int element),
@@ -187,8 +186,7 @@ RETURN(cuMemFreeAsync, (ductile_addr addr, ductile_stream stream),
        take_back(addr, &fake_driver.async_frees))
 RETURN(cuMemFreeAsync_ptsz, (ductile_addr addr, ductile_stream stream),
        take_back(addr, &fake_driver.async_frees))
-DO(cuIpcGetMemHandle, (void *handle, ductile_addr addr), fake_driver.ipc++;
-   memset(handle, 1, 64))
+DO(cuIpcGetMemHandle, (void *handle, ductile_addr addr), fake_driver.ipc++; memset(handle, 1, 64))
 DO(cuMemGetAddressRange_v2, (ductile_addr * base, size_t *size, ductile_addr addr), *base = 7;
    *size = 7)
 DO(cuPointerGetAttribute, (void *data, int attribute, ductile_addr addr),
@@ -261,8 +259,7 @@ DO(cuCtxRecordEvent, (cu_context context, dvmm_event event),
 
 DO(cuMemHostAlloc, (void **out, size_t size, unsigned int flags), *out = malloc(size))
 DO(cuMemFreeHost, (void *memory), free(memory))
-DO(cuMemsetD8Async,
-   (ductile_addr addr, unsigned char value, size_t size, ductile_stream stream), )
+DO(cuMemsetD8Async, (ductile_addr addr, unsigned char value, size_t size, ductile_stream stream), )
 DO(cuMemcpyDtoDAsync_v2, (ductile_addr to, ductile_addr from, size_t size, ductile_stream stream), )
 DO(cuMemcpyHtoDAsync_v2, (ductile_addr to, const void *from, size_t size, ductile_stream stream), )
 DO(cuMemcpyDtoHAsync_v2, (void *to, ductile_addr from, size_t size, ductile_stream stream), )
@@ -278,7 +275,8 @@ typedef struct findable {
 EXPORTED cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
                                        int *answer);
 
-#define ROW(name, symbol, oldest, variant) {name, oldest, variant, (void (*)(void))symbol}
+#define ROW(name, symbol, oldest, variant)                                                         \
+    { name, oldest, variant, (void (*)(void))symbol }
 
 /* Both entries of cuMemAlloc: programs that ask for a later version than this library knows get the
  * driver's. */

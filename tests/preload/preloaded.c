@@ -443,7 +443,8 @@ typedef struct named_check {
     const char *mode; /* DUCTILE_PRELOAD */
 } named_check;
 
-#define NAMED(check) {#check, check_##check, ""}
+#define NAMED(check)                                                                               \
+    { #check, check_##check, "" }
 
 static const named_check checks[] = {
     NAMED(malloc_is_served),
