@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-/* Whoever calls the interposed function. */
+/* The caller of the interposed function. */
 #define CALLER __builtin_return_address(0)
 
 /* A request of `size` bytes that Ductile has served, or the driver. */

@@ -25,7 +25,7 @@ struct dpre_device {
     bool plain_works;
     cu_mem_pool default_pool;
     bool is_lent;    /* adapters use the allocator */
-    bool is_refused; /* there is none to be had    */
+    bool is_refused; /* none can be made */
     ductile_log_fn log;
     void *log_user;
     char last_error[TEXT_BYTES];

@@ -36,8 +36,8 @@ static void *find_where_there_is_a_driver(void *handle, const char *symbol) {
     return dpre_real() != NULL ? dpre_dlsym()(handle, symbol) : NULL;
 }
 
-/* Which function answers a call of dlsym. RTLD_NEXT asks for what stands behind the caller: whoever
- * interposes the driver too gets what it wants to forward to. */
+/* Which function answers a call of dlsym. RTLD_NEXT asks for what stands behind the caller:
+ * another library that interposes the driver gets the function that it wants to forward to. */
 dlsym_function dpre_choose_dlsym(void *handle, const char *symbol, const void *caller) {
     if (symbol == NULL || handle == RTLD_NEXT || !dpre_is_interposed(symbol) ||
         is_of_ductile(caller)) {

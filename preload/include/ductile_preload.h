@@ -19,11 +19,12 @@ extern "C" {
  *
  * Arguments: create: the address of the caller's ductile_create, which tells whether both speak of
  *            the same libductile. device: ordinal. options: how to make it, where this is the first
- *            use of the device; NULL means those of the interposed calls. From now on its log, if
- * it has one, receives the lines of the allocator, whoever has made it. Returns:   the allocator;
- * NULL where the two libductiles differ, DUCTILE_PRELOAD is off, or the allocator cannot be made.
+ *            use of the device; NULL means those of the interposed calls. From now on its log gets
+ *            the lines of the allocator, if it has one.
+ * Returns:   the allocator; NULL where the two libductiles differ, DUCTILE_PRELOAD is off, or the
+ *            allocator cannot be made.
  * Threads:   safe.
- * Cost:      the first: as ductile_create.
+ * Cost:      the first call: as ductile_create.
  */
 DUCTILE_API ductile_allocator *ductile_preload_open(const void *create, int device,
                                                     const ductile_options *options);

@@ -86,7 +86,7 @@ def test_jax_keeps_the_allocator_that_the_user_chose(place):
 def test_status_1_where_ductile_served_nothing(place):
     answer = run(place, "--all", "./program", "u8")
     assert answer.returncode == 1
-    assert "program asked for 8.00 MiB in 1 requests: 0% from Ductile" in answer.stderr
+    assert "program asked for 8.0 MiB in 1 request: 0% from Ductile" in answer.stderr
 
 
 def test_status_0_and_a_line_where_no_memory_was_asked_for(place):
@@ -129,7 +129,7 @@ def test_scripts_and_their_children_are_served(place):
     answer = run(place, "--all", "script.py", "--mine")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines()[0] == "auto ['--mine']"
-    assert "program asked for 8.00 MiB" in answer.stderr
+    assert "program asked for 8.0 MiB" in answer.stderr
 
 
 def test_options_reach_the_allocator(place):

@@ -125,6 +125,8 @@ class Tree:
     def read_functions(self, file):
         for match in FUNCTION.finditer(self.bare[file]):
             name, mark = match.group(1), match.group(4)
+            if file.startswith("preload/") and name.startswith("cu"):
+                continue  # the driver's names, under which others call the driver
             if mark == "{":
                 self.defined.setdefault(name, file)
             elif file.endswith(".h"):
@@ -153,7 +155,7 @@ class Tree:
         for file, text in self.bare.items():
             for name in sorted(set(NAME.findall(text)) - set(STATIC.findall(text))):
                 other = self.seam_of(name) or self.defined.get(name)
-                if name.startswith("ductile_") and room_of(file).startswith("bench/"):
+                if name.startswith("ductile_") and room_of(file).startswith(("bench/", "preload")):
                     continue  # the public functions are everybody's
                 if other is not None and stem(other) != stem(file):
                     if file.endswith(".c") or name not in self.declared or file not in self.declared[name]:

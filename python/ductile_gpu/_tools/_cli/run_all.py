@@ -101,7 +101,7 @@ def _share(row: _counts.Asked) -> str:
     percent = 100 * row.served_bytes // row.total_bytes if row.total_bytes else 0
     return (
         f"{row.library or 'a library that is not known'} asked for {in_bytes(row.total_bytes)} in "
-        f"{calls:,} requests: {percent}% from Ductile"
+        f"{calls:,} request{'s' * (calls != 1)}: {percent}% from Ductile"
     )
 
 
@@ -136,4 +136,5 @@ def run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: P
     environment = dict(os.environ)
     _prepare(environment, options, settings, folders)
     status = _wait(command, environment)
-    return status or _judge(folders)
+    judged = _judge(folders)
+    return status or judged
