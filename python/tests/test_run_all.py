@@ -183,7 +183,7 @@ def test_python_shares_the_allocator_of_the_interposed_calls(place):
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("/v/lib/python3.12/site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax_plugins"),
+        ("/v/lib/python3.12/site-packages/jax_plugins/xla_cuda13/plugin.so", "jax_plugins"),
         ("/v/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2", "nvidia/nccl"),
         ("/usr/lib/libfoo.so.1", "libfoo.so.1"),
         ("./program", "program"),

@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native-malloc",
         action="store_true",
-        help="with --all: cudaMalloc stays the driver's, for programs that pass its memory to other "
-        "processes by CUDA IPC",
+        help="with --all: cudaMalloc stays the driver's, for programs that pass its memory to "
+        "other processes by CUDA IPC",
     )
     add_script_arguments(parser)
 
@@ -143,7 +143,7 @@ def main(options: argparse.Namespace) -> int:
     if options.all:
         check_settings(settings)
         if options.summary or options.live:
-            raise Failure("--summary and --live look at PyTorch's processes: not with --all", MISUSED)
+            raise Failure("--summary and --live are for PyTorch alone, not with --all", MISUSED)
         with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
             return run_all(options, settings, Path(folder))
     if options.native_malloc:
