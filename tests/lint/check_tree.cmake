@@ -19,7 +19,7 @@ file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
 set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/tests/campaign ${ROOT}/tests/mutate ${ROOT}/tests/coverage ${ROOT}/tests/found ${ROOT}/tests/readme ${ROOT}/bench/plot_held.py ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware
   ${ROOT}/python/tests/torch_versions
-  ${ROOT}/python/tests/torch_gpu/run_all ${ROOT}/.ci/run)
+  ${ROOT}/python/tests/torch_gpu/run_all ${ROOT}/python/tests/preload_gpu/run ${ROOT}/.ci/run)
 set(root_files ${ROOT}/python/pyproject.toml ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
 list(LENGTH sources n_sources)
 if(n_sources LESS 10)
