@@ -16,8 +16,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
@@ -32,7 +34,7 @@ class Case(NamedTuple):
 
     command: list[str]
     needs: tuple[str, ...] = ()
-    environment: dict[str, str] = {}
+    environment: Mapping[str, str] = MappingProxyType({})
 
 
 def jax_case(start: list[str], **environment: str) -> Case:
@@ -89,9 +91,8 @@ def run(name: str, case: Case) -> dict[str, object]:
     flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
     environment = {**os.environ, "XLA_FLAGS": flags, **case.environment}
     memory, start = Memory(), time.monotonic()
-    done = subprocess.run(
-        case.command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    limited = ["timeout", "--kill-after=5", "60", *case.command]
+    done = subprocess.run(limited, env=environment, capture_output=True, text=True, check=False)
     row: dict[str, object] = {
         "case": name,
         "status": done.returncode,
@@ -114,8 +115,9 @@ def tell(row: dict[str, object]) -> None:
         return
     step = f"{row['step_ms']:.2f} ms" if "step_ms" in row else ""
     outcome = "ok" if row["status"] == 0 else f"FAILED ({row['status']})"
+    held = f"{row['held_mib']:>7} MiB"
     print(
-        f"{row['case']:<14} {outcome:<11} {row['held_mib']:>7} MiB {step:>12} {row['seconds']:>6} s",
+        f"{row['case']:<14} {outcome:<11} {held} {step:>12} {row['seconds']:>6} s",
         *(str(line) for line in row["told"]),  # type: ignore[attr-defined]
         *([str(row["error"])] if "error" in row else []),
         sep="\n    ",
