@@ -3,6 +3,7 @@
  * The two ways to ask for a function at run time. Ductile's own requests get the driver's
  * functions: that is what keeps its calls out of this library.
  */
+#include "preload/next.h"
 #include "preload/real.h"
 
 #include <dlfcn.h>
@@ -11,11 +12,9 @@
 
 /* ---- dlsym --------------------------------------------------------------------------------- */
 
-typedef void *(*dlsym_function)(void *handle, const char *symbol);
-
 /* Called by the instructions below alone. */
-__attribute__((used)) dlsym_function dpre_choose_dlsym(void *handle, const char *symbol,
-                                                       const void *caller);
+__attribute__((used)) dpre_dlsym_function dpre_choose_dlsym(void *handle, const char *symbol,
+                                                            const void *caller);
 
 static bool is_of_ductile(const void *address) {
     const char *(*version)(void) = ductile_version;
@@ -38,8 +37,8 @@ static void *find_where_there_is_a_driver(void *handle, const char *symbol) {
 
 /* Which function answers a call of dlsym. RTLD_NEXT asks for what stands behind the caller:
  * another library that interposes the driver gets the function that it wants to forward to. */
-dlsym_function dpre_choose_dlsym(void *handle, const char *symbol, const void *caller) {
-    if (symbol == NULL || handle == RTLD_NEXT || !dpre_is_interposed(symbol) ||
+dpre_dlsym_function dpre_choose_dlsym(void *handle, const char *symbol, const void *caller) {
+    if (symbol == NULL || symbol[0] != 'c' || handle == RTLD_NEXT || !dpre_is_interposed(symbol) ||
         is_of_ductile(caller)) {
         return dpre_dlsym();
     }

@@ -5,6 +5,7 @@
  * ours.
  */
 #include "preload/counts.h"
+#include "preload/deferred.h"
 #include "preload/device.h"
 #include "preload/real.h"
 
@@ -97,9 +98,12 @@ cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, siz
 /* Programs rely on the wait: by the time the call returns no kernel uses the memory, on any stream.
  */
 static cu_result free_done(const dpre_device *d, ductile_addr addr) {
+    if (dpre_is_capture_known()) {
+        return dpre_defer(addr) ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+    }
     cu_result code = dpre_wait(d);
     if (code != CU_SUCCESS) {
-        return code; /* as the driver: while a stream is being captured, say */
+        return code; /* as the driver does */
     }
     ductile_status status = ductile_free(dpre_allocator(d), addr);
     return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS : CU_INVALID_VALUE;

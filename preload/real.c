@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "preload/real.h"
 
+#include "preload/next.h"
+
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -36,25 +38,6 @@ typedef struct found_driver {
     void *by_symbol[N_ROWS];
     void *by_search[N_ROWS];
 } found_driver;
-
-/* ---- dlsym of others ----------------------------------------------------------------------- */
-
-typedef void *(*dlsym_function)(void *handle, const char *symbol);
-
-/* Since glibc 2.34 dlsym is part of libc; before, its version was the oldest of the machine. */
-static const char *const dlsym_versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
-
-dlsym_function dpre_dlsym(void) {
-    static _Atomic(dlsym_function) kept;
-    dlsym_function next = atomic_load_explicit(&kept, memory_order_relaxed);
-    for (size_t i = 0; next == NULL && i < sizeof(dlsym_versions) / sizeof(dlsym_versions[0]);
-         i++) {
-        void *found = dlvsym(RTLD_NEXT, "dlsym", dlsym_versions[i]);
-        memcpy(&next, &found, sizeof(next));
-    }
-    atomic_store_explicit(&kept, next, memory_order_relaxed);
-    return next;
-}
 
 /* ---- Finding the driver -------------------------------------------------------------------- */
 
@@ -123,9 +106,6 @@ static void *ours(const row *r) {
 }
 
 int dpre_is_interposed(const char *symbol) {
-    if (symbol[0] != 'c' || symbol[1] != 'u') {
-        return 0;
-    }
     for (size_t i = 0; i < N_ROWS; i++) {
         if (rows[i].ours != NULL && strcmp(rows[i].symbol, symbol) == 0) {
             return 1;

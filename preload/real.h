@@ -21,10 +21,7 @@ const dpre_driver *dpre_real(void);
 void *dpre_replace(const char *symbol, void *found);
 void *dpre_replace_searched(const char *name, void *found);
 
-/* Is the name one that dlsym may replace? No lock, no call. */
+/* Is the name one that dlsym may replace? No lock. */
 int dpre_is_interposed(const char *symbol);
-
-/* dlsym of the C library, or of who stands behind this library. */
-void *(*dpre_dlsym(void))(void *handle, const char *symbol);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What Ductile has to learn of: the end of streams, captures, peers, default pools, resets. */
+#include "preload/deferred.h"
 #include "preload/device.h"
 #include "preload/real.h"
 
@@ -17,14 +18,14 @@ static bool is_capturing(ductile_stream stream) {
 
 static cu_result begun(cu_result code) {
     if (code != CU_SUCCESS) {
-        ductile_capture_end();
+        dpre_capture_ended();
     }
     return code;
 }
 
 #define DEFINE_BEGIN(function, parameters, ...)                                                    \
     cu_result function parameters {                                                                \
-        ductile_capture_begin();                                                                   \
+        dpre_capture_begins();                                                                     \
         return begun(REAL(function, __VA_ARGS__));                                                 \
     }
 
@@ -45,7 +46,7 @@ DEFINE_BEGIN(cuStreamBeginCaptureToGraph_ptsz,
  * came from the wrong thread. */
 static cu_result ended(cu_result code, bool was_capturing, ductile_stream stream) {
     if (was_capturing && !is_capturing(stream)) {
-        ductile_capture_end();
+        dpre_capture_ended();
     }
     return code;
 }
@@ -86,7 +87,7 @@ static bool begin_destroying(ductile_stream stream) {
 
 static cu_result destroyed(cu_result code, bool was_capturing) {
     if (code == CU_SUCCESS && was_capturing) {
-        ductile_capture_end();
+        dpre_capture_ended();
     }
     return code;
 }
@@ -156,12 +157,18 @@ cu_result cuMemPoolSetAccess(cu_mem_pool pool, const cu_access *map, size_t n) {
 
 /* ---- Resets --------------------------------------------------------------------------------- */
 
-cu_result cuDevicePrimaryCtxReset(cu_device device) {
+/* Of blocks that were kept none may outlive its allocator: the next one may reuse the addresses. */
+static void close_device(cu_device device) {
+    dpre_free_deferred();
     dpre_close(device);
+}
+
+cu_result cuDevicePrimaryCtxReset(cu_device device) {
+    close_device(device);
     return REAL(cuDevicePrimaryCtxReset, device);
 }
 
 cu_result cuDevicePrimaryCtxReset_v2(cu_device device) {
-    dpre_close(device);
+    close_device(device);
     return REAL(cuDevicePrimaryCtxReset_v2, device);
 }

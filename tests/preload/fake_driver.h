@@ -19,7 +19,7 @@ typedef struct fake_counts {
     atomic_int creates, maps;
     atomic_int waits; /* cuCtxSynchronize                           */
     atomic_int stream_waits;
-    atomic_int broken_captures; /* a context marker was recorded during one   */
+    atomic_int broken_captures; /* a marker, or a wait for all work, during one */
     atomic_int resets, trims, peers;
     atomic_bool fails_wait;       /* planned: cuCtxSynchronize fails            */
     atomic_bool is_out_of_memory; /* planned: cuMemCreate fails                 */

@@ -219,6 +219,20 @@ static void check_captured_calls_pass(void) {
     CHECK(cu.free_async(before, captured) == 0);
 }
 
+/* A wait would break the capture. */
+static void check_free_beside_a_capture_happens_when_it_has_ended(void) {
+    ductile_stream captured = new_stream();
+    ductile_addr at = plain(MIB), base = 0;
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0);
+    int before = fake_driver.waits;
+    CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before);
+    CHECK(plain(MIB) != at && fake_driver.broken_captures == 0);
+    CHECK(cu.get_range(&base, NULL, at) == 0 && base == at);
+    CHECK(cu.end_capture(captured, &graph) == 0 && fake_driver.waits == before + 1);
+    CHECK(fake_driver.broken_captures == 0 && plain(MIB) == at);
+}
+
 /* Memory moves between two streams that free and grow in turn: markers are recorded. */
 static void move_memory(int times) {
     ductile_stream a = new_stream(), b = new_stream();
@@ -455,6 +469,7 @@ static const named_check checks[] = {
     NAMED(other_pools_pass),
     NAMED(captured_calls_pass),
     NAMED(captures_are_announced),
+    NAMED(free_beside_a_capture_happens_when_it_has_ended),
     NAMED(what_is_not_ours_passes),
     NAMED(other_contexts_pass),
     NAMED(devices_have_allocators_of_their_own),
