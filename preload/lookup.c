@@ -38,8 +38,8 @@ static void *find_where_there_is_a_driver(void *handle, const char *symbol) {
 /* Which function answers a call of dlsym. RTLD_NEXT asks for what stands behind the caller:
  * another library that interposes the driver gets the function that it wants to forward to. */
 dpre_dlsym_function dpre_choose_dlsym(void *handle, const char *symbol, const void *caller) {
-    if (symbol == NULL || symbol[0] != 'c' || handle == RTLD_NEXT || !dpre_is_interposed(symbol) ||
-        is_of_ductile(caller)) {
+    bool may_be = symbol != NULL && symbol[0] == 'c' && symbol[1] == 'u' && handle != RTLD_NEXT;
+    if (!may_be || !dpre_is_interposed(symbol) || is_of_ductile(caller)) {
         return dpre_dlsym();
     }
     return handle == RTLD_DEFAULT ? find_where_there_is_a_driver : find_interposed;
