@@ -13,7 +13,13 @@ EXPORTED fake_counts *fake_driver_counts(void) {
     return &fake_driver;
 }
 
-enum { N_DEVICES = 2, N_NATIVE = 4096, NOT_SUPPORTED = 801, STREAM_CAPTURE_UNSUPPORTED = 900 };
+enum {
+    N_DEVICES = 2,
+    N_NATIVE = 4096,
+    N_STREAMS = 256,
+    NOT_SUPPORTED = 801,
+    STREAM_CAPTURE_UNSUPPORTED = 900
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ductile_addr next_reserved = 0x700000000000, next_native = 0x10000000000;
@@ -22,10 +28,14 @@ static atomic_int n_capturing;
 static _Thread_local cu_context stack[8];
 static _Thread_local int depth = 1; /* device 0's primary context is current */
 
+/* A destroyed stream's handle soon names a new one, as the driver's do. */
 typedef struct fake_stream {
     cu_context context;
+    bool is_used;
     atomic_bool is_capturing;
 } fake_stream;
+
+static fake_stream streams[N_STREAMS];
 
 /* ---- Start, devices, contexts --------------------------------------------------------------- */
 
@@ -210,9 +220,14 @@ static fake_stream *named(ductile_stream stream) {
 }
 
 static cu_result make_stream(ductile_stream *out) {
-    fake_stream *made = calloc(1, sizeof(*made));
-    made->context = current();
-    *out = (ductile_stream)(void *)made;
+    int i = 0;
+    pthread_mutex_lock(&lock);
+    while (streams[i].is_used) {
+        i++;
+    }
+    streams[i] = (fake_stream){.context = current(), .is_used = true};
+    pthread_mutex_unlock(&lock);
+    *out = (ductile_stream)(void *)&streams[i];
     return DVMM_SUCCESS;
 }
 
@@ -228,7 +243,9 @@ static cu_result set_capturing(ductile_stream stream, bool to) {
 
 static cu_result drop_stream(ductile_stream stream) {
     (void)set_capturing(stream, false);
-    free(named(stream));
+    pthread_mutex_lock(&lock);
+    named(stream)->is_used = false;
+    pthread_mutex_unlock(&lock);
     return DVMM_SUCCESS;
 }
 
