@@ -18,6 +18,7 @@ enum {
     N_NATIVE = 4096,
     N_STREAMS = 256,
     NOT_SUPPORTED = 801,
+    WRONG_THREAD = 908,
     STREAM_CAPTURE_UNSUPPORTED = 900
 };
 
@@ -262,7 +263,8 @@ DO(cuStreamIsCapturing, (ductile_stream stream, cu_capture_status *out),
    *out = named(stream) && named(stream)->is_capturing)
 RETURN(cuStreamBeginCapture_v2, (ductile_stream stream, cu_capture_mode mode),
        set_capturing(stream, true))
-RETURN(cuStreamEndCapture, (ductile_stream stream, dvmm_graph *out), set_capturing(stream, false))
+RETURN(cuStreamEndCapture, (ductile_stream stream, dvmm_graph *out),
+       fake_driver.is_wrong_thread ? WRONG_THREAD : set_capturing(stream, false))
 DO(cuThreadExchangeStreamCaptureMode, (cu_capture_mode * mode), *mode = 0)
 DO(cuGraphDestroy, (dvmm_graph graph), )
 DO(cuEventCreate, (dvmm_event * out, unsigned int flags), *out = (dvmm_event)0x2000)
@@ -270,7 +272,7 @@ DO(cuEventDestroy_v2, (dvmm_event event), )
 DO(cuEventRecord, (dvmm_event event, ductile_stream stream), )
 DO(cuEventQuery, (dvmm_event event), )
 DO(cuEventSynchronize, (dvmm_event event), )
-DO(cuCtxRecordEvent, (cu_context context, dvmm_event event),
+DO(cuCtxRecordEvent, (cu_context context, dvmm_event event), fake_driver.markers++;
    fake_driver.broken_captures += n_capturing > 0)
 
 /* ---- Host memory and contents --------------------------------------------------------------- */

@@ -193,6 +193,21 @@ static void check_malloc_can_be_freed_in_order_of_a_stream(void) {
     CHECK(cu.free_async(at, new_stream()) == CU_INVALID_VALUE);
 }
 
+/* What is freed in the order of a stream may still be in use there. */
+/* It may be used on every stream at once, and Ductile fills it on one. */
+static void check_malloc_waits_where_memory_is_filled(void) {
+    CHECK(setenv("DUCTILE_CONF", "zero:on", 1) == 0);
+    int before = fake_driver.stream_waits;
+    CHECK(is_served(plain(MIB)) && fake_driver.stream_waits == before + 1);
+}
+
+static void check_malloc_takes_nothing_of_a_stream(void) {
+    ductile_addr at = ordered(MIB, NULL);
+    CHECK(cu.free_async(at, NULL) == 0);
+    ductile_addr other = plain(MIB);
+    CHECK(other != at && ordered(MIB, NULL) == at);
+}
+
 static void check_other_pools_pass(void) {
     ductile_stream stream = new_stream();
     ductile_addr at = 0;
@@ -248,6 +263,9 @@ static void check_captures_are_announced(void) {
     void *graph;
     CHECK(cu.begin_capture(captured, 0) == 0);
     CHECK(cu.begin_capture(captured, 0) != 0);
+    fake_driver.is_wrong_thread = true;
+    CHECK(cu.end_capture(captured, &graph) != 0);
+    fake_driver.is_wrong_thread = false;
     move_memory(200);
     CHECK(cu.end_capture(captured, &graph) == 0);
     CHECK(cu.end_capture(captured, &graph) != 0);
@@ -255,7 +273,9 @@ static void check_captures_are_announced(void) {
     move_memory(200);
     CHECK(cu.stream_destroy(captured) == 0); /* takes its capture with it */
     CHECK(fake_driver.broken_captures == 0);
+    int before = fake_driver.markers;
     move_memory(200);
+    CHECK(fake_driver.markers > before); /* all have ended */
 }
 
 static void check_what_is_not_ours_passes(void) {
@@ -321,6 +341,14 @@ static void check_free_memory_counts_what_is_held(void) {
     CHECK(after >= before + 512 * (size_t)MIB && total == (size_t)64 << 30);
 }
 
+static void check_free_memory_ends_at_the_limit(void) {
+    size_t left = 0, total = 0;
+    CHECK(setenv("DUCTILE_CONF", "limit_bytes:64M", 1) == 0);
+    ductile_addr at = plain(16 * (size_t)MIB);
+    CHECK(cu.get_info(&left, &total) == 0 && left == 48 * (size_t)MIB);
+    CHECK(cu.mem_alloc(&at, 56 * (size_t)MIB) == CU_OUT_OF_MEMORY);
+}
+
 static void check_ipc_is_refused(void) {
     char handle[64];
     ductile_addr managed = 0, at = plain(MIB);
@@ -372,6 +400,12 @@ static void check_destroyed_streams_are_forgotten(void) {
         CHECK(cu.stream_destroy(stream) == 0);
         CHECK(cu.free_async(at, NULL) == 0);
     }
+    ductile_stream first = new_stream();
+    ductile_addr at = ordered(MIB, first);
+    CHECK(cu.free_async(at, first) == 0 && ordered(MIB, first) == at);
+    CHECK(cu.free_async(at, first) == 0 && cu.stream_destroy(first) == 0);
+    ductile_stream second = new_stream();
+    CHECK(second == first && ordered(MIB, second) != at);
 }
 
 /* ---- Threads, forks, the end ---------------------------------------------------------------- */
@@ -466,6 +500,8 @@ static const named_check checks[] = {
     NAMED(free_keeps_memory_that_could_not_be_waited_for),
     NAMED(ordered_calls_are_served),
     NAMED(malloc_can_be_freed_in_order_of_a_stream),
+    NAMED(malloc_waits_where_memory_is_filled),
+    NAMED(malloc_takes_nothing_of_a_stream),
     NAMED(other_pools_pass),
     NAMED(captured_calls_pass),
     NAMED(captures_are_announced),
@@ -476,6 +512,7 @@ static const named_check checks[] = {
     NAMED(pitched_memory_is_served),
     NAMED(addresses_are_described),
     NAMED(free_memory_counts_what_is_held),
+    NAMED(free_memory_ends_at_the_limit),
     NAMED(ipc_is_refused),
     NAMED(trim_of_the_default_pool_gives_back),
     NAMED(lack_of_memory_is_told),
