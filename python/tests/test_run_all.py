@@ -75,7 +75,7 @@ def test_a_plain_program_is_served_and_its_share_is_told(place):
     answer = run(place, "--all", "./program", "m8", "f", "m24", "f")
     assert answer.returncode == 0, answer.stderr
     line = "ductile-gpu: program asked for 32.0 MiB in 2 requests: 100% from Ductile\n"
-    assert answer.stderr == line  # Ductile's own calls are nobody's requests
+    assert answer.stderr == line  # Ductile's own calls are no requests of a library
     assert answer.stdout == "cuda_async\n"
 
 
