@@ -26,9 +26,9 @@ struct dpre_device {
     cu_mem_pool default_pool;
     bool is_lent;    /* adapters use the allocator */
     bool is_refused; /* none can be made */
-    ductile_log_fn log;
-    void *log_user;
-    char last_error[TEXT_BYTES];
+    _Atomic(ductile_log_fn) log;
+    _Atomic(void *) log_user;    /* stored before the function is */
+    char last_error[TEXT_BYTES]; /* of the thread that opens      */
 };
 
 static dpre_device devices[N_DEVICES];
@@ -117,11 +117,12 @@ static cu_context primary_of(int device) {
 
 static void keep_line(void *user, ductile_log_level level, const char *text) {
     dpre_device *d = user;
-    if (level == DUCTILE_LOG_ERROR) {
+    if (level == DUCTILE_LOG_ERROR && is_opening) {
         (void)snprintf(d->last_error, sizeof(d->last_error), "%s", text);
     }
-    if (d->log != NULL) {
-        d->log(d->log_user, level, text);
+    ductile_log_fn log = atomic_load(&d->log);
+    if (log != NULL) {
+        log(atomic_load(&d->log_user), level, text);
     }
 }
 
@@ -437,8 +438,8 @@ ductile_allocator *ductile_preload_open(const void *create_of_caller, int device
     is_opening = true;
     pthread_mutex_lock(&lock);
     if (options != NULL && options->log != NULL) {
-        d->log_user = options->log_user;
-        d->log = options->log;
+        atomic_store(&d->log_user, options->log_user);
+        atomic_store(&d->log, options->log);
     }
     ductile_allocator *a = open_locked(d, context, options);
     d->is_lent = d->is_lent || a != NULL;
