@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen
 
 STEPS, WORDS, WIDTH, LAYERS, BATCH = int(sys.argv[1]), 8192, 512, 6, 16
-LENGTHS = (256, 512, 384)
+LENGTHS = (256, 512)
 
 
 class Block(linen.Module):
