@@ -132,6 +132,7 @@ typedef struct cu_access {
 
 /* What is only called. */
 #define CALLED_FUNCTIONS(X)                                                                        \
+    X(cuInit, "cuInit", 2000, CU_SEARCH_LEGACY, (unsigned int flags))                              \
     X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, CU_SEARCH_LEGACY, (cu_context * out))              \
     X(cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000, CU_SEARCH_LEGACY, (cu_context context))       \
     X(cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000, CU_SEARCH_LEGACY, (cu_context * out))           \

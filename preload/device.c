@@ -5,6 +5,7 @@
 #include "preload/include/ductile_preload.h"
 #include "preload/real.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -24,8 +25,8 @@ struct dpre_device {
     ductile_stream plain_stream;
     bool plain_works;
     cu_mem_pool default_pool;
-    bool is_lent;    /* adapters use the allocator */
-    bool is_refused; /* none can be made */
+    bool is_lent;           /* adapters use the allocator */
+    atomic_bool is_refused; /* none can be made           */
     _Atomic(ductile_log_fn) log;
     _Atomic(void *) log_user;    /* stored before the function is */
     char last_error[TEXT_BYTES]; /* of the thread that opens      */
@@ -377,9 +378,28 @@ static cu_result set_peer_locked(dpre_device *d, int other, bool is_allowed) {
     return CU_SUCCESS;
 }
 
-cu_result dpre_set_peer(cu_context of, int device, bool is_allowed) {
-    int owner = dpre_served() != DPRE_OFF && of != NULL ? device_of(of) : -1;
-    if (owner < 0 || device < 0 || owner == device || primary_of(owner) != of) {
+int dpre_primary_device(cu_context context) {
+    int device = context != NULL ? device_of(context) : -1;
+    return device >= 0 && primary_of(device) == context ? device : -1;
+}
+
+int dpre_pool_device(cu_mem_pool pool) {
+    const dpre_driver *real = dpre_real();
+    cu_mem_pool found = NULL;
+    for (int i = 0; i < N_DEVICES; i++) {
+        if (real->cuDeviceGetDefaultMemPool(&found, i) != CU_SUCCESS) {
+            return -1;
+        }
+        if (found == pool) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+cu_result dpre_set_peer(int owner, int device, bool is_allowed) {
+    if (dpre_served() == DPRE_OFF || owner < 0 || device < 0 || device >= N_DEVICES ||
+        owner == device) {
         return CU_SUCCESS;
     }
     pthread_mutex_lock(&lock);
@@ -415,26 +435,13 @@ static bool is_our_library(const void *create_of_caller) {
     return create_of_caller == ours;
 }
 
-/* An adapter may be the first to use the device. */
-static cu_context retained_primary(int device) {
-    cu_context primary = primary_of(device);
-    if (primary == NULL && dpre_real()->cuDevicePrimaryCtxRetain(&primary, device) != CU_SUCCESS) {
-        return NULL;
-    }
-    return primary;
+/* An adapter may be the first to use the driver. The library is never closed. */
+static bool start_driver(void) {
+    return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL && dpre_real() != NULL &&
+           dpre_real()->cuInit(0) == CU_SUCCESS;
 }
 
-ductile_allocator *ductile_preload_open(const void *create_of_caller, int device,
-                                        const ductile_options *options) {
-    if (device < 0 || device >= N_DEVICES || dpre_served() == DPRE_OFF || dpre_real() == NULL ||
-        !is_our_library(create_of_caller)) {
-        return NULL;
-    }
-    cu_context context = retained_primary(device);
-    if (context == NULL) {
-        return NULL;
-    }
-    dpre_device *d = &devices[device];
+static ductile_allocator *lend(dpre_device *d, cu_context context, const ductile_options *options) {
     is_opening = true;
     pthread_mutex_lock(&lock);
     if (options != NULL && options->log != NULL) {
@@ -445,6 +452,19 @@ ductile_allocator *ductile_preload_open(const void *create_of_caller, int device
     d->is_lent = d->is_lent || a != NULL;
     pthread_mutex_unlock(&lock);
     is_opening = false;
+    return a;
+}
+
+ductile_allocator *ductile_preload_open(const void *create_of_caller, int device,
+                                        const ductile_options *options) {
+    cu_context context = NULL;
+    if (device < 0 || device >= N_DEVICES || dpre_served() == DPRE_OFF ||
+        !is_our_library(create_of_caller) || !start_driver() ||
+        dpre_real()->cuDevicePrimaryCtxRetain(&context, device) != CU_SUCCESS) {
+        return NULL;
+    }
+    ductile_allocator *a = lend(&devices[device], context, options);
+    (void)dpre_real()->cuDevicePrimaryCtxRelease_v2(device); /* the allocator has retained it */
     return a;
 }
 

@@ -63,9 +63,13 @@ cu_result dpre_wait(const dpre_device *device);
 
 /* ---- Peers and resets ---------------------------------------------------------------------- */
 
-/* Lets another device, or no longer, use the memory of the device of a context, also before there
- * is any. Returns 0, or the driver's code for what cannot be. */
-cu_result dpre_set_peer(cu_context of, int device, bool is_allowed);
+/* The device of a primary context, and of a default pool; -1: it is none. */
+int dpre_primary_device(cu_context context);
+int dpre_pool_device(cu_mem_pool pool);
+
+/* Lets another device, or no longer, use the memory of a device, also before there is any; -1 does
+ * nothing. Returns 0, or the driver's code for what cannot be. */
+cu_result dpre_set_peer(int owner, int device, bool is_allowed);
 
 /* The ordinal of the current context; -1 where there is none. */
 int dpre_current_device(void);

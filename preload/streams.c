@@ -106,7 +106,9 @@ cu_result cuStreamDestroy_v2(ductile_stream stream) {
 
 cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned int flags) {
     cu_result code = REAL(cuCtxEnablePeerAccess, peer, flags);
-    cu_result ours = code == CU_SUCCESS ? dpre_set_peer(peer, dpre_current_device(), true) : code;
+    cu_result ours = code == CU_SUCCESS
+                         ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), true)
+                         : code;
     if (code == CU_SUCCESS && ours != CU_SUCCESS) {
         (void)REAL(cuCtxDisablePeerAccess, peer);
     }
@@ -115,7 +117,9 @@ cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned int flags) {
 
 cu_result cuCtxDisablePeerAccess(cu_context peer) {
     cu_result code = REAL(cuCtxDisablePeerAccess, peer);
-    return code == CU_SUCCESS ? dpre_set_peer(peer, dpre_current_device(), false) : code;
+    return code == CU_SUCCESS
+               ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), false)
+               : code;
 }
 
 /* ---- Default pools -------------------------------------------------------------------------- */
@@ -144,12 +148,10 @@ cu_result cuMemPoolTrimTo(cu_mem_pool pool, size_t keep_bytes) {
 
 cu_result cuMemPoolSetAccess(cu_mem_pool pool, const cu_access *map, size_t n) {
     cu_result code = REAL(cuMemPoolSetAccess, pool, map, n);
-    dpre_device *d = code == CU_SUCCESS ? enter_pool(pool) : NULL;
-    cu_context context = d != NULL ? dpre_context(d) : NULL;
-    dpre_leave(d);
+    int owner = code == CU_SUCCESS ? dpre_pool_device(pool) : -1;
     for (size_t i = 0; i < n && code == CU_SUCCESS; i++) {
         if (map[i].location_type == CU_LOCATION_OF_DEVICE) {
-            code = dpre_set_peer(context, map[i].location, map[i].flags != 0);
+            code = dpre_set_peer(owner, map[i].location, map[i].flags != 0);
         }
     }
     return code;

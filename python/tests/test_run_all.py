@@ -161,12 +161,15 @@ def test_a_static_program_is_refused(place):
     assert "linked statically" in run(place, "--all", "./static").stderr
 
 
-def test_python_shares_the_allocator_of_the_interposed_calls(place):
+@pytest.mark.parametrize("first", ["driver", "python"])
+def test_python_shares_the_allocator_of_the_interposed_calls(place, first):
     script = place / "sharing.py"
     script.write_text(
-        textwrap.dedent("""
+        textwrap.dedent(f"""
         import ctypes
         from ductile_gpu._process._share import shared
+        if "{first}" == "python":
+            shared(0)
         driver = ctypes.CDLL("libcuda.so.1")
         address = ctypes.c_uint64()
         assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20)) == 0

@@ -206,6 +206,7 @@ DO(cuPointerGetAttribute, (void *data, int attribute, ductile_addr addr),
 DO(cuPointerGetAttributes, (unsigned int n, int *attributes, void **data, ductile_addr addr),
    for (unsigned int i = 0; i < n; i++) memset(data[i], 7, sizeof(int)))
 DO(cuDeviceGetDefaultMemPool, (cu_mem_pool * out, cu_device device),
+   if (device >= N_DEVICES) return DVMM_INVALID_DEVICE;
    *out = FAKE_DEFAULT_POOL(device))
 DO(cuDeviceGetMemPool, (cu_mem_pool * out, cu_device device),
    *out = fake_driver.has_own_pool ? FAKE_OWN_POOL : FAKE_DEFAULT_POOL(device))
@@ -315,6 +316,7 @@ static const findable functions[] = {
     ROW("cuPointerGetAttribute", cuPointerGetAttribute, 4000, 0),
     ROW("cuPointerGetAttributes", cuPointerGetAttributes, 7000, 0),
     ROW("cuIpcGetMemHandle", cuIpcGetMemHandle, 4010, 0),
+    ROW("cuMemPoolSetAccess", cuMemPoolSetAccess, 11020, 0),
     ROW("cuMemPoolTrimTo", cuMemPoolTrimTo, 11020, 0),
     ROW("cuCtxEnablePeerAccess", cuCtxEnablePeerAccess, 4000, 0),
     ROW("cuDevicePrimaryCtxReset", cuDevicePrimaryCtxReset_v2, 11000, 0),

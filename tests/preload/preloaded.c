@@ -60,6 +60,8 @@ enum { MIB = 1 << 20 };
     X(ipc_handle, cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, 1,                                 \
       (void *handle, ductile_addr addr))                                                           \
     X(trim_pool, cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, 1, (cu_mem_pool pool, size_t keep))    \
+    X(pool_access, cuMemPoolSetAccess, "cuMemPoolSetAccess", 11020, 1,                             \
+      (cu_mem_pool pool, const cu_access *map, size_t n))                                          \
     X(enable_peer, cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, 1,                        \
       (cu_context peer, unsigned int flags))                                                       \
     X(reset, cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 1, (cu_device device))  \
@@ -386,6 +388,15 @@ static void check_peers_get_access(void) {
     CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before + 2); /* both may use it */
 }
 
+/* Before there is any memory, as programs set their pools up. */
+static void check_pools_give_access(void) {
+    const cu_access there[] = {{CU_LOCATION_OF_DEVICE, 1, 3}};
+    CHECK(cu.pool_access(FAKE_DEFAULT_POOL(0), there, 1) == 0);
+    ductile_addr at = plain(MIB);
+    int before = fake_driver.waits;
+    CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before + 2);
+}
+
 static void check_reset_takes_the_memory(void) {
     ductile_addr at = plain(MIB);
     CHECK(cu.reset(0) == 0 && fake_driver.resets == 1);
@@ -517,6 +528,7 @@ static const named_check checks[] = {
     NAMED(trim_of_the_default_pool_gives_back),
     NAMED(lack_of_memory_is_told),
     NAMED(peers_get_access),
+    NAMED(pools_give_access),
     NAMED(reset_takes_the_memory),
     NAMED(destroyed_streams_are_forgotten),
     NAMED(threads),
