@@ -35,9 +35,11 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
     assert {
         "ductile_gpu/lib/libductile.so",
         f"ductile_gpu/lib/{VIRTUAL}",
+        "ductile_gpu/lib/libductile_preload.so",
         "ductile_gpu/bin/ductile-bench",
         "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
+        "ductile_gpu/include/ductile_preload.h",
         "ductile_gpu/include/ductile_virtual.h",
         "ductile_gpu/_binding/_abi.py",
         "ductile_gpu/py.typed",

@@ -95,7 +95,7 @@ endforeach()
 
 # A program with the archive finds the library where the system does, one with libductile.so beside that.
 file(GLOB opened RELATIVE ${SCRATCH}/root-static${PREFIX}/${LIBDIR}
-  ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/libductile*.so*)
+  ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/libductile_virtual*.so*)
 if(NOT opened MATCHES "^libductile_virtual\\.so\\.[0-9]+\\.[0-9]+;libductile_virtual\\.so\\.[0-9.]+$")
   message(FATAL_ERROR "beside the archives lie ${opened}")
 endif()
@@ -105,6 +105,18 @@ set(alone_shared ${EMULATOR} ${SCRATCH}/package-shared/alone)
 run(${virtual} LD_LIBRARY_PATH=${SCRATCH}/root-static${PREFIX}/${LIBDIR} ${alone_static})
 refused("${missing}" ${alone_static})
 run(${virtual} ${alone_shared})
+
+# What is preloaded is a library of its own beside the archives, and finds libductile.so beside itself.
+if(NOT EMULATOR)
+  foreach(kind static shared)
+    set(preload LD_PRELOAD=${SCRATCH}/root-${kind}${PREFIX}/${LIBDIR}/libductile_preload.so)
+    execute_process(COMMAND ${virtual} LD_LIBRARY_PATH=${SCRATCH}/root-static${PREFIX}/${LIBDIR} ${preload}
+      ${alone_${kind}} RESULT_VARIABLE status ERROR_VARIABLE text)
+    if(NOT status EQUAL 0 OR text MATCHES "preload") # the loader goes on without what it cannot load
+      message(FATAL_ERROR "${preload}: status ${status}: ${text}")
+    endif()
+  endforeach()
+endif()
 
 # Or beside the program, by whatever name that was started.
 file(COPY_FILE ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/${soname} ${SCRATCH}/package-static/${soname})

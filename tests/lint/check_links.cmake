@@ -20,7 +20,7 @@ endforeach()
 # `tests/ROOM/test_X.c` and its like stand for many.
 foreach(page ${ROOT}/README.md ${pages})
   file(READ ${page} text)
-  string(REGEX MATCHALL "[`(](vmm|segments|pool|bench|tests|python)/[a-z0-9_/]+\\.(c|h|py|txt|cmake)[`)]" paths "${text}")
+  string(REGEX MATCHALL "[`(](vmm|segments|pool|preload|bench|tests|python)/[a-z0-9_/]+\\.(c|h|py|txt|cmake)[`)]" paths "${text}")
   foreach(path ${paths})
     string(REGEX REPLACE "[`()]" "" path "${path}")
     if(NOT EXISTS ${ROOT}/${path})
@@ -29,7 +29,7 @@ foreach(page ${ROOT}/README.md ${pages})
   endforeach()
 endforeach()
 
-file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
+file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch] ${ROOT}/preload/*.[ch]
   ${ROOT}/bench/*.[ch] ${ROOT}/tests/*.[ch])
 foreach(source ${sources})
   file(STRINGS ${source} lines REGEX "docs/[a-z0-9_/-]+\\.md")

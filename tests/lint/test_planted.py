@@ -127,7 +127,7 @@ ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range()
 
 def copy_tree(scratch):
     shutil.rmtree(scratch, ignore_errors=True)
-    for top in ("vmm", "segments", "pool", "bench", "docs", "python/ductile_gpu"):
+    for top in ("vmm", "segments", "pool", "preload", "bench", "docs", "python/ductile_gpu"):
         for path in (ROOT / top).rglob("*.*"):
             if path.suffix in (".c", ".h", ".jsonl", ".json", ".md", ".py", ".svg"):
                 copy = scratch / path.relative_to(ROOT)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ductile_gpu._binding import _abi
 
-__all__ = ["bench_path", "include_dir", "lib", "library_path", "schema_path"]
+__all__ = ["bench_path", "include_dir", "lib", "library_path", "preload_path", "schema_path"]
 
 
 def _package_folders() -> list[Path]:
@@ -47,6 +47,11 @@ def _virtual_path(library: Path) -> Path:
 def bench_path() -> Path:
     """The ductile-bench program that belongs to this package."""
     return _find("bin", "ductile-bench")
+
+
+def preload_path() -> Path:
+    """The libductile_preload.so that belongs to this package."""
+    return _find("lib", "libductile_preload.so")
 
 
 def include_dir() -> Path:

@@ -20,6 +20,7 @@ from ductile_gpu._binding._abi import Options
 from ductile_gpu._binding._core import Allocator, format_options, set_option
 from ductile_gpu._binding._errors import Busy, ForeignPointer, OutOfMemory
 from ductile_gpu._binding._native import lib
+from ductile_gpu._process import _preload
 
 __all__ = ["allocators", "on_first_use", "provide", "record_stream", "shared"]
 
@@ -182,7 +183,11 @@ def _open(device: int) -> Allocator:
                 found = Allocator.borrow(_provider(device), device)
             else:
                 wanted = cast(Options, {**_provided, **_options})
-                found = Allocator(device, virtual=None, **wanted)
+                there = _preload.open_device(device, wanted)
+                if there is not None:
+                    found = Allocator.borrow(there, device)
+                else:
+                    found = Allocator(device, virtual=None, **wanted)
             _add_callbacks(found)
             _allocators[device] = found
             _let_be_watched()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run: runs a script unchanged with Ductile as PyTorch's allocator."""
+"""run: runs a script unchanged with Ductile as PyTorch's allocator, or as every library's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ import ductile_gpu_start
 from ductile_gpu._binding._errors import InvalidArgument
 from ductile_gpu._process import _live, _notes, _share
 from ductile_gpu._process._children import inherit
-from ductile_gpu._tools._cli.common import MISUSED, Failure, add_settings, read_settings, say
+from ductile_gpu._tools._cli.common import (
+    MISUSED,
+    Failure,
+    add_settings,
+    check_settings,
+    read_settings,
+    say,
+)
+from ductile_gpu._tools._cli.run_all import run_all
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
 from ductile_gpu._tools._sizes import in_bytes
 
@@ -28,7 +36,12 @@ Ductile too. Options come before the script.
 The exit status is the script's. Where that is 0 and another allocator served GPU memory to PyTorch,
 in the script or in a Python that it started, it is 1, and a line says why.
 
+With --all every library of the program allocates from Ductile, and SCRIPT may be any program: JAX,
+CuPy, Numba, and what is written in C or C++. At the end it says which share of the memory that each
+library asked for came from Ductile, and the status is 1 where the one that asked for most had none.
+
   ductile-gpu run train.py --epochs 1
+  ductile-gpu run --all train_jax.py
   ductile-gpu run --set limit_bytes=40G --summary train.py
   ductile-gpu run --live train.py           # and, elsewhere: ductile-gpu top"""
 
@@ -41,6 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--live", action="store_true", help="let `ductile-gpu top` look into it while it runs"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="every library of the program, not PyTorch alone"
+    )
+    parser.add_argument(
+        "--native-malloc",
+        action="store_true",
+        help="with --all: cudaMalloc stays the driver's, for programs that pass its memory to "
+        "other processes by CUDA IPC",
     )
     add_script_arguments(parser)
 
@@ -117,8 +139,16 @@ def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) 
 
 def main(options: argparse.Namespace) -> int:
     """Returns the script's exit status; 1 where it is 0 and another allocator served GPU memory."""
-    check_script(options.script, options.module)
     settings = read_settings(options.set)
+    if options.all:
+        check_settings(settings)
+        if options.summary or options.live:
+            raise Failure("--summary and --live are for PyTorch alone, not with --all", MISUSED)
+        with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
+            return run_all(options, settings, Path(folder))
+    if options.native_malloc:
+        raise Failure("--native-malloc goes with --all", MISUSED)
+    check_script(options.script, options.module)
     _check_settings(settings)
     with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
         return _run(options, settings, Path(folder))

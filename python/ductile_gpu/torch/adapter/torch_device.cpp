@@ -3,10 +3,14 @@
 
 #include "torch_settings.h"
 
+#include <ductile_preload.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
+
+#pragma weak ductile_preload_open
 
 namespace ductile_torch {
 
@@ -43,6 +47,13 @@ void keep_report(void *user, ductile_log_level level, const char *text) {
         const std::lock_guard<std::mutex> lock(device->log_mutex);
         device->last_report = text;
     }
+}
+
+/* That of all libraries, where the process has libductile_preload.so; nullptr otherwise. */
+ductile_allocator *open_preloaded(const ductile_options &options) {
+    const void *create = reinterpret_cast<const void *>(&ductile_create);
+    return ductile_preload_open != nullptr ? ductile_preload_open(create, options.device, &options)
+                                           : nullptr;
 }
 
 /* Memory that can be sent to other processes, as PyTorch's own can, unless the driver, or where it
@@ -148,8 +159,10 @@ ductile_allocator *Device::open() {
     options.log = keep_report;
     options.log_user = this;
     apply_settings(options);
-    ductile_status status = create_shareable(&a, options);
-    if (status == DUCTILE_OK && (status = limit(a)) != DUCTILE_OK) {
+    a = open_preloaded(options);
+    bool is_own = a == nullptr;
+    ductile_status status = is_own ? create_shareable(&a, options) : DUCTILE_OK;
+    if (status == DUCTILE_OK && (status = limit(a)) != DUCTILE_OK && is_own) {
         (void)ductile_destroy(a);
     }
     TORCH_CHECK(status == DUCTILE_OK, "Ductile cannot open device ", int(index), ": ",

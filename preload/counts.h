@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who asked for how much, and who served it. Kept in a file, mapped into the process, of the folder
+ * that DUCTILE_PRELOAD_COUNTS names: it is complete however the process ends, and is not made
+ * before the first request. Without the variable nothing is counted. python/ductile_gpu reads it
+ * (_tools/_counts.py).
+ */
+#ifndef DUCTILE_PRELOAD_COUNTS_H
+#define DUCTILE_PRELOAD_COUNTS_H
+
+#include <stddef.h>
+
+/* The caller of the interposed function. */
+#define CALLER __builtin_return_address(0)
+
+/* A request of `size` bytes that Ductile has served, or the driver. */
+void dpre_count_served(const void *caller, size_t size);
+void dpre_count_native(const void *caller, size_t size);
+
+/* One sentence on what was refused, or why a device is not served; the latest is kept. */
+void dpre_note(const char *sentence);
+
+#endif

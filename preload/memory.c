@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocations and frees. What Ductile cannot serve, for whatever reason but that memory is short,
+ * is passed to the driver with its arguments untouched, and so is each free of memory that is not
+ * ours.
+ */
+#include "preload/counts.h"
+#include "preload/deferred.h"
+#include "preload/device.h"
+#include "preload/real.h"
+
+enum { PASS = -1, PITCH_ALIGNMENT = 512 };
+
+/* The driver's code for a status; PASS: the driver shall answer. */
+static cu_result code_of(ductile_status status) {
+    switch ((int)status) {
+    case DUCTILE_OK:
+        return CU_SUCCESS;
+    case DUCTILE_ERR_OUT_OF_MEMORY:
+    case DUCTILE_ERR_OUT_OF_ADDRESSES:
+    case DUCTILE_ERR_OUT_OF_HOST_MEMORY:
+    case DUCTILE_ERR_NO_DESCRIPTORS:
+        return CU_OUT_OF_MEMORY;
+    default:
+        return PASS;
+    }
+}
+
+static cu_result count_native(cu_result code, const void *caller, size_t size) {
+    if (code == CU_SUCCESS) {
+        dpre_count_native(caller, size);
+    }
+    return code;
+}
+
+/* Calls the driver's own function, where there is one. */
+#define REAL(function, ...)                                                                        \
+    (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \
+                                                          : CU_NOT_INITIALIZED)
+
+/* ---- Memory of no stream ------------------------------------------------------------------- */
+
+/* Work on the plain stream, if the options put any there, ends before the memory is handed out. */
+static ductile_status alloc_done(const dpre_device *d, size_t size, ductile_addr *out) {
+    ductile_status status = ductile_alloc(dpre_allocator(d), size, dpre_plain_stream(d), out);
+    if (status == DUCTILE_OK && dpre_plain_works(d) &&
+        dpre_real()->cuStreamSynchronize(dpre_plain_stream(d)) != CU_SUCCESS) {
+        (void)ductile_free(dpre_allocator(d), *out);
+        return DUCTILE_ERR_DRIVER;
+    }
+    return status;
+}
+
+static cu_result serve_plain(ductile_addr *out, size_t size, const void *caller) {
+    if (out == NULL || size == 0 || dpre_served() != DPRE_ALL) {
+        return PASS;
+    }
+    dpre_device *d = dpre_enter_current();
+    ductile_addr found = 0;
+    cu_result code = d != NULL ? code_of(alloc_done(d, size, &found)) : PASS;
+    dpre_leave(d);
+    if (code == CU_SUCCESS) {
+        *out = found;
+        dpre_count_served(caller, size);
+    }
+    return code;
+}
+
+cu_result cuMemAlloc_v2(ductile_addr *out, size_t size) {
+    cu_result code = serve_plain(out, size, CALLER);
+    return code != PASS ? code : count_native(REAL(cuMemAlloc_v2, out, size), CALLER, size);
+}
+
+static bool is_element(unsigned int bytes) {
+    return bytes == 4 || bytes == 8 || bytes == 16;
+}
+
+static cu_result serve_pitched(ductile_addr *out, size_t *pitch, size_t width, size_t height,
+                               const void *caller) {
+    size_t row = (width + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
+    size_t size = 0;
+    bool is_too_large = row < width || __builtin_mul_overflow(row, height, &size);
+    cu_result code = pitch == NULL || is_too_large ? PASS : serve_plain(out, size, caller);
+    if (code == CU_SUCCESS) {
+        *pitch = row;
+    }
+    return code;
+}
+
+cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, size_t height,
+                             unsigned int element) {
+    cu_result code = is_element(element) ? serve_pitched(out, pitch, width, height, CALLER) : PASS;
+    return code != PASS ? code
+                        : count_native(REAL(cuMemAllocPitch_v2, out, pitch, width, height, element),
+                                       CALLER, width * height);
+}
+
+/* Programs rely on the wait: by the time the call returns no kernel uses the memory, on any stream.
+ */
+static cu_result free_done(const dpre_device *d, ductile_addr addr) {
+    if (dpre_is_capture_known()) {
+        return dpre_defer(addr) ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+    }
+    cu_result code = dpre_wait(d);
+    if (code != CU_SUCCESS) {
+        return code; /* as the driver does */
+    }
+    ductile_status status = ductile_free(dpre_allocator(d), addr);
+    return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS : CU_INVALID_VALUE;
+}
+
+cu_result cuMemFree_v2(ductile_addr addr) {
+    ductile_block_info block;
+    dpre_device *d = dpre_enter_owner(addr, &block);
+    cu_result code = d == NULL               ? PASS
+                     : block.address != addr ? CU_INVALID_VALUE
+                                             : free_done(d, addr);
+    dpre_leave(d);
+    return code != PASS ? code : REAL(cuMemFree_v2, addr);
+}
+
+/* ---- Memory in the order of a stream ------------------------------------------------------- */
+
+/* A stream that the driver will not tell of is taken for a capturing one: its call is the driver's.
+ */
+static bool is_capturing(ductile_stream stream) {
+    int status = 0;
+    return dpre_real() == NULL || dpre_real()->cuStreamIsCapturing(stream, &status) != CU_SUCCESS ||
+           status != 0;
+}
+
+/* pool: NULL means the current one. */
+static cu_result serve_ordered(ductile_addr *out, size_t size, cu_mem_pool pool,
+                               ductile_stream stream, const void *caller) {
+    if (out == NULL || size == 0 || dpre_served() == DPRE_OFF || is_capturing(stream)) {
+        return PASS;
+    }
+    dpre_device *d = dpre_enter_stream(stream);
+    ductile_addr found = 0;
+    bool is_default =
+        d != NULL && (pool == NULL ? dpre_default_is_current(d) : dpre_is_default_pool(d, pool));
+    cu_result code =
+        is_default ? code_of(ductile_alloc(dpre_allocator(d), size, stream, &found)) : PASS;
+    dpre_leave(d);
+    if (code == CU_SUCCESS) {
+        *out = found;
+        dpre_count_served(caller, size);
+    }
+    return code;
+}
+
+/* What NULL names in a program compiled for default streams of each thread. */
+static ductile_stream per_thread(ductile_stream stream) {
+    return stream == NULL ? CU_PER_THREAD_STREAM : stream;
+}
+
+cu_result cuMemAllocAsync(ductile_addr *out, size_t size, ductile_stream stream) {
+    cu_result code = serve_ordered(out, size, NULL, stream, CALLER);
+    return code != PASS ? code
+                        : count_native(REAL(cuMemAllocAsync, out, size, stream), CALLER, size);
+}
+
+cu_result cuMemAllocAsync_ptsz(ductile_addr *out, size_t size, ductile_stream stream) {
+    cu_result code = serve_ordered(out, size, NULL, per_thread(stream), CALLER);
+    return code != PASS ? code
+                        : count_native(REAL(cuMemAllocAsync_ptsz, out, size, stream), CALLER, size);
+}
+
+cu_result cuMemAllocFromPoolAsync(ductile_addr *out, size_t size, cu_mem_pool pool,
+                                  ductile_stream stream) {
+    cu_result code = pool != NULL ? serve_ordered(out, size, pool, stream, CALLER) : PASS;
+    return code != PASS
+               ? code
+               : count_native(REAL(cuMemAllocFromPoolAsync, out, size, pool, stream), CALLER, size);
+}
+
+cu_result cuMemAllocFromPoolAsync_ptsz(ductile_addr *out, size_t size, cu_mem_pool pool,
+                                       ductile_stream stream) {
+    cu_result code =
+        pool != NULL ? serve_ordered(out, size, pool, per_thread(stream), CALLER) : PASS;
+    return code != PASS ? code
+                        : count_native(REAL(cuMemAllocFromPoolAsync_ptsz, out, size, pool, stream),
+                                       CALLER, size);
+}
+
+/* On a stream that is being captured it would be a node, which only memory of the graph can have:
+ * the driver refuses ours. */
+static cu_result free_ordered(ductile_addr addr, ductile_stream stream) {
+    ductile_block_info block;
+    dpre_device *d = is_capturing(stream) ? NULL : dpre_enter_owner(addr, &block);
+    if (d == NULL) {
+        return PASS;
+    }
+    ductile_status status = ductile_free_on(dpre_allocator(d), addr, stream);
+    dpre_leave(d);
+    return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS
+           : code_of(status) == CU_OUT_OF_MEMORY                 ? CU_OUT_OF_MEMORY
+                                                                 : CU_INVALID_VALUE;
+}
+
+cu_result cuMemFreeAsync(ductile_addr addr, ductile_stream stream) {
+    cu_result code = free_ordered(addr, stream);
+    return code != PASS ? code : REAL(cuMemFreeAsync, addr, stream);
+}
+
+cu_result cuMemFreeAsync_ptsz(ductile_addr addr, ductile_stream stream) {
+    cu_result code = free_ordered(addr, per_thread(stream));
+    return code != PASS ? code : REAL(cuMemFreeAsync_ptsz, addr, stream);
+}
+
+/* ---- Counted only -------------------------------------------------------------------------- */
+
+cu_result cuMemAllocManaged(ductile_addr *out, size_t size, unsigned int flags) {
+    return count_native(REAL(cuMemAllocManaged, out, size, flags), CALLER, size);
+}
+
+cu_result cuMemCreate(unsigned long long *out, size_t size, const void *props,
+                      unsigned long long flags) {
+    return count_native(REAL(cuMemCreate, out, size, props, flags), CALLER, size);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver's own functions, behind the ones that are interposed. */
+#ifndef DUCTILE_PRELOAD_REAL_H
+#define DUCTILE_PRELOAD_REAL_H
+
+#include "preload/abi.h"
+
+/* A function that the driver lacks is NULL. Constant once found. */
+typedef struct dpre_driver {
+#define REAL_FIELD(exported, name, version, variant, parameters) cu_result(*exported) parameters;
+    PRELOADED_FUNCTIONS(REAL_FIELD)
+    CALLED_FUNCTIONS(REAL_FIELD)
+#undef REAL_FIELD
+} dpre_driver;
+
+/* The driver, or NULL where libcuda.so.1 is not loaded; it is never loaded here. */
+const dpre_driver *dpre_real(void);
+
+/* What stands in for a function that the driver's search or dlsym found under a name: `found`
+ * itself where that is no function of the table. */
+void *dpre_replace(const char *symbol, void *found);
+void *dpre_replace_searched(const char *name, void *found);
+
+/* Is the name one that dlsym may replace? No lock. */
+int dpre_is_interposed(const char *symbol);
+
+#endif

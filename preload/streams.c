@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What Ductile has to learn of: the end of streams, captures, peers, default pools, resets. */
+#include "preload/deferred.h"
+#include "preload/device.h"
+#include "preload/real.h"
+
+#define REAL(function, ...)                                                                        \
+    (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \
+                                                          : CU_NOT_INITIALIZED)
+
+/* ---- Captures ------------------------------------------------------------------------------ */
+
+static bool is_capturing(ductile_stream stream) {
+    int status = 0;
+    return dpre_real() != NULL && dpre_real()->cuStreamIsCapturing(stream, &status) == CU_SUCCESS &&
+           status != 0;
+}
+
+static cu_result begun(cu_result code) {
+    if (code != CU_SUCCESS) {
+        dpre_capture_ended();
+    }
+    return code;
+}
+
+#define DEFINE_BEGIN(function, parameters, ...)                                                    \
+    cu_result function parameters {                                                                \
+        dpre_capture_begins();                                                                     \
+        return begun(REAL(function, __VA_ARGS__));                                                 \
+    }
+
+DEFINE_BEGIN(cuStreamBeginCapture, (ductile_stream stream), stream)
+DEFINE_BEGIN(cuStreamBeginCapture_ptsz, (ductile_stream stream), stream)
+DEFINE_BEGIN(cuStreamBeginCapture_v2, (ductile_stream stream, int mode), stream, mode)
+DEFINE_BEGIN(cuStreamBeginCapture_v2_ptsz, (ductile_stream stream, int mode), stream, mode)
+DEFINE_BEGIN(cuStreamBeginCaptureToGraph,
+             (ductile_stream stream, void *graph, const void *nodes, const void *edges, size_t n,
+              int mode),
+             stream, graph, nodes, edges, n, mode)
+DEFINE_BEGIN(cuStreamBeginCaptureToGraph_ptsz,
+             (ductile_stream stream, void *graph, const void *nodes, const void *edges, size_t n,
+              int mode),
+             stream, graph, nodes, edges, n, mode)
+
+/* A capture may end although the call fails, when it had become invalid; and go on, when the call
+ * came from the wrong thread. */
+static cu_result ended(cu_result code, bool was_capturing, ductile_stream stream) {
+    if (was_capturing && !is_capturing(stream)) {
+        dpre_capture_ended();
+    }
+    return code;
+}
+
+cu_result cuStreamEndCapture(ductile_stream stream, void **graph) {
+    bool was_capturing = is_capturing(stream);
+    return ended(REAL(cuStreamEndCapture, stream, graph), was_capturing, stream);
+}
+
+cu_result cuStreamEndCapture_ptsz(ductile_stream stream, void **graph) {
+    ductile_stream named = stream == NULL ? CU_PER_THREAD_STREAM : stream;
+    bool was_capturing = is_capturing(named);
+    return ended(REAL(cuStreamEndCapture_ptsz, stream, graph), was_capturing, named);
+}
+
+/* ---- The end of a stream -------------------------------------------------------------------- */
+
+/* An error says that its progress could not be marked; it is forgotten all the same. */
+static void forget(ductile_stream stream) {
+    for (int i = 0; i < dpre_n_devices(); i++) {
+        dpre_device *d = dpre_enter_open(i);
+        if (d != NULL) {
+            (void)ductile_stream_done(dpre_allocator(d), stream);
+        }
+        dpre_leave(d);
+    }
+}
+
+/* Does the call end a stream, which takes its capture with it? */
+static bool begin_destroying(ductile_stream stream) {
+    bool is_stream = stream != NULL && stream != CU_LEGACY_STREAM && stream != CU_PER_THREAD_STREAM;
+    bool was_capturing = is_stream && is_capturing(stream);
+    if (is_stream) {
+        forget(stream);
+    }
+    return was_capturing;
+}
+
+static cu_result destroyed(cu_result code, bool was_capturing) {
+    if (code == CU_SUCCESS && was_capturing) {
+        dpre_capture_ended();
+    }
+    return code;
+}
+
+cu_result cuStreamDestroy(ductile_stream stream) {
+    bool was_capturing = begin_destroying(stream);
+    return destroyed(REAL(cuStreamDestroy, stream), was_capturing);
+}
+
+cu_result cuStreamDestroy_v2(ductile_stream stream) {
+    bool was_capturing = begin_destroying(stream);
+    return destroyed(REAL(cuStreamDestroy_v2, stream), was_capturing);
+}
+
+/* ---- Other GPUs ----------------------------------------------------------------------------- */
+
+cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned int flags) {
+    cu_result code = REAL(cuCtxEnablePeerAccess, peer, flags);
+    cu_result ours = code == CU_SUCCESS
+                         ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), true)
+                         : code;
+    if (code == CU_SUCCESS && ours != CU_SUCCESS) {
+        (void)REAL(cuCtxDisablePeerAccess, peer);
+    }
+    return ours;
+}
+
+cu_result cuCtxDisablePeerAccess(cu_context peer) {
+    cu_result code = REAL(cuCtxDisablePeerAccess, peer);
+    return code == CU_SUCCESS
+               ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), false)
+               : code;
+}
+
+/* ---- Default pools -------------------------------------------------------------------------- */
+
+/* The device whose default pool it is. NULL: none that Ductile serves. */
+static dpre_device *enter_pool(cu_mem_pool pool) {
+    for (int i = 0; i < dpre_n_devices(); i++) {
+        dpre_device *d = dpre_enter_open(i);
+        if (d != NULL && dpre_is_default_pool(d, pool)) {
+            return d;
+        }
+        dpre_leave(d);
+    }
+    return NULL;
+}
+
+cu_result cuMemPoolTrimTo(cu_mem_pool pool, size_t keep_bytes) {
+    cu_result code = REAL(cuMemPoolTrimTo, pool, keep_bytes);
+    dpre_device *d = code == CU_SUCCESS ? enter_pool(pool) : NULL;
+    if (d != NULL) {
+        (void)!ductile_trim(dpre_allocator(d), keep_bytes, NULL);
+    }
+    dpre_leave(d);
+    return code;
+}
+
+cu_result cuMemPoolSetAccess(cu_mem_pool pool, const cu_access *map, size_t n) {
+    cu_result code = REAL(cuMemPoolSetAccess, pool, map, n);
+    int owner = code == CU_SUCCESS ? dpre_pool_device(pool) : -1;
+    for (size_t i = 0; i < n && code == CU_SUCCESS; i++) {
+        if (map[i].location_type == CU_LOCATION_OF_DEVICE) {
+            code = dpre_set_peer(owner, map[i].location, map[i].flags != 0);
+        }
+    }
+    return code;
+}
+
+/* ---- Resets --------------------------------------------------------------------------------- */
+
+/* Of blocks that were kept none may outlive its allocator: the next one may reuse the addresses. */
+static void close_device(cu_device device) {
+    dpre_free_deferred();
+    dpre_close(device);
+}
+
+cu_result cuDevicePrimaryCtxReset(cu_device device) {
+    close_device(device);
+    return REAL(cuDevicePrimaryCtxReset, device);
+}
+
+cu_result cuDevicePrimaryCtxReset_v2(cu_device device) {
+    close_device(device);
+    return REAL(cuDevicePrimaryCtxReset_v2, device);
+}

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run --all: runs a program with every library of its processes on Ductile."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Optional
+
+import ductile_gpu_start
+from ductile_gpu._binding._native import preload_path
+from ductile_gpu._process import _notes
+from ductile_gpu._process._children import inherit
+from ductile_gpu._tools import _counts
+from ductile_gpu._tools._cli.common import MISUSED, Failure, say
+from ductile_gpu._tools._sizes import in_bytes
+
+# JAX's own allocators map memory by themselves; with this one it asks in the order of its streams.
+# Reserving most of the GPU at the start would be held by Ductile for JAX alone.
+_FOR_JAX = {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+# ---- What is run -------------------------------------------------------------------------------
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """A Python script or module, or any other program."""
+    if options.module:
+        return [sys.executable, "-m", options.script, *options.arguments]
+    if options.script.endswith(".py"):
+        return [sys.executable, options.script, *options.arguments]
+    program = shutil.which(options.script)
+    if program is None:
+        raise Failure(f"{options.script}: no such program; it comes after the options", MISUSED)
+    return [program, *options.arguments]
+
+
+def _refuse_static(program: str) -> None:
+    """The loader preloads nothing into a program that it does not load."""
+    with open(program, "rb") as file:
+        start = file.read(1 << 16)
+    if start.startswith(b"\x7fELF") and b"/ld-" not in start:
+        raise Failure(f"{program} is linked statically: nothing can be preloaded into it")
+
+
+def _prepare(
+    environment: MutableMapping[str, str],
+    options: argparse.Namespace,
+    settings: Mapping[str, Any],
+    folders: Path,
+) -> None:
+    before = environment.get("LD_PRELOAD", "")
+    environment["LD_PRELOAD"] = f"{preload_path()} {before}".strip()
+    environment["DUCTILE_PRELOAD_COUNTS"] = str(folders / "counts")
+    environment[_notes.FOLDER] = str(folders / "notes")
+    if options.native_malloc:
+        environment["DUCTILE_PRELOAD"] = "async"
+    mode = environment.get(ductile_gpu_start.VARIABLE) or "auto"
+    inherit(environment, mode, settings)  # where that is 0, PyTorch asks the driver as others do
+    if not environment.get("XLA_PYTHON_CLIENT_ALLOCATOR"):
+        environment["XLA_PYTHON_CLIENT_ALLOCATOR"] = _FOR_JAX["XLA_PYTHON_CLIENT_ALLOCATOR"]
+        environment.setdefault(
+            "XLA_PYTHON_CLIENT_PREALLOCATE", _FOR_JAX["XLA_PYTHON_CLIENT_PREALLOCATE"]
+        )
+
+
+def _wait(command: list[str], environment: Mapping[str, str]) -> int:
+    """Runs it to its end. Ctrl-C reaches it as it reaches this process; SIGTERM is handed on."""
+    try:
+        child = subprocess.Popen(command, env=dict(environment))
+    except OSError as error:
+        raise Failure(f"{command[0]} cannot be run: {error.strerror}") from None
+
+    def hand_on(number: int, _frame: Optional[FrameType]) -> None:
+        child.send_signal(number)
+
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    }
+    try:
+        status = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status
+
+
+# ---- What is said at the end -------------------------------------------------------------------
+
+
+def _share(row: _counts.Asked) -> str:
+    calls = row.served_calls + row.native_calls
+    percent = 100 * row.served_bytes // row.total_bytes if row.total_bytes else 0
+    return (
+        f"{row.library or 'a library that is not known'} asked for {in_bytes(row.total_bytes)} in "
+        f"{calls:,} request{'s' * (calls != 1)}: {percent}% from Ductile"
+    )
+
+
+def _judge(folders: Path) -> int:
+    """Says which library had how much from Ductile. 1 where the one that asked for most, or
+    PyTorch, had none."""
+    counts = _counts.read(folders / "counts")
+    rows = _counts.by_library(counts)
+    notes = _notes.read(folders / "notes")
+    others = [note for note in notes if note.mode == "off"]
+    for row in rows:
+        say(_share(row))
+    for note in notes:
+        if note.mode != "off":
+            say(f"PyTorch in process {note.pid} allocated through its adapter, from Ductile")
+    for process in counts:
+        if process.note:
+            say(f"process {process.pid} ({process.command}): {process.note}")
+    if not rows and not notes:
+        say("no process of this run asked for GPU memory: Ductile served nothing")
+    if rows and rows[0].total_bytes and not rows[0].served_bytes:
+        return 1
+    return 1 if others and not any(row.served_bytes for row in rows) else 0
+
+
+def run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: Path) -> int:
+    """The program's exit status; 1 where that is 0 and Ductile served nothing that counts."""
+    command = _command(options)
+    _refuse_static(command[0])
+    for name in ("counts", "notes"):
+        (folders / name).mkdir()
+    environment = dict(os.environ)
+    _prepare(environment, options, settings, folders)
+    status = _wait(command, environment)
+    judged = _judge(folders)
+    return status or judged

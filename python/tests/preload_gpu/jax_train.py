@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a small transformer of flax on texts of changing length; prints one JSON object."""
+
+import json
+import statistics
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+from flax import linen
+
+STEPS, WORDS, WIDTH, LAYERS, BATCH = int(sys.argv[1]), 8192, 512, 6, 16
+LENGTHS = (256, 512)
+
+
+class Block(linen.Module):
+    """Attention and a layer of four times the width."""
+
+    @linen.compact
+    def __call__(self, x):
+        mask = linen.make_causal_mask(x[..., 0])
+        x = x + linen.SelfAttention(num_heads=8)(linen.LayerNorm()(x), mask)
+        y = linen.gelu(linen.Dense(4 * WIDTH)(linen.LayerNorm()(x)))
+        return x + linen.Dense(WIDTH)(y)
+
+
+class Model(linen.Module):
+    """Logits of the next word."""
+
+    @linen.compact
+    def __call__(self, ids):
+        x = linen.Embed(WORDS, WIDTH)(ids)
+        x = x + linen.Embed(1024, WIDTH)(jnp.arange(ids.shape[1]))
+        for _ in range(LAYERS):
+            x = Block()(x)
+        return linen.Dense(WORDS)(linen.LayerNorm()(x))
+
+
+def loss_of(weights, ids):
+    """The mean of how surprising each word is."""
+    logits = jax.nn.log_softmax(Model().apply(weights, ids[:, :-1]))
+    return -jnp.take_along_axis(logits, ids[:, 1:, None], axis=-1).mean()
+
+
+@jax.jit
+def step(weights, ids):
+    """One step of plain gradient descent."""
+    loss, gradient = jax.value_and_grad(loss_of)(weights, ids)
+    return jax.tree_util.tree_map(lambda w, g: w - 0.05 * g, weights, gradient), loss
+
+
+def main():
+    """Trains, and prints the losses to the bit and the median time of the later steps."""
+    key = jax.random.PRNGKey(0)
+    weights = Model().init(key, jnp.zeros((1, 16), jnp.int32))
+    losses, times = [], []
+    for i in range(STEPS):
+        shape = (BATCH, LENGTHS[i % len(LENGTHS)] + 1)
+        ids = jax.random.randint(jax.random.fold_in(key, i), shape, 0, WORDS)
+        start = time.perf_counter()
+        weights, loss = step(weights, ids)
+        loss.block_until_ready()
+        if i >= 2 * len(LENGTHS):
+            times.append(time.perf_counter() - start)
+        losses.append(float(loss).hex())
+    print(json.dumps({"losses": losses, "step_ms": 1000 * statistics.median(times)}))
+
+
+if __name__ == "__main__":
+    main()

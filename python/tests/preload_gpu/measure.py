@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""usage: measure.py --plain PROGRAM --output FILE [CASE...]
+
+Runs the cases one after the other and prints a table. `plain`, `cupy` and `numba` run under
+`ductile-gpu run --all`; `jax-all` does too, and has to train to the same losses, to the bit, as
+`jax-async`; `jax-bfc`, `jax-bfc-grow`, `jax-platform` and `jax-async` are JAX's own allocators;
+`both` is PyTorch and JAX in one process on one Ductile. Memory is the most that the GPU had in use
+beyond what it had before, as nvidia-smi says every 50 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+ALL = [sys.executable, "-m", "ductile_gpu", "run", "--all"]
+PYTHON = [sys.executable]
+TRAIN = [str(HERE / "jax_train.py"), "60"]
+LIMIT_S = 130
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+
+
+class Case(NamedTuple):
+    """A program and how it is run."""
+
+    command: list[str]
+    needs: tuple[str, ...] = ()
+    environment: Mapping[str, str] = MappingProxyType({})
+
+
+def jax_case(start: list[str], **environment: str) -> Case:
+    """The training, with the variables of an allocator."""
+    return Case([*start, *TRAIN], ("jax", "flax"), environment)
+
+
+def own(allocator: str, preallocate: str = "false") -> dict[str, str]:
+    """What selects one of JAX's allocators."""
+    return {
+        "XLA_PYTHON_CLIENT_ALLOCATOR": allocator,
+        "XLA_PYTHON_CLIENT_PREALLOCATE": preallocate,
+    }
+
+
+def cases(plain: str) -> dict[str, Case]:
+    """All of them, in the order in which they run."""
+    programs = str(HERE / "programs.py")
+    return {
+        "plain": Case([*ALL, plain]),
+        "jax-async": jax_case(PYTHON, **own("cuda_async")),
+        "jax-all": jax_case(ALL),
+        "both": Case([*ALL, programs, "both"], ("torch", "jax")),
+        "cupy": Case([*ALL, programs, "cupy"], ("cupy",)),
+        "numba": Case([*ALL, programs, "numba"], ("numba",)),
+        "jax-bfc": jax_case(PYTHON, **own("bfc", "true")),
+        "jax-bfc-grow": jax_case(PYTHON, **own("bfc")),
+        "jax-platform": jax_case(PYTHON, **own("platform")),
+    }
+
+
+class Memory:
+    """What nvidia-smi says of the GPU, while it is asked."""
+
+    def __init__(self) -> None:
+        query = "--query-gpu=memory.used"
+        command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-i", "0", "-lms", "50"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._before = int(self._process.stdout.readline())
+
+    def stop(self) -> int:
+        """The most beyond the first answer, in MiB."""
+        self._process.terminate()
+        output, _ = self._process.communicate()
+        return max((int(line) for line in output.split()), default=self._before) - self._before
+
+
+def run(name: str, case: Case) -> dict[str, object]:
+    """A row of the table."""
+    missing = [module for module in case.needs if find_spec(module) is None]
+    if missing:
+        return {"case": name, "left_out": f"no {missing[0]} here"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
+    environment = {**os.environ, "XLA_FLAGS": flags, **case.environment}
+    memory, start = Memory(), time.monotonic()
+    limited = ["timeout", "--kill-after=5", "60", *case.command]
+    done = subprocess.run(limited, env=environment, capture_output=True, text=True, check=False)
+    row: dict[str, object] = {
+        "case": name,
+        "status": done.returncode,
+        "held_mib": memory.stop(),
+        "seconds": round(time.monotonic() - start, 1),
+        "told": [line for line in done.stderr.splitlines() if line.startswith("ductile-gpu:")],
+    }
+    if done.returncode != 0:
+        row["error"] = done.stderr[-2000:]
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            row.update(json.loads(line))
+    return row
+
+
+def tell(row: dict[str, object]) -> None:
+    """A line of the table, and what was told beside it."""
+    if "left_out" in row:
+        print(f"{row['case']:<14} left out: {row['left_out']}", flush=True)
+        return
+    step = f"{row['step_ms']:.2f} ms" if "step_ms" in row else ""
+    outcome = "ok" if row["status"] == 0 else f"FAILED ({row['status']})"
+    held = f"{row['held_mib']:>7} MiB"
+    print(
+        f"{row['case']:<14} {outcome:<11} {held} {step:>12} {row['seconds']:>6} s",
+        *(str(line) for line in row["told"]),  # type: ignore[attr-defined]
+        *([str(row["error"])] if "error" in row else []),
+        sep="\n    ",
+        flush=True,
+    )
+
+
+def judge(rows: dict[str, dict[str, object]]) -> int:
+    """1 where a case failed, or trained to other losses."""
+    failed = [name for name, row in rows.items() if row.get("status", 0) != 0]
+    all_losses = {name: row["losses"] for name, row in rows.items() if "losses" in row}
+    base = all_losses.get("jax-async")
+    for name, losses in all_losses.items():
+        if base is not None:
+            print(f"{name}: losses {'equal to the bit' if losses == base else 'DIFFER'}")
+            failed += [name] if losses != base and name == "jax-all" else []
+    return 1 if failed else 0
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--plain", required=True)
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("case", nargs="*")
+    options = parser.parse_args()
+    known = cases(options.plain)
+    unknown = [name for name in options.case if name not in known]
+    if unknown:
+        parser.error(f"no case is called {unknown[0]}; there are {', '.join(known)}")
+    builds = "both" in (options.case or known) and find_spec("torch") is not None
+    adapter = subprocess.Popen([*PYTHON, "-m", "ductile_gpu.torch", "build"]) if builds else None
+    rows: dict[str, dict[str, object]] = {}
+    begun = time.monotonic()
+    for name in options.case or known:
+        if time.monotonic() - begun > LIMIT_S:
+            rows[name] = {"case": name, "left_out": "the time is up", "status": 1}
+            tell(rows[name])
+            continue
+        if name == "both" and adapter is not None:
+            adapter.wait()
+        rows[name] = run(name, known[name])
+        tell(rows[name])
+        options.output.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+    return judge(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""usage: programs.py cupy|numba|both
+
+Programs without a word about their allocator, but for what is checked at the end. Each prints one
+JSON object, and fails where a value is wrong.
+"""
+
+import json
+import sys
+
+
+def run_cupy():
+    """Sums that CuPy and NumPy have to agree on."""
+    import cupy
+    import numpy
+
+    for i in range(50):
+        a = cupy.arange(1 << (10 + i % 12), dtype=cupy.float64)
+        assert float((a * 2).sum()) == float((numpy.arange(len(a), dtype=float) * 2).sum())
+    return {"version": cupy.__version__}
+
+
+def run_numba():
+    """A kernel of Numba."""
+    import numba
+    import numpy
+    from numba import cuda
+
+    @cuda.jit
+    def double(out, values):
+        at = cuda.grid(1)
+        if at < values.size:
+            out[at] = 2 * values[at]
+
+    for i in range(20):
+        values = numpy.arange(1 << (10 + i % 8), dtype=numpy.float32)
+        there = cuda.to_device(values)
+        out = cuda.device_array_like(there)
+        double[(values.size + 255) // 256, 256](out, there)
+        assert (out.copy_to_host() == 2 * values).all()
+    return {"version": numba.__version__}
+
+
+def run_both():
+    """A loop of PyTorch and one of JAX in turns, and whose the memory is."""
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    import ductile_gpu
+
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2048, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1)
+    )
+    model.to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    step = jax.jit(jax.grad(lambda w, x: jnp.tanh(x @ w).sum()))
+    weights = jax.random.normal(jax.random.PRNGKey(0), (2048, 2048))
+    for i in range(40):
+        x = torch.randn(256 * (1 + i % 5), 2048, device="cuda")
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        weights = weights - 1e-4 * step(weights, jnp.ones((256 * (1 + i % 7), 2048)))
+    weights.block_until_ready()
+    torch.cuda.synchronize()
+    shared = ductile_gpu.shared(0)
+    shared.query(weights.unsafe_buffer_pointer())
+    shared.query(next(model.parameters()).untyped_storage().data_ptr())
+    shared.check()
+    stats = shared.stats()
+    return {"held": stats.reserved_peak_bytes, "live": stats.allocated_peak_bytes}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"cupy": run_cupy, "numba": run_numba, "both": run_both}[sys.argv[1]]()))

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A libcuda.so.1 with all that Ductile and libductile_preload.so call. Unlike tests/fake_cuda it
+ * hands out addresses, contexts and streams that differ, and knows which stream is being captured.
+ * Work is done at once.
+ */
+#ifndef TESTS_PRELOAD_FAKE_DRIVER_H
+#define TESTS_PRELOAD_FAKE_DRIVER_H
+
+#include "vmm/cuda/abi.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+typedef struct fake_counts {
+    atomic_int mallocs, frees;             /* cuMemAlloc, cuMemFree of memory of its own */
+    atomic_int async_mallocs, async_frees; /* the same of the stream-ordered calls       */
+    atomic_int pitched, managed, ipc;
+    atomic_int creates, maps;
+    atomic_int waits;                 /* cuCtxSynchronize                           */
+    atomic_int stream_waits, markers; /* cuCtxRecordEvent */
+    atomic_int broken_captures;       /* a marker, or a wait for all work, during one */
+    atomic_int resets, trims, peers;
+    atomic_bool fails_wait;       /* planned: cuCtxSynchronize fails            */
+    atomic_bool is_out_of_memory; /* planned: cuMemCreate fails                 */
+    atomic_bool has_own_pool;     /* planned: another pool is current           */
+    atomic_bool is_wrong_thread;  /* planned: cuStreamEndCapture fails, and the capture goes on */
+} fake_counts;
+
+/* Of this process. */
+fake_counts *fake_driver_counts(void);
+
+/* A second device's primary context, and one of device 0 that is not primary. */
+#define FAKE_OTHER_CONTEXT ((cu_context)0x9000)
+#define FAKE_DEFAULT_POOL(device) ((cu_mem_pool)(uintptr_t)(0x5000 + (device)))
+#define FAKE_OWN_POOL ((cu_mem_pool)0x5100)
+
+#endif

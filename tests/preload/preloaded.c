@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * usage: preloaded linked|dlsym|search [CHECK]
+ *
+ * A plain CUDA program, as far as memory goes, in a process with libductile_preload.so and the fake
+ * driver. It takes the driver's functions in one of the three ways there are, then checks each
+ * promise of docs/preload.md; with CHECK only that one. Exit status: 0, or 1 and a line.
+ */
+#include "preload/abi.h"
+#include "tests/preload/fake_driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            (void)fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                  \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+#define fake_driver (*fake_driver_counts())
+
+enum { MIB = 1 << 20 };
+
+/* ---- The three ways ------------------------------------------------------------------------- */
+
+/* X(field, symbol, name, version, variant, parameters) */
+#define USED(X)                                                                                    \
+    X(mem_alloc, cuMemAlloc_v2, "cuMemAlloc", 3020, 1, (ductile_addr * out, size_t size))          \
+    X(mem_free, cuMemFree_v2, "cuMemFree", 3020, 1, (ductile_addr addr))                           \
+    X(alloc_pitch, cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, 1,                                 \
+      (ductile_addr * out, size_t * pitch, size_t width, size_t height, unsigned int element))     \
+    X(alloc_async, cuMemAllocAsync, "cuMemAllocAsync", 11020, 1,                                   \
+      (ductile_addr * out, size_t size, ductile_stream stream))                                    \
+    X(alloc_async_ptsz, cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, 2,                         \
+      (ductile_addr * out, size_t size, ductile_stream stream))                                    \
+    X(alloc_from_pool, cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, 1,               \
+      (ductile_addr * out, size_t size, cu_mem_pool pool, ductile_stream stream))                  \
+    X(free_async, cuMemFreeAsync, "cuMemFreeAsync", 11020, 1,                                      \
+      (ductile_addr addr, ductile_stream stream))                                                  \
+    X(free_async_ptsz, cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, 2,                            \
+      (ductile_addr addr, ductile_stream stream))                                                  \
+    X(alloc_managed, cuMemAllocManaged, "cuMemAllocManaged", 6000, 1,                              \
+      (ductile_addr * out, size_t size, unsigned int flags))                                       \
+    X(get_info, cuMemGetInfo_v2, "cuMemGetInfo", 3020, 1,                                          \
+      (size_t * free_bytes, size_t * total_bytes))                                                 \
+    X(get_range, cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020, 1,                         \
+      (ductile_addr * base, size_t * size, ductile_addr addr))                                     \
+    X(get_attribute, cuPointerGetAttribute, "cuPointerGetAttribute", 4000, 1,                      \
+      (void *data, int attribute, ductile_addr addr))                                              \
+    X(get_attributes, cuPointerGetAttributes, "cuPointerGetAttributes", 7000, 1,                   \
+      (unsigned int n, int *attributes, void **data, ductile_addr addr))                           \
+    X(ipc_handle, cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, 1,                                 \
+      (void *handle, ductile_addr addr))                                                           \
+    X(trim_pool, cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, 1, (cu_mem_pool pool, size_t keep))    \
+    X(pool_access, cuMemPoolSetAccess, "cuMemPoolSetAccess", 11020, 1,                             \
+      (cu_mem_pool pool, const cu_access *map, size_t n))                                          \
+    X(enable_peer, cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, 1,                        \
+      (cu_context peer, unsigned int flags))                                                       \
+    X(reset, cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 1, (cu_device device))  \
+    X(stream_destroy, cuStreamDestroy_v2, "cuStreamDestroy", 4000, 1, (ductile_stream stream))     \
+    X(begin_capture, cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 1,                    \
+      (ductile_stream stream, int mode))                                                           \
+    X(end_capture, cuStreamEndCapture, "cuStreamEndCapture", 10000, 1,                             \
+      (ductile_stream stream, void **graph))                                                       \
+    X(stream_create, cuStreamCreate, "cuStreamCreate", 2000, 1,                                    \
+      (ductile_stream * out, unsigned int flags))                                                  \
+    X(push_context, cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000, 1, (cu_context context))        \
+    X(pop_context, cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000, 1, (cu_context * out))
+
+extern cu_result cuStreamCreate(ductile_stream *out, unsigned int flags);
+extern cu_result cuCtxPushCurrent_v2(cu_context context);
+extern cu_result cuCtxPopCurrent_v2(cu_context *out);
+
+static struct calls {
+#define FIELD(field, symbol, name, version, variant, parameters) cu_result(*field) parameters;
+    USED(FIELD)
+} cu;
+
+static void take_linked(void) {
+#define LINKED(field, symbol, name, version, variant, parameters) cu.field = symbol;
+    USED(LINKED)
+}
+
+static void *driver(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    CHECK(library != NULL);
+    return library;
+}
+
+static void take_by_dlsym(void) {
+    void *found;
+#define BY_DLSYM(field, symbol, name, version, variant, parameters)                                \
+    found = dlsym(driver(), #symbol);                                                              \
+    memcpy(&cu.field, &found, sizeof(found));
+    USED(BY_DLSYM)
+}
+
+typedef cu_result (*search_function)(const char *, void **, int, uint64_t, int *);
+
+/* The runtime asks the search for the search. */
+static search_function find_search(void) {
+    search_function first, second;
+    int answer = 0;
+    void *found = dlsym(driver(), "cuGetProcAddress_v2");
+    memcpy(&first, &found, sizeof(found));
+    CHECK(first("cuGetProcAddress", &found, 12000, 1, &answer) == 0 && answer == 0);
+    memcpy(&second, &found, sizeof(found));
+    return second;
+}
+
+static void take_by_search(void) {
+    search_function search = find_search();
+    int answer = 0;
+    void *found;
+#define BY_SEARCH(field, symbol, name, version, variant, parameters)                               \
+    CHECK(search(name, &found, version, variant, &answer) == 0 && answer == 0);                    \
+    memcpy(&cu.field, &found, sizeof(found));
+    USED(BY_SEARCH)
+}
+
+/* ---- Helpers -------------------------------------------------------------------------------- */
+
+static ductile_stream new_stream(void) {
+    ductile_stream stream;
+    CHECK(cu.stream_create(&stream, 1) == 0);
+    return stream;
+}
+
+static ductile_addr plain(size_t size) {
+    ductile_addr at = 0;
+    CHECK(cu.mem_alloc(&at, size) == 0 && at != 0);
+    return at;
+}
+
+static ductile_addr ordered(size_t size, ductile_stream stream) {
+    ductile_addr at = 0;
+    CHECK(cu.alloc_async(&at, size, stream) == 0 && at != 0);
+    return at;
+}
+
+static bool is_served(ductile_addr at) {
+    return at >= 0x700000000000;
+}
+
+/* ---- The promises --------------------------------------------------------------------------- */
+
+static void check_malloc_is_served(void) {
+    ductile_addr at = plain(3 * MIB);
+    CHECK(is_served(at) && fake_driver.mallocs == 0);
+    CHECK(fake_driver.creates > 0 && fake_driver.maps > 0);
+    CHECK(cu.mem_free(at) == 0 && fake_driver.frees == 0);
+    CHECK(plain(3 * MIB) == at); /* served again from what was freed */
+}
+
+static void check_free_waits_and_ordered_free_does_not(void) {
+    ductile_stream stream = new_stream();
+    ductile_addr a = plain(MIB), b = ordered(MIB, stream), c = ordered(MIB, stream);
+    int before = fake_driver.waits;
+    CHECK(cu.free_async(b, stream) == 0 && fake_driver.waits == before);
+    CHECK(cu.mem_free(a) == 0 && fake_driver.waits == before + 1);
+    CHECK(cu.mem_free(c) == 0 && fake_driver.waits == before + 2);
+}
+
+static void check_free_keeps_memory_that_could_not_be_waited_for(void) {
+    ductile_addr at = plain(MIB);
+    fake_driver.fails_wait = true;
+    CHECK(cu.mem_free(at) == 900);
+    fake_driver.fails_wait = false;
+    CHECK(cu.mem_free(at) == 0);
+    CHECK(cu.mem_free(at) == CU_INVALID_VALUE);
+}
+
+static void check_ordered_calls_are_served(void) {
+    ductile_stream stream = new_stream();
+    ductile_addr a = ordered(MIB, stream), b = 0, c = 0;
+    CHECK(is_served(a) && fake_driver.async_mallocs == 0);
+    CHECK(cu.alloc_from_pool(&b, MIB, FAKE_DEFAULT_POOL(0), stream) == 0 && is_served(b));
+    CHECK(cu.alloc_async_ptsz(&c, MIB, NULL) == 0 && is_served(c));
+    CHECK(cu.free_async(a, stream) == 0 && cu.free_async_ptsz(c, NULL) == 0);
+    CHECK(ordered(MIB, stream) == a);
+    CHECK(cu.free_async(b, NULL) == 0 && fake_driver.async_frees == 0);
+}
+
+static void check_malloc_can_be_freed_in_order_of_a_stream(void) {
+    ductile_addr at = plain(MIB);
+    CHECK(cu.free_async(at, new_stream()) == 0);
+    CHECK(cu.free_async(at, new_stream()) == CU_INVALID_VALUE);
+}
+
+/* What is freed in the order of a stream may still be in use there. */
+/* It may be used on every stream at once, and Ductile fills it on one. */
+static void check_malloc_waits_where_memory_is_filled(void) {
+    CHECK(setenv("DUCTILE_CONF", "zero:on", 1) == 0);
+    int before = fake_driver.stream_waits;
+    CHECK(is_served(plain(MIB)) && fake_driver.stream_waits == before + 1);
+}
+
+static void check_malloc_takes_nothing_of_a_stream(void) {
+    ductile_addr at = ordered(MIB, NULL);
+    CHECK(cu.free_async(at, NULL) == 0);
+    ductile_addr other = plain(MIB);
+    CHECK(other != at && ordered(MIB, NULL) == at);
+}
+
+static void check_other_pools_pass(void) {
+    ductile_stream stream = new_stream();
+    ductile_addr at = 0;
+    CHECK(cu.alloc_from_pool(&at, MIB, FAKE_OWN_POOL, stream) == 0 && !is_served(at));
+    CHECK(cu.alloc_from_pool(&at, MIB, FAKE_DEFAULT_POOL(1), stream) == 0 && !is_served(at));
+    fake_driver.has_own_pool = true;
+    at = ordered(MIB, stream);
+    CHECK(!is_served(at) && fake_driver.async_mallocs == 3);
+    fake_driver.has_own_pool = false;
+    CHECK(cu.free_async(at, stream) == 0 && fake_driver.async_frees == 1);
+}
+
+static void check_captured_calls_pass(void) {
+    ductile_stream captured = new_stream(), other = new_stream();
+    ductile_addr before = ordered(MIB, captured);
+    void *graph;
+    CHECK(cu.begin_capture(captured, 0) == 0);
+    ductile_addr inside = ordered(MIB, captured);
+    CHECK(!is_served(inside) && fake_driver.async_mallocs == 1);
+    CHECK(cu.free_async(inside, captured) == 0 && fake_driver.async_frees == 1);
+    CHECK(cu.free_async(before, captured) == CU_INVALID_VALUE); /* as the driver says */
+    CHECK(is_served(ordered(MIB, other)));
+    CHECK(cu.end_capture(captured, &graph) == 0);
+    CHECK(cu.free_async(before, captured) == 0);
+}
+
+/* A wait would break the capture. */
+static void check_free_beside_a_capture_happens_when_it_has_ended(void) {
+    ductile_stream captured = new_stream();
+    ductile_addr at = plain(MIB), base = 0;
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0);
+    int before = fake_driver.waits;
+    CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before);
+    CHECK(plain(MIB) != at && fake_driver.broken_captures == 0);
+    CHECK(cu.get_range(&base, NULL, at) == 0 && base == at);
+    CHECK(cu.end_capture(captured, &graph) == 0 && fake_driver.waits == before + 1);
+    CHECK(fake_driver.broken_captures == 0 && plain(MIB) == at);
+}
+
+/* Memory moves between two streams that free and grow in turn: markers are recorded. */
+static void move_memory(int times) {
+    ductile_stream a = new_stream(), b = new_stream();
+    for (int i = 0; i < times; i++) {
+        ductile_addr at = ordered((size_t)(16 + i % 7) * MIB, i % 2 == 0 ? a : b);
+        CHECK(cu.free_async(at, i % 2 == 0 ? a : b) == 0);
+    }
+    CHECK(cu.stream_destroy(a) == 0 && cu.stream_destroy(b) == 0);
+}
+
+static void check_captures_are_announced(void) {
+    ductile_stream captured = new_stream();
+    void *graph;
+    CHECK(cu.begin_capture(captured, 0) == 0);
+    CHECK(cu.begin_capture(captured, 0) != 0);
+    fake_driver.is_wrong_thread = true;
+    CHECK(cu.end_capture(captured, &graph) != 0);
+    fake_driver.is_wrong_thread = false;
+    move_memory(200);
+    CHECK(cu.end_capture(captured, &graph) == 0);
+    CHECK(cu.end_capture(captured, &graph) != 0);
+    CHECK(cu.begin_capture(captured, 0) == 0);
+    move_memory(200);
+    CHECK(cu.stream_destroy(captured) == 0); /* takes its capture with it */
+    CHECK(fake_driver.broken_captures == 0);
+    int before = fake_driver.markers;
+    move_memory(200);
+    CHECK(fake_driver.markers > before); /* all have ended */
+}
+
+static void check_what_is_not_ours_passes(void) {
+    ductile_addr at = 0;
+    CHECK(cu.alloc_managed(&at, MIB, 1) == 0 && !is_served(at) && fake_driver.managed == 1);
+    CHECK(cu.mem_free(at) == 0 && fake_driver.frees == 1);
+    CHECK(cu.mem_free(at) == CU_INVALID_VALUE);
+    CHECK(cu.mem_free(0) == 0);
+    CHECK(cu.mem_alloc(&at, 0) == CU_INVALID_VALUE);
+}
+
+static void check_other_contexts_pass(void) {
+    cu_context popped;
+    CHECK(cu.push_context(FAKE_OTHER_CONTEXT) == 0);
+    ductile_addr at = plain(MIB);
+    CHECK(!is_served(at) && fake_driver.mallocs == 1);
+    CHECK(cu.mem_free(at) == 0 && fake_driver.frees == 1);
+    ductile_stream stream = new_stream();
+    CHECK(cu.pop_context(&popped) == 0);
+    CHECK(!is_served(ordered(MIB, stream)));
+}
+
+static void check_devices_have_allocators_of_their_own(void) {
+    cu_context popped;
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    ductile_addr there = plain(MIB);
+    cu_context context = NULL;
+    CHECK(is_served(there) && cu.get_attribute(&context, CU_POINTER_CONTEXT, there) == 0);
+    CHECK(context == (cu_context)0x1100);
+    CHECK(cu.pop_context(&popped) == 0);
+    CHECK(cu.mem_free(there) == 0);
+}
+
+static void check_pitched_memory_is_served(void) {
+    ductile_addr at = 0;
+    size_t pitch = 0, size = 0;
+    CHECK(cu.alloc_pitch(&at, &pitch, 1000, 3, 4) == 0 && is_served(at));
+    CHECK(pitch == 1024 && fake_driver.pitched == 0);
+    CHECK(cu.get_range(NULL, &size, at) == 0 && size == 3 * 1024);
+    CHECK(cu.mem_free(at) == 0);
+}
+
+static void check_addresses_are_described(void) {
+    ductile_addr at = plain(3 * MIB + 5), base = 0;
+    size_t size = 0;
+    CHECK(cu.get_range(&base, &size, at + MIB) == 0 && base == at && size == 3 * MIB + 5);
+    cu_context context = NULL;
+    int ordinal = 0, attributes[] = {CU_POINTER_RANGE_START, 9, CU_POINTER_RANGE_SIZE};
+    void *data[] = {&base, &ordinal, &size};
+    base = size = 0;
+    CHECK(cu.get_attributes(3, attributes, data, at + 1) == 0);
+    CHECK(base == at && size == 3 * MIB + 5 && ordinal == 0x07070707);
+    CHECK(cu.get_attribute(&context, CU_POINTER_CONTEXT, at) == 0 && context == (cu_context)0x1000);
+    CHECK(cu.get_attribute(&ordinal, 9, at) == 0 && ordinal == 0x07070707); /* the driver's */
+    CHECK(cu.get_range(&base, &size, 12345) == 0 && base == 7);
+}
+
+static void check_free_memory_counts_what_is_held(void) {
+    size_t before = 0, after = 0, total = 0;
+    ductile_addr at = plain(512 * (size_t)MIB);
+    CHECK(cu.get_info(&before, &total) == 0);
+    CHECK(cu.mem_free(at) == 0 && cu.get_info(&after, &total) == 0);
+    CHECK(after >= before + 512 * (size_t)MIB && total == (size_t)64 << 30);
+}
+
+static void check_free_memory_ends_at_the_limit(void) {
+    size_t left = 0, total = 0;
+    CHECK(setenv("DUCTILE_CONF", "limit_bytes:64M", 1) == 0);
+    ductile_addr at = plain(16 * (size_t)MIB);
+    CHECK(cu.get_info(&left, &total) == 0 && left == 48 * (size_t)MIB);
+    CHECK(cu.mem_alloc(&at, 56 * (size_t)MIB) == CU_OUT_OF_MEMORY);
+}
+
+static void check_ipc_is_refused(void) {
+    char handle[64];
+    ductile_addr managed = 0, at = plain(MIB);
+    CHECK(cu.ipc_handle(handle, at) == CU_NOT_SUPPORTED && fake_driver.ipc == 0);
+    CHECK(cu.alloc_managed(&managed, MIB, 1) == 0);
+    CHECK(cu.ipc_handle(handle, managed) == 0 && fake_driver.ipc == 1);
+}
+
+static void check_trim_of_the_default_pool_gives_back(void) {
+    size_t before = 0, after = 0, total = 0;
+    ductile_stream stream = new_stream();
+    CHECK(cu.free_async(ordered(256 * (size_t)MIB, stream), stream) == 0);
+    CHECK(cu.get_info(&before, &total) == 0);
+    CHECK(cu.trim_pool(FAKE_DEFAULT_POOL(0), 0) == 0 && fake_driver.trims == 1);
+    CHECK(cu.get_info(&after, &total) == 0 && after + 256 * (size_t)MIB <= before);
+}
+
+static void check_lack_of_memory_is_told(void) {
+    ductile_addr at = 0;
+    CHECK(cu.mem_free(plain(MIB)) == 0);
+    fake_driver.is_out_of_memory = true;
+    CHECK(cu.mem_alloc(&at, 4096 * (size_t)MIB) == CU_OUT_OF_MEMORY && at == 0);
+    CHECK(cu.alloc_async(&at, 4096 * (size_t)MIB, new_stream()) == CU_OUT_OF_MEMORY);
+    CHECK(fake_driver.mallocs == 0 && fake_driver.async_mallocs == 0);
+    fake_driver.is_out_of_memory = false;
+}
+
+static void check_peers_get_access(void) {
+    cu_context popped;
+    ductile_addr at = plain(MIB);
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    CHECK(cu.enable_peer((cu_context)0x1000, 0) == 0 && fake_driver.peers == 1);
+    CHECK(cu.pop_context(&popped) == 0);
+    int before = fake_driver.waits;
+    CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before + 2); /* both may use it */
+}
+
+/* Before there is any memory, as programs set their pools up. */
+static void check_pools_give_access(void) {
+    const cu_access there[] = {{CU_LOCATION_OF_DEVICE, 1, 3}};
+    CHECK(cu.pool_access(FAKE_DEFAULT_POOL(0), there, 1) == 0);
+    ductile_addr at = plain(MIB);
+    int before = fake_driver.waits;
+    CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before + 2);
+}
+
+static void check_reset_takes_the_memory(void) {
+    ductile_addr at = plain(MIB);
+    CHECK(cu.reset(0) == 0 && fake_driver.resets == 1);
+    CHECK(cu.mem_free(at) == CU_INVALID_VALUE);
+    CHECK(is_served(plain(MIB)));
+}
+
+static void check_destroyed_streams_are_forgotten(void) {
+    for (int i = 0; i < 100; i++) {
+        ductile_stream stream = new_stream();
+        ductile_addr at = ordered(MIB, stream);
+        CHECK(cu.stream_destroy(stream) == 0);
+        CHECK(cu.free_async(at, NULL) == 0);
+    }
+    ductile_stream first = new_stream();
+    ductile_addr at = ordered(MIB, first);
+    CHECK(cu.free_async(at, first) == 0 && ordered(MIB, first) == at);
+    CHECK(cu.free_async(at, first) == 0 && cu.stream_destroy(first) == 0);
+    ductile_stream second = new_stream();
+    CHECK(second == first && ordered(MIB, second) != at);
+}
+
+/* ---- Threads, forks, the end ---------------------------------------------------------------- */
+
+static void *alloc_and_free(void *seed) {
+    ductile_stream stream = new_stream();
+    uintptr_t at_random = (uintptr_t)seed;
+    for (int i = 0; i < 400; i++) {
+        at_random = at_random * 6364136223846793005u + 1442695040888963407u;
+        size_t size = (at_random >> 40) % (2 * MIB) + 1;
+        ductile_addr a = plain(size), b = ordered(size, stream), base = 0;
+        CHECK(cu.get_range(&base, NULL, a + size - 1) == 0 && base == a);
+        CHECK(cu.free_async(b, stream) == 0);
+        CHECK(i % 2 == 0 ? cu.mem_free(a) == 0 : cu.free_async(a, stream) == 0);
+    }
+    CHECK(cu.stream_destroy(stream) == 0);
+    return NULL;
+}
+
+static void check_threads(void) {
+    pthread_t threads[6];
+    for (uintptr_t i = 0; i < 6; i++) {
+        CHECK(pthread_create(&threads[i], NULL, alloc_and_free, (void *)(i + 1)) == 0);
+    }
+    for (int i = 0; i < 6; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK(fake_driver.mallocs == 0 && fake_driver.async_mallocs == 0);
+}
+
+/* The driver does not work in a child either: what it says is what the program gets. */
+static void check_forked_children_get_the_drivers_answers(void) {
+    ductile_addr at = plain(MIB);
+    pid_t child = fork();
+    if (child == 0) {
+        ductile_addr inside = plain(MIB);
+        CHECK(!is_served(inside) && cu.mem_free(inside) == 0);
+        _exit(0);
+    }
+    int status = 1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(cu.mem_free(at) == 0);
+}
+
+static ductile_addr until_exit;
+
+static void free_late(void) {
+    CHECK(cu.mem_free(until_exit) == 0);
+}
+
+/* Registered before the first use, so that it runs after Ductile has left. */
+static void check_frees_after_exit_has_begun(void) {
+    CHECK(atexit(free_late) == 0);
+    until_exit = plain(MIB);
+    exit(0);
+}
+
+static void check_functions_of_other_libraries_stay(void) {
+    void *late = dlsym(driver(), "cuMemCreate");
+    CHECK(late != NULL && dlsym(RTLD_NEXT, "cuMemAlloc_v2") != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == dlsym(driver(), "cuMemAlloc_v2"));
+    CHECK(dlsym(driver(), "cuNoSuchFunction") == NULL && dlsym(RTLD_DEFAULT, "getpid") != NULL);
+}
+
+/* ---- What is set in the environment ---------------------------------------------------------- */
+
+static void check_async_keeps_malloc_native(void) {
+    ductile_addr at = plain(MIB);
+    CHECK(!is_served(at) && fake_driver.mallocs == 1 && cu.mem_free(at) == 0);
+    CHECK(fake_driver.frees == 1 && is_served(ordered(MIB, new_stream())));
+}
+
+static void check_off_serves_nothing(void) {
+    CHECK(!is_served(plain(MIB)) && !is_served(ordered(MIB, new_stream())));
+    CHECK(fake_driver.creates == 0);
+}
+
+/* ---- One process for each ------------------------------------------------------------------- */
+
+typedef struct named_check {
+    const char *name;
+    void (*run)(void);
+    const char *mode; /* DUCTILE_PRELOAD */
+} named_check;
+
+#define NAMED(check)                                                                               \
+    { #check, check_##check, "" }
+
+static const named_check checks[] = {
+    NAMED(malloc_is_served),
+    NAMED(free_waits_and_ordered_free_does_not),
+    NAMED(free_keeps_memory_that_could_not_be_waited_for),
+    NAMED(ordered_calls_are_served),
+    NAMED(malloc_can_be_freed_in_order_of_a_stream),
+    NAMED(malloc_waits_where_memory_is_filled),
+    NAMED(malloc_takes_nothing_of_a_stream),
+    NAMED(other_pools_pass),
+    NAMED(captured_calls_pass),
+    NAMED(captures_are_announced),
+    NAMED(free_beside_a_capture_happens_when_it_has_ended),
+    NAMED(what_is_not_ours_passes),
+    NAMED(other_contexts_pass),
+    NAMED(devices_have_allocators_of_their_own),
+    NAMED(pitched_memory_is_served),
+    NAMED(addresses_are_described),
+    NAMED(free_memory_counts_what_is_held),
+    NAMED(free_memory_ends_at_the_limit),
+    NAMED(ipc_is_refused),
+    NAMED(trim_of_the_default_pool_gives_back),
+    NAMED(lack_of_memory_is_told),
+    NAMED(peers_get_access),
+    NAMED(pools_give_access),
+    NAMED(reset_takes_the_memory),
+    NAMED(destroyed_streams_are_forgotten),
+    NAMED(threads),
+    NAMED(forked_children_get_the_drivers_answers),
+    NAMED(frees_after_exit_has_begun),
+    NAMED(functions_of_other_libraries_stay),
+    {"async_keeps_malloc_native", check_async_keeps_malloc_native, "async"},
+    {"off_serves_nothing", check_off_serves_nothing, "off"},
+    {"nonsense_serves_nothing", check_off_serves_nothing, "nonsense"},
+};
+
+static void take(const char *way) {
+    if (strcmp(way, "linked") == 0) {
+        take_linked();
+    } else if (strcmp(way, "dlsym") == 0) {
+        take_by_dlsym();
+    } else {
+        CHECK(strcmp(way, "search") == 0);
+        take_by_search();
+    }
+}
+
+static int run_one(const char *way, const named_check *check) {
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(setenv("DUCTILE_PRELOAD", check->mode, 1) == 0);
+        take(way);
+        check->run();
+        exit(0);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        (void)fprintf(stderr, "%s, %s: status %#x\n", check->name, way, (unsigned)status);
+        return 1;
+    }
+    return 0;
+}
+
+int main(int n, char **words) {
+    int n_failed = 0, n_run = 0;
+    CHECK(n >= 2);
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+        if (n == 2 || strcmp(words[2], checks[i].name) == 0) {
+            n_failed += run_one(words[1], &checks[i]);
+            n_run++;
+        }
+    }
+    CHECK(n_run > 0);
+    return n_failed != 0;
+}
