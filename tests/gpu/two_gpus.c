@@ -357,7 +357,8 @@ static const char *let_memory_go_under_the_peer(pair *p) {
     late_work l = {.owner = &p->owner, .peer = &p->peer, .id = p->next_id};
     ductile_allocator *other = NULL;
     for (unsigned i = 0; i < 6; i++) {
-        TRY(late_before_pause(&l, p->a, i % 2 == 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP));
+        TRY(late_before_pause(&l, p->a,
+                              i % 2 == 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP));
         TRY(program_allocator(p->gpu, p->owner.device, p->limit, &other));
         TRY(late_before_destroy(&l, other, i % 2 == 0));
     }

@@ -11,7 +11,7 @@ if(NOT version MATCHES "version 14\\.")
   return()
 endif()
 
-file(GLOB_RECURSE files ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch] ${ROOT}/preload/*.[ch]
+file(GLOB_RECURSE files ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
   ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch])
 if(NOT files)
   message(FATAL_ERROR "no file was looked at")

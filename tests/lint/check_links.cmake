@@ -29,7 +29,7 @@ foreach(page ${ROOT}/README.md ${pages})
   endforeach()
 endforeach()
 
-file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch] ${ROOT}/preload/*.[ch]
+file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
   ${ROOT}/bench/*.[ch] ${ROOT}/tests/*.[ch])
 foreach(source ${sources})
   file(STRINGS ${source} lines REGEX "docs/[a-z0-9_/-]+\\.md")

@@ -12,8 +12,8 @@ import pathlib
 import re
 import sys
 
-# The lock of a list of callbacks is a plain mutex, which cannot say whether this thread holds it.
-EXEMPT = {"pool/base/callback_list.c"}
+# The locks of a list of callbacks and of the library to preload are plain mutexes, which cannot say whether this thread holds them.
+EXEMPT = {"pool/base/callback_list.c", "pool/preload/device.c"}
 
 FUNCTION = re.compile(r"^(?!.*\binline\b)[A-Za-z_][^\n;{}()]*?(?:\(\(\w+\)\)[^\n;{}()]*?)?[ *]([a-z]\w*_locked)\(([^;{}]*)\)\s*\{\n([^\n]*)", re.M)
 

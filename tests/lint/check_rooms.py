@@ -37,7 +37,7 @@ ROOMS = {
     "segments": ["vmm", "vmm/driver", "vmm/nvtx", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
     "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
-    "preload": [],  # the public headers and the driver's binary interface
+    "pool/preload": [],  # the public headers and the driver's binary interface
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
@@ -52,12 +52,12 @@ EMBEDDER = "pool/base/allocator"
 # Headers that speak for files of other names, and whose: the seam of the driver is one table, at the seam the
 # virtual GPU's library is found, and adapters include one header.
 SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver", "vmm/driver/open_virtual.h": "vmm/virtual",
-                  "preload/include/ductile_preload.h": "preload"}
+                  "pool/preload/include/ductile_preload.h": "pool/preload"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
 MADE_BY_THE_BUILD = ["commit.h"]
-OF_A_ROOM = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:vmm|segments|pool|preload|bench|tests)/[^">]+)', re.M)
-ANGLED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*<((?:vmm|segments|pool|preload|bench|tests)/[^">]+)', re.M)
+OF_A_ROOM = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
+ANGLED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*<((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
 COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
 # A function that others can call, at the beginning of a line: its name, its arguments, and `{` or `;`.
 FUNCTION = re.compile(r"^(?!static\b|typedef\b|return\b|else\b|#)[A-Za-z_][\w ]*[ *]+([a-z]\w*)\("
@@ -112,7 +112,7 @@ class Tree:
         self.root = root
         self.faults = []
         self.code = {}
-        for top in ("vmm", "segments", "pool", "preload", "bench"):
+        for top in ("vmm", "segments", "pool", "bench"):
             for path in sorted((root / top).rglob("*.[ch]")):
                 file = str(path.relative_to(root))
                 if not file.startswith("pool/include/"):
@@ -125,7 +125,7 @@ class Tree:
     def read_functions(self, file):
         for match in FUNCTION.finditer(self.bare[file]):
             name, mark = match.group(1), match.group(4)
-            if file.startswith("preload/") and name.startswith("cu"):
+            if file.startswith("pool/preload/") and name.startswith("cu"):
                 continue  # the driver's names, under which others call the driver
             if mark == "{":
                 self.defined.setdefault(name, file)
@@ -155,7 +155,7 @@ class Tree:
         for file, text in self.bare.items():
             for name in sorted(set(NAME.findall(text)) - set(STATIC.findall(text))):
                 other = self.seam_of(name) or self.defined.get(name)
-                if name.startswith("ductile_") and room_of(file).startswith(("bench/", "preload")):
+                if name.startswith("ductile_") and room_of(file).startswith(("bench/", "pool/preload")):
                     continue  # the public functions are everybody's
                 if other is not None and stem(other) != stem(file):
                     if file.endswith(".c") or name not in self.declared or file not in self.declared[name]:

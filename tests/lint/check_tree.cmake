@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.23)
 
 set(max_lines 800)
 
-file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch] ${ROOT}/preload/*.[ch]
+file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
   ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile_gpu/*.h
   ${ROOT}/python/ductile_gpu/*.cpp)
 file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu/*.py
@@ -14,7 +14,7 @@ file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu
   ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
   ${ROOT}/bench/*.cmake)
 file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.txt
-  ${ROOT}/pool/CMakeLists.txt ${ROOT}/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
+  ${ROOT}/pool/CMakeLists.txt ${ROOT}/pool/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md ${ROOT}/vmm/*.md)
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
 set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/tests/campaign ${ROOT}/tests/mutate ${ROOT}/tests/coverage ${ROOT}/tests/readme ${ROOT}/bench/plot_held.py ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware

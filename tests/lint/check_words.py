@@ -82,7 +82,7 @@ def sources_of(folder):
 
 
 def files_of(root):
-    for top in ("vmm", "segments", "pool", "preload", "bench", "tests", "python"):
+    for top in ("vmm", "segments", "pool", "bench", "tests", "python"):
         yield from sources_of(root / top)
     yield from sorted(path for path in (root / "docs").rglob("*.md") if path.name not in UNREAD)
     yield root / "README.md"

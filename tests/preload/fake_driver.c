@@ -280,6 +280,8 @@ DO(cuCtxRecordEvent, (cu_context context, dvmm_event event), fake_driver.markers
 
 DO(cuMemHostAlloc, (void **out, size_t size, unsigned int flags), *out = malloc(size))
 DO(cuMemFreeHost, (void *memory), free(memory))
+DO(cuMemHostRegister_v2, (void *memory, size_t size, unsigned int flags), )
+DO(cuMemHostUnregister, (void *memory), )
 DO(cuMemsetD8Async, (ductile_addr addr, unsigned char value, size_t size, ductile_stream stream), )
 DO(cuMemcpyDtoDAsync_v2, (ductile_addr to, ductile_addr from, size_t size, ductile_stream stream), )
 DO(cuMemcpyHtoDAsync_v2, (ductile_addr to, const void *from, size_t size, ductile_stream stream), )

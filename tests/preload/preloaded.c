@@ -6,7 +6,7 @@
  * driver. It takes the driver's functions in one of the three ways there are, then checks each
  * promise of docs/preload.md; with CHECK only that one. Exit status: 0, or 1 and a line.
  */
-#include "preload/abi.h"
+#include "pool/preload/abi.h"
 #include "tests/preload/fake_driver.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "preload/counts.h"
+#include "pool/preload/counts.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "preload/deferred.h"
+#include "pool/preload/deferred.h"
 
-#include "preload/device.h"
+#include "pool/preload/device.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "preload/real.h"
+#include "pool/preload/real.h"
 
-#include "preload/next.h"
+#include "pool/preload/next.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

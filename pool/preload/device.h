@@ -7,7 +7,7 @@
 #ifndef DUCTILE_PRELOAD_DEVICE_H
 #define DUCTILE_PRELOAD_DEVICE_H
 
-#include "preload/abi.h"
+#include "pool/preload/abi.h"
 
 #include <stdbool.h>
 

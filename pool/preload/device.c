@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "preload/device.h"
+#include "pool/preload/device.h"
 
-#include "preload/counts.h"
-#include "preload/include/ductile_preload.h"
-#include "preload/real.h"
+#include "pool/preload/counts.h"
+#include "pool/preload/include/ductile_preload.h"
+#include "pool/preload/real.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -7,7 +7,7 @@
 #ifndef DUCTILE_PRELOAD_DEFERRED_H
 #define DUCTILE_PRELOAD_DEFERRED_H
 
-#include "preload/abi.h"
+#include "pool/preload/abi.h"
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What Ductile has to learn of: the end of streams, captures, peers, default pools, resets. */
-#include "preload/deferred.h"
-#include "preload/device.h"
-#include "preload/real.h"
+#include "pool/preload/deferred.h"
+#include "pool/preload/device.h"
+#include "pool/preload/real.h"
 
 #define REAL(function, ...)                                                                        \
     (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What programs ask about memory. */
-#include "preload/counts.h"
-#include "preload/device.h"
-#include "preload/real.h"
+#include "pool/preload/counts.h"
+#include "pool/preload/device.h"
+#include "pool/preload/real.h"
 
 #include <string.h>
 

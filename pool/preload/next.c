@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "preload/next.h"
+#include "pool/preload/next.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
