@@ -566,3 +566,30 @@ Test(sleep_set, a_bypass_that_still_has_memory_stays_plain) {
         assert_ok(resume(&r, &report));
     }
 }
+
+/* ---- Copies that stay ---------------------------------------------------------------------- */
+
+static void *kept(size_t i) {
+    void *host = NULL;
+    assert_ok(ductile_kept_contents(a, parts[i].block, &host, NULL));
+    return host;
+}
+
+Test(sleep_set, retained_contents_stay_in_their_place_until_a_resume_does_not_retain_them) {
+    ductile_sleep_request r = tagged(&WEIGHTS);
+    ductile_sleep_report report;
+    uint64_t bytes = 0;
+    void *host = NULL;
+    r.retain = 1;
+    r.contents = DUCTILE_CONTENTS_KEEP;
+    assert_ok(pause(&r, &report));
+    void *place = kept(1);
+    assert_ok(resume(&r, &report));
+    cr_assert_eq(kept(1), place);
+    assert_ok(pause(&r, &report));
+    cr_assert_eq(kept(1), place);
+    r.retain = 0;
+    assert_ok(resume(&r, &report));
+    assert_status(ductile_kept_contents(a, parts[1].block, &host, &bytes), DUCTILE_ERR_AWAKE);
+    assert_holds(1, byte_of(1));
+}
