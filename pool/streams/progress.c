@@ -58,6 +58,13 @@ static void keep_locked(dpool_arena *arena, dpool_block *b) {
     arena->kept_bytes += b->size;
 }
 
+static void leave_kept_locked(dpool_arena *arena, dpool_block *b) {
+    if (b != NULL) {
+        dpool_list_remove(&arena->kept, b);
+        arena->kept_bytes -= b->size;
+    }
+}
+
 static void retire_locked(const ductile_allocator *a, dpool_arena *arena, dpool_block *b) {
     if (dpool_retires_in_order(a)) {
         dpool_list_append(&arena->retiring, b);
@@ -85,8 +92,7 @@ dpool_block *dpool_carve_kept_locked(ductile_allocator *a, dpool_block *b, ducti
                                      ductile_addr to) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
-    dpool_list_remove(&arena->kept, b);
-    arena->kept_bytes -= b->size;
+    leave_kept_locked(arena, b);
     dpool_block *middle = dpool_cut(&a->nodes, b, from);
     dpool_block *after = dpool_cut(&a->nodes, middle, to);
     if (after != middle) {
@@ -99,14 +105,8 @@ dpool_block *dpool_carve_kept_locked(ductile_allocator *a, dpool_block *b, ducti
     return middle;
 }
 
-/* Takes the block out of its list if the work on it is proven done. */
-static bool take_if_proven_locked(dpool_list *list, uint64_t *bytes, dpool_block *b, uint64_t age) {
-    bool may_go = b != NULL && b->age < age;
-    if (may_go) {
-        dpool_list_remove(list, b);
-        *bytes -= b->size;
-    }
-    return may_go;
+static bool may_go(const dpool_block *b, uint64_t proven) {
+    return b != NULL && b->age < proven;
 }
 
 /* Of the kept ones the oldest, above `kept` bytes of them. */
@@ -114,12 +114,16 @@ static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint6
                                  uint64_t kept, dseg_idle *idle) {
     dti_lock_acquire(&a->index_lock);
     dpool_proof proof = dpool_proof_to_unmap(a, arena);
-    dpool_block *b = arena->retiring_bytes > keep ? arena->retiring.first : NULL;
-    if (!take_if_proven_locked(&arena->retiring, &arena->retiring_bytes, b, proof.age)) {
-        b = arena->kept_bytes > kept ? arena->kept.first : NULL;
-        b = take_if_proven_locked(&arena->kept, &arena->kept_bytes, b, proof.age) ? b : NULL;
-    }
     *idle = proof.idle;
+    dpool_block *b = arena->retiring_bytes > keep ? arena->retiring.first : NULL;
+    dpool_block *old = arena->kept_bytes > kept ? arena->kept.first : NULL;
+    if (may_go(b, proof.age)) {
+        dpool_list_remove(&arena->retiring, b);
+        arena->retiring_bytes -= b->size;
+    } else {
+        b = may_go(old, proof.age) ? old : NULL;
+        leave_kept_locked(arena, b);
+    }
     dti_lock_release(&a->index_lock);
     return b;
 }
@@ -154,10 +158,10 @@ static dpool_block *take_kept_over(ductile_allocator *a, const dpool_region *reg
     dti_lock_acquire(&a->index_lock);
     dpool_proof proof = dpool_proof_to_unmap(a, arena);
     dpool_block *b = arena->kept.first;
-    while (b != NULL && !(b->addr < to && dpool_end(b) > from && b->age < proof.age)) {
+    while (b != NULL && !(b->addr < to && dpool_end(b) > from && may_go(b, proof.age))) {
         b = b->list_next;
     }
-    b = take_if_proven_locked(&arena->kept, &arena->kept_bytes, b, proof.age) ? b : NULL;
+    leave_kept_locked(arena, b);
     *idle = proof.idle;
     dti_lock_release(&a->index_lock);
     return b;
