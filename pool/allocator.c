@@ -36,21 +36,17 @@ static ductile_status open_driver(ductile_allocator *a, char *message, size_t si
     return dvmm_open_cuda(o->device, &a->driver, message, size);
 }
 
-/* Handle sizes are multiples of the granule of the driver, and the largest is a multiple of the
- * smallest. */
+/* Handles are multiples of the driver's granule. */
 static ductile_status choose_handles(ductile_allocator *a, char *message, size_t size) {
-    uint64_t unit = dvmm_get_caps(a->driver)->granule_bytes;
-    uint64_t smallest = a->options.handle_bytes != 0 ? a->options.handle_bytes : unit;
-    uint64_t largest = dpool_largest_handle(&a->options, smallest);
-    if (!dti_is_aligned(smallest, unit) || !dti_is_aligned(largest, smallest) ||
-        largest < smallest || smallest > 64 * DTI_GIB || largest > 64 * DTI_GIB) {
+    a->granule = dvmm_get_caps(a->driver)->granule_bytes;
+    uint64_t largest = dpool_largest_handle(&a->options, a->granule);
+    if (!dti_is_aligned(largest, a->granule) || largest > 64 * DTI_GIB) {
         (void)snprintf(message, size,
-                       "handle_bytes must be a multiple of the driver's granule (%llu bytes), "
-                       "max_handle_bytes a multiple of handle_bytes, and both at most 64 GiB",
-                       (unsigned long long)unit);
+                       "sizes must be auto, tight, quick, or a multiple of the driver's granule "
+                       "(%llu bytes) of at most 64 GiB",
+                       (unsigned long long)a->granule);
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    a->granule = smallest;
     dpool_sizes_init(a, largest);
     return DUCTILE_OK;
 }
@@ -71,8 +67,7 @@ static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
                   o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
-                  o->guard == DUCTILE_GUARD_NONE && o->fill == DUCTILE_FILL_NONE &&
-                  o->record_stream == DUCTILE_RECORD_POLL;
+                  o->find == DUCTILE_FIND_NONE && o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
     dti_lock_init(&a->grow_lock, DTI_RANK_GROW);
@@ -115,9 +110,6 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
         goto free_allocator;
     }
     status = open_driver(a, message, size);
-    if (status == DUCTILE_OK && a->options.time_driver_calls) {
-        dvmm_time_calls(a->driver);
-    }
     if (status != DUCTILE_OK) {
         goto free_allocator;
     }
@@ -280,7 +272,7 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     if (size > DPOOL_MAX_REQUEST) {
         return dpool_refuse_impossible(a, size, stream);
     }
-    if (a->options.guard != DUCTILE_GUARD_NONE) {
+    if (a->options.find == DUCTILE_FIND_OVERRUNS) {
         return alloc_dedicated(a, size, stream, out);
     }
     dpool_private_pool *pool = NULL;

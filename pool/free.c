@@ -36,8 +36,8 @@ static __attribute__((noinline)) ductile_status free_used(ductile_allocator *a, 
     return DUCTILE_OK;
 }
 
-/* With fill:check. The block is pending while the fill is issued; the use that it needs for that is
- * one of its own stream, which tells ductile_stream_done. */
+/* With find:stale_writes. The block is pending while the fill is issued; the use that it needs for
+ * that is one of its own stream, which tells ductile_stream_done. */
 static __attribute__((noinline)) ductile_status free_filled(ductile_allocator *a, dpool_block *b) {
     dpool_use *use = dpool_fill_is_possible_locked(a, b) ? dpool_use_take_locked(a) : NULL;
     if (use == NULL) {
@@ -85,7 +85,7 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool fills)
 /* With options that need more than a plain free. */
 static __attribute__((noinline)) ductile_status
 free_otherwise(ductile_allocator *a, ductile_addr address, int *is_pending) {
-    bool fills = a->options.fill != DUCTILE_FILL_NONE;
+    bool fills = a->options.find == DUCTILE_FIND_STALE_WRITES;
     if (fills) {
         dpool_uses_keep_spare_for(a, address);
     }

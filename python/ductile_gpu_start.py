@@ -55,7 +55,7 @@ def say(line: str) -> None:
 def enable_now(torch: ModuleType) -> None:
     """Enables Ductile if this PyTorch can use a GPU. Whatever fails leaves PyTorch as it is.
 
-    Only who demands a mode that there is not, or `full` where that is not to be had, is stopped: by
+    Only who demands a mode that there is not, or `full` where that is not there, is stopped: by
     SystemExit, since a program may well go on after another exception of `import torch`.
     """
     mode = wanted_mode()
@@ -113,7 +113,7 @@ def record_now(torch: ModuleType) -> None:
 
 def _record_from_here(folder: str, torch: ModuleType) -> None:
     try:
-        from ductile_gpu import _record_folder
+        from ductile_gpu._tools import _record_folder
 
         _record_folder.begin(folder, torch)
     except Exception as error:

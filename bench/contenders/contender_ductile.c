@@ -8,7 +8,6 @@
 static bool choose_options(const contender_env *env, ductile_options *options, char *message,
                            size_t size) {
     ductile_options_init(options);
-    options->captures = DUCTILE_CAPTURES_POOLS; /* this program captures nothing outside of pools */
     if (!settings_apply(options, env->settings, env->n_settings, message, size)) {
         return false;
     }
@@ -16,7 +15,6 @@ static bool choose_options(const contender_env *env, ductile_options *options, c
     options->virtual_gpu = env->gpu;
     options->device = env->device;
     options->limit_bytes = env->capacity_bytes;
-    options->time_driver_calls = 1;
     return true;
 }
 
@@ -31,6 +29,7 @@ static ductile_status start(const contender_env *env, void **self, char *message
     if (status != DUCTILE_OK) {
         (void)snprintf(message, size, "ductile_create: %s", ductile_status_string(status));
     }
+    ductile_time_driver_calls(allocator);
     *self = allocator;
     return status;
 }

@@ -40,6 +40,7 @@ struct Library {
     decltype(&ductile_alloc) alloc = nullptr;
     decltype(&ductile_free) free = nullptr;
     decltype(&ductile_get_stats) get_stats = nullptr;
+    decltype(&ductile_time_driver_calls) time_driver_calls = nullptr;
     ductile_allocator *allocator = nullptr;
 };
 
@@ -53,15 +54,7 @@ template <typename Function> void find(void *loaded, const char *name, Function 
     }
 }
 
-/* The statistics have the time of driver calls only where the option asks for it. */
-void time_driver_calls() {
-    const char *conf = std::getenv("DUCTILE_CONF");
-    std::string all = conf != nullptr && *conf != '\0' ? std::string(conf) + "," : "";
-    (void)setenv("DUCTILE_CONF", (all + "time_driver_calls:on").c_str(), 1);
-}
-
 void load(const char *path) {
-    time_driver_calls();
     void *loaded = dlopen(path, RTLD_NOW);
     if (loaded == nullptr) {
         throw std::runtime_error(dlerror());
@@ -76,6 +69,7 @@ void load(const char *path) {
     find(loaded, "ductile_alloc", library.alloc);
     find(loaded, "ductile_free", library.free);
     find(loaded, "ductile_get_stats", library.get_stats);
+    find(loaded, "ductile_time_driver_calls", library.time_driver_calls);
     if (install(message, sizeof message) != 0 || init(1, message, sizeof message) != 0) {
         throw std::runtime_error(message);
     }
@@ -84,6 +78,7 @@ void load(const char *path) {
     if (library.allocator == nullptr) {
         throw std::runtime_error(message);
     }
+    library.time_driver_calls(library.allocator);
 }
 
 uint64_t driver_ns() {

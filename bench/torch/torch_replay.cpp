@@ -30,24 +30,17 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 
 /* ---- Ductile as PyTorch's allocator --------------------------------------------------------- */
 
-/* The statistics have the time of driver calls only where the option asks for it. */
-void time_driver_calls() {
-    const char *conf = std::getenv("DUCTILE_CONF");
-    std::string all = conf != nullptr && *conf != '\0' ? std::string(conf) + "," : "";
-    (void)setenv("DUCTILE_CONF", (all + "time_driver_calls:on").c_str(), 1);
-}
-
 /* The adapter's functions; none of them when PyTorch's own allocator is measured. */
 struct Adapter {
     ductile_allocator *(*allocator_of)(int) = nullptr;
     ductile_status (*get_stats)(ductile_allocator *, ductile_stats *) = nullptr;
+    void (*time_calls)(ductile_allocator *) = nullptr;
 
     bool is_used() const {
         return allocator_of != nullptr;
     }
 
     void install(const char *path) {
-        time_driver_calls();
         void *library = dlopen(path, RTLD_NOW);
         if (library == nullptr) {
             throw std::runtime_error(dlerror());
@@ -60,6 +53,14 @@ struct Adapter {
         }
         load(library, "ductile_torch_allocator", allocator_of);
         load(library, "ductile_get_stats", get_stats);
+        load(library, "ductile_time_driver_calls", time_calls);
+    }
+
+    /* After the first request. */
+    void time_driver_calls() const {
+        if (is_used()) {
+            time_calls(allocator_of(0));
+        }
     }
 
     /* Zeros before the first request. */
@@ -225,6 +226,7 @@ int run(const Options &options) {
         adapter.install(options.given);
     }
     wake_device();
+    adapter.time_driver_calls();
     Driver driver;
     TorchPeer peer(driver, adapter);
     serve(peer, options);

@@ -54,7 +54,7 @@ struct ductile_allocator {
     /* constant after creation */
     dvmm_driver *driver;
     ductile_options options;
-    uint64_t granule; /* handle_bytes: the pool's granule */
+    uint64_t granule; /* of the driver: the smallest handle */
     uint64_t device_bytes;
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option makes a hit do more than find a block */
@@ -95,6 +95,11 @@ struct ductile_allocator {
     dpool_callbacks oom_callbacks;
     dpool_callbacks map_callbacks;
 };
+
+/* Do the options let free memory move between streams, without the driver? */
+static inline bool dpool_may_cross(const ductile_allocator *a) {
+    return a->options.reuse == DUCTILE_REUSE_STREAMS || a->options.reuse == DUCTILE_REUSE_WAIT;
+}
 
 /* May there be handles of several granules? No lock needed. */
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {

@@ -14,7 +14,17 @@
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
-typedef enum kind { SIZE, FRACTION, DIVISIONS, NUMBER, LEVEL, SWITCH, SWITCH_OFF, CHOICE } kind;
+typedef enum kind {
+    SIZE,
+    LIMIT,
+    HANDLES,
+    DIVISIONS,
+    NUMBER,
+    LEVEL,
+    SWITCH,
+    SWITCH_OFF,
+    CHOICE
+} kind;
 
 typedef struct choice {
     const char *name;
@@ -25,15 +35,16 @@ typedef struct key {
     const char *name;
     kind kind;
     size_t offset;
-    const choice *choices; /* CHOICE: ends with a NULL name */
+    const choice *choices; /* CHOICE, HANDLES: ends with a NULL name */
 } key;
 
 static const choice drivers[] = {
     {"cuda", DUCTILE_DRIVER_CUDA}, {"virtual", DUCTILE_DRIVER_VIRTUAL}, {NULL, 0}};
-static const choice recycles[] = {{"ready", DUCTILE_RECYCLE_READY},
-                                  {"pressure", DUCTILE_RECYCLE_PRESSURE},
-                                  {"never", DUCTILE_RECYCLE_NEVER},
-                                  {NULL, 0}};
+static const choice reuses[] = {{"streams", DUCTILE_REUSE_STREAMS},
+                                {"stream", DUCTILE_REUSE_STREAM},
+                                {"never", DUCTILE_REUSE_NEVER},
+                                {"wait", DUCTILE_REUSE_WAIT},
+                                {NULL, 0}};
 static const choice sizes[] = {{"auto", DUCTILE_SIZES_AUTO},
                                {"tight", DUCTILE_SIZES_TIGHT},
                                {"quick", DUCTILE_SIZES_QUICK},
@@ -42,18 +53,14 @@ static const choice nvtx[] = {
     {"off", DUCTILE_NVTX_OFF}, {"ranges", DUCTILE_NVTX_RANGES}, {NULL, 0}};
 static const choice records[] = {
     {"poll", DUCTILE_RECORD_POLL}, {"wait", DUCTILE_RECORD_WAIT}, {NULL, 0}};
-static const choice crossings[] = {{"done", DUCTILE_CROSS_STREAM_DONE},
-                                   {"off", DUCTILE_CROSS_STREAM_OFF},
-                                   {"wait", DUCTILE_CROSS_STREAM_WAIT},
-                                   {NULL, 0}};
-static const choice capture_notices[] = {{"unannounced", DUCTILE_CAPTURES_UNANNOUNCED},
-                                         {"pools", DUCTILE_CAPTURES_POOLS},
+static const choice capture_notices[] = {{"pools", DUCTILE_CAPTURES_POOLS},
+                                         {"unannounced", DUCTILE_CAPTURES_UNANNOUNCED},
                                          {"announced", DUCTILE_CAPTURES_ANNOUNCED},
                                          {NULL, 0}};
-static const choice guards[] = {
-    {"none", DUCTILE_GUARD_NONE}, {"end", DUCTILE_GUARD_END}, {NULL, 0}};
-static const choice fills[] = {
-    {"none", DUCTILE_FILL_NONE}, {"check", DUCTILE_FILL_CHECK}, {NULL, 0}};
+static const choice finds[] = {{"none", DUCTILE_FIND_NONE},
+                               {"overruns", DUCTILE_FIND_OVERRUNS},
+                               {"stale_writes", DUCTILE_FIND_STALE_WRITES},
+                               {NULL, 0}};
 static const choice shares[] = {{"none", 0}, {"fd", 1}, {"fabric", 8}, {NULL, 0}};
 
 #define FIELD(name) offsetof(ductile_options, name)
@@ -61,41 +68,49 @@ static const choice shares[] = {{"none", 0}, {"fd", 1}, {"fabric", 8}, {NULL, 0}
 static const key keys[] = {
     {"driver", CHOICE, FIELD(driver), drivers},
     {"device", NUMBER, FIELD(device), NULL},
-    {"limit_bytes", SIZE, FIELD(limit_bytes), NULL},
-    {"per_process_memory_fraction", FRACTION, FIELD(per_process_memory_fraction), NULL},
-    {"soft_limit_bytes", SIZE, FIELD(soft_limit_bytes), NULL},
-    {"handle_bytes", SIZE, FIELD(handle_bytes), NULL},
-    {"max_handle_bytes", SIZE, FIELD(max_handle_bytes), NULL},
-    {"recycle", CHOICE, FIELD(recycle), recycles},
-    {"sizes", CHOICE, FIELD(sizes), sizes},
+    {"limit_bytes", LIMIT, FIELD(limit_bytes), NULL},
+    {"soft_limit_bytes", LIMIT, FIELD(soft_limit_bytes), NULL},
+    {"sizes", HANDLES, FIELD(sizes), sizes},
+    {"reuse", CHOICE, FIELD(reuse), reuses},
     {"compact", SWITCH_OFF, FIELD(compact_off), NULL},
-    {"range_bytes", SIZE, FIELD(range_bytes), NULL},
     {"address_budget_bytes", SIZE, FIELD(address_budget_bytes), NULL},
+    {"captures", CHOICE, FIELD(captures), capture_notices},
     {"record_stream", CHOICE, FIELD(record_stream), records},
-    {"cross_stream_reuse", CHOICE, FIELD(cross_stream_reuse), crossings},
-    {"retain_bytes", SIZE, FIELD(retain_bytes), NULL},
-    {"garbage_collection_threshold", FRACTION, FIELD(garbage_collection_threshold), NULL},
     {"roundup_power2_divisions", DIVISIONS, FIELD(roundup_power2_divisions), NULL},
-    {"max_split_size_mb", SIZE, FIELD(max_split_size_mb), NULL},
     {"caching", SWITCH_OFF, FIELD(caching_off), NULL},
     {"zero", SWITCH, FIELD(zero), NULL},
     {"shareable", CHOICE, FIELD(shareable), shares},
     {"rdma", SWITCH, FIELD(rdma), NULL},
     {"check", LEVEL, FIELD(check), NULL},
-    {"captures", CHOICE, FIELD(captures), capture_notices},
-    {"guard", CHOICE, FIELD(guard), guards},
-    {"fill", CHOICE, FIELD(fill), fills},
-    {"time_driver_calls", SWITCH, FIELD(time_driver_calls), NULL},
+    {"find", CHOICE, FIELD(find), finds},
     {"nvtx", CHOICE, FIELD(nvtx), nvtx},
 };
 
 enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };
 
-_Static_assert(sizeof(ductile_recycle) == sizeof(int), "choices are written as int");
+_Static_assert(sizeof(ductile_reuse) == sizeof(int), "choices are written as int");
 
-/* `heal` is the old name of `compact`. */
+/* Keys of 0.1, and what is said today instead. */
+static const struct former {
+    const char *name;
+    const char *advice;
+} formers[] = {
+    {"per_process_memory_fraction", "say limit_bytes:80% for 0.8"},
+    {"garbage_collection_threshold", "say soft_limit_bytes:90% for 0.9"},
+    {"max_handle_bytes", "say sizes:16M for 16M"},
+    {"handle_bytes", "say sizes:tight, or sizes:16M for handles of up to 16M"},
+    {"recycle", "say reuse:streams for ready, reuse:never for never; pressure is no more"},
+    {"cross_stream_reuse", "say reuse:streams for done, reuse:stream for off, reuse:wait for wait"},
+    {"guard", "say find:overruns for end"},
+    {"fill", "say find:stale_writes for check"},
+    {"heal", "say compact"},
+    {"retain_bytes", "a soft limit (soft_limit_bytes) or ductile_trim gives memory back"},
+    {"range_bytes", "address_budget_bytes bounds the addresses of all ranges"},
+    {"max_split_size_mb", "it had no effect: blocks always split"},
+    {"time_driver_calls", "call ductile_time_driver_calls"},
+};
+
 static const key *find_key(const char *name) {
-    name = strcmp(name, "heal") == 0 ? "compact" : name;
     for (size_t i = 0; i < N_KEYS; i++) {
         if (strcmp(keys[i].name, name) == 0) {
             return &keys[i];
@@ -146,13 +161,19 @@ static bool parse_size(const char *text, uint64_t *out) {
     return true;
 }
 
-static bool parse_fraction(const char *text, double *out) {
+/* Bytes, or a share of what is limited: "80%". */
+static bool parse_limit(const char *text, uint64_t *out) {
     char *end = NULL;
-    double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= 0 && value <= 1)) {
+    double share = isdigit((unsigned char)text[0]) ? strtod(text, &end) / 100 : 0;
+    if (end != NULL && strcmp(end, "%") == 0) {
+        *out = share <= 1 ? DUCTILE_SHARE(share) : DUCTILE_SHARE_FLAG;
+        return dpool_is_limit(*out);
+    }
+    uint64_t bytes = 0;
+    if (!parse_size(text, &bytes) || dpool_is_share(bytes)) {
         return false;
     }
-    *out = value;
+    *out = bytes;
     return true;
 }
 
@@ -184,6 +205,21 @@ static bool parse_choice(const char *text, const choice *choices, int *out) {
     return false;
 }
 
+/* A word, or the largest handle in bytes. */
+static bool parse_handles(const char *text, const choice *choices, uint64_t *out) {
+    int word = 0;
+    uint64_t bytes = 0;
+    if (parse_choice(text, choices, &word)) {
+        *out = (uint64_t)word;
+        return true;
+    }
+    if (!parse_size(text, &bytes) || bytes <= DUCTILE_SIZES_QUICK) {
+        return false;
+    }
+    *out = bytes;
+    return true;
+}
+
 static bool parse_divisions(const char *text, uint32_t *out) {
     uint64_t n = 0;
     if (!parse_size(text, &n) || n > UINT32_MAX || (n != 0 && !dti_is_power_of_two(n))) {
@@ -197,8 +233,10 @@ static bool parse_value(const key *k, const char *text, void *field) {
     switch (k->kind) {
     case SIZE:
         return parse_size(text, field);
-    case FRACTION:
-        return parse_fraction(text, field);
+    case LIMIT:
+        return parse_limit(text, field);
+    case HANDLES:
+        return parse_handles(text, k->choices, field);
     case DIVISIONS:
         return parse_divisions(text, field);
     case NUMBER:
@@ -215,7 +253,7 @@ static bool parse_value(const key *k, const char *text, void *field) {
     return false;
 }
 
-/* "ready, pressure, never" */
+/* "streams, stream, never, wait" */
 static const char *list_choices(const choice *choices, char *text, size_t size) {
     size_t length = 0;
     for (; choices->name != NULL; choices++) {
@@ -230,8 +268,10 @@ static const char *what_is_wanted(const key *k, char *text, size_t size) {
     switch (k->kind) {
     case SIZE:
         return "a size such as 512M or 40G";
-    case FRACTION:
-        return "a number from 0 to 1";
+    case LIMIT:
+        return "a size such as 40G, or a share such as 80%";
+    case HANDLES:
+        return "auto, tight, quick, or the largest handle, such as 16M";
     case DIVISIONS:
         return "a power of two, or 0 for off";
     case NUMBER:
@@ -247,6 +287,16 @@ static const char *what_is_wanted(const key *k, char *text, size_t size) {
     return "";
 }
 
+static ductile_status refuse_key(const char *name, char *message, size_t size) {
+    for (size_t i = 0; i < sizeof formers / sizeof formers[0]; i++) {
+        if (strcmp(formers[i].name, name) == 0) {
+            return refuse(message, size, "there is no option '%s' any more: %s", name,
+                          formers[i].advice);
+        }
+    }
+    return refuse(message, size, "unknown option '%s'", name);
+}
+
 ductile_status ductile_options_set(ductile_options *o, const char *name, const char *value,
                                    char *message, size_t size) {
     if (o == NULL || name == NULL || value == NULL) {
@@ -254,7 +304,7 @@ ductile_status ductile_options_set(ductile_options *o, const char *name, const c
     }
     const key *k = find_key(name);
     if (k == NULL) {
-        return refuse(message, size, "unknown option '%s'", name);
+        return refuse_key(name, message, size);
     }
     if (!parse_value(k, value, field_of(o, k))) {
         char wanted[MAX_TOKEN];
@@ -311,6 +361,21 @@ ductile_status ductile_options_parse(ductile_options *o, const char *text, char 
     return DUCTILE_OK;
 }
 
+/* ---- Limits -------------------------------------------------------------------------------- */
+
+bool dpool_is_share(uint64_t limit) {
+    return (limit & DUCTILE_SHARE_FLAG) != 0;
+}
+
+double dpool_share_of(uint64_t limit) {
+    return (double)(limit & ~DUCTILE_SHARE_FLAG) / (double)((uint64_t)1 << 62);
+}
+
+bool dpool_is_limit(uint64_t limit) {
+    double share = dpool_share_of(limit);
+    return !dpool_is_share(limit) || (share > 0 && share <= 1);
+}
+
 /* ---- Text out ------------------------------------------------------------------------------ */
 
 static const char *choice_name(const choice *choices, int value) {
@@ -326,13 +391,39 @@ static int int_at(const void *field) {
     return value;
 }
 
+/* With as few digits as read back as the same share. */
+static void format_limit(uint64_t limit, char *text, size_t size) {
+    if (!dpool_is_share(limit)) {
+        (void)snprintf(text, size, "%llu", (unsigned long long)limit);
+        return;
+    }
+    double share = dpool_share_of(limit);
+    for (int digits = 3; digits <= 17; digits++) {
+        (void)snprintf(text, size, "%.*g%%", digits, share * 100);
+        if (strtod(text, NULL) / 100 == share) {
+            return;
+        }
+    }
+}
+
+static void format_handles(const choice *choices, uint64_t value, char *text, size_t size) {
+    if (value <= DUCTILE_SIZES_QUICK) {
+        (void)snprintf(text, size, "%s", choice_name(choices, (int)value));
+    } else {
+        (void)snprintf(text, size, "%llu", (unsigned long long)value);
+    }
+}
+
 static void format_value(const key *k, const void *field, char *text, size_t size) {
     switch (k->kind) {
     case SIZE:
         (void)snprintf(text, size, "%llu", (unsigned long long)*(const uint64_t *)field);
         break;
-    case FRACTION:
-        (void)snprintf(text, size, "%.17g", *(const double *)field);
+    case LIMIT:
+        format_limit(*(const uint64_t *)field, text, size);
+        break;
+    case HANDLES:
+        format_handles(k->choices, *(const uint64_t *)field, text, size);
         break;
     case DIVISIONS:
         (void)snprintf(text, size, "%u", (unsigned)*(const uint32_t *)field);
@@ -417,15 +508,6 @@ static bool is_choice(const choice *choices, int value) {
     return choice_name(choices, value)[0] != '?';
 }
 
-static ductile_status check_finders(const ductile_options *o, char *message, size_t size) {
-    if (o->fill != DUCTILE_FILL_NONE && o->guard != DUCTILE_GUARD_NONE) {
-        return refuse(message, size,
-                      "guard and fill exclude each other: memory freed under a "
-                      "guard is unmapped, and never handed out again");
-    }
-    return DUCTILE_OK;
-}
-
 static ductile_status check_values(const ductile_options *o, char *message, size_t size) {
     for (size_t i = 0; i < N_KEYS; i++) {
         const key *k = &keys[i];
@@ -433,11 +515,9 @@ static ductile_status check_values(const ductile_options *o, char *message, size
             return refuse(message, size, "option '%s' has no such value", k->name);
         }
     }
-    if (!(o->per_process_memory_fraction >= 0 && o->per_process_memory_fraction <= 1)) {
-        return refuse(message, size, "per_process_memory_fraction must be from 0 to 1");
-    }
-    if (!(o->garbage_collection_threshold >= 0 && o->garbage_collection_threshold < 1)) {
-        return refuse(message, size, "garbage_collection_threshold must be at least 0 and below 1");
+    if (!dpool_is_limit(o->limit_bytes) || !dpool_is_limit(o->soft_limit_bytes)) {
+        return refuse(message, size, "%s is no share: above 0, at most 1",
+                      dpool_is_limit(o->limit_bytes) ? "soft_limit_bytes" : "limit_bytes");
     }
     if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
         return refuse(message, size, "roundup_power2_divisions must be a power of two");
@@ -445,7 +525,7 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     if (o->device < 0 || o->check < 0 || o->check > MAX_CHECK) {
         return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");
     }
-    return check_finders(o, message, size);
+    return DUCTILE_OK;
 }
 
 ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
@@ -479,7 +559,9 @@ void ductile_get_options(ductile_allocator *a, ductile_options *out) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
-    memcpy(out, &a->options, size);
+    ductile_options now = a->options;
     dti_lock_release(&a->index_lock);
-    out->struct_size = size;
+    now.struct_size = size;
+    now.captures = (ductile_captures)atomic_load_explicit(&a->captures, memory_order_relaxed);
+    memcpy(out, &now, size);
 }

@@ -5,9 +5,18 @@
 
 #include <ductile.h>
 
+#include <stdbool.h>
+
 /* Copies what the caller set over the defaults, applies DUCTILE_CONF, checks every value.
  * ERR_INVALID_ARGUMENT or ERR_UNSUPPORTED, with one line in message. */
 ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
                                      char *message, size_t message_size);
+
+/* Is a limit a DUCTILE_SHARE, and of how much? */
+bool dpool_is_share(uint64_t limit);
+double dpool_share_of(uint64_t limit);
+
+/* False for a share of nothing, or above 1. */
+bool dpool_is_limit(uint64_t limit);
 
 #endif

@@ -16,7 +16,7 @@ static uint64_t n_words(const dpool_region *region) {
 }
 
 ductile_status dpool_fill_map_init(const ductile_allocator *a, dpool_region *region) {
-    if (a->options.fill == DUCTILE_FILL_NONE || region->is_dedicated) {
+    if (a->options.find != DUCTILE_FIND_STALE_WRITES || region->is_dedicated) {
         return DUCTILE_OK;
     }
     region->filled = dti_table_new(n_words(region), sizeof *region->filled);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is known of fill:check: a bit for each unit of 512 bytes of a region, set while the unit was
- * freed and holds the pattern.
+ * What is known of find:stale_writes: a bit for each unit of 512 bytes of a region, set while the
+ * unit was freed and holds the pattern.
  *
  *     blocks   |LIVE |FREE . . . . . . . . . . . . . . . |LIVE
  *     bits      000000 1111111 000000 11111111111 0000000 0000
@@ -12,8 +12,8 @@
  * set behind a fill (streams/fill.h), and cleared when an allocation takes the unit, which then is
  * checked, or when memory leaves the address, which then is not.
  *
- * Guarded by the index lock. Without fill:check, and for dedicated regions, there are no bits, and
- * every call does nothing.
+ * Guarded by the index lock. Without find:stale_writes, and for dedicated regions, there are no
+ * bits, and every call does nothing.
  */
 #ifndef DUCTILE_POOL_BLOCKS_FILL_MAP_H
 #define DUCTILE_POOL_BLOCKS_FILL_MAP_H

@@ -14,11 +14,7 @@
 #include <stdlib.h>
 
 static uint64_t wished_range(const ductile_allocator *a) {
-    uint64_t wish = a->options.range_bytes;
-    if (wish == 0) {
-        wish = a->device_bytes / 8 * 9;
-    }
-    return dti_round_up(wish, a->granule);
+    return dti_round_up(a->device_bytes / 8 * 9, a->granule);
 }
 
 static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_region *region) {
@@ -66,7 +62,7 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
     }
     uint64_t need = dti_round_up(need_bytes, a->granule);
     uint64_t wish = is_dedicated ? need : dti_max(need, wished_range(a));
-    uint64_t guard = is_dedicated && a->options.guard != DUCTILE_GUARD_NONE ? a->granule : 0;
+    uint64_t guard = is_dedicated && a->options.find == DUCTILE_FIND_OVERRUNS ? a->granule : 0;
     ductile_status status =
         dseg_create(&a->store, need, wish, guard, a->options.address_budget_bytes, &region->seg);
     if (status != DUCTILE_OK) {

@@ -49,13 +49,11 @@ static bool moves_own(const attempt *t) {
 }
 
 static bool moves_others(const attempt *t) {
-    const ductile_options *o = &t->a->options;
-    return t->r->reach != DPOOL_REACH_NEW && o->recycle != DUCTILE_RECYCLE_NEVER &&
-           o->cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
+    return t->r->reach != DPOOL_REACH_NEW && dpool_may_cross(t->a);
 }
 
 static bool waits_for_others(const attempt *t) {
-    return moves_own(t) && t->a->options.cross_stream_reuse == DUCTILE_CROSS_STREAM_WAIT;
+    return moves_own(t) && t->a->options.reuse == DUCTILE_REUSE_WAIT;
 }
 
 static bool has_room_to_spare(const attempt *t) {
@@ -99,16 +97,14 @@ static const struct source {
 enum { N_SOURCES = sizeof sources / sizeof sources[0] };
 
 static bool moves_at_once(const ductile_allocator *a) {
-    return a->options.recycle == DUCTILE_RECYCLE_READY;
+    return a->options.reuse != DUCTILE_REUSE_NEVER;
 }
 
 static dpool_reach most_reach(ductile_allocator *a) {
-    const ductile_options *o = &a->options;
-    if (o->recycle == DUCTILE_RECYCLE_NEVER) {
+    if (a->options.reuse == DUCTILE_REUSE_NEVER) {
         return DPOOL_REACH_NEW;
     }
-    bool asks_others = o->cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF;
-    return asks_others && dpool_has_pools(a) ? DPOOL_REACH_POOLS : DPOOL_REACH_FREE;
+    return dpool_may_cross(a) && dpool_has_pools(a) ? DPOOL_REACH_POOLS : DPOOL_REACH_FREE;
 }
 
 /* Is there another plan to try after a failure? First the same with smaller handles, then one that

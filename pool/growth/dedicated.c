@@ -32,7 +32,7 @@ static ductile_status begin(ductile_allocator *a, dpool_block *b, dpool_block **
 /* Under a guard the block ends where the region does, and leaves a lead before it. */
 static dpool_block *cut_lead_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t size = a->options.guard != DUCTILE_GUARD_NONE ? dpool_round(requested) : b->size;
+    uint64_t size = a->options.find == DUCTILE_FIND_OVERRUNS ? dpool_round(requested) : b->size;
     if (size == b->size) {
         return b;
     }

@@ -8,8 +8,8 @@
  * Closed memory serves no request: it is never split, merged, moved or found. It goes once it is
  * proven (U3), unless it is pinned: see give_back.h.
  *
- * With guard:end every block is a dedicated one. It ends where its region does, and behind that lie
- * addresses of the same reservation that nothing is ever mapped at:
+ * With find:overruns every block is a dedicated one. It ends where its region does, and behind that
+ * lie addresses of the same reservation that nothing is ever mapped at:
  *
  *     |lead, FREE|LIVE ............|  guard: one granule of addresses
  *     |<--- one handle ----------->|

@@ -28,7 +28,7 @@ static const uint64_t least_slack_bytes = 64 * MIB;
 /* One size was chosen by hand: nothing is made ahead, and no free memory is left to other streams.
  */
 static bool is_fixed(const ductile_options *o) {
-    return o->sizes == DUCTILE_SIZES_TIGHT || o->handle_bytes != 0 || o->max_handle_bytes != 0;
+    return o->sizes != DUCTILE_SIZES_AUTO && o->sizes != DUCTILE_SIZES_QUICK;
 }
 
 static bool is_constant(const ductile_options *o) {
@@ -39,11 +39,11 @@ static void set_flag(_Atomic bool *flag, bool value) {
     atomic_store_explicit(flag, value, memory_order_relaxed);
 }
 
-uint64_t dpool_largest_handle(const ductile_options *o, uint64_t smallest) {
+uint64_t dpool_largest_handle(const ductile_options *o, uint64_t granule) {
     if (is_fixed(o)) {
-        return o->max_handle_bytes != 0 ? o->max_handle_bytes : smallest;
+        return o->sizes == DUCTILE_SIZES_TIGHT ? granule : o->sizes;
     }
-    return dti_max(dti_round_down(largest_bytes, smallest), smallest);
+    return dti_max(dti_round_down(largest_bytes, granule), granule);
 }
 
 void dpool_sizes_init(ductile_allocator *a, uint64_t largest) {

@@ -15,8 +15,8 @@
 
 #include "pool/blocks/arena.h"
 
-/* The largest handle that the options ever lead to, in bytes, beside that smallest one. */
-uint64_t dpool_largest_handle(const ductile_options *o, uint64_t smallest);
+/* The largest handle that the options ever lead to, in bytes: a chosen size as it was chosen. */
+uint64_t dpool_largest_handle(const ductile_options *o, uint64_t granule);
 
 /* Called once, with the result. Pre: a->granule is set. */
 void dpool_sizes_init(ductile_allocator *a, uint64_t largest);

@@ -33,7 +33,7 @@ extern "C" {
 /* ---- Version ------------------------------------------------------------------------------ */
 
 #define DUCTILE_VERSION_MAJOR 0
-#define DUCTILE_VERSION_MINOR 1
+#define DUCTILE_VERSION_MINOR 2
 #define DUCTILE_VERSION_PATCH 0
 
 /* ---- Export and attributes ---------------------------------------------------------------- */
@@ -130,15 +130,22 @@ typedef struct ductile_virtual_gpu ductile_virtual_gpu;
 
 typedef enum ductile_driver { DUCTILE_DRIVER_CUDA = 0, DUCTILE_DRIVER_VIRTUAL = 1 } ductile_driver;
 
-typedef enum ductile_recycle {
-    DUCTILE_RECYCLE_READY = 0,    /* move free memory that is proven done before creating any   */
-    DUCTILE_RECYCLE_PRESSURE = 2, /* create first; move memory once no more can be created      */
-    DUCTILE_RECYCLE_NEVER = 3     /* create only                                                */
-} ductile_recycle;
+/** Where memory comes from, beside the handle cache and the driver. */
+typedef enum ductile_reuse {
+    DUCTILE_REUSE_STREAMS = 0, /* free memory of the stream, and of other streams once it is
+                                  proven done                                                    */
+    DUCTILE_REUSE_STREAM = 1,  /* of the same stream only; between streams memory passes through
+                                  the driver, under pressure                                     */
+    DUCTILE_REUSE_NEVER = 2,   /* free memory serves at its own address only, and moves nowhere  */
+    DUCTILE_REUSE_WAIT = 3     /* as STREAMS; and rather than that memory is created, it also moves
+                                  from a stream that is still at work: the new stream waits on the
+                                  GPU                                                            */
+} ductile_reuse;
 
+/** Values of the option `sizes`. Any other number is the size of the largest handle, in bytes. */
 typedef enum ductile_sizes {
     DUCTILE_SIZES_AUTO = 0,  /* large while there is room, small near the limit                 */
-    DUCTILE_SIZES_TIGHT = 1, /* handle_bytes always: least memory held, most driver calls       */
+    DUCTILE_SIZES_TIGHT = 1, /* the granule: least memory held, most driver calls               */
     DUCTILE_SIZES_QUICK = 2  /* large always: fewest driver calls                               */
 } ductile_sizes;
 
@@ -153,13 +160,6 @@ typedef enum ductile_record_policy {
                                 on the GPU for the recorded work first                */
 } ductile_record_policy;
 
-typedef enum ductile_cross_stream {
-    DUCTILE_CROSS_STREAM_DONE = 0, /* memory moves between streams once it is proven done */
-    DUCTILE_CROSS_STREAM_OFF = 1,  /* memory moves between streams only through the driver */
-    DUCTILE_CROSS_STREAM_WAIT = 2 /* rather than that memory is created, it also moves from a stream
-                                     that is still at work; the new stream waits on the GPU  */
-} ductile_cross_stream;
-
 /**
  * How the allocator learns of stream captures. Memory moves between streams behind context markers:
  * events behind all work of the device's context (CUDA 12.5). While any stream of the context is
@@ -167,25 +167,22 @@ typedef enum ductile_cross_stream {
  * announcements count for all allocators of the process.
  */
 typedef enum ductile_captures {
-    DUCTILE_CAPTURES_UNANNOUNCED = 0, /* a capture may begin at any time: none is recorded, and
-                                         memory moves between streams only under pressure     */
-    DUCTILE_CAPTURES_POOLS = 1,       /* a capture is under way only while a pool of any kind is
+    DUCTILE_CAPTURES_POOLS = 0,       /* a capture is under way only while a pool of any kind is
                                          open (ductile_pools.h), or between ductile_capture_begin
                                          and ductile_capture_end                              */
+    DUCTILE_CAPTURES_UNANNOUNCED = 1, /* a capture may begin at any time: none is recorded, and
+                                         memory moves between streams only under pressure     */
     DUCTILE_CAPTURES_ANNOUNCED = 2    /* only between these two calls                         */
 } ductile_captures;
 
-typedef enum ductile_guard {
-    DUCTILE_GUARD_NONE = 0,
-    DUCTILE_GUARD_END = 1 /* every block ends where its granules do, and nothing is ever mapped
-                             behind it: an access there faults on the GPU                       */
-} ductile_guard;
-
-typedef enum ductile_fill {
-    DUCTILE_FILL_NONE = 0,
-    DUCTILE_FILL_CHECK = 1 /* freed memory is filled with a pattern, which is checked before the
-                              memory is handed out again                                        */
-} ductile_fill;
+/** Which mistakes of the program the allocator helps to find. Not for production. */
+typedef enum ductile_find {
+    DUCTILE_FIND_NONE = 0,
+    DUCTILE_FIND_OVERRUNS = 1,    /* every block ends where its granules do, and nothing is ever
+                                     mapped behind it: an access there faults on the GPU       */
+    DUCTILE_FIND_STALE_WRITES = 2 /* freed memory is filled with a pattern, which is checked
+                                     before the memory is handed out again                     */
+} ductile_find;
 
 typedef enum ductile_log_level {
     DUCTILE_LOG_ERROR = 0,
@@ -203,6 +200,11 @@ typedef enum ductile_log_level {
  */
 typedef void (*ductile_log_fn)(void *user, ductile_log_level level, const char *text);
 
+/** A limit as a share, in (0,1]: DUCTILE_SHARE(0.8) is what the text "80%" says. */
+#define DUCTILE_SHARE(fraction)                                                                    \
+    (DUCTILE_SHARE_FLAG | (uint64_t)((fraction) * (double)((uint64_t)1 << 62)))
+#define DUCTILE_SHARE_FLAG ((uint64_t)1 << 63)
+
 /**
  * The options of an allocator. Fill the struct with ductile_options_init, change fields, and pass
  * it to ductile_create, which copies it. A field of 0 or NULL means the default, unless it says
@@ -210,26 +212,23 @@ typedef void (*ductile_log_fn)(void *user, ductile_log_level level, const char *
  * names the key. docs/contract.md lists all keys.
  */
 typedef struct ductile_options {
-    size_t struct_size;    /* set by ductile_options_init                                      */
-    ductile_driver driver; /* default CUDA                                                     */
-    int device;            /* ordinal of the GPU; default 0                                    */
-    uint64_t limit_bytes;  /* hard cap on the physical memory held; 0: what the device has     */
-    double per_process_memory_fraction; /* the cap as a share of the device, (0,1]; the smaller of
-                                           the two caps holds; 0: no such cap             */
-    uint64_t handle_bytes;     /* smallest handle; 0: the driver's granule (2 MiB)               */
-    uint64_t max_handle_bytes; /* largest handle; 0: as `sizes` says, or handle_bytes if that is
-                                  set                                                            */
-    ductile_recycle recycle;
-    int compact_off;      /* key `compact` (on/off): 1 turns compaction off                     */
-    uint64_t range_bytes; /* addresses reserved for each range; 0: 9/8 of the device            */
+    size_t struct_size;        /* set by ductile_options_init                                    */
+    ductile_driver driver;     /* default CUDA                                                   */
+    int device;                /* ordinal of the GPU; default 0                                  */
+    uint64_t limit_bytes;      /* hard cap on the physical memory held, in bytes or as a
+                                  DUCTILE_SHARE of the device; 0: what the device has            */
+    uint64_t soft_limit_bytes; /* above it memory is created only as a last resort
+                                  (ductile_pressure.h), in bytes or as a DUCTILE_SHARE of the hard
+                                  cap; 0: none                                                   */
+    uint64_t sizes;            /* of handles: of ductile_sizes, or the largest in bytes, a multiple
+                                  of the driver's granule (2 MiB), at most 64 GiB                */
+    ductile_reuse reuse;
+    int compact_off;               /* key `compact` (on/off): 1 turns compaction off             */
     uint64_t address_budget_bytes; /* most addresses reserved in all; 0: 64 TiB                  */
+    ductile_captures captures;     /* when a capture may be under way                            */
     ductile_record_policy record_stream;
-    ductile_cross_stream cross_stream_reuse;
-    uint64_t retain_bytes; /* most memory kept in handles that are mapped nowhere; 0: no cap     */
-    double garbage_collection_threshold; /* the soft limit as a share of the limit, [0,1); 0: off */
     uint32_t roundup_power2_divisions; /* sizes are rounded up to this many steps between powers of
                                           two; itself a power of two; 0: off                 */
-    uint64_t max_split_size_mb;        /* accepted, no effect: blocks always split               */
     int caching_off; /* key `caching` (on/off): 1 sends every request straight to the driver     */
     int zero;        /* 1: memory is filled with zeros, in stream order, before it is returned   */
     int shareable;   /* how memory can be passed to other processes: 0 none, 1 fd, 8 fabric      */
@@ -237,18 +236,12 @@ typedef struct ductile_options {
     int check;       /* when the allocator runs ductile_check by itself: 0 never, 1 after a trim,
                         2 also after an allocation that had to grow, 3 after every call. The log
                         callback gets what it finds                                       */
+    ductile_find find;
+    ductile_nvtx nvtx; /* what the tool is told that NVTX_INJECTION64_PATH names; without a tool no
+                          value costs anything                                                   */
     ductile_log_fn log;
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
-    uint64_t soft_limit_bytes;        /* above it memory is created only as a last resort
-                                         (ductile_pressure.h); 0: none                           */
-    int time_driver_calls; /* 1: the statistics driver_time_ns and driver_host_ns are kept     */
-    ductile_captures captures; /* when a capture may be under way; 0: at any time              */
-    ductile_sizes sizes;       /* of handles, unless handle_bytes or max_handle_bytes is set   */
-    ductile_guard guard;       /* to find accesses behind a block                              */
-    ductile_fill fill;         /* to find writes to freed memory; not with guard              */
-    ductile_nvtx nvtx;         /* what the tool is told that NVTX_INJECTION64_PATH names; without
-                                  a tool no value costs anything                          */
 } ductile_options;
 
 /**
@@ -260,13 +253,14 @@ typedef struct ductile_options {
 DUCTILE_API void ductile_options_init(ductile_options *options);
 
 /**
- * Sets one option from text, as DUCTILE_CONF does. Sizes take K, M, G or T (powers of 1024);
- * switches take on or off.
+ * Sets one option from text, as DUCTILE_CONF does. Sizes take K, M, G or T (powers of 1024),
+ * limits also a share ("80%"); switches take on or off.
  *
  * Arguments: options, key, value: not NULL. message, message_size: on error the buffer receives one
- *            line that names the key; NULL and 0 to ignore.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the key is unknown, the value is malformed, or an
- *            argument is NULL).
+ *            line that names the key, and for a key of an older version its successor; NULL and 0
+ *            to ignore.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the key is unknown or gone, the value is malformed,
+ *            or an argument is NULL).
  * On error:  the options are unchanged.
  * Threads:   safe if different objects.
  */
@@ -339,7 +333,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **ou
 DUCTILE_API ductile_status ductile_destroy(ductile_allocator *allocator);
 
 /**
- * Reads the options in effect: the caller's, the defaults and DUCTILE_CONF.
+ * Reads the options in effect: the caller's, the defaults and DUCTILE_CONF, with the limits and
+ * `captures` as they are now.
  *
  * Arguments: allocator: not NULL. out: not NULL, with struct_size set (ductile_options_init does
  *            it). In a forked child all other fields become 0.
@@ -492,21 +487,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *alloc
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_empty_cache(ductile_allocator *allocator);
 
-/**
- * Changes the hard cap on the physical memory held. If the allocator holds more than a new, lower
- * cap, the next ductile_trim or the next requests that need memory give the surplus back. Live
- * blocks are never touched.
- *
- * Arguments: limit_bytes: 0 removes the cap.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_DEVICE_LOST, ERR_EXITING,
- *            ERR_FORKED.
- * On error:  nothing has changed.
- * Threads:   safe; waits for a thread that is mapping memory.
- * Cost:      no driver call.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *allocator,
-                                                             uint64_t limit_bytes);
-
 /* ---- Statistics and inspection ------------------------------------------------------------ */
 
 /*
@@ -554,9 +534,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(event_waits, "times a stream was made to wait for another")                                  \
     X(event_records, "markers recorded")                                                           \
     X(driver_calls, "driver calls, all kinds")                                                     \
-    X(driver_time_ns,                                                                              \
-      "time in driver calls, modelled on the virtual GPU; 0: time_driver_calls is off")            \
-    X(driver_host_ns, "time in driver calls, as this host spent it; 0: time_driver_calls is off")  \
+    X(driver_time_ns, "time in driver calls, modelled on the virtual GPU; 0: not timed")           \
+    X(driver_host_ns, "time in driver calls, as this host spent it; 0: not timed")                 \
     X(host_bytes, "host memory of the allocator's own bookkeeping")                                \
     X(requested_total_bytes, "bytes requested by all successful allocations")                      \
     X(allocated_total_bytes, "bytes of all successful allocations, rounded")                       \
@@ -568,7 +547,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limit(ductile_allocator *
     X(imported_bytes, "memory of other processes, mapped here; in no other statistic")             \
     X(paused_bytes, "bytes of paused blocks; not in allocated_bytes")                              \
     X(paused_blocks, "paused blocks; not in live_blocks")                                          \
-    X(fill_total_bytes, "freed memory that fill:check has filled, in all")                         \
+    X(fill_total_bytes, "freed memory that find:stale_writes has filled, in all")                  \
     X(fill_checked_total_bytes, "of fill_total_bytes, checked before it was handed out again")     \
     X(fill_mismatches, "allocations whose memory had been written after its free")                 \
     X(pressure_waits, "times the host waited for the GPU because a request lacked memory")         \
@@ -595,6 +574,15 @@ typedef struct ductile_stats {
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *allocator,
                                                              ductile_stats *out);
+
+/**
+ * From now on the statistics driver_time_ns and driver_host_ns are kept.
+ *
+ * Arguments: allocator: NULL does nothing. In a forked child the call does nothing.
+ * Threads:   safe; calls of other threads that are under way may count or not.
+ * Cost:      no driver call; later two readings of the clock for each driver call.
+ */
+DUCTILE_API void ductile_time_driver_calls(ductile_allocator *allocator);
 
 /**
  * Sets every *_peak_* statistic to its current value.

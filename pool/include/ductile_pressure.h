@@ -17,20 +17,21 @@ extern "C" {
 
 /* ---- Limits -------------------------------------------------------------------------------- */
 
-/** Limits in effect, in bytes. soft_limit_bytes <= limit_bytes <= device_bytes. */
+/** How much physical memory may be held, in bytes. */
 typedef struct ductile_limits {
     size_t struct_size;        /* set by the caller */
-    uint64_t limit_bytes;      /* the hard cap: the smallest of the option limit_bytes, the share
-                                  per_process_memory_fraction of the device, and the device    */
-    uint64_t soft_limit_bytes; /* the smaller of the option soft_limit_bytes and the share
-                                  garbage_collection_threshold of the limit; limit_bytes when
-                                  neither is set                                              */
-    uint64_t device_bytes;     /* physical memory of the device                                */
-    double fraction;           /* per_process_memory_fraction; 0: not set                      */
+    uint64_t limit_bytes;      /* the hard cap */
+    uint64_t soft_limit_bytes; /* above it memory is created only as a last resort               */
+    uint64_t device_bytes;     /* physical memory of the device; ductile_set_limits ignores it   */
 } ductile_limits;
 
+/** Of ductile_set_limits: this limit stays as it is. */
+#define DUCTILE_LIMIT_KEEP UINT64_MAX
+
 /**
- * Reads the limits in effect.
+ * Reads the limits in effect, in bytes: soft_limit_bytes <= limit_bytes <= device_bytes. Where
+ * there is no soft limit it equals the hard one. ductile_get_options has the limits as they were
+ * set.
  *
  * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
@@ -42,35 +43,28 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_limits(ductile_allocator 
                                                               ductile_limits *out);
 
 /**
- * Changes the soft limit. A request that would create memory above it first tries everything that
- * disturbs no other part of the program: memory of any stream that is proven done, cached memory,
- * memory that the options allow to move only through the driver, and waiting for memory that
- * recorded streams use. Only what is still missing is then created, up to the hard limit. The soft
- * limit refuses no request, asks no callback, and takes nothing back while no request needs memory.
+ * Changes the limits: the options limit_bytes and soft_limit_bytes, both at once.
  *
- * Arguments: soft_limit_bytes: 0 removes it.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_DEVICE_LOST, ERR_EXITING,
- *            ERR_FORKED.
+ * If more is held than a new, lower hard cap, the next ductile_trim or the next requests that need
+ * memory give the surplus back. Live blocks are never touched.
+ *
+ * A request that would create memory above the soft limit first tries everything that disturbs no
+ * other part of the program: memory of any stream that is proven done, cached memory, memory that
+ * the options allow to move only through the driver, and waiting for memory that recorded streams
+ * use. Only what is still missing is then created, up to the hard cap. The soft limit refuses no
+ * request, asks no callback, and takes nothing back while no request needs memory.
+ *
+ * Arguments: limits: not NULL; the caller sets struct_size, and limits that do not fit into it stay
+ *            as they are. Each limit: bytes, a DUCTILE_SHARE (the hard cap: of the device; the soft
+ *            limit: of the hard cap), 0: none, or DUCTILE_LIMIT_KEEP.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (an argument is NULL, struct_size is not set, or a
+ *            share is not in (0,1]), ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  nothing has changed.
  * Threads:   safe; waits for a thread that is mapping memory.
  * Cost:      no driver call.
  */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_soft_limit(ductile_allocator *allocator,
-                                                                  uint64_t soft_limit_bytes);
-
-/**
- * Changes per_process_memory_fraction, the hard cap as a share of the device. The smaller of this
- * cap and limit_bytes holds.
- *
- * Arguments: fraction: in (0,1]; 0 removes it.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL, or the fraction is out of range),
- *            ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
- * Threads:   safe; waits for a thread that is mapping memory.
- * Cost:      no driver call.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_memory_fraction(ductile_allocator *allocator,
-                                                                       double fraction);
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limits(ductile_allocator *allocator,
+                                                              const ductile_limits *limits);
 
 /* ---- Callbacks that give memory back ------------------------------------------------------- */
 
@@ -143,7 +137,7 @@ typedef struct ductile_eviction {
  * A request on `stream` finds that room once the blocks are freed and the work of streams that are
  * recorded on them is done. Not counted, so that less may be enough: pending memory, gaps, which
  * new or moved memory can fill, and memory of other streams. Private pools and dedicated blocks
- * (with guard:end all are) make no such room.
+ * (with find:overruns all are) make no such room.
  *
  * Arguments: size: bytes, not 0. stream: of the request. addresses: n_candidates live blocks, in
  * any order, each once. costs: what each costs, in a unit of the caller's, not more than UINT64_MAX
@@ -220,10 +214,8 @@ typedef struct ductile_oom_report {
     uint64_t unvisited_bytes;         /* free, in blocks too small and too many to be counted by
                                          size                                                    */
     uint64_t granule_bytes;
-    ductile_recycle recycle; /* the options that decide what the allocator could do */
+    ductile_reuse reuse; /* the options that decide what the allocator could do */
     ductile_record_policy record_stream;
-    ductile_cross_stream cross_stream_reuse;
-    int reserved;
     uint64_t n_holders;                              /* streams that hold memory               */
     ductile_oom_holder holders[DUCTILE_OOM_HOLDERS]; /* those that hold most, largest first    */
     uint64_t free_blocks_by_size[DUCTILE_OOM_SIZES]; /* [i]: number of free blocks of 2^(i+9) to

@@ -115,6 +115,12 @@ ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
     return DUCTILE_OK;
 }
 
+void ductile_time_driver_calls(ductile_allocator *a) {
+    if (dpool_may_read(a) == DUCTILE_OK) {
+        dvmm_time_calls(a->driver);
+    }
+}
+
 void ductile_reset_peaks(ductile_allocator *a) {
     if (dpool_may_read(a) != DUCTILE_OK) {
         return;

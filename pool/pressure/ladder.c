@@ -45,10 +45,8 @@ static bool release_oversized_cached(ductile_allocator *a, dpool_climb *c) {
 /* ---- Memory that may not move -------------------------------------------------------------- */
 
 static bool may_always_move(const ductile_allocator *a, const dpool_climb *c) {
-    return a->options.recycle != DUCTILE_RECYCLE_NEVER &&
-           a->options.cross_stream_reuse != DUCTILE_CROSS_STREAM_OFF &&
-           !c->request->is_dedicated && /* has no donors */
-           !dpool_has_large_handles(a); /* larger handles may fit no gap */
+    return dpool_may_cross(a) && !c->request->is_dedicated && /* has no donors */
+           !dpool_has_large_handles(a);                       /* larger handles may fit no gap */
 }
 
 /* The limit may have been lowered. */
@@ -356,15 +354,6 @@ static ductile_status refuse_at_once(ductile_allocator *a, dpool_request *r) {
     return DUCTILE_ERR_OUT_OF_MEMORY;
 }
 
-static void keep_cache_small(ductile_allocator *a) {
-    if (a->options.retain_bytes == 0) {
-        return;
-    }
-    dvmm_capture_mode mode = dpool_grow_lock(a);
-    (void)dvmm_store_shrink_cache(&a->store, a->options.retain_bytes);
-    dpool_grow_unlock(a, mode);
-}
-
 ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
@@ -380,7 +369,6 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && r->size <= s.most) {
         status = attempt_under_pressure(a, &c);
     }
-    keep_cache_small(a);
     dpool_log_losses(a);
     status = status == DUCTILE_OK ? status : refuse(a, status, r->requested);
     dvmm_nvtx_pop(nvtx);

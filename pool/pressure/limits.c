@@ -2,6 +2,7 @@
 #include "pool/pressure/limits.h"
 
 #include "pool/base/guards.h"
+#include "pool/base/options.h"
 
 #include "vmm/base/align.h"
 
@@ -9,25 +10,17 @@
 
 /* ---- What the options amount to ------------------------------------------------------------ */
 
-static uint64_t share_of(double fraction, uint64_t bytes) {
-    return (uint64_t)(fraction * (double)bytes);
+static uint64_t bytes_of(uint64_t limit, uint64_t whole) {
+    return dpool_is_share(limit) ? (uint64_t)(dpool_share_of(limit) * (double)whole) : limit;
 }
 
 static uint64_t hard_limit(const ductile_options *o, uint64_t device_bytes) {
-    uint64_t limit = o->limit_bytes != 0 ? o->limit_bytes : UINT64_MAX;
-    if (o->per_process_memory_fraction > 0) {
-        limit = dti_min(limit, share_of(o->per_process_memory_fraction, device_bytes));
-    }
-    return limit;
+    return o->limit_bytes != 0 ? bytes_of(o->limit_bytes, device_bytes) : UINT64_MAX;
 }
 
 static uint64_t soft_limit(const ductile_options *o, uint64_t hard, uint64_t device_bytes) {
-    uint64_t limit = o->soft_limit_bytes != 0 ? dti_min(o->soft_limit_bytes, hard) : hard;
-    if (o->garbage_collection_threshold > 0) {
-        uint64_t most = dti_min(hard, device_bytes);
-        limit = dti_min(limit, share_of(o->garbage_collection_threshold, most));
-    }
-    return limit;
+    uint64_t whole = dti_min(hard, device_bytes);
+    return o->soft_limit_bytes != 0 ? dti_min(bytes_of(o->soft_limit_bytes, whole), hard) : hard;
 }
 
 void dpool_limits_apply_locked(ductile_allocator *a) {
@@ -42,54 +35,35 @@ void dpool_limits_apply_locked(ductile_allocator *a) {
 
 /* ---- Changing them ------------------------------------------------------------------------- */
 
-/* Checks the allocator and locks both locks around a change of one option. */
-static ductile_status begin_change(ductile_allocator *a) {
-    if (a == NULL) {
+static bool is_wanted_limit(uint64_t limit) {
+    return limit == DUCTILE_LIMIT_KEEP || dpool_is_limit(limit);
+}
+
+static void change(uint64_t *limit, uint64_t wanted) {
+    *limit = wanted == DUCTILE_LIMIT_KEEP ? *limit : wanted;
+}
+
+ductile_status ductile_set_limits(ductile_allocator *a, const ductile_limits *limits) {
+    if (a == NULL || limits == NULL || limits->struct_size < sizeof limits->struct_size) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_limits l = {.limit_bytes = DUCTILE_LIMIT_KEEP, .soft_limit_bytes = DUCTILE_LIMIT_KEEP};
+    memcpy(&l, limits, dti_min(limits->struct_size, sizeof l));
+    if (!is_wanted_limit(l.limit_bytes) || !is_wanted_limit(l.soft_limit_bytes)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     ductile_status status = dvmm_usable(a->driver);
-    if (status == DUCTILE_OK) {
-        dti_lock_acquire(&a->grow_lock);
-        dti_lock_acquire(&a->index_lock);
+    if (status != DUCTILE_OK) {
+        return status;
     }
-    return status;
-}
-
-static ductile_status end_change(ductile_allocator *a) {
+    dti_lock_acquire(&a->grow_lock);
+    dti_lock_acquire(&a->index_lock);
+    change(&a->options.limit_bytes, l.limit_bytes);
+    change(&a->options.soft_limit_bytes, l.soft_limit_bytes);
     dpool_limits_apply_locked(a);
     dti_lock_release(&a->index_lock);
     dti_lock_release(&a->grow_lock);
     return DUCTILE_OK;
-}
-
-ductile_status ductile_set_limit(ductile_allocator *a, uint64_t limit_bytes) {
-    ductile_status status = begin_change(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    a->options.limit_bytes = limit_bytes;
-    return end_change(a);
-}
-
-ductile_status ductile_set_soft_limit(ductile_allocator *a, uint64_t soft_limit_bytes) {
-    ductile_status status = begin_change(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    a->options.soft_limit_bytes = soft_limit_bytes;
-    return end_change(a);
-}
-
-ductile_status ductile_set_memory_fraction(ductile_allocator *a, double fraction) {
-    if (!(fraction >= 0 && fraction <= 1)) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = begin_change(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    a->options.per_process_memory_fraction = fraction;
-    return end_change(a);
 }
 
 /* ---- Reading them -------------------------------------------------------------------------- */
@@ -105,8 +79,7 @@ ductile_status ductile_get_limits(ductile_allocator *a, ductile_limits *out) {
     ductile_limits limits = {.struct_size = size,
                              .limit_bytes = limit,
                              .soft_limit_bytes = dti_min(a->counts.soft_limit, limit),
-                             .device_bytes = a->device_bytes,
-                             .fraction = a->options.per_process_memory_fraction};
+                             .device_bytes = a->device_bytes};
     dti_lock_release(&a->index_lock);
     memcpy(out, &limits, size);
     return DUCTILE_OK;

@@ -106,7 +106,7 @@ static void visit_free_blocks(ductile_allocator *a, block_counts *t) {
     if (t->visits_left == 0) {
         t->report->unvisited_bytes += rest;
         t->report->pinned_bytes += rest;
-    } else if (a->options.guard != DUCTILE_GUARD_NONE) {
+    } else if (a->options.find == DUCTILE_FIND_OVERRUNS) {
         t->report->pinned_bytes += rest; /* leads before blocks in use */
     }
 }
@@ -188,9 +188,8 @@ static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
     o->quarantined_bytes = t.lost_bytes;
     o->retiring_bytes = c->retiring;
     o->device = a->options.device;
-    o->recycle = a->options.recycle;
+    o->reuse = a->options.reuse;
     o->record_stream = a->options.record_stream;
-    o->cross_stream_reuse = a->options.cross_stream_reuse;
     dti_lock_release(&a->index_lock);
     o->device_bytes = a->device_bytes;
     o->granule_bytes = a->granule;

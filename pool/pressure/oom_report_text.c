@@ -66,9 +66,7 @@ static void advise_size(writer *w, const ductile_oom_report *r) {
 static void advise_limit(writer *w, const ductile_oom_report *r) {
     if (is_limited(r) && r->limit_bytes < r->device_bytes &&
         r->device_free_bytes >= r->missing_bytes) {
-        put(w,
-            "The limit of %s is reached, but the device has %s free: raise limit_bytes or "
-            "per_process_memory_fraction.",
+        put(w, "The limit of %s is reached, but the device has %s free: raise limit_bytes.",
             SIZE(r->limit_bytes), SIZE(r->device_free_bytes));
     }
 }
@@ -86,8 +84,8 @@ static void advise_streams(writer *w, const ductile_oom_report *r) {
     if (r->unproven_bytes < r->granule_bytes) {
         return;
     }
-    if (r->cross_stream_reuse == DUCTILE_CROSS_STREAM_OFF) {
-        put(w, "%s are free on other streams; cross_stream_reuse:off keeps them there.",
+    if (r->reuse == DUCTILE_REUSE_STREAM) {
+        put(w, "%s are free on other streams; reuse:stream keeps them there.",
             SIZE(r->unproven_bytes));
     } else {
         put(w,
@@ -114,8 +112,8 @@ static void advise_pending(writer *w, const ductile_oom_report *r) {
 }
 
 static void advise_recycling(writer *w, const ductile_oom_report *r) {
-    if (r->recycle == DUCTILE_RECYCLE_NEVER && r->free_bytes >= r->missing_bytes) {
-        put(w, "recycle:never keeps %s of free memory in place: use recycle:ready.",
+    if (r->reuse == DUCTILE_REUSE_NEVER && r->free_bytes >= r->missing_bytes) {
+        put(w, "reuse:never keeps %s of free memory in place: use reuse:streams.",
             SIZE(r->free_bytes));
     }
 }

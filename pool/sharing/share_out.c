@@ -111,7 +111,7 @@ static ductile_status need_descriptors(ductile_allocator *a, const export_record
     if (status != DUCTILE_OK) {
         dpool_log(a, DUCTILE_LOG_ERROR,
                   "an export needs %llu more file descriptors than this process may open: raise "
-                  "the limit (ulimit -n), or use larger handles (max_handle_bytes)",
+                  "the limit (ulimit -n), or use larger handles (sizes:64M)",
                   (unsigned long long)n);
     }
     return status;

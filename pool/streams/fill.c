@@ -220,7 +220,7 @@ static void tell(const ductile_allocator *a, const dpool_block *b, const finding
 
 void dpool_fill_check(ductile_allocator *a, const dpool_block *b) {
     runs r = {.b = b, .end = b->addr};
-    if (a->options.fill == DUCTILE_FILL_NONE || !next_run(a, &r)) {
+    if (a->options.find != DUCTILE_FIND_STALE_WRITES || !next_run(a, &r)) {
         return;
     }
     finding f = {.wrong = 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fill:check: a free fills the memory with a pattern, behind the work of the block's stream, and
- * the allocation that gets it next looks whether the pattern is still there. What differs was
+ * find:stale_writes: a free fills the memory with a pattern, behind the work of the block's stream,
+ * and the allocation that gets it next looks whether the pattern is still there. What differs was
  * written after the free, and is told through the log callback.
  *
  *     LIVE -> PENDING -> filled on its stream -> FREE ... LIVE: copied to the host and compared
@@ -32,7 +32,7 @@ bool dpool_fill_is_possible_locked(const ductile_allocator *a, const dpool_block
 void dpool_fill_block(ductile_allocator *a, dpool_block *b);
 
 /* Checks what is filled of a LIVE block that no caller has seen yet: waits for its stream. Without
- * fill:check it does nothing. No lock held. */
+ * find:stale_writes it does nothing. No lock held. */
 void dpool_fill_check(ductile_allocator *a, const dpool_block *b);
 
 /* Destroying only. */

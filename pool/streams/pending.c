@@ -207,7 +207,7 @@ static void turn_round(poll *p) {
 /* Where an option wants it: no stream uses the blocks any more, and no other thread knows of them.
  */
 static void fill_done(const poll *p) {
-    bool is_wanted = p->a->options.fill != DUCTILE_FILL_NONE;
+    bool is_wanted = p->a->options.find == DUCTILE_FIND_STALE_WRITES;
     for (const dpool_use *uses = is_wanted ? p->done.first : NULL; uses != NULL;
          uses = uses->pending_next) {
         dpool_fill_block(p->a, uses->block);

@@ -43,7 +43,7 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
  * address. Either lock held. */
 static bool keeps_old_addresses(const ductile_allocator *a) {
     return a->sizes.most_granules == 1 && a->counts.arenas == 1 && !dpool_retires_in_order(a) &&
-           !dpool_announces(a) && a->options.fill != DUCTILE_FILL_CHECK;
+           !dpool_announces(a) && a->options.find != DUCTILE_FIND_STALE_WRITES;
 }
 
 /* No request will use what streams and pools have left. */

@@ -140,8 +140,8 @@ bool dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         }
         is_unmarked |= use->marker == NULL;
     }
-    bool waits_on_gpu =
-        a->options.record_stream == DUCTILE_RECORD_WAIT && a->options.fill == DUCTILE_FILL_NONE;
+    bool waits_on_gpu = a->options.record_stream == DUCTILE_RECORD_WAIT &&
+                        a->options.find != DUCTILE_FIND_STALE_WRITES;
     bool pends = !waits_on_gpu || !becomes_free_at_once(a, uses);
     if (pends) {
         append(a, uses);

@@ -18,12 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Union
 
-from ductile_gpu import _abi
-from ductile_gpu._abi import BlockState, Options, Schedule, Stats, Status
-from ductile_gpu._blocks import Block
-from ductile_gpu._buffer import Buffer
-from ductile_gpu._core import Allocator, Eviction, Limits
-from ductile_gpu._errors import (
+from ductile_gpu._adapters import share
+from ductile_gpu._binding import _abi
+from ductile_gpu._binding._abi import BlockState, Options, Schedule, Stats, Status
+from ductile_gpu._binding._blocks import Block
+from ductile_gpu._binding._buffer import Buffer
+from ductile_gpu._binding._core import Allocator, Eviction, Limits
+from ductile_gpu._binding._errors import (
     BadMessage,
     Busy,
     Capturing,
@@ -45,11 +46,11 @@ from ductile_gpu._errors import (
     ProcessGone,
     Unsupported,
 )
-from ductile_gpu._live import listen
-from ductile_gpu._metrics import metrics
-from ductile_gpu._native import bench_path, include_dir, library_path, schema_path
-from ductile_gpu._share import allocators, record_stream, share, shared
-from ductile_gpu._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
+from ductile_gpu._binding._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+from ductile_gpu._process._live import listen
+from ductile_gpu._process._metrics import metrics
+from ductile_gpu._process._share import allocators, record_stream, shared
 
 if TYPE_CHECKING:
     from ductile_gpu import cuda_core, cupy, numba, rmm, torch  # noqa: F401
@@ -118,7 +119,7 @@ def report(path: Union[str, os.PathLike[str]] = "report.html") -> Path:
     Returns the file. Raises RuntimeError when there is nothing to report or a replay fails, OSError
     when it cannot be written.
     """
-    from ductile_gpu._report._live import write_live
+    from ductile_gpu._tools._report._live import write_live
 
     return write_live(path)
 

@@ -10,9 +10,9 @@ import sys
 from types import ModuleType
 from typing import Any, Optional
 
-import ductile_gpu
-from ductile_gpu._cli import doctor, export, info, record, replay, report, run, top
-from ductile_gpu._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure, say
+from ductile_gpu._binding import _abi
+from ductile_gpu._tools._cli import doctor, export, info, record, replay, report, run, top
+from ductile_gpu._tools._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure, say
 
 COMMANDS: dict[str, ModuleType] = {
     "record": record,
@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="A memory allocator for NVIDIA GPUs whose segments grow rather than fragment.",
         epilog=f"{PROGRAM} COMMAND --help shows a command's options.",
     )
-    version = f"{PROGRAM} {ductile_gpu.__version__}"
+    version = f"{PROGRAM} {_abi.VERSION}"
     parser.add_argument("-V", "--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, module in COMMANDS.items():

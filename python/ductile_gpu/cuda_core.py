@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Error, not_installed
-from ductile_gpu._log import logger
-from ductile_gpu._share import allocate, shared
-from ductile_gpu._streams import stream_handle
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Error, not_installed
+from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._streams import stream_handle
+from ductile_gpu._process._share import allocate, shared
 
 try:
     from cuda.core import Buffer, MemoryResource

@@ -16,11 +16,11 @@ import contextlib
 import sys
 from typing import Any, Optional
 
-from ductile_gpu import _cuda
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import OutOfHostMemory, OutOfMemory, ProcessGone, not_installed
-from ductile_gpu._objects import Unique
-from ductile_gpu._share import add_giver, allocate, shared
+from ductile_gpu._binding import _cuda
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import OutOfHostMemory, OutOfMemory, ProcessGone, not_installed
+from ductile_gpu._binding._objects import Unique
+from ductile_gpu._process._share import add_giver, allocate, shared
 
 try:
     import cupy

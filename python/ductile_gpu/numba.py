@@ -28,12 +28,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from ductile_gpu import _cuda
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Error, OutOfMemory, not_installed
-from ductile_gpu._log import logger
-from ductile_gpu._share import allocate, shared
-from ductile_gpu._streams import StreamLike, stream_handle
+from ductile_gpu._binding import _cuda
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Error, OutOfMemory, not_installed
+from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._streams import StreamLike, stream_handle
+from ductile_gpu._process._share import allocate, shared
 
 try:
     from numba import cuda
@@ -72,7 +72,7 @@ def unwatch_stream(stream: StreamLike) -> None:
         _watched = _watched - {stream_handle(stream)}
 
 
-# In a child of fork nobody gives back what another thread of the parent held.
+# A child of fork does not give back what another thread of the parent held.
 _memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
 
 

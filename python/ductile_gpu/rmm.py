@@ -12,28 +12,28 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ductile_gpu._core import Allocator
-from ductile_gpu._errors import Error, not_installed
-from ductile_gpu._log import logger
-from ductile_gpu._share import allocate, shared
-from ductile_gpu._streams import stream_handle
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Error, not_installed
+from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._streams import stream_handle
+from ductile_gpu._process._share import allocate, shared
 
 try:
     import rmm
 except ImportError as error:
     raise not_installed(error, "rmm", "rmm-cu13 or rmm-cu12") from None
 
-__all__ = ["disable", "enable", "is_enabled", "resource"]
+__all__ = ["DuctileMemoryResource", "disable", "enable", "is_enabled", "resource"]
 
 _ALIGNMENT = 512  # of every address; RMM's own callers ask for 256
 
 # RMM's C++ side keeps plain pointers to the functions of a resource, and buffers may outlive it.
-_resources: dict[int, Any] = {}
+_resources: dict[int, DuctileMemoryResource] = {}
 _previous: dict[int, Any] = {}
 
 
-def make_resource(allocator: Allocator) -> Any:
-    """A memory resource over any allocator. The caller keeps it alive as long as its memory."""
+def _functions_of(allocator: Allocator) -> tuple[Any, Any]:
+    """What RMM calls, over any allocator."""
 
     def allocate_on(*call: Any) -> int:
         """(size, stream), and after RMM 26.10 (stream, size, alignment)."""
@@ -51,11 +51,31 @@ def make_resource(allocator: Allocator) -> Any:
         except Error as error:  # RMM's deallocation may not fail
             logger.error("%s", error)
 
-    return rmm.mr.CallbackMemoryResource(allocate_on, deallocate)
+    return allocate_on, deallocate
 
 
-def resource(device: int = 0) -> Any:
-    """The rmm.mr.DeviceMemoryResource of a device's shared allocator, always the same object.
+class DuctileMemoryResource(rmm.mr.CallbackMemoryResource):  # type: ignore[misc]
+    """A memory resource of RMM over an allocator, for RMM's own calls and as an adaptor's upstream.
+
+    Keep it alive as long as its memory: RMM's C++ side keeps plain pointers to its functions.
+
+    Args:
+        allocator: serves the memory; None: the allocator that all libraries share on `device`.
+        device: ordinal; looked at only without an allocator.
+
+    Raises:
+        As `ductile_gpu.Allocator`.
+    """
+
+    allocator: Allocator
+
+    def __init__(self, allocator: Optional[Allocator] = None, *, device: int = 0) -> None:
+        self.allocator = shared(device) if allocator is None else allocator
+        super().__init__(*_functions_of(self.allocator))
+
+
+def resource(device: int = 0) -> DuctileMemoryResource:
+    """The memory resource of a device's shared allocator, always the same object.
 
     Args:
         device: ordinal.
@@ -64,12 +84,12 @@ def resource(device: int = 0) -> Any:
         As `ductile_gpu.Allocator`.
     """
     if device not in _resources:
-        _resources[device] = make_resource(shared(device))
+        _resources[device] = DuctileMemoryResource(device=device)
     return _resources[device]
 
 
 def _visible_devices() -> int:
-    from ductile_gpu import _cuda
+    from ductile_gpu._binding import _cuda
 
     return len(_cuda.devices())
 

@@ -14,7 +14,7 @@ import pytest
 from torch_server import driver, play, server
 
 import ductile_gpu
-from ductile_gpu import _share
+from ductile_gpu._process import _share
 
 __all__ = ["driver", "play", "server"]
 

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import ductile_gpu
-from ductile_gpu import _abi, _errors
+from ductile_gpu._binding import _abi, _errors
 
 STRUCTS = [
     value
@@ -81,7 +81,7 @@ def test_statistics_are_those_of_the_struct():
 
 @pytest.mark.parametrize("status", [s for s in ductile_gpu.Status if s])
 def test_every_status_is_an_exception_of_its_own_name(status):
-    from ductile_gpu._native import lib
+    from ductile_gpu._binding._native import lib
 
     error = _errors.error_from_status(status, "what was tried")
     assert isinstance(error, ductile_gpu.Error)

@@ -97,16 +97,15 @@ def test_what_the_library_says_reaches_the_logger(allocator, caplog):
 
 
 def test_options_take_python_values(gpu):
-    with gpu.allocator(
-        limit_bytes="64M", zero=True, recycle="never", retain_bytes=1 << 20
-    ) as found:
+    with gpu.allocator(limit_bytes="64M", zero=True, reuse="never", sizes=4 << 20) as found:
         assert found.options["limit_bytes"] == str(64 * MIB)
         assert found.options["zero"] == "on"
-        assert found.options["recycle"] == "never"
+        assert found.options["reuse"] == "never"
 
 
 @pytest.mark.parametrize(
-    "options", [{"no_such_key": 1}, {"recycle": "sometimes"}, {"limit_bytes": "much"}]
+    "options",
+    [{"no_such_key": 1}, {"reuse": "sometimes"}, {"recycle": "never"}, {"limit_bytes": "much"}],
 )
 def test_a_wrong_option_is_named(gpu, options):
     with pytest.raises(ductile_gpu.InvalidArgument, match=next(iter(options))):
@@ -220,10 +219,13 @@ def test_the_report_about_a_refusal_is_numbers_and_advice(allocator):
 def test_limits_can_be_read_and_changed(allocator):
     assert allocator.limits().limit_bytes == 1024 * MIB
     allocator.set_soft_limit("256M")
-    allocator.set_memory_fraction(0.5)
-    assert allocator.limits() == (512 * MIB, 256 * MIB, 1024 * MIB, 0.5)
+    allocator.set_limit("50%")
+    assert allocator.limits() == (512 * MIB, 256 * MIB, 1024 * MIB)
+    assert allocator.options["limit_bytes"] == "50%"
+    allocator.set_soft_limit("75%")
+    assert allocator.limits().soft_limit_bytes == 384 * MIB
     allocator.set_soft_limit(None)
-    allocator.set_memory_fraction(None)
+    allocator.set_limit(None)
     assert allocator.limits().soft_limit_bytes == allocator.limits().limit_bytes == 1024 * MIB
 
 
@@ -294,13 +296,13 @@ class _CuPy:
 
 @pytest.mark.parametrize("stream", [4096, _Protocol(), _Torch(), _CuPy()])
 def test_streams_of_all_libraries_are_numbers(stream):
-    from ductile_gpu._streams import stream_handle
+    from ductile_gpu._binding._streams import stream_handle
 
     assert stream_handle(stream) == 4096
 
 
 def test_the_default_stream_has_one_name():
-    from ductile_gpu._streams import stream_handle
+    from ductile_gpu._binding._streams import stream_handle
 
     assert stream_handle(None) == stream_handle(0) == stream_handle(1) == 0
 

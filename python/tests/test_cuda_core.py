@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cuda.core")
 
 import ductile_gpu.cuda_core
-from ductile_gpu import _share
+from ductile_gpu._process import _share
 
 
 class Stream:

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from ductile_gpu import _dlpack
+from ductile_gpu._binding import _dlpack
 
 numpy = pytest.importorskip("numpy")
 

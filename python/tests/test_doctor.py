@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stub_torch import Place, adapter, compile_stub
 
-from ductile_gpu._cli.program import Program, resolve
+from ductile_gpu._tools._cli.program import Program, resolve
 
 __all__ = ["adapter"]
 

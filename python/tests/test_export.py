@@ -311,7 +311,7 @@ def test_a_profile_that_is_none_is_one_line(tmp_path, content):
 
 def test_a_profile_that_unpacks_without_end_is_one_line(tmp_path, monkeypatch, capsys):
     from ductile_gpu.__main__ import main
-    from ductile_gpu._formats import chrome
+    from ductile_gpu._tools._formats import chrome
 
     profile = tmp_path / "profile.json.gz"
     profile.write_bytes(gzip.compress(b"[" + b" " * 1_000_000 + b"]"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ductile_gpu._files import replacing
+from ductile_gpu._tools._files import replacing
 
 ELSEWHERE = 12345  # a user that is not this one
 

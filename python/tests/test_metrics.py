@@ -8,7 +8,7 @@ import re
 import pytest
 
 import ductile_gpu
-from ductile_gpu import _cuda
+from ductile_gpu._binding import _cuda
 
 SAMPLE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)+)\} ([0-9.]+)$')
 MIB = 1 << 20
@@ -76,7 +76,7 @@ def test_a_refusal_is_counted(allocator):
 
 
 def test_what_a_lack_of_memory_costs_is_counted(gpu):
-    with gpu.allocator(recycle="never", limit_bytes=64 * MIB) as short:
+    with gpu.allocator(reuse="never", limit_bytes=64 * MIB) as short:
         short.alloc(20 * MIB)
         short.free(short.alloc(30 * MIB))
         short.alloc(40 * MIB, gpu.stream())
@@ -111,7 +111,8 @@ def test_without_an_allocator_there_is_the_version_alone():
 
 
 def test_driver_time_is_there_only_when_it_is_measured(gpu):
-    plain, timed = gpu.allocator(), gpu.allocator(time_driver_calls=True)
+    plain, timed = gpu.allocator(), gpu.allocator()
+    timed.time_driver_calls()
     timed.free(timed.alloc(MIB))
     assert "ductile_driver_seconds" not in ductile_gpu.metrics({0: plain})
     assert read(ductile_gpu.metrics({0: timed}))["ductile_driver_seconds_total", "0", None] > 0

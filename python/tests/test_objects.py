@@ -13,8 +13,8 @@ import sys
 import pytest
 
 import ductile_gpu
-from ductile_gpu._objects import parse_bytes
-from ductile_gpu._streams import stream_handle
+from ductile_gpu._binding._objects import parse_bytes
+from ductile_gpu._binding._streams import stream_handle
 
 MIB = 1 << 20
 
@@ -87,7 +87,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize(
-    "size", [-1, -5, 1 << 64, (1 << 64) + 512, "17179869184G", "1e400", "-0.1"]
+    "size", [-1, -5, 1 << 64, (1 << 64) + 512, "101%", "17179869184G", "1e400", "-0.1"]
 )
 @pytest.mark.parametrize("name", CALLS)
 def test_a_size_that_c_cannot_take_is_refused_and_changes_nothing(allocator, name, size):
@@ -133,7 +133,7 @@ def test_other_numbers_are_not_cut_off(gpu, allocator):
         lambda: allocator.add_oom_callback(len, priority=1 << 32),
         lambda: allocator.remove_oom_callback(-1),
         lambda: allocator.release_pool((1 << 64, 7)),
-        lambda: allocator.set_memory_fraction(0),
+        lambda: allocator.set_limit("0%"),
         lambda: gpu.advance(-1),
         lambda: gpu.inject(nth=-1),
         lambda: gpu.fill(allocator.alloc(512), 256, 1),
@@ -272,7 +272,7 @@ def test_ctrl_c_in_a_callback_leaves_no_block(allocator):
 def test_a_request_of_c_code_says_what_ended_a_callback(allocator, monkeypatch):
     import ctypes
 
-    from ductile_gpu._native import lib
+    from ductile_gpu._binding._native import lib
 
     said = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: said.append(found.exc_type))

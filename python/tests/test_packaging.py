@@ -39,7 +39,7 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
         "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
         "ductile_gpu/include/ductile_virtual.h",
-        "ductile_gpu/_abi.py",
+        "ductile_gpu/_binding/_abi.py",
         "ductile_gpu/py.typed",
     } <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
@@ -103,7 +103,7 @@ def test_the_program_can_be_executed(wheel):
 def test_library_package_and_metadata_are_one_version():
     from importlib.metadata import version
 
-    from ductile_gpu._native import lib
+    from ductile_gpu._binding._native import lib
 
     assert version("ductile-gpu") == ductile_gpu.__version__ == lib.ductile_version().decode()
 
@@ -156,12 +156,12 @@ def test_importing_needs_no_gpu_library_and_imports_no_other():
 TYPED = """\
 import ductile_gpu
 import ductile_gpu.torch
-ductile_gpu.Allocator(limit_bytes='4G', compact=False, recycle='never')
-ductile_gpu.torch.enable('full', max_handle_bytes=1 << 26)
+ductile_gpu.Allocator(limit_bytes='4G', compact=False, reuse='never')
+ductile_gpu.torch.enable('full', sizes=1 << 26)
 """
 MISTYPED = {
     "ductile_gpu.Allocator(limit_byte='4G')": "limit_byte",
-    "ductile_gpu.share('cupy', recycle='sometimes')": "recycle",
+    "ductile_gpu.share('cupy', reuse='sometimes')": "reuse",
     "ductile_gpu.torch.enable('fast')": "Literal",
     "ductile_gpu.torch.enable(zero='yes please')": "zero",
 }

@@ -36,6 +36,7 @@ LAUNCH = """
 def place(tmp_path, adapter):
     found = Place(tmp_path, adapter)
     found.environment["STUB_SNAPSHOT"] = SNAPSHOT
+    found.environment["DUCTILE_RECORD_STACKS"] = "0"
     (tmp_path / "runs").mkdir()
     return found
 
@@ -267,6 +268,17 @@ def test_a_pytorch_that_cannot_record_goes_on(place):
     assert recorded(place) == []
 
 
+def test_a_process_that_cannot_have_stacks_is_recorded_without_unless_they_are_insisted_on(place):
+    """The stub's adapter does not track."""
+    code = "import torch; torch.cuda.use()"
+    answer = place.python("-c", code, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS="")
+    assert (answer.returncode, len(recorded(place))) == (0, 1), answer.stderr
+    assert "this recording has no stacks: " in answer.stderr
+    answer = place.python("-c", code, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS="1")
+    assert (answer.returncode, len(recorded(place))) == (0, 1), answer.stderr
+    assert "this process is not recorded: " in answer.stderr
+
+
 def test_a_build_without_cuda_is_left_alone(place):
     answer = place.python("-c", "import torch", DUCTILE_RECORD="runs", STUB_NO_CUDA="1")
     assert (answer.returncode, answer.stderr) == (0, "")
@@ -332,7 +344,8 @@ def test_what_cannot_be_meant_is_refused(place, words, status, line):
 def test_children_are_recorded_where_ductile_is_not_installed(place):
     """But lies in PYTHONPATH: the hook goes with the environment."""
     code = (
-        "import os; from ductile_gpu import _children; _children.hook_is_installed = lambda: False;"
+        "import os; from ductile_gpu._process import _children; "
+        "_children.hook_is_installed = lambda: False; "
         "e = {}; _children.record(e, 'runs'); print('site' in e['PYTHONPATH'], sorted(e))"
     )
     answer = place.python("-c", code)

@@ -18,8 +18,8 @@ from batches import training_run, transformer, vary
 from conftest import ROOT
 
 import ductile_gpu
-from ductile_gpu._report import _forecast, _openings, _page, _scaling, _who, _words
-from ductile_gpu._report._collect import (
+from ductile_gpu._tools._report import _forecast, _openings, _page, _scaling, _who, _words
+from ductile_gpu._tools._report._collect import (
     NAMES,
     Choices,
     Recording,
@@ -620,7 +620,7 @@ def test_a_process_without_anything_to_report_says_what_to_do(tmp_path):
 
 
 def test_a_replay_that_fails_is_not_nothing_to_report(shared, tmp_path, monkeypatch):
-    from ductile_gpu import _native
+    from ductile_gpu._binding import _native
 
     address = shared.alloc(MIB)
     broken = tmp_path / "ductile-bench"

@@ -14,9 +14,9 @@ import browser
 import pytest
 from test_report import RECORDINGS, TRACES, entry, frame, names, recording_of, write_snapshot
 
-from ductile_gpu._cli.common import in_bytes
-from ductile_gpu._report import _forecast, _openings, _page, _summary, _who, _words
-from ductile_gpu._report._collect import NAMES, Choices, collect
+from ductile_gpu._tools._report import _forecast, _openings, _page, _summary, _who, _words
+from ductile_gpu._tools._report._collect import NAMES, Choices, collect
+from ductile_gpu._tools._sizes import in_bytes
 
 pytestmark = pytest.mark.skipif(
     browser.why_missing() is not None, reason=str(browser.why_missing())

@@ -28,7 +28,7 @@ class _Stream:
 
 
 def test_a_resource_allocates_and_frees(allocator):
-    resource = adapter.make_resource(allocator)
+    resource = adapter.DuctileMemoryResource(allocator)
     address = resource.allocate(MIB)
     assert allocator.query(address).requested_size == MIB
     resource.deallocate(address, MIB)
@@ -36,7 +36,7 @@ def test_a_resource_allocates_and_frees(allocator):
 
 
 def test_memory_belongs_to_the_stream_of_the_allocation(allocator, gpu):
-    resource = adapter.make_resource(allocator)
+    resource = adapter.DuctileMemoryResource(allocator)
     stream = gpu.stream()
     address = resource.allocate(MIB, Stream(_Stream(stream)))
     assert allocator.query(address).stream == stream
@@ -46,7 +46,7 @@ def test_memory_belongs_to_the_stream_of_the_allocation(allocator, gpu):
 
 def test_a_free_on_another_stream_waits_for_its_work(allocator, gpu):
     gpu.set_schedule("lazy")
-    resource = adapter.make_resource(allocator)
+    resource = adapter.DuctileMemoryResource(allocator)
     own, other = gpu.stream(), gpu.stream()
     address = resource.allocate(MIB, Stream(_Stream(own)))
     gpu.launch(other, reads=[(address, MIB)])
@@ -56,12 +56,9 @@ def test_a_free_on_another_stream_waits_for_its_work(allocator, gpu):
 
 
 @pytest.mark.parametrize("is_newer", [False, True], ids=["26.10", "newer"])
-def test_both_forms_of_rmms_callbacks_are_served(allocator, gpu, monkeypatch, is_newer):
+def test_both_forms_of_rmms_callbacks_are_served(allocator, gpu, is_newer):
     """After 26.10 the stream comes first, and an alignment last."""
-    kept = []
-    monkeypatch.setattr(rmm.mr, "CallbackMemoryResource", lambda *calls: kept.append(calls))
-    adapter.make_resource(allocator)
-    allocate, deallocate = kept[0]
+    allocate, deallocate = adapter._functions_of(allocator)
     stream = _Stream(gpu.stream())
     address = allocate(stream, MIB, 256) if is_newer else allocate(MIB, stream)
     assert allocator.query(address).stream == stream.handle
@@ -76,14 +73,14 @@ def test_both_forms_of_rmms_callbacks_are_served(allocator, gpu, monkeypatch, is
 
 
 def test_out_of_memory_is_a_memory_error(allocator):
-    resource = adapter.make_resource(allocator)
+    resource = adapter.DuctileMemoryResource(allocator)
     with pytest.raises(MemoryError, match="out_of_memory"):
         resource.allocate(4096 * MIB)
     resource.deallocate(resource.allocate(MIB), MIB)
 
 
 def test_a_deallocation_never_raises(allocator, caplog):
-    resource = adapter.make_resource(allocator)
+    resource = adapter.DuctileMemoryResource(allocator)
     address = resource.allocate(MIB)
     resource.deallocate(address, MIB)
     with caplog.at_level(logging.ERROR, "ductile_gpu"):
@@ -135,3 +132,13 @@ def test_buffers_hold_data_in_memory_of_ductile():
         gc.collect()
     finally:
         adapter.disable()
+
+
+def test_a_resource_is_the_upstream_of_rmms_adaptors(allocator):
+    resource = adapter.DuctileMemoryResource(allocator)
+    counting = rmm.mr.StatisticsResourceAdaptor(resource)
+    address = counting.allocate(MIB)
+    assert allocator.query(address).requested_size == MIB
+    counting.deallocate(address, MIB)
+    assert counting.allocation_counts.peak_bytes == MIB
+    assert resource.allocator is allocator

@@ -12,7 +12,8 @@ import threading
 import pytest
 
 import ductile_gpu
-from ductile_gpu import _share
+from ductile_gpu import _adapters
+from ductile_gpu._process import _share
 
 MIB = 1 << 20
 
@@ -75,7 +76,7 @@ def test_options_cannot_change_once_an_allocator_exists(made):
     made(0)
     _share.configure({"driver": "virtual"})
     with pytest.raises(ductile_gpu.Busy, match="other options"):
-        _share.configure({"recycle": "never"})
+        _share.configure({"reuse": "never"})
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_child_of_fork_does_not_wait_for_a_lock_of_its_parent():
 def test_sharing_needs_a_library_by_its_right_name(monkeypatch):
     with pytest.raises(ductile_gpu.InvalidArgument, match="tensorflow"):
         ductile_gpu.share("tensorflow")
-    for name in _share.LIBRARIES:
+    for name in _adapters.LIBRARIES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(ductile_gpu.InvalidArgument, match="import them first"):
         ductile_gpu.share()

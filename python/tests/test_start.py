@@ -432,7 +432,7 @@ def test_a_cap_reaches_the_adapter_whoever_names_it(place):
         "enable(limit_bytes='1G')",
         "configure({'limit_bytes': '1G'}); enable()",
     ):
-        code = "from ductile_gpu import share; from ductile_gpu._share import configure; "
+        code = "from ductile_gpu import share; from ductile_gpu._process._share import configure; "
         answer = place.python("-c", f"{code}from ductile_gpu.torch import enable; {calls}")
         assert answer.returncode == 0, answer.stderr
     assert place.options() == ["limit_bytes:1G"] * 3
@@ -468,7 +468,7 @@ def test_options_of_an_attempt_that_failed_are_forgotten(place):
     code = """
         import os
         import ductile_gpu.torch
-        from ductile_gpu import _share
+        from ductile_gpu._process import _share
         os.environ["STUB_REFUSES"] = "1"
         try:
             ductile_gpu.torch.enable(limit_bytes="1G")
@@ -486,7 +486,7 @@ def test_options_of_an_attempt_that_failed_are_forgotten(place):
 
 
 def test_where_the_hook_is_installed_children_get_the_request_alone(place, monkeypatch):
-    from ductile_gpu import _children
+    from ductile_gpu._process import _children
 
     before = {"PATH": "/bin", "PYTHONPATH": "mine"}
     assert _children.hook_is_installed()
@@ -552,7 +552,7 @@ def test_another_python_as_child_is_left_alone(place, carried):
     )
     before = place.execute(carried, "parent.py", DUCTILE_TORCH="0").stdout
     code = (
-        "import os, subprocess; from ductile_gpu import _children; "
+        "import os, subprocess; from ductile_gpu._process import _children; "
         "environment = _children.child_environment(); environment['DUCTILE_TORCH'] = '0'; "
         f"subprocess.run([{sys.executable!r}, '-c', {child!r}], env=environment)"
     )

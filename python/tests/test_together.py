@@ -18,7 +18,7 @@ import together
 from together import Exchange, play
 
 import ductile_gpu
-from ductile_gpu import _share
+from ductile_gpu._process import _share
 
 PROGRAM = Path(together.__file__)
 MIB = 1 << 20
@@ -135,7 +135,7 @@ def _rmm(gpu: ductile_gpu.VirtualGPU, allocator: ductile_gpu.Allocator) -> _Virt
 
     import ductile_gpu.rmm as adapter
 
-    resource = adapter.make_resource(allocator)
+    resource = adapter.DuctileMemoryResource(allocator)
     return _Virtual(
         gpu,
         "rmm",

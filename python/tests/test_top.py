@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking into a running process: who may, what is shown, and what it costs when nobody does."""
+"""Looking into a running process: who may, what is shown, and what it costs when no viewer does."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import time
 import pytest
 
 import ductile_gpu
-from ductile_gpu import _live
-from ductile_gpu._cli.top import render
+from ductile_gpu._process import _live
+from ductile_gpu._tools._cli.top import render
 
 MIB = 1 << 20
 
@@ -47,7 +47,7 @@ def top(*words):
 PROGRAM = """
     import sys, time
     import ductile_gpu
-    from ductile_gpu import _share
+    from ductile_gpu._process import _share
     gpu = ductile_gpu.VirtualGPU("1G")
     allocator = gpu.allocator()
     kept = [allocator.alloc(10 << 20), allocator.alloc(3 << 20, gpu.stream())]

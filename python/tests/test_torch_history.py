@@ -213,7 +213,7 @@ def test_a_tracker_hears_the_end_of_frees_that_wait_when_history_ends(
 ) -> None:
     play(
         f"""
-        from ductile_gpu._native import lib
+        from ductile_gpu._binding._native import lib
         counts = (ctypes.c_int * 16)()
         call("probe_listen", counts)
         record(True)

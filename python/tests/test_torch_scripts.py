@@ -348,8 +348,8 @@ def test_a_way_to_train_is_held_to_losses_memory_and_time(
     [
         ("fsdp2", "+sizes:tight", 920, []),
         ("fsdp2", "+sizes:tight", 919, ["uses less than 0.92 of what it holds"]),
-        ("fsdp2", "+sizes:tight+cross_stream_reuse:wait", 970, []),
-        ("fsdp2", "+sizes:tight+cross_stream_reuse:wait", 969,
+        ("fsdp2", "+sizes:tight+reuse:wait", 970, []),
+        ("fsdp2", "+sizes:tight+reuse:wait", 969,
          ["uses less than 0.97 of what it holds"]),
         ("ddp", "+sizes:tight", 910, []),
     ],
@@ -408,8 +408,8 @@ def test_the_memory_reported_is_of_the_rank_that_wastes_most() -> None:
 def test_a_way_to_train_names_an_allocator_and_its_options() -> None:
     import llama
 
-    found = llama.environment("ductile+cross_stream_reuse:wait+zero:on", hook=True)
-    assert found["DUCTILE_CONF"] == "cross_stream_reuse:wait,zero:on"
+    found = llama.environment("ductile+reuse:wait+zero:on", hook=True)
+    assert found["DUCTILE_CONF"] == "reuse:wait,zero:on"
     assert found["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] == "1"
     capped = llama.environment("capped expandable", hook=False)
     assert capped["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"

@@ -81,7 +81,7 @@ def test_a_setting_that_cannot_be_met_leaves_pytorch_usable() -> None:
 
 def test_an_allocator_that_comes_afterwards_is_noticed() -> None:
     code = """
-        from ductile_gpu._native import library_path
+        from ductile_gpu._binding._native import library_path
         path = str(library_path().with_name("libductile_torch.so"))
         names = "ductile_torch_malloc", "ductile_torch_free"
         other = torch.cuda.memory.CUDAPluggableAllocator(path, *names)

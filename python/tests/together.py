@@ -160,7 +160,7 @@ class Exchange:
         guest.write(seen, value)
         self.streams.wait(owner.stream, guest.stream)
         owner.check(one.array, value)
-        # A last look that nobody waits for: the memory itself has to.
+        # A last look without a wait: the memory itself has to.
         guest.check(seen, value)
         self.streams.record(one.array, guest.stream)
         self.live[one.owner] -= one.size
@@ -302,7 +302,7 @@ class _Numba:
         import numpy
         from numba import cuda
 
-        from ductile_gpu._streams import stream_handle
+        from ductile_gpu._binding._streams import stream_handle
 
         self.cuda = cuda
         self.numpy = numpy
@@ -446,7 +446,7 @@ def main() -> int:
     parser.add_argument("--limit", default="4G")
     parser.add_argument("--fill", type=float, default=0.9)
     given = parser.parse_args()
-    from ductile_gpu._objects import parse_bytes
+    from ductile_gpu._binding._objects import parse_bytes
 
     figures = pass_memory(
         given.libraries.split(","), given.rounds, parse_bytes(given.limit), given.fill

@@ -280,7 +280,8 @@ def write_stats(reader: Reader) -> list[str]:
 # What a program may pass for each kind of option; CHOICE names its words.
 KINDS = {
     "SIZE": "Union[int, str]",
-    "FRACTION": "float",
+    "LIMIT": "Union[int, str]",
+    "HANDLES": "Union[int, str]",
     "DIVISIONS": "int",
     "NUMBER": "int",
     "LEVEL": "int",

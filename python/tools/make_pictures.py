@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT / "python" / "tests"))
 import browser  # noqa: E402
 from batches import transformer  # noqa: E402
 
-from ductile_gpu._report import _forecast, _page  # noqa: E402
-from ductile_gpu._report._collect import Choices, Recording, collect  # noqa: E402
+from ductile_gpu._tools._report import _forecast, _page  # noqa: E402
+from ductile_gpu._tools._report._collect import Choices, Recording, collect  # noqa: E402
 
 TRACES = ROOT / "bench" / "traces"
 GPT2 = TRACES / "gpt2_medium_var_batch_seq.trace.gz"
@@ -68,7 +68,7 @@ class Studio:
             window.open(file)
             for script in before:
                 window.run(script)
-                window.settle()
+                window.wait_until_painted()
             window.picture(target, selector, margin)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import ductile_gpu
 import ductile_gpu.torch
-from ductile_gpu._objects import Unique
+from ductile_gpu._binding._objects import Unique
 
 MODULES = {"ductile_gpu": ductile_gpu, "ductile_gpu.torch": ductile_gpu.torch}
 HEAD = """\

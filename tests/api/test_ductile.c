@@ -6,6 +6,7 @@
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
+#include "tests/support/limits.h"
 #include "tests/support/world.h"
 
 #include <stdio.h>
@@ -80,7 +81,7 @@ Test(life, create_refuses_null_and_leaves_null_on_failure) {
     ductile_options options;
     ductile_options_init(&options);
     options.driver = DUCTILE_DRIVER_VIRTUAL;
-    options.per_process_memory_fraction = 1.5;
+    options.limit_bytes = DUCTILE_SHARE(1.5);
     ductile_allocator *a = (ductile_allocator *)&options;
     assert_status(ductile_create(&a, &options), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_null(a);
@@ -285,8 +286,8 @@ Test(limits, the_option_is_a_hard_cap, .fini = close_fixture) {
     assert_u64(fixture_state(&f).used_peak_bytes, 16 * MIB);
 }
 
-Test(limits, the_fraction_is_a_cap_too, .fini = close_fixture) {
-    fixture_setup setup = {.conf = "per_process_memory_fraction:0.25"};
+Test(limits, a_share_of_the_device_is_a_cap_too, .fini = close_fixture) {
+    fixture_setup setup = {.conf = "limit_bytes:25%"};
     assert_fine(fixture_open(&f, &setup));
     ductile_addr address = 0;
     assert_status(ductile_alloc(f.allocator, 66 * MIB, f.streams[0], &address),
@@ -297,7 +298,7 @@ Test(limits, the_fraction_is_a_cap_too, .fini = close_fixture) {
 Test(limits, lowering_touches_no_live_block_and_raising_serves_again, .init = open_default,
      .fini = close_fixture) {
     ductile_addr address = must_alloc(f.allocator, 64 * MIB, f.streams[0]);
-    assert_ok(ductile_set_limit(f.allocator, 8 * MIB));
+    assert_ok(set_limit(f.allocator, 8 * MIB));
     ductile_addr refused = 0;
     assert_status(ductile_alloc(f.allocator, 4 * MIB, f.streams[0], &refused),
                   DUCTILE_ERR_OUT_OF_MEMORY);
@@ -305,7 +306,7 @@ Test(limits, lowering_touches_no_live_block_and_raising_serves_again, .init = op
     assert_ok(ductile_free(f.allocator, address));
     assert_ok(ductile_trim(f.allocator, 8 * MIB, NULL));
     cr_assert_leq(fixture_state(&f).used_bytes, 8 * MIB);
-    assert_ok(ductile_set_limit(f.allocator, 0));
+    assert_ok(set_limit(f.allocator, 0));
     (void)must_alloc(f.allocator, 256 * MIB, f.streams[0]);
 }
 

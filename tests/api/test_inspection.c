@@ -112,15 +112,16 @@ Test(stats, driver_calls_are_those_the_device_saw) {
     assert_u64(after.driver_time_ns + after.driver_host_ns, 0);
 }
 
-Test(stats, driver_calls_are_timed_where_the_option_asks) {
+Test(stats, driver_calls_are_timed_from_the_call_that_asks) {
     ductile_options options;
     ductile_allocator *timed = NULL;
     ductile_addr address = 0;
     ductile_stats s = {.struct_size = sizeof s};
     ductile_options_init(&options);
     options.driver = DUCTILE_DRIVER_VIRTUAL;
-    options.time_driver_calls = 1;
     assert_ok(ductile_create(&timed, &options));
+    ductile_time_driver_calls(NULL);
+    ductile_time_driver_calls(timed);
     assert_ok(ductile_alloc(timed, 50 * MIB, NULL, &address));
     assert_ok(ductile_get_stats(timed, &s));
     cr_assert_gt(s.driver_time_ns, 0);

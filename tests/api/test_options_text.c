@@ -7,6 +7,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,8 +41,9 @@ Test(options_text, defaults_are_those_of_the_header) {
     ductile_options_init(&o);
     assert_u64(o.struct_size, sizeof o);
     cr_assert_eq(o.driver, DUCTILE_DRIVER_CUDA);
-    cr_assert_eq(o.recycle, DUCTILE_RECYCLE_READY);
-    cr_assert_eq(o.cross_stream_reuse, DUCTILE_CROSS_STREAM_DONE);
+    cr_assert_eq(o.reuse, DUCTILE_REUSE_STREAMS);
+    cr_assert_eq(o.captures, DUCTILE_CAPTURES_POOLS);
+    cr_assert_eq(o.sizes, DUCTILE_SIZES_AUTO);
     cr_assert_eq(o.record_stream, DUCTILE_RECORD_POLL);
     cr_assert(!o.compact_off && !o.caching_off && !o.zero && !o.rdma && !o.shareable);
     cr_assert(o.log == NULL && o.virtual_gpu == NULL && o.limit_bytes == 0);
@@ -49,38 +51,46 @@ Test(options_text, defaults_are_those_of_the_header) {
 
 Test(options_text, each_key_sets_its_field) {
     ductile_options o =
-        parsed("driver:virtual,device:3,limit_bytes:3G,per_process_memory_fraction:0.5,"
-               "handle_bytes:2M,max_handle_bytes:64M,recycle:pressure,compact:off,range_bytes:1T,"
-               "address_budget_bytes:8T,cross_stream_reuse:off,retain_bytes:512M,"
-               "garbage_collection_threshold:0.8,roundup_power2_divisions:8,"
-               "max_split_size_mb:128,caching:off,zero:on,check:1,guard:end");
+        parsed("driver:virtual,device:3,limit_bytes:3G,soft_limit_bytes:80%,sizes:64M,reuse:never,"
+               "compact:off,address_budget_bytes:8T,captures:announced,record_stream:wait,"
+               "roundup_power2_divisions:8,caching:off,zero:on,shareable:fd,rdma:on,check:1,"
+               "find:overruns,nvtx:ranges");
     cr_assert_eq(o.driver, DUCTILE_DRIVER_VIRTUAL);
     cr_assert_eq(o.device, 3);
     assert_u64(o.limit_bytes, 3 * GIB);
-    cr_assert_float_eq(o.per_process_memory_fraction, 0.5, 1e-12);
-    assert_u64(o.handle_bytes, 2 * MIB);
-    assert_u64(o.max_handle_bytes, 64 * MIB);
-    cr_assert_eq(o.recycle, DUCTILE_RECYCLE_PRESSURE);
+    assert_u64(o.soft_limit_bytes, DUCTILE_SHARE(0.8));
+    assert_u64(o.sizes, 64 * MIB);
+    cr_assert_eq(o.reuse, DUCTILE_REUSE_NEVER);
     cr_assert_eq(o.compact_off, 1);
-    assert_u64(o.range_bytes, 1024 * GIB);
     assert_u64(o.address_budget_bytes, 8 * 1024 * GIB);
-    cr_assert_eq(o.cross_stream_reuse, DUCTILE_CROSS_STREAM_OFF);
-    assert_u64(o.retain_bytes, 512 * MIB);
-    cr_assert_float_eq(o.garbage_collection_threshold, 0.8, 1e-12);
+    cr_assert_eq(o.captures, DUCTILE_CAPTURES_ANNOUNCED);
+    cr_assert_eq(o.record_stream, DUCTILE_RECORD_WAIT);
     cr_assert_eq(o.roundup_power2_divisions, 8);
-    assert_u64(o.max_split_size_mb, 128);
     cr_assert_eq(o.caching_off, 1);
     cr_assert_eq(o.zero, 1);
+    cr_assert_eq(o.shareable, 1);
+    cr_assert_eq(o.rdma, 1);
     cr_assert_eq(o.check, 1);
-    cr_assert_eq(o.guard, DUCTILE_GUARD_END);
-    cr_assert_eq(parsed("fill:check").fill, DUCTILE_FILL_CHECK);
+    cr_assert_eq(o.find, DUCTILE_FIND_OVERRUNS);
+    cr_assert_eq(o.nvtx, DUCTILE_NVTX_RANGES);
+    cr_assert_eq(parsed("find:stale_writes").find, DUCTILE_FIND_STALE_WRITES);
+    assert_u64(parsed("sizes:quick").sizes, DUCTILE_SIZES_QUICK);
+    assert_u64(parsed("sizes:16M,sizes:auto").sizes, DUCTILE_SIZES_AUTO);
 }
 
 Test(options_text, sizes_take_suffixes_and_plain_numbers) {
     assert_u64(parsed("limit_bytes:1").limit_bytes, 1);
     assert_u64(parsed("limit_bytes:2K").limit_bytes, 2048);
     assert_u64(parsed("limit_bytes:2T").limit_bytes, 2048 * GIB);
-    assert_u64(parsed("limit_bytes:18446744073709551615").limit_bytes, UINT64_MAX);
+    assert_u64(parsed("limit_bytes:9223372036854775807").limit_bytes, INT64_MAX);
+    assert_u64(parsed("address_budget_bytes:18446744073709551615").address_budget_bytes,
+               UINT64_MAX);
+}
+
+Test(options_text, limits_take_shares) {
+    assert_u64(parsed("limit_bytes:100%").limit_bytes, DUCTILE_SHARE(1));
+    assert_u64(parsed("limit_bytes:12.5%").limit_bytes, DUCTILE_SHARE(0.125));
+    assert_u64(parsed("soft_limit_bytes:1e-3%").soft_limit_bytes, DUCTILE_SHARE(1e-5));
 }
 
 Test(options_text, an_empty_text_changes_nothing) {
@@ -101,9 +111,30 @@ Test(options_text, unknown_keys_are_named) {
     is_refused_naming("struct_size:4", "struct_size");
 }
 
-Test(options_text, heal_is_another_name_of_compact) {
-    cr_assert_eq(parsed("heal:off").compact_off, 1);
-    cr_assert_eq(parsed("heal:off,compact:on").compact_off, 0);
+/* There are no aliases: an old key is refused with a line that names the new one. */
+Test(options_text, an_old_key_names_its_successor) {
+    static const struct {
+        const char *old;
+        const char *successor;
+    } keys[] = {{"per_process_memory_fraction:0.8", "limit_bytes:80%"},
+                {"garbage_collection_threshold:0.9", "soft_limit_bytes:90%"},
+                {"handle_bytes:2M", "sizes:"},
+                {"max_handle_bytes:16M", "sizes:16M"},
+                {"recycle:never", "reuse:never"},
+                {"cross_stream_reuse:wait", "reuse:wait"},
+                {"guard:end", "find:overruns"},
+                {"fill:check", "find:stale_writes"},
+                {"heal:off", "compact"},
+                {"retain_bytes:4M", "soft_limit_bytes"},
+                {"range_bytes:1T", "address_budget_bytes"},
+                {"max_split_size_mb:128", "blocks always split"},
+                {"time_driver_calls:on", "ductile_time_driver_calls"}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "'%.*s'", (int)strcspn(keys[i].old, ":"), keys[i].old);
+        is_refused_naming(keys[i].old, name);
+        is_refused_naming(keys[i].old, keys[i].successor);
+    }
 }
 
 Test(options_text, malformed_values_are_named) {
@@ -118,19 +149,26 @@ Test(options_text, malformed_values_are_named) {
                                         "limit_bytes:1.5G",
                                         "limit_bytes:999999T999",
                                         "limit_bytes:18446744073709551616",
-                                        "limit_bytes:16777216T"};
+                                        "limit_bytes:16777216T",
+                                        "limit_bytes:9223372036854775808"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         is_refused_naming(texts[i], "limit_bytes");
     }
     is_refused_naming("compact:maybe", "compact");
-    is_refused_naming("recycle:sometimes", "recycle");
+    is_refused_naming("reuse:sometimes", "reuse");
     is_refused_naming("driver:opencl", "driver");
     is_refused_naming("device:-1", "device");
     is_refused_naming("device:one", "device");
-    is_refused_naming("per_process_memory_fraction:2", "per_process_memory_fraction");
-    is_refused_naming("per_process_memory_fraction:-0.5", "per_process_memory_fraction");
-    is_refused_naming("per_process_memory_fraction:nan", "per_process_memory_fraction");
-    is_refused_naming("garbage_collection_threshold:1.5", "garbage_collection_threshold");
+    static const char *const shares[] = {"101%", "0%", "-50%", "nan%", "50%%", "50 %", "%", "1e9%"};
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "soft_limit_bytes:%s", shares[i]);
+        is_refused_naming(text, "soft_limit_bytes");
+    }
+    is_refused_naming("sizes:small", "sizes");
+    is_refused_naming("sizes:0", "sizes");
+    is_refused_naming("sizes:2", "sizes");
+    is_refused_naming("sizes:50%", "sizes");
     is_refused_naming("roundup_power2_divisions:3", "roundup_power2_divisions");
     is_refused_naming("check:4", "check");
     is_refused_naming("nvtx:on", "nvtx");
@@ -167,9 +205,8 @@ Test(options_text, a_short_message_buffer_is_terminated) {
 }
 
 Test(options_text, what_is_printed_can_be_read_again) {
-    ductile_options o =
-        parsed("limit_bytes:3G,recycle:pressure,compact:off,zero:on,check:3,device:2,"
-               "per_process_memory_fraction:0.3,driver:virtual");
+    ductile_options o = parsed("limit_bytes:3G,reuse:wait,compact:off,zero:on,check:3,device:2,"
+                               "soft_limit_bytes:70.7%,sizes:20M,driver:virtual");
     char first[2048];
     char second[2048];
     size_t length = ductile_options_format(&o, first, sizeof first);
@@ -178,7 +215,22 @@ Test(options_text, what_is_printed_can_be_read_again) {
     (void)ductile_options_format(&again, second, sizeof second);
     cr_assert_str_eq(first, second);
     assert_u64(again.limit_bytes, 3 * GIB);
-    cr_assert_float_eq(again.per_process_memory_fraction, 0.3, 1e-12);
+    assert_u64(again.soft_limit_bytes, o.soft_limit_bytes);
+    assert_u64(again.sizes, 20 * MIB);
+    cr_assert_not_null(strstr(first, "soft_limit_bytes:70.7%,sizes:20971520"), "%s", first);
+}
+
+Test(options_text, shares_are_printed_as_they_were_written) {
+    static const char *const shares[] = {"100%", "80%",    "50%",
+                                         "7%",   "0.125%", "33.333333333333336%"};
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        char given[64];
+        char text[2048];
+        (void)snprintf(given, sizeof given, "limit_bytes:%s,", shares[i]);
+        ductile_options o = parsed(given);
+        (void)ductile_options_format(&o, text, sizeof text);
+        cr_assert_not_null(strstr(text, given), "%s", text);
+    }
 }
 
 Test(options_text, printing_says_how_much_room_it_needs) {
@@ -225,7 +277,7 @@ Test(options_text, a_wrong_environment_is_an_error) {
 
 Test(options_text, what_no_device_can_do_is_refused) {
     (void)unsetenv("DUCTILE_CONF");
-    static const char *const texts[] = {"handle_bytes:3M", "handle_bytes:4M,max_handle_bytes:2M"};
+    static const char *const texts[] = {"sizes:3M", "sizes:1M", "sizes:65G"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         ductile_allocator *a = NULL;
         ductile_options o = parsed(texts[i]);

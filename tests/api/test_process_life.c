@@ -5,6 +5,7 @@
  * thing the allocator does. Nobody hangs, nobody crashes, and after the end no driver call is made.
  */
 #include "tests/support/in_child.h"
+#include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
 
@@ -150,9 +151,9 @@ static int ask_everything(void) {
         ductile_stream_done(f.allocator, f.streams[1]),
         ductile_trim(f.allocator, 0, NULL),
         ductile_empty_cache(f.allocator),
-        ductile_set_limit(f.allocator, GIB),
-        ductile_set_soft_limit(f.allocator, GIB),
-        ductile_set_memory_fraction(f.allocator, 0.5),
+        set_limit(f.allocator, GIB),
+        set_soft_limit(f.allocator, GIB),
+        set_limit(f.allocator, DUCTILE_SHARE(0.5)),
         ductile_get_limits(f.allocator, &limits),
         ductile_get_oom_report(f.allocator, &report),
         ductile_add_oom_callback(f.allocator, no_memory, NULL, 0, &id),

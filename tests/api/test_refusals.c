@@ -6,6 +6,7 @@
  * else refuses it.
  */
 #include "tests/support/in_child.h"
+#include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
 
@@ -82,9 +83,9 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_PROCESS, ductile_unexport(a, block))                                                   \
     X(NEEDS_PROCESS, ductile_import_close(a, block))                                               \
     X(NEEDS_PROCESS, ductile_set_captures(a, DUCTILE_CAPTURES_UNANNOUNCED))                        \
-    X(NEEDS_PROCESS, ductile_set_limit(a, 64 * MIB))                                               \
-    X(NEEDS_PROCESS, ductile_set_soft_limit(a, 64 * MIB))                                          \
-    X(NEEDS_PROCESS, ductile_set_memory_fraction(a, 0.5))                                          \
+    X(NEEDS_PROCESS, set_limit(a, 64 * MIB))                                                       \
+    X(NEEDS_PROCESS, set_soft_limit(a, 64 * MIB))                                                  \
+    X(NEEDS_PROCESS, set_limit(a, DUCTILE_SHARE(0.5)))                                             \
     X(NEEDS_PROCESS, ductile_get_limits(a, &limits))                                               \
     X(NEEDS_PROCESS, ductile_get_stats(a, &stats))                                                 \
     X(NEEDS_PROCESS, ductile_get_oom_report(a, &report))                                           \

@@ -104,8 +104,7 @@ Test(share, a_large_block_goes_in_batches_and_leaves_no_descriptor) {
 
 Test(share, handles_of_several_granules_pass_whole) {
     assert_fine(two_ends_close(&t));
-    const fixture_setup setup = {.capacity_bytes = 1 * GIB,
-                                 .conf = "shareable:fd,max_handle_bytes:16M"};
+    const fixture_setup setup = {.capacity_bytes = 1 * GIB, .conf = "shareable:fd,sizes:16M"};
     assert_fine(two_ends_open(&t, &setup, SOCK_SEQPACKET));
     ductile_addr here = take(21 * GRANULE);
     fill(here, 0x42, 21 * GRANULE);

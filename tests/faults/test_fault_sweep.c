@@ -8,6 +8,7 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/fault_sweep.h"
+#include "tests/support/limits.h"
 #include "tests/support/numbered.h"
 #include "tests/support/rng.h"
 
@@ -296,7 +297,7 @@ static uint64_t free_oldest(void *user, ductile_allocator *a, uint64_t missing,
 static const char *under_pressure(world *w) {
     uint64_t id = 0;
     NEED_OK(ductile_add_oom_callback(w->f.allocator, free_oldest, w, 0, &id));
-    NEED_OK(ductile_set_soft_limit(w->f.allocator, 6 * FIXTURE_GRANULE));
+    NEED_OK(set_soft_limit(w->f.allocator, 6 * FIXTURE_GRANULE));
     TRY(alloc_some(w, 3, 2 * FIXTURE_GRANULE, 0));
     TRY(alloc_some(w, 2, FIXTURE_GRANULE + 512, 1));
     for (size_t i = 0; i < w->m.n; i += 2) {
@@ -347,7 +348,7 @@ static const fault_scenario scenarios[] = {
      make_holes,
      recycle},
     {"large handles",
-     {.capacity_bytes = CAPACITY, .conf = "max_handle_bytes:8M"},
+     {.capacity_bytes = CAPACITY, .conf = "sizes:8M"},
      make_large_holes,
      recycle_and_heal},
     {"streams with large handles",
@@ -355,7 +356,7 @@ static const fault_scenario scenarios[] = {
       .schedule = DUCTILE_SCHEDULE_LAGGING,
       .lag = 2,
       .n_streams = 3,
-      .conf = "max_handle_bytes:8M"},
+      .conf = "sizes:8M"},
      expect_large_handles,
      cross_streams},
     {"grow ahead",
@@ -395,7 +396,7 @@ static const fault_scenario scenarios[] = {
      {.capacity_bytes = CAPACITY,
       .schedule = DUCTILE_SCHEDULE_LAZY,
       .n_streams = 3,
-      .conf = "cross_stream_reuse:wait,limit_bytes:28M"},
+      .conf = "reuse:wait,limit_bytes:28M"},
      NULL,
      take_of_streams_at_work},
     {"destroy",
@@ -418,21 +419,21 @@ static const fault_scenario scenarios[] = {
       .schedule = DUCTILE_SCHEDULE_LAGGING,
       .lag = 3,
       .n_streams = 2,
-      .conf = "recycle:never"},
+      .conf = "reuse:never"},
      NULL,
      under_pressure},
     {"guards",
      {.capacity_bytes = 4 * CAPACITY,
       .schedule = DUCTILE_SCHEDULE_LAZY,
       .n_streams = 3,
-      .conf = "guard:end"},
+      .conf = "find:overruns"},
      expect_guards,
      cross_streams},
     {"fills",
      {.capacity_bytes = CAPACITY,
       .schedule = DUCTILE_SCHEDULE_LAZY,
       .n_streams = 3,
-      .conf = "fill:check"},
+      .conf = "find:stale_writes"},
      NULL,
      cross_streams},
     {"pause where requests grow ahead",

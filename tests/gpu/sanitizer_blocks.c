@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does compute-sanitizer find a program's mistakes with blocks, with the option guard:end? Runs
+ * Does compute-sanitizer find a program's mistakes with blocks, with the option find:overruns? Runs
  * itself under it:
  *
  *     clean     blocks of many sizes, reused, recycled and trimmed      no report
@@ -304,9 +304,12 @@ static const char *check_untold(void) {
 }
 
 static const way ways[] = {
-    {"clean", "clean", "guard:end", check_clean}, {"early", "early", "guard:end", check_clean},
-    {"write", "write", "guard:end", check_write}, {"stale", "stale", "guard:end", check_stale},
-    {"leak", "leak", "guard:end", check_leak},    {"untold", "write", "guard:none", check_untold},
+    {"clean", "clean", "find:overruns", check_clean},
+    {"early", "early", "find:overruns", check_clean},
+    {"write", "write", "find:overruns", check_write},
+    {"stale", "stale", "find:overruns", check_stale},
+    {"leak", "leak", "find:overruns", check_leak},
+    {"untold", "write", "find:none", check_untold},
 };
 
 /* A way that fails is run once more with all that the tool can say. */

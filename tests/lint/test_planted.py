@@ -42,6 +42,22 @@ PLANTS = {
     "a layer in the Python package": (
         "check_rooms.py", "python/ductile_gpu/planted.cpp", '#include "vmm/range.h"\n',
         "python/ductile_gpu/planted.cpp: may not include vmm/range.h"),
+    "an import that points up": (
+        "check_folders.py", "python/ductile_gpu/_binding/_objects.py", "import ductile_gpu._process._share\n",
+        "_binding may not import _process/_share"),
+    "an import of the face": (
+        "check_folders.py", "python/ductile_gpu/_process/_metrics.py", "def planted():\n    import ductile_gpu\n",
+        "_process/_metrics may not import the face"),
+    "an import by a made name": (
+        "check_folders.py", "python/ductile_gpu/_process/_share.py",
+        "import_module(f'ductile_gpu.{planted}')\n", "imports by a name that is made"),
+    "a module in no folder": (
+        "check_folders.py", "python/ductile_gpu/_planted.py", "\n",
+        "python/ductile_gpu/_planted.py: belongs into a folder"),
+    "a circle of modules": (
+        "check_folders.py", "python/ductile_gpu/_process/_share.py", "def planted():\n"
+        "    from ductile_gpu._process import _live\n",
+        "a circle of modules: _process/_live"),
     "a circle of includes": (
         "check_rooms.py", "pool/blocks/block.h", '#include "pool/blocks/free_index.h"\n',
         "a circle of includes: pool/blocks/"),
@@ -67,6 +83,12 @@ PLANTS = {
         '"nobody": say which caller, thread or process'),
     "a vague subject": (
         "check_words.py", "vmm/range.c", "/* Whoever holds the lock frees it. */\n", '"Whoever": say which caller'),
+    "a private word in a test": (
+        "check_words.py", "tests/vmm/test_range.c", "/* The tally of calls. */\n", '"tally": say call counts'),
+    "a vague subject in the Python package": (
+        "check_words.py", "python/ductile_gpu/numba.py", "# Nobody asks.\n", '"Nobody": say which caller'),
+    "a private word in a decision": (
+        "check_words.py", "docs/decisions/README.md", "The misfits.\n", '"misfits": say oversized'),
     "a block state that is not published": (
         "check_schema.py", "pool/inspect/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
         "pool/inspect/snapshot.schema.json: lacks the state planted"),
@@ -100,13 +122,12 @@ PLANTS = {
 }
 
 # The other half of a circle, and a function to be declared in the wrong place.
-ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range(); }\n",
-          "python/ductile_gpu/planted.cpp": ""}
+ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range(); }\n"}
 
 
 def copy_tree(scratch):
     shutil.rmtree(scratch, ignore_errors=True)
-    for top in ("vmm", "segments", "pool", "bench", "docs"):
+    for top in ("vmm", "segments", "pool", "bench", "docs", "python/ductile_gpu"):
         for path in (ROOT / top).rglob("*.*"):
             if path.suffix in (".c", ".h", ".jsonl", ".json", ".md", ".py", ".svg"):
                 copy = scratch / path.relative_to(ROOT)
@@ -128,12 +149,15 @@ def group_of(name):
 def run_planted(scratch, group):
     """The lint on a tree with all of the group."""
     plants = [PLANTS[name][1:3] for name in PLANTS if group_of(name) == group]
-    before = {file: (scratch / file).read_text() for file, _ in plants}
+    before = {file: (scratch / file).read_text() for file, _ in plants if (scratch / file).exists()}
     for file, text in plants:
         append(scratch / file, text)
     done = subprocess.run([sys.executable, HERE / group[0], scratch], stdout=subprocess.PIPE, text=True)
-    for file, text in before.items():
-        (scratch / file).write_text(text)
+    for file, _ in plants:
+        if file in before:
+            (scratch / file).write_text(before[file])
+        else:
+            (scratch / file).unlink(missing_ok=True)
     return done
 
 

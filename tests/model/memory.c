@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much memory there is: limits, other processes, trims, faults; looks; misuse. */
 #include "tests/model/subject.h"
+#include "tests/support/limits.h"
 #include "tests/support/tied.h"
 
 #include <string.h>
@@ -9,9 +10,7 @@
 
 uint64_t limit_of(const subject *s) {
     uint64_t least = s->setup.capacity_bytes - s->external_bytes;
-    uint64_t share = (uint64_t)(s->fraction * (double)s->setup.capacity_bytes);
-    least = s->cap_bytes != 0 && s->cap_bytes < least ? s->cap_bytes : least;
-    return s->fraction > 0 && share < least ? share : least;
+    return s->cap_bytes != 0 && s->cap_bytes < least ? s->cap_bytes : least;
 }
 
 /* Single granules; but where nothing may be created, the handle of a dedicated block that is gone
@@ -38,14 +37,14 @@ const char *do_limit(subject *s, const record *r) {
         return NULL;
     }
     if (r->a % 3 == 0) {
-        double fraction = r->b % 2 == 0 ? 0 : (1 + r->c % 64) / 64.0;
-        say(s, "fraction %g", fraction);
-        NEED_OK(ductile_set_memory_fraction(s->f.allocator, fraction));
-        s->fraction = fraction;
+        double share = (1 + r->c % 64) / 64.0;
+        say(s, "limit %g of the device", share);
+        NEED_OK(set_limit(s->f.allocator, DUCTILE_SHARE(share)));
+        s->cap_bytes = (uint64_t)(share * (double)s->setup.capacity_bytes);
     } else {
         uint64_t cap = r->b % 2 == 0 ? 0 : 1 + r->d % (2 * s->setup.capacity_bytes);
         say(s, "limit %llu", (unsigned long long)cap);
-        NEED_OK(ductile_set_limit(s->f.allocator, cap));
+        NEED_OK(set_limit(s->f.allocator, cap));
         s->cap_bytes = cap;
     }
     s->reserved_bytes = fixture_stats(s->f.allocator).reserved_bytes;
@@ -59,7 +58,7 @@ const char *do_soft_limit(subject *s, const record *r) {
         return NULL;
     }
     say(s, "soft limit %llu", (unsigned long long)limit);
-    NEED_OK(ductile_set_soft_limit(s->f.allocator, limit));
+    NEED_OK(set_soft_limit(s->f.allocator, limit));
     return limits_are_right(s);
 }
 
@@ -259,8 +258,8 @@ static const char *options_repeat(subject *s) {
     ductile_get_options(s->f.allocator, &o);
     NEED(ductile_options_format(&o, text, sizeof text) < sizeof text, "options without an end");
     NEED_OK(ductile_options_parse(&again, text, NULL, 0));
-    NEED(again.recycle == o.recycle && again.zero == o.zero &&
-             again.max_handle_bytes == o.max_handle_bytes,
+    NEED(again.reuse == o.reuse && again.zero == o.zero && again.sizes == o.sizes &&
+             again.limit_bytes == o.limit_bytes,
          "options change when they are written and read: %s", text);
     return NULL;
 }

@@ -45,25 +45,16 @@ static const char *play(subject *s, uint64_t n_operations) {
 }
 
 /* 512 MiB, one thread, four kinds of streams, pins, captures and their graphs; work lags behind. */
-static const uint8_t head[DECODER_HEAD_BYTES] = {[0] = 7,
-                                                 [2] = DUCTILE_SCHEDULE_LAGGING,
-                                                 [3] = 4,
-                                                 [4] = 1,
-                                                 [5] = 1,
-                                                 [6] = POOLS | CAPTURES | PINS,
-                                                 [7] = 1,
-                                                 [9] = 1,
-                                                 [11] = DUCTILE_CAPTURES_POOLS,
-                                                 [12] = 1,
-                                                 [14] = 1,
-                                                 [15] = 1,
-                                                 [16] = 1,
-                                                 [17] = 1,
-                                                 [18] = 2,
-                                                 [19] = 1,
-                                                 [20] = 1,
-                                                 [21] = 15,
-                                                 [25] = 1};
+static const uint8_t head[DECODER_HEAD_BYTES] = {[0] = 7,   [2] = DUCTILE_SCHEDULE_LAGGING,
+                                                 [3] = 4,   [4] = 1,
+                                                 [5] = 1,   [6] = POOLS | CAPTURES | PINS,
+                                                 [7] = 1,   [9] = 1,
+                                                 [11] = 1, /* captures:pools */
+                                                 [12] = 1,  [14] = 1,
+                                                 [15] = 1,  [16] = 1,
+                                                 [17] = 1,  [18] = 2,
+                                                 [19] = 1,  [20] = 1,
+                                                 [21] = 15, [25] = 1};
 
 const char *soak_run(uint64_t n_operations) {
     static subject s;

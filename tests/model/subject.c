@@ -57,13 +57,13 @@ static void choose_families(subject *s, const uint8_t *b) {
 }
 
 static void choose_policies(subject *s, const uint8_t *b) {
-    static const char *const recycle[] = {"ready", "ready", "pressure", "never"};
-    static const char *const cross[] = {"done", "done", "off", "wait"};
-    static const char *const captures[] = {"unannounced", "pools", "announced"};
-    add_option(s, "recycle:%s", recycle[b[8] % 4]);
+    static const char *const reuse[] = {"streams", "streams", "stream", "wait"};
+    static const char *const captures[] = {"pools", "unannounced", "announced"};
+    static const ductile_captures modes[] = {DUCTILE_CAPTURES_UNANNOUNCED, DUCTILE_CAPTURES_POOLS,
+                                             DUCTILE_CAPTURES_ANNOUNCED};
+    add_option(s, "reuse:%s", b[8] % 4 == 3 ? "never" : reuse[b[10] % 4]);
     add_option(s, "record_stream:%s", b[9] % 3 == 0 && !s->goes_home ? "wait" : "poll");
-    add_option(s, "cross_stream_reuse:%s", cross[b[10] % 4]);
-    s->captures = (ductile_captures)(b[11] % 3);
+    s->captures = modes[b[11] % 3];
     s->captures_at_first = s->captures;
     add_option(s, "captures:%s", captures[s->captures]);
     if (b[12] % 4 == 0) {
@@ -74,21 +74,18 @@ static void choose_policies(subject *s, const uint8_t *b) {
 static void choose_sizes(subject *s, const uint8_t *b) {
     static const uint64_t handles[] = {0, 0, 0, 4, 16};
     s->max_handle_bytes = s->goes_home ? 0 : handles[b[13] % 5] * s->granule;
+    s->is_tight = s->goes_home || (s->max_handle_bytes == 0 && b[23] / 2 % 4 < 2);
     if (s->max_handle_bytes != 0) {
-        add_option(s, "max_handle_bytes:%llu", (unsigned long long)s->max_handle_bytes);
+        add_option(s, "sizes:%llu", (unsigned long long)s->max_handle_bytes);
+    } else {
+        add_option(s, "sizes:%s", s->is_tight ? "tight" : b[23] / 2 % 4 == 2 ? "auto" : "quick");
     }
-    s->is_tight = s->goes_home || b[23] / 2 % 4 < 2;
-    add_option(s, "sizes:%s", s->is_tight ? "tight" : b[23] / 2 % 4 == 2 ? "auto" : "quick");
     s->has_rounding = b[14] % 8 == 0;
     if (s->has_rounding) {
         add_option(s, "roundup_power2_divisions:%u", 1u << b[14] / 8 % 6);
     }
-    if (b[15] % 4 == 0) {
-        add_option(s, "retain_bytes:%llu", (unsigned long long)(b[15] / 4 % 8 * s->granule));
-    }
     s->is_short_of_addresses = b[16] % 8 == 0;
     if (s->is_short_of_addresses) {
-        add_option(s, "range_bytes:%llu", (unsigned long long)(s->setup.capacity_bytes / 2));
         add_option(s, "address_budget_bytes:%llu",
                    (unsigned long long)(s->setup.capacity_bytes * (1 + b[16] / 8)));
     }
@@ -100,7 +97,7 @@ static void choose_limits(subject *s, const uint8_t *b) {
         add_option(s, "limit_bytes:%llu", (unsigned long long)s->cap_bytes);
     }
     if (b[18] % 8 == 0) {
-        add_option(s, "garbage_collection_threshold:0.%u", 1 + b[18] / 8 % 9);
+        add_option(s, "soft_limit_bytes:%u0%%", 1 + b[18] / 8 % 9);
     }
     if (b[18] % 8 == 1) {
         add_option(s, "soft_limit_bytes:%llu", (unsigned long long)(b[18] / 8 * s->granule));
@@ -115,7 +112,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
     s->is_guarded = b[19] / 16 == 0 && !s->goes_home;
     s->fills = (b[19] / 16 == 1 || b[19] / 16 == 2) && !s->goes_home;
     if (s->is_guarded || s->fills) {
-        add_option(s, s->fills ? "fill:check" : "guard:end");
+        add_option(s, s->fills ? "find:stale_writes" : "find:overruns");
     }
     if (b[20] % 8 == 0) {
         add_option(s, "zero:on");
@@ -187,6 +184,7 @@ const char *make_stream(subject *s, size_t slot, stream_kind kind) {
     s->slots[slot].kind = kind;
     s->slots[slot].is_recorded = false;
     s->slots[slot].rests_until = 0;
+    s->slots[slot].is_gone = false;
     NEED(status == DUCTILE_OK, "a stream cannot be made: %s", ductile_status_name(status));
     return NULL;
 }
@@ -224,7 +222,7 @@ void plan_no_fault(subject *s) {
 const char *sync_all(subject *s) {
     plan_no_fault(s);
     for (size_t i = 0; i < s->n_slots; i++) {
-        TRY(sync_slot(s, i));
+        TRY(s->slots[i].is_gone ? NULL : sync_slot(s, i));
     }
     TRY(fixture_finish_work(&s->f));
     return forgive_all(s);
@@ -256,13 +254,16 @@ bool is_simple(const subject *s) {
         any_pool |= pool_exists(s, i);
     }
     return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->importer == NULL &&
-           !s->is_faulty && !s->is_guarded && s->max_handle_bytes == 0 && s->is_tight &&
-           !s->has_rounding && !s->is_short_of_addresses;
+           !s->is_faulty && !s->is_guarded && s->is_tight && !s->has_rounding &&
+           !s->is_short_of_addresses;
 }
 
 const char *may_be(subject *s, const char *call, ductile_status status, bool is_admissible) {
     s->status = status;
     s->is_over |= status == DUCTILE_ERR_DEVICE_LOST || status == DUCTILE_ERR_EXITING;
+    if (s->is_scripted) {
+        return NULL;
+    }
     bool is_clean = s->is_over || status == DUCTILE_ERR_OUT_OF_MEMORY ||
                     status == DUCTILE_ERR_DRIVER || status == DUCTILE_ERR_OUT_OF_ADDRESSES ||
                     status == DUCTILE_ERR_CAPTURING || status == DUCTILE_ERR_BUSY ||
@@ -335,16 +336,24 @@ static const char *make_allocator(subject *s) {
     return add_listener(s);
 }
 
-const char *subject_open(subject *s, const uint8_t *chosen) {
+void subject_init(subject *s) {
     memset(s, 0, sizeof *s);
     s->socket_out = s->socket_in = -1;
     model_init(&s->m);
-    choose(s, chosen);
+}
+
+const char *subject_begin(subject *s) {
     TRY(fixture_open_device(&s->f, &s->setup));
     TRY(audit_reset_capture_mode(&s->f));
     TRY(make_streams(s));
     TRY(make_allocator(s));
-    TRY(start_threads(s));
+    return start_threads(s);
+}
+
+const char *subject_open(subject *s, const uint8_t *chosen) {
+    subject_init(s);
+    choose(s, chosen);
+    TRY(subject_begin(s));
     say(s, "%llu MiB, granule %llu KiB, schedule %d, lag %llu, families %#x, %zu threads, %s%s",
         (unsigned long long)(s->setup.capacity_bytes / MIB), (unsigned long long)(s->granule >> 10),
         (int)s->setup.schedule, (unsigned long long)s->setup.lag, s->families, s->crew.n,
@@ -355,10 +364,14 @@ const char *subject_open(subject *s, const uint8_t *chosen) {
 /* ---- The audit ----------------------------------------------------------------------------- */
 
 const char *no_violation(const subject *s) {
-    char text[256] = "";
-    ductile_virtual_last_violation(s->f.gpu, text, sizeof text);
-    NEED(fixture_state(&s->f).violations == 0, "the device saw a violation: %s", text);
-    return NULL;
+    ductile_virtual_violation first = {.struct_size = sizeof first};
+    if (fixture_state(&s->f).violations == 0) {
+        return NULL;
+    }
+    (void)!ductile_virtual_get_violation(s->f.gpu, 0, &first);
+    return complain(
+        "the device saw a violation: %s=%llu, %s", ductile_virtual_violation_name(first.kind),
+        (unsigned long long)ductile_virtual_violations_of(s->f.gpu, first.kind), first.text);
 }
 
 static const char *is_sound(ductile_allocator *a) {
@@ -530,7 +543,6 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     s->has_peer = false;
     s->has_silent_memory = false;
     s->was_above_limit = false;
-    s->fraction = 0;
     s->cap_bytes = 0;
     s->reserved_bytes = 0;
     s->last_freed = 0;

@@ -3,6 +3,7 @@
  * do meanwhile. */
 #include "tests/orders/stage.h"
 #include "tests/support/audit.h"
+#include "tests/support/limits.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -316,18 +317,18 @@ static const char *trim_some(actor *self) {
 }
 
 static const char *limit(actor *self) {
-    NEED_OK(ductile_set_limit(of(self), 6 * FIXTURE_GRANULE));
+    NEED_OK(set_limit(of(self), 6 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 1));
-    NEED_OK(ductile_set_memory_fraction(of(self), 0.5));
-    NEED_OK(ductile_set_limit(of(self), 0));
-    NEED_OK(ductile_set_memory_fraction(of(self), 1.0));
+    NEED_OK(set_limit(of(self), DUCTILE_SHARE(0.5)));
+    NEED_OK(set_limit(of(self), 0));
+    NEED_OK(set_limit(of(self), DUCTILE_SHARE(1.0)));
     return NULL;
 }
 
 static const char *soft_limit(actor *self) {
-    NEED_OK(ductile_set_soft_limit(of(self), 4 * FIXTURE_GRANULE));
+    NEED_OK(set_soft_limit(of(self), 4 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 0));
-    NEED_OK(ductile_set_soft_limit(of(self), 0));
+    NEED_OK(set_soft_limit(of(self), 0));
     return NULL;
 }
 

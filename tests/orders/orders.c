@@ -173,11 +173,11 @@ static manner any_manner(rng *r) {
     static const char *const confs[] = {
         "",
         "record_stream:wait",
-        "cross_stream_reuse:wait",
+        "reuse:wait",
         "captures:unannounced",
-        "recycle:pressure",
+        "reuse:never",
         "captures:announced",
-        "max_handle_bytes:8M",
+        "sizes:8M",
         "check:2",
     };
     return (manner){(ductile_schedule)rng_below(r, 3),

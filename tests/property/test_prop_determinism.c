@@ -2,7 +2,7 @@
 /*
  * With record_stream:wait, memory held is a function of the calls: the same operations on devices
  * that complete their work at once, late, only when waited for and at random hold the same bytes at
- * every step. Between streams it holds where memory does not cross (cross_stream_reuse:off).
+ * every step. Between streams it holds where memory does not cross (reuse:stream).
  */
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
@@ -56,7 +56,7 @@ static const char *run(const struct completion *c, uint64_t seed, history *h) {
                            .lag = c->lag,
                            .seed = seed + c->lag,
                            .n_streams = 3,
-                           .conf = "record_stream:wait,cross_stream_reuse:off"};
+                           .conf = "record_stream:wait,reuse:stream"};
     world w;
     rng r = rng_seeded(seed);
     TRY(world_open(&w, &setup, true));

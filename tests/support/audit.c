@@ -184,7 +184,7 @@ static const char *addresses(ductile_allocator *allocator, const ductile_stats *
     ductile_options_init(&o);
     ductile_get_options(allocator, &o);
     NEED(s->address_bytes >= r->address_bytes, "ranges are longer than the addresses reserved");
-    return o.guard != DUCTILE_GUARD_NONE
+    return o.find == DUCTILE_FIND_OVERRUNS
                ? NULL
                : same("address_bytes", s->address_bytes, r->address_bytes);
 }

@@ -67,7 +67,6 @@ const char *fixture_add_allocator(const fixture *f, const fixture_setup *setup,
                                   ductile_allocator **out) {
     ductile_options options;
     ductile_options_init(&options);
-    options.captures = DUCTILE_CAPTURES_POOLS;
     char message[256] = "";
     if (setup != NULL && setup->conf != NULL) {
         ductile_status status =

@@ -3,6 +3,7 @@
 
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
+#include "tests/support/limits.h"
 
 #include <string.h>
 
@@ -259,7 +260,7 @@ static void know_limit(world *w) {
 }
 
 const char *world_set_limit(world *w, uint64_t limit) {
-    NEED_OK(ductile_set_limit(w->f.allocator, limit));
+    NEED_OK(set_limit(w->f.allocator, limit));
     w->cap_bytes = limit;
     know_limit(w);
     return NULL;

@@ -120,8 +120,8 @@ static uint64_t cost_of_timing_ns(void) {
 }
 
 void dvmm_time_calls(dvmm_driver *d) {
-    d->timing_ns = cost_of_timing_ns();
-    d->times_calls = true;
+    atomic_store_explicit(&d->timing_ns, cost_of_timing_ns(), memory_order_relaxed);
+    atomic_store_explicit(&d->times_calls, true, memory_order_release);
 }
 
 void dvmm_set_nvtx(dvmm_driver *d, const dvmm_nvtx *nvtx) {

@@ -258,9 +258,9 @@ struct dvmm_driver {
     dvmm_caps caps;
     unsigned process_age;  /* dvmm_process_age when the device was opened */
     const dvmm_nvtx *nvtx; /* what a tool is told; NULL: nothing */
-    bool times_calls;
-    uint64_t timing_ns; /* what timing adds to a call outside of it; valid with times_calls */
 
+    _Atomic bool times_calls;   /* published after timing_ns */
+    _Atomic uint64_t timing_ns; /* what timing adds to a call outside of it */
     _Atomic int poison; /* set once: the first code after which nothing may be called; else 0 */
     _Atomic unsigned usable_at; /* process_age, until poison is set */
 
@@ -287,8 +287,7 @@ const dvmm_caps *dvmm_get_caps(const dvmm_driver *d);
 /* The device's clock: modelled on the virtual GPU, else the host's. */
 uint64_t dvmm_clock_ns(dvmm_driver *d);
 uint64_t dvmm_host_clock_ns(void);
-/* Times every call from now on, at the cost of two readings of the clock each. Pre: no other thread
- * uses the device yet. */
+/* Times every call that begins from now on, at the cost of two readings of the clock each. */
 void dvmm_time_calls(dvmm_driver *d);
 /* From now on a tool is told of what happens on this device. Pre: no other thread uses the device
  * yet. */

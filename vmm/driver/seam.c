@@ -65,7 +65,8 @@ bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t addr
     c->call = call;
     c->address = address;
     c->size = size;
-    if (d->times_calls) {
+    c->is_timed = atomic_load_explicit(&d->times_calls, memory_order_acquire);
+    if (c->is_timed) {
         c->driver_start_ns = d->ops->clock_ns != NULL ? d->ops->clock_ns(d->ctx) : 0;
         c->host_start_ns = dvmm_host_clock_ns();
     }
@@ -76,7 +77,8 @@ bool dvmm_begin_call(seam_call *c, dvmm_driver *d, dvmm_call call, uint64_t addr
  * between them; the other, and the addition, are added: timing is not the caller's time. */
 static void add_times(const seam_call *c) {
     dvmm_driver *d = c->driver;
-    add(&d->host_time_ns, dvmm_host_clock_ns() - c->host_start_ns + d->timing_ns);
+    uint64_t timing_ns = atomic_load_explicit(&d->timing_ns, memory_order_relaxed);
+    add(&d->host_time_ns, dvmm_host_clock_ns() - c->host_start_ns + timing_ns);
     if (d->ops->clock_ns != NULL) {
         add(&d->driver_time_ns, d->ops->clock_ns(d->ctx) - c->driver_start_ns);
     }
@@ -91,7 +93,7 @@ static __attribute__((noinline)) ductile_status count_failure(const seam_call *c
 
 ductile_status dvmm_end_call(const seam_call *c, int code) {
     dvmm_driver *d = c->driver;
-    if (d->times_calls) {
+    if (c->is_timed) {
         add_times(c);
     }
     add(&d->calls[c->call], 1);

@@ -12,7 +12,8 @@ typedef struct seam_call {
     dvmm_call call;
     uint64_t address; /* operands, for the trace only */
     uint64_t size;
-    uint64_t driver_start_ns; /* both valid where the driver times calls */
+    bool is_timed;
+    uint64_t driver_start_ns; /* both valid when it is timed */
     uint64_t host_start_ns;
     ductile_status refusal; /* valid when dvmm_begin_call returned false */
 } seam_call;

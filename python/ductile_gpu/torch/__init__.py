@@ -18,7 +18,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Literal
 
-from ductile_gpu._children import child_environment
+from ductile_gpu._process._children import child_environment
 from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._inspect import TensorBlock, block_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from ductile_gpu._abi import Options
+    from ductile_gpu._binding._abi import Options
 
 __all__ = [
     "BuildError",
@@ -72,7 +72,7 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
         Busy: Ductile is on already, in another mode or with other options.
     """
-    from ductile_gpu import _share
+    from ductile_gpu._process import _share
 
     if mode not in ("auto", "full", "plain"):
         raise ValueError(f"mode is 'auto', 'full' or 'plain', not {mode!r}")
@@ -83,8 +83,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
 
 
 def _refuse_other_mode(wanted: Mode) -> None:
-    from ductile_gpu import _abi
-    from ductile_gpu._errors import Busy
+    from ductile_gpu._binding import _abi
+    from ductile_gpu._binding._errors import Busy
 
     if is_active() and wanted not in ("auto", mode()):
         raise Busy(

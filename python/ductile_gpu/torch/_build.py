@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Optional
 
-from ductile_gpu._native import include_dir, library_path
+from ductile_gpu._binding._native import include_dir, library_path
 from ductile_gpu.torch import _surface
 
 __all__ = ["BuildError", "Torch", "adapter_path", "build", "describe_torch"]

@@ -55,8 +55,11 @@ _KEYS: dict[str, tuple[Treatment, str]] = {
         Treatment.HONOURED,
         "under a memory fraction, what exceeds it is refused without asking others for memory",
     ),
-    "expandable_segments_reserve": (Treatment.NEEDLESS, "see Ductile's option range_bytes"),
-    "expandable_segments_reserve_by_class": (Treatment.NEEDLESS, "see range_bytes"),
+    "expandable_segments_reserve": (
+        Treatment.NEEDLESS,
+        "see Ductile's option address_budget_bytes",
+    ),
+    "expandable_segments_reserve_by_class": (Treatment.NEEDLESS, "see address_budget_bytes"),
 }
 
 

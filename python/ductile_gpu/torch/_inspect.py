@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ductile_gpu import _share
-from ductile_gpu._errors import PointerError
+from ductile_gpu._binding._errors import PointerError
+from ductile_gpu._process import _share
 
 __all__ = ["TensorBlock", "block_of"]
 
@@ -39,11 +39,11 @@ def block_of(tensor: Any) -> TensorBlock:
 
     No driver call; constant time. True until the next allocation or free nearby.
     """
-    import ductile_gpu.torch
+    from ductile_gpu.torch import _install, _plain
 
     if not tensor.is_cuda:
         raise ValueError("the tensor is not on a CUDA device")
-    if not ductile_gpu.torch.is_active():
+    if not (_install.is_installed() or _plain.is_installed()):
         raise ValueError("Ductile is not PyTorch's allocator: see ductile_gpu.torch.enable")
     device = tensor.device.index
     try:

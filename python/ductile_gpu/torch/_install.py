@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional, cast
 
-from ductile_gpu import _abi, _share
+from ductile_gpu._binding import _abi
+from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf
 
 __all__ = ["TooLate", "adapter", "install", "is_installed"]

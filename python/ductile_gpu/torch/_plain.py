@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu import _share
-from ductile_gpu._native import library_path
+from ductile_gpu._binding._native import library_path
+from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf, _install
 
 __all__ = ["MISSING", "install", "is_installed", "mem_pool"]

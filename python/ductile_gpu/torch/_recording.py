@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from ductile_gpu._native import _find
+from ductile_gpu._binding._native import _find
 
 __all__ = ["Counts", "RecordingError", "StackRecording", "functions"]
 

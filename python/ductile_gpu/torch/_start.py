@@ -9,8 +9,8 @@ import os
 import sys
 from typing import Any, Optional
 
-from ductile_gpu import _notes, _share
-from ductile_gpu._abi import VERSION
+from ductile_gpu._binding._abi import VERSION
+from ductile_gpu._process import _notes, _share
 from ductile_gpu.torch import enable, mode
 from ductile_gpu_start import say
 

@@ -15,7 +15,7 @@ os.environ.setdefault("DUCTILE_CONF", "driver:virtual,sizes:tight")
 import torch
 
 import ductile_gpu.torch
-from ductile_gpu._core import Allocator
+from ductile_gpu._binding._core import Allocator
 from ductile_gpu.torch import _install
 
 MIB = 1 << 20

@@ -122,8 +122,8 @@ def write_stand_in(file: Path) -> None:
 
 def forecast(file: Path, batches: list[int], gib: float) -> tuple[dict[str, int], dict[str, Any]]:
     """The largest batch by allocator, and which are likely at worst and at best."""
-    from ductile_gpu._report import _forecast
-    from ductile_gpu._report._collect import Choices, collect
+    from ductile_gpu._tools._report import _forecast
+    from ductile_gpu._tools._report._collect import Choices, collect
 
     capacity = int(gib * 2**30)
     recording = collect(file, Choices(), lambda _line: None)

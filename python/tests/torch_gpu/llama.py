@@ -4,7 +4,7 @@ in use, how long a step takes, whether losses agree.
 
     python llama.py                                     # every case, each way in turn
     python llama.py --cases fsdp2,long --output rows.jsonl
-    python llama.py --ways native,ductile+max_handle_bytes:64M --cases fsdp2 --rounds 8
+    python llama.py --ways native,ductile+sizes:64M --cases fsdp2 --rounds 8
 
 16 layers of width 2,048, recomputed in the backward pass; batch and length change at every step. A
 case is one way to divide the training; for each way to allocate it has processes of its own, one
@@ -21,7 +21,7 @@ on each GPU, and a time limit.
   long                  fsdp2 on Ductile, 300 steps: does it ever hang?
   exact-...             deterministic algorithms: losses have to be native's to the bit
 
-Ways are native, expandable, and ductile, with options as in ductile+cross_stream_reuse:wait. They
+Ways are native, expandable, and ductile, with options as in ductile+reuse:wait. They
 take turns of a few steps, so that all see the same machine, and go through all shapes twice: the
 first time libraries load what a shape needs. The ratio of the same turns' times of the second time
 is given with its 95 % interval. The last three measure no time, and run beside each other.
@@ -30,7 +30,7 @@ freed while work on it was under way.
 
 Ends with status 1 when a way fails, or Ductile misses what it is held to: native's losses (to the
 bit, or within 1 % where attention is not deterministic), expandable's share of memory in use, in
-fsdp2 0.92 of it with ductile+sizes:tight and 0.97 with +cross_stream_reuse:wait beside that, no
+fsdp2 0.92 of it with ductile+sizes:tight and 0.97 with +reuse:wait beside that, no
 step that takes longer than native's by more than the noise, no retry. Rows are written as cases
 end: a run that is ended keeps those it has.
 """
@@ -58,11 +58,11 @@ import child
 import turns
 
 MIB = 1 << 20
-WAYS = ("native", "expandable", "ductile", "ductile+cross_stream_reuse:wait")
+WAYS = ("native", "expandable", "ductile", "ductile+reuse:wait")
 KINDS = ("fsdp2", "ddp", "moe", "compiled", "compiled-step")
 TIGHT = "ductile+sizes:tight"
 # Of memory held, what fsdp2 has to have in use.
-FLOORS = {TIGHT: 0.92, f"{TIGHT}+cross_stream_reuse:wait": 0.97}
+FLOORS = {TIGHT: 0.92, f"{TIGHT}+reuse:wait": 0.97}
 CAP = 1.02
 Shape = list[int]
 Row = dict[str, Any]

@@ -242,15 +242,15 @@ def is_illegal_access(answer: dict[str, Any]) -> bool:
 
 
 def a_write_behind_a_tensor_faults_under_a_guard() -> None:
-    assert is_illegal_access(found("overflow_write", "guard:end"))
+    assert is_illegal_access(found("overflow_write", "find:overruns"))
 
 
 def a_read_behind_a_tensor_faults_under_a_guard() -> None:
-    assert is_illegal_access(found("overflow_read", "guard:end"))
+    assert is_illegal_access(found("overflow_read", "find:overruns"))
 
 
 def a_write_to_unmapped_memory_faults_under_a_guard() -> None:
-    assert is_illegal_access(found("late_write_after_unmapping", "guard:end"))
+    assert is_illegal_access(found("late_write_after_unmapping", "find:overruns"))
 
 
 def without_a_guard_the_neighbour_is_overwritten() -> None:
@@ -264,7 +264,7 @@ def without_a_guard_a_read_behind_goes_unnoticed() -> None:
 
 
 def a_late_write_is_told_and_named_by_the_fill() -> None:
-    answer = survived("late_write", "fill:check")
+    answer = survived("late_write", "find:stale_writes")
     assert answer["again"] == answer["address"]
     assert answer["mismatches"] == 1
     assert len(answer["told"]) == 1
@@ -276,7 +276,7 @@ def a_late_write_is_told_and_named_by_the_fill() -> None:
 
 
 def an_unrecorded_stream_is_told_by_the_fill() -> None:
-    answer = survived("unrecorded_stream", "fill:check")
+    answer = survived("unrecorded_stream", "find:stale_writes")
     assert answer["again"] == answer["address"]
     assert answer["mismatches"] == 1
     assert "42 42 42" in answer["told"][0]
@@ -290,7 +290,7 @@ def without_the_fill_a_late_write_goes_unnoticed() -> None:
 
 
 def a_recorded_stream_is_not_told() -> None:
-    answer = survived("recorded_stream", "fill:check")
+    answer = survived("recorded_stream", "find:stale_writes")
     assert answer["checked"] > 0
     assert answer["mismatches"] == 0
     assert not answer["told"]
@@ -298,8 +298,8 @@ def a_recorded_stream_is_not_told() -> None:
 
 def a_program_without_mistakes_computes_the_same() -> None:
     plain = survived("training")
-    filled = survived("training", "fill:check")
-    guarded = survived("training", "guard:end")
+    filled = survived("training", "find:stale_writes")
+    guarded = survived("training", "find:overruns")
     assert filled["checked"] > 0
     assert plain["filled"] == guarded["filled"] == 0
     for answer in (plain, filled, guarded):

@@ -63,7 +63,7 @@ Test(replay_options, defaults) {
 Test(replay_options, every_option_is_heard) {
     const replay_options *o =
         parse_good("a --device cuda:3 --contender classic,ductile --repeat 40 "
-                   "--capacity=24G --json b --set heal=off --gpu 2");
+                   "--capacity=24G --json b --set compact=off --gpu 2");
     cr_assert_eq(o->shared.device, BENCH_DEVICE_CUDA);
     cr_assert_eq(o->shared.ordinal, 3);
     cr_assert_eq(o->shared.n_contenders, 2);
@@ -73,7 +73,7 @@ Test(replay_options, every_option_is_heard) {
     cr_assert_eq(o->shared.capacity_bytes, (uint64_t)24 << 30);
     cr_assert(o->shared.json);
     cr_assert_eq(o->shared.n_settings, 1);
-    cr_assert_str_eq(o->shared.settings[0], "heal=off");
+    cr_assert_str_eq(o->shared.settings[0], "compact=off");
     cr_assert_eq(now.gpu, 2);
     cr_assert_eq(o->shared.n_operands, 2);
     cr_assert_str_eq(o->shared.operands[1], "b");
@@ -127,19 +127,19 @@ static const bad_case bad_cases[] = {
     {"--capacity 1G --tight 2 x", "--tight searches"},
     {"--tight -2 x", "--tight is a percentage"},
     {"--tight 2% x", "--tight is a percentage"},
-    {"--contender nobody x", "no contender is called 'nobody'"},
+    {"--contender unheard x", "no contender is called 'unheard'"},
     {"--contender ductile, x", "no contender is called ''"},
     {"--contender ductile,ductile x", "'ductile' is named twice"},
     {"--device gpu x", "--device is auto"},
     {"--device cuda: x", "--device is auto"},
     {"--device cuda:-1 x", "--device is auto"},
     {"--gpu one x", "--gpu is the number"},
-    {"--set heal x", "key=value"},
+    {"--set compact x", "key=value"},
     {"--set nonsense=1 x", "nonsense"},
-    {"--set heal=maybe x", "heal"},
+    {"--set compact=maybe x", "compact"},
     {"--set limit_bytes=1G x", "--capacity"},
     {"--set device=1 x", "--device"},
-    {"--set heal=off --contender classic x", "not among the contenders"},
+    {"--set compact=off --contender classic x", "not among the contenders"},
     {"--timeline= x", "--timeline needs"},
 };
 

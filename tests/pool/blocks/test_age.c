@@ -132,7 +132,7 @@ ParameterizedTestParameters(ages, of_granules_are_those_of_a_model) {
 ParameterizedTest(uint64_t *seed, ages, of_granules_are_those_of_a_model) {
     rng r = rng_seeded(*seed);
     uint64_t n_mixed = 0;
-    open_fixture(&(fixture_setup){.conf = "recycle:never,compact:off"});
+    open_fixture(&(fixture_setup){.conf = "reuse:never,compact:off"});
     free_the_room();
     for (int i = 0; i < N_STEPS; i++) {
         if (n_live > 0 && (n_live == MOST_LIVE || rng_percent(&r, 50))) {

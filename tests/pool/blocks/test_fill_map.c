@@ -16,8 +16,8 @@ static dseg_segment segment;
 static dpool_region region;
 static uint8_t model[UNITS];
 
-static void open_map(ductile_fill fill, bool is_dedicated) {
-    a.options.fill = fill;
+static void open_map(ductile_find find, bool is_dedicated) {
+    a.options.find = find;
     segment.range = (dvmm_range){BASE, UNITS * UNIT, 0};
     region = (dpool_region){.seg = &segment, .is_dedicated = is_dedicated};
     assert_ok(dpool_fill_map_init(&a, &region));
@@ -73,7 +73,7 @@ static void step(rng *r) {
 }
 
 Test(fill_map, any_sequence_leaves_what_a_table_of_bytes_holds) {
-    open_map(DUCTILE_FILL_CHECK, false);
+    open_map(DUCTILE_FIND_STALE_WRITES, false);
     rng r = rng_seeded(7);
     for (int i = 0; i < STEPS; i++) {
         step(&r);
@@ -83,7 +83,7 @@ Test(fill_map, any_sequence_leaves_what_a_table_of_bytes_holds) {
 
 Test(fill_map, without_the_option_and_for_dedicated_regions_there_is_none) {
     for (int i = 0; i < 2; i++) {
-        open_map(i == 0 ? DUCTILE_FILL_NONE : DUCTILE_FILL_CHECK, i == 1);
+        open_map(i == 0 ? DUCTILE_FIND_NONE : DUCTILE_FIND_STALE_WRITES, i == 1);
         cr_assert_not(dpool_has_fill_map(&region));
         dpool_fill_set(&region, at(0), at(UNITS));
         dpool_fill_forget(&region, at(0), at(UNITS));

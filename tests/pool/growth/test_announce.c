@@ -5,6 +5,7 @@
  */
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
+#include "tests/support/limits.h"
 #include "tests/support/shadow.h"
 #include "tests/support/two_ends.h"
 
@@ -198,7 +199,7 @@ static void *use_everything(void *unused) {
     ductile_addr addr = take(4, 1);
     give(addr);
     assert_ok(ductile_empty_cache(f.allocator));
-    assert_ok(ductile_set_limit(f.allocator, 20 * GRANULE));
+    assert_ok(set_limit(f.allocator, 20 * GRANULE));
     assert_ok(ductile_check(f.allocator, NULL, 0));
     return NULL;
 }
@@ -241,7 +242,7 @@ Test(announce, another_thread_can_allocate_trim_and_check_inside) {
                   DUCTILE_ERR_OUT_OF_MEMORY);
     give(more);
     give(large);
-    assert_ok(ductile_set_limit(f.allocator, 0));
+    assert_ok(set_limit(f.allocator, 0));
     done = false;
     assert_ok(ductile_empty_cache(f.allocator));
     cr_assert(done);

@@ -90,7 +90,7 @@ static void make_compaction_due_in_vain(void) {
 
 /* Each mark would move the clock of frees on, and so make memory unlike that merges later. */
 Test(heal, records_no_mark_where_no_gap_can_be_filled) {
-    fixture_setup setup = {.n_streams = 1, .conf = "max_handle_bytes:16M"};
+    fixture_setup setup = {.n_streams = 1, .conf = "sizes:16M"};
     assert_fine(fixture_open(&f, &setup));
     make_compaction_due_in_vain();
     uint64_t age = f.allocator->age;

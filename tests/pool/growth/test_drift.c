@@ -183,7 +183,7 @@ Test(drift, forty_passes_stay_tight_with_lagging_work) {
 Test(drift, forty_passes_with_large_handles_leave_few_gaps) {
     training *t = malloc(sizeof *t);
     cr_assert_not_null(t);
-    start(t, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "max_handle_bytes:20M"}, 4);
+    start(t, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "sizes:20M"}, 4);
     for (size_t i = 0; i < N_PASSES; i++) {
         pass(t);
         assert_fine(t->why);

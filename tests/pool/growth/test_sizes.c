@@ -6,6 +6,7 @@
 #include "pool/growth/sizes.h"
 
 #include "tests/support/inside.h"
+#include "tests/support/limits.h"
 #include "tests/support/rng.h"
 
 #include <ductile_pools.h>
@@ -54,7 +55,7 @@ Test(sizes, quick_makes_the_largest_handles_at_once) {
 }
 
 Test(sizes, a_size_that_is_set_is_kept_whatever_the_room) {
-    open_roomy("max_handle_bytes:8M");
+    open_roomy("sizes:8M");
     assert_u64(creates_of(GIB), GIB / (8 * MIB));
     close_audited();
 }
@@ -144,7 +145,7 @@ Test(sizes, a_lowered_limit_counts_at_once) {
     open_roomy(NULL);
     fill_to(16 * GIB);
     cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
-    assert_ok(ductile_set_limit(f.allocator, 19 * GIB));
+    assert_ok(set_limit(f.allocator, 19 * GIB));
     cr_assert_geq(creates_of(GIB), GIB / SMALL);
     close_audited();
 }
@@ -470,7 +471,7 @@ Test(sizes, the_soft_limit_comes_before_creating) {
     open_roomy(NULL);
     free_for_others();
     uint64_t held = reserved();
-    assert_ok(ductile_set_soft_limit(f.allocator, held));
+    assert_ok(set_soft_limit(f.allocator, held));
     (void)take(32 * MIB, 1);
     assert_u64(reserved(), held);
     assert_u64(fixture_stats(f.allocator).stream_syncs, 0);
@@ -488,7 +489,7 @@ Test(sizes, what_the_soft_limit_refuses_is_no_want_of_room) {
     for (size_t i = 0; i < 64; i += 2) {
         give(blocks[i]);
     }
-    assert_ok(ductile_set_soft_limit(f.allocator, reserved()));
+    assert_ok(set_soft_limit(f.allocator, reserved()));
     (void)take(70 * MIB, 0);
     cr_assert_leq(creates_of(GIB), GIB / LEAST_LARGE + 1);
     close_audited();
@@ -531,7 +532,7 @@ static void lower_below_held(uint64_t size, uint64_t limit) {
     for (size_t i = 0; i < 64; i += 2) {
         give(blocks[i]);
     }
-    assert_ok(ductile_set_limit(f.allocator, limit));
+    assert_ok(set_limit(f.allocator, limit));
 }
 
 /* Near the limit no handle as large is made, but those that are there serve. */

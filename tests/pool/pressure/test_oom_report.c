@@ -247,7 +247,7 @@ Test(oom_report, tells_of_free_memory_beside_live_blocks) {
 }
 
 Test(oom_report, tells_of_options_that_keep_memory_from_moving) {
-    fixture_setup setup = {.conf = "cross_stream_reuse:off", .n_streams = 2};
+    fixture_setup setup = {.conf = "reuse:stream", .n_streams = 2};
     open_fixture(&setup);
     assert_ok(ductile_free(f.allocator, take(20 * MIB, 1)));
     (void)take(200 * MIB, 0);
@@ -360,7 +360,7 @@ Test(oom_report, a_refusal_reaches_the_log_with_its_numbers) {
 }
 
 /* Of the report alone: memory that an option keeps in place, and enough of it. */
-Test(oom_report, tells_to_recycle_where_an_option_forbids_it_and_it_would_help) {
+Test(oom_report, tells_to_reuse_where_an_option_forbids_it_and_it_would_help) {
     ductile_oom_report r = {.struct_size = sizeof r,
                             .number = 1,
                             .granule_bytes = FIXTURE_GRANULE,
@@ -368,11 +368,11 @@ Test(oom_report, tells_to_recycle_where_an_option_forbids_it_and_it_would_help) 
                             .requested_bytes = 16 * MIB,
                             .missing_bytes = 8 * MIB,
                             .free_bytes = 8 * MIB,
-                            .recycle = DUCTILE_RECYCLE_NEVER};
-    advises(&r, "recycle:never keeps 8.00 MiB of free memory in place");
+                            .reuse = DUCTILE_REUSE_NEVER};
+    advises(&r, "reuse:never keeps 8.00 MiB of free memory in place");
     r.missing_bytes++;
-    says_nothing_of(&r, "recycle:never");
+    says_nothing_of(&r, "reuse:never");
     r.missing_bytes--;
-    r.recycle = DUCTILE_RECYCLE_READY;
-    says_nothing_of(&r, "recycle:never");
+    r.reuse = DUCTILE_REUSE_STREAMS;
+    says_nothing_of(&r, "reuse:never");
 }

@@ -395,6 +395,10 @@ Test(marks_met, an_unannounced_capture_ends_recording_and_is_logged_once) {
     }
     assert_u64(records(), before);
     assert_u64(n_warnings, 1);
+    ductile_options now;
+    ductile_options_init(&now);
+    ductile_get_options(a, &now);
+    cr_assert_eq(now.captures, DUCTILE_CAPTURES_UNANNOUNCED);
     close_audited();
 }
 

@@ -111,10 +111,11 @@ ADAPTER_API ductile_allocator *ductile_torch_open(int device, char *message, siz
     return a;
 }
 
-/* After the allocator's settings have been parsed again, with a memory fraction among them or not. */
+/* After the allocator's settings have been parsed again, with a memory fraction among them or not.
+ */
 ADAPTER_API int ductile_torch_refresh(int is_fraction_named, char *message, size_t size) {
-    return ductile_torch::guarded(
-        message, size, [&] { ductile_torch::refresh_settings(is_fraction_named != 0); });
+    return ductile_torch::guarded(message, size,
+                                  [&] { ductile_torch::refresh_settings(is_fraction_named != 0); });
 }
 
 /* Why calls do not take the quick path at the moment: bits of `Special`; 0: they do. */
@@ -153,8 +154,8 @@ ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64
 }
 
 /* Has it call `take` on the thread of each allocation before the allocation, with nothing locked;
- * NULL: no more. It is PyTorch's history, with one entry and no stacks: whoever records history
- * replaces it. */
+ * NULL: no more. It is PyTorch's history, with one entry and no stacks: a program that records
+ * history replaces it. */
 ADAPTER_API int ductile_torch_gather(void (*take)(void), char *message, size_t size) {
     return ductile_torch::guarded(message, size, [&] {
         ductile_torch::note.store(take, std::memory_order_release);
@@ -178,9 +179,13 @@ ADAPTER_API const char *ductile_torch_built_for(void) {
 
 /* The sizes of what it and the library tell each other, of which the last is 0. */
 ADAPTER_API const size_t *ductile_torch_layout(void) {
-    static const size_t sizes[] = {sizeof(ductile_options), sizeof(ductile_stats),
-                                   sizeof(ductile_block_info), sizeof(ductile_oom_report),
-                                   sizeof(ductile_limits), sizeof(ductile_map_event), 0};
+    static const size_t sizes[] = {sizeof(ductile_options),
+                                   sizeof(ductile_stats),
+                                   sizeof(ductile_block_info),
+                                   sizeof(ductile_oom_report),
+                                   sizeof(ductile_limits),
+                                   sizeof(ductile_map_event),
+                                   0};
     return sizes;
 }
 

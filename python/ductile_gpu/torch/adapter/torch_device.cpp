@@ -50,7 +50,7 @@ ductile_status create_shareable(ductile_allocator **out, ductile_options options
     return ductile_create(out, &options);
 }
 
-Birth count_birth(ductile_allocator *a) {
+Trial count_trial(ductile_allocator *a) {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
     if (ductile_get_stats(a, &stats) != DUCTILE_OK) {
@@ -58,6 +58,19 @@ Birth count_birth(ductile_allocator *a) {
     }
     ductile_reset_peaks(a);
     return {stats.creates, stats.releases, stats.created_total_bytes - stats.reserved_bytes};
+}
+
+uint64_t share_of(double fraction, uint64_t bytes) {
+    return static_cast<uint64_t>(fraction * static_cast<double>(bytes));
+}
+
+/* A limit of the library in bytes. */
+uint64_t bytes_of(uint64_t limit, uint64_t device_bytes) {
+    constexpr double whole = 1ull << 62;
+    bool is_share = (limit & DUCTILE_SHARE_FLAG) != 0;
+    return is_share
+               ? share_of(static_cast<double>(limit & ~DUCTILE_SHARE_FLAG) / whole, device_bytes)
+               : limit;
 }
 
 std::string take_report(Device &device) {
@@ -127,25 +140,46 @@ ductile_allocator *Device::open() {
     options.device = index;
     options.log = keep_report;
     options.log_user = this;
-    apply_settings(options, cap());
+    apply_settings(options);
     ductile_status status = create_shareable(&a, options);
+    if (status == DUCTILE_OK && (status = limit(a)) != DUCTILE_OK) {
+        (void)ductile_destroy(a);
+    }
     TORCH_CHECK(status == DUCTILE_OK, "Ductile cannot open device ", int(index), ": ",
                 ductile_status_string(status), " (", ductile_status_name(status), ") ",
                 take_report(*this));
-    birth = count_birth(a);
+    trial = count_trial(a);
     allocator.store(a, std::memory_order_release);
     watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
     return a;
 }
 
-/* The library's 0 is no cap; PyTorch's allows nothing. */
-double Device::cap() const {
-    constexpr double next_to_nothing = 1e-12;
-    return fraction < 1.0 ? std::max(fraction.load(), next_to_nothing) : 0.0;
+/* A limit that is not what was set here last was set beside the fraction. The library's 0 is none;
+ * PyTorch's allows nothing. */
+ductile_status Device::limit(ductile_allocator *a) {
+    const std::lock_guard<std::mutex> lock(limit_mutex);
+    ductile_options now;
+    ductile_limits limits = {};
+    ductile_options_init(&now);
+    ductile_get_options(a, &now);
+    limits.struct_size = sizeof limits;
+    ductile_status status = ductile_get_limits(a, &limits);
+    if (now.limit_bytes != applied_limit) {
+        own_limit = now.limit_bytes;
+    }
+    applied_limit = own_limit;
+    if (fraction < 1.0) {
+        uint64_t cap = share_of(fraction, limits.device_bytes);
+        uint64_t own = own_limit != 0 ? bytes_of(own_limit, limits.device_bytes) : cap;
+        applied_limit = std::max<uint64_t>(std::min(cap, own), 1);
+    }
+    limits.limit_bytes = applied_limit;
+    limits.soft_limit_bytes = DUCTILE_LIMIT_KEEP;
+    return status == DUCTILE_OK ? ductile_set_limits(a, &limits) : status;
 }
 
 void Device::apply_fraction() {
-    ductile_status status = ductile_set_memory_fraction(open(), cap());
+    ductile_status status = limit(open());
     if (status != DUCTILE_OK) {
         raise_status(*this, status, "set_per_process_memory_fraction");
     }
@@ -219,9 +253,9 @@ ductile_stats read_stats(const Device &device) {
     if (a == nullptr || ductile_get_stats(a, &stats) != DUCTILE_OK) {
         return {};
     }
-    stats.creates -= device.birth.creates;
-    stats.releases -= device.birth.releases;
-    stats.created_total_bytes -= device.birth.created;
+    stats.creates -= device.trial.creates;
+    stats.releases -= device.trial.releases;
+    stats.created_total_bytes -= device.trial.created;
     return stats;
 }
 

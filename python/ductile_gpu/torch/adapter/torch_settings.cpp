@@ -60,19 +60,16 @@ void set_options(const char *text) {
 
 /* The adapter announces PyTorch's captures (torch_pools.cpp). Those of other libraries it does not
  * know of: then captures:unannounced is to be set. */
-void apply_settings(ductile_options &options, double cap) {
+void apply_settings(ductile_options &options) {
     options.captures = DUCTILE_CAPTURES_ANNOUNCED;
     {
         const std::lock_guard<std::mutex> lock(given_mutex);
         parse_into(options, given_options);
     }
-    /* of two caps the smaller one */
-    double given = options.per_process_memory_fraction;
-    options.per_process_memory_fraction = cap == 0 || (given != 0 && given < cap) ? given : cap;
-    if (options.garbage_collection_threshold != 0) {
-        return;
+    double threshold = Common::garbage_collection_threshold();
+    if (options.soft_limit_bytes == 0 && threshold > 0) {
+        options.soft_limit_bytes = DUCTILE_SHARE(threshold);
     }
-    options.garbage_collection_threshold = Common::garbage_collection_threshold();
 }
 
 void count_rounded(int change) {

@@ -10,9 +10,8 @@ namespace ductile_torch {
 /* Options of the library, "key:value,...", for devices opened from now on. Throws. */
 void set_options(const char *text);
 
-/* Passes these on, and what of PyTorch's settings Ductile has an option for. cap: the memory
- * fraction in effect; 0: none. */
-void apply_settings(ductile_options &options, double cap);
+/* Passes these on, and what of PyTorch's settings Ductile has an option for. */
+void apply_settings(ductile_options &options);
 
 /* That many more live blocks are larger than was asked for. */
 void count_rounded(int change);

@@ -25,13 +25,15 @@ typedef void (*raise_fn)(const char *function, const char *file, uint32_t line,
 static _Atomic(ductile_allocator *) allocators[MAX_DEVICES];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(raise_fn) raise_error;
-static char given_options[1024]; /* guarded by `opening` */
+static char given_options[1024];         /* guarded by `opening` */
+static uint64_t own_limits[MAX_DEVICES]; /* written before the allocator is; 0: none */
 
 static ductile_allocator *open_device(int device) {
     ductile_options options;
     ductile_allocator *a = NULL;
     ductile_options_init(&options);
     options.device = device;
+    options.captures = DUCTILE_CAPTURES_UNANNOUNCED; /* this interface announces none */
     if (ductile_options_parse(&options, given_options, NULL, 0) != DUCTILE_OK) {
         return NULL;
     }
@@ -39,6 +41,11 @@ static ductile_allocator *open_device(int device) {
         return NULL;
     }
     return a;
+}
+
+static ductile_limits limits_of(ductile_allocator *a) {
+    ductile_limits limits = {.struct_size = sizeof limits};
+    return a != NULL && ductile_get_limits(a, &limits) == DUCTILE_OK ? limits : (ductile_limits){0};
 }
 
 static ductile_allocator *allocator_of(int device) {
@@ -51,6 +58,7 @@ static ductile_allocator *allocator_of(int device) {
         a = atomic_load_explicit(&allocators[device], memory_order_acquire);
         if (a == NULL) {
             a = open_device(device);
+            own_limits[device] = limits_of(a).limit_bytes;
             atomic_store_explicit(&allocators[device], a, memory_order_release);
         }
         (void)pthread_mutex_unlock(&opening);
@@ -148,9 +156,18 @@ TORCH_API void ductile_torch_reset(void) {
     }
 }
 
+/* Beside the limit that the options set: the smaller holds. The library's 0 is none. */
 TORCH_API void ductile_torch_memory_fraction(double fraction, int device) {
     ductile_allocator *a = allocator_of(device);
-    if (a != NULL && ductile_set_memory_fraction(a, fraction) != DUCTILE_OK) {
+    if (a == NULL) {
+        return;
+    }
+    ductile_limits limits = limits_of(a);
+    uint64_t bytes = (uint64_t)(fraction * (double)limits.device_bytes);
+    bytes = bytes < own_limits[device] ? bytes : own_limits[device];
+    limits.limit_bytes = bytes > 0 ? bytes : 1;
+    limits.soft_limit_bytes = DUCTILE_LIMIT_KEEP;
+    if (ductile_set_limits(a, &limits) != DUCTILE_OK) {
         refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
     }
 }

@@ -1,0 +1,690 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The allocator of one device."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import difflib
+import json
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from ctypes import byref, sizeof
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+
+from ductile_gpu._binding import _abi, _log
+from ductile_gpu._binding._abi import Options, Stats
+from ductile_gpu._binding._blocks import Block, block_from_info, blocks_of
+from ductile_gpu._binding._buffer import Buffer
+from ductile_gpu._binding._errors import CorruptHeap, error_from_status, invalid
+from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._objects import (
+    INT32,
+    UINT64,
+    Unique,
+    close_behind,
+    parse_bytes,
+    read_address,
+    read_number,
+)
+from ductile_gpu._binding._streams import StreamLike, stream_handle
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ductile_gpu._binding._virtual import VirtualGPU
+
+__all__ = ["Allocator", "Eviction", "Limits", "OptionValue", "PoolId"]
+
+_KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
+
+OptionValue = Union[str, int, float, bool]
+PoolId = tuple[int, int]
+
+
+class Limits(NamedTuple):
+    """How much physical memory an allocator may hold, in bytes."""
+
+    limit_bytes: int
+    """the hard cap: limit_bytes, or the device if that is less"""
+    soft_limit_bytes: int
+    """above it creating comes last; limit_bytes where none is set"""
+    device_bytes: int
+    """what the device has"""
+
+
+class Eviction(NamedTuple):
+    """Which blocks make room at least cost, as `Allocator.plan_eviction` found it."""
+
+    blocks: tuple[int, ...]
+    """addresses of the blocks to free, ascending; none when the hole is there"""
+    cost: int
+    """the sum of their costs"""
+    address: int
+    """where the hole begins that there will be"""
+    size: int
+    """its bytes"""
+
+
+def _option_text(value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> None:
+    """Sets one option by its key in DUCTILE_CONF. Raises InvalidArgument, which names the key."""
+    message = ctypes.create_string_buffer(256)
+    status = lib.ductile_options_set(
+        byref(options), key.encode(), _option_text(value).encode(), message, sizeof(message)
+    )
+    if status:
+        raise invalid((message.value.decode() or key) + suggest_option(key))
+
+
+def suggest_option(key: str) -> str:
+    """What may have been meant by a key that no option has; empty for one that there is."""
+    keys = list(Options.__annotations__)
+    close = difflib.get_close_matches(key, keys, n=1) if key not in keys else []
+    return f": did you mean {close[0]}?" if close else ""
+
+
+def format_options(options: _abi.ductile_options) -> dict[str, str]:
+    """Options as text, by key."""
+    size = lib.ductile_options_format(byref(options), None, 0) + 1
+    text = ctypes.create_string_buffer(size)
+    lib.ductile_options_format(byref(options), text, size)
+    pairs = (item.partition(":") for item in text.value.decode().split(",") if item)
+    return {key: value for key, _, value in pairs}
+
+
+def _limit(value: Union[int, str, None]) -> int:
+    """A limit as C takes it: bytes, or a share of what it limits."""
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        wanted = 0 if value is None else parse_bytes(value)
+        if wanted >> 63:  # C's mark of a share
+            raise invalid(f"'{value}' is not a limit: less than 8 EiB")
+        return wanted
+    options = _abi.ductile_options()
+    lib.ductile_options_init(byref(options))
+    set_option(options, "limit_bytes", value.strip())
+    return int(options.limit_bytes)
+
+
+def _pool_id(pool: PoolId) -> _abi.ductile_pool_id:
+    first, second = pool
+    return _abi.ductile_pool_id(
+        read_number(first, "a pool's number"), read_number(second, "a pool's number")
+    )
+
+
+# What ended an out-of-memory callback, by thread, until `alloc` raises it.
+_interrupts: dict[int, BaseException] = {}
+
+# Callbacks registered through an `Allocator.borrow`, by its pointer and kind.
+_borrowed_callbacks: dict[tuple[int, str], dict[int, Any]] = {}
+
+
+class Allocator(Unique):
+    """One allocator for one device; safe to use from any thread.
+
+    Addresses are plain integers, multiples of 512. Memory belongs to the stream it was allocated
+    on. Source: pool/include/ductile.h.
+
+    Args:
+        device: ordinal of the CUDA device.
+        virtual: a `VirtualGPU` to allocate on instead. `driver="virtual"` makes a private one.
+        **options: the keys of DUCTILE_CONF: limit_bytes="40G", sizes="tight", zero=True, ...
+            Sizes take K, M, G, T. The environment variable DUCTILE_CONF is applied on top.
+
+    Raises:
+        InvalidArgument: an option, or DUCTILE_CONF; the message names the key.
+        DeviceUnavailable: no driver, no such device, or one without virtual memory management.
+        Unsupported: a combination that this build does not offer.
+        DriverError, OutOfHostMemory, ProcessGone.
+
+    Example:
+        >>> with Allocator(driver="virtual") as allocator:
+        ...     address = allocator.alloc(100 << 20)
+        ...     allocator.free(address)
+    """
+
+    def __init__(
+        self, device: int = 0, *, virtual: Optional[VirtualGPU] = None, **options: Unpack[Options]
+    ) -> None:
+        self._pointer: Optional[int] = None
+        self._borrowed = False
+        self._exported: weakref.WeakSet[Buffer] = weakref.WeakSet()
+        self._callbacks: dict[int, Any] = {}
+        self._map_callbacks: dict[int, Any] = {}
+        self._device = device
+        self._virtual = virtual
+        wanted = _abi.ductile_options()
+        lib.ductile_options_init(byref(wanted))
+        set_option(wanted, "device", device)
+        given: Mapping[str, Any] = options
+        for key, value in given.items():
+            set_option(wanted, key, value)
+        if virtual is not None:
+            set_option(wanted, "driver", "virtual")
+            wanted.virtual_gpu = virtual.pointer
+        wanted.log = _log.callback
+        out = ctypes.c_void_p()
+        _log.forget()
+        status = lib.ductile_create(byref(out), byref(wanted))
+        if status:
+            raise error_from_status(status, "no allocator", _log.take())
+        self._pointer = out.value
+        if virtual is not None:
+            virtual._adopt(self)
+
+    # ---- Life ----------------------------------------------------------------------------------
+
+    @classmethod
+    def borrow(cls, pointer: int, device: int = 0) -> Allocator:
+        """An object for an allocator that other code made, and will destroy.
+
+        Args:
+            pointer: the ductile_allocator *. `close` only lets go of it.
+            device: its ordinal.
+
+        Raises:
+            InvalidArgument: no pointer.
+        """
+        found = cls.__new__(cls)
+        found._pointer = read_number(pointer, "pointer", UINT64[1:])
+        found._borrowed = True
+        found._exported = weakref.WeakSet()
+        # The library calls them for as long as it lives, whichever thread drops this object.
+        found._callbacks = _borrowed_callbacks.setdefault((pointer, "oom"), {})
+        found._map_callbacks = _borrowed_callbacks.setdefault((pointer, "map"), {})
+        found._device = device
+        found._virtual = None
+        return found
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether other code made it, and will destroy it."""
+        return self._borrowed
+
+    @property
+    def pointer(self) -> int:
+        """The ductile_allocator *, for code in C. Raises InvalidArgument once closed."""
+        if self._pointer is None:
+            raise invalid("the allocator is closed")
+        return self._pointer
+
+    @property
+    def device(self) -> int:
+        """The ordinal of the device."""
+        return self._device
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pointer is None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the memory is a virtual GPU's, whose addresses nothing can read."""
+        return self.options.get("driver") == "virtual"
+
+    def close(self) -> None:
+        """Waits for the streams that used the memory and gives all of it back.
+
+        Live addresses become invalid. No other call may run at the same time. A second close does
+        nothing.
+
+        Raises:
+            BufferError: tensors of other libraries are on its buffers, by DLPack; it stays open.
+            DriverError, DeviceLost: something could not be given back; the rest is.
+        """
+        for buffer in tuple(self._exported):
+            buffer._refuse_while_exported()
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None and not self._borrowed:
+            self._check(lib.ductile_destroy(pointer), "close")
+
+    def __enter__(self) -> Allocator:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        with close_behind(error):
+            self.close()
+
+    def __del__(self) -> None:
+        # At exit the driver frees what a process leaves, and others may still use the memory.
+        if getattr(self, "_pointer", None) is None or self._borrowed or sys.is_finalizing():
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._pointer is None:
+            return "<ductile_gpu.Allocator closed>"
+        place = "virtual GPU" if self.is_virtual else f"device {self._device}"
+        return f"<ductile_gpu.Allocator on {place}>"
+
+    @staticmethod
+    def _check(status: int, what: str) -> None:
+        if status:
+            raise error_from_status(status, what, _log.take())
+
+    # ---- Allocate and free ---------------------------------------------------------------------
+
+    def alloc(self, size: Union[int, str], stream: StreamLike = None) -> int:
+        """Allocates device memory for use on one stream.
+
+        Args:
+            size: bytes, or text such as "512M". 0 gives address 0.
+            stream: an integer, None for the legacy default stream, or any library's stream object.
+
+        Returns:
+            The address, a multiple of 512. Contents are undefined unless the option zero is on.
+
+        Raises:
+            OutOfMemory: recoverable; a smaller request may succeed.
+            OutOfAddresses, OutOfHostMemory, DriverError, DeviceLost, ProcessGone.
+        """
+        n_bytes = parse_bytes(size)
+        out = ctypes.c_ulonglong()
+        handle = stream_handle(stream)
+        _log.forget()
+        status = lib.ductile_alloc(self.pointer, n_bytes, handle, byref(out))
+        if _interrupts:
+            self._raise_interrupt(out.value)
+        if status:
+            raise error_from_status(
+                status, f"no {n_bytes} bytes on stream {handle:#x}", _log.take()
+            )
+        return out.value
+
+    def _raise_interrupt(self, address: int) -> None:
+        """What ended an out-of-memory callback of this thread, now that C is left behind."""
+        stop = _interrupts.pop(threading.get_ident(), None)
+        if stop is not None:
+            self.free(address)
+            raise stop
+
+    def free(self, address: int) -> None:
+        """Frees a block, ordered after the work issued to its stream and to recorded streams.
+
+        Args:
+            address: as `alloc` returned it; 0 does nothing.
+
+        Raises:
+            ForeignPointer, InteriorPointer, NotLive: nothing was freed.
+            DeviceLost, ProcessGone.
+        """
+        address = read_address(address)
+        status = lib.ductile_free(self.pointer, address)
+        if status:
+            raise error_from_status(status, f"free of {address:#x}", _log.take())
+
+    def free_on(self, address: int, stream: StreamLike) -> None:
+        """`record_stream`, then `free`: for the last stream that used the block.
+
+        Raises:
+            As `free`. OutOfHostMemory: the block stays live.
+        """
+        address, handle = read_address(address), stream_handle(stream)
+        _log.forget()
+        status = lib.ductile_free_on(self.pointer, address, handle)
+        self._check(status, f"free of {address:#x}")
+
+    def buffer(self, size: Union[int, str], stream: StreamLike = None) -> Buffer:
+        """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
+        return Buffer(self, size, stream)
+
+    # ---- Streams -------------------------------------------------------------------------------
+
+    def record_stream(self, address: int, stream: StreamLike) -> None:
+        """Tells that work on `stream` uses the block: after its free the memory waits for it.
+
+        Args:
+            address: the start of a live block.
+            stream: another stream than the block's own, which needs no telling.
+
+        Raises:
+            ForeignPointer, InteriorPointer, NotLive, OutOfHostMemory.
+        """
+        address, handle = read_address(address), stream_handle(stream)
+        _log.forget()
+        status = lib.ductile_record_stream(self.pointer, address, handle)
+        self._check(status, f"record_stream of {address:#x}")
+
+    def stream_done(self, stream: StreamLike) -> None:
+        """Tells that a stream will be destroyed, so that the driver is not asked about it again.
+
+        Raises:
+            Capturing, DriverError: its progress could not be marked; it is let go all the same.
+        """
+        _log.forget()
+        self._check(lib.ductile_stream_done(self.pointer, stream_handle(stream)), "stream_done")
+
+    # ---- Give back and limit -------------------------------------------------------------------
+
+    def trim(self, keep: Union[int, str] = 0) -> int:
+        """Gives free memory back to the driver until at most `keep` bytes are held.
+
+        Args:
+            keep: bytes, or text such as "2G". 0 gives back all that is free.
+
+        Returns:
+            Bytes given back.
+
+        Raises:
+            DriverError, DeviceLost, ProcessGone.
+        """
+        released = ctypes.c_uint64()
+        _log.forget()
+        self._check(lib.ductile_trim(self.pointer, parse_bytes(keep), byref(released)), "trim")
+        return released.value
+
+    def time_driver_calls(self) -> None:
+        """From now on `driver_time_ns` and `driver_host_ns` of the statistics are kept.
+
+        Each driver call then costs two readings of the clock more.
+        """
+        lib.ductile_time_driver_calls(self.pointer)
+
+    def empty_cache(self) -> None:
+        """`trim(0)`, under the name that PyTorch gives it."""
+        _log.forget()
+        self._check(lib.ductile_empty_cache(self.pointer), "empty_cache")
+
+    def set_limit(self, limit: Union[int, str, None]) -> None:
+        """Changes the cap on physical memory held.
+
+        Memory above a lower cap goes back with the next `trim` or when requests need it.
+
+        Args:
+            limit: bytes, or text such as "40G", or "80%" of the device; None or 0 removes the cap.
+
+        Raises:
+            InvalidArgument, DeviceLost, ProcessGone.
+        """
+        self._set_limits("set_limit", limit_bytes=_limit(limit))
+
+    def set_soft_limit(self, limit: Union[int, str, None]) -> None:
+        """Changes the soft limit.
+
+        A request that would create memory above it first tries all that disturbs no other request.
+
+        Args:
+            limit: bytes, or text such as "40G", or "90%" of the cap; None or 0 removes it.
+
+        Raises:
+            InvalidArgument, DeviceLost, ProcessGone.
+        """
+        self._set_limits("set_soft_limit", soft_limit_bytes=_limit(limit))
+
+    def _set_limits(self, call: str, **changed: int) -> None:
+        limits = _abi.ductile_limits(
+            struct_size=sizeof(_abi.ductile_limits), limit_bytes=_KEEP, soft_limit_bytes=_KEEP
+        )
+        for name, value in changed.items():
+            setattr(limits, name, value)
+        self._check(lib.ductile_set_limits(self.pointer, byref(limits)), call)
+
+    def limits(self) -> Limits:
+        """The limits in effect, in bytes."""
+        found = _abi.ductile_limits()
+        found.struct_size = sizeof(found)
+        self._check(lib.ductile_get_limits(self.pointer, byref(found)), "limits")
+        return Limits(*(getattr(found, name) for name in Limits._fields))
+
+    # ---- Pressure ------------------------------------------------------------------------------
+
+    def add_oom_callback(self, ask: Callable[[int], int], priority: int = 0) -> int:
+        """Registers a function that is asked for memory before a request is refused.
+
+        Args:
+            ask: takes the bytes that are missing, and returns the bytes that it gave back, to this
+                allocator or to the device; 0 for none. It runs in the requesting thread, which may
+                be any, and must not wait for another one. An exception in it is logged and counts
+                as 0; KeyboardInterrupt and SystemExit end `alloc`, which raises them. (A request of
+                C code cannot raise: they are printed then.)
+            priority: the smaller is asked first.
+
+        Returns:
+            A number for `remove_oom_callback`.
+        """
+
+        def answer(_user: Any, _allocator: Any, missing: int, _stream: Any) -> int:
+            try:
+                if threading.get_ident() in _interrupts:
+                    return 0
+                return min(max(0, int(ask(missing))), UINT64[-1])
+            except Exception:
+                _log.logger.exception("an out-of-memory callback failed")
+            except BaseException as stop:
+                if sys._getframe(1).f_code is not Allocator.alloc.__code__:
+                    raise
+                _interrupts[threading.get_ident()] = stop
+            return 0
+
+        callback = _abi.ductile_oom_fn(answer)
+        number = ctypes.c_uint64()
+        status = lib.ductile_add_oom_callback(
+            self.pointer, callback, None, read_number(priority, "priority", INT32), byref(number)
+        )
+        self._check(status, "add_oom_callback")
+        self._callbacks[number.value] = callback
+        return number.value
+
+    def remove_oom_callback(self, number: int) -> None:
+        """Unregisters a callback. Waits for threads that are inside of it.
+
+        Raises:
+            InvalidArgument: no such callback.
+        """
+        status = lib.ductile_remove_oom_callback(self.pointer, read_number(number, "callback"))
+        self._check(status, f"callback {number}")
+        self._callbacks.pop(number, None)
+
+    # ---- Registrations -------------------------------------------------------------------------
+
+    def add_map_callback(self, tell: Callable[[bool, int, int], None], priority: int = 0) -> int:
+        """Registers a function that is told where memory is mapped, and before it leaves.
+
+        Args:
+            tell: takes whether memory was mapped (True) or is about to leave (False), the address
+                and the bytes. It runs in the thread whose call maps or unmaps, which may be any,
+                and must not ask for memory. What it raises is logged.
+            priority: the smaller is told first that memory was mapped, and last that it leaves.
+
+        Returns:
+            A number for `remove_map_callback`.
+        """
+
+        def pass_on(_user: Any, _allocator: Any, event: Any) -> None:
+            try:
+                e = ctypes.cast(event, ctypes.POINTER(_abi.ductile_map_event)).contents
+                is_mapped = e.change == _abi.MapChange.MAPPED
+                tell(is_mapped, int(e.address), int(e.size))
+            except Exception:
+                _log.logger.exception("a map callback failed")
+
+        callback = _abi.ductile_map_fn(pass_on)
+        number = ctypes.c_uint64()
+        status = lib.ductile_add_map_callback(
+            self.pointer, callback, None, read_number(priority, "priority", INT32), byref(number)
+        )
+        self._check(status, "add_map_callback")
+        self._map_callbacks[number.value] = callback
+        return number.value
+
+    def remove_map_callback(self, number: int) -> None:
+        """Unregisters a callback. Waits for threads that are inside of it.
+
+        Raises:
+            InvalidArgument: no such callback.
+        """
+        status = lib.ductile_remove_map_callback(self.pointer, read_number(number, "callback"))
+        self._check(status, f"callback {number}")
+        self._map_callbacks.pop(number, None)
+
+    def oom_report(self) -> Optional[dict[str, Any]]:
+        """Why this thread's latest request was refused: numbers in bytes by name, and "advice".
+
+        None when this allocator has refused this thread nothing.
+        """
+        found = _abi.ductile_oom_report()
+        found.struct_size = sizeof(found)
+        self._check(lib.ductile_get_oom_report(self.pointer, byref(found)), "oom_report")
+        if found.number == 0:
+            return None
+        size = lib.ductile_oom_report_json(byref(found), None, 0) + 1
+        text = ctypes.create_string_buffer(size)
+        lib.ductile_oom_report_json(byref(found), text, size)
+        report: dict[str, Any] = json.loads(text.value)
+        return report
+
+    # ---- Pools ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def pool(self, pool: PoolId, takes: Optional[Callable[[int], bool]] = None) -> Iterator[PoolId]:
+        """Inside, requests are served from a private pool: for captured graphs, or to keep apart.
+
+        The pool has one reference more afterwards; give it back with `release_pool`.
+
+        Args:
+            pool: two numbers that name it, not (0, 0).
+            takes: says for a stream's number whether its requests belong to the pool, in every
+                thread; must not call this allocator. None: requests of this thread.
+
+        Raises:
+            InvalidArgument, OutOfHostMemory.
+        """
+        named = _pool_id(pool)
+        chosen: Any = None
+        if takes is not None:
+            wanted = takes
+
+            def belongs(_user: Any, stream: Optional[int]) -> int:
+                return int(bool(wanted(stream or 0)))
+
+            chosen = _abi.ductile_pool_filter(belongs)
+        self._check(lib.ductile_pool_begin(self.pointer, named, chosen, None), f"pool {pool}")
+        try:
+            yield pool
+        finally:
+            self._check(lib.ductile_pool_end(self.pointer, named), f"pool {pool}")
+
+    def release_pool(self, pool: PoolId) -> None:
+        """Drops a reference: without any, the pool's free memory serves others.
+
+        Raises:
+            InvalidArgument: no reference is held.
+        """
+        named = _pool_id(pool)
+        self._check(lib.ductile_pool_release(self.pointer, named), f"pool {pool}")
+
+    # ---- Inspection ----------------------------------------------------------------------------
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options in effect, after defaults and DUCTILE_CONF, as text by key."""
+        found = _abi.ductile_options()
+        lib.ductile_options_init(byref(found))
+        lib.ductile_get_options(self.pointer, byref(found))
+        return format_options(found)
+
+    def stats(self) -> Stats:
+        """All statistics: bytes, counts and nanoseconds, all as of one moment but the driver's."""
+        found = _abi.ductile_stats()
+        found.struct_size = sizeof(found)
+        self._check(lib.ductile_get_stats(self.pointer, byref(found)), "stats")
+        return Stats(*(getattr(found, name) for name in Stats._fields))
+
+    def reset_peaks(self) -> None:
+        """Sets every *_peak_* statistic to its current value."""
+        lib.ductile_reset_peaks(self.pointer)
+
+    def query(self, address: int) -> Block:
+        """Describes the live block that starts at `address`, with the free bytes around it.
+
+        Raises:
+            ForeignPointer, InteriorPointer, NotLive.
+        """
+        found = _abi.ductile_block_info()
+        found.struct_size = sizeof(found)
+        address = read_address(address)
+        status = lib.ductile_query_block(self.pointer, address, byref(found))
+        self._check(status, f"query of {address:#x}")
+        return block_from_info(found)
+
+    def plan_eviction(
+        self, size: Union[int, str], costs: Mapping[int, int], stream: StreamLike = None
+    ) -> Eviction:
+        """Finds the live blocks that make room for a request at least cost. Frees nothing.
+
+        Room is memory in one piece: free blocks and those to be freed, side by side. Not counted,
+        so that less may be enough: memory that is still pending, gaps, other streams' memory.
+        Private pools and dedicated blocks make no room. No driver call; linear in the blocks.
+
+        Args:
+            size: bytes of the request, or text such as "512M".
+            costs: of each live block that may go, by its address; 0 or more, in any unit.
+            stream: of the request.
+
+        Raises:
+            OutOfMemory: freeing all of them makes too little room; the message says how much.
+            ForeignPointer, InteriorPointer, NotLive: of one of the addresses.
+        """
+        addresses = [read_address(address) for address in costs]
+        prices = [read_number(cost, "cost") for cost in costs.values()]
+        many = ctypes.c_ulonglong * len(addresses)
+        chosen, found = many(), _abi.ductile_eviction()
+        found.struct_size = sizeof(found)
+        status = lib.ductile_plan_eviction(
+            self.pointer, parse_bytes(size), stream_handle(stream), len(addresses),
+            many(*addresses), (ctypes.c_uint64 * len(prices))(*prices), chosen, byref(found),
+        )  # fmt: skip
+        what = f"a hole of {size} bytes"
+        if status == _abi.Status.ERR_OUT_OF_MEMORY:
+            what = f"{what}: the largest without these blocks has {found.size:,}"
+        self._check(status, f"{what}, block {found.address:#x}" if found.address else what)
+        return Eviction(tuple(chosen[: found.n_blocks]), found.cost, found.address, found.size)
+
+    def blocks(self) -> list[Block]:
+        """Every block of every range, by ascending address, as `snapshot` found them."""
+        found: list[Block] = []
+        for segment in self.snapshot()["segments"]:
+            found += blocks_of(segment)
+        return found
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state: version, options, statistics, segments with their blocks."""
+        pieces: list[bytes] = []
+
+        def write(_user: Optional[int], text: Optional[bytes], length: int) -> int:
+            pieces.append((text or b"")[:length])
+            return 0
+
+        writer = _abi.ductile_write_fn(write)
+        self._check(lib.ductile_snapshot_json(self.pointer, writer, None), "snapshot")
+        state: dict[str, Any] = json.loads(b"".join(pieces))
+        return state
+
+    def check(self) -> None:
+        """Recounts every invariant of the allocator.
+
+        Raises:
+            CorruptHeap: one does not hold; `details` has its number and both values.
+        """
+        report = ctypes.create_string_buffer(1024)
+        status = lib.ductile_check(self.pointer, report, sizeof(report))
+        if status == _abi.Status.ERR_CORRUPT:
+            raise CorruptHeap(status, "check", (report.value.decode("utf-8", "replace"),))
+        self._check(status, "check")

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds of every object that stands for something in C, and of the numbers it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from typing import Any, Optional, Union
+
+from ductile_gpu._binding._abi import Status
+from ductile_gpu._binding._errors import ForeignPointer, invalid
+
+__all__ = [
+    "INT32",
+    "UINT64",
+    "Unique",
+    "close_behind",
+    "parse_bytes",
+    "read_address",
+    "read_number",
+]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_END = 1 << 64
+UINT64 = range(_END)
+INT32 = range(-(1 << 31), 1 << 31)
+
+
+class Unique:
+    """An object that frees what it stands for: a copy would free it again, and in another process
+    its numbers mean something else."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} cannot be copied or pickled: it stands for memory of this process; share the "
+            "object, or make one in the other process"
+        )
+
+
+def close_behind(error: Optional[BaseException]) -> contextlib.suppress:
+    """For the end of a `with`: an error that ended its body is not hidden by the refusal to close,
+    whose cause it most often is: its traceback keeps the tensors."""
+    return contextlib.suppress(*(() if error is None else (BufferError,)))
+
+
+def read_number(value: Any, what: str, within: range = UINT64) -> int:
+    """An integer of any library that C can take: what it would cut off is refused."""
+    try:
+        number = int(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{what} is an integer, not {value!r}") from None
+    if number in within:
+        return number
+    if number < 0 <= within.start:
+        raise invalid(f"{what} {number} is negative")
+    raise invalid(f"{what} {number} is not from {within.start} to {within.stop - 1}")
+
+
+def parse_bytes(value: Union[int, str]) -> int:
+    """A number of bytes: an integer, or text such as "512M" (K, M, G, T are powers of 1024)."""
+    if type(value) is int and 0 <= value < _END:
+        return value
+    if not isinstance(value, str):
+        return read_number(value, "size")
+    text = value.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = text[-1:] if text[-1:].isalpha() else ""
+    try:
+        return read_number(math.floor(float(text[: len(text) - len(unit)]) * _UNITS[unit]), "size")
+    except (KeyError, OverflowError, ValueError):
+        raise invalid(f"'{value}' is not a number of bytes such as 512M") from None
+
+
+def read_address(value: int) -> int:
+    """An address as C takes it. What is none lies outside every range."""
+    if type(value) is int and 0 <= value < _END:
+        return value
+    try:
+        return read_number(value, "address")
+    except ValueError as error:
+        raise ForeignPointer(Status.ERR_FOREIGN_POINTER, str(error)) from None

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets `ductile-gpu top` look into this process: off unless asked for, for the same user alone.
+
+The process listens on a socket in a folder that only its user may enter, and answers only peers of
+that user. An answer is one JSON object; a connection gets one answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import socket
+import stat
+import struct
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ductile_gpu._binding import _abi
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._process._metrics import hardware_id
+from ductile_gpu._process._share import allocators, on_first_use
+
+__all__ = [
+    "VARIABLE",
+    "describe",
+    "listen",
+    "listen_if_asked",
+    "own_sockets",
+    "peer_uid",
+    "pid_of",
+    "remove_if_left",
+    "stop",
+]
+
+VARIABLE = "DUCTILE_LIVE"
+_OFF = frozenset(("", "0", "off", "no", "false"))
+_SEND_SECONDS = 2.0
+_STOP_SECONDS = 1.0
+# A walk over the blocks holds up allocations: however many ask, it is made this often at most.
+_LEAST_INTERVAL = 0.2
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+# ---- Where -------------------------------------------------------------------------------------
+
+
+def is_private(folder: Path) -> bool:
+    """Whether it is a folder of this user that no other user may enter."""
+    found = os.lstat(folder)
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and stat.S_IMODE(found.st_mode) & 0o077 == 0
+    )
+
+
+def socket_folders() -> list[Path]:
+    """Where sockets of this user's processes may be, the best place first. They need not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    bases = [runtime] if runtime else []
+    bases += [f"/run/user/{os.geteuid()}", "/tmp"]
+    return [Path(base) / f"ductile-{os.geteuid()}" for base in dict.fromkeys(bases)]
+
+
+def own_sockets() -> list[Path]:
+    """The sockets in those folders that are this user's alone."""
+    found: list[Path] = []
+    for folder in socket_folders():
+        with contextlib.suppress(OSError):
+            if is_private(folder):
+                found += sorted(folder.glob("*.sock"))
+    return found
+
+
+def pid_of(path: Path) -> str:
+    """Whose socket it is, by its own number: containers that share the folder may share it too."""
+    return path.stem.partition("-")[0]
+
+
+def remove_if_left(path: Path) -> None:
+    """Removes a socket without a listener: its process was killed before it could clean up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        probe.settimeout(0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+
+
+def _open_in(folder: Path) -> tuple[Path, socket.socket]:
+    """A socket that listens. It gets its name when it does: others remove those that do not."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not is_private(folder):
+        raise PermissionError(f"{folder} is not this user's alone: nothing listens there")
+    for left in folder.glob(f"{os.getpid()}-*.sock"):
+        remove_if_left(left)
+    path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+    nameless = path.with_suffix(".new")
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.bind(str(nameless))
+        nameless.chmod(0o600)
+        opened.listen(8)
+        nameless.rename(path)
+    except BaseException:
+        opened.close()
+        nameless.unlink(missing_ok=True)
+        raise
+    return path, opened
+
+
+def _open_socket() -> tuple[Path, socket.socket]:
+    """In the first place that there is: a runtime folder may be named without being there."""
+    *others, last = socket_folders()
+    for folder in others:
+        if os.access(folder.parent, os.W_OK | os.X_OK):
+            return _open_in(folder)
+    return _open_in(last)
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end, by the kernel's word."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])
+
+
+# ---- What --------------------------------------------------------------------------------------
+
+
+def _groups(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each stream and pool has: bytes and blocks by state, and the largest free block."""
+    groups: dict[tuple[int, int, int], dict[str, Any]] = {}
+    for segment in snapshot["segments"]:
+        first, second = segment["pool"]
+        found = groups.setdefault(
+            (segment["stream"], first, second),
+            {
+                "stream": segment["stream"],
+                "pool": [first, second],
+                "bytes": {},
+                "blocks": {},
+                "largest_free_bytes": 0,
+            },
+        )
+        for block in segment["blocks"]:
+            state, size = block["state"], block["size"]
+            found["bytes"][state] = found["bytes"].get(state, 0) + size
+            found["blocks"][state] = found["blocks"].get(state, 0) + 1
+            if state == "free":
+                found["largest_free_bytes"] = max(found["largest_free_bytes"], size)
+    return list(groups.values())
+
+
+def _describe_allocator(device: int, allocator: Allocator) -> dict[str, Any]:
+    snapshot = allocator.snapshot()
+    return {
+        "device": device,
+        "hw_id": hardware_id(device, allocator),
+        "limits": allocator.limits()._asdict(),
+        "statistics": snapshot["statistics"],
+        "groups": _groups(snapshot),
+    }
+
+
+def describe(of: Mapping[int, Allocator]) -> dict[str, Any]:
+    """What `top` shows of this process."""
+    return {
+        "version": _abi.VERSION,
+        "pid": os.getpid(),
+        "command": " ".join(sys.argv) or sys.executable,
+        "time": time.time(),
+        "allocators": [_describe_allocator(*item) for item in sorted(of.items())],
+    }
+
+
+# ---- Listening ---------------------------------------------------------------------------------
+
+
+class _Listener:
+    """One thread with one socket. After a fork the child has neither."""
+
+    def __init__(self) -> None:
+        self.path, self._socket = _open_socket()
+        self._answer = b""
+        self._answered = 0.0
+        self._thread = threading.Thread(target=self._serve, name="ductile-gpu top", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._socket.close()
+        self._thread.join(_STOP_SECONDS)
+
+    def forget(self) -> None:
+        """In a child: the socket is the parent's."""
+        self._socket.close()
+
+    def _accept(self) -> Optional[socket.socket]:
+        """The next peer; None when it is over."""
+        while self._socket.fileno() >= 0:
+            try:
+                return self._socket.accept()[0]
+            except OSError:  # closed, or the process has no descriptor left for now
+                time.sleep(_LEAST_INTERVAL)
+        return None
+
+    def _serve(self) -> None:
+        while True:
+            connection = self._accept()
+            if connection is None:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(_SEND_SECONDS)
+                if peer_uid(connection) == os.geteuid():
+                    connection.sendall(self._make_answer())
+
+    def _make_answer(self) -> bytes:
+        now = time.monotonic()
+        if not self._answer or now - self._answered >= _LEAST_INTERVAL:
+            try:
+                found = describe(allocators())
+            except Exception as error:  # said to who asks: the program is not concerned
+                found = {"pid": os.getpid(), "error": f"{type(error).__name__}: {error}"}
+            self._answer = json.dumps(found).encode()
+            self._answered = time.monotonic()
+        return self._answer
+
+
+_lock = threading.Lock()
+_listener: Optional[_Listener] = None
+
+
+def _after_fork() -> None:
+    global _listener, _lock
+    _lock = threading.Lock()
+    if _listener is not None:
+        _listener.forget()
+        _listener = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def listen() -> Path:
+    """Lets `ductile-gpu top` of the same user look into this process. Doing it again does nothing.
+
+    It shows the shared allocators, those that `allocators` gives and that are never closed. A
+    thread waits at a socket that only this user can open, and costs nothing until a viewer comes:
+    then the blocks are walked, at most five times a second. DUCTILE_LIVE=1 in the environment and
+    `ductile-gpu run --live` do the same without a change to the program.
+
+    Returns:
+        The socket, which goes with the process.
+
+    Raises:
+        OSError: it cannot be made, or its folder is not this user's alone.
+    """
+    global _listener
+    with _lock:
+        if _listener is None:
+            _listener = _Listener()
+        return _listener.path
+
+
+def stop() -> None:
+    """Ends what `listen` began."""
+    global _listener
+    with _lock:
+        if _listener is not None:
+            _listener.close()
+            _listener = None
+
+
+atexit.register(stop)
+
+
+def listen_if_asked() -> None:
+    """What DUCTILE_LIVE wants. A program is not ended because it cannot be watched."""
+    if os.environ.get(VARIABLE, "").strip().lower() in _OFF:
+        return
+    try:
+        listen()
+    except OSError as error:
+        import logging
+
+        logging.getLogger("ductile_gpu").warning("%s: %s", VARIABLE, error)
+
+
+on_first_use(listen_if_asked)

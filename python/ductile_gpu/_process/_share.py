@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One allocator for each device of the process, which every library's adapter uses.
+
+What one library frees serves the next, because it is the same allocator. Where PyTorch's adapter
+is on, its allocators are the process's; otherwise they are made here, when first asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from ctypes import byref
+from typing import Any, Callable, Optional, cast
+
+from ductile_gpu._binding import _abi
+from ductile_gpu._binding._abi import Options
+from ductile_gpu._binding._core import Allocator, format_options, set_option
+from ductile_gpu._binding._errors import Busy, ForeignPointer, OutOfMemory
+from ductile_gpu._binding._native import lib
+
+__all__ = ["allocators", "on_first_use", "provide", "record_stream", "shared"]
+
+# Of the process's own allocators: CuPy, Numba and RMM announce no captures.
+_OWN = Options(captures="unannounced")
+
+_lock = threading.RLock()
+_allocators: dict[int, Allocator] = {}
+_options = Options()
+_provider: Optional[Callable[[int], int]] = None
+_list_used: Optional[Callable[[], Iterable[int]]] = None
+_provided = _OWN
+_complete: Optional[Callable[[Options], None]] = None
+_watchers: list[Callable[[], None]] = []
+
+
+def _renew_lock() -> None:
+    """Another thread of the parent may have held it when the child was forked."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+# ---- Options -----------------------------------------------------------------------------------
+
+
+def effective(options: Options) -> dict[str, str]:
+    """All options of an allocator that is made with these: DUCTILE_CONF counts on top of them.
+
+    Raises:
+        InvalidArgument: an option; the message names it.
+    """
+    made = _abi.ductile_options()
+    lib.ductile_options_init(byref(made))
+    for key, value in {**_provided, **options}.items():
+        set_option(made, key, cast(Any, value))
+    # What is wrong in the environment is said where an allocator is made.
+    lib.ductile_options_parse(byref(made), os.environ.get("DUCTILE_CONF", "").encode(), None, 0)
+    return format_options(made)
+
+
+def configure(options: Options) -> None:
+    """Sets options of the process's allocators; none is kept where one of them is refused.
+
+    Raises:
+        InvalidArgument: an option.
+        Busy: the allocators have other options already.
+    """
+    global _options, _complete
+    with _lock:
+        wanted = cast(Options, {**_options, **options})
+        before, after = effective(_options), effective(wanted)
+        changed = [key for key, value in after.items() if before.get(key) != value]
+        changed += [key for key in before if key not in after]
+        if changed and (_allocators or _provider):
+            if _complete is None or _used():
+                raise _too_late(changed[0], before.get(changed[0]))
+            _complete(wanted)
+        _complete = None
+        _options = wanted
+
+
+def _too_late(key: str, value: Optional[str]) -> Busy:
+    return Busy(
+        _abi.Status.ERR_BUSY,
+        f"the allocators of this process have other options already ({key} is {value or 'not set'})"
+        ": give all options in the first call, or in DUCTILE_CONF",
+    )
+
+
+def given() -> dict[str, object]:
+    """The options that were asked for."""
+    with _lock:
+        return dict(_options)
+
+
+@contextlib.contextmanager
+def configured(options: Options) -> Iterator[Options]:
+    """As `configure`; options that were not put to use are forgotten where the block fails."""
+    global _options
+    before = _options
+    configure(options)
+    try:
+        yield _options
+    except BaseException:
+        with _lock:
+            if not (_allocators or _provider):
+                _options = before
+        raise
+
+
+def let_complete(change: Callable[[Options], None]) -> None:
+    """The environment asked for the allocators: the first call of the program may still say with
+    which options, as long as nothing was served."""
+    global _complete
+    _complete = change
+
+
+# ---- Which allocator it is ---------------------------------------------------------------------
+
+
+def provide(
+    open_device: Callable[[int], int],
+    list_used: Callable[[], Iterable[int]] = tuple,
+    defaults: Optional[Options] = None,
+) -> None:
+    """Says where the process's allocators come from: PyTorch's adapter owns those it uses.
+
+    Args:
+        open_device: takes a device's ordinal and returns its ductile_allocator *, the same in every
+            call, valid to the end of the process.
+        list_used: the devices that have such an allocator already.
+        defaults: what the provider sets, if the caller does not.
+
+    Raises:
+        Busy: a device has a shared allocator already: another library was enabled first.
+    """
+    global _provider, _list_used, _provided
+    with _lock:
+        own = [device for device, found in _allocators.items() if not found.is_borrowed]
+        if own:
+            raise Busy(
+                _abi.Status.ERR_BUSY,
+                f"device {own[0]} has a shared allocator already: enable PyTorch before the others",
+            )
+        _provider = open_device
+        _list_used = list_used
+        _provided = defaults or Options()
+    _let_be_watched()
+
+
+def withdraw() -> None:
+    """The provider has failed before it served anything."""
+    global _provider, _list_used, _provided
+    with _lock:
+        _provider = _list_used = None
+        _provided = _OWN
+
+
+def shared(device: int = 0) -> Allocator:
+    """The process's allocator of a device, made when first asked for and never closed.
+
+    Args:
+        device: ordinal.
+
+    Raises:
+        As `Allocator`.
+    """
+    found = _allocators.get(device)
+    return found if found is not None else _open(device)
+
+
+def _open(device: int) -> Allocator:
+    with _lock:
+        found = _allocators.get(device)
+        if found is None:
+            if _provider is not None:
+                found = Allocator.borrow(_provider(device), device)
+            else:
+                wanted = cast(Options, {**_provided, **_options})
+                found = Allocator(device, virtual=None, **wanted)
+            _add_callbacks(found)
+            _allocators[device] = found
+            _let_be_watched()
+        return found
+
+
+def on_first_use(then: Callable[[], None]) -> None:
+    """Has `then` called whenever the process gets an allocator, and when PyTorch's are provided."""
+    _watchers.append(then)
+
+
+def _let_be_watched() -> None:
+    for then in _watchers:
+        then()
+
+
+def adopt(device: int, allocator: Optional[Allocator]) -> None:
+    """Makes an allocator the shared one of a device; None: the next call makes a new one."""
+    with _lock:
+        if allocator is None:
+            _allocators.pop(device, None)
+        else:
+            _allocators[device] = allocator
+
+
+def _opened() -> dict[int, Allocator]:
+    with _lock:
+        return dict(_allocators)
+
+
+def _used() -> set[int]:
+    """The devices of which the provider or this process has an allocator."""
+    return {*_allocators, *(_list_used() if _list_used is not None else ())}
+
+
+def allocators() -> dict[int, Allocator]:
+    """The shared allocators that exist, by device, those that only PyTorch has used included."""
+    for device in _used():
+        shared(device)
+    return _opened()
+
+
+# ---- Who is asked for memory -------------------------------------------------------------------
+
+# The adapters' own caches: each function gives back what it can, and returns the bytes.
+_givers: list[Callable[[], int]] = []
+
+
+def add_giver(give: Callable[[], int]) -> None:
+    """Has a library asked for its own caches before a request on a shared allocator is refused."""
+    with _lock:
+        if give not in _givers:
+            _givers.append(give)
+
+
+def _ask_libraries(_missing: int) -> int:
+    """Out-of-memory callback of the shared allocators."""
+    return sum(give() for give in tuple(_givers))
+
+
+def _ask_collector(allocator: Allocator) -> Callable[[int], int]:
+    """Asked last: arrays that hang in reference cycles hold memory until Python looks for them."""
+
+    def collect(_missing: int) -> int:
+        before = allocator.stats().allocated_bytes
+        gc.collect()
+        return max(0, before - allocator.stats().allocated_bytes)
+
+    return collect
+
+
+def _add_callbacks(allocator: Allocator) -> None:
+    """Not for PyTorch's own allocators, whose requests are asked for memory PyTorch's way.
+
+    `allocate` asks there, after the refusal of another library's request.
+    """
+    if allocator.is_borrowed:
+        return
+    allocator.add_oom_callback(_ask_libraries, priority=0)
+    allocator.add_oom_callback(_ask_collector(allocator), priority=100)
+
+
+def allocate(allocator: Allocator, size: int, stream: int) -> int:
+    """What the adapters of CuPy, Numba and RMM allocate with. Errors: as `Allocator.alloc`."""
+    try:
+        return allocator.alloc(size, stream)
+    except OutOfMemory:
+        if not allocator.is_borrowed:
+            raise
+        if _ask_libraries(size) + _ask_collector(allocator)(size) == 0:
+            raise
+    return allocator.alloc(size, stream)
+
+
+# ---- Arrays of any library ----------------------------------------------------------------------
+
+
+def _address_of(array: Any) -> int:
+    """Where the allocation begins that an array of some library looks at."""
+    if isinstance(array, int):
+        return array
+    storage = getattr(array, "untyped_storage", None)  # PyTorch
+    if storage is not None:
+        return int(storage().data_ptr())
+    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy
+    if memory is not None:
+        return int(memory.ptr)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return int(interface["data"][0])
+    raise TypeError(f"neither an address nor an array on a GPU: {array!r}")
+
+
+def record_stream(array: Any, stream: Any) -> None:
+    """Tells that work on `stream` uses an array of any library: its memory waits for that work.
+
+    Needed where an array is used on another stream than the one it was made on, and dropped before
+    that work is done.
+
+    Args:
+        array: a tensor, an array with __cuda_array_interface__, or an address. PyTorch and CuPy
+            find the allocation behind a view; otherwise the array must begin where it does.
+        stream: any library's stream object, or an integer.
+
+    Raises:
+        ForeignPointer: no shared allocator holds the memory.
+        InteriorPointer: the array is a view into an allocation.
+        TypeError: not an array, or not a stream.
+    """
+    address = _address_of(array)
+    refused: Optional[ForeignPointer] = None
+    for allocator in _opened().values():
+        try:
+            allocator.record_stream(address, stream)
+            return
+        except ForeignPointer as error:
+            refused = error
+    if refused is not None:
+        raise refused
+    raise ForeignPointer(_abi.Status.ERR_FOREIGN_POINTER, "no allocator is shared yet")

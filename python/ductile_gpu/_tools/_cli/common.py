@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands share: how they fail, and how they say that they are at work."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+from ctypes import byref
+from pathlib import Path
+
+from ductile_gpu._binding import _abi
+from ductile_gpu._binding._core import set_option
+from ductile_gpu._binding._errors import InvalidArgument
+from ductile_gpu._binding._native import lib
+
+PROGRAM = "ductile-gpu"
+MISUSED = 2
+INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """Ends the command: one line, with what would help, and an exit status."""
+
+    def __init__(self, line: str, status: int = 1) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+def say(line: str) -> None:
+    """One line on standard error, where progress and remarks belong."""
+    print(f"{PROGRAM}: {line}", file=sys.stderr, flush=True)
+
+
+def progress(line: str) -> None:
+    """The same, only where a terminal shows it."""
+    if sys.stderr.isatty():
+        say(line)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """--set KEY=VALUE."""
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of Ductile, as in DUCTILE_CONF; repeatable",
+    )
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """On what a recording is replayed, and which part of it."""
+    parser.add_argument(
+        "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"
+    )
+    parser.add_argument(
+        "--gpu", metavar="N", type=int, help="of a snapshot: which GPU (the one with most events)"
+    )
+    add_settings(parser)
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Refuses what no allocator takes, before anything is done."""
+    probe = _abi.ductile_options()
+    lib.ductile_options_init(byref(probe))
+    try:
+        for key, value in settings.items():
+            set_option(probe, key, value)
+    except InvalidArgument as error:
+        raise Failure(f"--set: {error}", MISUSED) from None
+
+
+def refuse_replacing(output: Path, inputs: Iterable[Path]) -> None:
+    """Writing the output must not take away what it is made of."""
+    for path in inputs:
+        if path.exists() and output.exists() and output.samefile(path):
+            raise Failure(f"--output {output}: it would replace {path}", MISUSED)
+
+
+def read_settings(words: list[str]) -> dict[str, str]:
+    """--set KEY=VALUE, as often as given."""
+    settings = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key:
+            raise Failure(f"--set takes KEY=VALUE, not '{word}'", MISUSED)
+        settings[key] = value
+    return settings

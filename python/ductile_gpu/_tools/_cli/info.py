@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""info: what is installed, which GPUs there are, and which options are in effect."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from importlib import metadata
+from typing import Any, Optional
+
+from ductile_gpu._binding import _abi, _cuda, _native
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._errors import Error, InvalidArgument
+from ductile_gpu._binding._virtual import VirtualGPU
+from ductile_gpu._tools._cli.common import Failure
+from ductile_gpu._tools._sizes import in_bytes
+
+SUMMARY = "show versions, GPUs and the options in effect"
+DESCRIPTION = """\
+Shows the versions of Ductile and of the libraries it has adapters for, the GPUs and whether Ductile
+works on them, and the options in effect after DUCTILE_CONF. Initialises CUDA."""
+LIBRARIES = {
+    "torch": ("torch",),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy"),
+    "numba": ("numba-cuda", "numba"),
+    "rmm": ("rmm-cu13", "rmm-cu12", "rmm"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _installed(candidates: tuple[str, ...]) -> str:
+    for name in candidates:
+        try:
+            return f"{metadata.version(name)} ({name})"
+        except metadata.PackageNotFoundError:
+            continue
+    return "not installed"
+
+
+def _describe_adapter() -> Optional[str]:
+    """Whether PyTorch's adapter is there or can be; None without PyTorch."""
+    if _installed(LIBRARIES["torch"]) == "not installed":
+        return None
+    from ductile_gpu.torch import _build
+
+    try:
+        return _build.describe_adapter()
+    except ImportError as error:
+        return f"none: {error}"
+
+
+def _probe(ordinal: int) -> str:
+    """Makes an allocator and uses it once: that tells more than any attribute."""
+    try:
+        with Allocator(ordinal) as allocator:
+            allocator.free(allocator.alloc(1 << 20))
+        return "works"
+    except Error as error:
+        return str(error).partition("\n")[0]
+
+
+def _describe_gpus() -> tuple[list[dict[str, Any]], str]:
+    try:
+        version = _cuda.driver_version()
+        found = _cuda.devices()
+    except _cuda.CudaError as error:
+        return [], str(error)
+    gpus = [
+        {
+            "ordinal": gpu.ordinal,
+            "name": gpu.name,
+            "total_bytes": gpu.total_bytes,
+            "capability": ".".join(map(str, gpu.capability)),
+            "virtual_memory_management": gpu.has_vmm,
+            "ductile": _probe(gpu.ordinal),
+        }
+        for gpu in found
+    ]
+    return gpus, f"supports CUDA {version[0]}.{version[1]}"
+
+
+def _options() -> dict[str, str]:
+    """The effective options: asked on a virtual GPU, which every machine has."""
+    try:
+        with VirtualGPU() as gpu, gpu.allocator() as allocator:
+            options = allocator.options
+    except InvalidArgument as error:
+        named = f"DUCTILE_CONF={os.environ.get('DUCTILE_CONF', '')}"
+        raise Failure(f"{named}: {' '.join(str(error).split())}") from error
+    options.pop("driver", None)
+    options.pop("device", None)
+    return options
+
+
+def collect() -> dict[str, Any]:
+    """Everything that is shown."""
+    gpus, driver = _describe_gpus()
+    return {
+        "version": _abi.VERSION,
+        "library": str(_native.library_path()),
+        "bench": str(_native.bench_path()),
+        "python": platform.python_version(),
+        "libraries": {name: _installed(names) for name, names in LIBRARIES.items()},
+        "torch_adapter": _describe_adapter(),
+        "driver": driver,
+        "gpus": gpus,
+        "DUCTILE_CONF": os.environ.get("DUCTILE_CONF"),
+        "options": _options(),
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    print(f"ductile-gpu {found['version']}, Python {found['python']}")
+    print(f"library    {found['library']}")
+    print(f"bench      {found['bench']}")
+    print(f"driver     {found['driver']}")
+    for gpu in found["gpus"]:
+        what = f"{gpu['name']}, {in_bytes(gpu['total_bytes'])}, sm {gpu['capability']}"
+        print(f"GPU {gpu['ordinal']}      {what}: {gpu['ductile']}")
+    for name, version in found["libraries"].items():
+        print(f"{name:<10} {version}")
+        if name == "torch" and found["torch_adapter"] is not None:
+            print(f"  adapter  {found['torch_adapter']}")
+    conf = found["DUCTILE_CONF"]
+    print(f"options    DUCTILE_CONF is {'not set' if conf is None else conf}; in effect:")
+    for key, value in found["options"].items():
+        print(f"  {key:<28} {value}")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Prints what was found; no GPU is not an error."""
+    found = collect()
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        _print(found)
+    return 0

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["replacing"]
+
+_MOST_LINKS = 40
+
+
+def _refuse_planted(link: Path) -> None:
+    """Where everybody may write, only links of one's own and of the folder's owner are followed, as
+    Linux does with fs.protected_symlinks."""
+    folder = link.parent.stat()
+    if folder.st_mode & stat.S_IWOTH and link.lstat().st_uid not in (os.geteuid(), folder.st_uid):
+        raise PermissionError(errno.EACCES, "it is a link that another user made", str(link))
+
+
+def _follow(path: Path) -> Path:
+    """What a link leads to, which is what writing to it would change. It need not be there."""
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            return path
+        _refuse_planted(path)
+        path = path.parent / os.readlink(path)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _make_part(path: Path) -> Path:
+    """A new file beside it, of a name that cannot be foreseen, as readable as the old one."""
+    part = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    if path.exists():
+        part.chmod(stat.S_IMODE(path.stat().st_mode) & 0o777)
+    return part
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what is to be at `path`: an older file stays until the new one is complete,
+    and when it does not get there, nothing is left of it. A device or a pipe, such as /dev/null, is
+    written to, and not replaced. What a link leads to is replaced, and the link stays.
+
+    Raises OSError: also for a link that another user made where everybody may write."""
+    target = _follow(path)
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    part = _make_part(target)
+    try:
+        yield part
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)

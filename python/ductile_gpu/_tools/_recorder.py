@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What records the allocations of this process: what has stacks and goes to disk at once, or
+PyTorch's own history. Both end as a snapshot of PyTorch's form."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from ductile_gpu_start import say
+
+__all__ = ["NotRecorded", "Recorder", "StackRecorder", "make_recorder", "parts_folder"]
+
+
+class NotRecorded(RuntimeError):
+    """What was recorded could not be written; one line."""
+
+
+@contextlib.contextmanager
+def parts_folder(parent: Path) -> Iterator[Path]:
+    """A folder beside what will be written. It goes with the process that made it, not with a fork
+    of that one."""
+    owner, path = os.getpid(), Path(tempfile.mkdtemp(prefix=".ductile-", dir=parent))
+    try:
+        yield path
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _pack(plain: Path, path: Path) -> None:
+    with open(plain, "rb") as text, gzip.open(path, "wb", 1) as packed:
+        shutil.copyfileobj(text, packed, 1 << 20)
+    plain.unlink()
+
+
+class Recorder:
+    """PyTorch's own recording."""
+
+    def __init__(self, max_events: Optional[int] = None) -> None:
+        self.max_events = max_events
+        self.torch: Optional[Any] = None
+        self.started = False
+
+    def prepare(self, torch: ModuleType) -> None:
+        """What can be done as soon as PyTorch is imported; must not initialise CUDA."""
+        self.torch = torch
+
+    def start(self) -> None:
+        """CUDA has just been initialised. Pre: prepared."""
+        assert self.torch is not None
+        limit = {} if self.max_events is None else {"max_entries": self.max_events}
+        self.torch.cuda.memory._record_memory_history("all", context=None, **limit)
+        self.started = True
+
+    def dump(self, path: Path) -> list[str]:
+        """Writes PyTorch's snapshot while the recording is on, as it must be. Returns remarks."""
+        assert self.torch is not None
+        is_packed = path.suffix == ".gz"
+        plain = path.with_suffix("") if is_packed else path
+        try:
+            self.torch.cuda.memory._dump_snapshot(str(plain))
+            if is_packed:
+                _pack(plain, path)
+        except Exception as error:
+            raise NotRecorded(f"PyTorch could not write what it recorded: {error}") from error
+        return []
+
+
+class StackRecorder(Recorder):
+    """Streams allocations with their stacks to a folder, from the first use of CUDA on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.recording: Optional[Any] = None
+        self.tracker: Optional[Any] = None
+
+    def prepare(self, torch: ModuleType) -> None:
+        """May compile the adapter."""
+        from ductile_gpu.torch import _install
+
+        self.tracker = _install.Tracker()
+        super().prepare(torch)
+
+    def start(self) -> None:
+        """PyTorch's allocator has devices to be tracked."""
+        from ductile_gpu.torch import _recording
+
+        assert self.tracker is not None
+        self.recording = _recording.StackRecording(self.folder)
+        try:
+            self.tracker.start(*_recording.functions(self.recording.library))
+        except BaseException:
+            self.recording.close()
+            raise
+        self._mark_steps()
+        self.started = True
+
+    def _mark_steps(self) -> None:
+        hooks = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
+        hooks.register_optimizer_step_pre_hook(self._marker("START"))
+        hooks.register_optimizer_step_post_hook(self._marker("END"))
+
+    def _marker(self, stage: str) -> Callable[..., None]:
+        def mark(optimizer: Any, _arguments: Any, _named: Any) -> None:
+            assert self.torch is not None
+            assert self.recording is not None
+            name = f"Optimizer.step#{type(optimizer).__name__}.step"
+            self.recording.annotate(stage, name, self.torch.cuda.current_device())
+
+        return mark
+
+    def _look(self) -> dict[str, Any]:
+        """What is held at the end; the recording is of use without it, too."""
+        assert self.torch is not None
+        try:
+            return dict(self.torch.cuda.memory._snapshot())
+        except Exception as error:
+            say(f"PyTorch cannot say what is held at the end ({error})")
+            return {"segments": []}
+
+    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
+        """Free and total memory of the GPUs that were used: others are not to be woken."""
+        used = {int(segment["device"]) for segment in segments}
+        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
+        for device in used:
+            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
+                assert self.torch is not None
+                free, total = self.torch.cuda.mem_get_info(device)
+                found[device] = {"free": int(free), "total": int(total)}
+        return found
+
+    def _stop_tracking(self) -> None:
+        """The recording is of use also where PyTorch says no more."""
+        assert self.tracker is not None
+        with contextlib.suppress(Exception):
+            self.tracker.stop()
+
+    def _explain_bare(self, counts: Any) -> list[str]:
+        """Stacks were asked for: that nearly none was found is said."""
+        if counts.bare == 0 or counts.bare < 0.9 * counts.allocs:
+            return []
+        assert self.tracker is not None
+        why = "no Python ran on the threads that made them"
+        if self.tracker.was_lent:
+            why = "the script called _record_memory_history, which leaves no room for another"
+        return [f"{counts.bare:,} of {counts.allocs:,} allocations have no stack: {why}"]
+
+    def dump(self, path: Path) -> list[str]:
+        from ductile_gpu.torch._recording import RecordingError
+
+        assert self.recording is not None
+        found = self._look()
+        self._stop_tracking()
+        try:
+            counts = self.recording.close()
+            segments, settings = found["segments"], found.get("allocator_settings", {})
+            self.recording.save(path, segments, settings, self._devices(segments))
+        except (RecordingError, OSError) as error:
+            raise NotRecorded(f"the recording could not be written: {error}") from error
+        bare = self._explain_bare(counts)
+        few = f"{counts.unnamed:,} allocations have no stack: there were too many different ones"
+        stacks = "1 stack" if counts.stacks == 1 else f"{counts.stacks:,} different stacks"
+        return [*([few] if counts.unnamed else []), *bare, f"{counts.events:,} events, {stacks}"]
+
+
+class StacksIfPossible(Recorder):
+    """With stacks, or where there is no adapter by PyTorch's own history."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.used: Recorder = StackRecorder(folder)
+
+    def prepare(self, torch: ModuleType) -> None:
+        """May compile the adapter."""
+        super().prepare(torch)
+        self._or_without(lambda: self.used.prepare(torch))
+
+    def start(self) -> None:
+        """CUDA has just been initialised. Pre: prepared."""
+        if self._or_without(self.used.start):
+            self.used.start()
+        self.started = True
+
+    def _or_without(self, step: Callable[[], None]) -> bool:
+        """Does the step; where it cannot be done there will be no stacks. Returns whether so."""
+        try:
+            step()
+        except Exception as error:
+            if type(self.used) is Recorder:
+                raise
+            say(f"this recording has no stacks: {' '.join(str(error).split())}")
+            self.used = Recorder()
+            assert self.torch is not None
+            self.used.prepare(self.torch)
+            return True
+        return False
+
+    def dump(self, path: Path) -> list[str]:
+        """Writes what was recorded. Returns remarks."""
+        return self.used.dump(path)
+
+
+def make_recorder(stacks: Optional[bool], folder: Path, max_events: Optional[int]) -> Recorder:
+    """A recorder with stacks or without; None: with them where they can be recorded. Of the latest
+    events alone it is one without. `folder` takes what is streamed."""
+    if stacks is None and max_events is None:
+        return StacksIfPossible(folder)
+    return StackRecorder(folder) if stacks else Recorder(max_events)

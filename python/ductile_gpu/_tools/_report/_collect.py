@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers what a report shows: ductile-bench replays, this reads what it prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ductile_gpu._binding import _native
+from ductile_gpu._binding._abi import CONTENDERS
+from ductile_gpu._tools._bench import replay_arguments
+
+# In the order in which pages and tables show them.
+NAMES = {name: CONTENDERS[name] for name in ("ductile", "expandable", "classic")}
+
+# Options of Ductile that trade memory against time, and what they are for.
+OPTION_SETS = {
+    "sizes=tight": "small handles only: least memory, most time in the driver",
+    "sizes=quick": "large handles always: least time in the driver",
+    "reuse=wait": "waits on the GPU instead of new memory",
+}
+
+
+MOST_SIDE_BY_SIDE = 300_000  # events
+
+
+class RecordingError(Exception):
+    """A recording that cannot be reported on; one line says why."""
+
+
+@dataclass
+class Recording:
+    """What is known of one recorded run."""
+
+    path: Path
+    facts: dict[str, Any]
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by contender
+    variants: list[dict[str, Any]] = field(default_factory=list)  # Ductile under other options
+
+    @property
+    def name(self) -> str:
+        return str(self.facts["trace"])
+
+    @property
+    def live_peak(self) -> int:
+        return int(self.facts["live_peak_bytes"])
+
+    @property
+    def elders(self) -> int:
+        """The first events of the replay: blocks from before the recording began."""
+        return int(self.facts["elders"])
+
+    @property
+    def n_events(self) -> int:
+        """How many were recorded."""
+        return int(self.facts["events"]) - self.elders
+
+    @property
+    def has_history(self) -> bool:
+        """Else only what was held when the snapshot was written is known."""
+        return self.n_events > 0
+
+    @property
+    def recorded(self) -> Optional[dict[str, Any]]:
+        """What PyTorch's own allocator held; None: the recording does not say."""
+        return self.facts.get("recorded")
+
+    @property
+    def bytes_before(self) -> int:
+        """Live when the recording began."""
+        run = next(iter(self.runs.values()))
+        asked = run["point_fields"].index("asked")
+        return int(run["points"][0][asked]) if self.elders and run["points"] else 0
+
+    def number_of(self, event: int) -> int:
+        """Counted from 1 where the recording began; 0: before. A refused request is one event of
+        the program, and two of a replay."""
+        refusals = self.facts["refusals"]
+        refused = len([of for of in refusals if of["replayed"] and of["event"] < event])
+        return max(0, event + 1 - self.elders - refused)
+
+    def step_of(self, event: int) -> int:
+        """The step, counted from 1, that an event of the replay lies in."""
+        ends: list[int] = self.facts["step_ends"][: self.n_steps - 1]
+        return 1 + sum(end <= event for end in ends)
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps there are; 1 where none were found. What follows the last mark is its."""
+        ends = len(self.facts["step_ends"])
+        return max(1, ends if self.facts["marks_steps"] else ends + 1)
+
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Choices:
+    """What is asked of the replays."""
+
+    gpu: Optional[int] = None
+    capacity: Optional[str] = None
+    settings: Sequence[str] = ()
+    quick: bool = False
+    full: bool = False
+
+
+def ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
+    """The JSON objects that ductile-bench prints. Raises RecordingError."""
+    answer = subprocess.run(
+        [str(_native.bench_path()), command, *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if answer.returncode != 0:
+        said = answer.stderr.strip().splitlines() or [f"ductile-bench {command} failed"]
+        raise RecordingError(said[-1].removeprefix("ductile-bench: ") if said else command)
+    return [json.loads(line) for line in answer.stdout.split("\n") if line]
+
+
+def _view(path: Path, choices: Choices) -> Recording:
+    """One program replays under all allocators, beside each other."""
+    arguments = [
+        *replay_arguments(choices.gpu, choices.capacity, choices.settings),
+        "--contender",
+        ",".join(NAMES),
+    ]
+    if choices.quick:
+        arguments.append("--quick")
+    if choices.full:
+        arguments.append("--full")
+    facts, *runs = ask_bench("view", *arguments, "--", str(path))
+    found = {run["contender"]: run for run in runs}
+    return Recording(path, facts, {name: found[name] for name in NAMES})
+
+
+def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
+    """Ductile with one option changed; the smallest device is searched as `replay` does."""
+    chosen = replay_arguments(choices.gpu, None, (*choices.settings, setting))
+    arguments = ["--device", "virtual", "--json", "--min-capacity", "--contender", "ductile"]
+    result = ask_bench("replay", *arguments, *chosen, "--", str(path))[0]
+    return {
+        "setting": setting,
+        "purpose": OPTION_SETS[setting],
+        "held_peak_bytes": result["reserved_peak_bytes"],
+        "min_capacity_bytes": result.get("min_capacity_bytes"),
+        "completed": result["completed"],
+        "driver_time_ns": round(1000 * result["all_passes"]["driver_time_us"]),
+    }
+
+
+def _wanted_options(facts: dict[str, Any], choices: Choices) -> list[str]:
+    if choices.capacity is not None or not facts["events"] > facts["elders"]:
+        return []
+    return [
+        setting
+        for setting in OPTION_SETS
+        if setting not in choices.settings
+        and (len(facts["streams"]) > 1 or not setting.startswith("cross_stream"))
+    ]
+
+
+def collect(path: Path, choices: Choices, progress: Progress) -> Recording:
+    """Replays one recording under every allocator, and under Ductile with other options.
+
+    Raises RecordingError: the file is no recording, or cannot be replayed.
+    """
+    recording = _view(path, choices)
+    searched = any(run.get("min_capacity_bytes") for run in recording.runs.values())
+    wanted = _wanted_options(recording.facts, choices) if searched else []
+    if wanted:
+        progress(f"{path.name}: replaying under Ductile with other options")
+    # Each keeps all events in memory.
+    at_once = 2 if recording.n_events <= MOST_SIDE_BY_SIDE else 1
+    with ThreadPoolExecutor(max_workers=at_once) as workers:
+        found = workers.map(lambda setting: _variant(path, setting, choices), wanted)
+        recording.variants.extend(found)
+    return recording

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report of this process: of what PyTorch has recorded, else of the blocks that are live now."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Optional, Union
+
+from ductile_gpu._binding._core import Allocator
+from ductile_gpu._process import _share
+from ductile_gpu._tools._report._collect import Choices, Recording, RecordingError, collect
+from ductile_gpu._tools._report._page import make_page, write_page
+
+_HELD = ("LIVE", "PENDING")
+_IS_OFF = "_record_memory_history"  # what a snapshot without history is refused with names it
+
+
+def _silent(_line: str) -> None:
+    pass
+
+
+def _of_history(folder: Path) -> Optional[Recording]:
+    """What torch.cuda.memory._record_memory_history has recorded; None: nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    path = folder / "this process.pickle"
+    try:
+        torch.cuda.memory._dump_snapshot(str(path))
+    except (RuntimeError, AssertionError, AttributeError):
+        return None  # this PyTorch has no CUDA
+    try:
+        return collect(path, Choices(), _silent)
+    except RecordingError as error:
+        if _IS_OFF in str(error):
+            return None
+        raise
+
+
+def _of_blocks(device: int, allocator: Allocator, folder: Path) -> Optional[Recording]:
+    """The blocks as a recording in which they are allocated one after another."""
+    blocks = [block for block in allocator.blocks() if block.state.name in _HELD]
+    if not blocks:
+        return None
+    streams = {stream: i for i, stream in enumerate(sorted({block.stream for block in blocks}))}
+    lines = [
+        f"a {i} {block.requested_size or block.size} {streams[block.stream]}"
+        for i, block in enumerate(blocks)
+    ]
+    path = folder / f"live on GPU {device}.trace"
+    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    return collect(path, Choices(), _silent)
+
+
+def _collect_all(folder: Path) -> list[Recording]:
+    history = _of_history(folder)
+    if history is not None and history.has_history:
+        return [history]
+    made = (_of_blocks(*each, folder) for each in sorted(_share.allocators().items()))
+    found = [recording for recording in made if recording is not None]
+    # else what PyTorch's allocator holds now is all that is known
+    return found or ([history] if history is not None else [])
+
+
+def write_live(path: Union[str, os.PathLike[str]]) -> Path:
+    """See ductile_gpu.report."""
+    target = Path(path)
+    with tempfile.TemporaryDirectory(prefix="ductile-") as name:
+        try:
+            found = _collect_all(Path(name))
+        except RecordingError as error:
+            raise RuntimeError(f"the report failed: {error}") from error
+    if not found:
+        raise RuntimeError(
+            "nothing to report: call torch.cuda.memory._record_memory_history() before the work, "
+            "or report while an allocator of Ductile has live blocks"
+        )
+    write_page(target, make_page(found))
+    return target

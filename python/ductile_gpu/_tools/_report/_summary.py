@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a run in numbers: the page, the verdict and --json all say these.
+
+Beside what the replays say stands what was recorded: what PyTorch's own allocator held, and the
+request that it refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ductile_gpu._tools._report import _frames, _who
+from ductile_gpu._tools._report._collect import NAMES, Recording
+
+MOST_HOLDERS = 3
+APART = 0.01  # a model that is further from what was recorded is explained
+
+
+def place(recording: Recording, event: int) -> dict[str, Any]:
+    """Where an event lies; steps and events count from 1."""
+    found: dict[str, Any] = {"event": recording.number_of(event), "step": None}
+    if recording.n_steps > 1:
+        found["step"] = recording.step_of(event)
+    return found
+
+
+# ---- The refused request ----------------------------------------------------------------------
+
+
+def _stack_name(recording: Recording, number: int) -> Optional[str]:
+    return str(_frames.name_of(recording.facts["stacks"][number - 1])) if number else None
+
+
+def _terms(recording: Recording, index: int) -> dict[str, Any]:
+    """What held memory consisted of when request number `index` was refused."""
+    refusal, recorded = recording.facts["refusals"][index], recording.recorded
+    is_last = index + 1 == recording.facts["n_refusals"]
+    if recorded is not None and recorded["at_refusal"] and is_last:
+        names = ("held_bytes", "live_bytes", "pending_bytes", "free_bytes", "holes", "largest_hole")
+        return {name: recorded[name] for name in names}
+    held, live = refusal["held_bytes"], refusal["live_bytes"]
+    free = held - live if held > live else None
+    unknown = {"holes": None, "largest_hole": None}
+    return {
+        "held_bytes": held,
+        "live_bytes": live,
+        "pending_bytes": 0,
+        "free_bytes": free,
+        **unknown,
+    }
+
+
+def _others(recording: Recording, held: int, free: int) -> Optional[int]:
+    """Memory of the device that other processes, contexts and libraries had."""
+    recorded = recording.recorded
+    total = int(recorded["device_bytes"]) if recorded is not None else 0
+    return total - held - free if total > held + free else None
+
+
+def refused(recording: Recording) -> Optional[dict[str, Any]]:
+    """The refused request that needs most; None: the program was refused nothing."""
+    all_refusals = recording.facts["refusals"]
+    if not all_refusals:
+        return None
+    needs = [of["live_bytes"] + of["request_bytes"] for of in all_refusals]
+    index = needs.index(max(needs))
+    refusal, terms = all_refusals[index], _terms(recording, index)
+    free, held = refusal["device_free_bytes"], terms["held_bytes"]
+    # Where so much was free on the device, what refused it was a limit of the process.
+    is_limited = free >= refusal["request_bytes"]
+    return {
+        "request_bytes": refusal["request_bytes"],
+        "by": _stack_name(recording, refusal["stack"]),
+        "stack": recording.facts["stacks"][refusal["stack"] - 1] if refusal["stack"] else None,
+        **place(recording, refusal["event"]),
+        **terms,
+        "device_free_bytes": free,
+        "device_bytes": held + free if held and not is_limited else None,
+        "limited": is_limited,
+        "others_bytes": _others(recording, held, free),
+        "needed_bytes": terms["live_bytes"] + terms["pending_bytes"] + refusal["request_bytes"],
+        "replayed": refusal["replayed"],
+        "refusals": recording.facts["n_refusals"],
+    }
+
+
+# ---- What was recorded ------------------------------------------------------------------------
+
+
+def _modelled(recording: Recording, name: str) -> int:
+    """What the model holds at most before anything was refused, which is what was recorded."""
+    run, refusals = recording.runs[name], recording.facts["refusals"]
+    if not refusals:
+        return int(run["reserved_peak_bytes"])
+    event, held = (run["point_fields"].index(field) for field in ("event", "held"))
+    until = refusals[0]["event"]
+    return max((int(point[held]) for point in run["points"] if point[event] < until), default=0)
+
+
+def _why_apart(recording: Recording) -> str:
+    before = recording.bytes_before
+    if 2 * before > recording.live_peak:
+        return "packed again"
+    return "unknown"
+
+
+def recorded(recording: Recording) -> Optional[dict[str, Any]]:
+    """What PyTorch's allocator held, and how far its model is from that; None: it is not known."""
+    found = recording.recorded
+    if found is None:
+        return None
+    kept = {name: value for name, value in found.items() if name != "map"}
+    model = "expandable" if found["expandable"] else "classic"
+    modelled, held = _modelled(recording, model), found["held_peak_bytes"]
+    is_apart = held > 0 and abs(modelled - held) > APART * held
+    return {
+        **kept,
+        "allocator": model,
+        "modelled_peak_bytes": modelled,
+        "apart": _why_apart(recording) if is_apart and recording.has_history else None,
+        "before_bytes": recording.bytes_before,
+    }
+
+
+# ---- The device ---------------------------------------------------------------------------------
+
+USUAL = (8, 12, 16, 24, 40, 80, 141)  # GiB
+
+
+def device(recording: Recording, refusal: Optional[dict[str, Any]]) -> tuple[int, bool]:
+    """The memory to begin with, and whether it is the recording's own: what its allocator could
+    have. Else the usual device that tells the allocators apart, or on which all complete."""
+    if refusal is not None and refusal["device_bytes"]:
+        return int(refusal["device_bytes"]), True
+    known = recording.recorded
+    if known is not None and known["device_bytes"]:
+        return int(known["held_bytes"] + known["device_free_bytes"]), True
+    needs = [
+        int(run.get("min_capacity_bytes") or run["reserved_peak_bytes"])
+        for run in recording.runs.values()
+    ]
+    sizes = [size << 30 for size in USUAL]
+    telling = [size for size in sizes if min(needs) <= size < max(needs)]
+    enough = [size for size in sizes if size >= max(needs)]
+    return [*telling, *enough, sizes[-1]][0], False
+
+
+# ---- The whole ---------------------------------------------------------------------------------
+
+
+def holders(recording: Recording) -> list[dict[str, Any]]:
+    """The largest, by the code that allocated them where it is known. What was refused is none."""
+    by = "stack" if recording.facts["stacks"] else "category"
+    sums: dict[str, dict[str, Any]] = {}
+    for row in _who.group(recording, by):
+        if not row["refused"]:
+            name = _who.title(row, by)
+            found = sums.setdefault(name, {"name": name, "bytes": 0, "blocks": 0})
+            found["bytes"] += row["bytes"]
+            found["blocks"] += row["blocks"]
+    kept = sorted(sums.values(), key=lambda row: -row["bytes"])[:MOST_HOLDERS]
+    return [row for row in kept if row["bytes"]]
+
+
+def _allocator(recording: Recording, name: str) -> dict[str, Any]:
+    run = recording.runs[name]
+    found = {
+        "name": NAMES[name],
+        "completed": run["completed"],
+        "held_peak_bytes": run["reserved_peak_bytes"],
+        "min_capacity_bytes": run.get("min_capacity_bytes"),
+        "driver_time_ns": run["driver_time_ns"],
+        "settings": run["settings"],
+    }
+    if not run["completed"]:
+        found["stopped"] = place(recording, run["stopped_at_event"])
+    return found
+
+
+def summary(recording: Recording) -> dict[str, Any]:
+    """Everything that the verdict says."""
+    facts = recording.facts
+    refusal = refused(recording)
+    start, is_own = device(recording, refusal)
+    return {
+        "file": str(recording.path),
+        "name": recording.name,
+        "gpu": facts["gpu"] if facts["snapshot"] else None,
+        "events": recording.n_events,
+        "steps": recording.n_steps if recording.n_steps > 1 else None,
+        "history": recording.has_history,
+        "live_peak_bytes": recording.live_peak,
+        "peak": place(recording, facts["peak_event"]),
+        "device_bytes": start,
+        "device_is_recorded": is_own,
+        "refused": refusal,
+        "recorded": recorded(recording),
+        "allocators": {name: _allocator(recording, name) for name in NAMES},
+        "options": recording.variants,
+        "holders": holders(recording),
+    }

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sentences of a report, of the numbers of `_summary`.
+
+A sentence is a list of pieces: text, and whether it is strong. The verdict is one sentence that
+says what happened and what would do, and lines that say why.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ductile_gpu._tools._report import _openings, _summary
+from ductile_gpu._tools._report._collect import NAMES, Recording
+from ductile_gpu._tools._sizes import in_bytes
+
+Sentence = list[tuple[str, bool]]
+Line = tuple[str, str]  # a label, and what is said
+
+
+def plain(sentence: Sentence) -> str:
+    """The text alone."""
+    return "".join(text for text, _ in sentence)
+
+
+def _when(where: dict[str, Any], steps: Optional[int]) -> str:
+    if where["event"] == 0:
+        return "when the recording began"
+    if where["step"] is None:
+        return f"at event {where['event']:,}"
+    return f"in step {where['step']:,} of {steps:,}"
+
+
+def _list(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _holes(found: dict[str, Any]) -> str:
+    """Free memory, and in how many pieces it lies."""
+    text = f"{in_bytes(found['free_bytes'])} free"
+    if found.get("holes") is None:
+        return text
+    if found["holes"] == 1:
+        return f"{text} in 1 hole"
+    return f"{text} in {found['holes']:,} holes (largest {in_bytes(found['largest_hole'])})"
+
+
+def _terms(found: dict[str, Any]) -> str:
+    """What held memory consists of: "2.86 GiB live + 1.09 GiB free in 103 holes"."""
+    terms = [f"{in_bytes(found['live_bytes'])} live"]
+    if found["pending_bytes"]:
+        terms.append(f"{in_bytes(found['pending_bytes'])} pending")
+    if found["free_bytes"]:
+        terms.append(_holes(found))
+    return " + ".join(terms)
+
+
+# ---- What happened ------------------------------------------------------------------------------
+
+
+def _of_refusal(s: dict[str, Any]) -> Sentence:
+    found = s["refused"]
+    asked, free = in_bytes(found["request_bytes"]), in_bytes(found["device_free_bytes"])
+    device = f" + {free} left on the device"
+    if found["limited"]:
+        device = f", though {free} were free on the device"
+    if not found["replayed"]:
+        return [
+            (f"{asked} were refused", True),
+            (", more than any device has; what follows is of the run without it. ", False),
+        ]
+    return [
+        (f"{asked} refused", True),
+        (f": {_terms(found)}{device}. ", False),
+    ]
+
+
+def _of_held(s: dict[str, Any]) -> Sentence:
+    found = s["recorded"]
+    if found is None:
+        return [(f"{in_bytes(s['live_peak_bytes'])} live", True), (". ", False)]
+    return [(f"{in_bytes(found['held_bytes'])} held", True), (f": {_terms(found)}. ", False)]
+
+
+def _of_stop(s: dict[str, Any], recording: Recording, name: str) -> Sentence:
+    """Under an allocator that did not complete."""
+    run, where = recording.runs[name], s["allocators"][name]["stopped"]
+    when = _when(where, s["steps"])
+    pieces: Sentence = [(f"With {NAMES[name]}, memory runs out {when}", True)]
+    stop = next((stop for stop in reversed(run["stops"]) if not stop["completed"]), None)
+    if stop is not None:
+        asked, capacity = in_bytes(stop["request_bytes"]), in_bytes(stop["capacity_bytes"])
+        found = {f"{term}_bytes": stop[term] for term in ("live", "pending", "free")}
+        found.update(holes=stop["holes"], largest_hole=stop["largest_hole"])
+        room = stop["capacity_bytes"] - stop["held"]
+        more = f" + {in_bytes(room)} not held" if room > 0 else ""
+        pieces.append((f": {asked} refused with {_terms(found)}{more} = {capacity}", False))
+    return [*pieces, (". ", False)]
+
+
+def _of_peak(s: dict[str, Any]) -> Sentence:
+    live = in_bytes(s["live_peak_bytes"])
+    return [(f"{live} live", True), (f" at the peak, {_when(s['peak'], s['steps'])}. ", False)]
+
+
+# ---- What would do ------------------------------------------------------------------------------
+
+
+def _needs(s: dict[str, Any]) -> dict[str, int]:
+    """The smallest device that suffices, by allocator; the least first."""
+    found = {
+        name: run["min_capacity_bytes"]
+        for name, run in s["allocators"].items()
+        if run["min_capacity_bytes"]
+    }
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _ways(needs: dict[str, int]) -> str:
+    sizes = [f"{in_bytes(need)} with {NAMES[name]}" for name, need in needs.items()]
+    return _list(sizes) if sizes else ""
+
+
+def _on_device(needs: dict[str, int], device: int, recorded: Optional[str]) -> Sentence:
+    """Of the device that the request was refused on, under the allocator `recorded`."""
+    size = in_bytes(device)
+    fitting = [NAMES[n] for n, need in needs.items() if need <= device and n != recorded]
+    missing = _ways({name: need for name, need in needs.items() if need > device})
+    more = [f"it needs {missing}"] if missing else []
+    if recorded is not None and needs.get(recorded, device + 1) <= device:
+        more.append(f"the model of {NAMES[recorded]} fits too, unlike the recorded one")
+    if not fitting:
+        return [(f"Its {size} do not suffice", True), (f": {'; '.join(more)}.", False)]
+    rest = "".join(f"; {clause}" for clause in more)
+    return [(f"On its {size} it fits with {_list(fitting)}", True), (f"{rest}.", False)]
+
+
+def _fits(s: dict[str, Any]) -> Sentence:
+    needs, found = _needs(s), s["refused"]
+    if not needs:
+        return _held(s)
+    if found is not None and found["device_bytes"] is not None:
+        recorded = s["recorded"]["allocator"] if s["recorded"] else None
+        return _on_device(needs, found["device_bytes"], recorded)
+    first, most = list(needs.items())[-1]
+    if found is not None or most == min(needs.values()):
+        return [("It fits from ", False), (_ways(needs), True), (" on.", False)]
+    others = _ways({name: need for name, need in needs.items() if name != first})
+    return [
+        (f"It would run out first with {NAMES[first]}", True),
+        (f", on less than {in_bytes(most)}; it needs {others}.", False),
+    ]
+
+
+def _held(s: dict[str, Any]) -> Sentence:
+    done = {n: run for n, run in s["allocators"].items() if run["completed"]}
+    if not done:
+        return []
+    sizes = [f"{in_bytes(run['held_peak_bytes'])} by {run['name']}" for run in done.values()]
+    sizes[0] = sizes[0].replace(" by ", " are held by ", 1)
+    return [(f"Without a cap, {_list(sizes)}.", False)]
+
+
+def headline(recording: Recording, s: dict[str, Any]) -> Sentence:
+    """What happened, and on which device it would fit with what."""
+    stopped = [name for name, run in s["allocators"].items() if not run["completed"]]
+    if not s["history"]:
+        return [
+            *_of_held(s),
+            ("No history was recorded", True),
+            (": what led to it is not known.", False),
+        ]
+    if s["refused"] is not None:
+        return [*_of_refusal(s), *_fits(s)]
+    if stopped:
+        pieces = [piece for name in stopped for piece in _of_stop(s, recording, name)]
+        return [*pieces, *_fits(s)]
+    return [*_of_peak(s), *_fits(s)]
+
+
+# ---- Why ----------------------------------------------------------------------------------------
+
+
+def _asked(s: dict[str, Any]) -> list[Line]:
+    found = s["refused"]
+    if found is None:
+        return []
+    by = f"`{found['by']}`, " if found["by"] else ""
+    often = f"; the largest of {found['refusals']:,} refusals" if found["refusals"] > 1 else ""
+    lines = [("asked", f"{by}{_when(found, s['steps'])}{often}")]
+    if found["limited"]:
+        lines.append(("limit", "of the process, such as set_per_process_memory_fraction"))
+    pending = f" + {in_bytes(found['pending_bytes'])} pending" if found["pending_bytes"] else ""
+    device = found["device_bytes"]
+    had = f"; the device had {in_bytes(device)} for PyTorch's allocator" if device else ""
+    if found["others_bytes"]:
+        had += (
+            f", and {in_bytes(found['others_bytes'])} for contexts, libraries and other processes"
+        )
+    needed = (
+        f"{in_bytes(found['needed_bytes'])} = {in_bytes(found['live_bytes'])} live{pending} + "
+        f"{in_bytes(found['request_bytes'])} asked{had}"
+    )
+    return [*lines, ("needed", needed)]
+
+
+def _share(size: int, whole: int) -> str:
+    return f"{100 * size / whole:.0f} %" if whole else ""
+
+
+def _holders(s: dict[str, Any]) -> list[Line]:
+    whole = s["live_peak_bytes"]
+    return [
+        ("held by", f"{in_bytes(row['bytes'])} ({_share(row['bytes'], whole)}) {row['name']}")
+        for row in s["holders"]
+    ]
+
+
+WHY_APART = {
+    "packed again": "most of it was there before the recording began, and a replay packs it again, "
+    "without the holes between",
+    "unknown": "the recording does not say why (options of PyTorch's allocator, private pools of "
+    "graphs, memory given back between)",
+}
+
+
+def _recorded(s: dict[str, Any]) -> list[Line]:
+    found = s["recorded"]
+    if found is None or not s["history"]:
+        return []
+    ends = f"{in_bytes(found['held_peak_bytes'])} held by PyTorch at most"
+    if s["refused"] is None and found["held_bytes"]:
+        ends += f"; at the end {in_bytes(found['held_bytes'])} = {_terms(found)}"
+    lines = [("recorded", ends)]
+    if found["apart"]:
+        name, size = NAMES[found["allocator"]], in_bytes(found["modelled_peak_bytes"])
+        until = " before that" if s["refused"] else ""
+        lines.append(("modelled", f"{name} holds {size}{until}: {WHY_APART[found['apart']]}"))
+    return lines
+
+
+def _held_lines(s: dict[str, Any]) -> list[Line]:
+    held = plain(_held(s)).removeprefix("Without a cap, ").rstrip(".")
+    return [("without a cap", held)] if held and _needs(s) else []
+
+
+def _options(s: dict[str, Any]) -> list[Line]:
+    """The option of Ductile that saves most, where it saves something."""
+    ours = s["allocators"]["ductile"]["min_capacity_bytes"]
+    found = [o for o in s["options"] if o["completed"] and o["min_capacity_bytes"]]
+    if not ours or not found:
+        return []
+    best = min(found, key=lambda option: int(option["min_capacity_bytes"]))
+    saved = ours - best["min_capacity_bytes"]
+    if 200 * saved < ours:
+        return []
+    option = best["setting"].replace("=", ":")
+    return [("with " + option, f"Ductile needs {in_bytes(saved)} less ({best['purpose']})")]
+
+
+def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
+    """Why, in the order in which a reader asks."""
+    way = _in_the_way(recording, s)
+    return [
+        *_asked(s),
+        *_holders(s),
+        *_recorded(s),
+        *_held_lines(s),
+        *_options(s),
+        *([("in the way", way)] if way else []),
+    ]
+
+
+def spell(name: str, said: Sentence, found: list[Line]) -> list[str]:
+    """The verdict as lines of text: the headline, and the others with their labels."""
+    width = max((len(label) for label, _ in found), default=0)
+    shown, last = [f"{name}: {plain(said).strip()}"], ""
+    for label, text in found:
+        shown.append(f"  {'' if label == last else label:{width}}  {text}")
+        last = label
+    return shown
+
+
+def verdict(recording: Recording) -> list[str]:
+    """The same, of a recording."""
+    s = _summary.summary(recording)
+    return spell(recording.name, headline(recording, s), lines(recording, s))
+
+
+# ---- What stands in the way --------------------------------------------------------------------
+
+
+def _blocks(row: dict[str, Any]) -> str:
+    first = row["who"][0]
+    name = f"`{first['name']}`" if first["stack"] else first["name"]
+    mostly = "mostly " if len(row["who"]) > 1 else ""
+    of = "1 block" if row["blocks"] == 1 else f"{row['blocks']:,} blocks"
+    return f"{of} ({in_bytes(row['live_bytes'])}: {mostly}{name})"
+
+
+def _elsewhere(row: dict[str, Any]) -> str:
+    return "; other holes have room for them" if row["moves"] else ""
+
+
+def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
+    """One or two sentences about the blocks that keep an allocator's free memory apart."""
+    hole = in_bytes(found["largest_hole"])
+    where, least = _when(found["place"], recording.n_steps), found["least"]
+    if found["request"] is None:
+        text = f"At the live peak, {where}, the largest hole of {NAMES[name]} has {hole}."
+        widest = found["widest"][:1]
+        more = [
+            f" Without {_blocks(row)} it has {in_bytes(row['bytes'])}{_elsewhere(row)}."
+            for row in widest
+        ]
+        return text + "".join(more)
+    asked, capacity = in_bytes(found["request"]), in_bytes(found["capacity"])
+    if capacity == in_bytes(recording.runs[name].get("min_capacity_bytes") or 0):
+        capacity = f"just below {capacity}"
+    text = (
+        f"With {NAMES[name]} on {capacity}, {asked} are refused {where}, where the largest hole "
+        f"has {hole}."
+    )
+    if least is None:
+        return f"{text} No 64 neighbouring blocks make room for it."
+    return f"{text} Without {_blocks(least)} it has {in_bytes(least['bytes'])}{_elsewhere(least)}."
+
+
+def _is_won(found: Optional[dict[str, Any]]) -> bool:
+    """A hole that serves the request opens for less live memory than the request has bytes."""
+    return (
+        found is not None
+        and found["least"] is not None
+        and found["largest_hole"] < found["request"]
+        and found["least"]["live_bytes"] < found["request"]
+    )
+
+
+def _in_the_way(recording: Recording, s: dict[str, Any]) -> Optional[str]:
+    """Of the allocator that needs most, where holes are what it lacks."""
+
+    def need(name: str) -> float:
+        run = s["allocators"][name]
+        return float(run["min_capacity_bytes"] or 0) if run["completed"] else float("inf")
+
+    most = max(reversed(list(s["allocators"])), key=need)
+    found = _openings.openings(recording, most)
+    return openings(recording, most, found) if found is not None and _is_won(found) else None
+
+
+def comparison(before: Recording, after: Recording, by: str) -> str:
+    """One sentence about two runs."""
+    change = after.live_peak - before.live_peak
+    verb = "grew" if change > 0 else "shrank"
+    if change == 0:
+        return f"Both runs have a live peak of {in_bytes(before.live_peak)}."
+    held = []
+    for name in NAMES:
+        was, now = (r.runs[name]["reserved_peak_bytes"] for r in (before, after))
+        held.append(f"{NAMES[name]} from {in_bytes(was)} to {in_bytes(now)}")
+    how = "by the stack that allocated it" if by == "stack" else "by the size of blocks"
+    return (
+        f"The live peak {verb} by {in_bytes(abs(change))}, from {in_bytes(before.live_peak)} to "
+        f"{in_bytes(after.live_peak)}; what is held changed under {_list(held)}. Below, live "
+        f"memory at each run's own peak, {how}."
+    )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ductile_resource.hpp against CCCL's headers, on the virtual GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import ductile_gpu
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = Path(ductile_gpu.__file__).parent
+
+
+def header_folders() -> list[Path]:
+    """Where the package index's CCCL and CUDA runtime keep their headers."""
+    spec = importlib.util.find_spec("nvidia")
+    places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    for place in places:
+        for found in sorted(place.glob("*/include/cccl/cuda/memory_resource")):
+            return [found.parent.parent.parent, found.parent.parent]
+    return []
+
+
+@pytest.mark.parametrize("standard", ["c++17", "c++20"])
+def test_the_resource_serves_what_cccl_asks_for(tmp_path: Path, standard: str):
+    folders = header_folders()
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if not folders or compiler is None:
+        pytest.skip("no CCCL headers, or no C++ compiler")
+    program = tmp_path / "check"
+    libraries = [*sorted((PACKAGE / "lib").glob("libductile_virtual.so.*"))]
+    libraries.append(PACKAGE / "lib" / "libductile.so")
+    headers = [f"-I{PACKAGE / 'include'}", *(f"-isystem{folder}" for folder in folders)]
+    command = [compiler, f"-std={standard}", "-Wall", "-Wextra", "-Werror", *headers]
+    command += [str(HERE / "resource" / "check.cpp"), "-o", str(program), *map(str, libraries)]
+    command += [f"-Wl,-rpath,{PACKAGE / 'lib'}"]
+    compiled = subprocess.run(command, capture_output=True, text=True)
+    assert compiled.returncode == 0, compiled.stderr
+    ended = subprocess.run([program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "0 wrong\n"), ended.stdout + ended.stderr

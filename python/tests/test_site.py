@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation's site: what it takes in and refuses. The generator is not run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python" / "tools"))
+
+import make_site
+
+
+def test_every_page_of_the_documentation_is_in_one_chapter():
+    assert make_site.unnamed_pages() == []
+    assert len(make_site.pages()) == len(set(make_site.pages()))
+
+
+def test_every_file_that_a_page_links_to_is_staged(tmp_path: Path):
+    make_site.stage_into(tmp_path)
+    for page in make_site.pages():
+        for target in make_site.links_of(page):
+            assert (tmp_path / target).exists(), f"{page} links to {target}"
+
+
+def test_a_page_that_no_chapter_names_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    start = [page for page in make_site.CHAPTERS["Start"] if "out-of-memory" not in page]
+    monkeypatch.setitem(make_site.CHAPTERS, "Start", start)
+    with pytest.raises(make_site.Dead, match="out-of-memory"):
+        make_site.stage_into(tmp_path)
+
+
+def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("mine")
+    command = [sys.executable, str(ROOT / "python" / "tools" / "make_site.py"), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "another folder" in ended.stderr
+    assert (tmp_path / "mine.txt").read_text() == "mine"

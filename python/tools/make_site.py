@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the documentation's site: pages with a search that works without a network.
+
+    python/tools/make_site.py [--stage-only] [FOLDER]
+
+FOLDER is build/site/html unless given; what an earlier run made there is replaced. The pages are
+README.md, those of docs/, and what they link to; a link to a source leads to a copy of it. Sphinx
+makes them, in an environment of its own (build/site/venv), which the first run fetches from the
+package index. --stage-only ends before that and needs nothing: it finds pages that no chapter
+names, and dead links.
+
+Exit status: 0 when the site is made and each link leads to something; 1 otherwise; 2 for wrong
+arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PLACE = ROOT / "build" / "site"
+GENERATOR = ["sphinx>=7", "myst-parser>=3", "furo"]
+MARK = ".made-by-make_site"
+LINK = re.compile(r"(?<!`)\]\(([^)#\s]+)")
+
+CHAPTERS = {
+    "Start": ["README.md", "docs/pytorch-in-five-minutes.md", "docs/from-expandable-segments.md",
+              "docs/out-of-memory.md"],
+    "Use": ["docs/pytorch.md", "docs/cupy.md", "docs/numba.md", "docs/rmm.md", "docs/python.md",
+            "docs/report.md", "docs/monitoring.md"],
+    "Reference": ["docs/contract.md", "docs/promises.md", "docs/python-reference.md",
+                  "docs/glossary.md", "docs/changelog.md", "docs/security.md"],
+    "Measurements": ["docs/benchmarking.md", "bench/traces/README.md", "bench/results/README.md"],
+    "Inside": ["docs/architecture.md", "docs/invariants.md", "docs/proofs.md", "docs/testing.md",
+               "docs/contributing.md", "docs/recipes.md", "vmm/virtual/README.md"],
+}  # fmt: skip
+DECISIONS = "docs/decisions"
+INDEX = f"{DECISIONS}/README.md"
+
+
+class Dead(Exception):
+    """What a reader of the site would stumble over."""
+
+
+# ---- Which files ---------------------------------------------------------------------------------
+
+
+def decision_pages() -> list[str]:
+    pages = sorted(set((ROOT / DECISIONS).glob("*.md")) - {ROOT / INDEX})
+    return [INDEX, *(f"{DECISIONS}/{page.name}" for page in pages)]
+
+
+def pages() -> list[str]:
+    return [page for chapter in CHAPTERS.values() for page in chapter] + decision_pages()
+
+
+def unnamed_pages() -> list[str]:
+    there = {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    return sorted(there - set(pages()))
+
+
+def links_of(page: str) -> list[str]:
+    """Files of the repository that a page links to, as paths from its root."""
+    found = []
+    for target in LINK.findall((ROOT / page).read_text(encoding="utf-8")):
+        if not re.match(r"[a-z]+:", target):
+            path = Path(os.path.normpath(Path(page).parent / target))
+            found.append(path.as_posix())
+    return found
+
+
+def linked_files() -> list[str]:
+    found = set()
+    for page in pages():
+        for target in links_of(page):
+            if not (ROOT / target).exists():
+                raise Dead(f"{page} links to {target}, which does not exist")
+            found.add(target)
+    return sorted(found)
+
+
+# ---- Staging -------------------------------------------------------------------------------------
+
+
+def copy_into(stage: Path, path: str) -> None:
+    source, target = ROOT / path, stage / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_file():
+        shutil.copyfile(source, target)
+
+
+def point_folders_at_pages(stage: Path) -> None:
+    """A link to a folder leads to its page here: a site without a server lists no folders."""
+    for page in pages():
+        text = (stage / page).read_text(encoding="utf-8")
+        for target in links_of(page):
+            if (ROOT / target).is_dir():
+                base = os.path.relpath(target, Path(page).parent)
+                text = re.sub(rf"\]\({re.escape(base)}/?\)", f"]({base}/README.md)", text)
+        (stage / page).write_text(text, encoding="utf-8")
+
+
+def stage_into(stage: Path) -> None:
+    missing = unnamed_pages()
+    if missing:
+        raise Dead(f"no chapter names {', '.join(missing)}: add them to CHAPTERS")
+    shutil.rmtree(stage, ignore_errors=True)
+    for path in {*pages(), *linked_files()}:
+        copy_into(stage, path)
+    for picture in (ROOT / "docs" / "images").iterdir():
+        copy_into(stage, picture.relative_to(ROOT).as_posix())
+    point_folders_at_pages(stage)
+
+
+# ---- The generator -------------------------------------------------------------------------------
+
+SETTINGS = {
+    "project": "Ductile",
+    "root_doc": "README",
+    "extensions": ["myst_parser"],
+    "html_theme": "furo",
+    "html_copy_source": False,
+    "html_show_copyright": False,
+    "myst_heading_anchors": 4,
+    # A link to a part of a source file, and words for languages that the highlighter does not know.
+    "suppress_warnings": ["misc.highlighting_failure", "toc.not_included"],
+}
+
+
+FIRST_PAGE = """<!doctype html>
+<meta http-equiv="refresh" content="0; url=README.html">
+<title>Ductile</title>
+"""
+
+
+def contents() -> str:
+    """The chapters, as the first page's hidden table of contents."""
+    chapters = {**CHAPTERS, "Decisions": decision_pages()}
+    blocks = []
+    for name, paths in chapters.items():
+        lines = "\n".join(f"/{path[:-3]}" for path in paths if path != "README.md")
+        blocks.append(
+            f"\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n:caption: {name}\n\n{lines}\n```\n"
+        )
+    return "".join(blocks)
+
+
+def generator() -> Path:
+    """The generator's interpreter, in an environment that is made where there is none."""
+    python = PLACE / "venv" / "bin" / "python"
+    check = [python, "-c", "import furo, myst_parser, sphinx"]
+    if not python.exists() or subprocess.run(check, stderr=subprocess.DEVNULL).returncode:
+        tell("fetching the generator (once)")
+        venv.create(PLACE / "venv", with_pip=True, clear=True)
+        quiet_pip = [python, "-m", "pip", "-q", "--disable-pip-version-check"]
+        subprocess.run([*quiet_pip, "install", *GENERATOR], check=True)
+    return python
+
+
+def make(stage: Path, out: Path) -> None:
+    settings = "".join(f"{name} = {value!r}\n" for name, value in SETTINGS.items())
+    (stage / "conf.py").write_text(settings, encoding="utf-8")
+    with (stage / "README.md").open("a", encoding="utf-8") as first:
+        first.write(contents())
+    python = generator()
+    tell("making the pages")
+    shutil.rmtree(out, ignore_errors=True)
+    command = [python, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", PLACE / "kept", stage, out]
+    subprocess.run(command, check=True)
+    (out / "index.html").write_text(FIRST_PAGE, encoding="utf-8")
+    (out / MARK).touch()
+
+
+def tell(what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"make_site: {what}", file=sys.stderr)
+
+
+def may_replace(out: Path) -> bool:
+    return not out.exists() or not any(out.iterdir()) or (out / MARK).exists()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--stage-only", action="store_true")
+    parser.add_argument("folder", nargs="?", type=Path, default=PLACE / "html", metavar="FOLDER")
+    choices = parser.parse_args()
+    out = choices.folder.resolve()
+    if not may_replace(out):
+        parser.error(
+            f"{choices.folder} holds files that this command did not make; name another folder"
+        )
+    stage = PLACE / "pages"
+    try:
+        stage_into(stage)
+        if not choices.stage_only:
+            make(stage, out)
+            print(out / "index.html")
+    except Dead as why:
+        print(f"make_site: {why}", file=sys.stderr)
+        return 1
+    except (OSError, subprocess.CalledProcessError) as why:
+        print(f"make_site: the site was not made: {why}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
