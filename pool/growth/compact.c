@@ -36,8 +36,8 @@ static void finish_locked(const ductile_allocator *a, dpool_arena *arena) {
     arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
 }
 
-/* What compaction moves stays. */
-static void settle(const dpool_plan *p) {
+/* What compaction moves stays where it is. */
+static void move_home(const dpool_plan *p) {
     for (uint32_t i = 0; i < p->n_handles; i++) {
         p->handles[i]->home = 0;
     }
@@ -61,7 +61,7 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
     if (status == DUCTILE_OK) {
         moved = (uint32_t)p->n_granules;
         a->counts.compacted_handles += p->n_handles;
-        settle(p);
+        move_home(p);
         (void)dpool_plan_commit_locked(a, p, 0);
     } else {
         dpool_plan_abort_locked(a, p);

@@ -15,7 +15,8 @@ enum {
     NODES_OF_A_RUN = 4 /* two cuts where it leaves, two where it arrives */
 };
 
-bool dpool_may_return_locked(const dpool_arena *arena) {
+/* May memory of the arena return to an old address now? */
+static bool may_return_locked(const dpool_arena *arena) {
     return arena->kept.count > 0 && !dpool_is_frozen(arena);
 }
 
@@ -57,7 +58,9 @@ static dpool_block *next_free(const ductile_allocator *a, const dpool_arena *are
 /* Of the three numbers of a walk, the first says that a handle is free. */
 enum { CHOSEN = 1, ARRIVED = 2, NUMBERS = 3 };
 
-uint32_t dpool_stamp_free_locked(ductile_allocator *a, const dpool_arena *arena) {
+/* Stamps the handles that are free and not pinned with a new number, and with where they are.
+ * Returns the number. Linear in the free granules. */
+static uint32_t stamp_free_locked(ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint32_t number = a->sizes.stamp += NUMBERS;
     dpool_block last = {.size = 0};
@@ -123,7 +126,7 @@ static void choose_in(walk *w, const dpool_block *old) {
 
 static void choose_locked(walk *w) {
     DTI_ASSERT_HELD(&w->a->index_lock);
-    w->number = dpool_stamp_free_locked(w->a, w->arena);
+    w->number = stamp_free_locked(w->a, w->arena);
     for (const dpool_block *b = w->arena->kept.first; b != NULL && !w->is_full; b = b->list_next) {
         choose_in(w, b);
     }
@@ -223,7 +226,7 @@ static bool change_places(ductile_allocator *a, dpool_arena *arena, addresses to
     while (w.is_full && dpool_reserve_room(a, NODES) == DUCTILE_OK) {
         w = (walk){.a = a, .arena = arena, .to = to};
         dti_lock_acquire(&a->index_lock);
-        if (dpool_may_return_locked(arena)) {
+        if (may_return_locked(arena)) {
             choose_locked(&w);
         }
         exchange_locked(&w);
@@ -249,12 +252,20 @@ static bool lies_on_old_address(const dpool_place *place, uint64_t size) {
     return b != NULL && b->addr < place->start + size;
 }
 
+/* With a fresh look at what is free. */
+static dpool_place choose_place_locked(ductile_allocator *a, const dpool_arena *arena,
+                                       uint64_t size) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (!may_return_locked(arena)) {
+        return (dpool_place){.block = NULL};
+    }
+    return dpool_place_over_old_locked(a, arena, size, stamp_free_locked(a, arena));
+}
+
 bool dpool_open_place(ductile_allocator *a, dpool_arena *arena, uint64_t size) {
     DTI_ASSERT_HELD(&a->grow_lock);
     dti_lock_acquire(&a->index_lock);
-    bool may = dpool_may_return_locked(arena);
-    dpool_place place =
-        may ? dpool_place_over_old_locked(a, arena, size) : (dpool_place){.block = NULL};
+    dpool_place place = choose_place_locked(a, arena, size);
     dpool_region *region = place.block != NULL ? place.block->region : NULL;
     bool is_in_the_way = region != NULL && lies_on_old_address(&place, size);
     dti_lock_release(&a->index_lock);

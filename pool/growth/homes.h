@@ -22,13 +22,6 @@
 
 #include "pool/blocks/arena.h"
 
-/* May memory of the arena return to an old address now? Index lock held. */
-bool dpool_may_return_locked(const dpool_arena *arena);
-
-/* Stamps the handles that are free and not pinned with a new number, and with where they are.
- * Returns the number. Linear in the free granules. Grow lock held, index lock too. */
-uint32_t dpool_stamp_free_locked(ductile_allocator *a, const dpool_arena *arena);
-
 /* Sends the free memory of the arena home. True when any went. Grow lock held, index lock not. */
 bool dpool_go_home(ductile_allocator *a, dpool_arena *arena);
 

@@ -5,7 +5,6 @@
 #include "pool/blocks/age.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
-#include "pool/growth/homes.h"
 #include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
@@ -253,12 +252,12 @@ dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_ar
     return s.best;
 }
 
-dpool_place dpool_place_over_old_locked(ductile_allocator *a, const dpool_arena *arena,
-                                        uint64_t size) {
+dpool_place dpool_place_over_old_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                        uint64_t size, uint32_t stamp) {
     DTI_ASSERT_HELD(&a->index_lock);
     place_search s = search_of(a, arena, size);
     s.opens_old = true;
-    s.stamp = dpool_stamp_free_locked(a, arena);
+    s.stamp = stamp;
     s.proven = dpool_proof_to_unmap(a, arena).age;
     try_list(&s, &arena->gaps);
     try_list(&s, &arena->kept);
