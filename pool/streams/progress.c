@@ -53,19 +53,19 @@ static uint64_t most_kept(const ductile_allocator *a, const dpool_arena *arena) 
     return keeps ? arena->mapped_bytes / OLD_ADDRESSES_SHARE : 0;
 }
 
-static void keep_locked(dpool_arena *arena, dpool_block *b) {
+static void list_kept(dpool_arena *arena, dpool_block *b) {
     dpool_list_insert_by_age(&arena->kept, b);
     arena->kept_bytes += b->size;
 }
 
-static void leave_kept_locked(dpool_arena *arena, dpool_block *b) {
+static void unlist_kept(dpool_arena *arena, dpool_block *b) {
     if (b != NULL) {
         dpool_list_remove(&arena->kept, b);
         arena->kept_bytes -= b->size;
     }
 }
 
-static void retire_locked(const ductile_allocator *a, dpool_arena *arena, dpool_block *b) {
+static void list_retiring(const ductile_allocator *a, dpool_arena *arena, dpool_block *b) {
     if (dpool_retires_in_order(a)) {
         dpool_list_append(&arena->retiring, b);
     } else {
@@ -81,9 +81,9 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_are
     b->age = dpool_age_of(b) & DPOOL_AGE_MASK;
     b->is_mixed = false;
     if (stays_in_arena && keeps_old_addresses(a)) {
-        keep_locked(arena, b);
+        list_kept(arena, b);
     } else {
-        retire_locked(a, arena, b);
+        list_retiring(a, arena, b);
     }
     a->counts.retiring += b->size;
 }
@@ -92,14 +92,14 @@ dpool_block *dpool_carve_kept_locked(ductile_allocator *a, dpool_block *b, ducti
                                      ductile_addr to) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
-    leave_kept_locked(arena, b);
+    unlist_kept(arena, b);
     dpool_block *middle = dpool_cut(&a->nodes, b, from);
     dpool_block *after = dpool_cut(&a->nodes, middle, to);
     if (after != middle) {
-        keep_locked(arena, after);
+        list_kept(arena, after);
     }
     if (middle != b) {
-        keep_locked(arena, b);
+        list_kept(arena, b);
     }
     a->counts.retiring -= middle->size;
     return middle;
@@ -122,7 +122,7 @@ static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint6
         arena->retiring_bytes -= b->size;
     } else {
         b = may_go(old, proof.age) ? old : NULL;
-        leave_kept_locked(arena, b);
+        unlist_kept(arena, b);
     }
     dti_lock_release(&a->index_lock);
     return b;
@@ -161,7 +161,7 @@ static dpool_block *take_kept_over(ductile_allocator *a, const dpool_region *reg
     while (b != NULL && !(b->addr < to && dpool_end(b) > from && may_go(b, proof.age))) {
         b = b->list_next;
     }
-    leave_kept_locked(arena, b);
+    unlist_kept(arena, b);
     *idle = proof.idle;
     dti_lock_release(&a->index_lock);
     return b;
