@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Homes: where a handle has been mapped first. What a plan moves within its arena stays mapped at
- * the old address too (docs/decisions/0036). While that memory is free, it can serve at any address
+ * the old address too (docs/decisions/0033). While that memory is free, it can serve at any address
  * that still maps it, and no driver call is needed:
  *
  *     move       A FREE      B GAP        ->  A RETIRING, kept   B LIVE      map, access

@@ -127,7 +127,7 @@ static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region 
     return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
 }
 
-/* What a granule of a window costs, in parts of one that is empty (docs/decisions/0036). */
+/* What a granule of a window costs, in parts of one that is empty (docs/decisions/0033). */
 enum { COST_EMPTY = 64, COST_RETURN = 40, COST_UNMAP = 77, COST_UNMAP_HOME = 128 };
 
 typedef struct place_search {
