@@ -52,7 +52,7 @@ class Figures(unittest.TestCase):
             time = sum(f.all_ms for f in figures) / sum(f.rival_all_ms for f in figures)
             self.assertLess(time, most)
 
-    def test_tight_runs_of_one_stream_settle(self):
+    def test_tight_runs_of_one_stream_come_to_rest(self):
         words = ["--passes", "8", "--lags", "0", "--seeds", "", "--set", "sizes=tight"]
         given = regret.parse(["--bench", BENCH, *words, *TRACES])
         for rows in regret.run_all(given)[regret.Kind(8)].values():
