@@ -13,6 +13,10 @@
  * where memory keeps its old addresses, and this memory stays in its arena. Index lock held. */
 void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_arena);
 
+/* May memory come back to addresses that it has left (growth/homes.h)? Where handles have one size
+ * and one stream has all. Either lock held. */
+bool dpool_keeps_old_addresses(const ductile_allocator *a);
+
 /* Makes [from, to) of a kept block, whole handles, a block in no list, and returns it; what lies
  * below and above stays kept. Pre: two spare nodes. Index lock held. */
 dpool_block *dpool_carve_kept_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,

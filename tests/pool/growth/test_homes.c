@@ -151,6 +151,21 @@ Test(homes, where_a_callback_is_told_nothing_is_kept) {
     close_audited();
 }
 
+Test(homes, once_a_callback_is_told_nothing_goes_home) {
+    open_with((fixture_setup){.n_streams = 1});
+    uint64_t id = 0;
+    (void)divide();
+    give(take_granules(12, 0));
+    assert_ok(ductile_add_map_callback(f.allocator, see, NULL, 0, &id));
+    grow_lock();
+    cr_assert(!dpool_go_home(f.allocator, arena_of(0)));
+    grow_unlock();
+    step();
+    assert_u64(kept(), 0);
+    assert_ok(ductile_remove_map_callback(f.allocator, id));
+    close_audited();
+}
+
 Test(homes, a_device_that_is_enabled_later_reaches_what_comes_back) {
     open_with((fixture_setup){.n_streams = 1, .n_devices = 2});
     ductile_stream peer;
