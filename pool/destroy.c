@@ -43,7 +43,7 @@ static ductile_status wait_for_work(ductile_allocator *a, dseg_idle *idle) {
 static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
     bool mapped = false;
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        mapped |= arena->mapped_bytes > 0 || arena->retiring.count > 0;
+        mapped |= arena->mapped_bytes > 0 || dpool_has_old_addresses(arena);
     }
     mapped |= a->imports.count > 0;
     return mapped ? wait_for_work(a, idle) : DUCTILE_OK;

@@ -65,6 +65,7 @@ void dseg_book_map(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
         seg->slots[first + i].handle = h;
         seg->slots[first + i].offset = i;
     }
+    h->home = h->n_mappings == 0 ? dseg_addr(seg, first) : h->home;
     h->n_mappings++;
     dseg_set_states(seg, first, h->n_granules, DSEG_MAPPED);
 }
@@ -72,6 +73,7 @@ void dseg_book_map(dseg_segment *seg, uint32_t first, dvmm_handle *h) {
 void dseg_book_unmap(dseg_segment *seg, uint32_t first, ductile_status status) {
     dvmm_handle *h = seg->slots[first].handle;
     h->n_mappings -= status == DUCTILE_OK ? 1 : 0;
+    h->home = h->home == dseg_addr(seg, first) ? 0 : h->home;
     dseg_set_states(seg, first, h->n_granules,
                     status == DUCTILE_OK ? DSEG_EMPTY : DSEG_QUARANTINED);
 }

@@ -99,6 +99,11 @@ void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     dseg_set_states(seg, first, n_granules, DSEG_RETIRING);
 }
 
+void dseg_serve_again(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
+    DTI_ASSERT(is_whole(seg, first, n_granules));
+    dseg_set_states(seg, first, n_granules, DSEG_MAPPED);
+}
+
 /* ---- Pause --------------------------------------------------------------------------------- */
 
 /* Sets or clears the mark at every granule: only where a handle begins it may be set. */

@@ -71,6 +71,10 @@ static inline bool dseg_is_proven(dseg_idle proof) {
 /* Makes whole handles RETIRING that were MAPPED: they now have a second address. No driver call. */
 void dseg_retire(dseg_segment *seg, uint32_t first, uint32_t n_granules);
 
+/* Makes whole handles MAPPED here that were RETIRING. Pre: the same handles have just retired where
+ * they were MAPPED. No driver call. */
+void dseg_serve_again(dseg_segment *seg, uint32_t first, uint32_t n_granules);
+
 /*
  * Unmaps whole handles: their granules become EMPTY. MAPPED handles go to the handle cache, from
  * which they can go back to the driver; no other address of theirs may be retiring. RETIRING

@@ -26,6 +26,9 @@ typedef struct dvmm_handle {
     uint32_t n_mappings;      /* addresses mapping it, retiring and quarantined ones included */
     uint32_t n_pins;          /* reasons to stay where it is: not moved, not unmapped         */
     uint32_t n_exports;       /* of them, for memory that another process was given           */
+    uint32_t stamp;           /* of the last walk that found it free (pool/growth/homes.h)    */
+    uint64_t place;           /* where that walk found it                                     */
+    uint64_t home;            /* the address that it goes back to; 0: where it is found next  */
     struct dvmm_handle *next; /* cached: its list; a spare node: the list of spare nodes      */
 } dvmm_handle;
 

@@ -63,6 +63,8 @@ typedef struct dpool_arena {
     dpool_list gaps;     /* GAP blocks */
     dpool_list retiring; /* RETIRING blocks, by age; see progress.h */
     uint64_t retiring_bytes;
+    dpool_list kept; /* RETIRING blocks too, whose memory may return; see growth/homes.h */
+    uint64_t kept_bytes;
     dpool_list
         closed; /* FREE blocks of dedicated regions: they serve no request, and go once proven */
     uint64_t n_leads; /* FREE spans before dedicated blocks in use, in no list */
@@ -95,6 +97,11 @@ typedef struct dpool_arena {
     uint32_t n_stream_refs;   /* of these, threads that pass its stream to the driver */
     dpool_free_index index;
 } dpool_arena;
+
+/* Is memory that serves elsewhere still mapped in the arena? */
+static inline bool dpool_has_old_addresses(const dpool_arena *arena) {
+    return arena->retiring.count > 0 || arena->kept.count > 0;
+}
 
 /* Which arenas: all, or those of one pool. */
 typedef struct dpool_scope {

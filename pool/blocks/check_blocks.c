@@ -217,10 +217,10 @@ static void check_sums(recount *c, uint64_t where) {
     dti_expect_equal(c->fault, "A3", "blocks in the closed list", arena->closed.count,
                      n->closed_blocks, where);
     dti_expect_equal(c->fault, "A3", "leads of dedicated blocks", arena->n_leads, n->leads, where);
-    dti_expect_equal(c->fault, "A3", "blocks in the retire queue", arena->retiring.count,
-                     n->retiring_blocks, where);
-    dti_expect_equal(c->fault, "A3", "bytes in the retire queue", arena->retiring_bytes,
-                     n->retiring, where);
+    dti_expect_equal(c->fault, "A3", "blocks in the retire queue, and kept ones",
+                     arena->retiring.count + arena->kept.count, n->retiring_blocks, where);
+    dti_expect_equal(c->fault, "A3", "bytes in the retire queue, and kept ones",
+                     arena->retiring_bytes + arena->kept_bytes, n->retiring, where);
     dti_expect(c->fault, "A4", arena->own_proven.age <= c->a->age, "the age that is proven",
                arena->own_proven.age, c->a->age, where);
 }
@@ -253,6 +253,7 @@ void dpool_arena_check_locked(const ductile_allocator *a, const dpool_arena *are
     check_list(&c, &arena->gaps, DPOOL_GAP);
     check_list(&c, &arena->closed, DPOOL_FREE);
     check_list(&c, &arena->retiring, DPOOL_RETIRING);
+    check_list(&c, &arena->kept, DPOOL_RETIRING);
     add_up(all, &c.sums);
 }
 

@@ -13,7 +13,8 @@ __attribute__((noinline)) void dpool_live_rose_locked(const ductile_allocator *a
     bool dip_is_over = arena->live_bytes <= arena->peak_live;
     bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
     bool has_inner_gaps = arena->gaps.count > arena->n_regions;
-    if (dip_is_over && was_large && (has_inner_gaps || dpool_is_tight(a))) {
+    bool is_of_use = has_inner_gaps || arena->kept.count > 0 || dpool_is_tight(a);
+    if (dip_is_over && was_large && is_of_use) {
         dpool_arena_want_compaction(arena);
     }
     expect_dip(arena);

@@ -6,6 +6,7 @@
 #include "pool/blocks/transitions.h"
 #include "pool/growth/dedicated.h"
 #include "pool/growth/give_back.h"
+#include "pool/growth/homes.h"
 #include "pool/growth/maintenance.h"
 #include "pool/growth/plan.h"
 #include "pool/growth/sizes.h"
@@ -94,6 +95,10 @@ static const struct source {
 };
 
 enum { N_SOURCES = sizeof sources / sizeof sources[0] };
+
+static bool moves_at_once(const ductile_allocator *a) {
+    return a->options.reuse != DUCTILE_REUSE_NEVER;
+}
 
 static dpool_reach most_reach(ductile_allocator *a) {
     if (a->options.reuse == DUCTILE_REUSE_NEVER) {
@@ -252,12 +257,16 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
         status = make_dedicated(a, r);
         goto done;
     }
+    if ((dpool_go_home(a, r->arena) && search_again(a, r)) ||
+        (moves_at_once(a) && dpool_open_place(a, r->arena, r->size) && search_again(a, r))) {
+        goto done;
+    }
     uint64_t may_retire = r->size / a->granule + 2;
     dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(MOST_PER_CALL, may_retire));
 
     /* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so
      * that hits continue; then the blocks get their final states. */
-    r->reach = a->options.reuse == DUCTILE_REUSE_NEVER ? DPOOL_REACH_NEW : DPOOL_REACH_FREE;
+    r->reach = moves_at_once(a) ? DPOOL_REACH_FREE : DPOOL_REACH_NEW;
     do {
         status = make_plan(&(attempt){a, r, p});
         if (status == DUCTILE_OK) {

@@ -4,6 +4,7 @@
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/growth/give_back.h"
+#include "pool/growth/homes.h"
 #include "pool/growth/plan.h"
 #include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"
@@ -35,6 +36,13 @@ static void finish_locked(const ductile_allocator *a, dpool_arena *arena) {
     arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
 }
 
+/* What compaction moves stays where it is. */
+static void move_home(const dpool_plan *p) {
+    for (uint32_t i = 0; i < p->n_handles; i++) {
+        p->handles[i]->home = 0;
+    }
+}
+
 /* Moves up to `budget` granules. Returns how many moved: 0 when compaction is finished or stuck. */
 static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                              uint32_t budget) {
@@ -53,6 +61,7 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
     if (status == DUCTILE_OK) {
         moved = (uint32_t)p->n_granules;
         a->counts.compacted_handles += p->n_handles;
+        move_home(p);
         (void)dpool_plan_commit_locked(a, p, 0);
     } else {
         dpool_plan_abort_locked(a, p);
@@ -77,6 +86,7 @@ static bool finish_if_idle(ductile_allocator *a, dpool_arena *arena) {
 }
 
 static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *arena) {
+    (void)dpool_go_home(a, arena);
     if (finish_if_idle(a, arena)) {
         return;
     }

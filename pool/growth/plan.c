@@ -127,11 +127,18 @@ static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region 
     return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
 }
 
+/* What a granule of a window costs, in parts of one that is empty (docs/decisions/0037). */
+enum { COST_EMPTY = 64, COST_RETURN = 40, COST_UNMAP = 77, COST_UNMAP_HOME = 128 };
+
 typedef struct place_search {
     const ductile_allocator *a;
     uint64_t size;
+    bool opens_old;   /* considers kept addresses, */
+    uint32_t stamp;   /* and those handles free    */
+    uint64_t proven;  /* the age below which an old address can be unmapped */
     bool wants_whole; /* prefers, at equal cost, a window that begins with a granule */
     bool has_whole;   /* the best one does */
+    uint64_t least;   /* cost, of the best */
     dpool_place best;
 } place_search;
 
@@ -143,34 +150,68 @@ static bool wants_whole(const ductile_allocator *a, const dpool_arena *arena, ui
     return size % a->granule == 0 && largest != NULL && largest->size >= size / 2;
 }
 
-static void consider(place_search *s, dpool_block *first, ductile_addr start, uint64_t lacks) {
-    const dpool_place *best = &s->best;
+static void consider(place_search *s, dpool_block *first, ductile_addr start, uint64_t cost) {
     bool is_whole = s->wants_whole && start == granule_floor(s->a, first->region, start);
-    bool is_better = lacks < best->n_granules;
-    if (lacks == best->n_granules) {
-        is_better = is_whole != s->has_whole ? is_whole : start < best->start;
+    bool is_better = cost < s->least;
+    if (cost == s->least) {
+        is_better = is_whole != s->has_whole ? is_whole : start < s->best.start;
     }
-    if (best->block == NULL || is_better) {
-        s->best = (dpool_place){first, start, lacks};
+    if (s->best.block == NULL || is_better) {
+        s->best = (dpool_place){first, start, cost / COST_EMPTY};
+        s->least = cost;
         s->has_whole = is_whole;
     }
 }
 
+/* Of the window from `start` on, what lies in old addresses. UINT64_MAX when one of them must stay.
+ */
+static uint64_t cost_of_old(const place_search *s, const dpool_block *b, ductile_addr start) {
+    const dseg_segment *seg = b->region->seg;
+    ductile_addr end = start + s->size;
+    dseg_span all = dseg_granules_over(seg, dti_max(start, b->addr), dti_min(end, dpool_end(b)));
+    uint64_t cost = 0;
+    for (uint32_t g = all.first; g < all.end; g++) {
+        const dvmm_handle *h = dseg_handle_at(seg, g, NULL);
+        bool returns =
+            h->stamp == s->stamp && (h->place >= end || h->place + s->a->granule <= start);
+        if (!returns && b->age >= s->proven) {
+            return UINT64_MAX;
+        }
+        uint64_t unmap = h->home == dseg_addr(seg, g) ? COST_UNMAP_HOME : COST_UNMAP;
+        cost += returns ? COST_RETURN : unmap;
+    }
+    return cost;
+}
+
+/* UINT64_MAX: it bars the window. */
+static uint64_t cost_of(const place_search *s, const dpool_block *b, uint64_t part,
+                        ductile_addr start) {
+    if (b != NULL && s->opens_old && b->state == DPOOL_RETIRING) {
+        return cost_of_old(s, b, start);
+    }
+    if (!is_open(b)) {
+        return UINT64_MAX;
+    }
+    return b->state == DPOOL_GAP ? COST_EMPTY * granules_of(s->a, part) : 0;
+}
+
 /* Considers the window that begins with block b, or that ends with it to the left. */
 static void try_window(place_search *s, dpool_block *b, bool to_left) {
+    ductile_addr start = to_left ? dpool_end(b) - s->size : b->addr;
     uint64_t covered = 0;
-    uint64_t lacks = 0;
+    uint64_t cost = 0;
     dpool_block *first = b;
     for (dpool_block *at = b; covered < s->size; at = to_left ? at->prev : at->next) {
-        if (!is_open(at) || lacks > s->best.n_granules) {
+        uint64_t part = at != NULL ? dti_min(at->size, s->size - covered) : 0;
+        uint64_t more = cost_of(s, at, part, start);
+        if (more == UINT64_MAX || cost > s->least) {
             return;
         }
-        uint64_t part = dti_min(at->size, s->size - covered);
-        lacks += at->state == DPOOL_GAP ? granules_of(s->a, part) : 0;
+        cost += more;
         covered += part;
         first = to_left ? at : b;
     }
-    consider(s, first, to_left ? dpool_end(b) - s->size : b->addr, lacks);
+    consider(s, first, start, cost);
 }
 
 /* Windows that begin, or end to the left, with the gap or with free memory before it. */
@@ -183,22 +224,43 @@ static void try_windows(place_search *s, dpool_block *gap, dpool_block *neighbou
     }
 }
 
+static void try_list(place_search *s, const dpool_list *list) {
+    for (dpool_block *b = list->first; b != NULL; b = b->list_next) {
+        if (b->region->is_dedicated) {
+            continue;
+        }
+        try_windows(s, b, b->prev, false);
+        if (b->next != NULL) {
+            try_windows(s, b, b->next, true);
+        }
+    }
+}
+
+static place_search search_of(const ductile_allocator *a, const dpool_arena *arena, uint64_t size) {
+    return (place_search){.a = a,
+                          .size = size,
+                          .wants_whole = wants_whole(a, arena, size),
+                          .least = UINT64_MAX,
+                          .best = {NULL, 0, UINT64_MAX}};
+}
+
 dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size) {
     DTI_ASSERT_HELD(&a->index_lock);
-    place_search s = {.a = a,
-                      .size = size,
-                      .wants_whole = wants_whole(a, arena, size),
-                      .best = {NULL, 0, UINT64_MAX}};
-    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
-        if (gap->region->is_dedicated) {
-            continue;
-        }
-        try_windows(&s, gap, gap->prev, false);
-        if (gap->next != NULL) {
-            try_windows(&s, gap, gap->next, true);
-        }
-    }
+    place_search s = search_of(a, arena, size);
+    try_list(&s, &arena->gaps);
+    return s.best;
+}
+
+dpool_place dpool_place_over_old_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                        uint64_t size, uint32_t stamp) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    place_search s = search_of(a, arena, size);
+    s.opens_old = true;
+    s.stamp = stamp;
+    s.proven = dpool_proof_to_unmap(a, arena).age;
+    try_list(&s, &arena->gaps);
+    try_list(&s, &arena->kept);
     return s.best;
 }
 

@@ -80,6 +80,12 @@ typedef struct dpool_place {
 dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size);
 
+/* The same as if kept addresses were open (homes.h). Each costs less than an empty granule where
+ * its handle has that stamp, so is free elsewhere, and more where it has to be unmapped, for which
+ * it has to be proven. */
+dpool_place dpool_place_over_old_locked(const ductile_allocator *a, const dpool_arena *arena,
+                                        uint64_t size, uint32_t stamp);
+
 /* The lowest gap that holds the whole request, for a stream that cannot use free memory now. */
 dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_arena *arena,
                                       uint64_t size);

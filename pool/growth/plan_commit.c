@@ -109,10 +109,10 @@ ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
 
 /* ---- Commit -------------------------------------------------------------------------------- */
 
-static void retire_donor(ductile_allocator *a, dpool_block *b) {
+static void retire_donor(ductile_allocator *a, const dpool_plan *p, dpool_block *b) {
     dpool_wait_forget_done_locked(a, b->addr, dpool_end(b));
     dpool_count_mapped_locked(a, b->region->arena, -(int64_t)b->size);
-    dpool_retire_locked(a, b);
+    dpool_retire_locked(a, b, b->region->arena == p->arena);
 }
 
 static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
@@ -123,7 +123,7 @@ static void finish_donors(ductile_allocator *a, dpool_plan *p, bool is_done) {
             dpool_mapped_to_gap_locked(a, b,
                                        donation == DSEG_STUCK ? DUCTILE_ERR_DRIVER : DUCTILE_OK);
         } else if (is_done && donation == DSEG_MOVED) {
-            retire_donor(a, b);
+            retire_donor(a, p, b);
         } else {
             (void)dpool_make_free_locked(a, b);
         }

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/progress.h"
 
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
+#include "pool/blocks/transitions.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/pending.h"
 
 #include "vmm/base/align.h"
 
-enum { KEPT_SHARE = 32 }; /* of the device's bytes are kept retiring */
+enum {
+    KEPT_SHARE = 32,        /* of the device's bytes are kept retiring           */
+    OLD_ADDRESSES_SHARE = 2 /* at most this part of what is mapped is kept besides */
+};
 
 /* ---- Retiring addresses --------------------------------------------------------------------- */
 
@@ -31,33 +36,94 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
     return is_kept ? dti_max(a->device_bytes / KEPT_SHARE, a->granule) : 0;
 }
 
-void dpool_retire_locked(ductile_allocator *a, dpool_block *b) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    dpool_arena *arena = b->region->arena;
-    b->state = DPOOL_RETIRING;
-    b->age = dpool_age_of(b) & DPOOL_AGE_MASK;
+/* Handles of several sizes are exchanged, for which each has one address; beside other streams
+ * memory is less well used with several (docs/decisions/0037). Nor where calls alone decide, where
+ * a user is told what is mapped where, or where freed memory is known by its address. */
+bool dpool_keeps_old_addresses(const ductile_allocator *a) {
+    return a->sizes.most_granules == 1 && a->counts.arenas == 1 && !dpool_retires_in_order(a) &&
+           !dpool_announces(a) && a->options.find != DUCTILE_FIND_STALE_WRITES;
+}
+
+/* No request will use what streams and pools have left. */
+static uint64_t most_kept(const ductile_allocator *a, const dpool_arena *arena) {
+    bool is_left = arena->is_gone || (arena->pool != NULL && !dpool_is_held(arena->pool));
+    bool keeps = dpool_keeps_old_addresses(a) && !is_left;
+    return keeps ? arena->mapped_bytes / OLD_ADDRESSES_SHARE : 0;
+}
+
+static void list_kept(dpool_arena *arena, dpool_block *b) {
+    dpool_list_insert_by_age(&arena->kept, b);
+    arena->kept_bytes += b->size;
+}
+
+static void unlist_kept(dpool_arena *arena, dpool_block *b) {
+    if (b != NULL) {
+        dpool_list_remove(&arena->kept, b);
+        arena->kept_bytes -= b->size;
+    }
+}
+
+static void list_retiring(const ductile_allocator *a, dpool_arena *arena, dpool_block *b) {
     if (dpool_retires_in_order(a)) {
         dpool_list_append(&arena->retiring, b);
     } else {
         dpool_list_insert_by_age(&arena->retiring, b);
     }
     arena->retiring_bytes += b->size;
+}
+
+void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_arena *arena = b->region->arena;
+    b->state = DPOOL_RETIRING;
+    b->age = dpool_age_of(b) & DPOOL_AGE_MASK;
+    b->is_mixed = false;
+    if (stays_in_arena && dpool_keeps_old_addresses(a)) {
+        list_kept(arena, b);
+    } else {
+        list_retiring(a, arena, b);
+    }
     a->counts.retiring += b->size;
 }
 
+dpool_block *dpool_carve_kept_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                     ductile_addr to) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_arena *arena = b->region->arena;
+    unlist_kept(arena, b);
+    dpool_block *middle = dpool_cut(&a->nodes, b, from);
+    dpool_block *after = dpool_cut(&a->nodes, middle, to);
+    if (after != middle) {
+        list_kept(arena, after);
+    }
+    if (middle != b) {
+        list_kept(arena, b);
+    }
+    a->counts.retiring -= middle->size;
+    return middle;
+}
+
+static bool may_go(const dpool_block *b, uint64_t proven) {
+    return b != NULL && b->age < proven;
+}
+
+/* Of the kept ones the oldest, above `kept` bytes of them. */
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint64_t keep,
-                                 dseg_idle *idle) {
+                                 uint64_t kept, dseg_idle *idle) {
     dti_lock_acquire(&a->index_lock);
-    dpool_block *b = arena->retiring.first;
     dpool_proof proof = dpool_proof_to_unmap(a, arena);
-    bool may_go = b != NULL && arena->retiring_bytes > keep && b->age < proof.age;
-    if (may_go) {
+    *idle = proof.idle;
+    dpool_block *b = arena->retiring_bytes > keep ? arena->retiring.first : NULL;
+    dpool_block *old = arena->kept_bytes > kept ? arena->kept.first : NULL;
+    if (may_go(b, proof.age)) {
         dpool_list_remove(&arena->retiring, b);
         arena->retiring_bytes -= b->size;
-        *idle = proof.idle;
+    } else {
+        b = may_go(old, proof.age) ? old : NULL;
+        unlist_kept(arena, b);
     }
     dti_lock_release(&a->index_lock);
-    return may_go ? b : NULL;
+    return b;
 }
 
 static void finish_retired(ductile_allocator *a, dpool_block *b, ductile_status status) {
@@ -67,17 +133,48 @@ static void finish_retired(ductile_allocator *a, dpool_block *b, ductile_status 
     dti_lock_release(&a->index_lock);
 }
 
+static uint32_t unmap_retired(ductile_allocator *a, dpool_block *b, dseg_idle idle) {
+    dseg_segment *seg = b->region->seg;
+    uint32_t granules = (uint32_t)(b->size / a->granule);
+    ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules, idle);
+    finish_retired(a, b, status);
+    return granules;
+}
+
 static void reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most, uint64_t keep) {
-    uint32_t n = 0;
+    uint64_t kept = most == UINT32_MAX ? 0 : most_kept(a, arena);
     dpool_block *b;
     dseg_idle idle;
-    while (n < most && (b = next_retired(a, arena, keep, &idle)) != NULL) {
-        dseg_segment *seg = b->region->seg;
-        uint32_t granules = (uint32_t)(b->size / a->granule);
-        ductile_status status = dseg_unmap_handles(seg, dseg_granule(seg, b->addr), granules, idle);
-        n += granules;
-        finish_retired(a, b, status);
+    for (uint32_t n = 0; n < most && (b = next_retired(a, arena, keep, kept, &idle)) != NULL;) {
+        n += unmap_retired(a, b, idle);
     }
+}
+
+static dpool_block *take_kept_over(ductile_allocator *a, const dpool_region *region,
+                                   ductile_addr from, ductile_addr to, dseg_idle *idle) {
+    dpool_arena *arena = region->arena;
+    dti_lock_acquire(&a->index_lock);
+    dpool_proof proof = dpool_proof_to_unmap(a, arena);
+    dpool_block *b = arena->kept.first;
+    while (b != NULL && !(b->addr < to && dpool_end(b) > from && may_go(b, proof.age))) {
+        b = b->list_next;
+    }
+    unlist_kept(arena, b);
+    *idle = proof.idle;
+    dti_lock_release(&a->index_lock);
+    return b;
+}
+
+bool dpool_unmap_kept(ductile_allocator *a, const dpool_region *region, ductile_addr from,
+                      ductile_addr to) {
+    bool any = false;
+    dpool_block *b;
+    dseg_idle idle;
+    while ((b = take_kept_over(a, region, from, to, &idle)) != NULL) {
+        (void)unmap_retired(a, b, idle);
+        any = true;
+    }
+    return any;
 }
 
 void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
@@ -156,7 +253,7 @@ void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
 /* The next arena from this one on that a poll may change something in; NULL for none. */
 static dpool_arena *find_busy(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    while (arena != NULL && arena->pending_first == NULL && arena->retiring.count == 0) {
+    while (arena != NULL && arena->pending_first == NULL && !dpool_has_old_addresses(arena)) {
         arena = arena->next;
     }
     dti_lock_release(&a->index_lock);

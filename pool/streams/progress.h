@@ -9,9 +9,18 @@
 
 #include <limits.h>
 
-/* Makes the old address of a donor, BUSY, RETIRING until the work on it is proven done. Index lock
- * held. */
-void dpool_retire_locked(ductile_allocator *a, dpool_block *b);
+/* Makes the old address of a donor, BUSY, RETIRING until the work on it is proven done; for longer
+ * where memory keeps its old addresses, and this memory stays in its arena. Index lock held. */
+void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_arena);
+
+/* May memory come back to addresses that it has left (growth/homes.h)? Where handles have one size
+ * and one stream has all. Either lock held. */
+bool dpool_keeps_old_addresses(const ductile_allocator *a);
+
+/* Makes [from, to) of a kept block, whole handles, a block in no list, and returns it; what lies
+ * below and above stays kept. Pre: two spare nodes. Index lock held. */
+dpool_block *dpool_carve_kept_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                     ductile_addr to);
 
 /* Do gaps appear in the order of calls, whatever the GPU has done (progress.c)? */
 bool dpool_retires_in_order(const ductile_allocator *a);
@@ -30,6 +39,11 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them, for a request of
  * the arena itself. Grow lock held, index lock not. */
 void dpool_reclaim_own(ductile_allocator *a, dpool_arena *arena, uint32_t most);
+
+/* Unmaps kept addresses of the region that are proven unused, as far as they overlap the span. True
+ * when there were any. Grow lock held, index lock not. */
+bool dpool_unmap_kept(ductile_allocator *a, const dpool_region *region, ductile_addr from,
+                      ductile_addr to);
 
 /* Frees the pending blocks of an arena that are done, and unmaps about `most` granules of its
  * retiring addresses that are proven, for any request. Where gaps must appear in the order of

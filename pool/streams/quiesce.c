@@ -261,7 +261,7 @@ bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *ar
 
 static bool is_worth_a_wait(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    bool is = arena->retiring.count > 0 || dpool_awaits_proof_locked(a, arena);
+    bool is = dpool_has_old_addresses(arena) || dpool_awaits_proof_locked(a, arena);
     dti_lock_release(&a->index_lock);
     return is;
 }

@@ -12,7 +12,7 @@ static size_t named_slot(const subject *s, size_t operand) {
 }
 
 size_t owner_slot(const subject *s, uint8_t operand) {
-    for (size_t i = 0; i < N_NAMED; i++) {
+    for (size_t i = 0; i < N_NAMED && !s->goes_home; i++) {
         size_t slot = named_slot(s, operand + i);
         if (s->slots[slot].kind != PEER_STREAM && !rests(s, slot)) {
             return slot;

@@ -53,6 +53,7 @@ static void choose_device(subject *s, const uint8_t *b) {
 static void choose_families(subject *s, const uint8_t *b) {
     unsigned wanted = b[6] | (unsigned)(b[7] & 1) << 8;
     s->families = b[7] % 4 < 2 ? wanted : wanted & (PRESSURE | FOREIGN);
+    s->families &= s->goes_home ? PINS | PEERS | FAULTS : ALL_FAMILIES;
 }
 
 static void choose_policies(subject *s, const uint8_t *b) {
@@ -61,7 +62,7 @@ static void choose_policies(subject *s, const uint8_t *b) {
     static const ductile_captures modes[] = {DUCTILE_CAPTURES_UNANNOUNCED, DUCTILE_CAPTURES_POOLS,
                                              DUCTILE_CAPTURES_ANNOUNCED};
     add_option(s, "reuse:%s", b[8] % 4 == 3 ? "never" : reuse[b[10] % 4]);
-    add_option(s, "record_stream:%s", b[9] % 3 == 0 ? "wait" : "poll");
+    add_option(s, "record_stream:%s", b[9] % 3 == 0 && !s->goes_home ? "wait" : "poll");
     s->captures = modes[b[11] % 3];
     s->captures_at_first = s->captures;
     add_option(s, "captures:%s", captures[s->captures]);
@@ -72,8 +73,8 @@ static void choose_policies(subject *s, const uint8_t *b) {
 
 static void choose_sizes(subject *s, const uint8_t *b) {
     static const uint64_t handles[] = {0, 0, 0, 4, 16};
-    s->max_handle_bytes = handles[b[13] % 5] * s->granule;
-    s->is_tight = s->max_handle_bytes == 0 && b[23] / 2 % 4 < 2;
+    s->max_handle_bytes = s->goes_home ? 0 : handles[b[13] % 5] * s->granule;
+    s->is_tight = s->goes_home || (s->max_handle_bytes == 0 && b[23] / 2 % 4 < 2);
     if (s->max_handle_bytes != 0) {
         add_option(s, "sizes:%llu", (unsigned long long)s->max_handle_bytes);
     } else {
@@ -108,8 +109,8 @@ static void choose_rest(subject *s, const uint8_t *b) {
     if (!s->caches) {
         add_option(s, "caching:off");
     }
-    s->is_guarded = b[19] / 16 == 0;
-    s->fills = b[19] / 16 == 1 || b[19] / 16 == 2;
+    s->is_guarded = b[19] / 16 == 0 && !s->goes_home;
+    s->fills = (b[19] / 16 == 1 || b[19] / 16 == 2) && !s->goes_home;
     if (s->is_guarded || s->fills) {
         add_option(s, s->fills ? "find:stale_writes" : "find:overruns");
     }
@@ -131,11 +132,12 @@ static void choose_rest(subject *s, const uint8_t *b) {
 enum { SMALL_BYTES = 2048 };
 
 static void choose_life(subject *s, const uint8_t *b) {
-    s->has_debts = b[24] % 4 != 0 && !s->fills;
+    s->has_debts = b[24] % 4 != 0 && !s->fills && !s->goes_home;
     s->is_crowded = b[26] % 2 != 0;
     s->crew.n = b[25] % 3 == 0 ? 2 + b[25] / 3 % (MOST_THREADS - 1) : 0;
     s->is_teeming = b[27] % 8 == 7;
-    s->typical_bytes = s->is_teeming ? SMALL_BYTES : s->granule / 2;
+    s->is_teeming &= !s->goes_home;
+    s->typical_bytes = s->is_teeming ? SMALL_BYTES : s->goes_home ? 6 * s->granule : s->granule / 2;
     s->target_bytes = s->is_teeming   ? MOST_SMALL_BLOCKS * SMALL_BYTES
                       : s->is_crowded ? s->setup.capacity_bytes
                                       : s->setup.capacity_bytes / 2;
@@ -143,6 +145,7 @@ static void choose_life(subject *s, const uint8_t *b) {
 }
 
 static void choose(subject *s, const uint8_t *chosen) {
+    s->goes_home = chosen[28] % 4 == 3;
     choose_families(s, chosen);
     choose_device(s, chosen);
     choose_policies(s, chosen);

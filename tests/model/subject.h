@@ -154,6 +154,7 @@ typedef struct subject {
     bool has_debts;  /* joins come late */
     bool is_crowded; /* live memory stays near the limit */
     bool is_teeming; /* with small blocks */
+    bool goes_home;  /* what memory needs to come back to old addresses: one size, one owner */
     bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
     crew crew;
