@@ -46,7 +46,7 @@ bool dpool_keeps_old_addresses(const ductile_allocator *a) {
 
 /* No request will use what streams and pools have left. */
 static uint64_t most_kept(const ductile_allocator *a, const dpool_arena *arena) {
-    bool is_left = arena->is_gone || (arena->pool != NULL && !dpool_is_held(arena->pool));
+    bool is_left = arena->is_gone || dpool_is_released(arena->pool);
     bool keeps = dpool_keeps_old_addresses(a) && !is_left;
     return keeps ? arena->mapped_bytes / OLD_ADDRESSES_SHARE : 0;
 }

@@ -64,6 +64,21 @@ Test(homes, a_step_that_repeats_needs_no_driver_call) {
     close_audited();
 }
 
+/* A handle with two addresses is not gone before both are unmapped. */
+Test(homes, what_sleeps_keeps_no_address_mapped) {
+    open_with((fixture_setup){.n_streams = 1});
+    (void)divide();
+    step();
+    step();
+    cr_assert_gt(kept(), 0);
+    assert_ok(ductile_pause(f.allocator, (ductile_pool_id){0, 0}, DUCTILE_CONTENTS_KEEP));
+    assert_u64(fixture_state(&f).used_bytes, 0);
+    assert_u64(kept(), 0);
+    assert_ok(ductile_resume(f.allocator, (ductile_pool_id){0, 0}));
+    step();
+    close_audited();
+}
+
 static void send_home(void) {
     grow_lock();
     cr_assert(dpool_go_home(f.allocator, arena_of(0)));
