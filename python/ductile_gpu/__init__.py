@@ -36,6 +36,7 @@ from ductile_gpu._binding._errors import (
     ForeignPointer,
     InteriorPointer,
     InvalidArgument,
+    LayoutChanged,
     NoDescriptors,
     NotLive,
     NotReady,
@@ -48,6 +49,9 @@ from ductile_gpu._binding._errors import (
 )
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._binding._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+from ductile_gpu._process._epoch import Epoch
+from ductile_gpu._process._handover import ImportedTag, TagExport, export_tag, import_tag
+from ductile_gpu._process._keep import KeptTag, keep_tag, open_kept
 from ductile_gpu._process._live import listen
 from ductile_gpu._process._metrics import metrics
 from ductile_gpu._process._share import allocators, record_stream, shared
@@ -70,11 +74,15 @@ __all__ = [
     "DeviceLost",
     "DeviceUnavailable",
     "DriverError",
+    "Epoch",
     "Error",
     "Eviction",
     "ForeignPointer",
+    "ImportedTag",
     "InteriorPointer",
     "InvalidArgument",
+    "KeptTag",
+    "LayoutChanged",
     "Limits",
     "NoDescriptors",
     "NotLive",
@@ -88,6 +96,7 @@ __all__ = [
     "Schedule",
     "Stats",
     "Status",
+    "TagExport",
     "Unsupported",
     "VirtualGPU",
     "VirtualGraph",
@@ -95,10 +104,14 @@ __all__ = [
     "__version__",
     "allocators",
     "bench_path",
+    "export_tag",
+    "import_tag",
     "include_dir",
+    "keep_tag",
     "library_path",
     "listen",
     "metrics",
+    "open_kept",
     "record_stream",
     "report",
     "schema_path",
