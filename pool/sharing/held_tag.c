@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps the descriptors of a tag without a device: whoever has one keeps the memory alive. */
+/* Keeps the descriptors of a tag without a device: while one is open, the memory stays alive. */
 #include "pool/sharing/tag_wire.h"
 
 #include "vmm/base/align.h"

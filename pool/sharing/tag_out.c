@@ -259,7 +259,7 @@ static ductile_status send(const tag_request *r, int socket) {
 }
 
 /* The allocator keeps the record of what was sent. */
-static void settle(tag_request *r, ductile_status status, uint64_t *id) {
+static void finish_export(tag_request *r, ductile_status status, uint64_t *id) {
     dpool_pins *pins = &r->a->pins;
     dti_lock_acquire(&r->a->grow_lock);
     if (status == DUCTILE_OK) {
@@ -289,7 +289,7 @@ static ductile_status export_request(tag_request *r, int socket, uint64_t *id, u
             *layout = r->head.layout;
         }
         status = send(r, socket);
-        settle(r, status, id);
+        finish_export(r, status, id);
     }
     free_request(r);
     return status;
